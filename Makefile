@@ -1,0 +1,83 @@
+# Every target sets up what it needs: a bare clone and Python 3.11 to 3.13 are enough. `make help` lists them.
+# Linux and macOS.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+# The first Python that is new enough, and not too new for Hydra. Another one: make PYTHON=/path/to/python
+FITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
+	"$$p" -c '$(FITS)' 2>/dev/null && command -v "$$p" && break; done)
+
+# cpu: torch without CUDA where pip's index offers it, which saves gigabytes on Linux, else the index's default.
+# default: the index's default, for instance to train on a GPU. PIP_ARGS goes to pip: PIP_ARGS='--extra-index-url ...'
+TORCH ?= cpu
+PIP_ARGS ?=
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt $(PIP_ARGS)
+TORCH_CPU := $(shell sed -n 's/^\(torch==[0-9.]*\).*/\1+cpu/p' constraints.txt)
+
+.PHONY: help setup train tb test test-slow lint format types check bench wheel clean
+
+help: ## this list
+	@echo 'make <target> [ARGS="..."]'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo 'Variables: ARGS for the command, PYTHON to set up with, TORCH=cpu|default, PIP_ARGS for pip.'
+
+train: $(VENV)/ready ## train: make train ARGS="env=lunar workers=16"; without ARGS, CartPole until it is solved
+	$(BIN)/python -m a3c_exp $(ARGS)
+
+tb: $(VENV)/ready ## TensorBoard on outputs/
+	$(BIN)/tensorboard --logdir outputs $(ARGS)
+
+test: $(VENV)/dev ## the test suite, minutes; make test ARGS=tests/test_returns.py for a part of it
+	$(BIN)/python -m pytest $(ARGS)
+
+test-slow: $(VENV)/dev ## the slower checks
+	$(BIN)/python -m pytest -m slow $(ARGS)
+
+lint: $(VENV)/dev ## ruff: rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/dev ## let ruff put right what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(VENV)/dev ## mypy, strict
+	$(BIN)/mypy
+
+check: lint types test ## all that a change has to pass
+
+bench: $(VENV)/bench ## speed and memory beside what they are compared with; writes bench/RESULTS.md
+	$(BIN)/python -m bench $(ARGS)
+
+wheel: $(VENV)/dev ## a wheel in dist/
+	$(BIN)/python -m pip --disable-pip-version-check wheel --no-deps --wheel-dir dist .
+
+setup: $(VENV)/dev ## only set up .venv, for development
+
+clean: ## remove the environment and the caches; outputs/ stays
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Stamps: made again when what is to be installed has changed.
+$(VENV)/ready: pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo 'Python 3.11, 3.12 or 3.13 is needed: make PYTHON=/path/to/python'; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@if [ "$(TORCH)" = cpu ] && ! $(BIN)/python -c 'import torch' 2>/dev/null; then \
+		echo 'installing $(TORCH_CPU)'; \
+		$(PIP) '$(TORCH_CPU)' 2>/dev/null || echo 'not offered here: taking the default torch'; fi
+	$(PIP) -e .
+	@touch $@
+
+$(VENV)/dev: $(VENV)/ready
+	$(PIP) -e '.[dev]'
+	@touch $@
+
+$(VENV)/bench: $(VENV)/ready
+	$(PIP) -e '.[bench]'
+	@touch $@

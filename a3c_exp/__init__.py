@@ -1,0 +1,66 @@
+"""a3c_exp: asynchronous actor-critic experiments, composed from small YAML files.
+
+From Python:
+
+    run = a3c_exp.train(["env=cartpole", "seed=1"])       # the folder, the summary
+    policy = a3c_exp.load(run.folder)
+    action = policy.act(observation)
+
+From the command line: `python -m a3c_exp --help`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from a3c_exp.errors import ConfigError, RunError
+
+if TYPE_CHECKING:
+    from a3c_exp.evaluate import Policy
+    from a3c_exp.runner import Run
+
+__version__ = "0.1.0"
+__all__ = ["ConfigError", "RunError", "__version__", "compose", "load", "train"]
+
+# The functions below import what they need when they are called: importing torch takes seconds, and neither
+# `--help` nor a child process that only steps environments should wait for it.
+
+
+def compose(overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The configuration that `python -m a3c_exp <overrides>` would run with, as a plain mapping. Raises ConfigError."""
+    from a3c_exp.compose import compose
+
+    return compose(overrides)
+
+
+def train(overrides: Sequence[str] | Mapping[str, Any] = (), folder: str | Path | None = None) -> Run:
+    """Train as `python -m a3c_exp <overrides>` does, and return the run: its folder and its summary.
+
+    overrides: what one would write on the command line, or a whole configuration as `compose` returns it and as a
+        run's config.yaml holds it.
+    folder: where the run writes; outputs/<date>_<time>_s<seed> where none is given.
+    Raises ConfigError, before anything is started or written, where the configuration cannot run.
+    No state of Hydra is left behind, and none that is there is disturbed.
+    """
+    from a3c_exp.compose import compose, run_folder
+
+    config = dict(overrides) if isinstance(overrides, Mapping) else compose(overrides)
+    from a3c_exp.config import check_folder, load_experiment
+
+    load_experiment(config)
+    place = check_folder(Path(folder) if folder is not None else run_folder(config))
+    from a3c_exp.runner import run
+
+    return run(config, place)
+
+
+def load(folder: str | Path, plugins: Sequence[str] = ()) -> Policy:
+    """The policy of a run, from its best checkpoint (or latest): `load(run.folder).act(observation)`.
+
+    plugins: the packages of one's own that the run's configuration names; the folder's own word is not taken for it.
+    """
+    from a3c_exp.evaluate import load
+
+    return load(Path(folder), plugins=plugins)

@@ -1,0 +1,62 @@
+"""Backends: who runs the workers, and where the shared parameters live."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from a3c_exp.events import Event
+    from a3c_exp.parameters import Layout, SharedParameters
+    from a3c_exp.worker import Pause, Setup
+
+# How long a worker's events are merged before they are handed on: thousands of updates a second are too many messages.
+MERGE_SECONDS = 0.1
+# How long a worker sleeps between looks at a synchronous round that waits for others.
+WAIT_SECONDS = 1e-4
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """Runs the workers of an experiment.
+
+    deterministic: the same seed gives the same run, bit for bit; then nothing that happens beside the training may
+    depend on the clock either.
+    """
+
+    deterministic: ClassVar[bool]
+
+    def store(self, layout: Layout) -> SharedParameters:
+        """New shared parameters where this backend's workers can reach them."""
+
+    def run(self, setup: Setup, store: SharedParameters) -> Iterator[Event | None]:
+        """Start the workers and yield what they do; None when a tenth of a second has brought nothing.
+
+        Ends when all workers have: after `total_steps`, or after `store.stop()`. Raises RunError if a worker
+        failed. Everything it started is gone when the iterator is closed or exhausted, whatever the reason.
+        """
+
+    def prepare(self, modules: Iterable[str]) -> None:
+        """Called as early as possible with the modules that workers will import: time to start helpers."""
+
+
+def merged(steps: Iterator[Event | Pause]) -> Iterator[Event]:
+    """Run a worker, waiting where it waits for others, and merge its events over MERGE_SECONDS. The first is passed
+    on at once: a run that works is seen to."""
+    from a3c_exp.worker import Pause
+
+    pending: Event | None = None
+    due = 0.0
+    for step in steps:
+        if isinstance(step, Pause):
+            if step is Pause.WAITING:
+                time.sleep(WAIT_SECONDS)
+            continue
+        pending = step if pending is None else pending.merge(step)
+        now = time.monotonic()
+        if now >= due:
+            yield pending
+            pending, due = None, now + MERGE_SECONDS
+    if pending is not None:
+        yield pending

@@ -1,0 +1,196 @@
+"""Composition: from what a user writes on the command line to plain configurations, with Hydra and OmegaConf.
+
+Every complaint of theirs comes out as one ConfigError that names the key, the value and what is allowed. Nothing is
+left of Hydra's global state, and nothing that is there is disturbed: notebooks and programs may use Hydra themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from hydra import version
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import create_config_search_path
+from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import IntervalSweep, Override
+from hydra.core.singleton import Singleton
+from hydra.core.utils import JobRuntime
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.basecontainer import BaseContainer
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from a3c_exp.errors import ConfigError
+from a3c_exp.schema import nearest
+
+CONFIG_NAME = "config"
+_COMPLAINTS = (HydraException, OmegaConfBaseException, YAMLError, ValueError, AssertionError)
+
+
+def conf_folder() -> Path:
+    """The folder of configuration files: inside the package in a wheel, beside it in a checkout."""
+    package = Path(__file__).resolve().parent
+    inside = package / "conf"
+    return inside if inside.is_dir() else package.parent / "conf"
+
+
+@contextmanager
+def session(config_dir: str | None = None, config_path: str | None = None) -> Iterator[Hydra]:
+    """Hydra on this project's configuration files, and on those in `config_dir`, which go before them.
+
+    config_path: another folder in place of the project's own.
+    """
+    path = create_config_search_path(str(Path(config_path or conf_folder()).absolute()))
+    if config_dir is not None:
+        if not Path(config_dir).is_dir():
+            raise ConfigError("--config-dir", config_dir, "there is no such folder")
+        path.prepend("command-line", f"file://{Path(config_dir).absolute()}", SearchPathQuery(provider="schema"))
+    kept, resolvers = dict(Singleton._instances), dict(BaseContainer._resolvers)
+    # These hold the state of somebody's run; the other singletons only list what is installed.
+    states = (GlobalHydra, HydraConfig, JobRuntime, version.VersionBase)
+    Singleton._instances = {cls: made for cls, made in kept.items() if cls not in states}
+    try:
+        version.setbase("1.3")
+        yield Hydra.create_main_hydra2("a3c_exp", path)
+    finally:
+        Singleton._instances = kept
+        BaseContainer._resolvers = resolvers
+
+
+def compose(overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The configuration that `python -m a3c_exp <overrides>` would run with. Raises ConfigError."""
+    with session() as hydra:
+        return plain(compose_node(hydra, overrides))
+
+
+def compose_node(hydra: Hydra, overrides: Sequence[str], config_name: str = CONFIG_NAME) -> DictConfig:
+    """One job's composed configuration, Hydra's own settings under `hydra` included. Raises ConfigError."""
+    parse(overrides)
+    try:
+        return hydra.compose_config(config_name, list(overrides), RunMode.RUN, with_log_configuration=False)
+    except _COMPLAINTS as complaint:
+        raise _explain(hydra, overrides, config_name, complaint) from complaint
+
+
+def plain(node: DictConfig) -> dict[str, Any]:
+    """A composed configuration as plain scalars, lists and mappings, without Hydra's own settings."""
+    with open_dict(node):
+        task = OmegaConf.masked_copy(node, [str(key) for key in node if key != "hydra"])
+    try:
+        return OmegaConf.to_container(task, resolve=True)  # type: ignore[return-value]
+    except OmegaConfBaseException as complaint:
+        key = complaint.full_key or "configuration"
+        raise ConfigError(key, _raw(task, key), f"cannot be resolved: {_line(complaint)}") from complaint
+
+
+def _raw(node: DictConfig, key: str) -> object:
+    """The text at `key` as it was written, interpolations and all; None where it cannot be told."""
+    value: Any = OmegaConf.to_container(node, resolve=False)
+    for name in key.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def sweep(hydra: Hydra, overrides: Sequence[str], config_name: str = CONFIG_NAME) -> list[list[str]]:
+    """The overrides of every job of a sweep (-m), in order. Raises ConfigError.
+
+    A sweeper other than Hydra's own decides as it goes: then it is one job, with the first value of each choice.
+    """
+    parsed = parse(overrides, hydra)
+    try:
+        node = hydra.compose_config(config_name, list(overrides), RunMode.MULTIRUN, with_log_configuration=False)
+        sweeper = node.hydra.sweeper
+        parameters = parse([f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()], hydra)
+        if not str(sweeper.get("_target_")).endswith(".BasicSweeper"):
+            return [[_first(override) for override in [*parameters, *parsed]]]
+        return [job for batch in BasicSweeper.split_arguments([*parameters, *parsed], None) for job in batch]
+    except _COMPLAINTS as complaint:
+        raise _explain(hydra, [_first(override) for override in parsed], config_name, complaint) from complaint
+
+
+def _first(override: Override) -> str:
+    """The override with the first value of its choice; without a choice, as it is."""
+    if not override.is_sweep_override():
+        return str(override.input_line)
+    key, value = override.get_key_element(), override.value()
+    if isinstance(value, IntervalSweep):
+        return f"{key}={value.start}"
+    return f"{key}={next(override.sweep_string_iterator(), '')}"
+
+
+def run_folder(config: dict[str, Any]) -> Path:
+    """A new folder's name for a run started from Python, as the command line names them too."""
+    return Path("outputs") / f"{datetime.now():%Y-%m-%d_%H-%M-%S-%f}_s{config.get('seed', 0)}"
+
+
+def parse(overrides: Sequence[str], hydra: Hydra | None = None) -> list[Override]:
+    """Overrides as Hydra's grammar reads them; with `hydra`, choices such as glob(*) too. Raises ConfigError."""
+    parser, parsed = OverridesParser.create(hydra.config_loader if hydra else None), []
+    for text in overrides:
+        try:
+            parsed.append(parser.parse_override(text))
+        except HydraException as complaint:
+            key, equals, value = text.partition("=")
+            problem = f"cannot be read: {_line(complaint)}" if equals else "must be key=value"
+            raise ConfigError(key if equals else "command line", value if equals else text, problem) from complaint
+    return parsed
+
+
+def _line(error: BaseException) -> str:
+    """The first line of a complaint of many."""
+    cause = error if str(error) or error.__cause__ is None else error.__cause__
+    return (str(cause).strip() or type(cause).__name__).splitlines()[0].strip()
+
+
+def _explain(hydra: Hydra, overrides: Sequence[str], config_name: str, complaint: BaseException) -> ConfigError:
+    """Which override a complaint is about, found by asking Hydra again rather than by reading its texts."""
+    loader = hydra.config_loader
+    if config_name not in loader.get_group_options(""):
+        return ConfigError("--config-name", config_name, nearest(config_name, loader.get_group_options("")))
+    choices: list[str] = []
+    settings: list[Override] = []
+    for override in parse(overrides):
+        key, value = override.key_or_group, None if override.is_sweep_override() else override.value()
+        options = [] if "." in key else loader.get_group_options(key)
+        if override.is_sweep_override():
+            given = str(override.input_line).partition("=")[2]
+            return ConfigError(key, given, "several values need -m (or quotes, if they are one text)")
+        if options and isinstance(value, str) and value not in options:
+            return ConfigError(key, value, f"is no option: {nearest(value, options)}")
+        if options:
+            choices.append(str(override.input_line))
+        elif not override.is_add() and not override.is_force_add():
+            settings.append(override)
+    try:
+        base = plain(hydra.compose_config(config_name, choices, RunMode.RUN, with_log_configuration=False))
+    except (*_COMPLAINTS, ConfigError):
+        settings, base = [], {}
+    problems = (unknown_key(override, base) for override in settings if not override.is_hydra_override())
+    return next(filter(None, problems), ConfigError("command line", " ".join(overrides), _line(complaint)))
+
+
+def unknown_key(override: Override, config: dict[str, Any]) -> ConfigError | None:
+    """The error about a key that the composed configuration has not, if that is so."""
+    node: Any = config
+    names = override.key_or_group.split(".")
+    for depth, name in enumerate(names):
+        if not isinstance(node, dict) or name not in node:
+            value = None if override.is_delete() else override.value()
+            place = ".".join(names[:depth])
+            if not isinstance(node, dict):
+                return ConfigError(override.key_or_group, value, f"{place} has no settings of its own")
+            hint = f"; +{override.input_line} adds one" if depth > 1 else ""
+            known = [key for key in node if key != "_target_"]
+            return ConfigError(override.key_or_group, value, f"is no setting: {nearest(name, known)}{hint}")
+        node = node[name]
+    return None

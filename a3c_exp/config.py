@@ -1,0 +1,240 @@
+"""The whole configuration of a run: its type, the checks that span several components, and the file that keeps it.
+
+`load_experiment` is the one way from a plain mapping (what YAML, a run's config.yaml and child processes hold) to an
+`Experiment`, and everything that can be wrong with a configuration is found there, before anything has been started or
+written.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from a3c_exp import checkpoint
+from a3c_exp.algorithms import Algorithm
+from a3c_exp.backends import Backend
+from a3c_exp.envs import Environment
+from a3c_exp.errors import ConfigError, require
+from a3c_exp.networks import Network
+from a3c_exp.optimizers import Optimizer, check_parts
+from a3c_exp.returns import Returns
+from a3c_exp.schedules import Schedule
+from a3c_exp.schema import build, import_plugins
+
+# What a run's folder holds.
+CONFIG_FILE = "config.yaml"
+CHECKPOINTS, LATEST, BEST = "checkpoints", "latest.ckpt", "best.ckpt"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    """When a run ends before `total_steps`; null switches a rule off.
+
+    max_episodes: finished training episodes of all workers.
+    max_seconds: of wall-clock time, this session's.
+    mean_return: the environment's goal for the mean of the last 100 training episodes, in unscaled rewards. Not judged
+        before 100 episodes have ended and every environment has ended one, since short episodes come first.
+    """
+
+    max_episodes: int | None = None
+    max_seconds: float | None = None
+    mean_return: float | None = None
+
+    def __post_init__(self) -> None:
+        episodes, seconds = self.max_episodes, self.max_seconds
+        require(episodes is None or episodes >= 1, "max_episodes", episodes, "a whole number >= 1, or null")
+        require(seconds is None or seconds > 0, "max_seconds", seconds, "a number > 0, or null")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Eval:
+    """Greedy evaluation beside training: every so many environment steps (null: never), over so many episodes."""
+
+    every: int | None = None
+    episodes: int = 10
+
+    def __post_init__(self) -> None:
+        require(self.every is None or self.every >= 1, "every", self.every, "a whole number of steps >= 1, or null")
+        require(self.episodes >= 1, "episodes", self.episodes, "a whole number >= 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """How often the latest state is saved, in environment steps; null: only when the run ends."""
+
+    every: int | None = None
+
+    def __post_init__(self) -> None:
+        require(self.every is None or self.every >= 1, "every", self.every, "a whole number of steps >= 1, or null")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """One run, composed: what `conf/config.yaml` and its groups say, as objects.
+
+    seed: of everything random in the run.
+    workers: actor-learners; 'auto' is one for each core that this process may use.
+    envs_per_worker: environments that one worker steps together; 1 is the setting of Mnih et al. 2016.
+    rollout_length: steps of each environment between updates (the paper's t_max), or 'episode': whole episodes.
+    accumulate: rollouts whose gradients are added up before a push.
+    gamma: discount per step.
+    total_steps: environment steps of all workers together.
+    update: 'async', each worker pushes when it is ready, or 'sync', a step for each round of one gradient a worker.
+    lock: one update at a time; without it workers write over one another (Hogwild). Synchronous rounds always lock.
+    moments: the optimizer's statistics, one for all ('shared') or each worker its own ('worker').
+    plugins: packages of the user's own whose components and environments may be named.
+    init_from: the folder of a run from whose parameters this one starts.
+    """
+
+    env: Environment
+    network: Network
+    returns: Returns
+    critic_returns: Returns | None = None
+    algorithm: Algorithm
+    optimizer: Optimizer
+    schedule: Schedule
+    backend: Backend
+    seed: int = 0
+    workers: int | Literal["auto"] = "auto"
+    envs_per_worker: int
+    rollout_length: int | Literal["episode"]
+    accumulate: int = 1
+    gamma: float
+    total_steps: int
+    update: Literal["async", "sync"] = "async"
+    lock: bool = False
+    moments: Literal["shared", "worker"] = "shared"
+    stop: Stop = field(default_factory=Stop)
+    eval: Eval = field(default_factory=Eval)
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    plugins: tuple[str, ...] = ()
+    init_from: str | None = None
+
+    def __post_init__(self) -> None:
+        workers, rollout = self.workers, self.rollout_length
+        require(self.seed >= 0, "seed", self.seed, "a whole number >= 0")
+        require(workers == "auto" or workers >= 1, "workers", workers, "a whole number >= 1, or 'auto'")
+        require(self.envs_per_worker >= 1, "envs_per_worker", self.envs_per_worker, "a whole number >= 1")
+        require(rollout == "episode" or rollout >= 1, "rollout_length", rollout, "a whole number >= 1, or 'episode'")
+        require(self.accumulate >= 1, "accumulate", self.accumulate, "a whole number >= 1")
+        require(0 <= self.gamma <= 1, "gamma", self.gamma, "a number from 0 to 1")
+        require(self.total_steps >= 1, "total_steps", self.total_steps, "a whole number >= 1")
+        if rollout == "episode" and self.envs_per_worker != 1:
+            raise ConfigError("envs_per_worker", self.envs_per_worker, "must be 1 where rollout_length=episode")
+        if self.update == "sync" and self.moments == "worker":
+            raise ConfigError("moments", "worker", "must be 'shared' where update=sync: a round is one step for all")
+
+    @property
+    def worker_count(self) -> int:
+        """`workers`, with 'auto' told in numbers."""
+        return usable_cores() if self.workers == "auto" else self.workers
+
+    @property
+    def warnings(self) -> list[str]:
+        """What runs, but is probably not meant, one line each."""
+        lines = []
+        for name in ("returns", "critic_returns"):
+            warning = getattr(getattr(self, name), "warning", None)
+            text = warning(self.rollout_length) if warning and self.rollout_length != "episode" else None
+            if text:
+                lines.append(f"{name}: {text}")
+        return lines
+
+
+def usable_cores() -> int:
+    """The cores that this process may use: fewer than the machine has, where it was given a share."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def load_experiment(config: Mapping[str, Any], check: bool = True) -> Experiment:
+    """The experiment that a plain configuration describes, with every check there is.
+
+    check: False leaves out those that make an environment and a network, for processes whose parent has done them.
+    Raises ConfigError.
+    """
+    plugins = build(config.get("plugins") or (), tuple[str, ...], "plugins")
+    import_plugins(plugins)
+    experiment = build(dict(config), Experiment, plugins=plugins)
+    if check:
+        _check_parts(experiment)
+    return experiment
+
+
+def _check_parts(experiment: Experiment) -> None:
+    """Make one environment and one network: do they exist, and do they fit all that is said about them?"""
+    try:
+        validate = getattr(experiment.env, "validate", None)
+        if validate is not None:
+            validate(experiment.plugins)
+        env = experiment.env.make(1, [0])
+    except ConfigError as error:
+        raise error.under("env") from error
+    try:
+        experiment.network.check(env.observation_space, env.action_space)
+        network = experiment.network.build(env.observation_space, env.action_space, np.random.default_rng(0))
+    finally:
+        env.close()
+    check_parts(experiment.optimizer, network.parts)
+    if experiment.init_from is not None:
+        start = checkpoint.load(best_checkpoint(Path(experiment.init_from)), key="init_from")["store"]["parameters"]
+        if start.shape != network.vector.shape:
+            problem = f"must be a run of the same network: it has {start.size} parameters, not {network.vector.size}"
+            raise ConfigError("init_from", experiment.init_from, problem)
+
+
+def read_config(folder: str | Path, plugins: Sequence[str] = (), key: str = "resume") -> dict[str, Any]:
+    """The configuration that a run's folder keeps, with `plugins` in place of those that it names.
+
+    A folder may come from anyone, so it cannot itself allow code: the user names the plugins again.
+    key: the setting that errors are put down to. Raises ConfigError.
+    """
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    path = Path(folder) / CONFIG_FILE
+    try:
+        config = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    except (OSError, UnicodeDecodeError):
+        raise ConfigError(key, str(folder), f"must be the folder of a run: it has no readable {CONFIG_FILE}") from None
+    except (YAMLError, OmegaConfBaseException) as error:
+        raise ConfigError(key, str(folder), f"its {CONFIG_FILE} is damaged: {str(error).splitlines()[0]}") from error
+    if not isinstance(config, dict):
+        raise ConfigError(key, str(folder), f"its {CONFIG_FILE} is damaged: it holds no settings")
+    return {str(name): value for name, value in config.items()} | {"plugins": list(plugins)}
+
+
+def config_text(config: Mapping[str, Any]) -> str:
+    """A plain configuration as YAML, which `read_config` reads back unchanged."""
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_yaml(OmegaConf.create(dict(config)))
+
+
+def best_checkpoint(folder: Path) -> Path:
+    """A run's best checkpoint, or the latest where no evaluation has been made. It may not exist."""
+    best = folder / CHECKPOINTS / BEST
+    return best if best.exists() else folder / CHECKPOINTS / LATEST
+
+
+def check_folder(folder: Path, key: str = "folder") -> Path:
+    """`folder` as an absolute path that a new run may write to; nothing is made yet.
+
+    key: the setting that errors are put down to. Raises ConfigError.
+    """
+    folder = folder.expanduser().absolute()
+    if (folder / CONFIG_FILE).exists():
+        raise ConfigError(key, str(folder), "must be without a run: go on with that one by resume=<folder>")
+    place = folder
+    while not place.exists():
+        place = place.parent
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        raise ConfigError(key, str(folder), f"cannot be written: {place} is no folder that this user may write to")
+    return folder

@@ -1,0 +1,95 @@
+"""The contract of an environment: K copies that step together, and what one step of them says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from gymnasium.spaces import Box, Space
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+class Step(NamedTuple):
+    """What K environments answered to K actions. Row k belongs to environment k.
+
+    obs: [K, ...], what the next actions answer. Where an episode ended this is the first observation of the next one;
+        only a vector environment that restarts a step late still shows the last one, and says so in its next `valid`.
+    reward: float32 [K], the environment's own: neither scaled nor clipped.
+    terminated: bool [K], the episode ended in a state from which nothing more is to be had.
+    truncated: bool [K], the episode was cut off (a time limit): the state it was cut in still has a value.
+        Both may be true at once, where the last allowed step also terminated; the episode then terminated.
+    final_obs: [K, ...], the true last observation of an episode that ended in this step; meaningful only there.
+    valid: bool [K], false where the row is no transition: a late restart, which ignored the action. Such a row stands
+        only directly behind one that ended; its reward is 0 and nothing ends in it.
+
+    The arrays may be kept, since a batch never writes into one again, but not written into: they may be shared between
+    steps (an all-false `terminated`) or within one (obs and final_obs where nothing ended).
+    """
+
+    obs: Array
+    reward: NDArray[np.float32]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    final_obs: Array
+    valid: NDArray[np.bool_]
+
+
+class EnvBatch(Protocol):
+    """K environments that step together and restart their own episodes.
+
+    observation_space: the space of one observation, as the policy sees it: float32 (uint8 for pictures), with
+        discrete ones turned into one-hot vectors.
+    action_space: the space of one action, as the policy gives it: Discrete or MultiDiscrete that count from 0,
+        MultiBinary or Box, of one axis at most.
+    """
+
+    @property
+    def count(self) -> int: ...
+    @property
+    def observation_space(self) -> Box: ...
+    @property
+    def action_space(self) -> Space[Any]: ...
+
+    def reset(self) -> Array:
+        """Start an episode in every environment; the first observations [K, ...].
+
+        The first call uses the environments' seeds, later ones continue from their generators.
+        """
+
+    def step(self, actions: Array) -> Step:
+        """Take actions [K, ...], each already within the bounds of `action_space`. Only after `reset`."""
+
+    def render(self) -> NDArray[np.uint8] | None:
+        """A picture [height, width, 3] of the first environment, or None where it draws in a window of its own."""
+
+    def close(self) -> None:
+        """Release what the environments hold. The batch cannot be used afterwards; closing twice is harmless."""
+
+
+@runtime_checkable
+class Environment(Protocol):
+    """The component behind the `env` group: makes batches, and says how what they give is to be treated.
+
+    reward_scale, reward_clip: what training multiplies rewards by, and then clips them to (-clip, clip); reported
+        returns are those of the environment itself.
+    normalize_observations, normalize_rewards: whether training divides by running statistics that all workers share.
+    Whoever collects rollouts applies these; a batch gives everything raw.
+    """
+
+    @property
+    def reward_scale(self) -> float: ...
+    @property
+    def reward_clip(self) -> float | None: ...
+    @property
+    def normalize_observations(self) -> bool: ...
+    @property
+    def normalize_rewards(self) -> bool: ...
+
+    def make(self, count: int, seeds: Sequence[int], render_mode: str | None = None) -> EnvBatch:
+        """`count` environments, each with its seed (0 <= seed < 2**31), drawn as `render_mode` says (None: not at all).
+
+        Raises ConfigError where the environment cannot be made; its key is seen from this component ('id').
+        """

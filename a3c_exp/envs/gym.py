@@ -1,0 +1,231 @@
+"""The `env` component for anything registered with gymnasium."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.vector import VectorEnv
+
+from a3c_exp.envs.batch import EnvBatch
+from a3c_exp.envs.loop import Env, Loop
+from a3c_exp.envs.spaces import action_problem, observation_problem
+from a3c_exp.envs.vector import Vector, autoreset_mode
+from a3c_exp.errors import ConfigError, require
+
+T = TypeVar("T")
+
+# What brings an environment whose package is missing, by the start of its entry point.
+_PACKAGES = {
+    "ale_py": "pip install 'a3c-exp[atari]'",
+    "gymnasium.envs.box2d": "pip install 'gymnasium[box2d]'",
+    "gymnasium.envs.classic_control": "pip install 'gymnasium[classic-control]'",
+    "gymnasium.envs.mujoco": "pip install 'gymnasium[mujoco]'",
+    "gymnasium.envs.phys2d": "pip install 'gymnasium[jax]'",
+    "gymnasium.envs.tabular": "pip install 'gymnasium[jax]'",
+    "gymnasium.envs.toy_text": "pip install 'gymnasium[toy-text]'",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gym:
+    """An environment that is registered with gymnasium, K copies of it stepped together.
+
+    id: its registered name, version included ('CartPole-v1'). 'module:Name-v0' imports a module of yours first, whose
+        package has to be listed in `plugins`.
+    kwargs: arguments of the environment itself ({gravity: -5.0}).
+    wrappers: by name, the innermost first: classes of gymnasium.wrappers, or 'module:Class' of a package in `plugins`.
+        With arguments as {name: {argument: value}}.
+    max_episode_steps: the time limit; null keeps the registered one. An episode that reaches it is truncated.
+    vectorized: use the environment's native vector form, where it has one (CartPole-v1), instead of a Python loop.
+    reward_scale, reward_clip: training's rewards are the environment's times the scale, clipped to (-clip, clip).
+    normalize_observations, normalize_rewards: by running statistics that all workers share.
+    """
+
+    id: str
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    wrappers: tuple[str | dict[str, dict[str, Any]], ...] = ()
+    max_episode_steps: int | None = None
+    vectorized: bool = False
+    reward_scale: float = 1.0
+    reward_clip: float | None = None
+    normalize_observations: bool = False
+    normalize_rewards: bool = False
+
+    def __post_init__(self) -> None:
+        limit, scale, clip = self.max_episode_steps, self.reward_scale, self.reward_clip
+        require(limit is None or limit >= 1, "max_episode_steps", limit, "a whole number >= 1, or null")
+        require(math.isfinite(scale) and scale > 0, "reward_scale", scale, "a finite number > 0")
+        require(clip is None or clip > 0, "reward_clip", clip, "a number > 0, or null")
+        require(not (self.vectorized and self.wrappers), "vectorized", True, "false where wrappers are used")
+        for name in ("id", "max_episode_steps", "disable_env_checker", "num_envs", "render_mode"):
+            require(name not in self.kwargs, f"kwargs.{name}", self.kwargs.get(name), "left out: it is set elsewhere")
+        for entry in self.wrappers:
+            require(isinstance(entry, str) or len(entry) == 1, "wrappers", entry, "a name, or {name: arguments}")
+
+    def validate(self, plugins: Sequence[str]) -> None:
+        """Refuse what this environment would import from outside gymnasium, unless its package is among `plugins`.
+
+        Run this before `make`: importing a module runs its code, and a configuration alone may not ask for that.
+        Raises ConfigError, also where the environment or a wrapper does not exist.
+        """
+        _allow(self.id, "id", plugins)
+        for entry in self.wrappers:
+            _allow(_name(entry), "wrappers", plugins)
+        self._spec()
+        for entry in self.wrappers:
+            _wrapper(_name(entry))
+
+    def make(self, count: int, seeds: Sequence[int], render_mode: str | None = None) -> EnvBatch:
+        """`count` environments, each with its seed (0 <= seed < 2**31), drawn as `render_mode` says (None: not at all).
+
+        Raises ConfigError where an environment cannot be made, or has spaces that no policy here understands.
+        """
+        spec = self._spec()
+        if self.vectorized:
+            vector = self._native(spec, count, render_mode)
+            self._check(vector, vector.single_observation_space, vector.single_action_space)
+            return Vector(vector, seeds)
+        envs: list[Env] = []
+        for _ in range(count):
+            envs.append(self._one(spec, render_mode))
+            if len(envs) == 1:
+                self._check(envs[0], envs[0].observation_space, envs[0].action_space)
+        return Loop(envs, seeds)
+
+    def _spec(self) -> EnvSpec:
+        """What gymnasium knows about `id`, importing the module that registers it where it names one."""
+        module, _, name = self.id.rpartition(":")
+        if module:
+            _import(module, "id", self.id)
+        elif name.startswith("ALE/") and name not in gymnasium.registry:
+            if importlib.util.find_spec("ale_py") is None:
+                raise ConfigError("id", self.id, f"needs the Atari packages: {_PACKAGES['ale_py']}")
+            gymnasium.register_envs(importlib.import_module("ale_py"))
+        if name in gymnasium.registry:
+            return gymnasium.registry[name]
+        raise ConfigError("id", self.id, "no such environment is registered" + _nearest(name, gymnasium.registry))
+
+    def _one(self, spec: EnvSpec, render_mode: str | None) -> Env:
+        """One environment with its wrappers."""
+
+        def make() -> Env:
+            drawing = self._drawing(spec.entry_point, render_mode)
+            limit = self.max_episode_steps
+            return gymnasium.make(spec, max_episode_steps=limit, disable_env_checker=True, **self.kwargs, **drawing)
+
+        env = self._made(spec, make)
+        for entry in self.wrappers:
+            wrapper, arguments = _wrapper(_name(entry)), {} if isinstance(entry, str) else next(iter(entry.values()))
+            try:
+                env = wrapper(env, **arguments)
+            except Exception as error:
+                raise ConfigError("wrappers", entry, f"does not fit {self.id}: {_line(error)}") from error
+        return env
+
+    def _native(self, spec: EnvSpec, count: int, render_mode: str | None) -> VectorEnv[Any, Any, Any]:
+        """The native vector environment."""
+        if spec.vector_entry_point is None:
+            raise ConfigError("vectorized", True, f"must be false: {self.id} has no native vector environment")
+
+        def make() -> VectorEnv[Any, Any, Any]:
+            arguments = self.kwargs | self._drawing(spec.vector_entry_point, render_mode)
+            if self.max_episode_steps is not None:
+                arguments["max_episode_steps"] = self.max_episode_steps
+            mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
+            env = gymnasium.make_vec(spec, num_envs=count, vectorization_mode=mode, **arguments)
+            autoreset_mode(env)
+            return env
+
+        return self._made(spec, make)
+
+    def _drawing(self, entry_point: Any, render_mode: str | None) -> dict[str, str]:
+        """The argument that asks for drawing. Refuses what the environment does not offer; gymnasium only warns."""
+        if render_mode is None:
+            return {}
+        creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+        metadata = getattr(creator, "metadata", None)
+        if isinstance(metadata, dict):  # a function that makes the environment has none: it has to know
+            modes = metadata.get("render_modes") or []
+            if render_mode not in modes and not (render_mode == "human" and "rgb_array" in modes):
+                offer = ", ".join(modes) or "none"
+                raise ConfigError("id", self.id, f"cannot be drawn as {render_mode!r}; it offers {offer}")
+        return {"render_mode": render_mode}
+
+    def _made(self, spec: EnvSpec, make: Callable[[], T]) -> T:
+        """What `make` returns, its failures told as errors of this configuration."""
+        try:
+            return make()
+        except ConfigError:
+            raise
+        except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
+            raise ConfigError("id", self.id, _missing(spec, error)) from error
+        except Exception as error:
+            key, value = ("kwargs", self.kwargs) if self.kwargs else ("id", self.id)
+            raise ConfigError(key, value, f"{spec.id} cannot be made: {_line(error)}") from error
+
+    def _check(self, env: Env | VectorEnv[Any, Any, Any], observations: Any, actions: Any) -> None:
+        """Refuse spaces that cannot be handled."""
+        problem = observation_problem(observations) or action_problem(actions)
+        if problem is not None:
+            env.close()
+            raise ConfigError("id", self.id, problem)
+
+
+def _name(entry: str | Mapping[str, Any]) -> str:
+    return entry if isinstance(entry, str) else next(iter(entry))
+
+
+def _allow(name: str, key: str, plugins: Sequence[str]) -> None:
+    """Refuse 'module:...' whose package the user has not listed."""
+    module, colon, _ = name.rpartition(":")
+    if colon and not any(module == plugin or module.startswith(f"{plugin}.") for plugin in plugins):
+        package = module.partition(".")[0]
+        raise ConfigError(key, name, f"imports {module}: allow it with plugins=[{package}]")
+
+
+def _import(module: str, key: str, value: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except Exception as error:
+        raise ConfigError(key, value, f"the module {module} cannot be imported: {_line(error)}") from error
+
+
+def _wrapper(name: str) -> Callable[..., Env]:
+    """The wrapper class of that name. Raises ConfigError where there is none."""
+    module, _, attribute = name.rpartition(":")
+    source = _import(module, "wrappers", name) if module else gymnasium.wrappers
+    found = getattr(source, attribute, None)
+    if isinstance(found, type) and issubclass(found, gymnasium.Wrapper):
+        return found
+    known = [
+        key for key, value in vars(source).items() if isinstance(value, type) and issubclass(value, gymnasium.Wrapper)
+    ]
+    raise ConfigError("wrappers", name, f"{source.__name__} has no such wrapper" + _nearest(attribute, known))
+
+
+def _missing(spec: EnvSpec, error: Exception) -> str:
+    """One line that says what to install."""
+    entry = str(spec.entry_point)
+    for start, line in _PACKAGES.items():
+        if entry.startswith(start):
+            return f"needs a package that is not installed: {line}"
+    return f"needs a package that is not installed: {_line(error)}"
+
+
+def _nearest(name: str, known: Sequence[str] | Mapping[str, Any]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=3)
+    return f"; the nearest: {', '.join(near)}" if near else ""
+
+
+def _line(error: Exception) -> str:
+    """An exception as one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

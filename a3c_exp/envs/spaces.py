@@ -1,0 +1,122 @@
+"""Between an environment's spaces and a policy's: float32 observations in, actions of one axis out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Encode = Callable[[Sequence[Any] | Array], Array]
+Decode = Callable[[Array], Array]
+
+
+def observation_problem(space: Space[Any]) -> str | None:
+    """Why observations of `space` cannot be used, or None where they can."""
+    if isinstance(space, (Box, Discrete, MultiDiscrete, MultiBinary)):
+        return None
+    problem = f"its observations are a {type(space).__name__} space; arrays are needed (Box, or discrete ones)"
+    if space.is_np_flattenable:
+        problem += ": env.wrappers=[FlattenObservation] turns them into one vector"
+    return problem
+
+
+def action_problem(space: Space[Any]) -> str | None:
+    """Why actions of `space` cannot be given, or None where they can."""
+    if isinstance(space, Box):
+        if np.issubdtype(space.dtype, np.floating):
+            return None
+        return f"its actions are a Box of {space.dtype}; a Box must be of floats"
+    if isinstance(space, (Discrete, MultiDiscrete, MultiBinary)):
+        return None
+    return f"its actions are a {type(space).__name__} space; Discrete, MultiDiscrete, MultiBinary or Box is needed"
+
+
+def encoder(space: Space[Any]) -> tuple[Box, Encode]:
+    """The space that a policy sees for `space`, and the function that takes K observations there.
+
+    The function takes K observations (a sequence of them, or one array [K, ...]) and returns a new array [K, ...]:
+    - Box: float32; a Box of uint8 with two axes or more is a picture, and stays uint8. A lone number is a vector of 1.
+    - Discrete(n): one-hot, [K, n]. MultiDiscrete: the one-hots of its entries side by side. MultiBinary: a flat vector.
+    """
+    if isinstance(space, Box):
+        dtype: Any = np.uint8 if space.dtype == np.uint8 and len(space.shape) >= 2 else np.float32
+        with np.errstate(over="ignore"):  # a bound beyond float32 is no bound
+            low, high = space.low.astype(dtype), space.high.astype(dtype)
+        if space.shape:
+            return Box(low, high, dtype=dtype), _cast(dtype)
+        return Box(low.reshape(1), high.reshape(1), dtype=dtype), _flat(1)
+    if isinstance(space, Discrete):
+        return _unit_box(int(space.n)), _one_hot([int(space.n)], np.array([int(space.start)]))
+    if isinstance(space, MultiDiscrete):
+        counts = [int(n) for n in space.nvec.reshape(-1)]
+        return _unit_box(sum(counts)), _one_hot(counts, np.asarray(space.start).reshape(-1))
+    if isinstance(space, MultiBinary):
+        size = int(np.prod(space.shape))
+        return _unit_box(size), _flat(size)
+    raise TypeError(observation_problem(space))
+
+
+def decoder(space: Space[Any]) -> tuple[Space[Any], Decode]:
+    """The space in which a policy acts for `space`, and the function that takes its K actions back.
+
+    The policy's space counts from 0 and has one axis at most; the function takes actions [K, ...] of it and returns a
+    new array [K, ...] of `space`, in its dtype, so that an environment cannot write into the policy's array.
+    """
+    if isinstance(space, Discrete):
+        return Discrete(int(space.n)), _shifted(space.dtype, int(space.start), ())
+    if isinstance(space, MultiDiscrete):
+        return MultiDiscrete(space.nvec.reshape(-1)), _shifted(space.dtype, space.start, space.shape)
+    if isinstance(space, MultiBinary):
+        return MultiBinary(int(np.prod(space.shape))), _shifted(space.dtype, 0, space.shape)
+    if isinstance(space, Box):
+        low, high = space.low.reshape(-1), space.high.reshape(-1)
+        return Box(low, high, dtype=space.dtype.type), _shifted(space.dtype, 0, space.shape)
+    raise TypeError(action_problem(space))
+
+
+def _unit_box(size: int) -> Box:
+    return Box(0.0, 1.0, (size,), np.float32)
+
+
+def _cast(dtype: Any) -> Encode:
+    def encode(observations: Sequence[Any] | Array) -> Array:
+        return np.array(observations, dtype)
+
+    return encode
+
+
+def _flat(size: int) -> Encode:
+    def encode(observations: Sequence[Any] | Array) -> Array:
+        return np.array(observations, np.float32).reshape(-1, size)
+
+    return encode
+
+
+def _one_hot(counts: Sequence[int], start: Array) -> Encode:
+    columns = np.concatenate([[0], np.cumsum(counts)[:-1]]) - start
+    width = sum(counts)
+
+    def encode(observations: Sequence[Any] | Array) -> Array:
+        entries = np.asarray(observations).reshape(-1, len(counts))
+        encoded = np.zeros((len(entries), width), np.float32)
+        encoded[np.arange(len(entries))[:, None], entries + columns] = 1.0
+        return encoded
+
+    return encode
+
+
+def _shifted(dtype: np.dtype[Any], start: int | Array, shape: tuple[int, ...]) -> Decode:
+    shift = bool(np.any(start))
+    reshape = len(shape) > 1 or shape == ()
+
+    def decode(actions: Array) -> Array:
+        decoded = np.array(actions, dtype)
+        if reshape:
+            decoded = decoded.reshape(-1, *shape)
+        return decoded + start if shift else decoded
+
+    return decode

@@ -1,0 +1,34 @@
+"""The errors a user meets: a configuration that cannot run, and a run that could not go on."""
+
+from __future__ import annotations
+
+
+class ConfigError(ValueError):
+    """A value in the configuration that cannot be used. Nothing has been started, nothing written.
+
+    Its text is one line that names the key, the value and what is allowed:
+    `returns.n = 0: must be a whole number >= 1`.
+    """
+
+    def __init__(self, key: str, value: object, problem: str) -> None:
+        super().__init__(key, value, problem)
+        self.key = key
+        self.value = value
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"{self.key} = {self.value!r}: {self.problem}"
+
+    def under(self, path: str) -> ConfigError:
+        """The same error, its key seen from the outside: 'n' under 'returns' is 'returns.n'."""
+        return ConfigError(f"{path}.{self.key}", self.value, self.problem)
+
+
+def require(condition: bool, key: str, value: object, allowed: str) -> None:
+    """Raise ConfigError("key = value: must be allowed") unless `condition` holds."""
+    if not condition:
+        raise ConfigError(key, value, f"must be {allowed}")
+
+
+class RunError(RuntimeError):
+    """A run that could not go on: a worker raised, was killed, or produced only non-finite gradients."""

@@ -1,0 +1,274 @@
+"""Playing with a trained policy: evaluations during a run, replays of a finished one, and the policy for other programs.
+
+    python -m a3c_exp.evaluate outputs/<run> episodes=100 video=true
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from a3c_exp import checkpoint, seeding
+from a3c_exp.config import Experiment, load_experiment, read_config
+from a3c_exp.envs import EnvBatch
+from a3c_exp.errors import ConfigError, require
+from a3c_exp.events import Episodes
+from a3c_exp.networks import ActorCritic
+from a3c_exp.normalisation import Normalisation
+from a3c_exp.schema import build
+from a3c_exp.seeding import Role
+from a3c_exp.threading_limits import one_thread
+from a3c_exp.worker import build_network
+
+Array = NDArray[Any]
+
+# Evaluation plays this many episodes at a time, which costs little more than one.
+BATCH = 16
+
+
+class Policy:
+    """A trained network with the scaling it was trained with.
+
+    network: its parameters are read at every call, so it may be loaded anew between calls.
+    """
+
+    def __init__(
+        self, network: ActorCritic, normalisation: Normalisation | None, env: EnvBatch, rng: np.random.Generator
+    ) -> None:
+        self.network, self.normalisation = network, normalisation
+        self._env, self._rng = env, rng
+
+    def seeded(self, seed: int) -> Policy:
+        """The same policy, drawing its samples from another seed."""
+        rng = seeding.generator(seed, Role.EVALUATION)
+        return Policy(self.network, self.normalisation, self._env, rng)
+
+    def act_batch(self, observations: Array, greedy: bool = True) -> Array:
+        """Observations [B, ...] as an EnvBatch gives them -> actions [B, ...] as it takes them."""
+        if self.normalisation is not None:
+            observations = self.normalisation.observations(observations)
+        parameters, _ = self.network.infer(observations)
+        head = self.network.head
+        return head.to_env(head.mode(parameters) if greedy else head.sample(parameters, self._rng)[0])
+
+    def act(self, observation: Any, greedy: bool = True) -> Any:
+        """The action for one observation, both as the gymnasium environment itself has them.
+
+        greedy: the most likely action (the mean, for continuous ones), else one drawn from the distribution.
+        """
+        observations = self._env.encode([observation])
+        action = self._env.decode(self.act_batch(observations, greedy))[0]
+        return action.item() if np.ndim(action) == 0 else action
+
+
+def play(
+    policy: Policy,
+    env: EnvBatch,
+    episodes: int,
+    greedy: bool = True,
+    stopped: Callable[[], bool] = lambda: False,
+    watch: Callable[[EnvBatch], None] = lambda env: None,
+) -> Episodes:
+    """Play `episodes` whole episodes; their returns are those of the environment's own rewards.
+
+    Each environment plays a share that is fixed beforehand: taking the first to finish would favour short episodes.
+    stopped: asked at each step; if it says so, what has ended by then is returned. watch: called at each step.
+    """
+    quota = np.full(env.count, episodes // env.count)
+    quota[: episodes % env.count] += 1
+    returns, lengths = np.zeros(env.count), np.zeros(env.count, np.int64)
+    done: list[tuple[float, int]] = []
+    observations = env.reset()
+    watch(env)
+    while quota.any() and not stopped():
+        step = env.step(policy.act_batch(observations, greedy))
+        observations = step.obs
+        returns += step.reward
+        lengths += step.valid
+        for index in np.flatnonzero(step.terminated | step.truncated):
+            if quota[index]:
+                quota[index] -= 1
+                done.append((returns[index], lengths[index]))
+            returns[index] = lengths[index] = 0
+        if quota[0]:
+            watch(env)
+    return Episodes(
+        np.array([r for r, _ in done]), np.array([n for _, n in done], np.int64), np.zeros(len(done), np.int64)
+    )
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A run's policy, and what it was trained in."""
+
+    policy: Policy
+    experiment: Experiment
+    steps: int
+
+
+def load_run(
+    folder: str | Path, which: Literal["best", "latest"] | None = None, plugins: Sequence[str] = ()
+) -> Loaded:
+    """The policy of a run's best checkpoint (the latest where no evaluation has been made), or of `which`.
+
+    plugins: as in training; they are not taken from the run's folder. Raises ConfigError.
+    """
+    folder = Path(folder)
+    experiment = load_experiment(read_config(folder, plugins, key="run"))
+    if which is None:
+        which = "best" if (folder / "checkpoints" / "best.ckpt").exists() else "latest"
+    state = checkpoint.load(folder / "checkpoints" / f"{which}.ckpt")
+    return Loaded(make_policy(experiment, state["store"]), experiment, int(state["store"]["steps"]))
+
+
+def load(folder: str | Path, which: Literal["best", "latest"] | None = None, plugins: Sequence[str] = ()) -> Policy:
+    """The policy that a run has trained: `load(folder).act(observation)`. See `load_run`."""
+    return load_run(folder, which, plugins).policy
+
+
+def make_policy(experiment: Experiment, store_state: dict[str, Any]) -> Policy:
+    """A policy of its own from the state of the shared parameters."""
+    network, env = build_network(experiment)
+    parameters = store_state["parameters"]
+    if parameters.shape != network.vector.shape:
+        raise ConfigError("checkpoint", len(parameters), f"must have the network's {len(network.vector)} parameters")
+    network.vector[:] = parameters
+    normalisation = make_normalisation(experiment, env.observation_space.shape, store_state["statistics"])
+    rng = seeding.generator(experiment.seed, Role.EVALUATION)
+    return Policy(network, normalisation, env, rng)
+
+
+def make_normalisation(
+    experiment: Experiment, shape: tuple[int, ...], statistics: NDArray[np.float64]
+) -> Normalisation | None:
+    if not experiment.env.normalize_observations:
+        return None
+    return Normalisation.from_row(statistics, shape, True, False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the command line of a replay takes.
+
+    episodes: how many to play. checkpoint: best (the latest where no evaluation was made) or latest.
+    greedy: the most likely actions, else sampled ones. seed: of the environments and of sampling.
+    video: write an mp4 of the first episode into the run's folder. render: 'human' opens a window.
+    plugins: as in training.
+    """
+
+    episodes: int = 100
+    checkpoint: Literal["best", "latest"] | None = None
+    greedy: bool = True
+    seed: int = 0
+    video: bool = False
+    render: Literal["human"] | None = None
+    plugins: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require(self.episodes >= 1, "episodes", self.episodes, "a whole number >= 1")
+        require(self.seed >= 0, "seed", self.seed, "a whole number >= 0")
+        require(not (self.video and self.render), "video", self.video, "false where render=human: one drawing at a time")
+
+
+def replay(folder: Path, options: Options) -> Episodes:
+    """Play a run's policy as `options` say. Raises ConfigError."""
+    loaded = load_run(folder, options.checkpoint, options.plugins)
+    drawing = "rgb_array" if options.video else options.render
+    count = 1 if drawing else min(options.episodes, BATCH)
+    seeds = seeding.environment_seeds(options.seed, Role.EVALUATION, 0, count)
+    recorder = Recorder(folder / "videos" / f"{loaded.steps}.mp4") if options.video else None
+    policy = loaded.policy.seeded(options.seed)
+    try:
+        env = loaded.experiment.env.make(count, seeds, drawing)
+    except ConfigError as error:
+        raise error.under("env") from error
+    try:
+        episodes = play(policy, env, options.episodes, options.greedy, watch=recorder or (lambda env: None))
+    finally:
+        env.close()
+    if recorder is not None:
+        recorder.write()
+    return episodes
+
+
+class Recorder:
+    """Keeps the frames of an environment and writes them as a film. Needs the `video` extra."""
+
+    FRAMES_PER_SECOND = 30
+    LONGEST = 60 * FRAMES_PER_SECOND
+
+    def __init__(self, path: Path) -> None:
+        if importlib.util.find_spec("moviepy") is None:
+            raise ConfigError("video", True, "needs the video package: pip install 'a3c-exp[video]'")
+        self._path = path
+        self._frames: list[NDArray[np.uint8]] = []
+
+    def __call__(self, env: EnvBatch) -> None:
+        if len(self._frames) < self.LONGEST:
+            frame = env.render()
+            if frame is not None:
+                self._frames.append(frame)
+
+    def write(self) -> None:
+        from moviepy import ImageSequenceClip
+
+        self._path.parent.mkdir(exist_ok=True)
+        ImageSequenceClip(self._frames, fps=self.FRAMES_PER_SECOND).write_videofile(str(self._path), logger=None)
+        print(f"video: {self._path}")
+
+
+def report(episodes: Episodes) -> str:
+    """Mean return with its 95 % interval (normal approximation over episodes), spread, extremes and lengths."""
+    returns = episodes.returns
+    count, mean, deviation = len(returns), returns.mean(), returns.std(ddof=min(1, len(returns) - 1))
+    half = 1.96 * deviation / math.sqrt(count)
+    return (
+        f"{count} episodes: return {mean:.1f} +- {half:.1f} (95 % interval of the mean), standard deviation {deviation:.1f}, "
+        f"lowest {returns.min():.1f}, highest {returns.max():.1f}, mean length {episodes.lengths.mean():.1f}"
+    )
+
+
+def main(arguments: Sequence[str]) -> int:
+    usage = "usage: python -m a3c_exp.evaluate <run folder> [key=value ...]"
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(f"{usage}\n\n{inspect.getdoc(Options)}")
+        return 0 if arguments else 2
+    try:
+        folder, options = Path(arguments[0]), build(_pairs(arguments[1:]), Options)
+        with one_thread():
+            episodes = replay(folder, options)
+    except ConfigError as error:
+        print(f"a3c_exp: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    print(report(episodes))
+    return 0
+
+
+def _pairs(arguments: Sequence[str]) -> dict[str, Any]:
+    """key=value arguments, the values read as YAML."""
+    pairs = {}
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if not equals:
+            raise ConfigError(argument, None, "must be key=value")
+        try:
+            pairs[key] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise ConfigError(key, value, "must be a plain value") from None
+    return pairs
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,107 @@
+"""What a worker tells the rest of the program: one event for one or more updates."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(slots=True)
+class Metric:
+    """Sum, extremes and count of one quantity over the updates of an event."""
+
+    sum: float
+    minimum: float
+    maximum: float
+    count: int = 1
+
+    @classmethod
+    def of(cls, value: float) -> Metric:
+        return cls(value, value, value)
+
+    @property
+    def mean(self) -> float:
+        return self.sum / self.count
+
+    def merge(self, other: Metric) -> Metric:
+        return Metric(
+            self.sum + other.sum,
+            min(self.minimum, other.minimum),
+            max(self.maximum, other.maximum),
+            self.count + other.count,
+        )
+
+
+@dataclass(slots=True)
+class Episodes:
+    """Finished episodes, in the order in which they ended.
+
+    returns: float64 [E], the sums of the environment's own rewards, neither scaled nor clipped.
+    lengths: int64 [E], in transitions.
+    end_steps: int64 [E], the run's environment steps (of all workers) at which each ended, as its worker knew them.
+    """
+
+    returns: NDArray[np.float64] = field(default_factory=lambda: np.empty(0, np.float64))
+    lengths: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    end_steps: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def __len__(self) -> int:
+        return len(self.returns)
+
+    def merge(self, other: Episodes) -> Episodes:
+        if not len(other):
+            return self
+        if not len(self):
+            return other
+        return Episodes(
+            np.concatenate([self.returns, other.returns]),
+            np.concatenate([self.lengths, other.lengths]),
+            np.concatenate([self.end_steps, other.end_steps]),
+        )
+
+
+@dataclass(slots=True)
+class Event:
+    """What one worker did in one or more updates.
+
+    updates: gradients that the shared parameters accepted.
+    rejected: gradients that were not finite, and so were not pushed.
+    steps: environment transitions collected.
+    metrics: by name (policy_loss, value_loss, entropy, grad_norm, ...), one entry an update.
+    staleness: how many updates had which staleness.
+    envs_ended: how many of the worker's environments have ended an episode since the run began.
+    """
+
+    worker: int
+    updates: int = 0
+    rejected: int = 0
+    steps: int = 0
+    metrics: dict[str, Metric] = field(default_factory=dict)
+    staleness: Counter[int] = field(default_factory=Counter)
+    episodes: Episodes = field(default_factory=Episodes)
+    envs_ended: int = 0
+
+    def add(self, values: dict[str, float]) -> None:
+        """Take in metrics of one more update."""
+        for name, value in values.items():
+            metric = Metric.of(value)
+            self.metrics[name] = self.metrics[name].merge(metric) if name in self.metrics else metric
+
+    def merge(self, later: Event) -> Event:
+        """This event and a later one of the same worker as one."""
+        metrics = dict(self.metrics)
+        for name, metric in later.metrics.items():
+            metrics[name] = metrics[name].merge(metric) if name in metrics else metric
+        return Event(
+            worker=self.worker,
+            updates=self.updates + later.updates,
+            rejected=self.rejected + later.rejected,
+            steps=self.steps + later.steps,
+            metrics=metrics,
+            staleness=self.staleness + later.staleness,
+            episodes=self.episodes.merge(later.episodes),
+            envs_ended=later.envs_ended,
+        )

@@ -1,0 +1,63 @@
+"""Files that are never found half written: replaced in one go, or appended to in whole pieces."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+
+def replace(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Have `write` fill a file beside `path`, which takes the place of `path` once it is on disk.
+
+    Whatever happens (a full disk, a kill, a power cut), `path` is the old file or the new one, whole. Raises what
+    `write` raises, and OSError.
+    """
+    # Always the same name: a process killed in the middle leaves one such file behind, which the next call writes over.
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        with open(partial, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # else a power cut may undo the renaming
+    finally:
+        os.close(folder)
+
+
+def write_text(path: Path, text: str) -> None:
+    """`replace` the file by `text`, in UTF-8."""
+    replace(path, lambda file: file.write(text.encode()))
+
+
+class Appender:
+    """A file to which whole pieces are appended: one that does not fit (a full disk) leaves nothing of itself behind.
+
+    So what is in the file stays readable, and writing goes on when there is room again. The file is made where there is
+    none.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (closed by close)
+        self._end = os.fstat(self._file.fileno()).st_size
+
+    def write(self, piece: bytes) -> None:
+        """Append `piece`; it is with the system when this returns. Raises OSError where it does not fit."""
+        rest = memoryview(piece)
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError:
+            self._file.truncate(self._end)
+            raise
+        self._end += len(piece)
+
+    def close(self) -> None:
+        self._file.close()

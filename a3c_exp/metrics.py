@@ -1,0 +1,354 @@
+"""Events in, curves out: what a run has done so far, and the only writer of TensorBoard's file and metrics.csv."""
+
+from __future__ import annotations
+
+import csv
+import io
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from a3c_exp import event_file, files
+from a3c_exp.event_file import EventFile
+from a3c_exp.events import Episodes, Event
+from a3c_exp.files import Appender
+
+RECENT = 100
+"""How many of the last episodes a mean return is taken over: the field's habit, and the classics' stop rule."""
+
+
+class Tally:
+    """What a run has done, from its events: totals, the last 100 episodes, and means since the last `window()`.
+
+    environments: how many the run steps, all workers together; `reached` waits for each to end an episode.
+    clock: seconds that never go backwards.
+
+    steps, updates, rejected, episodes: totals of the run, those before a resume included.
+    """
+
+    def __init__(self, environments: int = 0, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.environments = environments
+        self.steps = 0
+        self.updates = 0
+        self.rejected = 0
+        self.episodes = 0
+        self._clock = clock
+        self._earlier_seconds = 0.0
+        self._started = self._window_started = clock()
+        self._ends: list[int] = []  # of the last 100 episodes: the step at which each ended (never falling),
+        self._returns: list[float] = []  # its return
+        self._lengths: list[int] = []  # and its length
+        self._ended: dict[int, int] = {}
+        self._staleness_sum = 0
+        self._staleness_count = 0
+        self._staleness_max = 0
+        self._new_window()
+
+    def _new_window(self) -> None:
+        self._window_steps = self.steps
+        self._window_episodes = self.episodes
+        self._sums: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
+        self._window_staleness = [0, 0, 0]  # sum, count, maximum
+
+    def add(self, event: Event) -> None:
+        """Take in what a worker did. Called for every event, thousands of times a second: a few microseconds."""
+        self.steps += event.steps
+        self.updates += event.updates
+        self.rejected += event.rejected
+        sums, counts = self._sums, self._counts
+        for name, metric in event.metrics.items():
+            total = metric.sum
+            if total == total:  # not NaN: a quantity without a value says nothing, and would spoil the window's mean
+                sums[name] = sums.get(name, 0.0) + total
+                counts[name] = counts.get(name, 0) + metric.count
+        window = self._window_staleness
+        for staleness, count in event.staleness.items():
+            window[0] += staleness * count
+            window[1] += count
+            if staleness > window[2]:
+                window[2] = staleness
+        if len(event.episodes.returns):
+            self._add_episodes(event.episodes)
+            self._ended[event.worker] = event.envs_ended
+
+    def _add_episodes(self, episodes: Episodes) -> None:
+        count = len(episodes.returns)
+        self.episodes += count
+        columns = episodes.end_steps, episodes.returns, episodes.lengths
+        if count > RECENT:
+            columns = columns[0][-RECENT:], columns[1][-RECENT:], columns[2][-RECENT:]
+        ends, returns, lengths = (column.tolist() for column in columns)
+        if not self._ends or ends[0] >= self._ends[-1]:
+            self._ends += ends
+            self._returns += returns
+            self._lengths += lengths
+        else:
+            # Events of several workers cover the same stretch of time: put the episodes where they belong, lest the
+            # last 100 be those of whichever worker was drained last.
+            for end, total, length in zip(ends, returns, lengths, strict=True):
+                place = bisect_right(self._ends, end)
+                self._ends.insert(place, end)
+                self._returns.insert(place, total)
+                self._lengths.insert(place, length)
+        del self._ends[:-RECENT], self._returns[:-RECENT], self._lengths[:-RECENT]
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock seconds of the run, those before a resume included."""
+        return self._earlier_seconds + self._clock() - self._started
+
+    @property
+    def mean_return(self) -> float | None:
+        """The mean return of the last 100 episodes, of fewer where fewer have ended; None before the first."""
+        return sum(self._returns) / len(self._returns) if self._returns else None
+
+    @property
+    def mean_return_100(self) -> float | None:
+        """The mean return of the last 100 episodes; None before 100 have ended."""
+        return self.mean_return if len(self._returns) == RECENT else None
+
+    def reached(self, goal: float) -> bool:
+        """Whether the mean return of the last 100 training episodes is at least `goal`.
+
+        Not before 100 episodes have ended, nor before every environment has ended one (since the run, or its
+        resumption, began): with many environments the short episodes come first, and short may mean good.
+        """
+        mean = self.mean_return_100
+        return mean is not None and mean >= goal and sum(self._ended.values()) >= self.environments
+
+    @property
+    def staleness_mean(self) -> float | None:
+        """The mean staleness of the run's updates, None before the first."""
+        total, count, _ = self._staleness()
+        return total / count if count else None
+
+    @property
+    def staleness_max(self) -> int | None:
+        """The greatest staleness of the run's updates, None before the first."""
+        _, count, maximum = self._staleness()
+        return maximum if count else None
+
+    def _staleness(self) -> tuple[int, int, int]:
+        total, count, maximum = self._window_staleness
+        return (
+            self._staleness_sum + total,
+            self._staleness_count + count,
+            max(self._staleness_max, maximum),
+        )
+
+    def window(self) -> dict[str, float]:
+        """What happened since the last call, by TensorBoard's names; a new window begins.
+
+        rollout/ep_rew_mean and ep_len_mean are of the last 100 episodes, present where one ended in the window.
+        train/* are means over the window's updates of what its events measured (a name with a slash keeps it),
+        but for n_updates and rejected_updates, which are totals. time/steps_per_second is the window's own.
+        """
+        now = self._clock()
+        values: dict[str, float] = {}
+        mean = self.mean_return
+        if mean is not None and self.episodes > self._window_episodes:
+            values["rollout/ep_rew_mean"] = mean
+            values["rollout/ep_len_mean"] = sum(self._lengths) / len(self._lengths)
+        values["rollout/episodes"] = self.episodes
+        for name, total in self._sums.items():
+            values[name if "/" in name else f"train/{name}"] = total / self._counts[name]
+        values["train/n_updates"] = self.updates
+        values["train/rejected_updates"] = self.rejected
+        total_staleness, count, maximum = self._window_staleness
+        if count:
+            values["async/staleness_mean"] = total_staleness / count
+            values["async/staleness_max"] = maximum
+        if now > self._window_started:
+            values["time/steps_per_second"] = (self.steps - self._window_steps) / (now - self._window_started)
+        self._staleness_sum, self._staleness_count, self._staleness_max = self._staleness()
+        self._window_started = now
+        self._new_window()
+        return values
+
+    def summary(self) -> dict[str, float | None]:
+        """The totals as summary.json names them."""
+        seconds = self.seconds
+        return {
+            "steps": self.steps,
+            "episodes": self.episodes,
+            "updates": self.updates,
+            "rejected_updates": self.rejected,
+            "wall_seconds": round(seconds, 3),
+            "steps_per_second": round(self.steps / seconds, 1) if seconds > 0 else None,
+            "mean_return_100": self.mean_return_100,
+            "staleness_mean": self.staleness_mean,
+            "staleness_max": self.staleness_max,
+        }
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps: totals and the last 100 episodes. The window is not kept: its rows are written."""
+        return {
+            "steps": self.steps,
+            "updates": self.updates,
+            "rejected": self.rejected,
+            "episodes": self.episodes,
+            "seconds": self.seconds,
+            "staleness": list(self._staleness()),
+            "recent_end_steps": np.array(self._ends, np.int64),
+            "recent_returns": np.array(self._returns, np.float64),
+            "recent_lengths": np.array(self._lengths, np.int64),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state()`. Every environment must end an episode again before a goal is judged (`reached`)."""
+        self.steps = state["steps"]
+        self.updates = state["updates"]
+        self.rejected = state["rejected"]
+        self.episodes = state["episodes"]
+        self._earlier_seconds = state["seconds"]
+        self._staleness_sum, self._staleness_count, self._staleness_max = state["staleness"]
+        self._ends = state["recent_end_steps"].tolist()
+        self._returns = state["recent_returns"].tolist()
+        self._lengths = state["recent_lengths"].tolist()
+        self._ended = {}
+        self._started = self._window_started = self._clock()
+        self._new_window()
+
+
+LAYOUT: dict[str, dict[str, list[str]]] = {
+    "Learning": {
+        "Reward": ["^rollout/ep_rew_mean$", "^eval/mean_reward$"],
+        "Losses": ["^train/policy_loss$", "^train/value_loss$"],
+        "Entropy": ["^train/entropy$"],
+    },
+    "Health": {
+        "Explained variance": ["^train/explained_variance$"],
+        "Gradient norm": ["^train/grad_norm$"],
+        "Learning rate": ["^train/learning_rate$"],
+    },
+    "Asynchrony and speed": {
+        "Staleness": ["^async/staleness_mean$", "^async/staleness_max$"],
+        "Steps per second": ["^time/steps_per_second$"],
+        "Episode length": ["^rollout/ep_len_mean$", "^eval/mean_ep_length$"],
+    },
+}
+"""What TensorBoard's custom scalars dashboard shows: rows of charts, by title the curves drawn in each."""
+
+
+def hparams(config: Mapping[str, Any], prefix: str = "") -> dict[str, bool | float | str]:
+    """A nested configuration as the columns of the HParams dashboard.
+
+    `{"returns": {"_target_": "a3c_exp.returns.NStep", "n": 5}}` is `{"returns": "NStep", "returns.n": 5}`.
+    None has no column: a value that is missing in one run must not turn the other runs' numbers into text.
+    """
+    columns: dict[str, bool | float | str] = {}
+    for key, value in config.items():
+        name = f"{prefix}.{key}" if prefix else str(key)
+        if key == "_target_":
+            columns[prefix or name] = str(value).rpartition(".")[2]
+        elif isinstance(value, Mapping):
+            columns.update(hparams(value, name))
+        elif isinstance(value, bool | int | float | str):
+            columns[name] = value
+        elif value is not None:
+            columns[name] = str(value)
+    return columns
+
+
+class Writer:
+    """Writes a run's curves into its folder: an event file for TensorBoard, and metrics.csv.
+
+    folder: the run's folder, which exists.
+    config_text: the run's configuration in YAML, shown on the text dashboard.
+    config: the same as plain data, for the columns of the HParams dashboard.
+    purge_step: the step from which a resumed run goes on. What was written of later steps is void: those rows of
+        metrics.csv are dropped, those points of TensorBoard's curves hidden, so that each curve stays one line.
+
+    Every call leaves whole records on disk or raises OSError; a full disk damages nothing that was written before.
+    """
+
+    def __init__(
+        self, folder: Path, config_text: str, *, config: Mapping[str, Any], purge_step: int | None = None
+    ) -> None:
+        self._table = Table(folder / "metrics.csv", purge_step)
+        self._events = EventFile(folder)
+        self._events.session(0 if purge_step is None else purge_step + 1)
+        code = "\n".join(f"    {line}" for line in config_text.splitlines())  # indented: verbatim in Markdown
+        self._events.summary(
+            0,
+            event_file.text("config", code),
+            event_file.layout(LAYOUT),
+            event_file.session_start(hparams(config)),
+        )
+
+    def log(self, step: int, values: Mapping[str, float], wall_seconds: float) -> None:
+        """Write one row: `values` by name, at `step` of the run (which never falls), after `wall_seconds`."""
+        self._events.summary(step, *(event_file.scalar(name, value) for name, value in values.items()))
+        self._table.append(step, wall_seconds, values)
+
+    def close(self, success: bool = True) -> None:
+        """Finish the files.
+
+        success: the run came to its end, and the HParams dashboard says so. One that did not is left open there: it may
+        be resumed, and the dashboard keeps the first word on how a run ended.
+        """
+        try:
+            if success:
+                self._events.summary(0, event_file.session_end())
+        finally:
+            self._events.close()
+            self._table.close()
+
+
+class Table:
+    """metrics.csv: `step, wall_seconds` and a column a name; empty where a row has no such value.
+
+    A name that was not there before gets a column: the file is then written anew, and replaced in one go.
+    """
+
+    def __init__(self, path: Path, purge_step: int | None) -> None:
+        """Go on with the file at `path` where there is one, without its rows past `purge_step` and broken ones."""
+        self._path = path
+        self._file = Appender(path)
+        self._columns = ["step", "wall_seconds"]
+        rows = list(_read(path))
+        if rows:
+            self._columns = list(rows[0])
+        if purge_step is not None:
+            rows = [row for row in rows if int(row["step"]) <= purge_step]
+        self._replace(self._columns, rows)
+
+    def append(self, step: int, wall_seconds: float, values: Mapping[str, float]) -> None:
+        """Add a row. Raises OSError where it does not fit; the file is then as it was."""
+        new = [name for name in values if name not in self._columns]
+        if new:
+            self._replace([*self._columns, *new], list(_read(self._path)))
+        row = {"step": step, "wall_seconds": round(wall_seconds, 3), **values}
+        self._file.write(_line([row.get(name, "") for name in self._columns]))
+
+    def _replace(self, columns: list[str], rows: Sequence[Mapping[str, str]]) -> None:
+        lines = [_line(columns), *(_line([row.get(name, "") for name in columns]) for row in rows)]
+        files.replace(self._path, lambda file: file.writelines(lines))
+        self._file.close()
+        self._columns = columns
+        self._file = Appender(self._path)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _read(path: Path) -> Iterator[dict[str, str]]:
+    """The whole rows of a table; what a killed process or a broken disk left of others is passed over."""
+    with open(path, newline="", encoding="utf-8", errors="replace") as file:
+        for row in csv.DictReader(line for line in file if line.endswith("\n")):
+            with suppress(KeyError, ValueError, TypeError):
+                int(row["step"])
+                if None not in row and None not in row.values():
+                    yield row
+
+
+def _line(cells: Sequence[object]) -> bytes:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow(cells)
+    return line.getvalue().encode()

@@ -1,0 +1,261 @@
+"""Action distributions: one head for each kind of action space.
+
+A head turns features into the parameters of a distribution (float32 [..., P]: logits, or means and log standard
+deviations side by side). Acting works on those parameters in numpy with the worker's own generator, learning in torch.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol
+
+import gymnasium as gym
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from a3c_exp.errors import ConfigError
+from a3c_exp.networks.layers import Linear
+
+Array = NDArray[Any]
+
+# exp(-5) of half an action range is exploration in name only, exp(2) covers any range: beyond lies only overflow.
+LOG_STD_RANGE = (-5.0, 2.0)
+
+
+class Head(Protocol):
+    """From features to actions. [B] is the number of observations, P the size of the distribution's parameters.
+
+    linear: the last layer, which makes the parameters.
+    """
+
+    linear: Linear
+
+    def forward(self, features: Tensor) -> Tensor:
+        """[..., features] -> parameters [..., P]."""
+
+    def infer(self, features: Array) -> Array:
+        """The same on float32 arrays [B, features]."""
+
+    def bind(self) -> None: ...
+
+    def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+        """parameters [B, P] -> actions [B, ...] and their log-probabilities, float32 [B]."""
+
+    def mode(self, parameters: Array) -> Array:
+        """The most likely actions [B, ...]."""
+
+    def log_prob_and_entropy(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """parameters [N, P], actions [N, ...] -> log-probabilities [N], entropies [N], with gradients."""
+
+    def to_env(self, actions: Array) -> Array:
+        """What the environment is given for `actions`: within its own range."""
+
+
+class Categorical(nn.Module):
+    """One choice among `choices`: Discrete spaces. Actions are int64 [B]."""
+
+    def __init__(self, features: int, space: gym.spaces.Discrete) -> None:
+        super().__init__()
+        self.linear = Linear(features, int(space.n))
+
+    def forward(self, features: Tensor) -> Tensor:
+        logits: Tensor = self.linear(features)
+        return logits
+
+    def bind(self) -> None:
+        self.linear.bind()
+
+    def infer(self, features: Array) -> Array:
+        return self.linear.infer(features)
+
+    def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+        return _sample_choice(parameters, rng)
+
+    def mode(self, parameters: Array) -> Array:
+        return parameters.argmax(-1)
+
+    def log_prob_and_entropy(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        return _choice_log_prob_and_entropy(parameters, actions)
+
+    def to_env(self, actions: Array) -> Array:
+        return actions
+
+
+class MultiCategorical(nn.Module):
+    """Several independent choices: MultiDiscrete spaces. Actions are int64 [B, choices]; their log-probabilities add."""
+
+    def __init__(self, features: int, space: gym.spaces.MultiDiscrete) -> None:
+        super().__init__()
+        self._sizes = [int(n) for n in space.nvec.ravel()]
+        self._ends = np.cumsum(self._sizes)[:-1]
+        self.linear = Linear(features, sum(self._sizes))
+
+    def forward(self, features: Tensor) -> Tensor:
+        logits: Tensor = self.linear(features)
+        return logits
+
+    def bind(self) -> None:
+        self.linear.bind()
+
+    def infer(self, features: Array) -> Array:
+        return self.linear.infer(features)
+
+    def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+        drawn = [_sample_choice(logits, rng) for logits in np.split(parameters, self._ends, axis=-1)]
+        actions = np.stack([action for action, _ in drawn], axis=-1)
+        log_probs: Array = np.sum([log_prob for _, log_prob in drawn], axis=0, dtype=np.float32)
+        return actions, log_probs
+
+    def mode(self, parameters: Array) -> Array:
+        return np.stack([logits.argmax(-1) for logits in np.split(parameters, self._ends, axis=-1)], axis=-1)
+
+    def log_prob_and_entropy(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        pieces = zip(parameters.split(self._sizes, dim=-1), actions.unbind(-1), strict=True)
+        pairs = [_choice_log_prob_and_entropy(logits, action) for logits, action in pieces]
+        return torch.stack([p for p, _ in pairs]).sum(0), torch.stack([e for _, e in pairs]).sum(0)
+
+    def to_env(self, actions: Array) -> Array:
+        return actions
+
+
+class Bernoulli(nn.Module):
+    """Independent yes/no choices: MultiBinary spaces. Actions are int8 [B, bits]; parameters are logits of 1."""
+
+    def __init__(self, features: int, space: gym.spaces.MultiBinary) -> None:
+        super().__init__()
+        self.linear = Linear(features, math.prod(space.shape))
+
+    def forward(self, features: Tensor) -> Tensor:
+        logits: Tensor = self.linear(features)
+        return logits
+
+    def bind(self) -> None:
+        self.linear.bind()
+
+    def infer(self, features: Array) -> Array:
+        return self.linear.infer(features)
+
+    def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+        # A logistic variate below the logit has probability sigmoid(logit).
+        uniform = rng.random(parameters.shape)
+        actions = (np.log(uniform / (1 - uniform)) < parameters).astype(np.int8)
+        log_probs = -np.logaddexp(0, np.where(actions, -parameters, parameters)).sum(-1)
+        return actions, log_probs.astype(np.float32)
+
+    def mode(self, parameters: Array) -> Array:
+        return (parameters > 0).astype(np.int8)
+
+    def log_prob_and_entropy(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        taken = actions.to(parameters.dtype)
+        log_probs = -nn.functional.binary_cross_entropy_with_logits(parameters, taken, reduction="none").sum(-1)
+        log_one, log_zero = nn.functional.logsigmoid(parameters), nn.functional.logsigmoid(-parameters)
+        one = log_one.exp()
+        return log_probs, -(one * log_one + (1 - one) * log_zero).sum(-1)
+
+    def to_env(self, actions: Array) -> Array:
+        return actions
+
+
+class Gaussian(nn.Module):
+    """Independent normals: Box spaces. Actions are float32 [B, D], D the size of the box, flattened.
+
+    The normal lives in a space of its own in which every bounded dimension reaches from -1 to 1, so that one initial
+    standard deviation means the same for every environment; unbounded dimensions are left as they are. `to_env` maps
+    to the environment's range and clips there. Log-probabilities are those of the action before the clip: the clip is
+    part of the environment, so the policy gradient is unbiased (a tanh inside the policy would need its Jacobian and
+    has no closed entropy). Where an action is far outside, the clip takes its effect away and entropy is overstated.
+
+    state_dependent_std: the log standard deviation is an output of the network, else a free parameter a dimension.
+    """
+
+    def __init__(self, features: int, space: gym.spaces.Box, state_dependent_std: bool, initial_std: float) -> None:
+        super().__init__()
+        size = math.prod(space.shape)
+        self._size = size
+        low, high = space.low.astype(np.float32).ravel(), space.high.astype(np.float32).ravel()
+        bounded = np.isfinite(low) & np.isfinite(high)
+        self._low, self._high = low, high
+        own_low, own_high = np.where(bounded, low, -1), np.where(bounded, high, 1)
+        self._centre = (own_low / 2 + own_high / 2).astype(np.float32)
+        self._half_range = (own_high / 2 - own_low / 2).astype(np.float32)
+        self.initial_log_std = math.log(initial_std)
+        self.linear = Linear(features, 2 * size if state_dependent_std else size)
+        self.log_std = None if state_dependent_std else nn.Parameter(torch.full((size,), self.initial_log_std))
+
+    def start_std(self) -> None:
+        """After the weights have been drawn: make the state-dependent standard deviation start at its initial value."""
+        with torch.no_grad():
+            if self.log_std is None:
+                self.linear.bias[self._size :] = self.initial_log_std
+            else:
+                self.log_std.fill_(self.initial_log_std)
+
+    def forward(self, features: Tensor) -> Tensor:
+        outputs: Tensor = self.linear(features)
+        if self.log_std is None:
+            return outputs
+        return torch.cat([outputs, self.log_std.expand_as(outputs)], dim=-1)
+
+    def bind(self) -> None:
+        self.linear.bind()
+        self._log_std = None if self.log_std is None else self.log_std.detach().numpy()
+
+    def infer(self, features: Array) -> Array:
+        outputs = self.linear.infer(features)
+        if self._log_std is None:
+            return outputs
+        return np.concatenate([outputs, np.broadcast_to(self._log_std, outputs.shape)], axis=-1)
+
+    def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+        mean, log_std = parameters[:, : self._size], parameters[:, self._size :].clip(*LOG_STD_RANGE)
+        noise = rng.standard_normal(mean.shape, dtype=np.float32)
+        log_probs = -(0.5 * noise * noise + log_std).sum(-1) - 0.5 * math.log(2 * math.pi) * self._size
+        return mean + np.exp(log_std) * noise, log_probs
+
+    def mode(self, parameters: Array) -> Array:
+        return parameters[:, : self._size]
+
+    def log_prob_and_entropy(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_std = parameters.split(self._size, dim=-1)
+        log_std = log_std.clamp(*LOG_STD_RANGE)
+        noise = (actions - mean) * torch.exp(-log_std)
+        constant = 0.5 * math.log(2 * math.pi) * self._size
+        total_log_std = log_std.sum(-1)
+        return -0.5 * noise.square().sum(-1) - total_log_std - constant, total_log_std + constant + 0.5 * self._size
+
+    def to_env(self, actions: Array) -> Array:
+        return np.clip(self._centre + self._half_range * actions, self._low, self._high)
+
+
+def make_head(features: int, space: gym.Space[Any], state_dependent_std: bool, initial_std: float) -> Head:
+    """The head that fits an action space. Raises ConfigError for spaces that have none (Dict, Tuple, ...)."""
+    match space:
+        case gym.spaces.Discrete():
+            return Categorical(features, space)
+        case gym.spaces.MultiDiscrete():
+            return MultiCategorical(features, space)
+        case gym.spaces.MultiBinary():
+            return Bernoulli(features, space)
+        case gym.spaces.Box() if np.issubdtype(space.dtype, np.floating):
+            return Gaussian(features, space, state_dependent_std, initial_std)
+    raise ConfigError("env.id", str(space), "its action space must be Discrete, MultiDiscrete, MultiBinary or a float Box")
+
+
+def _sample_choice(logits: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Choices int64 [B] from logits [B, A], and their log-probabilities float32 [B].
+
+    The choice is the winner of a race of exponential clocks with rates p: the Gumbel trick without its logarithms.
+    """
+    shifted = logits - logits.max(-1, keepdims=True)
+    weights = np.exp(shifted)
+    choices = (weights / rng.standard_exponential(weights.shape, dtype=np.float32)).argmax(-1)
+    chosen = np.take_along_axis(shifted, choices[:, None], -1)[:, 0]
+    return choices, chosen - np.log(weights.sum(-1))
+
+
+def _choice_log_prob_and_entropy(logits: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+    log_probs = torch.log_softmax(logits, dim=-1)
+    entropy = -(log_probs.exp() * log_probs).sum(-1)
+    return log_probs.gather(-1, actions.unsqueeze(-1)).squeeze(-1), entropy

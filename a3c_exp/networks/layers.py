@@ -1,0 +1,120 @@
+"""Layers whose forward pass exists twice over the same weights: in torch to learn, in numpy to act.
+
+One module call of torch costs tens of microseconds whatever its size; the numpy expressions here cost a few, which
+is most of the time of a worker with few environments. Both read the same memory, and tests hold them equal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+Array = NDArray[np.float32]
+Initialisation = Literal["orthogonal", "glorot", "normalized_columns", "default"]
+ActivationName = Literal["tanh", "relu", "relu6", "leaky_relu", "elu", "silu"]
+
+
+def _relu(x: Array) -> Array:
+    return np.maximum(x, 0, out=x)
+
+
+def _relu6(x: Array) -> Array:
+    return np.clip(x, 0, 6, out=x)
+
+
+def _tanh(x: Array) -> Array:
+    return np.tanh(x, out=x)
+
+
+def _leaky_relu(x: Array) -> Array:
+    return np.maximum(x, np.float32(0.01) * x, out=x)
+
+
+def _elu(x: Array) -> Array:
+    return np.where(x > 0, x, np.expm1(np.minimum(x, 0)))
+
+
+def _silu(x: Array) -> Array:
+    return x / (1 + np.exp(-x))
+
+
+# The numpy functions may write over their argument, which is always a fresh matrix product.
+ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Array], Array]]] = {
+    "tanh": (torch.tanh, _tanh),
+    "relu": (torch.relu, _relu),
+    "relu6": (nn.functional.relu6, _relu6),
+    "leaky_relu": (nn.functional.leaky_relu, _leaky_relu),
+    "elu": (nn.functional.elu, _elu),
+    "silu": (nn.functional.silu, _silu),
+}
+
+
+def initialise(linear: nn.Linear, scheme: Initialisation, gain: float, generator: torch.Generator) -> None:
+    """Draw the weights of one layer; biases start at 0 (`default`: torch's own, biases drawn too).
+
+    orthogonal: Saxe et al. 2014, scaled by `gain`. glorot: Glorot and Bengio 2010, uniform; `gain` is not used.
+    normalized_columns: normal, each output's incoming weights scaled to the norm `gain` (universe-starter-agent).
+    """
+    weight, bias = linear.weight, linear.bias
+    with torch.no_grad():
+        if scheme == "orthogonal":
+            nn.init.orthogonal_(weight, gain, generator=generator)
+            bias.zero_()
+        elif scheme == "glorot":
+            nn.init.xavier_uniform_(weight, generator=generator)
+            bias.zero_()
+        elif scheme == "normalized_columns":
+            weight.normal_(generator=generator)
+            weight.mul_(gain / weight.norm(dim=1, keepdim=True))
+            bias.zero_()
+        else:
+            nn.init.kaiming_uniform_(weight, a=math.sqrt(5), generator=generator)
+            bound = 1 / math.sqrt(linear.in_features)
+            bias.uniform_(-bound, bound, generator=generator)
+
+
+class Linear(nn.Linear):
+    """An affine layer that can also be applied to arrays, over the same weights."""
+
+    def bind(self) -> None:
+        """Take numpy views of the parameters as they lie now. Call it after they have been moved."""
+        self._weight_t: Array = self.weight.detach().numpy().T
+        self._bias: Array = self.bias.detach().numpy()
+
+    def infer(self, x: Array) -> Array:
+        """[B, in_features] -> [B, out_features]; the result is a fresh array."""
+        y: Array = x @ self._weight_t
+        y += self._bias
+        return y
+
+
+class MlpBody(nn.Module):
+    """Affine layers with an activation behind each: float32 [..., inputs] -> [..., features]."""
+
+    def __init__(self, inputs: int, sizes: tuple[int, ...], activation: ActivationName) -> None:
+        super().__init__()
+        widths = [inputs, *sizes]
+        self.layers = nn.ModuleList([Linear(a, b) for a, b in zip(widths, widths[1:], strict=False)])
+        self.features = widths[-1]
+        self._activate, self._activate_array = ACTIVATIONS[activation]
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = self._activate(layer(x))
+        return x
+
+    def bind(self) -> None:
+        self._bound: list[Any] = list(self.layers)
+        for layer in self._bound:
+            layer.bind()
+
+    def infer(self, x: Array) -> Array:
+        for layer in self._bound:
+            x = self._activate_array(layer.infer(x))
+        return x

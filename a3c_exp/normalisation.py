@@ -1,0 +1,96 @@
+"""Running statistics of observations and returns, kept as sums so that many workers can add to them.
+
+A worker pulls one Normalisation and uses it for a whole rollout: acting, bootstrapping and learning see the same
+scaling. What it observes travels back with its push as Moments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+# Beyond ten standard deviations an observation says no more than that it is extreme; the same bound as in the field.
+CLIP = 10.0
+EPSILON = 1e-8
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Count, sum and sum of squares of raw observations and of discounted returns, as one row.
+
+    row: float64 [2 + 2 * size + 2]: count of observations, their sums, their sums of squares, and count, sum and sum
+    of squares of the returns (all 0 where they are not measured).
+    """
+
+    row: NDArray[np.float64]
+
+    @staticmethod
+    def width(size: int) -> int:
+        """Length of a row for observations of `size` numbers."""
+        return 1 + 2 * size + 3
+
+    @classmethod
+    def of(cls, observations: Array, returns: Array | None) -> Moments:
+        """observations [N, ...], returns [N] or None."""
+        flat = observations.reshape(len(observations), -1).astype(np.float64)
+        tail = (0.0, 0.0, 0.0) if returns is None else (len(returns), returns.sum(), np.square(returns).sum())
+        return cls(np.concatenate([[len(flat)], flat.sum(0), np.square(flat).sum(0), tail]))
+
+    def merge(self, other: Moments | None) -> Moments:
+        return self if other is None else Moments(self.row + other.row)
+
+
+@dataclass(frozen=True, slots=True)
+class Normalisation:
+    """Frozen scales. mean, inverse_std: float32, shaped like an observation, None where observations are left alone.
+    reward_scale: what rewards are multiplied by, None where they are left alone."""
+
+    mean: NDArray[np.float32] | None
+    inverse_std: NDArray[np.float32] | None
+    reward_scale: float | None
+
+    @classmethod
+    def from_row(
+        cls, row: NDArray[np.float64], shape: tuple[int, ...], observations: bool, rewards: bool
+    ) -> Normalisation:
+        """From the summed rows of all workers. Before anything has been observed: mean 0, scale 1."""
+        size = int(np.prod(shape))
+        mean = inverse_std = None
+        if observations:
+            mean, std = _mean_and_std(row[0], row[1 : 1 + size], row[1 + size : 1 + 2 * size])
+            mean = mean.astype(np.float32).reshape(shape)
+            inverse_std = (1 / std).astype(np.float32).reshape(shape)
+        scale = None
+        if rewards:
+            _, std = _mean_and_std(row[-3], row[-2:-1], row[-1:])
+            scale = float(1 / std[0])
+        return cls(mean, inverse_std, scale)
+
+    def observations(self, raw: Array) -> Array:
+        """[B, ...] -> float32 [B, ...], mean 0 and variance 1 over what has been seen, clipped to +-10."""
+        if self.mean is None or self.inverse_std is None:
+            return raw
+        scaled: Array = (raw - self.mean) * self.inverse_std
+        return scaled.clip(-CLIP, CLIP, out=scaled)
+
+    def rewards(self, rewards: NDArray[np.float32]) -> NDArray[np.float32]:
+        """[T, B] divided by the standard deviation of the discounted return, clipped to +-10 (not centred)."""
+        if self.reward_scale is None:
+            return rewards
+        return (rewards * np.float32(self.reward_scale)).clip(-CLIP, CLIP)
+
+
+def _mean_and_std(
+    count: float, total: NDArray[np.float64], squares: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    if count < 2:
+        return np.zeros_like(total), np.ones_like(total)
+    mean = total / count
+    variance = np.maximum(squares / count - mean * mean, 0)
+    # A number that never varies carries nothing to scale; dividing by its rounding error would invent something.
+    return mean, np.where(variance > EPSILON * (1 + mean * mean), np.sqrt(variance + EPSILON), 1.0)

@@ -1,0 +1,315 @@
+"""Optimizers of one flat vector: RMSProp, Adam, SGD, and the rates and clipping of the network's parts.
+
+They change numpy arrays in place. Those may be shared, and other workers may read and write them at the same time
+without a lock (Hogwild): a lost or half-applied update is acceptable then, a mean square below 0 is not, because its
+root would spoil the parameters for ever. Mean squares are therefore only ever scaled down and added to.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from a3c_exp.errors import ConfigError, require
+
+Floats = NDArray[np.float32]
+Rate = float | Floats
+
+# Elements that are updated at once. A large vector is walked through in pieces, so that all operations on a piece find
+# it in the processor's second cache.
+CHUNK = 32_768
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What one part of the network (actor, critic, ...) has for itself; None: what the rest has.
+
+    learning_rate: instead of the optimizer's, >= 0; the schedule multiplies it as well. 0 keeps the part as it is.
+    max_grad_norm: this part is clipped alone, by its own norm.
+    """
+
+    learning_rate: float | None = None
+    max_grad_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        rate, norm = self.learning_rate, self.max_grad_norm
+        require(rate is None or 0 <= rate < math.inf, "learning_rate", rate, "a number >= 0, or null")
+        require(norm is None or norm > 0, "max_grad_norm", norm, "a number > 0, or null")
+
+
+@runtime_checkable
+class Optimizer(Protocol):
+    """Turns gradients into changes of one flat vector of P parameters.
+
+    It has no state of its own: its M moments are rows of an array [M, P] that the caller keeps, shares and saves.
+    """
+
+    @property
+    def learning_rate(self) -> float:
+        """The rate where the schedule is 1 and the part has none of its own."""
+        ...
+
+    @property
+    def max_grad_norm(self) -> float | None:
+        """Gradients with a longer norm are shortened to it; None: never."""
+        ...
+
+    @property
+    def parts(self) -> dict[str, Part]:
+        """By the name of a part of the network; parts that are not named here are as the rest."""
+        ...
+
+    @property
+    def moment_count(self) -> int:
+        """M, the number of moments of a parameter; may be 0."""
+        ...
+
+    def initial_moments(self, size: int) -> Floats:
+        """float32 [M, size]: the moments before the first update of `size` parameters."""
+        ...
+
+    def step(self, parameters: Floats, moments: Floats, gradient: Floats, rate: Rate, t: int) -> None:
+        """One update, in place.
+
+        parameters: float32 [P]; moments: float32 [M, P]; gradient: float32 [P], finite, not changed.
+        rate: learning rate of this update, one for all or float32 [P] (see `rates`).
+        t: which update of these moments this is, the first being 1.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlatOptimizer(ABC):
+    """What RMSProp, Adam and SGD have in common: rates, clipping, and the walk along the vector."""
+
+    learning_rate: float
+    max_grad_norm: float | None = None
+    parts: dict[str, Part] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        rate, norm = self.learning_rate, self.max_grad_norm
+        require(0 < rate < math.inf, "learning_rate", rate, "a number > 0")
+        require(norm is None or norm > 0, "max_grad_norm", norm, "a number > 0, or null for no clipping")
+
+    @property
+    @abstractmethod
+    def moment_count(self) -> int: ...
+
+    @abstractmethod
+    def _direction(self, moments: Floats, gradient: Floats, scratch: Floats, t: int) -> Floats:
+        """Move the moments [M, N] on by one gradient [N]; what the rate is to be multiplied with, [N].
+
+        The result is `scratch`, a row of `moments`, or `gradient`; only the first two may be written to.
+        """
+
+    def initial_moments(self, size: int) -> Floats:
+        return np.zeros((self.moment_count, size), np.float32)
+
+    def step(self, parameters: Floats, moments: Floats, gradient: Floats, rate: Rate, t: int) -> None:
+        size = parameters.size
+        scratch = np.empty(min(size, CHUNK), np.float32)
+        for start in range(0, size, CHUNK):
+            piece = slice(start, min(start + CHUNK, size))
+            change = scratch[: piece.stop - start]
+            direction = self._direction(moments[:, piece], gradient[piece], change, t)
+            np.multiply(direction, rate[piece] if isinstance(rate, np.ndarray) else rate, out=change)
+            parameters[piece] -= change
+
+
+@dataclass(frozen=True, kw_only=True)
+class RMSProp(FlatOptimizer):
+    """Gradients over the root of their running mean square (Tieleman and Hinton 2012, lecture 6.5).
+
+        s <- decay s + (1 - decay) g^2
+        parameters <- parameters - rate g / (sqrt(s) + epsilon)     or, epsilon_inside,  g / sqrt(s + epsilon)
+
+    torch has epsilon outside the root and s = 0 at first. TensorFlow, with which the settings of Mnih et al. 2016
+    became known, has it inside and s = 1 at first. The start matters more: from 0, the first steps move every weight by
+    rate / sqrt(1 - decay), ten times the rate at a decay of 0.99, however small its gradient.
+
+    With `momentum` the quotient is added to a velocity v <- momentum v + quotient, and the rate multiplies that.
+    """
+
+    decay: float = 0.99
+    epsilon: float = 1e-5
+    epsilon_inside: bool = False
+    initial_mean_square: float = 0.0
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 <= self.decay < 1, "decay", self.decay, "a number from 0 to less than 1")
+        require(0 < self.epsilon < math.inf, "epsilon", self.epsilon, "a number > 0")
+        start = self.initial_mean_square
+        require(0 <= start < math.inf, "initial_mean_square", start, "a number >= 0; 0 and 1 are usual")
+        require(0 <= self.momentum < 1, "momentum", self.momentum, "a number from 0 to less than 1")
+
+    @property
+    def moment_count(self) -> int:
+        """The mean square, and the velocity where there is momentum."""
+        return 2 if self.momentum else 1
+
+    def initial_moments(self, size: int) -> Floats:
+        moments = super().initial_moments(size)
+        moments[0] = self.initial_mean_square
+        return moments
+
+    def _direction(self, moments: Floats, gradient: Floats, scratch: Floats, t: int) -> Floats:
+        mean_square = moments[0]
+        _add_square(mean_square, gradient, self.decay, scratch)
+        if self.epsilon_inside:
+            np.add(mean_square, self.epsilon, out=scratch)
+            np.sqrt(scratch, out=scratch)
+        else:
+            np.sqrt(mean_square, out=scratch)
+            scratch += self.epsilon
+        np.divide(gradient, scratch, out=scratch)
+        if not self.momentum:
+            return scratch
+        velocity: Floats = moments[1]
+        velocity *= self.momentum
+        velocity += scratch
+        return velocity
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adam(FlatOptimizer):
+    """Adam, Kingma and Ba 2015 (arXiv 1412.6980, algorithm 1).
+
+        m <- b1 m + (1 - b1) g,   v <- b2 v + (1 - b2) g^2
+        parameters <- parameters - rate (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + epsilon)
+
+    betas: b1 and b2.
+    """
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        allowed = "two numbers from 0 to less than 1"
+        require(len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas), "betas", self.betas, allowed)
+        require(0 < self.epsilon < math.inf, "epsilon", self.epsilon, "a number > 0")
+
+    @property
+    def moment_count(self) -> int:
+        """The mean of the gradient and that of its square."""
+        return 2
+
+    def _direction(self, moments: Floats, gradient: Floats, scratch: Floats, t: int) -> Floats:
+        mean, mean_square = moments
+        first, second = self.betas
+        np.multiply(gradient, 1 - first, out=scratch)
+        mean *= first
+        mean += scratch
+        _add_square(mean_square, gradient, second, scratch)
+        # Both corrections in the denominator: one pass instead of two.
+        correction = 1 - first**t
+        np.sqrt(mean_square, out=scratch)
+        scratch *= correction / math.sqrt(1 - second**t)
+        scratch += correction * self.epsilon
+        np.divide(mean, scratch, out=scratch)
+        return scratch
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGD(FlatOptimizer):
+    """Stochastic gradient descent, with torch's form of momentum.
+
+        v <- momentum v + g
+        parameters <- parameters - rate v
+    """
+
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 <= self.momentum < 1, "momentum", self.momentum, "a number from 0 to less than 1")
+
+    @property
+    def moment_count(self) -> int:
+        """The velocity, where there is momentum."""
+        return 1 if self.momentum else 0
+
+    def _direction(self, moments: Floats, gradient: Floats, scratch: Floats, t: int) -> Floats:
+        if not self.momentum:
+            return gradient
+        velocity: Floats = moments[0]
+        velocity *= self.momentum
+        velocity += gradient
+        return velocity
+
+
+def check_parts(optimizer: Optimizer, names: Collection[str]) -> None:
+    """Raise ConfigError unless every part that the optimizer names is one of the network's, `names`."""
+    for name in optimizer.parts:
+        if name not in names:
+            raise ConfigError("parts", name, f"the network has no such part, only {', '.join(sorted(names))}")
+
+
+def rates(optimizer: Optimizer, slices: Mapping[str, slice], size: int, factor: float) -> Rate:
+    """The learning rate of an update: a number, or float32 [size] where a part has its own.
+
+    slices: where each part of the network lies in the flat vector.
+    factor: what the schedule says now.
+    """
+    rest = optimizer.learning_rate * factor
+    own = {name: part.learning_rate for name, part in optimizer.parts.items() if part.learning_rate is not None}
+    if not own:
+        return rest
+    rate = np.full(size, rest, np.float32)
+    for name, learning_rate in own.items():
+        rate[slices[name]] = learning_rate * factor
+    return rate
+
+
+def clip(gradient: Floats, optimizer: Optimizer, slices: Mapping[str, slice]) -> float:
+    """Shorten a gradient [P], in place, to the norms that the optimizer allows; its norm before that.
+
+    Parts with their own max_grad_norm are clipped alone, the rest of the vector as one (Pascanu et al. 2013, arXiv
+    1211.5063, algorithm 1). Where the norm is not finite the gradient is left as it is: it is to be refused.
+    """
+    own = {name: part.max_grad_norm for name, part in optimizer.parts.items() if part.max_grad_norm is not None}
+    groups = [([gradient[slices[name]]], limit) for name, limit in own.items()]
+    groups.append((_without(gradient, [slices[name] for name in own]), optimizer.max_grad_norm or math.inf))
+    norms = [_norm(pieces) for pieces, _ in groups]
+    norm = math.hypot(*norms)
+    if math.isfinite(norm):
+        for (pieces, limit), length in zip(groups, norms, strict=True):
+            if length > limit:
+                for piece in pieces:
+                    piece *= limit / length
+    return norm
+
+
+def _add_square(mean_square: Floats, gradient: Floats, decay: float, scratch: Floats) -> None:
+    """mean_square <- decay mean_square + (1 - decay) gradient^2, never below 0 whoever else is writing to it."""
+    np.multiply(gradient, gradient, out=scratch)
+    scratch *= 1 - decay
+    mean_square *= decay
+    mean_square += scratch
+
+
+def _without(vector: Floats, taken: list[slice]) -> list[Floats]:
+    """Views of what is left of a vector between slices that do not overlap."""
+    pieces, start = [], 0
+    for stop, after in [*sorted((piece.start, piece.stop) for piece in taken), (vector.size, vector.size)]:
+        if start < stop:
+            pieces.append(vector[start:stop])
+        start = after
+    return pieces
+
+
+def _norm(pieces: list[Floats]) -> float:
+    """Euclidean norm of a vector in pieces."""
+    square = sum(float(np.dot(piece, piece)) for piece in pieces)
+    if math.isinf(square):
+        # The squares of large finite numbers overflow in single precision, the numbers themselves may be sound.
+        square = sum(float(np.dot(wide, wide)) for wide in (piece.astype(np.float64) for piece in pieces))
+    return math.sqrt(square)

@@ -1,0 +1,73 @@
+"""`resume=<run>`: a run's own configuration, with the few settings that may change on the way.
+
+Hydra has no part in it: the folder is there already, and what it holds was composed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.types import Override
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from a3c_exp.compose import compose, parse, unknown_key
+from a3c_exp.errors import ConfigError
+
+MAY_CHANGE = ("backend", "checkpoint", "eval", "plugins", "stop", "total_steps", "workers")
+
+
+def is_resume(override: str) -> bool:
+    return override.lstrip("+").startswith("resume=") and override.partition("=")[2] not in ("", "null")
+
+
+def resumed(overrides: Sequence[str]) -> tuple[dict[str, Any], Path]:
+    """The configuration that a resumed run goes on with, and its folder.
+
+    overrides: `resume=<folder>` and any of MAY_CHANGE; `plugins` has to be given again, since a folder may come from
+    anyone and cannot itself allow code. Raises ConfigError.
+    """
+    from a3c_exp.config import read_config
+
+    folders = [override.partition("=")[2].strip("'\"") for override in overrides if is_resume(override)]
+    if len(folders) != 1:
+        raise ConfigError("resume", ", ".join(folders), "must be one run's folder")
+    changes = parse([override for override in overrides if not is_resume(override)])
+    for change in changes:
+        if change.key_or_group.partition(".")[0] not in MAY_CHANGE:
+            problem = f"cannot change in a resumed run; what can: {', '.join(MAY_CHANGE)}"
+            raise ConfigError(change.key_or_group, _value(change), problem)
+    config = read_config(folders[0])
+    options = [str(change.input_line) for change in changes if change.key_or_group == "backend"]
+    if options:
+        config["backend"] = compose(options)["backend"]
+    for change in changes:
+        if change.key_or_group != "backend":
+            _apply(config, change)
+    return config, Path(folders[0]).expanduser().absolute()
+
+
+def _value(change: Override) -> Any:
+    return None if change.is_delete() else change.value()
+
+
+def _apply(config: dict[str, Any], change: Override) -> None:
+    """Set one value in the plain configuration. Keys that are not there are refused, as everywhere."""
+    problem = unknown_key(change, config)
+    if problem is not None:
+        raise problem
+    if change.is_delete() or change.is_sweep_override():
+        raise ConfigError(change.key_or_group, _value(change), "must be one value in a resumed run")
+    node = config
+    *places, name = change.key_or_group.split(".")
+    for place in places:
+        node = node[place]
+    try:
+        value = OmegaConf.to_container(OmegaConf.create({name: change.value()}), resolve=True)
+    except OmegaConfBaseException as complaint:
+        raise ConfigError(change.key_or_group, change.value(), f"cannot be resolved: {complaint}") from complaint
+    assert isinstance(value, dict)
+    both = isinstance(value[name], dict) and isinstance(node[name], dict)
+    node[name] = {**node[name], **value[name]} if both else value[name]

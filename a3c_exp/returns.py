@@ -1,0 +1,199 @@
+"""Returns: what the actor's advantages and the critic's targets are made of.
+
+Pure functions of time-major arrays; each estimator is a component that is called with a trajectory and gamma.
+
+All of them are one backward recursion, x_t = a_t + c_t x_{t+1}, with c_t = 0 where an episode ends and in the last row.
+A step of it is the map x -> a_t + c_t x, and maps compose: two steps are x -> (a_t + c_t a_{t+1}) + c_t c_{t+1} x. So
+windows of 1, 2, 4, ... steps are built from one another, all rows and columns at once: about log2(n) passes over the
+arrays, where a loop over time takes T.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from a3c_exp.errors import require
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """What an estimator is given: T steps of B environments, time first.
+
+    rewards: float32 [T, B], r_t, as the learner sees them (scaled, clipped).
+    values: float32 [T, B], V(s_t).
+    next_values: float32 [T, B], V(s_{t+1}) of the same episode: 0 where it terminated, V of the final observation
+        where it was truncated.
+    terminated, truncated: bool [T, B], whether step t ended the episode, and how.
+    """
+
+    rewards: Floats
+    values: Floats
+    next_values: Floats
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+
+    @property
+    def ended(self) -> NDArray[np.bool_]:
+        """bool [T, B]: the state behind step t belongs to another episode."""
+        return self.terminated | self.truncated
+
+
+@runtime_checkable
+class Returns(Protocol):
+    """An estimator: (trajectory, gamma) -> (advantages, targets), new arrays, float32 [T, B].
+
+    Rows that are no transitions (the reset rows of some vector environments) stand directly behind an ended row, so
+    that they reach into no other row's result. Their own results mean nothing: the loss masks them.
+    """
+
+    def __call__(self, trajectory: Trajectory, gamma: float) -> tuple[Floats, Floats]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class NStep:
+    """n-step returns with as many terms as there are.
+
+        G_t = sum_{k<m} gamma^k r_{t+k} + gamma^m V(s_{t+m})
+
+    with m = the smaller of n and the steps left before the episode or the rollout ends, and V = 0 behind a terminal
+    step. The advantage is G_t - V(s_t), the critic's target G_t. With n = None, all of the rollout, it is the return
+    of Mnih et al. 2016 (arXiv 1602.01783, algorithm S3).
+    """
+
+    n: int | None = None
+
+    def __post_init__(self) -> None:
+        require(self.n is None or self.n >= 1, "n", self.n, "a whole number >= 1, or null for the whole rollout")
+
+    def __call__(self, trajectory: Trajectory, gamma: float) -> tuple[Floats, Floats]:
+        targets = _n_step(trajectory, gamma, self.n)
+        return targets - trajectory.values, targets
+
+
+@dataclass(frozen=True, kw_only=True)
+class NStepZero:
+    """n-step returns in which every term that was not collected counts as zero.
+
+    The terms are n rewards and the bootstrap behind them. What lies past the last collected step is 0, where `NStep`
+    bootstraps earlier instead. The states of a rollout are s_0 ... s_{T-1}; s_T and an episode's final observation are
+    not among them, so
+
+        G_t = sum_{k<m} gamma^k r_{t+k} + [s_{t+n} is one of them and of the same episode] gamma^n V(s_{t+n})
+
+    with m as in `NStep`. Near the end of a rollout, or of an episode that a time limit cut, the returns are too small
+    in size. That is the bias of a well-known threaded implementation, kept because comparing it is the point.
+    """
+
+    n: int
+
+    def __post_init__(self) -> None:
+        require(self.n >= 1, "n", self.n, "a whole number >= 1")
+
+    def __call__(self, trajectory: Trajectory, gamma: float) -> tuple[Floats, Floats]:
+        carries = _carries(trajectory, gamma)
+        targets = _bootstrapped(trajectory.rewards, carries, trajectory.next_values, self.n)
+        return targets - trajectory.values, targets
+
+    def warning(self, rollout_length: int) -> str | None:
+        """What is wrong with n for rollouts of so many steps, in a sentence; None where nothing is."""
+        if self.n < rollout_length:
+            return None
+        return (
+            f"n = {self.n} reaches past every rollout of {rollout_length} steps: "
+            "no return is ever bootstrapped from the critic"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GAE:
+    """Generalised advantage estimation, Schulman et al. 2016 (arXiv 1506.02438, equations 12 and 16).
+
+        delta_t = r_t + gamma V(s_{t+1}) - V(s_t)
+        A_t = delta_t + gamma lambda A_{t+1},  within an episode and a rollout
+
+    The critic's target is A_t + V(s_t), the lambda-return. lambda = 0 is one-step temporal difference, lambda = 1 is
+    n-step over the whole rollout.
+    """
+
+    lambda_: float = 0.95
+
+    def __post_init__(self) -> None:
+        require(0 <= self.lambda_ <= 1, "lambda_", self.lambda_, "a number from 0 to 1")
+
+    def __call__(self, trajectory: Trajectory, gamma: float) -> tuple[Floats, Floats]:
+        deltas = trajectory.next_values * np.float32(gamma)
+        deltas += trajectory.rewards
+        deltas -= trajectory.values
+        advantages = _recursion(deltas, _carries(trajectory, gamma * self.lambda_))
+        return advantages, advantages + trajectory.values
+
+
+@dataclass(frozen=True, kw_only=True)
+class Discounted:
+    """The discounted return to the end of the episode (Monte Carlo), bootstrapped only where it was cut.
+
+        G_t = r_t + gamma G_{t+1}
+
+    starting from 0 behind a terminal step, V(final observation) behind a truncated one, V(s_T) behind the last row.
+    Over whole episodes (rollout_length: episode) the critic enters at time limits alone; over shorter rollouts this is
+    the n-step return of the whole rollout.
+    """
+
+    def __call__(self, trajectory: Trajectory, gamma: float) -> tuple[Floats, Floats]:
+        targets = _n_step(trajectory, gamma, None)
+        return targets - trajectory.values, targets
+
+
+def _n_step(trajectory: Trajectory, gamma: float, n: int | None) -> Floats:
+    """n-step returns with maximum terms, [T, B]; n = None: those of the whole rollout."""
+    carries = _carries(trajectory, gamma)
+    # Where a row carries nothing on, its episode or the rollout ends, and the bootstrap stands there.
+    firsts = np.float32(gamma) - carries
+    firsts *= trajectory.next_values
+    firsts += trajectory.rewards
+    if n is None or n >= len(firsts):
+        return _recursion(firsts, carries)
+    return _bootstrapped(firsts, carries, trajectory.next_values, n)
+
+
+def _carries(trajectory: Trajectory, factor: float) -> Floats:
+    """`factor` where row t + 1 goes on with the episode of row t, else 0. [T, B]"""
+    carries = np.multiply(~trajectory.ended, np.float32(factor))
+    carries[-1] = 0
+    return carries
+
+
+def _recursion(firsts: Floats, carries: Floats) -> Floats:
+    """x_t = firsts[t] + carries[t] x_{t+1}, x behind the last row = 0. Both arrays are used up; x is in `firsts`."""
+    span, length = 1, len(firsts)
+    while span < length:
+        firsts[:-span] += carries[:-span] * firsts[span:]
+        if 2 * span < length:
+            carries[:-span] *= carries[span:]
+        span *= 2
+    return firsts
+
+
+def _bootstrapped(firsts: Floats, carries: Floats, next_values: Floats, n: int) -> Floats:
+    """The map of n steps (see the module's head) from every row, applied to V(s_{t+n}). A new array, [T, B].
+
+    A row whose n steps reach past its episode or the rollout carries nothing that far, so no V comes in.
+    """
+    span, length = 1, len(firsts)
+    n = min(n, length)
+    sums, products = firsts.copy(), carries.copy()
+    for bit in bin(n)[3:]:
+        sums[:-span] += products[:-span] * sums[span:]
+        products[:-span] *= products[span:]
+        span *= 2
+        if bit == "1":
+            sums[:-1], products[:-1] = firsts[:-1] + carries[:-1] * sums[1:], carries[:-1] * products[1:]
+            span += 1
+    sums[: length - n] += products[: length - n] * next_values[n - 1 : -1]
+    return sums

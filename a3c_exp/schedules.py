@@ -1,0 +1,58 @@
+"""Values that change over a run: learning rates and coefficients as functions of its progress."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from a3c_exp.errors import require
+
+
+@runtime_checkable
+class Schedule(Protocol):
+    """A number for every point of a run.
+
+    `progress` is the share of the run that is done: environment steps of all workers together, over `total_steps`.
+    It may pass 1, because the last rollouts are finished, not cut.
+    """
+
+    def __call__(self, progress: float) -> float: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constant:
+    """The same `value` from the first step to the last."""
+
+    value: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(0 <= self.value < math.inf, "value", self.value, "a number >= 0")
+
+    def __call__(self, progress: float) -> float:
+        return self.value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear:
+    """A straight line from `start`, where the run begins, to `end`, where it has taken `total_steps`.
+
+    Mnih et al. 2016 (arXiv 1602.01783, section 8) let the learning rate fall to 0 this way.
+    """
+
+    start: float = 1.0
+    end: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(0 <= self.start < math.inf, "start", self.start, "a number >= 0")
+        require(0 <= self.end < math.inf, "end", self.end, "a number >= 0")
+
+    def __call__(self, progress: float) -> float:
+        """The value at `progress`: `start` up to 0, `end` from 1 on."""
+        share = min(max(progress, 0.0), 1.0)
+        return (1 - share) * self.start + share * self.end
+
+
+def value(x: float | Schedule, progress: float) -> float:
+    """What `x` is at `progress`, where a coefficient may be a plain number or a schedule."""
+    return x if isinstance(x, (int, float)) else x(progress)

@@ -1,0 +1,260 @@
+"""From a plain mapping, as YAML gives it, to typed components: the only way in which configuration becomes objects.
+
+A component is a frozen dataclass. Its typed fields are the schema: `build` refuses an unknown key, a wrong type and,
+through the component's own `require`, a value out of range, with one ConfigError that names the key as the user wrote
+it (`returns.n`). A mapping names its class by `_target_`. Only dataclasses of this package are built, and those of the
+packages that the user listed in `plugins`: a configuration file, or one found in a run's folder, runs no other code.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import difflib
+import importlib
+import math
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NoReturn, TypeVar, Union, cast
+
+from a3c_exp.errors import ConfigError
+
+PACKAGE = "a3c_exp"
+TARGET = "_target_"
+MISSING = "???"  # OmegaConf's mark for a value that the user has to give
+
+T = TypeVar("T")
+
+
+def build(node: object, hint: type[T], path: str = "", plugins: Sequence[str] = ()) -> T:
+    """The value of type `hint` that `node` describes, components inside it built before those that hold them.
+
+    node: plain scalars, lists and mappings. hint: a dataclass, or the Protocol of a component.
+    path: the key of `node` as the user knows it ("" for the whole configuration); errors are named below it.
+    plugins: packages, beside this one, whose dataclasses may be built.
+    Whole floats such as 1e7 count as whole numbers; True does not. Raises ConfigError.
+    """
+    return cast(T, _value(node, hint, path, tuple(plugins)))
+
+
+def allowed_module(module: str, plugins: Iterable[str]) -> bool:
+    """Whether code of this module may be named by a configuration: this package's, or a plugin's."""
+    return any(module == package or module.startswith(f"{package}.") for package in (PACKAGE, *plugins))
+
+
+def nearest(name: str, allowed: Iterable[str]) -> str:
+    """What is allowed, opened by the names most like `name`: "did you mean 'seed'? Allowed: gamma, seed"."""
+    names = sorted(allowed)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    guess = f"did you mean {_either(map(repr, close))}? " if close else ""
+    return f"{guess}Allowed: {', '.join(names) if names else 'none'}"
+
+
+def import_plugins(plugins: Sequence[str]) -> None:
+    """Import the user's packages, so that what they register (environments, say) is there. Raises ConfigError."""
+    for plugin in plugins:
+        try:
+            importlib.import_module(plugin)
+        except ImportError as error:
+            raise ConfigError("plugins", plugin, f"cannot be imported: {error}") from error
+
+
+def _key(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _either(words: Iterable[str]) -> str:
+    words = list(words)
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def _refuse(value: object, hint: Any, path: str) -> NoReturn:
+    raise ConfigError(path or "configuration", value, f"must be {_describe(hint)}")
+
+
+_NAMES: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    types.NoneType: "null",
+    list: "a list",
+    tuple: "a list",
+    dict: "a mapping",
+}
+
+
+def _describe(hint: Any) -> str:
+    """What a user may write for `hint`, in words: "a whole number or 'auto'"."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return _either(map(repr, arguments))
+    if origin in (Union, types.UnionType):
+        return _either(_describe(argument) for argument in arguments)
+    if origin in _LISTS:
+        items = [_describe(argument) for argument in arguments if argument is not Ellipsis]
+        many = len(arguments) == 1 or arguments[-1] is Ellipsis
+        return f"a list, each item {items[0]}" if many else f"a list of {len(items)}: {', '.join(items)}"
+    if origin in _MAPPINGS:
+        return f"a mapping of names, each to {_describe(arguments[1])}"
+    if hint in _NAMES:
+        return _NAMES[hint]
+    if dataclasses.is_dataclass(hint):
+        return f"a mapping with the keys {', '.join(_fields(cast(type, hint)))}"
+    return f"a mapping that names a {getattr(hint, '__name__', hint)} by {TARGET}"
+
+
+_LISTS = (list, tuple, collections.abc.Sequence)
+_MAPPINGS = (dict, collections.abc.Mapping)
+
+
+def _value(value: object, hint: Any, path: str, plugins: tuple[str, ...]) -> object:
+    origin = typing.get_origin(hint)
+    if hint is Any or hint is object:
+        return value
+    if origin is typing.Annotated:
+        return _value(value, typing.get_args(hint)[0], path, plugins)
+    if origin in (Union, types.UnionType):
+        return _union(value, hint, path, plugins)
+    if origin is Literal:
+        if not any(type(choice) is type(value) and choice == value for choice in typing.get_args(hint)):
+            _refuse(value, hint, path)
+        return value
+    if hint in (int, float):
+        return _number(value, hint, path)
+    if hint in (bool, str, None, types.NoneType):
+        if type(value) is not (types.NoneType if hint is None else hint):
+            _refuse(value, hint, path)
+        return value
+    if (origin or hint) in _LISTS:
+        return _list(value, hint, path, plugins)
+    if (origin or hint) in _MAPPINGS:
+        return _mapping(value, hint, path, plugins)
+    return _component(value, hint, path, plugins)
+
+
+def _number(value: object, hint: type[int] | type[float], path: str) -> int | float:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
+        _refuse(value, hint, path)
+    if hint is int and value != int(value):
+        _refuse(value, hint, path)
+    return hint(value)
+
+
+def _union(value: object, hint: Any, path: str, plugins: tuple[str, ...]) -> object:
+    """The first member that takes the value, exact types first: 1 stays whole where `float | int` is allowed."""
+    members = [member for member in typing.get_args(hint) if _may_hold(member, value)]
+    members.sort(key=lambda member: type(value) is not member)
+    refusals: list[ConfigError] = []
+    for member in members:
+        try:
+            return _value(value, member, path, plugins)
+        except ConfigError as refusal:
+            refusals.append(refusal)
+    if len(refusals) == 1 and isinstance(value, (Mapping, list, tuple)):
+        raise refusals[0]  # it says what is wrong inside
+    _refuse(value, hint, path)
+
+
+def _may_hold(hint: Any, value: object) -> bool:
+    """Whether a value of this outer shape can be meant for `hint`; what is inside is judged later."""
+    kind = typing.get_origin(hint) or hint
+    if kind in (int, float):
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if kind in (bool, str, None, types.NoneType, Literal):
+        return not isinstance(value, (Mapping, list, tuple))
+    if kind in (Any, object):
+        return True
+    if kind in _LISTS:
+        return isinstance(value, (list, tuple))
+    return isinstance(value, Mapping)
+
+
+def _list(value: object, hint: Any, path: str, plugins: tuple[str, ...]) -> object:
+    if not isinstance(value, (list, tuple)):
+        _refuse(value, hint, path)
+    kind, arguments = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if not arguments:
+        item_hints: list[Any] = [Any] * len(value)
+    elif kind is not tuple or arguments[-1] is Ellipsis:
+        item_hints = [arguments[0]] * len(value)
+    else:
+        item_hints = list(arguments)
+    if len(item_hints) != len(value):
+        _refuse(value, hint, path)
+    items = [_value(value[i], item_hint, f"{path}[{i}]", plugins) for i, item_hint in enumerate(item_hints)]
+    return items if kind is list else tuple(items)
+
+
+def _mapping(value: object, hint: Any, path: str, plugins: tuple[str, ...]) -> dict[str, object]:
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        _refuse(value, hint, path)
+    item_hint = typing.get_args(hint)[1] if typing.get_args(hint) else Any
+    return {name: _value(item, item_hint, _key(path, name), plugins) for name, item in value.items()}
+
+
+def _fields(cls: type) -> dict[str, dataclasses.Field[Any]]:
+    return {field.name: field for field in dataclasses.fields(cls) if field.init}
+
+
+def _component(node: object, hint: Any, path: str, plugins: tuple[str, ...]) -> object:
+    if not isinstance(node, Mapping):
+        _refuse(node, hint, path)
+    if TARGET not in node and not dataclasses.is_dataclass(hint):
+        raise ConfigError(_key(path, TARGET), None, f"must name the class of a {hint.__name__}")
+    cls = _find(node[TARGET], _key(path, TARGET), plugins) if TARGET in node else cast(type, hint)
+    values = _arguments({str(name): value for name, value in node.items() if name != TARGET}, cls, path, plugins)
+    try:
+        component: object = cls(**values)
+    except ConfigError as error:
+        raise (error.under(path) if path else error) from None
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise ConfigError(path or "configuration", dict(node), f"refused by {cls.__name__}: {error}") from error
+    if not _is_a(component, hint):
+        raise ConfigError(_key(path, TARGET), node.get(TARGET), f"must be the class of a {hint.__name__}")
+    return component
+
+
+def _arguments(node: dict[str, object], cls: type, path: str, plugins: tuple[str, ...]) -> dict[str, object]:
+    """The values of the fields of `cls`, converted; refuses keys that it has not and misses those that it needs."""
+    fields, hints = _fields(cls), typing.get_type_hints(cls, include_extras=True)
+    for name, value in node.items():
+        if name not in fields:
+            raise ConfigError(_key(path, name), value, f"is no setting of {cls.__name__}: {nearest(name, fields)}")
+    for name, field in fields.items():
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if node.get(name) == MISSING or (required and name not in node):
+            raise ConfigError(_key(path, name), None, f"must be given: {_describe(hints[name])}")
+    return {name: _value(value, hints[name], _key(path, name), plugins) for name, value in node.items()}
+
+
+def _is_a(component: object, hint: Any) -> bool:
+    try:
+        return isinstance(component, hint)
+    except TypeError:  # a Protocol that cannot be tested at run time
+        return True
+
+
+def _find(target: object, key: str, plugins: tuple[str, ...]) -> type:
+    """The dataclass of that dotted name, if configuration may name it."""
+    refusal = ConfigError(key, target, f"must be a component class of {PACKAGE} or of a package listed in plugins")
+    if not isinstance(target, str):
+        raise refusal
+    module_name, _, name = target.rpartition(".")
+    if not allowed_module(module_name, plugins):
+        raise refusal
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ConfigError(key, target, f"cannot be imported: {error}") from error
+    classes = {
+        name: cls
+        for name, cls in vars(module).items()
+        # Its own module too: what a module of ours merely imports is not ours to build.
+        if isinstance(cls, type) and dataclasses.is_dataclass(cls) and allowed_module(cls.__module__, plugins)
+    }
+    if name not in classes:
+        components = [name for name in classes if not name.startswith("_")]
+        raise ConfigError(key, target, f"is no component class of {module_name}: {nearest(name, components)}")
+    return classes[name]

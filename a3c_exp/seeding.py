@@ -1,0 +1,66 @@
+"""Where every random number comes from: one seed, and the role, worker and environment that draws.
+
+Two streams never share a SeedSequence, so a run with one more worker gives the others the same numbers, and a
+resumed run draws fresh ones instead of playing its first episodes again.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Role(IntEnum):
+    """Who draws. The numbers are part of what a seed means: never reuse or renumber them."""
+
+    PARAMETERS = 0
+    ACTIONS = 1
+    ENVIRONMENT = 2
+    SCHEDULER = 3
+    EVALUATION = 4
+
+
+def sequence(seed: int, role: Role, worker: int = 0, env: int = 0, resumed: int = 0) -> np.random.SeedSequence:
+    """The seed sequence of one role of one worker's one environment after `resumed` resumptions."""
+    return np.random.SeedSequence(seed, spawn_key=(int(role), worker, env, resumed))
+
+
+def generator(seed: int, role: Role, worker: int = 0, env: int = 0, resumed: int = 0) -> np.random.Generator:
+    return np.random.Generator(np.random.PCG64(sequence(seed, role, worker, env, resumed)))
+
+
+def integer(seed: int, role: Role, worker: int = 0, env: int = 0, resumed: int = 0) -> int:
+    """One seed in [0, 2^31), for libraries that take an int."""
+    return int(sequence(seed, role, worker, env, resumed).generate_state(1)[0] >> 1)
+
+
+def environment_seeds(seed: int, role: Role, worker: int, count: int, resumed: int = 0) -> list[int]:
+    """A seed for the first reset of each of a worker's `count` environments."""
+    return [integer(seed, role, worker, env, resumed) for env in range(count)]
+
+
+_WORD = (1 << 64) - 1
+STATE_WORDS = 6
+
+
+def pack(rng: np.random.Generator) -> NDArray[np.uint64]:
+    """The state of a PCG64 generator as uint64 [STATE_WORDS], for a row of the shared block or a checkpoint."""
+    state = rng.bit_generator.state
+    words = state["state"]["state"], state["state"]["inc"]
+    return np.array(
+        [words[0] >> 64, words[0] & _WORD, words[1] >> 64, words[1] & _WORD, state["has_uint32"], state["uinteger"]],
+        dtype=np.uint64,
+    )
+
+
+def unpack(rng: np.random.Generator, row: NDArray[np.uint64]) -> None:
+    """Set a PCG64 generator to the state that `pack` wrote."""
+    words = [int(word) for word in row]
+    rng.bit_generator.state = {
+        "bit_generator": "PCG64",
+        "state": {"state": words[0] << 64 | words[1], "inc": words[2] << 64 | words[3]},
+        "has_uint32": words[4],
+        "uinteger": words[5],
+    }

@@ -1,0 +1,231 @@
+"""Environments for tests, registered with gymnasium by importing this module ('scripted:Scripted-v0').
+
+Scripted-v0 does exactly what it is told and says in every observation where it is, so that a test can prove the order
+of transitions, what ended how, and which observation was the last. The others can be learned in seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete, Space
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from numpy.typing import NDArray
+
+Observation = NDArray[np.float32]
+Answer = tuple[Any, float, bool, bool, dict[str, Any]]
+End = Literal["terminated", "truncated", "both"]
+
+
+class Scripted(gymnasium.Env[Observation, np.int64]):
+    """Episodes of known length and end, every moment of which is told apart by its observation.
+
+    Observation: [name, episode, step, last action], where the name is the seed of the last seeded reset (0 if there
+    was none), and episodes count from it. The last action is -1 at step 0.
+    Reward: `reward(episode, step, action)`, so that it too says where it belongs.
+    lengths, ends: of the episodes, in turn and from the start again; an environment called 2 begins with the third, so
+        that environments with different seeds end at different times. A length of 0 never ends.
+    fails_at, failure: after so many steps in all, raise; be killed; or give rewards that are not numbers.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012 - as gymnasium declares it
+
+    def __init__(
+        self,
+        lengths: Sequence[int] = (3,),
+        ends: Sequence[End] = ("terminated",),
+        actions: int = 2,
+        fails_at: int | None = None,
+        failure: Literal["raise", "kill", "nan"] = "raise",
+        render_mode: str | None = None,
+    ) -> None:
+        self.observation_space = Box(-np.inf, np.inf, (4,), np.float32)
+        self.action_space = Discrete(actions)
+        self.lengths, self.ends = tuple(lengths), tuple(ends)
+        self.fails_at, self.failure = fails_at, failure
+        self.render_mode = render_mode
+        self.name = 0
+        self.episode = -1
+        self.moment = 0
+        self.taken = 0
+        self.closed = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        super().reset(seed=seed)
+        if seed is not None:
+            self.name, self.episode = seed, -1
+        self.episode += 1
+        self.moment = 0
+        return self._observation(-1), {}
+
+    def step(self, action: Any) -> Answer:
+        if not self.action_space.contains(action):
+            raise ValueError(f"{action!r} is not in {self.action_space}")
+        self.moment += 1
+        self.taken += 1
+        reward = self.reward(self.episode, self.moment, int(action))
+        if self.fails_at is not None and self.taken >= self.fails_at:
+            reward = self._fail()
+        turn = self.name + self.episode
+        end = self.ends[turn % len(self.ends)]
+        over = self.moment == self.lengths[turn % len(self.lengths)]
+        terminated, truncated = over and end != "truncated", over and end != "terminated"
+        return self._observation(int(action)), reward, terminated, truncated, {}
+
+    @staticmethod
+    def reward(episode: int, step: int, action: int) -> float:
+        """What the `step`-th step (from 1) of an episode gives: exact in float32, and different for each of them."""
+        return 100.0 * episode + step + action / 8
+
+    def render(self) -> Any:
+        return np.full((4, 6, 3), self.moment, np.uint8)
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def _observation(self, action: int) -> Observation:
+        return np.array([self.name, self.episode, self.moment, action], np.float32)
+
+    def _fail(self) -> float:
+        if self.failure == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.failure == "raise":
+            raise RuntimeError(f"scripted to fail after {self.fails_at} steps")
+        return float("nan")
+
+
+def vector(num_envs: int, autoreset_mode: str = "NextStep", dense: bool = False, **kwargs: Any) -> SyncVectorEnv:
+    """Scripted-v0 as a vector environment with an autoreset mode of its own: the stand-in for a native one.
+
+    dense: give last observations as one float array, rows without an end left at 0, as ALE does.
+    """
+    kind = DenseVector if dense else SyncVectorEnv
+    return kind([lambda: Scripted(**kwargs)] * num_envs, autoreset_mode=AutoresetMode(autoreset_mode))
+
+
+class DenseVector(SyncVectorEnv):
+    """A vector environment whose `final_obs` is one array [K, ...]."""
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = super().step(actions)
+        if "final_obs" in info:
+            rows = [np.zeros(4, np.float32) if row is None else row for row in info["final_obs"]]
+            info["final_obs"] = np.stack(rows)
+        return obs, reward, terminated, truncated, info
+
+
+class Bandit(gymnasium.Env[Observation, np.int64]):
+    """A lever for each light: the observation is one lit lamp out of n, its lever pays 1, every other 0.
+
+    An episode is `length` pulls, then it terminates. A perfect policy returns `length`, a random one `length` / n.
+    """
+
+    def __init__(self, n: int = 4, length: int = 1) -> None:
+        self.observation_space = Box(0.0, 1.0, (n,), np.float32)
+        self.action_space = Discrete(n)
+        self.n, self.length = n, length
+        self.light = self.pulls = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.pulls = 0
+        return self._next_light(), {}
+
+    def step(self, action: Any) -> Answer:
+        reward = float(action == self.light)
+        self.pulls += 1
+        return self._next_light(), reward, self.pulls == self.length, False, {}
+
+    def _next_light(self) -> Observation:
+        self.light = int(self.np_random.integers(self.n))
+        light = np.zeros(self.n, np.float32)
+        light[self.light] = 1.0
+        return light
+
+
+class Corridor(gymnasium.Env[np.int64, np.int64]):
+    """Walk right through n places: the last one pays 1 and ends the episode, every step before it costs 0.01.
+
+    The observation is the place (a Discrete space), the actions are left and right. A perfect policy returns
+    1 - 0.01 (n - 2); registered with a time limit, which a policy that walks left runs into.
+    """
+
+    def __init__(self, n: int = 6) -> None:
+        self.observation_space = Discrete(n)
+        self.action_space = Discrete(2)
+        self.n = n
+        self.place = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.int64, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.place = 0
+        return np.int64(self.place), {}
+
+    def step(self, action: Any) -> Answer:
+        self.place = max(0, self.place + (1 if action == 1 else -1))
+        arrived = self.place == self.n - 1
+        return np.int64(self.place), 1.0 if arrived else -0.01, arrived, False, {}
+
+
+class Target(gymnasium.Env[Observation, Observation]):
+    """Name the number that is shown: one observation in [-1, 1], one action in [-1, 1], minus their squared distance.
+
+    An episode is `length` numbers, then it terminates. A perfect policy returns 0, one that always says 0 about
+    -`length` / 3.
+    """
+
+    def __init__(self, length: int = 1) -> None:
+        self.observation_space = Box(-1.0, 1.0, (1,), np.float32)
+        self.action_space = Box(-1.0, 1.0, (1,), np.float32)
+        self.length = length
+        self.shown = np.zeros(1, np.float32)
+        self.asked = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.asked = 0
+        return self._next_number(), {}
+
+    def step(self, action: Any) -> Answer:
+        reward = -float(np.square(action - self.shown).sum())
+        self.asked += 1
+        return self._next_number(), reward, self.asked == self.length, False, {}
+
+    def _next_number(self) -> Observation:
+        self.shown = self.np_random.uniform(-1, 1, 1).astype(np.float32)
+        return self.shown.copy()
+
+
+class Echo(gymnasium.Env[Any, Any]):
+    """Gives the observation it was made with, and keeps the actions it receives."""
+
+    def __init__(self, observations: Space[Any], actions: Space[Any], observation: Any) -> None:
+        self.observation_space, self.action_space, self.observation = observations, actions, observation
+        self.received: list[Any] = []
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return self.observation, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action if isinstance(action, int) else np.asarray(action)), action
+        self.received.append(action)
+        return self.observation, 0.0, False, False, {}
+
+
+gymnasium.register("Scripted-v0", entry_point="scripted:Scripted", vector_entry_point="scripted:vector")
+gymnasium.register("Bandit-v0", entry_point="scripted:Bandit")
+gymnasium.register("Corridor-v0", entry_point="scripted:Corridor", max_episode_steps=50)
+gymnasium.register("Target-v0", entry_point="scripted:Target")

@@ -1,0 +1,392 @@
+"""Checkpoints come back exactly, are never half written, and never run code."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from a3c_exp import checkpoint
+from a3c_exp.errors import ConfigError
+
+
+def example() -> dict[str, Any]:
+    """Like a run's: parameters, moments, rows of counters, random states, totals, the best evaluation."""
+    rng = np.random.default_rng(1)
+    return {
+        "store": {
+            "parameters": rng.normal(size=50).astype(np.float32),
+            "moments": rng.normal(size=(1, 2, 50)).astype(np.float32),
+            "updates": np.arange(3, dtype=np.int64),
+            "statistics": rng.normal(size=9),
+            "random_states": rng.integers(0, 2**64, (2, 6), np.uint64),
+            "steps": 123_456,
+        },
+        "generator": np.random.default_rng(7).bit_generator.state,  # whole numbers of 128 bits
+        "tally": {"seconds": 0.1 + 0.2, "staleness": [3, 7, 2], "recent_returns": np.array([1.5, math.nan])},
+        "best_eval_return": None,
+        "resumed": 0,
+        "solved": True,
+        "note": "Ünïcode\n",
+    }
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal in value, in type and, for arrays, in shape, dtype and every bit."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other or (one != one and other != other))
+
+
+# -- what comes back ----------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_comes_back_exactly(tmp_path: Path) -> None:
+    path = tmp_path / "latest.ckpt"
+    state = example()
+    checkpoint.save(path, state)
+    assert same(checkpoint.load(path), state)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["latest.ckpt"]
+
+
+names = st.text("ab.Ü 0", min_size=1, max_size=3)
+plain = st.integers() | st.floats() | st.booleans() | st.none() | names
+arrays = hnp.arrays(
+    st.sampled_from([np.float32, np.float64, np.int64, np.uint64, np.uint8, np.bool_, np.dtype("<U5")]),
+    hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4),
+)
+states = st.dictionaries(
+    names,
+    st.recursive(
+        plain | arrays,
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3),
+        max_leaves=8,
+    ),
+    max_size=4,
+)
+
+
+@given(states)
+@settings(max_examples=60)
+def test_any_nesting_of_plain_values_and_arrays_comes_back_exactly(
+    tmp_path_factory: pytest.TempPathFactory, state: dict[str, Any]
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.ckpt"
+    checkpoint.save(path, state)
+    assert same(checkpoint.load(path), state)
+
+
+def test_arrays_that_are_views_are_kept_by_value(tmp_path: Path) -> None:
+    whole = np.arange(24, dtype=np.float32).reshape(4, 6)
+    checkpoint.save(tmp_path / "c", {"rows": whole[::2], "turned": whole.T})
+    loaded = checkpoint.load(tmp_path / "c")
+    assert np.array_equal(loaded["rows"], whole[::2])
+    assert np.array_equal(loaded["turned"], whole.T)
+
+
+def test_loaded_arrays_can_be_written_to(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path / "c", {"parameters": np.zeros(3, np.float32)})
+    parameters = checkpoint.load(tmp_path / "c")["parameters"]
+    parameters += 1
+    assert parameters.tolist() == [1, 1, 1]
+
+
+def test_numpys_scalars_become_plain_numbers(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path / "c", {"a": np.int64(3), "b": np.float32(0.5), "c": np.bool_(True)})
+    assert same(checkpoint.load(tmp_path / "c"), {"a": 3, "b": 0.5, "c": True})
+
+
+def test_the_same_state_gives_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        checkpoint.save(tmp_path / name, example())
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+def test_numpy_reads_the_arrays_too(tmp_path: Path) -> None:
+    state = example()
+    checkpoint.save(tmp_path / "latest.ckpt", state)
+    with np.load(tmp_path / "latest.ckpt", allow_pickle=False) as opened:
+        assert np.array_equal(opened["store/parameters"], state["store"]["parameters"])
+
+
+@pytest.mark.parametrize(
+    ("value", "complaint"),
+    [
+        (np.array([{}], dtype=object), r"ndarray \(at tally/x\)"),
+        (np.zeros(2, dtype=[("a", object)]), r"ndarray \(at tally/x\)"),
+        ((1, 2), r"tuple \(at tally/x\)"),
+        ({"a/b": 2}, r"dict \(at tally/x\)"),
+        ({"": 2}, r"dict \(at tally/x\)"),
+        ({"a\0": 2}, r"dict \(at tally/x\)"),
+        ({"__array__": 2}, r"dict \(at tally/x\)"),
+        ({1: 2}, r"dict \(at tally/x\)"),
+        ([1, {"y": {1, 2}}], r"set \(at tally/x/1/y\)"),
+        (1j, r"complex \(at tally/x\)"),
+    ],
+)
+def test_what_would_not_come_back_as_it_was_is_refused_and_the_old_one_stays(
+    tmp_path: Path, value: Any, complaint: str
+) -> None:
+    path = tmp_path / "latest.ckpt"
+    checkpoint.save(path, {"kept": 1})
+    with pytest.raises(TypeError, match=complaint):
+        checkpoint.save(path, {"tally": {"x": value}})
+    assert checkpoint.load(path) == {"kept": 1}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+# -- what is refused ----------------------------------------------------------------------------------------------------
+
+
+def refusal(path: Path, key: str = "checkpoint") -> str:
+    with pytest.raises(ConfigError) as caught:
+        checkpoint.load(path, key)
+    assert (caught.value.key, caught.value.value) == (key, str(path))
+    assert "\n" not in str(caught.value)
+    return caught.value.problem
+
+
+def test_a_missing_checkpoint_is_one_clear_line(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "latest.ckpt", key="resume") == "there is no such checkpoint"
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", b"hello, world", pickle.dumps({"parameters": 1}), bytes(1000)])
+def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "latest.ckpt"
+    path.write_bytes(content)
+    assert "is no checkpoint, or a damaged one" in refusal(path)
+
+
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    assert "is no checkpoint" in refusal(tmp_path)
+
+
+def test_a_zip_archive_of_another_program_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "other.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("readme.txt", "hello")
+    assert "is no checkpoint" in refusal(path)
+
+
+def archive(path: Path, header: Any, compression: int = zipfile.ZIP_STORED, **entries: bytes) -> Path:
+    with zipfile.ZipFile(path, "w", compression) as file:
+        file.writestr("state.json", header if isinstance(header, str) else json.dumps(header))
+        for name, content in entries.items():
+            file.writestr(f"{name}.npy", content)
+    return path
+
+
+def test_a_checkpoint_of_a_newer_version_says_so(tmp_path: Path) -> None:
+    path = archive(tmp_path / "c", {"version": checkpoint.VERSION + 1, "state": {}})
+    assert refusal(path) == f"is of version {checkpoint.VERSION + 1}, this program reads up to {checkpoint.VERSION}"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "[" * 100_000,
+        "[]",
+        "7",
+        {"version": "1", "state": {}},
+        {"version": 1},
+        {"version": 1, "state": [1]},
+        {"version": 1, "state": {"__array__": 3}},
+        {"version": 1, "state": {"x": {"__array__": ["a"]}}},
+        {"version": 1, "state": {"x": {"__array__": "missing.npy"}}},
+        {"version": 1, "state": {"x": {"__array__": "state.json"}}},
+    ],
+)
+def test_a_header_that_makes_no_sense_is_refused(tmp_path: Path, header: Any) -> None:
+    assert "is no checkpoint, or a damaged one" in refusal(archive(tmp_path / "c", header))
+
+
+def test_a_compressed_archive_which_could_grow_without_end_is_refused(tmp_path: Path) -> None:
+    path = archive(tmp_path / "c", {"version": 1, "state": {}}, zipfile.ZIP_DEFLATED)
+    assert "compressed" in refusal(path)
+
+
+class Mischief:
+    """Unpickled, it leaves a file behind."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def test_a_pickle_in_a_checkpoint_is_refused_and_not_run(tmp_path: Path) -> None:
+    trap = tmp_path / "trap"
+    with open(tmp_path / "x.npy", "wb") as file:
+        np.save(file, np.array([Mischief(trap)], dtype=object), allow_pickle=True)
+    header = {"version": 1, "state": {"x": {"__array__": "x.npy"}}}
+    path = archive(tmp_path / "c", header, x=(tmp_path / "x.npy").read_bytes())
+    assert "Object arrays cannot be loaded" in refusal(path)
+    assert not trap.exists()
+
+
+def small() -> dict[str, Any]:
+    return {"parameters": np.arange(4, dtype=np.float32), "tally": {"steps": 12, "returns": np.ones(2)}}
+
+
+def test_a_checkpoint_cut_off_anywhere_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    checkpoint.save(path, small())
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        refusal(path)
+
+
+def test_a_changed_byte_is_noticed_or_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    checkpoint.save(path, small())
+    whole = path.read_bytes()
+    noticed = 0
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
+        try:
+            assert same(checkpoint.load(path), small()), f"byte {place} changed unseen"
+        except ConfigError:
+            noticed += 1
+    assert noticed > len(whole) // 2  # the rest are dates and the like, which the archive keeps and nobody reads
+
+
+# -- being cut short ----------------------------------------------------------------------------------------------------
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import numpy as np
+from a3c_exp import checkpoint
+
+path, moment = Path(sys.argv[1]), sys.argv[2]
+die = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+if moment == "write":
+    whole = np.lib.format.write_array
+    def half(file, array, **options):
+        file.write(array.tobytes()[: array.nbytes // 2])
+        die()
+    np.lib.format.write_array = half
+elif moment == "fsync":
+    os.fsync = die
+else:
+    os.replace = die
+checkpoint.save(path, {"parameters": np.ones(100_000, np.float32), "steps": 2})
+"""
+
+
+@pytest.mark.parametrize("moment", ["write", "fsync", "replace"])
+def test_a_process_killed_while_it_saves_leaves_the_old_checkpoint(tmp_path: Path, moment: str) -> None:
+    path = tmp_path / "latest.ckpt"
+    checkpoint.save(path, {"steps": 1})
+    done = subprocess.run([sys.executable, "-c", KILLED, path, moment])
+    assert done.returncode == -signal.SIGKILL
+    assert checkpoint.load(path) == {"steps": 1}
+    checkpoint.save(path, {"steps": 3})  # over whatever was left
+    assert checkpoint.load(path) == {"steps": 3}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+SAVING = """
+import sys
+from pathlib import Path
+import numpy as np
+from a3c_exp import checkpoint
+
+for steps in range(10**9):
+    checkpoint.save(Path(sys.argv[1]), {"parameters": np.full(300_000, steps, np.float32), "steps": steps})
+    print(steps, flush=True)
+"""
+
+
+@pytest.mark.parametrize("attempt", range(4))
+def test_a_process_killed_at_any_time_leaves_a_whole_checkpoint(tmp_path: Path, attempt: int) -> None:
+    path = tmp_path / "latest.ckpt"
+    with subprocess.Popen([sys.executable, "-c", SAVING, path], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        saved = [process.stdout.readline() for _ in range(3)]
+        time.sleep(0.0037 * attempt)
+        process.kill()
+        saved += process.stdout.readlines()
+    state = checkpoint.load(path)
+    assert state["steps"] >= int(saved[-1])
+    assert np.array_equal(state["parameters"], np.full(300_000, state["steps"], np.float32))
+
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from a3c_exp import checkpoint
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+try:
+    checkpoint.save(Path(sys.argv[1]), {"parameters": np.ones(100_000, np.float32)})
+except OSError as error:
+    print(error.errno)
+"""
+
+
+@pytest.mark.parametrize("room", [0, 10, 200_000, 400_300])
+def test_on_a_full_disk_the_old_checkpoint_stays_and_the_error_surfaces(tmp_path: Path, room: int) -> None:
+    """The limit on the size of files stands in for the full disk; the last one ends within the zip directory."""
+    path = tmp_path / "latest.ckpt"
+    checkpoint.save(path, {"steps": 1})
+    done = subprocess.run([sys.executable, "-c", FULL_DISK, path, str(room)], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == (f"{errno.EFBIG}\n", "")
+    assert checkpoint.load(path) == {"steps": 1}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_device_that_is_full_is_an_os_error(tmp_path: Path) -> None:
+    (tmp_path / "latest.ckpt.partial").symlink_to("/dev/full")
+    checkpoint_path = tmp_path / "latest.ckpt"
+    with pytest.raises(OSError) as caught:
+        checkpoint.save(checkpoint_path, example())
+    assert caught.value.errno == errno.ENOSPC
+    assert not checkpoint_path.exists()
+
+
+# -- JSON for people and programs ---------------------------------------------------------------------------------------
+
+
+def test_a_summary_is_strict_json(tmp_path: Path) -> None:
+    path = tmp_path / "summary.json"
+    checkpoint.write_json(
+        path, {"steps": np.int64(3), "mean": math.nan, "worst": -np.inf, "list": (1, np.float32(0.5)), "none": None}
+    )
+    text = path.read_text()
+    assert json.loads(text, parse_constant=pytest.fail) == {
+        "steps": 3,
+        "mean": None,
+        "worst": None,
+        "list": [1, 0.5],
+        "none": None,
+    }
+    assert text.endswith("}\n")
+    assert os.listdir(tmp_path) == ["summary.json"]

@@ -1,0 +1,264 @@
+"""Environments in batches: what a step means, whatever stands behind it, and what a user is told when it cannot be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import scripted
+from gymnasium.spaces import Box
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from numpy.typing import NDArray
+
+from a3c_exp.envs import EnvBatch, Gym, Loop, Step, Vector
+
+Array = NDArray[Any]
+
+SCRIPT: dict[str, Any] = {"lengths": [3, 1, 4], "ends": ["terminated", "truncated", "both"], "actions": 5}
+SEEDS = [4, 11, 6]
+
+
+@dataclass(frozen=True)
+class Transition:
+    """One step of one environment, in plain numbers."""
+
+    obs: tuple[float, ...]
+    action: int
+    reward: float
+    next_obs: tuple[float, ...]
+    terminated: bool
+    truncated: bool
+
+
+def policy(obs: Array) -> Array:
+    """Actions that differ from place to place, and depend on nothing but what is seen there."""
+    return np.asarray((obs[:, 1] * 3 + obs[:, 2] * 2) % 5, np.int64)
+
+
+def true_transitions(seed: int, count: int) -> list[Transition]:
+    """What an environment alone gives, stepped by hand."""
+    env = scripted.Scripted(**SCRIPT)
+    obs, _ = env.reset(seed=seed)
+    transitions: list[Transition] = []
+    while len(transitions) < count:
+        action = int(policy(obs[None])[0])
+        following, reward, terminated, truncated, _ = env.step(action)
+        transitions.append(Transition(tuple(obs), action, reward, tuple(following), terminated, truncated))
+        obs = env.reset()[0] if terminated or truncated else following
+    return transitions
+
+
+def collected_transitions(batch: EnvBatch, steps: int) -> list[list[Transition]]:
+    """What a batch gives, by environment, as anyone reads it who knows nothing but the meaning of a Step."""
+    found: list[list[Transition]] = [[] for _ in range(batch.count)]
+    obs = batch.reset()
+    for _ in range(steps):
+        actions = policy(obs)
+        step = batch.step(actions)
+        ended = step.terminated | step.truncated
+        following = np.where(ended[:, None], step.final_obs, step.obs)
+        for k in np.flatnonzero(step.valid):
+            found[k].append(
+                Transition(
+                    tuple(obs[k]),
+                    int(actions[k]),
+                    float(step.reward[k]),
+                    tuple(following[k]),
+                    bool(step.terminated[k]),
+                    bool(step.truncated[k]),
+                )
+            )
+        obs = step.obs
+    return found
+
+
+def scripted_batch(kind: str, **kwargs: Any) -> EnvBatch:
+    """The scripted environments behind each thing that can stand behind a batch."""
+    if kind == "loop":
+        return Gym(id="scripted:Scripted-v0", kwargs=SCRIPT | kwargs).make(len(SEEDS), SEEDS)
+    mode, _, dense = kind.partition(" ")
+    how = {"autoreset_mode": mode, "dense": bool(dense)}
+    return Gym(id="scripted:Scripted-v0", vectorized=True, kwargs=SCRIPT | how | kwargs).make(len(SEEDS), SEEDS)
+
+
+KINDS = ["loop", "NextStep", "SameStep", "SameStep dense", "Disabled"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+class TestEveryBatchMeansTheSame:
+    def test_it_gives_the_transitions_that_each_environment_gives_alone(self, kind: str) -> None:
+        for seed, found in zip(SEEDS, collected_transitions(scripted_batch(kind), 40), strict=True):
+            assert len(found) >= 25
+            assert found == true_transitions(seed, len(found))
+
+    def test_all_ways_for_an_episode_to_end_were_among_them(self, kind: str) -> None:
+        found = [transition for row in collected_transitions(scripted_batch(kind), 40) for transition in row]
+        assert {(t.terminated, t.truncated) for t in found} == {
+            (False, False),
+            (True, False),
+            (False, True),
+            (True, True),
+        }
+
+    def test_a_row_that_is_no_transition_stands_behind_an_end_and_is_worth_nothing(self, kind: str) -> None:
+        batch = scripted_batch(kind)
+        obs, ended_before, invalid = batch.reset(), np.zeros(3, np.bool_), 0
+        for _ in range(40):
+            step = batch.step(policy(obs))
+            ended = step.terminated | step.truncated
+            assert not (~step.valid & ~ended_before).any()
+            assert not step.reward[~step.valid].any()
+            assert not ended[~step.valid].any()
+            obs, ended_before, invalid = step.obs, ended, invalid + int((~step.valid).sum())
+        assert (invalid > 0) == (kind == "NextStep")
+
+    def test_arrays_have_the_promised_shapes_and_types_and_are_not_written_to_again(self, kind: str) -> None:
+        batch = scripted_batch(kind)
+        obs = batch.reset()
+        steps: list[Step] = []
+        copies: list[list[Array]] = []
+        for _ in range(12):
+            step = batch.step(policy(obs))
+            obs = step.obs
+            steps.append(step)
+            copies.append([array.copy() for array in step])
+        for step, copy in zip(steps, copies, strict=True):
+            assert [array.shape for array in step] == [(3, 4), (3,), (3,), (3,), (3, 4), (3,)]
+            assert [array.dtype for array in step] == [np.float32, np.float32, bool, bool, np.float32, bool]
+            for array, before in zip(step, copy, strict=True):
+                np.testing.assert_array_equal(array, before)
+
+    def test_a_second_reset_starts_new_episodes_without_the_seeds(self, kind: str) -> None:
+        batch = scripted_batch(kind)
+        before = batch.step(policy(batch.reset()))
+        second = batch.reset()
+        assert second[:, 0].tolist() == SEEDS
+        assert (second[:, 1] == before.obs[:, 1] + 1).all()
+        assert not second[:, 2].any()
+        assert batch.step(policy(second)).valid.all()
+
+    def test_closing_twice_is_harmless(self, kind: str) -> None:
+        batch = scripted_batch(kind)
+        batch.close()
+        batch.close()
+
+
+def outcomes(batch: EnvBatch, actions: Array) -> list[list[Array]]:
+    """Everything that a batch answers to `actions` [T, K]."""
+    return [[batch.reset()], *([*batch.step(row)] for row in actions)]
+
+
+class TestLoop:
+    def test_an_episode_restarts_in_the_step_that_ends_it(self) -> None:
+        batch = Gym(id="scripted:Scripted-v0", kwargs={"lengths": [2]}).make(1, [7])
+        assert batch.reset().tolist() == [[7, 0, 0, -1]]
+        assert batch.step(np.array([1])).obs.tolist() == [[7, 0, 1, 1]]
+        step = batch.step(np.array([0]))
+        assert step.terminated.tolist() == [True]
+        assert step.final_obs.tolist() == [[7, 0, 2, 0]]
+        assert step.obs.tolist() == [[7, 1, 0, -1]]
+
+    @pytest.mark.parametrize("limit", [1, 2, 3, 5])
+    def test_the_time_limit_means_what_gymnasiums_wrapper_means(self, limit: int) -> None:
+        class Seen(gymnasium.Wrapper[Any, Any, Any, Any]):
+            """Changes nothing but what stands outermost, so that gymnasium's own TimeLimit is stepped."""
+
+        def wrapped() -> gymnasium.Env[Any, Any]:
+            return Seen(gymnasium.make("Scripted-v0", max_episode_steps=limit, disable_env_checker=True, **SCRIPT))
+
+        actions = np.zeros((30, 3), np.int64)
+        environment = Gym(id="scripted:Scripted-v0", kwargs=SCRIPT, max_episode_steps=limit)
+        ours = environment.make(3, SEEDS)
+        theirs = Loop([wrapped() for _ in SEEDS], SEEDS)
+        for mine, expected in zip(outcomes(ours, actions), outcomes(theirs, actions), strict=True):
+            for one, other in zip(mine, expected, strict=True):
+                np.testing.assert_array_equal(one, other)
+
+    def test_it_is_gymnasiums_environment_seed_by_seed(self) -> None:
+        seeds = [3, 14]
+        actions = np.random.default_rng(0).integers(0, 2, (200, 2))
+        batch = Gym(id="CartPole-v1", max_episode_steps=30).make(2, seeds)
+        found = outcomes(batch, actions)
+        for k, seed in enumerate(seeds):
+            env = gymnasium.make("CartPole-v1", max_episode_steps=30)
+            np.testing.assert_array_equal(found[0][0][k], env.reset(seed=seed)[0])
+            for row, step in zip(actions, found[1:], strict=True):
+                obs, reward, terminated, truncated, _ = env.step(row[k])
+                assert [array[k] for array in step[1:4]] == [reward, terminated, truncated]
+                np.testing.assert_array_equal(step[4][k] if terminated or truncated else step[0][k], obs)
+                if terminated or truncated:
+                    np.testing.assert_array_equal(step[0][k], env.reset()[0])
+
+    def test_a_wrapper_that_counts_for_itself_is_not_stepped_around(self) -> None:
+        environment = Gym(id="CartPole-v1", wrappers=("TimeAwareObservation",))
+        batch = environment.make(2, [0, 1])
+        assert batch.reset()[:, -1].tolist() == [0, 0]
+        assert batch.step(np.array([0, 1])).obs[:, -1].tolist() == [1, 1]
+
+    def test_an_observation_of_another_shape_than_declared_is_refused(self) -> None:
+        env = scripted.Scripted()
+        env.observation_space = Box(0.0, 1.0, (3,), np.float32)
+        with pytest.raises(ValueError, match="shape"):
+            Loop([env], [0]).reset()
+
+    def test_what_an_environment_raises_comes_through(self) -> None:
+        batch = Gym(id="scripted:Scripted-v0", kwargs={"fails_at": 2}).make(1, [0])
+        batch.reset()
+        batch.step(np.array([0]))
+        with pytest.raises(RuntimeError, match="scripted to fail"):
+            batch.step(np.array([0]))
+
+
+class TestVector:
+    def test_native_cartpole_is_read_as_its_python_form_is(self) -> None:
+        batch = Gym(id="CartPole-v1", vectorized=True, max_episode_steps=20).make(64, range(64))
+        obs = batch.reset()
+        env: Any = gymnasium.make("CartPole-v1").unwrapped
+        env.reset()
+        rng = np.random.default_rng(0)
+        lengths, length = [], np.zeros(64, np.int64)
+        for _ in range(60):
+            actions = rng.integers(0, 2, 64)
+            step = batch.step(actions)
+            env.state = obs[0].astype(np.float64)
+            env.steps_beyond_terminated = None
+            if step.valid[0]:
+                expected, _, terminated, _, _ = env.step(actions[0])
+                np.testing.assert_allclose(step.final_obs[0], expected, atol=1e-5)
+                assert step.terminated[0] == terminated
+            assert (step.reward == step.valid).all()
+            length += step.valid
+            ended = step.terminated | step.truncated
+            assert (length[step.truncated] == 20).all()
+            lengths += length[ended].tolist()
+            length[ended] = 0
+            obs = step.obs
+        assert max(lengths) == 20
+        assert min(lengths) < 20
+
+    def test_its_seed_decides_what_it_does(self) -> None:
+        def first(seeds: list[int]) -> Array:
+            return Gym(id="CartPole-v1", vectorized=True).make(4, seeds).reset()
+
+        np.testing.assert_array_equal(first([1, 2, 3, 4]), first([1, 2, 3, 4]))
+        assert (first([1, 2, 3, 4]) != first([5, 6, 7, 8])).all()
+
+    def test_a_mode_that_is_not_declared_is_refused(self) -> None:
+        env = SyncVectorEnv([scripted.Scripted])
+        del env.metadata["autoreset_mode"]
+        with pytest.raises(TypeError, match="does not say how it restarts"):
+            Vector(env, [0])
+
+    def test_an_end_without_its_last_observation_is_an_error_rather_than_a_guess(self) -> None:
+        class Forgetful(SyncVectorEnv):
+            def step(self, actions: Any) -> Any:
+                return (*super().step(actions)[:4], {})
+
+        env = Forgetful([lambda: scripted.Scripted(lengths=[1])], autoreset_mode=AutoresetMode.SAME_STEP)
+        batch = Vector(env, [0])
+        batch.reset()
+        with pytest.raises(RuntimeError, match="final_obs"):
+            batch.step(np.array([0]))

@@ -1,0 +1,208 @@
+"""The gymnasium component: what it makes, and what a user is told when it cannot."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, Space, Text, Tuple
+from scripted import Echo
+
+from a3c_exp.envs import EnvBatch, Environment, Gym, Loop
+from a3c_exp.errors import ConfigError
+
+
+class TestGym:
+    def test_it_is_an_environment_component(self) -> None:
+        assert isinstance(Gym(id="CartPole-v1"), Environment)
+
+    @pytest.mark.parametrize("env_id", ["FrozenLake-v1", "Taxi-v4"])
+    def test_discrete_observations_become_one_hot(self, env_id: str) -> None:
+        batch = Gym(id=env_id).make(2, [0, 1])
+        obs = batch.reset()
+        assert obs.shape == (2, *batch.observation_space.shape)
+        assert obs.sum(1).tolist() == [1, 1]
+
+    def test_kwargs_reach_the_environment(self) -> None:
+        env = Gym(id="Pendulum-v1", kwargs={"g": 1.0}).make(1, [0])
+        assert isinstance(env, Loop)
+        unwrapped: Any = env._envs[0].unwrapped
+        assert unwrapped.g == 1.0
+
+    def test_wrappers_go_on_by_name_the_innermost_first(self) -> None:
+        wrappers = ({"TimeAwareObservation": {"normalize_time": True}}, {"FrameStackObservation": {"stack_size": 3}})
+        batch = Gym(id="CartPole-v1", wrappers=wrappers).make(1, [0])
+        assert batch.observation_space.shape == (3, 5)
+
+    def test_a_wrapper_of_a_plugin_goes_on_too(self) -> None:
+        environment = Gym(id="CartPole-v1", wrappers=("gymnasium.wrappers:FlattenObservation",))
+        environment.validate(["gymnasium"])
+        assert environment.make(1, [0]).observation_space.shape == (4,)
+
+    @pytest.mark.parametrize("vectorized", [False, True])
+    def test_it_draws_its_first_environment(self, vectorized: bool) -> None:
+        batch = Gym(id="scripted:Scripted-v0", vectorized=vectorized, kwargs={"lengths": [9]}).make(
+            2, [0, 1], "rgb_array"
+        )
+        batch.reset()
+        batch.step(np.array([0, 0]))
+        frame = batch.render()
+        assert frame is not None
+        assert frame.shape == (4, 6, 3)
+        assert frame.dtype == np.uint8
+        assert (frame == 1).all()
+
+    def test_a_gymnasium_environment_draws_itself(self) -> None:
+        batch = Gym(id="CartPole-v1").make(1, [0], "rgb_array")
+        batch.reset()
+        frame = batch.render()
+        assert frame is not None
+        assert frame.shape == (400, 600, 3)
+
+
+def failure(make: Callable[[], object]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def made(environment: Gym, plugins: tuple[str, ...] = ("scripted",), render_mode: str | None = None) -> EnvBatch:
+    environment.validate(plugins)
+    return environment.make(1, [0], render_mode)
+
+
+class TestErrors:
+    """Each is one line that names the key, the value and what is allowed."""
+
+    @pytest.mark.parametrize(
+        ("env_id", "expected"),
+        [
+            ("CartPol-v1", "id = 'CartPol-v1': no such environment is registered; the nearest: CartPole-v1"),
+            ("LunarLander-v2", "id = 'LunarLander-v2': no such environment is registered; the nearest: LunarLander-v3"),
+            ("CartPole", "id = 'CartPole': no such environment is registered; the nearest: CartPole-v1"),
+            ("", "id = '': no such environment is registered"),
+            (
+                "scripted:Scripted-v7",
+                "id = 'scripted:Scripted-v7': no such environment is registered; the nearest: Scr",
+            ),
+        ],
+    )
+    def test_an_unknown_environment(self, env_id: str, expected: str) -> None:
+        assert failure(lambda: made(Gym(id=env_id))).startswith(expected)
+
+    def test_a_module_that_the_user_has_not_allowed_is_not_imported(self) -> None:
+        expected = "id = 'antigravity:Fly-v0': imports antigravity: allow it with plugins=[antigravity]"
+        assert failure(lambda: made(Gym(id="antigravity:Fly-v0"))) == expected
+        assert "antigravity" not in sys.modules
+        assert "imports os" in failure(lambda: made(Gym(id="CartPole-v1", wrappers=("os:system",))))
+        assert "imports scripted_not" in failure(lambda: made(Gym(id="scripted_not:A-v0")))
+
+    def test_a_module_that_does_not_import(self) -> None:
+        assert "cannot be imported: ModuleNotFoundError" in failure(lambda: made(Gym(id="scripted.none:A-v0")))
+
+    def test_the_atari_packages_are_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        expected = "id = 'ALE/Nothing-v5': needs the Atari packages: pip install 'a3c-exp[atari]'"
+        assert failure(lambda: made(Gym(id="ALE/Nothing-v5"))) == expected
+
+    @pytest.mark.parametrize("vectorized", [False, True])
+    def test_a_package_is_missing(self, monkeypatch: pytest.MonkeyPatch, vectorized: bool) -> None:
+        def without_it(**kwargs: Any) -> Any:
+            raise gymnasium.error.DependencyNotInstalled("it is\nnot there")
+
+        lunar = gymnasium.registry["LunarLander-v3"]
+        entry = "gymnasium.envs.box2d.none:LunarLander"
+        monkeypatch.setitem(
+            gymnasium.registry, "LunarLander-v3", replace(lunar, entry_point=entry, vector_entry_point=entry)
+        )
+        expected = "id = 'LunarLander-v3': needs a package that is not installed: pip install 'gymnasium[box2d]'"
+        assert failure(lambda: made(Gym(id="LunarLander-v3", vectorized=vectorized))) == expected
+        spec = replace(gymnasium.registry["Scripted-v0"], entry_point=without_it)
+        monkeypatch.setitem(gymnasium.registry, "Scripted-v0", spec)
+        assert failure(lambda: made(Gym(id="Scripted-v0"))).endswith("DependencyNotInstalled: it is not there")
+
+    @pytest.mark.parametrize(
+        ("observations", "actions", "expected"),
+        [
+            (Dict({"a": Discrete(2)}), Discrete(2), "Dict space; arrays are needed .*wrappers=.FlattenObservation"),
+            (Tuple([Discrete(2)]), Discrete(2), "observations are a Tuple space"),
+            (Text(3), Discrete(2), "observations are a Text space"),
+            (Discrete(2), Dict({"a": Discrete(2)}), "actions are a Dict space"),
+            (Discrete(2), Box(0, 5, (2,), np.int32), "actions are a Box of int32; a Box must be of floats"),
+        ],
+    )
+    def test_spaces_that_no_policy_here_understands(
+        self, monkeypatch: pytest.MonkeyPatch, observations: Space[Any], actions: Space[Any], expected: str
+    ) -> None:
+        def entry(**_: Any) -> Echo:
+            return Echo(observations, actions, None)
+
+        monkeypatch.setitem(
+            gymnasium.registry, "Scripted-v0", replace(gymnasium.registry["Scripted-v0"], entry_point=entry)
+        )
+        message = failure(lambda: made(Gym(id="Scripted-v0")))
+        assert message.startswith("id = 'Scripted-v0'")
+        assert re.search(expected, message)
+
+    def test_kwargs_that_the_environment_does_not_take(self) -> None:
+        message = failure(lambda: made(Gym(id="CartPole-v1", kwargs={"gravity_": 1})))
+        assert message.startswith("kwargs = {'gravity_': 1}: CartPole-v1 cannot be made: TypeError")
+        message = failure(lambda: made(Gym(id="CartPole-v1", vectorized=True, kwargs={"gravity_": 1})))
+        assert message.startswith("kwargs = {'gravity_': 1}: CartPole-v1 cannot be made: TypeError")
+        message = failure(lambda: made(Gym(id="LunarLander-v3", kwargs={"gravity": 5.0})))
+        assert message.startswith("kwargs = {'gravity': 5.0}: LunarLander-v3 cannot be made: ")
+        assert failure(lambda: Gym(id="CartPole-v1", kwargs={"render_mode": "human"})).startswith("kwargs.render_mode")
+
+    def test_an_environment_that_cannot_be_made(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def entry(**_: Any) -> Echo:
+            raise ZeroDivisionError
+
+        spec = replace(gymnasium.registry["Scripted-v0"], entry_point=entry)
+        monkeypatch.setitem(gymnasium.registry, "Scripted-v0", spec)
+        assert "cannot be made: ZeroDivisionError" in failure(lambda: made(Gym(id="Scripted-v0")))
+
+    def test_an_unknown_wrapper(self) -> None:
+        message = failure(lambda: made(Gym(id="CartPole-v1", wrappers=("FlatenObservation",))))
+        expected = (
+            "wrappers = 'FlatenObservation': gymnasium.wrappers has no such wrapper; the nearest: FlattenObservation"
+        )
+        assert message.startswith(expected)
+        message = failure(lambda: made(Gym(id="CartPole-v1", wrappers=("vector",))))
+        assert message.startswith("wrappers = 'vector': gymnasium.wrappers has no such wrapper")
+
+    def test_a_wrapper_that_does_not_fit(self) -> None:
+        message = failure(lambda: made(Gym(id="CartPole-v1", wrappers=({"ClipAction": {}},))))
+        assert message.startswith("wrappers = {'ClipAction': {}}: does not fit CartPole-v1: ")
+        assert failure(lambda: Gym(id="CartPole-v1", wrappers=({"A": {}, "B": {}},))).endswith("{name: arguments}")
+
+    def test_no_native_vector_form(self) -> None:
+        message = failure(lambda: made(Gym(id="Acrobot-v1", vectorized=True)))
+        assert message == "vectorized = True: must be false: Acrobot-v1 has no native vector environment"
+        message = failure(lambda: Gym(id="CartPole-v1", vectorized=True, wrappers=("FlattenObservation",)))
+        assert message == "vectorized = True: must be false where wrappers are used"
+
+    def test_a_way_of_drawing_that_it_does_not_have(self) -> None:
+        environment = Gym(id="scripted:Scripted-v0")
+        message = failure(lambda: made(environment, render_mode="ansi"))
+        assert message == "id = 'scripted:Scripted-v0': cannot be drawn as 'ansi'; it offers rgb_array"
+        message = failure(lambda: made(Gym(id="scripted:Bandit-v0"), render_mode="rgb_array"))
+        assert message == "id = 'scripted:Bandit-v0': cannot be drawn as 'rgb_array'; it offers none"
+
+    @pytest.mark.parametrize(
+        ("values", "expected"),
+        [
+            ({"max_episode_steps": 0}, "max_episode_steps = 0: must be a whole number >= 1, or null"),
+            ({"reward_scale": 0.0}, "reward_scale = 0.0: must be a finite number > 0"),
+            ({"reward_scale": float("nan")}, "reward_scale = nan: must be a finite number > 0"),
+            ({"reward_clip": -1.0}, "reward_clip = -1.0: must be a number > 0, or null"),
+        ],
+    )
+    def test_values_out_of_range(self, values: dict[str, Any], expected: str) -> None:
+        assert failure(lambda: Gym(id="CartPole-v1", **values)) == expected

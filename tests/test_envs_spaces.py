@@ -1,0 +1,88 @@
+"""What a policy sees of an environment's observations, and what an environment gets of a policy's actions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
+from gymnasium.vector import SyncVectorEnv
+from numpy.typing import NDArray
+from scripted import Echo
+
+from a3c_exp.envs import Loop, Vector
+from a3c_exp.envs.spaces import decoder, encoder
+
+Array = NDArray[Any]
+
+OBSERVATIONS: list[tuple[Space[Any], Any, list[Any]]] = [
+    (Box(-1, 1, (2,), np.float64), np.array([0.25, 0.5]), [0.25, 0.5]),
+    (Box(-1, 1, (), np.float32), np.float32(0.5), [0.5]),
+    (Box(0, 255, (3,), np.uint8), np.array([0, 7, 255], np.uint8), [0.0, 7.0, 255.0]),
+    (Box(-1, 1, (2, 2), np.float32), np.eye(2), [[1.0, 0.0], [0.0, 1.0]]),
+    (Discrete(3), 1, [0, 1, 0]),
+    (Discrete(3, start=-1), np.int64(-1), [1, 0, 0]),
+    (MultiDiscrete([2, 3]), np.array([1, 2]), [0, 1, 0, 0, 1]),
+    (MultiDiscrete([2, 3], start=[5, 1]), np.array([5, 2]), [1, 0, 0, 1, 0]),
+    (MultiDiscrete(np.array([[2], [2]])), np.array([[0], [1]]), [1, 0, 0, 1]),
+    (MultiBinary(3), np.array([1, 0, 1], np.int8), [1, 0, 1]),
+    (MultiBinary([2, 2]), np.array([[1, 0], [0, 1]], np.int8), [1, 0, 0, 1]),
+]
+
+ACTIONS: list[tuple[Space[Any], Array, list[Any]]] = [
+    (Discrete(3), np.array([2]), [2]),
+    (Discrete(3, start=10), np.array([2]), [12]),
+    (MultiDiscrete([2, 3]), np.array([[1, 2]]), [[1, 2]]),
+    (MultiDiscrete([2, 3], start=[5, 1]), np.array([[1, 2]]), [[6, 3]]),
+    (MultiDiscrete(np.array([[2], [3]])), np.array([[1, 2]]), [[[1], [2]]]),
+    (MultiBinary(2), np.array([[1, 0]], np.int8), [[1, 0]]),
+    (MultiBinary([2, 1]), np.array([[1, 0]], np.int8), [[[1], [0]]]),
+    (Box(-1, 1, (2,), np.float32), np.array([[0.5, -1]], np.float32), [[0.5, -1]]),
+    (Box(-1, 1, (2,), np.float64), np.array([[0.5, -1]], np.float32), [[0.5, -1]]),
+    (Box(-1, 1, (), np.float32), np.array([[0.5]], np.float32), [0.5]),
+    (Box(-1, 1, (2, 1), np.float32), np.array([[0.5, -1]], np.float32), [[[0.5], [-1]]]),
+]
+
+
+class TestSpaces:
+    @pytest.mark.parametrize(("space", "observation", "seen"), OBSERVATIONS, ids=lambda value: str(value)[:40])
+    def test_a_policy_sees_an_array_of_float32(self, space: Space[Any], observation: Any, seen: list[Any]) -> None:
+        def env() -> Echo:
+            return Echo(space, Discrete(2), observation)
+
+        for batch in (Loop([env(), env()], [0, 0]), Vector(SyncVectorEnv([env, env]), [0, 0])):
+            obs = batch.reset()
+            assert obs.tolist() == [seen, seen]
+            assert obs.dtype == batch.observation_space.dtype == np.float32
+            assert batch.observation_space.contains(obs[0])
+            assert batch.step(np.array([0, 1])).obs.tolist() == [seen, seen]
+
+    def test_a_picture_stays_as_small_as_it_is(self) -> None:
+        space, encode = encoder(Box(0, 255, (4, 4, 3), np.uint8))
+        assert space.dtype == encode([np.zeros((4, 4, 3), np.uint8)]).dtype == np.uint8
+
+    @pytest.mark.parametrize(("space", "actions", "received"), ACTIONS, ids=lambda value: str(value)[:40])
+    def test_an_environment_gets_actions_of_its_own_space(
+        self, space: Space[Any], actions: Array, received: list[Any]
+    ) -> None:
+        policy_space, _ = decoder(space)
+        assert policy_space.contains(actions[0])
+        env, native = Echo(Discrete(2), space, 0), Echo(Discrete(2), space, 0)
+        for batch in (Loop([env], [0]), Vector(SyncVectorEnv([lambda: native]), [0])):
+            assert batch.action_space == policy_space
+            batch.reset()
+            batch.step(actions)
+        assert np.array(env.received).tolist() == np.array(native.received).tolist() == received
+
+    def test_an_environment_cannot_write_into_the_policys_actions(self) -> None:
+        class Rude(Echo):
+            def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+                action *= 0
+                return super().step(action)
+
+        batch = Loop([Rude(Discrete(2), Box(-1, 1, (2,), np.float32), 0)], [0])
+        actions = np.full((1, 2), 0.5, np.float32)
+        batch.reset()
+        batch.step(actions)
+        assert actions.tolist() == [[0.5, 0.5]]

@@ -1,0 +1,61 @@
+"""TensorBoard's event file, checked against TensorBoard's own reader."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c as reference
+from tensorboard.summary.writer.record_writer import RecordWriter
+
+from a3c_exp import event_file
+from a3c_exp.event_file import EventFile, masked_crc32c, record
+
+
+@pytest.mark.parametrize(
+    ("data", "crc"),
+    [
+        (b"", 0),
+        (b"123456789", 0xE3069283),  # the check value of CRC-32C
+        (bytes(32), 0x8A9136AA),  # RFC 3720, B.4
+        (b"\xff" * 32, 0x62A8AB43),
+    ],
+)
+def test_the_checksum_is_crc_32c_masked(data: bytes, crc: int) -> None:
+    rotated = (crc >> 15 | crc << 17) & 0xFFFFFFFF
+    assert masked_crc32c(data) == (rotated + 0xA282EAD8) % 2**32
+
+
+@given(st.binary(max_size=300))
+def test_the_checksum_is_tensorboards(data: bytes) -> None:
+    assert masked_crc32c(data) == reference(data)
+
+
+def test_a_record_is_what_tensorboards_writer_writes(tmp_path: Path) -> None:
+    path = tmp_path / "record"
+    with open(path, "wb") as file:
+        RecordWriter(file).write(b"some event")
+    assert record(b"some event") == path.read_bytes()
+
+
+def test_tensorboard_reads_what_was_written_while_the_file_is_still_open(tmp_path: Path) -> None:
+    events = EventFile(tmp_path)
+    events.session(0)
+    events.summary(7, event_file.scalar("train/entropy", 0.5))
+    found = list(EventFileLoader(str(events.path)).Load())
+    events.close()
+    assert found[0].file_version == "brain.Event:2"
+    assert (found[-1].step, found[-1].summary.value[0].tag) == (7, "train/entropy")
+
+
+def test_the_name_is_one_that_tensorboard_looks_for_and_sorts_by_time(tmp_path: Path) -> None:
+    names = []
+    for _ in range(20):
+        events = EventFile(tmp_path)
+        events.close()
+        names.append(events.path.name)
+    assert names == sorted(set(names))
+    assert all(name.startswith("events.out.tfevents.") for name in names)

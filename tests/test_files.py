@@ -1,0 +1,86 @@
+"""Files that are never found half written."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from a3c_exp.files import Appender, replace, write_text
+
+
+def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "note.txt"
+    write_text(path, "one")
+    write_text(path, "zwei: ü")
+    assert path.read_text(encoding="utf-8") == "zwei: ü"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "note.txt"
+    write_text(path, "old")
+
+    def fail(file: IO[bytes]) -> None:
+        file.write(b"half of the n")
+        raise ValueError("no more")
+
+    with pytest.raises(ValueError, match="no more"):
+        replace(path, fail)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_a_killed_process_left_behind_is_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "note.txt"
+    (tmp_path / "note.txt.partial").write_text("half of a much longer thing, from before")
+    write_text(path, "new")
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_that_is_missing_is_an_os_error(tmp_path: Path) -> None:
+    with pytest.raises(OSError):
+        write_text(tmp_path / "missing" / "note.txt", "text")
+
+
+def test_pieces_are_appended_to_what_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    for piece in (b"one\n", b"two\n"):
+        appender = Appender(path)
+        appender.write(piece)
+        appender.close()
+    assert path.read_bytes() == b"one\ntwo\n"
+
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from a3c_exp.files import Appender, write_text
+
+folder = Path(sys.argv[1])
+write_text(folder / "note.txt", "old")
+appender = Appender(folder / "log")
+appender.write(b"whole\\n" * 10)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+for attempt in (lambda: appender.write(b"x" * 90), lambda: write_text(folder / "note.txt", "n" * 200)):
+    try:
+        attempt()
+    except OSError as error:
+        print(type(error).__name__)
+appender.write(b"small\\n")
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+appender.write(b"y" * 90)
+"""
+
+
+def test_what_does_not_fit_leaves_nothing_of_itself_behind(tmp_path: Path) -> None:
+    """The limit on the size of files stands in for a full disk: a write beyond it stops half-way, the next fails."""
+    done = subprocess.run([sys.executable, "-c", FULL_DISK, tmp_path], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["OSError", "OSError"]
+    assert (tmp_path / "log").read_bytes() == b"whole\n" * 10 + b"small\n" + b"y" * 90
+    assert (tmp_path / "note.txt").read_text() == "old"
+    assert {path.name for path in tmp_path.iterdir()} == {"log", "note.txt"}

@@ -1,0 +1,191 @@
+"""The network that acts (numpy) and the one that learns (torch) are one: same weights, same numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+
+from a3c_exp.errors import ConfigError
+from a3c_exp.networks import ActorCritic, Mlp
+from a3c_exp.networks.layers import ACTIVATIONS
+
+OBSERVATIONS = Box(-1, 1, (8,))
+ACTION_SPACES: list[gym.Space[Any]] = [Discrete(4), MultiDiscrete([3, 4]), MultiBinary(3), Box(-2, 2, (3,))]
+
+
+def build(space: gym.Space[Any] = ACTION_SPACES[0], **settings: Any) -> ActorCritic:
+    # A large last layer, so that a wrong one is seen: by default the first policy is nearly uniform.
+    return Mlp(**{"policy_gain": 1.0, **settings}).build(OBSERVATIONS, space, np.random.default_rng(1))
+
+
+def observations(count: int = 7) -> np.ndarray:
+    return np.random.default_rng(2).standard_normal((count, 8)).astype(np.float32)
+
+
+@pytest.mark.parametrize("space", ACTION_SPACES, ids=str)
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("state_dependent_std", [True, False])
+def test_acting_and_learning_agree_on_values_and_log_probabilities(
+    space: gym.Space[Any], shared: bool, state_dependent_std: bool
+) -> None:
+    network = build(space, shared=shared, state_dependent_std=state_dependent_std)
+    seen = observations()
+    parameters, values = network.infer(seen)
+    actions, log_probs = network.head.sample(parameters, np.random.default_rng(3))
+    learned = network.evaluate(torch.from_numpy(seen)[None], torch.from_numpy(actions)[None])
+    np.testing.assert_allclose(learned.values[0].detach(), values, atol=1e-6)
+    np.testing.assert_allclose(network.values(seen), values, atol=1e-6)
+    np.testing.assert_allclose(learned.log_probs[0].detach(), log_probs, atol=3e-6)
+
+
+@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
+def test_every_activation_is_the_same_function_twice(activation: Any) -> None:
+    network = build(activation=activation)
+    seen = 3 * observations()
+    learned = network.evaluate(torch.from_numpy(seen)[None], torch.zeros(1, len(seen), dtype=torch.int64))
+    np.testing.assert_allclose(learned.values[0].detach(), network.values(seen), atol=1e-5)
+
+
+@pytest.mark.parametrize("space", ACTION_SPACES, ids=str)
+def test_entropy_is_that_of_torchs_distributions(space: gym.Space[Any]) -> None:
+    network = build(space)
+    seen = observations()
+    parameters, _ = network.infer(seen)
+    actions, _ = network.head.sample(parameters, np.random.default_rng(3))
+    entropy = network.evaluate(torch.from_numpy(seen)[None], torch.from_numpy(actions)[None]).entropy[0]
+    p = torch.from_numpy(parameters)
+    match space:
+        case Discrete():
+            expected = torch.distributions.Categorical(logits=p).entropy()
+        case MultiDiscrete():
+            expected = sum(torch.distributions.Categorical(logits=part).entropy() for part in p.split([3, 4], -1))
+        case MultiBinary():
+            expected = torch.distributions.Bernoulli(logits=p).entropy().sum(-1)
+        case _:
+            expected = torch.distributions.Normal(p[:, :3], p[:, 3:].exp()).entropy().sum(-1)
+    torch.testing.assert_close(entropy.detach(), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("space", [Discrete(4), MultiDiscrete([2, 2]), MultiBinary(2)], ids=str)
+def test_sampling_follows_the_probabilities_it_reports(space: gym.Space[Any]) -> None:
+    network = build(space)
+    count = 40_000
+    parameters, _ = network.infer(observations(1))
+    actions, log_probs = network.head.sample(np.repeat(parameters, count, 0), np.random.default_rng(3))
+    probabilities = np.exp(log_probs)
+    for action in np.unique(actions, axis=0):
+        rows = (actions == action).reshape(count, -1).all(1)
+        expected = probabilities[rows][0]
+        assert abs(rows.mean() - expected) < 4 * np.sqrt(expected * (1 - expected) / count)
+
+
+def test_gaussian_samples_have_the_mean_and_deviation_of_the_parameters() -> None:
+    network = build(Box(-2, 2, (3,)), initial_std=0.5)
+    parameters, _ = network.infer(observations(1))
+    actions, _ = network.head.sample(np.repeat(parameters, 40_000, 0), np.random.default_rng(3))
+    np.testing.assert_allclose(actions.mean(0), parameters[0, :3], atol=0.02)
+    np.testing.assert_allclose(actions.std(0), 0.5, atol=0.02)
+
+
+def test_one_standard_deviation_means_the_same_share_of_every_bounded_range() -> None:
+    head = build(Box(np.array([0, -10], np.float32), np.array([4, 10], np.float32))).head
+    np.testing.assert_allclose(head.to_env(np.array([[0, 0], [0.5, -0.5]], np.float32)), [[2, 0], [3, -5]])
+
+
+def test_actions_beyond_the_range_are_clipped_for_the_environment_only() -> None:
+    head = build(Box(-2, 2, (1,))).head
+    np.testing.assert_allclose(head.to_env(np.array([[5.0], [-5.0]], np.float32)), [[2], [-2]])
+
+
+def test_unbounded_actions_are_passed_as_they_are() -> None:
+    head = build(Box(-np.inf, np.inf, (1,))).head
+    np.testing.assert_allclose(head.to_env(np.array([[5.0]], np.float32)), [[5]])
+
+
+@pytest.mark.parametrize("space", ACTION_SPACES, ids=str)
+def test_the_mode_is_the_most_likely_action(space: gym.Space[Any]) -> None:
+    network = build(space)
+    seen = observations()
+    parameters, _ = network.infer(seen)
+    mode = torch.from_numpy(np.ascontiguousarray(network.head.mode(parameters)))
+    best, _ = network.head.log_prob_and_entropy(torch.from_numpy(parameters), mode)
+    for seed in range(20):
+        sampled, _ = network.head.sample(parameters, np.random.default_rng(seed))
+        other, _ = network.head.log_prob_and_entropy(torch.from_numpy(parameters), torch.from_numpy(sampled))
+        assert (other <= best + 1e-6).all()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_parts_cover_the_whole_vector_without_overlap(shared: bool) -> None:
+    network = build(shared=shared)
+    assert list(network.parts) == (["body", "actor", "critic"] if shared else ["actor", "critic"])
+    covered = np.concatenate([np.arange(len(network.vector))[part] for part in network.parts.values()])
+    np.testing.assert_array_equal(np.sort(covered), np.arange(len(network.vector)))
+
+
+def test_the_critics_loss_leaves_the_actors_part_alone() -> None:
+    network = build(shared=False)
+    seen = torch.from_numpy(observations())[None]
+    network.evaluate(seen, torch.zeros(1, 7, dtype=torch.int64)).values.sum().backward()
+    assert not network.gradient[network.parts["actor"]].any()
+    assert network.gradient[network.parts["critic"]].any()
+
+
+def test_backward_adds_to_one_flat_gradient_that_stays_where_it_is() -> None:
+    """The ancestors' bug: since torch 2, zero_grad() sets gradients to None, and aliased gradients silently part."""
+    network = build()
+    seen = torch.from_numpy(observations())[None]
+    actions = torch.zeros(1, 7, dtype=torch.int64)
+    network.evaluate(seen, actions).values.sum().backward()
+    once = network.gradient.copy()
+    network.evaluate(seen, actions).values.sum().backward()
+    np.testing.assert_allclose(network.gradient, 2 * once, rtol=1e-5)
+    network.gradient.fill(0)
+    network.evaluate(seen, actions).values.sum().backward()
+    np.testing.assert_allclose(network.gradient, once, rtol=1e-5)
+
+
+def test_writing_to_the_vector_changes_both_networks() -> None:
+    network = build()
+    network.vector.fill(0)
+    seen = observations()
+    assert not network.values(seen).any()
+    evaluation = network.evaluate(torch.from_numpy(seen)[None], torch.zeros(1, 7, dtype=torch.int64))
+    assert not evaluation.values.any()
+
+
+def test_the_same_seed_draws_the_same_parameters() -> None:
+    np.testing.assert_array_equal(build().vector, build().vector)
+    other = Mlp().build(OBSERVATIONS, Discrete(4), np.random.default_rng(9))
+    assert (other.vector != build().vector).any()
+
+
+def test_orthogonal_layers_are_orthogonal() -> None:
+    weight = build(sizes=(64, 64)).actor_body.layers[1].weight.detach()  # type: ignore[attr-defined]
+    torch.testing.assert_close(weight @ weight.T, 2 * torch.eye(64), atol=1e-4, rtol=0)
+
+
+def test_normalised_columns_have_the_norm_that_was_asked_for() -> None:
+    weight = build(init="normalized_columns", policy_gain=0.01).head.linear.weight.detach()
+    torch.testing.assert_close(weight.norm(dim=1), torch.full((4,), 0.01))
+
+
+def test_a_picture_is_refused_with_what_is_wrong() -> None:
+    with pytest.raises(ConfigError, match="an MLP takes vectors"):
+        Mlp().check(Box(0, 255, (84, 84, 4), np.uint8), Discrete(2))
+
+
+def test_an_action_space_without_a_head_is_refused() -> None:
+    with pytest.raises(ConfigError, match="must be Discrete"):
+        Mlp().check(OBSERVATIONS, gym.spaces.Tuple([Discrete(2)]))
+
+
+@pytest.mark.parametrize("settings", [{"sizes": (0,)}, {"initial_std": 0.0}, {"policy_gain": -1.0}])
+def test_values_out_of_range_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        Mlp(**settings)

@@ -1,0 +1,262 @@
+"""Pull and push: what lands, how stale it was, and what survives a writer that dies."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from a3c_exp import seeding
+from a3c_exp.backends.processes import FileLock, Processes
+from a3c_exp.normalisation import Moments
+from a3c_exp.optimizers import SGD, Adam
+from a3c_exp.parameters import Layout, SharedParameters
+from a3c_exp.schedules import Constant, Linear
+
+SIZE = 6
+
+
+def layout(**settings: Any) -> Layout:
+    defaults: dict[str, Any] = {
+        "size": SIZE, "parts": {"actor": slice(0, 4), "critic": slice(4, 6)}, "workers": 3,
+        "optimizer": SGD(learning_rate=1.0, max_grad_norm=None), "schedule": Constant(value=1.0), "total_steps": 1000,
+    }  # fmt: skip
+    return Layout(**defaults | settings)
+
+
+def store(**settings: Any) -> SharedParameters:
+    made = SharedParameters(layout(**settings))
+    made.initialise(np.zeros(SIZE, np.float32))
+    return made
+
+
+def ones(factor: float = 1.0) -> np.ndarray:
+    return np.full(SIZE, factor, np.float32)
+
+
+def pull(s: SharedParameters, worker: int = 0) -> tuple[np.ndarray, Any]:
+    into = np.empty(SIZE, np.float32)
+    return into, s.pull(worker, into)
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_a_push_steps_against_the_gradient(locked: bool) -> None:
+    s = store(locked=locked)
+    _, pulled = pull(s)
+    pushed = s.push(0, ones(), pulled, transitions=20)
+    assert pushed == (1, 0, True, 1)
+    np.testing.assert_array_equal(pull(s)[0], -ones())
+    assert (s.version, s.steps) == (1, 20)
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_staleness_is_the_updates_that_landed_between_pull_and_push(locked: bool) -> None:
+    s = store(locked=locked)
+    (_, first), (_, second) = pull(s, 0), pull(s, 1)
+    assert s.push(1, ones(), second, 1).staleness == 0  # type: ignore[union-attr]
+    s.push(1, ones(), pull(s, 1)[1], 1)
+    assert s.push(0, ones(), first, 1).staleness == 2  # type: ignore[union-attr]
+
+
+def test_a_refused_gradient_moves_counters_only() -> None:
+    s = store()
+    _, pulled = pull(s)
+    pushed = s.push(0, None, pulled, transitions=7)
+    assert pushed is not None and not pushed.accepted
+    assert (s.version, s.steps) == (0, 7)
+    assert not pull(s)[0].any()
+
+
+def test_the_rate_follows_the_runs_progress_at_the_pull() -> None:
+    s = store(schedule=Linear(start=1.0, end=0.0))
+    s.push(0, None, pull(s)[1], transitions=750)
+    s.push(0, ones(), pull(s)[1], 1)
+    np.testing.assert_allclose(pull(s)[0], -0.25 * ones())
+
+
+def test_moments_of_its_own_are_nobody_elses() -> None:
+    """Each worker's Adam counts its own updates: with the shared counter its bias correction would be wrong."""
+    adam = Adam(learning_rate=0.1, max_grad_norm=None)
+    s, alone = store(optimizer=adam, moments_per_worker=True), store(optimizer=adam, workers=1)
+    for _ in range(3):
+        s.push(0, ones(0.5), pull(s)[1], 1)
+    before = pull(s)[0].copy()
+    s.push(1, ones(-2), pull(s, 1)[1], 1)
+    alone.push(0, ones(-2), pull(alone)[1], 1)
+    np.testing.assert_allclose(pull(s)[0] - before, pull(alone)[0], rtol=1e-5)
+
+
+def test_a_synchronous_round_steps_once_with_the_average_weighted_by_transitions() -> None:
+    s = store(synchronous=True)
+    pulls = [pull(s, w)[1] for w in range(3)]
+    assert s.push(0, ones(1), pulls[0], transitions=10) is None
+    assert s.push(1, ones(2), pulls[1], transitions=10) is None
+    assert s.poll(0, pulls[0]) is None
+    last = s.push(2, ones(6), pulls[2], transitions=20)
+    assert last is not None and last.applied == 1
+    waited = s.poll(0, pulls[0])
+    assert waited is not None and waited.applied == 0 and waited.staleness == 0
+    np.testing.assert_allclose(pull(s)[0], -ones((10 * 1 + 10 * 2 + 20 * 6) / 40))
+    assert (s.version, s.steps) == (1, 40)
+
+
+def test_a_worker_that_left_is_not_waited_for() -> None:
+    s = store(synchronous=True)
+    pulls = [pull(s, w)[1] for w in range(3)]
+    s.push(0, ones(1), pulls[0], 10)
+    s.push(1, ones(3), pulls[1], 10)
+    s.leave(2)
+    assert s.poll(0, pulls[0]) is not None
+    np.testing.assert_allclose(pull(s)[0], -ones(2))
+
+
+def test_a_worker_whose_gradient_was_refused_weighs_nothing_in_its_round() -> None:
+    s = store(synchronous=True, workers=2)
+    pulls = [pull(s, w)[1] for w in range(2)]
+    s.push(0, None, pulls[0], 10)
+    s.push(1, ones(3), pulls[1], 10)
+    refused = s.poll(0, pulls[0])
+    assert refused is not None and not refused.accepted
+    np.testing.assert_allclose(pull(s)[0], -ones(3))
+
+
+def test_a_round_of_refused_gradients_passes_without_a_step() -> None:
+    s = store(synchronous=True, workers=2)
+    pulls = [pull(s, w)[1] for w in range(2)]
+    s.push(0, None, pulls[0], 10)
+    assert s.push(1, None, pulls[1], 10) is not None
+    assert s.poll(0, pulls[0]) is not None
+    assert s.version == 0
+
+
+def test_statistics_are_sums_of_rows() -> None:
+    s = store(observation_shape=(2,), normalize_observations=True)
+    seen = np.random.default_rng(0).normal(3, 2, (100, 2)).astype(np.float32)
+    for worker, part in enumerate(np.split(seen, [20, 50])):
+        s.push(worker, ones(), pull(s, worker)[1], len(part), Moments.of(part, None))
+    normalisation = pull(s)[1].normalisation
+    np.testing.assert_allclose(normalisation.mean, seen.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(1 / normalisation.inverse_std, seen.std(0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("locked", [False, True])
+@pytest.mark.parametrize("workers", [2, 3, 5])
+def test_a_state_restored_has_everything_also_for_another_number_of_workers(locked: bool, workers: int) -> None:
+    settings: dict[str, Any] = {
+        "optimizer": Adam(learning_rate=0.1, max_grad_norm=None), "locked": locked,
+        "observation_shape": (2,), "normalize_observations": True,
+    }  # fmt: skip
+    s = store(**settings)
+    rng = np.random.default_rng(5)
+    for worker in (0, 1, 2, 1):
+        gradient = rng.standard_normal(SIZE).astype(np.float32)
+        s.push(worker, gradient, pull(s, worker)[1], 10, Moments.of(rng.standard_normal((10, 2)), None))
+        s.keep_random_state(worker, rng)
+    other = store(**settings, workers=workers)
+    other.restore(s.state())
+    assert (other.version, other.steps) == (s.version, s.steps) == (4, 40)
+    for made in (s, other):  # the next update is the same: parameters, moments and Adam's counter are
+        made.push(0, ones(), pull(made)[1], 1)
+    np.testing.assert_array_equal(pull(s)[0], pull(other)[0])
+    np.testing.assert_array_equal(pull(s)[1].normalisation.mean, pull(other)[1].normalisation.mean)
+    restored = np.random.default_rng(0)
+    other.restore_random_state(1, restored)
+    assert restored.random() == rng.random()
+
+
+def test_a_state_of_another_network_is_refused() -> None:
+    other = SharedParameters(layout(size=7, parts={"actor": slice(0, 7)}))
+    with pytest.raises(ValueError, match="shapes"):
+        other.restore(store().state())
+
+
+def test_a_packed_generator_goes_on_where_it_stood() -> None:
+    rng = seeding.generator(3, seeding.Role.ACTIONS)
+    rng.standard_exponential(7, dtype=np.float32)  # leaves half a word behind
+    again = seeding.generator(0, seeding.Role.ACTIONS)
+    seeding.unpack(again, seeding.pack(rng))
+    np.testing.assert_array_equal(rng.standard_exponential(9, dtype=np.float32), again.standard_exponential(9, dtype=np.float32))
+
+
+def test_no_two_roles_workers_environments_or_resumptions_share_a_stream() -> None:
+    keys = [(role, w, e, r) for role in seeding.Role for w in range(3) for e in range(3) for r in range(2)]
+    drawn = {seeding.generator(0, role, w, e, r).random() for role, w, e, r in keys}
+    assert len(drawn) == len(keys)
+
+
+# -- many writers at once ---------------------------------------------------------------------------------------------
+
+
+def _push_many(s: SharedParameters, worker: int, count: int) -> None:
+    into = np.empty(SIZE, np.float32)
+    for _ in range(count):
+        s.push(worker, ones(), s.pull(worker, into), 2)
+
+
+def test_threads_under_the_lock_lose_no_update() -> None:
+    s = store(locked=True)
+    threads = [threading.Thread(target=_push_many, args=(s, w, 300)) for w in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    np.testing.assert_array_equal(pull(s)[0], -ones(900))
+    assert (s.version, s.steps) == (900, 1800)
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_processes_count_every_update_and_under_the_lock_lose_none(locked: bool) -> None:
+    made = Processes().store(layout(locked=locked))
+    made.initialise(np.zeros(SIZE, np.float32))
+    context = multiprocessing.get_context("forkserver")
+    children = [context.Process(target=_push_many, args=(made, w, 300)) for w in range(3)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+        assert child.exitcode == 0
+    assert (made.version, made.steps) == (900, 1800)
+    if locked:
+        np.testing.assert_array_equal(pull(made)[0], -ones(900))
+
+
+def _die_with_the_lock(lock: FileLock, half: Any) -> None:
+    with lock:
+        half.set()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_lock_whose_holder_was_killed_is_free() -> None:
+    """A multiprocessing.Lock would block everybody for ever here."""
+    context = multiprocessing.get_context("forkserver")
+    lock, half = FileLock(), context.Event()
+    child = context.Process(target=_die_with_the_lock, args=(lock, half))
+    child.start()
+    assert half.wait(20)
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
+    with lock:
+        pass
+
+
+class _Dying(SGD):
+    """An optimizer that is killed in the middle of its work."""
+
+    def step(self, parameters: Any, *_: Any) -> None:
+        parameters[: SIZE // 2] = 77
+        raise SystemExit
+
+
+def test_a_writer_that_dies_half_way_has_changed_nothing_under_the_lock() -> None:
+    s = store(locked=True)
+    s.push(0, ones(), pull(s)[1], 1)
+    object.__setattr__(s.layout, "optimizer", _Dying(learning_rate=1.0))
+    with pytest.raises(SystemExit):
+        s.push(1, ones(), pull(s, 1)[1], 1)
+    np.testing.assert_array_equal(pull(s)[0], -ones())
+    assert s.version == 1

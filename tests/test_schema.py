@@ -1,0 +1,289 @@
+"""From plain mappings to components: what is taken, what is refused, and in which words."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import pytest
+
+from a3c_exp.errors import ConfigError, require
+from a3c_exp.schema import build, import_plugins, nearest
+
+HERE = __name__.partition(".")[0]  # what a user would list in `plugins` to have this file's classes built
+
+
+@runtime_checkable
+class Shape(Protocol):
+    def area(self) -> float: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Square:
+    side: float
+
+    def __post_init__(self) -> None:
+        require(self.side > 0, "side", self.side, "a number > 0")
+
+    def area(self) -> float:
+        return self.side**2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Colour:
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """A mapping without a class of its own: its type is known from where it stands."""
+
+    width: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    count: int
+    scale: float = 1.0
+    title: str = ""
+    shown: bool = False
+    mode: Literal["fill", "fit"] = "fill"
+    limit: int | None = None
+    workers: int | Literal["auto"] = "auto"
+    size: float | Shape = 1.0
+    sizes: tuple[int, ...] = ()
+    pair: tuple[int, str] = (0, "")
+    names: list[str] = field(default_factory=list)
+    parts: dict[str, Shape] = field(default_factory=dict)
+    wrappers: tuple[str | dict[str, dict[str, Any]], ...] = ()
+    shape: Shape | None = None
+    frame: Frame = field(default_factory=Frame)
+    anything: Any = None
+
+
+def picture(**values: object) -> Picture:
+    return build({"count": 1, **values}, Picture, "picture", plugins=[HERE])
+
+
+def square(side: object) -> dict[str, object]:
+    return {"_target_": f"{__name__}.Square", "side": side}
+
+
+def refusal(**values: object) -> str:
+    with pytest.raises(ConfigError) as refused:
+        picture(**values)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"count": 5},
+        {"scale": 0.5},
+        {"title": "x"},
+        {"shown": True},
+        {"mode": "fit"},
+        {"limit": None},
+        {"limit": 3},
+        {"workers": "auto"},
+        {"workers": 4},
+        {"sizes": (64, 64)},
+        {"pair": (1, "a")},
+        {"names": ["a", "b"]},
+        {"wrappers": ("a", {"b": {"c": 1}})},
+        {"anything": {"of": ["any", 1]}},
+    ],
+)
+def test_a_value_of_the_declared_type_arrives_unchanged(values: dict[str, object]) -> None:
+    ((name, value),) = values.items()
+    assert getattr(picture(**values), name) == value
+
+
+def test_a_list_becomes_a_tuple_where_the_field_is_one() -> None:
+    assert picture(sizes=[64, 32]).sizes == (64, 32)
+
+
+@pytest.mark.parametrize(("given", "kept"), [(1e7, 10_000_000), (3.0, 3)])
+def test_a_whole_float_counts_as_a_whole_number(given: float, kept: int) -> None:
+    made = picture(count=given, limit=given, workers=given)
+    assert (made.count, made.limit, made.workers) == (kept, kept, kept)
+    assert type(made.count) is type(made.limit) is type(made.workers) is int
+
+
+def test_a_whole_number_counts_as_a_float() -> None:
+    assert type(picture(scale=2).scale) is float
+    assert type(picture(size=2).size) is float
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"count": 1.5}, "picture.count = 1.5: must be a whole number"),
+        ({"count": True}, "picture.count = True: must be a whole number"),
+        ({"count": "1"}, "picture.count = '1': must be a whole number"),
+        ({"count": None}, "picture.count = None: must be a whole number"),
+        ({"scale": True}, "picture.scale = True: must be a number"),
+        ({"scale": float("nan")}, "picture.scale = nan: must be a number"),
+        ({"scale": float("inf")}, "picture.scale = inf: must be a number"),
+        ({"shown": 1}, "picture.shown = 1: must be true or false"),
+        ({"title": 7}, "picture.title = 7: must be text"),
+        ({"mode": "crop"}, "picture.mode = 'crop': must be 'fill' or 'fit'"),
+        ({"limit": "x"}, "picture.limit = 'x': must be a whole number or null"),
+        ({"workers": "many"}, "picture.workers = 'many': must be a whole number or 'auto'"),
+        ({"workers": True}, "picture.workers = True: must be a whole number or 'auto'"),
+        ({"sizes": 64}, "picture.sizes = 64: must be a list, each item a whole number"),
+        ({"sizes": [64, "x"]}, "picture.sizes[1] = 'x': must be a whole number"),
+        ({"pair": [1]}, "picture.pair = [1]: must be a list of 2: a whole number, text"),
+        ({"names": "ab"}, "picture.names = 'ab': must be a list, each item text"),
+        ({"frame": 5}, "picture.frame = 5: must be a mapping with the keys width"),
+        ({"shape": 5}, f"picture.shape = 5: must be a mapping that names a Shape by _target_ or null"),
+    ],
+)
+def test_another_type_is_refused_with_key_value_and_what_is_allowed(values: dict[str, object], words: str) -> None:
+    assert refusal(**values) == words
+
+
+def test_an_unknown_key_is_refused_with_the_nearest_that_there_is() -> None:
+    words = refusal(scales=1)
+    assert words.startswith("picture.scales = 1: is no setting of Picture: did you mean 'scale'?")
+    assert "workers" in words  # and all the others
+
+
+def test_a_value_that_has_to_be_given_is_missed() -> None:
+    with pytest.raises(ConfigError, match=r"^picture.count = None: must be given: a whole number$"):
+        build({}, Picture, "picture")
+    assert refusal(count="???") == "picture.count = None: must be given: a whole number"  # OmegaConf's mark for it
+
+
+def test_a_component_is_built_with_those_inside_it_first() -> None:
+    assert picture(shape=square(2)).shape == Square(side=2.0)
+    assert picture(size=square(2)).size == Square(side=2.0)
+    assert picture(parts={"a": square(1)}).parts == {"a": Square(side=1.0)}
+    assert picture(frame={"width": 3}).frame == Frame(width=3)
+
+
+def test_a_range_that_a_component_declares_is_reported_from_the_outside() -> None:
+    assert refusal(shape=square(0)) == "picture.shape.side = 0.0: must be a number > 0"
+    assert refusal(parts={"a": square(-1)}) == "picture.parts.a.side = -1.0: must be a number > 0"
+    assert refusal(shape=square("x")) == "picture.shape.side = 'x': must be a number"
+
+
+def test_a_component_of_another_kind_is_refused() -> None:
+    words = refusal(shape={"_target_": f"{__name__}.Colour", "name": "red"})
+    assert words == f"picture.shape._target_ = '{__name__}.Colour': must be the class of a Shape"
+
+
+def test_a_mapping_without_a_class_is_refused_where_the_class_could_be_any() -> None:
+    assert refusal(shape={"side": 1}) == "picture.shape._target_ = None: must name the class of a Shape"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fussy:
+    value: int
+
+    def __post_init__(self) -> None:
+        raise ValueError("not today")
+
+
+def test_a_plugin_that_refuses_with_a_plain_error_is_quoted() -> None:
+    words = refusal(anything=None, shape={"_target_": f"{__name__}.Fussy", "value": 1})
+    assert "picture.shape" in words
+    assert words.endswith("refused by Fussy: not today")
+
+
+# Configuration runs no other code.
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "numpy.load",
+        "builtins.eval",
+        "os.system",
+        "subprocess.Popen",
+        f"{__name__}.Square",  # a dataclass, but of a package that nobody listed
+        "a3c_exp_evil.Square",
+        "Square",
+        "",
+        7,
+    ],
+)
+def test_only_classes_of_this_package_and_of_plugins_are_built(target: object) -> None:
+    with pytest.raises(ConfigError, match=r"shape._target_ = .*: must be a component class of a3c_exp or of a package"):
+        build({"_target_": target, "side": 1}, Shape, "shape")  # type: ignore[type-abstract]
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "a3c_exp.schema.importlib",  # what a module of ours imports
+        "a3c_exp.schema.ConfigError",  # ours, but no component
+        "a3c_exp.schema.build",
+        "a3c_exp.train",
+        "a3c_exp.schema.nothing",
+    ],
+)
+def test_what_is_no_component_is_not_built(target: str) -> None:
+    with pytest.raises(ConfigError, match=r"is no component class of a3c_exp"):
+        build({"_target_": target}, Shape, "shape")  # type: ignore[type-abstract]
+
+
+def test_a_dataclass_that_our_module_imported_from_elsewhere_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    import a3c_exp.schema
+
+    monkeypatch.setattr(a3c_exp.schema, "Square", Square, raising=False)
+    with pytest.raises(ConfigError, match="is no component class"):
+        build({"_target_": "a3c_exp.schema.Square", "side": 1}, Shape, "shape")  # type: ignore[type-abstract]
+
+
+def test_a_refused_module_is_not_even_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "intruder.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError):
+        build({"_target_": "intruder.Square", "side": 1}, Shape, "shape")  # type: ignore[type-abstract]
+    assert "intruder" not in sys.modules
+
+
+@pytest.mark.parametrize("key", ["_args_", "_partial_", "_convert_", "_recursive_"])
+def test_the_keys_by_which_hydra_would_call_things_mean_nothing_here(key: str) -> None:
+    assert "is no setting" in refusal(shape={**square(1), key: True})
+
+
+def test_a_plugin_covers_its_modules_and_no_namesakes() -> None:
+    assert build(square(1), Shape, "shape", plugins=[__name__]) == Square(side=1.0)  # type: ignore[type-abstract]
+    with pytest.raises(ConfigError):
+        build(square(1), Shape, "shape", plugins=[__name__[:-1]])  # type: ignore[type-abstract]
+
+
+def test_plugins_are_imported_so_that_what_they_register_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_plugin_for_schema.py").write_text("registered = True")
+    monkeypatch.syspath_prepend(tmp_path)
+    import_plugins(["my_plugin_for_schema"])
+    assert sys.modules["my_plugin_for_schema"].registered  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match="plugins = 'no_such_plugin': cannot be imported"):
+        import_plugins(["no_such_plugin"])
+
+
+def test_nearest_names_come_before_the_rest() -> None:
+    assert nearest("sed", ["gamma", "seed"]) == "did you mean 'seed'? Allowed: gamma, seed"
+    assert nearest("xyz", ["gamma", "seed"]) == "Allowed: gamma, seed"
+
+
+def test_any_mapping_will_do() -> None:
+    class Own(Mapping[str, object]):
+        def __getitem__(self, key: str) -> object:
+            return {"count": 2}[key]
+
+        def __iter__(self) -> Any:
+            return iter(["count"])
+
+        def __len__(self) -> int:
+            return 1
+
+    assert build(Own(), Picture).count == 2

@@ -1,0 +1,65 @@
+"""The environments that other tests stand on: they are found wherever a test runs, and pay what they say."""
+
+from __future__ import annotations
+
+import multiprocessing
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from a3c_exp.envs import Gym, Step
+
+Array = NDArray[Any]
+
+
+def first_observation() -> list[Any]:
+    """Runs in a child process, which imports this module afresh."""
+    obs: list[Any] = Gym(id="scripted:Scripted-v0").make(1, [5]).reset().tolist()
+    return obs
+
+
+class TestScriptedEnvironmentsAreThereEverywhere:
+    def test_in_a_child_that_multiprocessing_starts_from_nothing(self) -> None:
+        with multiprocessing.get_context("forkserver").Pool(1) as pool:
+            assert pool.apply(first_observation) == [[5, 0, 0, -1]]
+
+    def test_in_a_program_started_from_a_test(self) -> None:
+        command = "import scripted, gymnasium; print(gymnasium.make('Scripted-v0').reset(seed=5)[0][0])"
+        result = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
+        assert result.stdout.strip() == "5.0"
+
+
+class TestTinyEnvironments:
+    """They pay what they say for the best there is to do."""
+
+    def episode(self, env_id: str, act: Callable[[Array], Array], **kwargs: Any) -> tuple[float, Step]:
+        batch = Gym(id=f"scripted:{env_id}", kwargs=kwargs).make(1, [0])
+        total, obs = 0.0, batch.reset()
+        while True:
+            step = batch.step(act(obs))
+            total, obs = total + float(step.reward[0]), step.obs
+            if step.terminated[0] or step.truncated[0]:
+                return total, step
+
+    def test_the_bandit_pays_for_the_lever_of_its_light(self) -> None:
+        total, step = self.episode("Bandit-v0", lambda obs: obs.argmax(1), n=4, length=5)
+        assert total == 5
+        assert step.terminated[0]
+        assert self.episode("Bandit-v0", lambda obs: (obs.argmax(1) + 1) % 4, n=4, length=5)[0] == 0
+
+    def test_the_corridor_pays_at_its_right_end_and_cuts_who_stays(self) -> None:
+        total, step = self.episode("Corridor-v0", lambda obs: np.array([1]), n=6)
+        assert total == pytest.approx(1 - 0.01 * 4)
+        assert (step.terminated[0], step.truncated[0]) == (True, False)
+        total, step = self.episode("Corridor-v0", lambda obs: np.array([0]))
+        assert total == pytest.approx(-0.5)
+        assert (step.terminated[0], step.truncated[0]) == (False, True)
+
+    def test_the_target_costs_nothing_where_it_is_hit(self) -> None:
+        assert self.episode("Target-v0", lambda obs: obs, length=4)[0] == 0
+        assert self.episode("Target-v0", lambda obs: -obs, length=4)[0] < 0
