@@ -1,43 +1,25 @@
-"""The command line: `python -m a3c_exp key=value ...`.
-
-Every job of a command is composed and checked before the first one is handed to Hydra, which makes its folder: a
-command that cannot run in full leaves nothing behind, and says why in one line.
-
-Exit codes: 0, the run ended by one of its stop rules; 1, it failed; 2, the configuration cannot be used; 130, Ctrl-C.
-"""
+"""`python -m a3c_exp key=value ...`: see a3c_exp.command."""
 
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from pathlib import Path
-from textwrap import indent
-from typing import Any, NoReturn
 
-from hydra._internal.callbacks import Callbacks
-from hydra._internal.hydra import Hydra
-from hydra._internal.utils import get_args_parser
-from hydra.core.hydra_config import HydraConfig
-from hydra.core.utils import JobStatus, run_job
-from hydra.types import HydraContext, RunMode
-from omegaconf import DictConfig, OmegaConf, open_dict
-
-from a3c_exp import __version__
-from a3c_exp.compose import CONFIG_NAME, compose_node, conf_folder, plain, session, sweep
 from a3c_exp.errors import ConfigError, RunError
-from a3c_exp.resume import is_resume, resumed
+from a3c_exp.startup import abandon, start_early
 
 INTERRUPTED = 130
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; its exit code."""
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
+def main(arguments: Sequence[str]) -> int:
+    """Run a command. Its exit code: 0, done; 1, a run failed; 2, the configuration cannot be used; 130, Ctrl-C."""
     try:
-        return _command(arguments)
+        start_early(arguments)
+        from a3c_exp.command import command
+
+        return command(arguments)
     except ConfigError as error:
-        print("a3c_exp:", *str(error).split("\n"), file=sys.stderr)
+        print("a3c_exp:", " ".join(str(error).split("\n")), file=sys.stderr)
         return 2
     except RunError:  # told in full when it happened
         return 1
@@ -45,158 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _command(arguments: Sequence[str]) -> int:
-    parser = get_args_parser()
-    parser.error = _refuse_flags  # type: ignore[method-assign]
-    if "--version" in arguments:
-        print(f"a3c_exp {__version__}")
-        return 0
-    flags = parser.parse_args(arguments)
-    if flags.experimental_rerun is not None:
-        raise ConfigError("--experimental-rerun", flags.experimental_rerun, "is refused: it runs what a file holds")
-    if any(map(is_resume, flags.overrides)):
-        return _resume(flags)
-    name = flags.config_name or CONFIG_NAME
-    with session(flags.config_dir, flags.config_path) as hydra:
-        if flags.help:
-            print(help_text(hydra))
-        elif flags.hydra_help or flags.cfg or flags.info or flags.shell_completion:
-            _inform(hydra, name, flags, parser)
-        elif flags.multirun or "hydra.mode=MULTIRUN" in flags.overrides:
-            _run_sweep(hydra, name, flags.overrides)
-        else:
-            return _run_one(hydra, name, flags.overrides)
-    return 0
-
-
-def _refuse_flags(message: str) -> NoReturn:
-    raise ConfigError("command line", " ".join(sys.argv[1:]), message)
-
-
-def _run_one(hydra: Hydra, name: str, overrides: list[str]) -> int:
-    from a3c_exp.config import check_folder
-
-    node = compose_node(hydra, overrides, name)
-    _prepare(plain(node))
-    _check(plain(node))
-    check_folder(Path(node.hydra.run.dir), "hydra.run.dir")
-    with open_dict(node):
-        node.hydra.mode = RunMode.RUN
-    context = HydraContext(config_loader=hydra.config_loader, callbacks=Callbacks(node))
-    context.callbacks.on_run_start(config=node, config_name=name)
-    done = run_job(_job, node, "hydra.run.dir", None, context)
-    context.callbacks.on_run_end(config=node, config_name=name, job_return=done)
-    if done.status != JobStatus.COMPLETED:
-        raise done._return_value
-    return 0
-
-
-def _run_sweep(hydra: Hydra, name: str, overrides: list[str]) -> None:
-    from a3c_exp.config import check_folder
-
-    jobs = sweep(hydra, overrides, name)
-    for number, job in enumerate(jobs):
-        node = compose_node(hydra, job, name)
-        with open_dict(node):
-            node.hydra.job.num, node.hydra.job.id = number, str(number)
-        _check(plain(node))
-        check_folder(Path(node.hydra.sweep.dir) / str(node.hydra.sweep.subdir), "hydra.sweep.dir")
-    hydra.multirun(name, _job, [*overrides, "hydra.mode=MULTIRUN"])
-
-
-def _job(node: DictConfig) -> float | None:
-    """What Hydra calls for each job, in the folder that it has made. Returns what a sweeper may optimise."""
-    from a3c_exp.config import check_folder
-    from a3c_exp.runner import run
-
-    folder = check_folder(Path(HydraConfig.get().runtime.output_dir), "hydra.run.dir")
-    done = run(plain(node), folder)
-    if done.exit_code == INTERRUPTED:
-        raise KeyboardInterrupt  # a sweep ends here too
-    if done.exit_code:
-        raise RunError(f"{folder}: {done.summary['stop_reason']}")
-    best: float | None = done.summary["best_eval_return"]
-    return best if best is not None else done.summary["mean_return_100"]
-
-
-def _resume(flags: Namespace) -> int:
-    if flags.multirun:
-        raise ConfigError("resume", "-m", "must be without -m: one run goes on at a time")
-    config, folder = resumed(flags.overrides)
-    if flags.cfg:
-        print(OmegaConf.to_yaml(OmegaConf.create(config)), end="")
-        return 0
-    _prepare(config)
-    _check(config)
-    from a3c_exp.runner import run
-
-    return run(config, folder, resume=True).exit_code
-
-
-def _check(config: dict[str, Any]) -> None:
-    from a3c_exp.config import load_experiment
-
-    load_experiment(config)
-
-
-def _prepare(config: dict[str, Any]) -> None:
-    """Let the backend start what takes long while this process imports torch. What is wrong is found by `_check`."""
-    from a3c_exp.backends import Backend
-    from a3c_exp.schema import build
-
-    try:
-        plugins = build(config.get("plugins"), tuple[str, ...], "plugins")
-        build(config.get("backend"), Backend, "backend", plugins).prepare(())  # type: ignore[type-abstract]
-    except ConfigError:
-        return
-
-
-def _inform(hydra: Hydra, name: str, flags: Namespace, parser: ArgumentParser) -> None:
-    """Hydra's own ways of showing what it would do."""
-    if flags.shell_completion:
-        hydra.shell_completion(config_name=name, overrides=flags.overrides)
-        return
-    compose_node(hydra, flags.overrides, name)  # complaints in one line
-    if flags.hydra_help:
-        hydra.hydra_help(config_name=name, args_parser=parser, args=flags)
-    elif flags.cfg:
-        hydra.show_cfg(name, flags.overrides, flags.cfg, flags.package, flags.resolve)
-    else:
-        hydra.show_info(flags.info, config_name=name, overrides=flags.overrides)
-
-
-HELP = """\
-a3c_exp: asynchronous actor-critic experiments
-
-  python -m a3c_exp env=lunar workers=16                          train; the run's folder comes under outputs/
-  python -m a3c_exp -m returns=n_step,n_step_zero seed=0,1,2      a run for each combination
-  python -m a3c_exp resume=outputs/<run> total_steps=2e6          go on from the last checkpoint
-  python -m a3c_exp.evaluate outputs/<run> video=true             watch what it has learned
-  tensorboard --logdir outputs                                    curves
-
-Choices (group=option; the files are in {conf}):
-{groups}
-
-Settings inside a choice are set with a dot: returns.n=5 optimizer.learning_rate=1e-3 network.sizes=[32]
-
-Settings of the whole run, with their defaults (some environments set their own):
-{settings}
-
-  --cfg job   print what a command is composed to, and run nothing
-  -m          run each combination of values that are given with commas
-  hydra.run.dir=<folder>   write the run there
-"""
-
-
-def help_text(hydra: Hydra) -> str:
-    """What there is to choose and to set: the options found on disk, the settings as conf/config.yaml explains them."""
-    loader = hydra.config_loader
-    groups = [group for group in loader.list_groups("") if group != "hydra"]
-    options = "\n".join(f"  {group:15} {', '.join(loader.get_group_options(group))}" for group in sorted(groups))
-    text = (conf_folder() / f"{CONFIG_NAME}.yaml").read_text()
-    settings = text[text.index("\n\n") : text.index("\nhydra:")].strip()
-    return HELP.format(conf=conf_folder(), groups=options, settings=indent(settings, "  "))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main(sys.argv[1:])
+    if code == 2:
+        abandon()
+    sys.exit(code)

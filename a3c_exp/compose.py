@@ -32,16 +32,10 @@ from yaml import YAMLError
 
 from a3c_exp.errors import ConfigError
 from a3c_exp.schema import nearest
+from a3c_exp.startup import conf_folder
 
 CONFIG_NAME = "config"
 _COMPLAINTS = (HydraException, OmegaConfBaseException, YAMLError, ValueError, AssertionError)
-
-
-def conf_folder() -> Path:
-    """The folder of configuration files: inside the package in a wheel, beside it in a checkout."""
-    package = Path(__file__).resolve().parent
-    inside = package / "conf"
-    return inside if inside.is_dir() else package.parent / "conf"
 
 
 @contextmanager
@@ -155,8 +149,9 @@ def _line(error: BaseException) -> str:
 def _explain(hydra: Hydra, overrides: Sequence[str], config_name: str, complaint: BaseException) -> ConfigError:
     """Which override a complaint is about, found by asking Hydra again rather than by reading its texts."""
     loader = hydra.config_loader
-    if config_name not in loader.get_group_options(""):
-        return ConfigError("--config-name", config_name, nearest(config_name, loader.get_group_options("")))
+    names = [name for name in loader.get_group_options("") if not name.startswith("_")]
+    if config_name not in names:
+        return ConfigError("--config-name", config_name, f"is no configuration: {nearest(config_name, names)}")
     choices: list[str] = []
     settings: list[Override] = []
     for override in parse(overrides):

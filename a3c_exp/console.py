@@ -61,11 +61,16 @@ class Terminal(logging.StreamHandler[TextIO]):
         if self._line:
             self._put(self._line)
 
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (logging's name)
+        """Nothing for a stream that is gone (a closed terminal or pipe): the run goes on without it."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
+
     def _put(self, text: str) -> None:
         try:
             self.stream.write(text)
             self.stream.flush()
-        except (OSError, ValueError):  # the terminal is gone: the run goes on without it
+        except (OSError, ValueError):  # gone, or closed
             self.live = False
             self._line = ""
 
@@ -198,20 +203,20 @@ class Progress:
             self._samples.popleft()
 
     def line(self, tally: Tally, best_eval: float | None) -> str:
-        """The line as it is shown."""
+        """The line as it is shown: short enough for a terminal of 80 columns."""
         speed, episodes_per_second = self._speeds()
         parts = [
-            f"{tally.steps:,} / {self._total_steps:,} steps ({tally.steps / self._total_steps:.0%})",
-            f"{_amount(speed)} steps/s",
+            f"{_amount(tally.steps)} / {_amount(self._total_steps)} steps",
+            f"{_amount(speed)}/s",
             f"return {_number(tally.mean_return)}",
         ]
         if best_eval is not None:
             parts.append(f"best eval {_number(best_eval)}")
-        if tally.rejected:
-            parts.append(f"{tally.rejected:,} updates rejected")
         left = self._seconds_left(tally, speed, episodes_per_second)
         if left is not None:
             parts.append(f"{duration(left)} left")
+        if tally.rejected:
+            parts.append(f"{tally.rejected:,} updates rejected")
         return " | ".join(parts)
 
     def _speeds(self) -> tuple[float, float]:
@@ -246,12 +251,13 @@ def duration(seconds: float) -> str:
 
 
 def _amount(value: float) -> str:
-    """A speed to three digits: 87.4, 1,230, 117,000."""
-    if value < 100:
-        return f"{value:.1f}"
-    digits = max(0, len(str(int(value))) - 3)
-    return f"{int(round(value, -digits)):,}"
+    """A count or a speed to three digits: 950, 1.23k, 117k, 2.5M."""
+    for limit, unit in ((999.5, ""), (999.5e3, "k"), (999.5e6, "M")):
+        if value < limit:
+            return f"{value / (limit / 999.5):.3g}{unit}"
+    return f"{value / 1e9:.4g}G"
 
 
 def _number(value: float | None) -> str:
+    """A return: -123.4, 0.714, a dash before there is one."""
     return "-" if value is None else f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"

@@ -23,7 +23,7 @@ Rate = float | Floats
 
 # Elements that are updated at once. A large vector is walked through in pieces, so that all operations on a piece find
 # it in the processor's second cache.
-CHUNK = 32_768
+CHUNK = 131_072
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,6 +69,11 @@ def _either(words: Iterable[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
+def _a(hint: Any) -> str:
+    name = str(getattr(hint, "__name__", hint))
+    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
+
+
 def _refuse(value: object, hint: Any, path: str) -> NoReturn:
     raise ConfigError(path or "configuration", value, f"must be {_describe(hint)}")
 
@@ -102,7 +107,7 @@ def _describe(hint: Any) -> str:
         return _NAMES[hint]
     if dataclasses.is_dataclass(hint):
         return f"a mapping with the keys {', '.join(_fields(cast(type, hint)))}"
-    return f"a mapping that names a {getattr(hint, '__name__', hint)} by {TARGET}"
+    return f"a mapping that names {_a(hint)} by {TARGET}"
 
 
 _LISTS = (list, tuple, collections.abc.Sequence)
@@ -202,7 +207,7 @@ def _component(node: object, hint: Any, path: str, plugins: tuple[str, ...]) -> 
     if not isinstance(node, Mapping):
         _refuse(node, hint, path)
     if TARGET not in node and not dataclasses.is_dataclass(hint):
-        raise ConfigError(_key(path, TARGET), None, f"must name the class of a {hint.__name__}")
+        raise ConfigError(_key(path, TARGET), None, f"must name the class of {_a(hint)}")
     cls = _find(node[TARGET], _key(path, TARGET), plugins) if TARGET in node else cast(type, hint)
     values = _arguments({str(name): value for name, value in node.items() if name != TARGET}, cls, path, plugins)
     try:
@@ -212,7 +217,7 @@ def _component(node: object, hint: Any, path: str, plugins: tuple[str, ...]) -> 
     except (TypeError, ValueError, ArithmeticError) as error:
         raise ConfigError(path or "configuration", dict(node), f"refused by {cls.__name__}: {error}") from error
     if not _is_a(component, hint):
-        raise ConfigError(_key(path, TARGET), node.get(TARGET), f"must be the class of a {hint.__name__}")
+        raise ConfigError(_key(path, TARGET), node.get(TARGET), f"must be the class of {_a(hint)}")
     return component
 
 

@@ -51,7 +51,7 @@ def same(one: Any, other: Any) -> bool:
     if type(one) is not type(other):
         return False
     if isinstance(one, np.ndarray):
-        return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+        return bool(one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes())
     if isinstance(one, dict):
         return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
     if isinstance(one, list):
@@ -59,7 +59,7 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other or (one != one and other != other))
 
 
-# -- what comes back ----------------------------------------------------------------------------------------------------
+# -- what comes back -------------------------------------------------------------------------------
 
 
 def test_a_checkpoint_comes_back_exactly(tmp_path: Path) -> None:
@@ -72,8 +72,9 @@ def test_a_checkpoint_comes_back_exactly(tmp_path: Path) -> None:
 
 names = st.text("ab.Ü 0", min_size=1, max_size=3)
 plain = st.integers() | st.floats() | st.booleans() | st.none() | names
-arrays = hnp.arrays(
-    st.sampled_from([np.float32, np.float64, np.int64, np.uint64, np.uint8, np.bool_, np.dtype("<U5")]),
+dtypes: list[Any] = [np.float32, np.float64, np.int64, np.uint64, np.uint8, np.bool_, np.dtype("<U5")]
+arrays: st.SearchStrategy[Any] = hnp.arrays(
+    st.sampled_from(dtypes),
     hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4),
 )
 states = st.dictionaries(
@@ -156,7 +157,7 @@ def test_what_would_not_come_back_as_it_was_is_refused_and_the_old_one_stays(
     assert list(tmp_path.iterdir()) == [path]
 
 
-# -- what is refused ----------------------------------------------------------------------------------------------------
+# -- what is refused -------------------------------------------------------------------------------
 
 
 def refusal(path: Path, key: str = "checkpoint") -> str:
@@ -274,7 +275,7 @@ def test_a_changed_byte_is_noticed_or_changes_nothing(tmp_path: Path) -> None:
     assert noticed > len(whole) // 2  # the rest are dates and the like, which the archive keeps and nobody reads
 
 
-# -- being cut short ----------------------------------------------------------------------------------------------------
+# -- being cut short -------------------------------------------------------------------------------
 
 
 KILLED = """
@@ -362,17 +363,54 @@ def test_on_a_full_disk_the_old_checkpoint_stays_and_the_error_surfaces(tmp_path
     assert list(tmp_path.iterdir()) == [path]
 
 
+REALLY_FULL_DISK = """
+import sys
+from pathlib import Path
+import numpy as np
+from a3c_exp import checkpoint
+
+folder = Path(sys.argv[1])
+path = folder / "latest.ckpt"
+checkpoint.save(path, {"parameters": np.zeros(20_000, np.float32), "steps": 1})
+ballast = open(folder / "ballast", "wb", buffering=0)
+try:
+    while True:
+        ballast.write(bytes(4096))
+except OSError:
+    pass
+try:
+    checkpoint.save(path, {"parameters": np.ones(20_000, np.float32), "steps": 2})
+except OSError as error:
+    print(error.errno, checkpoint.load(path)["steps"], sorted(entry.name for entry in folder.iterdir()))
+ballast.close()
+(folder / "ballast").unlink()
+checkpoint.save(path, {"parameters": np.ones(20_000, np.float32), "steps": 3})
+print(checkpoint.load(path)["steps"])
+"""
+
+
+def test_a_really_full_disk(tmp_path: Path) -> None:
+    """On a disk of 300 KB that only this test's child can see, and that is gone with it."""
+    private: list[str | Path] = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
+    mount = 'mount -t tmpfs -o size=300k tmpfs "$0" && exec "$@"'
+    try:
+        subprocess.run([*private, mount, tmp_path, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("no private mount can be made here")
+    command = [*private, mount, tmp_path, sys.executable, "-c", REALLY_FULL_DISK, tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [f"{errno.ENOSPC} 1 ['ballast', 'latest.ckpt']", "3"]
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 def test_a_device_that_is_full_is_an_os_error(tmp_path: Path) -> None:
     (tmp_path / "latest.ckpt.partial").symlink_to("/dev/full")
-    checkpoint_path = tmp_path / "latest.ckpt"
-    with pytest.raises(OSError) as caught:
-        checkpoint.save(checkpoint_path, example())
-    assert caught.value.errno == errno.ENOSPC
-    assert not checkpoint_path.exists()
+    with pytest.raises(OSError, match="No space left"):
+        checkpoint.save(tmp_path / "latest.ckpt", example())
+    assert not (tmp_path / "latest.ckpt").exists()
 
 
-# -- JSON for people and programs ---------------------------------------------------------------------------------------
+# -- JSON for people and programs ------------------------------------------------------------------
 
 
 def test_a_summary_is_strict_json(tmp_path: Path) -> None:

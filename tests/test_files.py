@@ -43,7 +43,7 @@ def test_what_a_killed_process_left_behind_is_written_over(tmp_path: Path) -> No
 
 
 def test_a_folder_that_is_missing_is_an_os_error(tmp_path: Path) -> None:
-    with pytest.raises(OSError):
+    with pytest.raises(FileNotFoundError):
         write_text(tmp_path / "missing" / "note.txt", "text")
 
 

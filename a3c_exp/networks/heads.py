@@ -6,6 +6,7 @@ deviations side by side). Acting works on those parameters in numpy with the wor
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, Protocol
 
@@ -248,11 +249,16 @@ def _sample_choice(logits: Array, rng: np.random.Generator) -> tuple[Array, Arra
 
     The choice is the winner of a race of exponential clocks with rates p: the Gumbel trick without its logarithms.
     """
-    shifted = logits - logits.max(-1, keepdims=True)
+    shifted = logits - np.maximum.reduce(logits, -1, keepdims=True)
     weights = np.exp(shifted)
     choices = (weights / rng.standard_exponential(weights.shape, dtype=np.float32)).argmax(-1)
-    chosen = np.take_along_axis(shifted, choices[:, None], -1)[:, 0]
-    return choices, chosen - np.log(weights.sum(-1))
+    chosen = shifted[_rows(len(choices)), choices]
+    return choices, chosen - np.log(np.add.reduce(weights, -1))
+
+
+@functools.cache
+def _rows(count: int) -> NDArray[np.intp]:
+    return np.arange(count)
 
 
 def _choice_log_prob_and_entropy(logits: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,58 @@
+"""The first tenth of a second of a command, before anything large is imported."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+
+def conf_folder() -> Path:
+    """The folder of configuration files: inside the package in a wheel, beside it in a checkout."""
+    package = Path(__file__).resolve().parent
+    inside = package / "conf"
+    return inside if inside.is_dir() else package.parent / "conf"
+
+
+def start_early(arguments: Sequence[str]) -> None:
+    """Let the backend start what takes long, while this process still has Hydra to import and a command to read.
+
+    Worker processes come from a server that imports torch first, which takes seconds on another core. Only for a plain
+    command, whose backend can be told without composing it; for the others it starts once they are composed.
+    """
+    others = ("resume=", "experiment=", "backend.", "+", "~", "hydra")
+    if any(text.startswith(others) or (text[:1] == "-" and text not in ("-m", "--multirun")) for text in arguments):
+        return
+    chosen = [text.partition("=")[2] for text in arguments if text.startswith("backend=")]
+    with suppress(Exception):  # whatever is wrong is found, and told, when the command is composed
+        option = chosen[-1] if chosen else _first(r"- backend: (\w+)", conf_folder() / "config.yaml")
+        target = _first(r"_target_: (\S+)", conf_folder() / "backend" / f"{option}.yaml")
+        prepare({"_target_": target}, ())
+
+
+def prepare(backend: object, plugins: Sequence[str]) -> None:
+    """Build a backend from its configuration, for its `prepare` alone. Raises ConfigError."""
+    from a3c_exp.backends import Backend
+    from a3c_exp.schema import build
+
+    build(backend, Backend, "backend", plugins).prepare(())  # type: ignore[type-abstract]
+
+
+def abandon() -> None:
+    """End the server of worker processes, if one was started for a run that is not to be; it would import on."""
+    from multiprocessing import forkserver
+
+    pid = getattr(forkserver._forkserver, "_forkserver_pid", None)  # type: ignore[attr-defined]
+    if pid is not None:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _first(pattern: str, file: Path) -> str:
+    found = re.search(pattern, file.read_text(encoding="utf-8"))
+    if found is None:
+        raise LookupError(f"{pattern} is not in {file}")
+    return found[1]
