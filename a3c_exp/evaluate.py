@@ -1,6 +1,6 @@
-"""Playing with a trained policy: evaluations during a run, replays of a finished one, and the policy for other programs.
+"""Playing with a trained policy: evaluations beside a run, replays of a finished one, the policy for other programs.
 
-    python -m a3c_exp.evaluate outputs/<run> episodes=100 video=true
+python -m a3c_exp.evaluate outputs/<run> episodes=100 video=true
 """
 
 from __future__ import annotations
@@ -19,7 +19,16 @@ import yaml
 from numpy.typing import NDArray
 
 from a3c_exp import checkpoint, seeding
-from a3c_exp.config import Experiment, load_experiment, read_config
+from a3c_exp.config import (
+    BEST,
+    CHECKPOINTS,
+    CONFIG_FILE,
+    LATEST,
+    Experiment,
+    best_checkpoint,
+    load_experiment,
+    read_config,
+)
 from a3c_exp.envs import EnvBatch
 from a3c_exp.errors import ConfigError, require
 from a3c_exp.events import Episodes
@@ -34,6 +43,13 @@ Array = NDArray[Any]
 
 # Evaluation plays this many episodes at a time, which costs little more than one.
 BATCH = 16
+
+# An episode that goes on for so many steps is cut there: where nothing else ends it, a policy that is stuck would play
+# for ever.
+LONGEST_EPISODE = 100_000
+
+# Replays see other episodes than those by which a run chose its best checkpoint.
+_REPLAY = 1
 
 
 class Policy:
@@ -50,7 +66,7 @@ class Policy:
 
     def seeded(self, seed: int) -> Policy:
         """The same policy, drawing its samples from another seed."""
-        rng = seeding.generator(seed, Role.EVALUATION)
+        rng = seeding.generator(seed, Role.EVALUATION, _REPLAY)
         return Policy(self.network, self.normalisation, self._env, rng)
 
     def act_batch(self, observations: Array, greedy: bool = True) -> Array:
@@ -82,26 +98,26 @@ def play(
     """Play `episodes` whole episodes; their returns are those of the environment's own rewards.
 
     Each environment plays a share that is fixed beforehand: taking the first to finish would favour short episodes.
-    stopped: asked at each step; if it says so, what has ended by then is returned. watch: called at each step.
+    stopped: asked at each step; if it says so, what has ended by then is returned.
+    watch: called before each step of the first environment's first episode.
     """
     quota = np.full(env.count, episodes // env.count)
     quota[: episodes % env.count] += 1
     returns, lengths = np.zeros(env.count), np.zeros(env.count, np.int64)
     done: list[tuple[float, int]] = []
-    observations = env.reset()
-    watch(env)
+    observations, first = env.reset(), quota[0]
     while quota.any() and not stopped():
+        if quota[0] == first:
+            watch(env)
         step = env.step(policy.act_batch(observations, greedy))
         observations = step.obs
         returns += step.reward
         lengths += step.valid
-        for index in np.flatnonzero(step.terminated | step.truncated):
+        for index in np.flatnonzero(step.terminated | step.truncated | (lengths >= LONGEST_EPISODE)):
             if quota[index]:
                 quota[index] -= 1
                 done.append((returns[index], lengths[index]))
             returns[index] = lengths[index] = 0
-        if quota[0]:
-            watch(env)
     return Episodes(
         np.array([r for r, _ in done]), np.array([n for _, n in done], np.int64), np.zeros(len(done), np.int64)
     )
@@ -116,19 +132,20 @@ class Loaded:
     steps: int
 
 
-def load_run(
-    folder: str | Path, which: Literal["best", "latest"] | None = None, plugins: Sequence[str] = ()
-) -> Loaded:
+def load_run(folder: str | Path, which: Literal["best", "latest"] | None = None, plugins: Sequence[str] = ()) -> Loaded:
     """The policy of a run's best checkpoint (the latest where no evaluation has been made), or of `which`.
 
     plugins: as in training; they are not taken from the run's folder. Raises ConfigError.
     """
-    folder = Path(folder)
-    experiment = load_experiment(read_config(folder, plugins, key="run"))
-    if which is None:
-        which = "best" if (folder / "checkpoints" / "best.ckpt").exists() else "latest"
-    state = checkpoint.load(folder / "checkpoints" / f"{which}.ckpt")
-    return Loaded(make_policy(experiment, state["store"]), experiment, int(state["store"]["steps"]))
+    folder = Path(folder).expanduser()
+    # What it started from is no longer needed, and may be gone.
+    experiment = load_experiment(read_config(folder, plugins, key="run") | {"init_from": None})
+    path = best_checkpoint(folder) if which is None else folder / CHECKPOINTS / {"best": BEST, "latest": LATEST}[which]
+    state = checkpoint.load(path)
+    try:
+        return Loaded(make_policy(experiment, state["store"]), experiment, int(state["store"]["steps"]))
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise ConfigError("checkpoint", str(path), f"does not fit the run's {CONFIG_FILE}: {error}") from error
 
 
 def load(folder: str | Path, which: Literal["best", "latest"] | None = None, plugins: Sequence[str] = ()) -> Policy:
@@ -137,11 +154,11 @@ def load(folder: str | Path, which: Literal["best", "latest"] | None = None, plu
 
 
 def make_policy(experiment: Experiment, store_state: dict[str, Any]) -> Policy:
-    """A policy of its own from the state of the shared parameters."""
+    """A policy of its own from the state of the shared parameters. Raises ValueError where it is another network's."""
     network, env = build_network(experiment)
     parameters = store_state["parameters"]
     if parameters.shape != network.vector.shape:
-        raise ConfigError("checkpoint", len(parameters), f"must have the network's {len(network.vector)} parameters")
+        raise ValueError(f"it has {parameters.size} parameters, the network {network.vector.size}")
     network.vector[:] = parameters
     normalisation = make_normalisation(experiment, env.observation_space.shape, store_state["statistics"])
     rng = seeding.generator(experiment.seed, Role.EVALUATION)
@@ -162,7 +179,7 @@ class Options:
 
     episodes: how many to play. checkpoint: best (the latest where no evaluation was made) or latest.
     greedy: the most likely actions, else sampled ones. seed: of the environments and of sampling.
-    video: write an mp4 of the first episode into the run's folder. render: 'human' opens a window.
+    video: write an mp4 of the first episode (its first minute) into the run's folder. render: 'human' opens a window.
     plugins: as in training.
     """
 
@@ -177,7 +194,7 @@ class Options:
     def __post_init__(self) -> None:
         require(self.episodes >= 1, "episodes", self.episodes, "a whole number >= 1")
         require(self.seed >= 0, "seed", self.seed, "a whole number >= 0")
-        require(not (self.video and self.render), "video", self.video, "false where render=human: one drawing at a time")
+        require(not (self.video and self.render), "video", self.video, "false where render=human")
 
 
 def replay(folder: Path, options: Options) -> Episodes:
@@ -185,7 +202,7 @@ def replay(folder: Path, options: Options) -> Episodes:
     loaded = load_run(folder, options.checkpoint, options.plugins)
     drawing = "rgb_array" if options.video else options.render
     count = 1 if drawing else min(options.episodes, BATCH)
-    seeds = seeding.environment_seeds(options.seed, Role.EVALUATION, 0, count)
+    seeds = seeding.environment_seeds(options.seed, Role.EVALUATION, _REPLAY, count)
     recorder = Recorder(folder / "videos" / f"{loaded.steps}.mp4") if options.video else None
     policy = loaded.policy.seeded(options.seed)
     try:
@@ -222,20 +239,26 @@ class Recorder:
     def write(self) -> None:
         from moviepy import ImageSequenceClip
 
-        self._path.parent.mkdir(exist_ok=True)
-        ImageSequenceClip(self._frames, fps=self.FRAMES_PER_SECOND).write_videofile(str(self._path), logger=None)
+        try:
+            self._path.parent.mkdir(exist_ok=True)
+            ImageSequenceClip(self._frames, fps=self.FRAMES_PER_SECOND).write_videofile(str(self._path), logger=None)
+        except OSError as error:
+            raise ConfigError("video", str(self._path), f"cannot be written: {str(error).splitlines()[0]}") from error
         print(f"video: {self._path}")
 
 
 def report(episodes: Episodes) -> str:
-    """Mean return with its 95 % interval (normal approximation over episodes), spread, extremes and lengths."""
-    returns = episodes.returns
-    count, mean, deviation = len(returns), returns.mean(), returns.std(ddof=min(1, len(returns) - 1))
-    half = 1.96 * deviation / math.sqrt(count)
-    return (
-        f"{count} episodes: return {mean:.1f} +- {half:.1f} (95 % interval of the mean), standard deviation {deviation:.1f}, "
-        f"lowest {returns.min():.1f}, highest {returns.max():.1f}, mean length {episodes.lengths.mean():.1f}"
-    )
+    """Every return, in the order in which episodes ended; their mean with its 95 % interval (normal approximation),
+    spread and extremes; the mean length."""
+    returns, count = episodes.returns, len(episodes)
+    lines = ["returns: " + " ".join(f"{value:.6g}" for value in returns)]
+    mean = f"mean return {returns.mean():.6g}"
+    if count > 1:
+        deviation = returns.std(ddof=1)
+        mean += f" +- {1.96 * deviation / math.sqrt(count):.3g} (95 % interval), standard deviation {deviation:.3g}"
+    lines.append(f"{count} episode{'s' if count > 1 else ''}: {mean}")
+    lines.append(f"lowest {returns.min():.6g}, highest {returns.max():.6g}, mean length {episodes.lengths.mean():.6g}")
+    return "\n".join(lines)
 
 
 def main(arguments: Sequence[str]) -> int:

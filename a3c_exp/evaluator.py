@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
+import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from a3c_exp import seeding
+from a3c_exp.backends import FAILURES, GRACE_SECONDS
 from a3c_exp.config import Experiment
-from a3c_exp.evaluate import BATCH, make_normalisation, make_policy, play
+from a3c_exp.errors import RunError
+from a3c_exp.evaluate import BATCH, Policy, make_normalisation, make_policy, play
 from a3c_exp.seeding import Role
 
 
@@ -29,16 +33,18 @@ class Evaluator:
     once: there what is evaluated, and with it the best checkpoint, must not depend on the clock.
 
     Every evaluation starts from the same environment seeds, so that a curve of evaluations compares policies, not luck.
+
+    stopped: asked at each step of an evaluation, which ends without a result if it says so.
     """
 
-    def __init__(self, experiment: Experiment, background: bool) -> None:
-        self._experiment, self._background = experiment, background
+    def __init__(self, experiment: Experiment, background: bool, stopped: Callable[[], bool] = lambda: False) -> None:
+        self._experiment, self._background, self._asked = experiment, background, stopped
         self._count = min(experiment.eval.episodes, BATCH)
-        self._policy: Any = None
+        self._policy: Policy | None = None
         self._thread: threading.Thread | None = None
         self._result: Evaluation | None = None
-        self._error: Exception | None = None
-        self._stopped = False
+        self._failure: str | None = None
+        self._closed = False
 
     @property
     def busy(self) -> bool:
@@ -47,47 +53,48 @@ class Evaluator:
     def submit(self, state: dict[str, Any]) -> None:
         """Evaluate the state that `SharedParameters.state` gave. Only while not busy."""
         assert not self.busy
-        self._thread = threading.Thread(target=self._evaluate, args=(state,), name="evaluation", daemon=True)
+        self._thread = threading.Thread(target=self._work, args=(state,), name="evaluation", daemon=True)
         self._thread.start()
         if not self._background:
             self._thread.join()
 
     def result(self, wait: bool = False) -> Evaluation | None:
-        """What the evaluation under way has found, once; None while it has not. Raises what it raised."""
+        """What the evaluation under way has found, once; None while it has not. Raises RunError if it failed."""
         if self._thread is None or (self._thread.is_alive() and not wait):
             return None
         self._thread.join()
         self._thread = None
-        error, result = self._error, self._result
-        self._error = self._result = None
-        if error is not None:
-            raise error
+        failure, result = self._failure, self._result
+        self._failure = self._result = None
+        if failure is not None:
+            raise RunError(failure)
         return result
 
     def close(self) -> None:
-        """End the evaluation under way, without a result."""
-        self._stopped = True
+        """End the evaluation under way, without a result. One that hangs in its environment is left behind."""
+        self._closed = True
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(GRACE_SECONDS)
 
-    def _evaluate(self, state: dict[str, Any]) -> None:
+    def _work(self, state: dict[str, Any]) -> None:
         try:
-            experiment = self._experiment
-            if self._policy is None:
-                self._policy = make_policy(experiment, state)
-            policy = self._policy
-            policy.network.vector[:] = state["parameters"]
-            seeds = seeding.environment_seeds(experiment.seed, Role.EVALUATION, 0, self._count)
-            env = experiment.env.make(self._count, seeds)
-            try:
-                shape = env.observation_space.shape
-                policy.normalisation = make_normalisation(experiment, shape, state["statistics"])
-                episodes = play(policy, env, experiment.eval.episodes, stopped=lambda: self._stopped)
-            finally:
-                env.close()
-            if len(episodes) == experiment.eval.episodes:
-                self._result = Evaluation(
-                    state["steps"], float(np.mean(episodes.returns)), float(np.mean(episodes.lengths)), state
-                )
-        except Exception as error:  # noqa: BLE001 - raised again where the result is asked for
-            self._error = error
+            self._result = self._evaluate(state)
+        except FAILURES:
+            self._failure = f"the evaluation failed:\n{traceback.format_exc().rstrip()}"
+
+    def _evaluate(self, state: dict[str, Any]) -> Evaluation | None:
+        experiment = self._experiment
+        if self._policy is None:
+            self._policy = make_policy(experiment, state)
+        policy = self._policy
+        policy.network.vector[:] = state["parameters"]
+        seeds = seeding.environment_seeds(experiment.seed, Role.EVALUATION, 0, self._count)
+        env = experiment.env.make(self._count, seeds)
+        try:
+            policy.normalisation = make_normalisation(experiment, env.observation_space.shape, state["statistics"])
+            episodes = play(policy, env, experiment.eval.episodes, stopped=lambda: self._closed or self._asked())
+        finally:
+            env.close()
+        if len(episodes) < experiment.eval.episodes:
+            return None
+        return Evaluation(state["steps"], float(np.mean(episodes.returns)), float(np.mean(episodes.lengths)), state)

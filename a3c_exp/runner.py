@@ -6,14 +6,26 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+import time
+import traceback
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from a3c_exp import checkpoint, provenance
-from a3c_exp.config import CONFIG_FILE, Experiment, config_text, load_experiment
+from a3c_exp import checkpoint, files, provenance
+from a3c_exp.config import (
+    BEST,
+    CHECKPOINTS,
+    CONFIG_FILE,
+    LATEST,
+    SUMMARY_FILE,
+    Experiment,
+    best_checkpoint,
+    config_text,
+    load_experiment,
+)
 from a3c_exp.console import Progress, Terminal, run_log
 from a3c_exp.errors import ConfigError, RunError
 from a3c_exp.evaluator import Evaluation, Evaluator
@@ -25,12 +37,15 @@ from a3c_exp.worker import Setup, build_network, layout
 
 log = logging.getLogger("a3c_exp")
 
-CHECKPOINTS = "checkpoints"
-LATEST, BEST = "latest.ckpt", "best.ckpt"
-
 # Curves get a point this often at first, and less often later: about two thousand in a run of any length.
 LOG_SECONDS = 0.5
 LOG_SHARE = 1 / 1000
+
+# Workers that are asked to stop finish their rollout first. After this long they are no longer waited for.
+PATIENCE_SECONDS = 5.0
+
+# What a checkpoint that is whole, but of something else, makes those fail with who take it apart.
+_MISFITS = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +57,7 @@ class Run:
 
     @property
     def exit_code(self) -> int:
-        """0; 1 if it failed or its result could not be written; 128 + the signal if it was interrupted (Ctrl-C: 130)."""
+        """0; 1 if it failed, or its result could not be written; 128 + the signal that interrupted it (Ctrl-C: 130)."""
         if self.summary["signal"] is not None:
             return 128 + int(self.summary["signal"])
         return int(self.summary["stop_reason"] == "failed" or bool(self.summary["unwritten"]))
@@ -52,7 +67,7 @@ def run(config: Mapping[str, Any], folder: Path, resume: bool = False) -> Run:
     """Train as a checked configuration says, in `folder`; with `resume`, go on from the latest checkpoint there.
 
     Returns also when a worker failed or the user interrupted: the summary says so. Raises ConfigError for a checkpoint
-    that cannot be used, before anything is written.
+    that cannot be used, before anything is written, and for a folder that cannot be written to.
     """
     experiment = load_experiment(config, check=False)
     network, env = build_network(experiment)
@@ -61,29 +76,34 @@ def run(config: Mapping[str, Any], folder: Path, resume: bool = False) -> Run:
     state = None
     if resume:
         state = checkpoint.load(folder / CHECKPOINTS / LATEST, key="resume")
-        _restore(store, state["store"], folder)
+        _restore(store, state, folder)
     elif experiment.init_from is not None:
         _start_from(store, Path(experiment.init_from))
-    (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
-    (folder / CONFIG_FILE).write_text(config_text(config), encoding="utf-8")
-    with run_log(folder / "train.log") as terminal, one_thread():
-        return _Session(experiment, config, folder, store, state, terminal).run()
+    with ExitStack() as stack:
+        try:
+            (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+            files.write_text(folder / CONFIG_FILE, config_text(config))
+            terminal = stack.enter_context(run_log(folder / "train.log"))
+            stack.enter_context(one_thread())
+            session = _Session(experiment, config, folder, store, state, terminal)
+        except OSError as error:
+            raise ConfigError("folder", str(folder), f"cannot be written: {error}") from error
+        return session.run()
 
 
 def _restore(store: SharedParameters, state: Mapping[str, Any], folder: Path) -> None:
     try:
-        store.restore(state)
-    except ValueError as error:
+        store.restore(state["store"])
+    except _MISFITS as error:
         raise ConfigError("resume", str(folder), f"its checkpoint does not fit its configuration: {error}") from error
 
 
 def _start_from(store: SharedParameters, folder: Path) -> None:
     """Begin with another run's parameters and what it knew of its observations; everything else is new."""
-    path = folder / CHECKPOINTS / BEST
-    state = checkpoint.load(path if path.exists() else folder / CHECKPOINTS / LATEST, key="init_from")["store"]
+    state = checkpoint.load(best_checkpoint(folder), key="init_from")
     try:
-        store.start_from(state)
-    except ValueError as error:
+        store.start_from(state["store"])
+    except _MISFITS as error:
         raise ConfigError("init_from", str(folder), f"must be a run of the same network: {error}") from error
 
 
@@ -100,19 +120,26 @@ class _Session:
         terminal: Terminal,
     ) -> None:
         self._experiment, self._folder, self._store = experiment, folder, store
+        self._interruption = _Interruption()
         self._tally = Tally(experiment.worker_count * experiment.envs_per_worker)
         self._resumed = 0
         self._earlier_training_seconds = 0.0
+        self._training_ended: float | None = None
         self._solved: tuple[int, float] | None = None
         self._best: float | None = None
+        self._evaluated: int | None = None
+        self._rejected = False
         self._reason: str | None = None
         self._error: str | None = None
         self._unwritten: set[str] = set()
+        self._commit = provenance.commit()  # now: the code may change while the run goes on
         if state is not None:
             self._resume(state)
-        self._purge_step = None if state is None else self._tally.steps
-        self._writer = Writer(folder, config_text(config), config=config, purge_step=self._purge_step)
-        self._evaluator = Evaluator(experiment, background=not experiment.backend.deterministic)
+        purge_step = None if state is None else self._tally.steps
+        self._writer = Writer(folder, config_text(config), config=config, purge_step=purge_step)
+        self._evaluator = Evaluator(
+            experiment, background=not experiment.backend.deterministic, stopped=lambda: self._interruption.asked
+        )
         stop = experiment.stop
         self._progress = Progress(
             terminal, experiment.total_steps, max_seconds=stop.max_seconds, max_episodes=stop.max_episodes
@@ -129,46 +156,73 @@ class _Session:
         self._earlier_training_seconds = state["training_seconds"]
         self._best = state["best_eval_return"]
         self._solved = None if state["solved"] is None else (state["solved"][0], state["solved"][1])
+        # A run that was killed may have found a better policy after it last saved its state: it is not to be lost.
+        with suppress(ConfigError):
+            best = checkpoint.load(self._folder / CHECKPOINTS / BEST)["best_eval_return"]
+            self._best = best if self._best is None else max(best, self._best)
 
     @property
     def _training_seconds(self) -> float:
+        if self._training_ended is not None:
+            return self._training_ended
         return self._earlier_training_seconds + self._store.training_seconds
 
     def run(self) -> Run:
         """Train until a stop rule holds, a worker fails or the user interrupts; then write down what there is."""
         log.info("run folder: %s", self._folder)
-        events = self._experiment.backend.run(Setup(experiment=self._experiment, resumed=self._resumed), self._store)
-        with _interruptions() as interruption:
+        setup = Setup(experiment=self._experiment, resumed=self._resumed)
+        events = self._experiment.backend.run(setup, self._store)
+        with _interruptions(self._interruption):
             try:
-                self._drain(events, interruption)
-            except RunError as error:
-                self._reason, self._error = "failed", str(error)
+                self._drain(events)
+                self._evaluate_last()
             except KeyboardInterrupt:  # the second Ctrl-C: do not wait for the workers
                 self._reason = "interrupted"
+            except Exception as error:  # whatever it is, what has been learned is not to be lost
+                self._fail(error)
             finally:
-                events.close()  # type: ignore[attr-defined]
-            return self._finish(interruption)
+                self._interruption.may_break_in = False
+                events.close()
+            return self._finish()
 
-    def _drain(self, events: Iterator[Event | None], interruption: _Interruption) -> None:
+    def _fail(self, error: Exception) -> None:
+        """The run ends by an error; unless it was asked to end, with a signal that workers may have got too."""
+        if self._interruption.asked:
+            self._reason = "interrupted"
+            return
+        self._reason = "failed"
+        self._error = str(error) if isinstance(error, RunError) else traceback.format_exc().rstrip()
+
+    def _drain(self, events: Generator[Event | None, None, None]) -> None:
+        """Take in what workers do until they have ended, or until they should have."""
+        deadline = float("inf")
         for event in events:
             if event is not None:
                 self._tally.add(event)
+                self._warn_of_rejected(event)
             if self._reason is None:
-                self._reason = self._stop_reason(interruption)
+                self._reason = self._stop_reason()
                 if self._reason is not None:
                     self._store.stop()
+                    if not self._experiment.backend.deterministic:
+                        deadline = time.monotonic() + PATIENCE_SECONDS
+            elif time.monotonic() > deadline:
+                log.warning("workers that did not finish their rollout within %.0f s are ended", PATIENCE_SECONDS)
+                break
             self._keep_house()
         if self._reason is None:
             self._reason = "total_steps"
-        if self._reason != "interrupted" and self._experiment.eval.every is not None:
-            self._take(self._evaluator.result(wait=True))
-            self._evaluator.submit(self._store.state())
-            self._take(self._evaluator.result(wait=True))
+        self._training_ended = self._training_seconds
 
-    def _stop_reason(self, interruption: _Interruption) -> str | None:
+    def _warn_of_rejected(self, event: Event) -> None:
+        if event.rejected and not self._rejected:
+            self._rejected = True
+            log.warning("worker %d had a gradient that was not finite: it was refused", event.worker)
+
+    def _stop_reason(self) -> str | None:
         """Which rule, if any, ends the run now."""
         stop, tally = self._experiment.stop, self._tally
-        if interruption.signal is not None:
+        if self._interruption.asked:
             return "interrupted"
         if stop.mean_return is not None and tally.reached(stop.mean_return):
             if self._solved is None:
@@ -182,38 +236,54 @@ class _Session:
 
     def _keep_house(self) -> None:
         """Whatever is due: a point of the curves, an evaluation, a checkpoint, the progress line."""
-        tally, every = self._tally, self._experiment
+        tally, experiment = self._tally, self._experiment
         self._take(self._evaluator.result())
         if tally.steps >= self._next_evaluation and not self._evaluator.busy and self._reason is None:
-            self._next_evaluation = _next(tally.steps, every.eval.every)
-            self._evaluator.submit(self._store.state())
+            self._next_evaluation = _next(tally.steps, experiment.eval.every)
+            self._evaluate()
             self._take(self._evaluator.result())
         if tally.steps >= self._next_checkpoint:
-            self._next_checkpoint = _next(tally.steps, every.checkpoint.every)
+            self._next_checkpoint = _next(tally.steps, experiment.checkpoint.every)
             self._save(LATEST, self._store.state())
         if tally.seconds >= self._next_log:
             self._next_log = tally.seconds + LOG_SECONDS + LOG_SHARE * tally.seconds
-            self._log(tally.window())
+            self._log(tally.steps, tally.window())
         self._progress.update(tally, self._best)
 
+    def _evaluate(self) -> None:
+        state = self._store.state()
+        self._evaluated = state["steps"]
+        self._evaluator.submit(state)
+
+    def _evaluate_last(self) -> None:
+        """Evaluate what the run ends with."""
+        if self._reason == "interrupted" or self._experiment.eval.every is None:
+            return
+        self._take(self._evaluator.result(wait=True))
+        if self._evaluated != self._store.steps:
+            self._evaluate()
+            self._take(self._evaluator.result(wait=True))
+
     def _take(self, evaluation: Evaluation | None) -> None:
-        """Log an evaluation; keep its parameters if it is the best so far."""
+        """Log an evaluation, at the step of what was evaluated; keep its parameters if it is the best so far."""
         if evaluation is None:
             return
-        self._log({"eval/mean_reward": evaluation.mean_return, "eval/mean_ep_length": evaluation.mean_length})
+        values = {"eval/mean_reward": evaluation.mean_return, "eval/mean_ep_length": evaluation.mean_length}
+        self._log(evaluation.steps, values)
         if self._best is None or evaluation.mean_return > self._best:
             self._best = evaluation.mean_return
             self._save(BEST, evaluation.state)
 
-    def _log(self, values: dict[str, float]) -> None:
+    def _log(self, step: int, values: dict[str, float]) -> None:
         with self._writing("curves"):
-            self._writer.log(self._tally.steps, values, self._tally.seconds)
+            self._writer.log(step, values, self._tally.seconds)
 
     def _save(self, name: str, store_state: Mapping[str, Any]) -> None:
         # Events are under way for a tenth of a second, so the store is ahead of the tally.
+        ahead = {"steps": store_state["steps"], "updates": store_state["version"]}
         state = {
             "store": store_state,
-            "tally": self._tally.state() | {"steps": store_state["steps"]},
+            "tally": self._tally.state() | ahead,
             "resumed": self._resumed,
             "training_seconds": self._training_seconds,
             "best_eval_return": self._best,
@@ -235,29 +305,33 @@ class _Session:
         else:
             self._unwritten.discard(what)
 
-    def _finish(self, interruption: _Interruption) -> Run:
+    def _finish(self) -> Run:
+        self._training_ended = self._training_seconds
         self._evaluator.close()
-        self._log(self._tally.window())
-        self._save(LATEST, self._store.state())
         if self._error is not None:
             log.error(self._error)
+        state = self._store.state()
+        # Where workers were not waited for, their last events are lost, but what they did to the parameters is not.
+        self._tally.steps, self._tally.updates = state["steps"], state["version"]
+        self._log(self._tally.steps, self._tally.window())
+        self._save(LATEST, state)
         with self._writing("curves"):
-            self._writer.close(success=self._reason != "failed")
+            self._writer.close(success=self._reason not in ("failed", "interrupted"))
         self._progress.close(self._tally, self._best)
-        summary = self._summary(interruption)
-        with self._writing("summary.json"):
-            checkpoint.write_json(self._folder / "summary.json", summary)
+        summary = self._summary()
+        with self._writing(SUMMARY_FILE):
+            checkpoint.write_json(self._folder / SUMMARY_FILE, summary)
         log.info("stopped: %s", summary["stop_reason"])
-        return Run(self._folder, summary)
+        return Run(self._folder, summary | {"unwritten": sorted(self._unwritten)})
 
-    def _summary(self, interruption: _Interruption) -> dict[str, Any]:
+    def _summary(self) -> dict[str, Any]:
         totals, seconds = self._tally.summary(), self._training_seconds
         solved_steps, solved_seconds = self._solved or (None, None)
         return {
             "seed": self._experiment.seed,
             "stop_reason": self._reason,
             "error": self._error,
-            "signal": interruption.signal,
+            "signal": self._interruption.signal,
             "unwritten": sorted(self._unwritten),
             **totals,
             "training_seconds": round(seconds, 3),
@@ -267,7 +341,7 @@ class _Session:
             "solved_at_seconds": None if solved_seconds is None else round(solved_seconds, 3),
             "resumed": self._resumed,
             "versions": provenance.versions(),
-            "commit": provenance.commit(),
+            "commit": self._commit,
             "command": provenance.command(),
             "machine": provenance.machine(),
         }
@@ -280,26 +354,32 @@ def _next(steps: int, every: int | None) -> float:
 
 @dataclass(slots=True)
 class _Interruption:
+    """signal: which has asked the run to end. may_break_in: whether a second Ctrl-C still may."""
+
     signal: int | None = None
+    may_break_in: bool = True
+
+    @property
+    def asked(self) -> bool:
+        return self.signal is not None
 
 
 @contextmanager
-def _interruptions() -> Iterator[_Interruption]:
+def _interruptions(interruption: _Interruption) -> Iterator[None]:
     """SIGINT and SIGTERM ask for an orderly end; a second SIGINT for one at once. In the main thread only: elsewhere
     signals do not arrive."""
-    interruption = _Interruption()
 
     def ask(signum: int, frame: object) -> None:
-        if interruption.signal is not None and signum == signal.SIGINT:
+        if interruption.asked and signum == signal.SIGINT and interruption.may_break_in:
             raise KeyboardInterrupt
-        interruption.signal = signum
+        interruption.signal = interruption.signal or signum
 
     if threading.current_thread() is not threading.main_thread():
-        yield interruption
+        yield
         return
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield interruption
+        yield
     finally:
         for number, handler in before.items():
             with suppress(TypeError):  # None: a handler that was not set from Python cannot be put back

@@ -16,7 +16,7 @@ from a3c_exp import seeding
 from a3c_exp.algorithms import Batch, explained_variance
 from a3c_exp.envs import EnvBatch
 from a3c_exp.errors import RunError
-from a3c_exp.events import Event, Metric
+from a3c_exp.events import Event
 from a3c_exp.networks import ActorCritic
 from a3c_exp.normalisation import Moments
 from a3c_exp.optimizers import clip
@@ -150,20 +150,18 @@ class Worker:
             event, gradient, observed = self._learn(pulled)
             yield Pause.BEFORE_PUSH
             pushed = store.push(self._index, gradient, pulled, event.steps, observed)
-            while pushed is None:
-                yield Pause.WAITING
-                if store.stopped:
-                    return
-                pushed = store.poll(self._index, pulled)
             store.keep_random_state(self._index, self._rng)
-            if pushed.accepted:
-                rejected_in_a_row = 0
-                event.staleness[pushed.staleness] += 1
+            while pushed is None and not store.stopped:
+                yield Pause.WAITING
+                pushed = store.poll(self._index, pulled)
+            if pushed is not None:
                 event.updates = pushed.applied
-            elif gradient is None:
-                rejected_in_a_row += 1
+                if pushed.accepted:
+                    event.staleness[pushed.staleness] += 1
+            if gradient is None:
                 event.rejected = 1
                 event.metrics.clear()
+            rejected_in_a_row = rejected_in_a_row + 1 if gradient is None else 0
             yield event
             if rejected_in_a_row == REJECTIONS_IN_A_ROW:
                 raise RunError(
@@ -188,8 +186,11 @@ class Worker:
                 metrics = self._learner.add_gradient(rollout, progress)
                 event.add(metrics)
         norm = clip(network.gradient, experiment.optimizer, network.parts)
-        event.add({"grad_norm": norm, "learning_rate": experiment.optimizer.learning_rate * experiment.schedule(progress)})
+        rate = experiment.optimizer.learning_rate * experiment.schedule(progress)
+        event.add({"grad_norm": norm, "learning_rate": rate})
         event.envs_ended = self._collector.envs_ended
+        if observed is not None and not np.isfinite(observed.row).all():
+            observed = None  # one of these would spoil the shared statistics for good
         return event, network.gradient if math.isfinite(norm) else None, observed
 
     def close(self) -> None:

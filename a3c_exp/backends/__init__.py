@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+import traceback
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
+
+from a3c_exp.errors import RunError
 
 if TYPE_CHECKING:
     from a3c_exp.events import Event
@@ -15,6 +19,11 @@ if TYPE_CHECKING:
 MERGE_SECONDS = 0.1
 # How long a worker sleeps between looks at a synchronous round that waits for others.
 WAIT_SECONDS = 1e-4
+# Between asking workers to end and ending them, or leaving them behind: a run that fails is over within two seconds.
+GRACE_SECONDS = 1.0
+
+# What a worker may end with: not only errors, also an environment that calls sys.exit.
+FAILURES = (Exception, SystemExit)
 
 
 @runtime_checkable
@@ -30,7 +39,7 @@ class Backend(Protocol):
     def store(self, layout: Layout) -> SharedParameters:
         """New shared parameters where this backend's workers can reach them."""
 
-    def run(self, setup: Setup, store: SharedParameters) -> Iterator[Event | None]:
+    def run(self, setup: Setup, store: SharedParameters) -> Generator[Event | None, None, None]:
         """Start the workers and yield what they do; None when a tenth of a second has brought nothing.
 
         Ends when all workers have: after `total_steps`, or after `store.stop()`. Raises RunError if a worker
@@ -41,22 +50,42 @@ class Backend(Protocol):
         """Called as early as possible with the modules that workers will import: time to start helpers."""
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A worker's last message. failure: what ended it before its time, for the user; None if nothing did."""
+
+    worker: int
+    failure: str | None = None
+
+
+def failure(worker: int, error: BaseException) -> str:
+    """What a user is told of a worker that raised: where and why, or only why if that was said on purpose."""
+    if isinstance(error, RunError):
+        return str(error)
+    return f"worker {worker} failed:\n{''.join(traceback.format_exception(error)).rstrip()}"
+
+
 def merged(steps: Iterator[Event | Pause]) -> Iterator[Event]:
     """Run a worker, waiting where it waits for others, and merge its events over MERGE_SECONDS. The first is passed
-    on at once: a run that works is seen to."""
+    on at once: a run that works is seen to. So is the last, whatever the worker ends with."""
     from a3c_exp.worker import Pause
 
     pending: Event | None = None
     due = 0.0
-    for step in steps:
-        if isinstance(step, Pause):
-            if step is Pause.WAITING:
-                time.sleep(WAIT_SECONDS)
-            continue
-        pending = step if pending is None else pending.merge(step)
-        now = time.monotonic()
-        if now >= due:
+    try:
+        for step in steps:
+            if isinstance(step, Pause):
+                if step is Pause.WAITING:
+                    time.sleep(WAIT_SECONDS)
+                continue
+            pending = step if pending is None else pending.merge(step)
+            now = time.monotonic()
+            if now >= due:
+                yield pending
+                pending, due = None, now + MERGE_SECONDS
+    except FAILURES:
+        if pending is not None:
             yield pending
-            pending, due = None, now + MERGE_SECONDS
+        raise
     if pending is not None:
         yield pending

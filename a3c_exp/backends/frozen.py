@@ -1,9 +1,18 @@
-"""The last module that the server of worker processes imports: what is there by then is shared by all of them.
+"""The last module that the server of worker processes imports: what is there by then is shared by all of them."""
 
-Without this, the first garbage collection of each worker would write to every object's header and so copy its page.
-"""
+from __future__ import annotations
 
+import atexit
 import gc
+import os
+import shutil
 
+# Else the first garbage collection of each worker would write to every object's header and so copy its page.
 gc.collect()
 gc.freeze()
+
+# The folder that multiprocessing keeps its socket in. Whoever made it removes it, unless it was killed; the server
+# outlives that, and ends last of all.
+_temporary = os.environ.pop("A3C_EXP_TEMPORARY", None)
+if _temporary is not None:
+    atexit.register(shutil.rmtree, _temporary, ignore_errors=True)

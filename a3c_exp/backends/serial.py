@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
 from a3c_exp import seeding
+from a3c_exp.backends import FAILURES, failure
+from a3c_exp.errors import RunError
 from a3c_exp.events import Event
 from a3c_exp.parameters import Layout, SharedParameters
 from a3c_exp.seeding import Role
@@ -17,8 +20,8 @@ from a3c_exp.worker import Pause, Setup, Worker
 class Serial:
     """Workers take turns in a random order drawn from the seed, so asynchrony itself is replayed bit by bit.
 
-    A turn goes from a push to the next gradient, or from a gradient to its push: between the two others may push, and
-    a gradient is as stale as it would be with workers of equal speed (workers - 1 on average).
+    A turn is a worker's push, and its next pull and gradient. Until its next turn each of the others has had one on
+    average, so a gradient is as stale as it would be with workers of equal speed: workers - 1 updates on average.
     """
 
     deterministic: ClassVar[bool] = True
@@ -29,22 +32,34 @@ class Serial:
     def store(self, layout: Layout) -> SharedParameters:
         return SharedParameters(layout)
 
-    def run(self, setup: Setup, store: SharedParameters) -> Iterator[Event | None]:
+    def run(self, setup: Setup, store: SharedParameters) -> Generator[Event | None, None, None]:
         rng = seeding.generator(setup.experiment.seed, Role.SCHEDULER, resumed=setup.resumed)
         workers: list[Worker] = []
         try:
             for index in range(setup.experiment.worker_count):
-                workers.append(Worker(setup, index, store))
-            running = [(worker, worker.run()) for worker in workers]
+                with _failing(index):
+                    workers.append(Worker(setup, index, store))
+            running = [(index, worker.run()) for index, worker in enumerate(workers)]
             while running:
                 turn = int(rng.integers(len(running))) if len(running) > 1 else 0
-                worker, steps = running[turn]
-                step = next(steps, None)
-                if step is None:
-                    worker.close()
-                    del running[turn]
-                elif not isinstance(step, Pause):
-                    yield step
+                index, steps = running[turn]
+                with _failing(index):
+                    for step in steps:
+                        if isinstance(step, Pause):
+                            break
+                        yield step
+                    else:
+                        workers[index].close()
+                        del running[turn]
         finally:
             for worker in workers:
                 worker.close()
+
+
+@contextmanager
+def _failing(worker: int) -> Iterator[None]:
+    """Within, what this worker ends with is the run's failure."""
+    try:
+        yield
+    except FAILURES as error:
+        raise RunError(failure(worker, error)) from error

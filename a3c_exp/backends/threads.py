@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import queue
 import threading
-import traceback
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from a3c_exp.backends import MERGE_SECONDS, merged
+from a3c_exp.backends import GRACE_SECONDS, MERGE_SECONDS, Ended, failure, merged
 from a3c_exp.errors import RunError
 from a3c_exp.events import Event
 from a3c_exp.parameters import Layout, SharedParameters
 from a3c_exp.worker import Setup, Worker
 
-# A worker looks at the stop flag before each rollout; one that has not ended by then is left behind as a daemon.
-JOIN_SECONDS = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    """A worker's last message: the traceback that ended it, or None."""
-
-    worker: int
-    traceback: str | None = None
+Messages = queue.SimpleQueue[Event | Ended]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +24,8 @@ class Threads:
 
     What they do at once is what numpy and torch do outside the interpreter's lock: many environments in one array
     operation, large networks. Python environments gain nothing here; use processes.
+
+    A thread cannot be ended from outside. One that hangs in its environment is left behind, and ends with the program.
     """
 
     deterministic: ClassVar[bool] = False
@@ -43,35 +36,37 @@ class Threads:
     def store(self, layout: Layout) -> SharedParameters:
         return SharedParameters(layout)
 
-    def run(self, setup: Setup, store: SharedParameters) -> Iterator[Event | None]:
-        messages: queue.SimpleQueue[Event | _Ended] = queue.SimpleQueue()
-        threads = [
-            threading.Thread(target=_work, args=(setup, index, store, messages), daemon=True, name=f"worker {index}")
-            for index in range(setup.experiment.worker_count)
-        ]
-        for thread in threads:
-            thread.start()
-        running = len(threads)
+    def run(self, setup: Setup, store: SharedParameters) -> Generator[Event | None, None, None]:
+        messages: Messages = queue.SimpleQueue()
+        threads: list[threading.Thread] = []
         try:
+            for index in range(setup.experiment.worker_count):
+                arguments = setup, index, store, messages
+                threads.append(threading.Thread(target=_work, args=arguments, daemon=True, name=f"worker {index}"))
+                threads[-1].start()
+            running = len(threads)
             while running:
                 try:
                     message = messages.get(timeout=MERGE_SECONDS)
                 except queue.Empty:
                     yield None
                     continue
-                if not isinstance(message, _Ended):
+                if not isinstance(message, Ended):
                     yield message
                     continue
                 running -= 1
-                if message.traceback is not None:
-                    raise RunError(f"worker {message.worker} failed:\n{message.traceback}")
+                if message.failure is not None:
+                    raise RunError(message.failure)
         finally:
             store.stop()
+            deadline = time.monotonic() + GRACE_SECONDS
             for thread in threads:
-                thread.join(JOIN_SECONDS)
+                if thread.ident is not None:
+                    thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def _work(setup: Setup, index: int, store: SharedParameters, messages: queue.SimpleQueue[Event | _Ended]) -> None:
+def _work(setup: Setup, index: int, store: SharedParameters, messages: Messages) -> None:
+    last = Ended(index)
     try:
         worker = Worker(setup, index, store)
         try:
@@ -79,7 +74,6 @@ def _work(setup: Setup, index: int, store: SharedParameters, messages: queue.Sim
                 messages.put(event)
         finally:
             worker.close()
-    except BaseException:  # noqa: BLE001 - whatever ended this worker is the run's to report
-        messages.put(_Ended(index, traceback.format_exc()))
-    else:
-        messages.put(_Ended(index))
+    except BaseException as error:  # whatever ended this worker is the run's to report
+        last = Ended(index, failure(index, error))
+    messages.put(last)

@@ -65,6 +65,12 @@ class EnvBatch(Protocol):
     def render(self) -> NDArray[np.uint8] | None:
         """A picture [height, width, 3] of the first environment, or None where it draws in a window of its own."""
 
+    def encode(self, observations: Sequence[Any] | Array) -> Array:
+        """Observations as the environment has them -> [K, ...] of `observation_space`. Any K; also once closed."""
+
+    def decode(self, actions: Array) -> Array:
+        """K actions of `action_space` -> [K, ...] as the environment takes them. Any K; also once closed."""
+
     def close(self) -> None:
         """Release what the environments hold. The batch cannot be used afterwards; closing twice is harmless."""
 

@@ -32,12 +32,13 @@ class Loop:
         if not envs or len(seeds) != len(envs):
             raise ValueError(f"{len(envs)} environments need as many seeds, and at least one; got {len(seeds)}")
         self.count = len(envs)
-        self.observation_space, self._encode = encoder(envs[0].observation_space)
-        self.action_space, decode = decoder(envs[0].action_space)
+        self.observation_space, self.encode = encoder(envs[0].observation_space)
+        self.action_space, self.decode = decoder(envs[0].action_space)
         # An environment takes a Python int faster than a numpy one, and a row of an array for everything else.
-        self._each: Callable[[Array], Sequence[Any] | Array] = decode
+        self._each: Callable[[Array], Sequence[Any] | Array] = self.decode
         if isinstance(envs[0].action_space, Discrete):
             plain = envs[0].action_space.start == 0
+            decode = self.decode
             self._each = (lambda actions: actions.tolist()) if plain else (lambda actions: decode(actions).tolist())
         self._envs = list(envs)
         self._seeds: list[int | None] = [int(seed) for seed in seeds]
@@ -56,7 +57,7 @@ class Loop:
         self._seeds = [None] * self.count
         self._began = [self._tick] * self.count
         self._due = self._tick + self._limit
-        obs = self._encode(observations)
+        obs = self.encode(observations)
         if obs.shape[1:] != self.observation_space.shape:
             raise ValueError(f"an observation of shape {obs.shape[1:]} is not in {self._envs[0].observation_space}")
         return obs
@@ -72,7 +73,7 @@ class Loop:
             if terminated or truncated:
                 ended.append((index, terminated, truncated))
         self._tick += 1
-        obs, reward = self._encode(observations), np.array(rewards, np.float32)
+        obs, reward = self.encode(observations), np.array(rewards, np.float32)
         if not ended and self._tick < self._due:
             return Step(obs, reward, self._none, self._none, obs, self._all)
         return self._restart(obs, reward, ended)
@@ -86,7 +87,7 @@ class Loop:
             truncated |= self._tick - np.array(self._began) >= self._limit
         final_obs, obs = obs, obs.copy()
         for index in np.flatnonzero(terminated | truncated).tolist():
-            obs[index] = self._encode([self._envs[index].reset()[0]])[0]
+            obs[index] = self.encode([self._envs[index].reset()[0]])[0]
             self._began[index] = self._tick
         self._due = min(self._began) + self._limit
         return Step(obs, reward, terminated, truncated, final_obs, self._all)

@@ -31,8 +31,8 @@ class Vector:
         if len(seeds) != env.num_envs:
             raise ValueError(f"{env.num_envs} environments need as many seeds; got {len(seeds)}")
         self.count = int(env.num_envs)
-        self.observation_space, self._encode = encoder(env.single_observation_space)
-        self.action_space, self._decode = decoder(env.single_action_space)
+        self.observation_space, self.encode = encoder(env.single_observation_space)
+        self.action_space, self.decode = decoder(env.single_action_space)
         self._env = env
         several = isinstance(env.unwrapped, (SyncVectorEnv, AsyncVectorEnv))
         self._seed: int | list[int] | None = [int(seed) for seed in seeds] if several else int(seeds[0])
@@ -51,14 +51,14 @@ class Vector:
         observations, _ = self._env.reset(seed=self._seed)  # type: ignore[arg-type]  # gymnasium types the native form only
         self._seed = None
         self._ended = np.zeros(self.count, np.bool_)
-        return self._encode(observations)
+        return self.encode(observations)
 
     def step(self, actions: Array) -> Step:
         """Take actions [K, ...]."""
-        observations, rewards, terminations, truncations, info = self._env.step(self._decode(actions))
+        observations, rewards, terminations, truncations, info = self._env.step(self.decode(actions))
         terminated, truncated = np.array(terminations, np.bool_), np.array(truncations, np.bool_)
         reward = np.array(rewards, np.float32)
-        return self._answer(self._encode(observations), reward, terminated, truncated, info)
+        return self._answer(self.encode(observations), reward, terminated, truncated, info)
 
     def _next_step(
         self, obs: Array, reward: NDArray[np.float32], terminated: Bools, truncated: Bools, info: dict[str, Any]
@@ -77,7 +77,7 @@ class Vector:
             raise RuntimeError(f"{self._env} ended an episode in SAME_STEP mode without giving its 'final_obs'")
         final_obs = obs.copy()
         # gymnasium's own vectors give an object array with holes, others a dense one: the ended rows are in both.
-        final_obs[ended] = self._encode(list(info["final_obs"][ended]))
+        final_obs[ended] = self.encode(list(info["final_obs"][ended]))
         return Step(obs, reward, terminated, truncated, final_obs, self._valid)
 
     def _disabled(
@@ -88,7 +88,7 @@ class Vector:
             return Step(obs, reward, terminated, truncated, obs, self._valid)
         observations, _ = self._env.reset(options={"reset_mask": ended.copy()})
         first = obs.copy()
-        first[ended] = self._encode(observations)[ended]
+        first[ended] = self.encode(observations)[ended]
         return Step(first, reward, terminated, truncated, obs, self._valid)
 
     def render(self) -> NDArray[np.uint8] | None:

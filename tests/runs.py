@@ -1,0 +1,124 @@
+"""Small runs for tests: configurations as plain data, and what a run leaves."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from a3c_exp import checkpoint
+from a3c_exp.config import Experiment, load_experiment
+from a3c_exp.errors import RunError
+from a3c_exp.events import Event
+from a3c_exp.runner import Run, run
+from a3c_exp.worker import Setup, build_network, layout
+
+BACKENDS = ("serial", "threads", "processes")
+TARGETS = {name: f"a3c_exp.backends.{name}.{name.capitalize()}" for name in BACKENDS}
+
+SCRIPTED = "scripted:Scripted-v0"
+BANDIT = "scripted:Bandit-v0"
+CORRIDOR = "scripted:Corridor-v0"
+TARGET = "scripted:Target-v0"
+
+
+def config(env: str = BANDIT, backend: str = "serial", **settings: Any) -> dict[str, Any]:
+    """A whole configuration. Dots are written as two underscores: `config(returns__n=2, env__kwargs={"n": 3})`.
+
+    Small and quick by itself: one worker with 4 bandits, 160 steps, 10 updates, no evaluation.
+    """
+    whole: dict[str, Any] = {
+        "env": {"_target_": "a3c_exp.envs.Gym", "id": env},
+        "network": {"_target_": "a3c_exp.networks.Mlp", "sizes": [16]},
+        "returns": {"_target_": "a3c_exp.returns.NStep", "n": 5},
+        "critic_returns": None,
+        "algorithm": {"_target_": "a3c_exp.algorithms.A3C"},
+        "optimizer": {"_target_": "a3c_exp.optimizers.Adam", "learning_rate": 1e-2},
+        "schedule": {"_target_": "a3c_exp.schedules.Constant", "value": 1.0},
+        "backend": {"_target_": TARGETS[backend]},
+        "seed": 0, "workers": 1, "envs_per_worker": 4, "rollout_length": 4, "accumulate": 1, "gamma": 0.9,
+        "total_steps": 160, "update": "async", "lock": False, "moments": "shared",
+        "stop": {"max_episodes": None, "max_seconds": None, "mean_return": None},
+        "eval": {"every": None, "episodes": 4},
+        "checkpoint": {"every": None},
+        "plugins": ["scripted"],
+        "init_from": None,
+    }  # fmt: skip
+    for name, value in settings.items():
+        *path, last = name.split("__")
+        node = whole
+        for key in path:
+            node = node[key]
+        node[last] = {"_target_": value} if last in ("optimizer", "returns") and isinstance(value, str) else value
+    return whole
+
+
+def train(folder: Path, *arguments: Any, **settings: Any) -> Run:
+    """Run `config(...)` in a folder."""
+    return run(config(*arguments, **settings), folder)
+
+
+def latest(folder: Path) -> dict[str, Any]:
+    """What a run's latest checkpoint holds."""
+    return checkpoint.load(folder / "checkpoints" / "latest.ckpt")
+
+
+def drain(whole: dict[str, Any]) -> tuple[list[Event], dict[str, Any], RunError | None]:
+    """Run the backend alone: its events, the state that the shared parameters end with, and what it failed with."""
+    experiment: Experiment = load_experiment(whole)
+    network, env = build_network(experiment)
+    store = experiment.backend.store(layout(experiment, network, env.observation_space.shape))
+    store.initialise(network.vector)
+    events, error, threads = [], None, torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        events.extend(event for event in experiment.backend.run(Setup(experiment=experiment), store) if event)
+    except RunError as failed:
+        error = failed
+    finally:
+        torch.set_num_threads(threads)
+    return events, store.state(), error
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two states are equal, bit for bit."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+    return bool(one == other)
+
+
+def command(folder: Path, env: str, backend: str, *overrides: str) -> list[str]:
+    """The command line of a run like those above."""
+    small = "envs_per_worker=4 rollout_length=4 eval.every=null checkpoint.every=null stop.mean_return=null"
+    groups = [f"hydra.run.dir={folder}", "env=gym", f"env.id={env}", "plugins=[scripted]", f"backend={backend}"]
+    return [sys.executable, "-m", "a3c_exp", *groups, *small.split(), "network.sizes=[16]", *overrides]
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
+    """What the condition gives once it is true; fails after so many seconds."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+    return value
+
+
+def processes(mark: str) -> list[int]:
+    """Living processes that were started with `mark` in their environment, zombies left out."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (entry / "environ").read_bytes()
+            state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if mark.encode() in environment and state != "Z":
+            found.append(int(entry.name))
+    return found
