@@ -64,9 +64,23 @@ class Faulty(Bandit):
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
+class Endless(Bandit):
+    """A bandit whose episodes end after each step, or never, if its seed is `from_name` or more."""
+
+    def __init__(self, from_name: int) -> None:
+        super().__init__()
+        self.from_name = from_name
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        if seed is not None and seed >= self.from_name:
+            self.length = 0
+        return super().reset(seed=seed, options=options)
+
+
 class Unnamed(Bandit):
     """Registered by its module alone, without a module in its name."""
 
 
 gymnasium.register("Faulty-v0", entry_point="faulty:Faulty")
+gymnasium.register("Endless-v0", entry_point="faulty:Endless")
 gymnasium.register("Unnamed-v0", entry_point="faulty:Unnamed")

@@ -1,0 +1,302 @@
+"""A run from its configuration to its summary: when it stops, what it evaluates, and what its folder holds."""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from runs import BACKENDS, BANDIT, SCRIPTED, TARGET, config, drain, latest, same, train
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+from a3c_exp import checkpoint, evaluate, runner, seeding
+from a3c_exp.config import read_config
+from a3c_exp.errors import ConfigError
+from a3c_exp.runner import run
+from a3c_exp.seeding import Role
+
+# What the curves are called, as everybody's dashboards know them.
+CURVES = """
+    rollout/ep_rew_mean rollout/ep_len_mean train/policy_loss train/value_loss train/entropy train/grad_norm
+    train/learning_rate train/explained_variance train/n_updates time/steps_per_second async/staleness_mean
+    async/staleness_max eval/mean_reward eval/mean_ep_length
+""".split()
+
+SUMMARY = """
+    seed stop_reason steps episodes updates wall_seconds steps_per_second mean_return_100 best_eval_return
+    solved_at_steps solved_at_seconds staleness_mean staleness_max rejected_updates versions commit command machine
+""".split()
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    with open(folder / "metrics.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def points(folder: Path) -> dict[str, list[int]]:
+    """The steps of every curve in the event file."""
+    (file,) = folder.glob("events.out.tfevents.*")
+    found: dict[str, list[int]] = {}
+    for event in EventFileLoader(str(file)).Load():
+        for value in event.summary.value:
+            found.setdefault(value.tag, []).append(event.step)
+    return found
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> runner.Run:
+    settings: dict[str, Any] = {"total_steps": 400, "eval__every": 100, "env__normalize_observations": True}
+    return train(tmp_path_factory.mktemp("run"), TARGET, seed=7, env__kwargs={"length": 3}, **settings)
+
+
+class TestWhatARunLeaves:
+    def test_the_files(self, done: runner.Run) -> None:
+        names = {str(path.relative_to(done.folder)) for path in done.folder.rglob("*") if path.is_file()}
+        assert {name for name in names if not name.startswith("events.out.tfevents")} == {
+            "config.yaml", "metrics.csv", "summary.json", "train.log", "checkpoints/latest.ckpt", "checkpoints/best.ckpt",
+        }  # fmt: skip
+        assert len(names) == 7, "one event file"
+
+    def test_the_summary_on_disk_is_the_one_that_is_returned(self, done: runner.Run) -> None:
+        assert json.loads((done.folder / "summary.json").read_text()) == done.summary
+        assert set(SUMMARY) <= set(done.summary)
+        assert done.exit_code == 0
+
+    def test_what_the_summary_says(self, done: runner.Run) -> None:
+        said = done.summary
+        assert (said["seed"], said["stop_reason"], said["steps"], said["updates"]) == (7, "total_steps", 400, 25)
+        assert said["episodes"] == 4 * (100 // 3)
+        assert (said["staleness_mean"], said["staleness_max"], said["rejected_updates"]) == (0, 0, 0)
+        assert said["solved_at_steps"] is said["solved_at_seconds"] is None
+        assert said["mean_return_100"] < 0
+        assert 0 < said["training_seconds"] <= said["wall_seconds"]
+        assert said["steps_per_second"] == pytest.approx(400 / said["training_seconds"], rel=0.01)
+
+    def test_the_configuration_is_read_back_as_it_was(self, done: runner.Run) -> None:
+        settings: dict[str, Any] = {"total_steps": 400, "eval__every": 100, "env__normalize_observations": True}
+        expected = config(TARGET, seed=7, env__kwargs={"length": 3}, **settings)
+        assert read_config(done.folder, ["scripted"]) == expected
+
+    def test_every_curve_is_in_tensorboard_and_in_the_table(self, done: runner.Run) -> None:
+        drawn, table = points(done.folder), rows(done.folder)
+        for name in CURVES:
+            assert name in drawn
+            steps = [int(row["step"]) for row in table if row[name]]
+            assert steps == drawn[name]
+            assert steps == sorted(steps)
+
+    def test_an_evaluation_stands_at_the_step_of_what_it_evaluated(self, done: runner.Run) -> None:
+        assert points(done.folder)["eval/mean_reward"] == [112, 208, 304, 400]
+
+    def test_the_checkpoint_holds_what_a_resumption_needs(self, done: runner.Run) -> None:
+        state = latest(done.folder)
+        assert state["store"]["steps"] == state["tally"]["steps"] == 400
+        assert state["store"]["version"] == state["tally"]["updates"] == 25
+        assert state["store"]["moments"].any()
+        assert state["store"]["random_states"].any()
+        assert state["store"]["statistics"][0] == 400
+
+    def test_the_log_has_the_run_and_nothing_stays_behind(self, done: runner.Run) -> None:
+        text = (done.folder / "train.log").read_text()
+        assert str(done.folder) in text
+        assert "stopped: total_steps" in text
+        assert logging.getLogger("a3c_exp").handlers == []
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+class TestStopping:
+    def stopped(self, folder: Path, backend: str, **settings: Any) -> dict[str, Any]:
+        whole: dict[str, Any] = {"workers": 2, "total_steps": 10**9} | settings
+        done = train(folder, backend=backend, **whole)
+        assert done.exit_code == 0
+        state = latest(folder)
+        assert state["store"]["steps"] == done.summary["steps"]
+        assert state["store"]["version"] == done.summary["updates"]
+        return done.summary
+
+    def test_after_so_many_steps(self, backend: str, tmp_path: Path) -> None:
+        said = self.stopped(tmp_path, backend, total_steps=500)
+        assert said["stop_reason"] == "total_steps"
+        assert 500 <= said["steps"] < 500 + 2 * 16
+
+    def test_after_so_many_episodes(self, backend: str, tmp_path: Path) -> None:
+        said = self.stopped(tmp_path, backend, stop__max_episodes=50)
+        assert said["stop_reason"] == "max_episodes"
+        assert said["episodes"] >= 50
+        assert said["episodes"] == said["steps"], "every episode is counted, those under way at the end too"
+
+    def test_after_so_much_time(self, backend: str, tmp_path: Path) -> None:
+        said = self.stopped(tmp_path, backend, stop__max_seconds=0.3)
+        assert said["stop_reason"] == "max_seconds"
+        assert 0.3 <= said["training_seconds"] < 3
+
+    def test_at_its_goal(self, backend: str, tmp_path: Path) -> None:
+        said = self.stopped(tmp_path, backend, stop__mean_return=0.0)
+        assert said["stop_reason"] == "mean_return"
+        assert 100 <= said["solved_at_steps"] <= said["steps"]
+        assert 0 < said["solved_at_seconds"] <= said["training_seconds"]
+
+
+class TestTheGoal:
+    def test_is_not_judged_before_a_hundred_episodes(self, tmp_path: Path) -> None:
+        done = train(tmp_path / "short", stop__mean_return=0.0, total_steps=96)
+        assert done.summary["stop_reason"] == "total_steps"
+        assert done.summary["solved_at_steps"] is None
+        done = train(tmp_path / "longer", stop__mean_return=0.0, total_steps=10**9)
+        assert done.summary["solved_at_steps"] == 112, "the first update after a hundred episodes of one step"
+
+    def test_is_not_reached_by_a_mean_below_it(self, tmp_path: Path) -> None:
+        done = train(tmp_path, stop__mean_return=1.1, total_steps=320)
+        assert done.summary["stop_reason"] == "total_steps"
+
+    def test_is_not_judged_before_every_environment_has_ended_an_episode(self, tmp_path: Path) -> None:
+        """Short episodes come first. Half of these environments end after every step, the others never do."""
+        split = sorted(seeding.environment_seeds(0, Role.ENVIRONMENT, 0, 8))[4]
+        settings: dict[str, Any] = {"envs_per_worker": 8, "stop__mean_return": 0.0, "total_steps": 1600}
+        whole = config("faulty:Endless-v0", env__kwargs={"from_name": split}, plugins=["faulty"], **settings)
+        said = run(whole, tmp_path / "half").summary
+        assert said["episodes"] > 100
+        assert said["mean_return_100"] >= 0
+        assert said["stop_reason"] == "total_steps"
+        whole["env"]["kwargs"] = {"from_name": 2**31}
+        assert run(whole, tmp_path / "all").summary["stop_reason"] == "mean_return"
+
+    def test_counts_the_environments_own_rewards(self, tmp_path: Path) -> None:
+        settings: dict[str, Any] = {"env__reward_scale": 1000.0, "stop__mean_return": 2.0, "total_steps": 160}
+        assert train(tmp_path, **settings).summary["stop_reason"] == "total_steps"
+
+
+class TestEvaluation:
+    def test_changes_nothing_about_the_training(self, tmp_path: Path) -> None:
+        settings: dict[str, Any] = {"workers": 3, "total_steps": 800, "env__normalize_observations": True}
+        train(tmp_path / "without", TARGET, **settings)
+        done = train(tmp_path / "with", TARGET, eval__every=50, **settings)
+        assert done.summary["best_eval_return"] is not None
+        assert same(latest(tmp_path / "without")["store"], latest(tmp_path / "with")["store"])
+
+    def test_is_deterministic_on_serial(self, tmp_path: Path) -> None:
+        settings: dict[str, Any] = {"eval__every": 50, "total_steps": 480, "workers": 2}
+        values = []
+        for name in "ab":
+            train(tmp_path / name, TARGET, **settings)
+            table = [row for row in rows(tmp_path / name) if row["eval/mean_reward"]]
+            values.append([(row["step"], row["eval/mean_reward"]) for row in table])
+        assert len(values[0]) == 10
+        assert values[0] == values[1]
+
+    @pytest.mark.parametrize("backend", BACKENDS)
+    def test_the_best_checkpoint_is_the_best_evaluated(self, backend: str, tmp_path: Path) -> None:
+        settings: dict[str, Any] = {"eval__every": 160, "total_steps": 1600, "optimizer__learning_rate": 0.5}
+        done = train(tmp_path, TARGET, backend, **settings)
+        values = [float(row["eval/mean_reward"]) for row in rows(tmp_path) if row["eval/mean_reward"]]
+        assert done.summary["best_eval_return"] == pytest.approx(max(values))
+        if backend == "serial":
+            assert max(values) > values[-1], "a rate this high does not end with its best"
+        loaded = evaluate.load_run(tmp_path, plugins=["scripted"])
+        seeds = seeding.environment_seeds(0, Role.EVALUATION, 0, 4)
+        episodes = evaluate.play(loaded.policy, loaded.experiment.env.make(4, seeds), 4)
+        assert episodes.returns.mean() == pytest.approx(max(values))
+
+    def test_a_failing_one_ends_the_run_with_its_traceback(self, tmp_path: Path) -> None:
+        victim = seeding.environment_seeds(0, Role.EVALUATION, 0, 4)[0]
+        settings: dict[str, Any] = {"env__kwargs": {"fault": "raise", "victim": victim, "at": 1}, "plugins": ["faulty"]}
+        for backend in ("serial", "threads"):
+            done = train(tmp_path / backend, "faulty:Faulty-v0", backend, eval__every=16, total_steps=10**9, **settings)
+            assert done.summary["stop_reason"] == "failed"
+            assert done.summary["error"].startswith("the evaluation failed:\nTraceback")
+            assert done.exit_code == 1
+            assert latest(done.folder)["store"]["steps"] == done.summary["steps"] > 0
+
+    def test_one_without_an_end_is_cut(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(evaluate, "LONGEST_EPISODE", 50)
+        done = train(tmp_path, SCRIPTED, env__kwargs={"lengths": [0]}, eval__every=100)
+        assert done.summary["stop_reason"] == "total_steps"
+        assert rows(tmp_path)[-1]["step"] == "160"
+        assert {row["eval/mean_ep_length"] for row in rows(tmp_path)} >= {"50.0"}
+
+    def test_no_state_is_evaluated_twice(self, tmp_path: Path) -> None:
+        train(tmp_path, eval__every=160, total_steps=320)
+        assert points(tmp_path)["eval/mean_reward"] == [160, 320]
+
+
+class TestCheckpoints:
+    def test_are_saved_as_often_as_asked_for(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        saved = []
+        save = checkpoint.save
+
+        def watched(path: Path, state: dict[str, Any]) -> None:
+            saved.append((path.name, state["store"]["steps"]))
+            save(path, state)
+
+        monkeypatch.setattr(checkpoint, "save", watched)
+        train(tmp_path, checkpoint__every=50)
+        assert saved == [("latest.ckpt", step) for step in (64, 112, 160, 160)]
+
+    def test_agree_with_themselves_while_events_are_under_way(self, tmp_path: Path) -> None:
+        """What the workers have sent and what they have done differ by a tenth of a second; a checkpoint must not."""
+        whole = config(backend="threads", workers=2, total_steps=10**9, checkpoint__every=1, stop__max_seconds=0.5)
+        seen = []
+        save = checkpoint.save
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(checkpoint, "save", lambda path, state: (seen.append(state), save(path, state)))
+            run(whole, tmp_path)
+        assert len(seen) > 2
+        for state in seen:
+            assert state["tally"]["steps"] == state["store"]["steps"]
+            assert state["tally"]["updates"] == state["store"]["version"]
+
+
+class TestStartingFromAnotherRun:
+    def test_takes_its_best_parameters_and_its_statistics(self, tmp_path: Path) -> None:
+        settings: dict[str, Any] = {"env__normalize_observations": True}
+        train(tmp_path / "first", TARGET, eval__every=50, **settings)
+        best = checkpoint.load(tmp_path / "first" / "checkpoints" / "best.ckpt")["store"]
+        still: dict[str, Any] = {"optimizer": "a3c_exp.optimizers.SGD", "optimizer__learning_rate": 1e-30}
+        init = str(tmp_path / "first")
+        done = train(tmp_path / "second", TARGET, seed=1, init_from=init, total_steps=16, **settings, **still)
+        state = latest(done.folder)["store"]
+        assert same(state["parameters"], best["parameters"])
+        assert state["statistics"][0] == best["statistics"][0] + 16
+        assert (done.summary["steps"], done.summary["updates"], done.summary["resumed"]) == (16, 1, 0)
+
+    def test_of_another_network_is_refused_before_anything_is_made(self, tmp_path: Path) -> None:
+        train(tmp_path / "first", TARGET)
+        with pytest.raises(ConfigError, match="same network"):
+            train(tmp_path / "second", BANDIT, init_from=str(tmp_path / "first"))
+        with pytest.raises(ConfigError, match="no such checkpoint"):
+            train(tmp_path / "second", TARGET, init_from=str(tmp_path / "nowhere"))
+        assert not (tmp_path / "second").exists()
+
+
+class TestWhereItRuns:
+    def test_a_folder_that_cannot_be_written_is_one_clear_line(self, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        with pytest.raises(ConfigError, match="cannot be written") as refusal:
+            train(tmp_path / "file" / "run")
+        assert "\n" not in str(refusal.value)
+
+    def test_another_thread_than_the_main_one_will_do(self, tmp_path: Path) -> None:
+        done = []
+        thread = threading.Thread(target=lambda: done.append(train(tmp_path)))
+        thread.start()
+        thread.join()
+        assert done[0].summary["stop_reason"] == "total_steps"
+
+    def test_the_same_run_through_the_runner_as_through_the_backend(self, tmp_path: Path) -> None:
+        train(tmp_path)
+        assert same(latest(tmp_path)["store"], drain(config())[1])
+
+    def test_a_run_that_diverges_says_why_and_keeps_what_is_sound(self, tmp_path: Path) -> None:
+        done = train(tmp_path, SCRIPTED, env__kwargs={"fails_at": 9, "failure": "nan"}, total_steps=10**9)
+        assert done.summary["stop_reason"] == "failed"
+        assert "not finite" in done.summary["error"]
+        assert done.summary["rejected_updates"] == 20
+        assert done.exit_code == 1
+        assert "it was refused" in (tmp_path / "train.log").read_text()
+        assert rows(tmp_path)[-1]["train/rejected_updates"] == "20"
+        assert np.isfinite(latest(tmp_path)["store"]["parameters"]).all()

@@ -1,0 +1,221 @@
+"""The actor-learner's loop: what it does between a pull and a push, and what it says about it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from runs import BANDIT, CORRIDOR, SCRIPTED, TARGET, config
+
+from a3c_exp.config import load_experiment
+from a3c_exp.errors import RunError
+from a3c_exp.events import Event
+from a3c_exp.parameters import SharedParameters
+from a3c_exp.worker import REJECTIONS_IN_A_ROW, Pause, Setup, Worker, build_network, layout
+
+
+def made(env: str = BANDIT, **settings: Any) -> tuple[SharedParameters, list[Worker]]:
+    """The store of an experiment, and all its workers. Plain descent at rate 1: an update is minus the gradient."""
+    whole = config(env, **settings)
+    if "optimizer" not in settings:
+        whole["optimizer"] = {"_target_": "a3c_exp.optimizers.SGD", "learning_rate": 1.0, "max_grad_norm": None}
+    experiment = load_experiment(whole)
+    network, spaces = build_network(experiment)
+    store = SharedParameters(layout(experiment, network, spaces.observation_space.shape))
+    store.initialise(network.vector)
+    return store, [Worker(Setup(experiment=experiment), index, store) for index in range(experiment.worker_count)]
+
+
+def first_update(**settings: Any) -> tuple[np.ndarray, Event, slice]:
+    """What one worker's first push adds to the parameters, what it says of it, and where the critic's part lies."""
+    store, (worker,) = made(**settings)
+    before = store.parameters()
+    event = next(step for step in worker.run() if isinstance(step, Event))
+    return store.parameters() - before, event, store.layout.parts["critic"]
+
+
+class TestTheLoop:
+    def test_others_may_push_between_its_gradient_and_its_push(self) -> None:
+        store, (worker,) = made()
+        steps = worker.run()
+        assert next(steps) is Pause.BEFORE_PUSH
+        assert (store.version, store.steps) == (0, 0)
+        assert isinstance(next(steps), Event)
+        assert (store.version, store.steps) == (1, 16)
+
+    def test_it_ends_with_the_runs_steps_not_its_own(self) -> None:
+        store, (one, other) = made(workers=2, total_steps=100)
+        first = one.run()
+        for _ in range(6):
+            next(first)  # three updates: 48 steps
+        events = [step for step in other.run() if isinstance(step, Event)]
+        assert sum(event.steps for event in events) == 64
+        assert store.steps == 112
+        assert list(first) == []
+
+    def test_it_ends_where_the_store_is_stopped_and_says_what_it_had_done(self) -> None:
+        store, (worker,) = made()
+        steps = worker.run()
+        next(steps)
+        store.stop()
+        (event,) = steps
+        assert isinstance(event, Event)
+        assert (event.updates, event.steps, store.version) == (1, 16, 1)
+
+    def test_a_worker_stopped_in_a_round_says_what_it_had_done_too(self) -> None:
+        """Its steps and episodes have happened, though its gradient waits for others who will not come."""
+        store, (worker, _) = made(workers=2, update="sync")
+        steps = worker.run()
+        assert [next(steps), next(steps)] == [Pause.BEFORE_PUSH, Pause.WAITING]
+        store.stop()
+        (event,) = steps
+        assert isinstance(event, Event)
+        assert (event.updates, event.steps, len(event.episodes)) == (0, 16, 16)
+        assert (store.version, store.steps) == (0, 16)
+
+    def test_one_that_leaves_is_not_waited_for(self) -> None:
+        store, (worker, gone) = made(workers=2, update="sync")
+        gone.close()
+        steps = worker.run()
+        assert next(steps) is Pause.BEFORE_PUSH
+        event = next(steps)
+        assert isinstance(event, Event)
+        assert (event.updates, store.version) == (1, 1)
+
+    def test_a_rounds_step_is_counted_also_by_one_whose_own_gradient_was_refused(self) -> None:
+        store, (sound, sick) = made(env=SCRIPTED, workers=2, update="sync", env__kwargs={"lengths": (9,)})
+        sick._env._envs[0].unwrapped.fails_at, sick._env._envs[0].unwrapped.failure = 1, "nan"  # type: ignore[attr-defined]
+        waiting, completing = sound.run(), sick.run()
+        for _ in range(2):
+            next(waiting)
+        next(completing)
+        event = next(completing)
+        assert isinstance(event, Event)
+        assert (event.updates, event.rejected, store.version) == (1, 1, 1)
+        assert sum(event.staleness.values()) == 0, "nothing of it landed"
+        assert next(step.updates for step in waiting if isinstance(step, Event)) == 0
+
+
+class TestTheGradient:
+    def test_accumulated_rollouts_add_up(self) -> None:
+        """Two pushes of a rollout each, and one push of two, from the same parameters with the same random numbers."""
+        settings = {"env__kwargs": {"length": 3}, **_sgd(1e-4)}
+        store, (worker,) = made(**settings)
+        before = store.parameters()
+        events = (step for step in worker.run() if isinstance(step, Event))
+        next(events), next(events)
+        apart = store.parameters() - before
+        store, (worker,) = made(accumulate=2, **settings)
+        event = next(step for step in worker.run() if isinstance(step, Event))
+        together = store.parameters() - before
+        assert (event.steps, event.updates, store.version) == (32, 1, 1)
+        assert np.linalg.norm(together - apart) < 0.02 * np.linalg.norm(apart)
+
+    def test_the_critic_may_learn_from_another_estimator_than_the_actor(self) -> None:
+        settings: dict[str, Any] = {"env": CORRIDOR, "returns__n": 1, "network__shared": False, "rollout_length": 8}
+        one, _, critic = first_update(**settings)
+        other, _, _ = first_update(critic_returns={"_target_": "a3c_exp.returns.Discounted"}, **settings)
+        same, _, _ = first_update(critic_returns={"_target_": "a3c_exp.returns.NStep", "n": 1}, **settings)
+        differs = np.flatnonzero(one != other)
+        assert len(differs)
+        assert (differs >= critic.start).all(), "the actor's part is as it was"
+        assert (differs < critic.stop).all()
+        np.testing.assert_array_equal(one, same)
+
+    def test_a_rollout_may_be_a_whole_episode(self) -> None:
+        settings: dict[str, Any] = {"env": SCRIPTED, "envs_per_worker": 1, "rollout_length": "episode"}
+        store, (worker,) = made(env__kwargs={"lengths": (3, 300)}, **settings)
+        lengths = [step.episodes.lengths.tolist() for step in worker.run() if isinstance(step, Event)]
+        assert all(len(each) == 1 for each in lengths)
+        assert sorted({each[0] for each in lengths}) == [3, 300]
+        assert store.version == len(lengths)
+
+    def test_it_is_clipped_to_its_norm_and_the_norm_before_is_told(self) -> None:
+        free, event, _ = first_update(env=SCRIPTED)
+        norm = event.metrics["grad_norm"].mean
+        assert norm == pytest.approx(np.linalg.norm(free), rel=1e-3)
+        clipped, event, _ = first_update(env=SCRIPTED, **_sgd(1.0, 0.5))
+        assert np.linalg.norm(clipped) == pytest.approx(0.5, rel=1e-3)
+        assert event.metrics["grad_norm"].mean == norm
+
+    def test_the_rate_follows_the_schedule_and_is_told(self) -> None:
+        schedule = {"_target_": "a3c_exp.schedules.Linear", "start": 1.0, "end": 0.0}
+        _, (worker,) = made(schedule=schedule, **_sgd(0.5))
+        rates = [step.metrics["learning_rate"].mean for step in worker.run() if isinstance(step, Event)]
+        np.testing.assert_allclose(rates, 0.5 * (1 - np.arange(10) / 10))
+
+    def test_rewards_are_shaped_for_training_and_reported_as_they_are(self) -> None:
+        settings: dict[str, Any] = {"env": SCRIPTED, "env__kwargs": {"lengths": (2,)}}
+        _, plain, _ = first_update(**settings)
+        shaped, event, _ = first_update(env__reward_scale=1e-3, **settings)
+        nothing, _, _ = first_update(env__reward_clip=1e-9, **settings)
+        np.testing.assert_array_equal(event.episodes.returns, plain.episodes.returns)
+        assert np.linalg.norm(shaped) > np.linalg.norm(nothing)
+
+
+def _sgd(rate: float, norm: float | None = None) -> dict[str, Any]:
+    return {"optimizer": {"_target_": "a3c_exp.optimizers.SGD", "learning_rate": rate, "max_grad_norm": norm}}
+
+
+class TestGradientsThatAreNotFinite:
+    def sick(self, **settings: Any) -> tuple[SharedParameters, Worker]:
+        whole: dict[str, Any] = {"env__kwargs": {"fails_at": 9, "failure": "nan", "lengths": (4,)}}
+        store, (worker,) = made(env=SCRIPTED, **whole | {"total_steps": 10**9} | settings)
+        return store, worker
+
+    def test_are_refused_counted_and_end_the_run_with_the_reason(self) -> None:
+        store, worker = self.sick()
+        events: list[Event] = []
+        with pytest.raises(RunError, match=r"the last 20 gradients of worker 0 were not finite.*smaller learning rate"):
+            events += (step for step in worker.run() if isinstance(step, Event))
+        assert [event.updates for event in events] == [1] * 2 + [0] * REJECTIONS_IN_A_ROW
+        assert [event.rejected for event in events] == [0] * 2 + [1] * REJECTIONS_IN_A_ROW
+        assert [event.steps for event in events] == [16] * len(events), "their steps have been taken nevertheless"
+        assert store.version == 2
+        assert np.isfinite(store.parameters()).all()
+
+    def test_say_nothing_of_losses(self) -> None:
+        _, worker = self.sick()
+        with pytest.raises(RunError):
+            for step in worker.run():
+                if isinstance(step, Event) and step.rejected:
+                    assert step.metrics == {}
+
+    def test_one_good_gradient_and_the_count_starts_again(self) -> None:
+        _, worker = self.sick()
+        envs = [env.unwrapped for env in worker._env._envs]  # type: ignore[attr-defined]
+        steps = (step for step in worker.run() if isinstance(step, Event))
+        rejected = 0
+        while rejected < REJECTIONS_IN_A_ROW - 1:
+            rejected += next(steps).rejected
+        for env in envs:
+            env.fails_at = None
+        for env in envs:
+            env.moment = env.lengths[0] - 1  # the sick episodes end
+        assert next(steps).rejected == 0
+        for env in envs:
+            env.fails_at = 0
+        for _ in range(REJECTIONS_IN_A_ROW):
+            assert next(steps).rejected == 1
+        with pytest.raises(RunError):
+            next(steps)
+
+    @pytest.mark.parametrize("what", ["observations", "rewards"])
+    def test_leave_the_shared_statistics_alone(self, what: str) -> None:
+        """One NaN among them would scale everything by NaN for good."""
+        store, worker = self.sick(**{f"env__normalize_{what}": True})
+        with pytest.raises(RunError):
+            list(worker.run())
+        assert np.isfinite(store.state()["statistics"]).all()
+        assert store.state()["statistics"].any()
+
+
+def test_workers_draw_numbers_of_their_own() -> None:
+    """Two workers with the same parameters do not see and do the same."""
+    store, workers = made(env=TARGET, workers=2)
+    returns = []
+    for worker in workers:
+        store.initialise(np.zeros_like(store.parameters()))
+        returns.append(next(step for step in worker.run() if isinstance(step, Event)).episodes.returns)
+    assert not np.intersect1d(*returns).size
