@@ -1,0 +1,219 @@
+"""Going on from a checkpoint: nothing that was learned is lost, and the curve is one line."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from runs import BACKENDS, CORRIDOR, TARGET, TARGETS, config, latest, same, train
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from a3c_exp import checkpoint
+from a3c_exp.__main__ import main
+from a3c_exp.config import read_config
+from a3c_exp.errors import ConfigError
+from a3c_exp.runner import Run, run
+
+EVERYTHING: dict[str, Any] = {
+    "workers": 2, "env__normalize_observations": True, "env__normalize_rewards": True, "env__kwargs": {"length": 5},
+    "schedule": {"_target_": "a3c_exp.schedules.Linear", "start": 1.0, "end": 0.0}, "eval__every": 100,
+}  # fmt: skip
+
+# Whole episodes in an environment without randomness: here a run that goes on where it stopped is the run that never
+# stopped, since nothing is cut but what lies between two episodes. (Observations are ones and zeros, so that their sums
+# are exact in whichever order they are added.)
+BETWEEN_EPISODES: dict[str, Any] = {
+    "env": CORRIDOR, "envs_per_worker": 1, "rollout_length": "episode", "total_steps": 800,
+    "env__normalize_observations": True,
+    "schedule": {"_target_": "a3c_exp.schedules.Linear", "start": 1.0, "end": 0.0},
+}  # fmt: skip
+
+
+def resume(folder: Path, **changes: Any) -> Run:
+    """Go on with the run in a folder."""
+    whole = read_config(folder, ["scripted"])
+    for name, value in changes.items():
+        *path, last = name.split("__")
+        node = whole
+        for key in path:
+            node = node[key]
+        node[last] = value
+    return run(whole, folder, resume=True)
+
+
+def steps(folder: Path) -> list[int]:
+    with open(folder / "metrics.csv", newline="") as file:
+        return [int(row["step"]) for row in csv.DictReader(file)]
+
+
+class TestNothingIsLost:
+    @pytest.mark.parametrize("moments", ["shared", "worker"])
+    @pytest.mark.parametrize("lock", [False, True])
+    def test_all_that_was_saved_is_there_again(self, lock: bool, moments: str, tmp_path: Path) -> None:
+        """A resumption with nothing left to do saves what it has read."""
+        train(tmp_path, TARGET, lock=lock, moments=moments, **EVERYTHING)
+        before = latest(tmp_path)
+        assert all(np.any(before["store"][key]) for key in ("parameters", "moments", "statistics", "random_states"))
+        done = resume(tmp_path)
+        after = latest(tmp_path)
+        assert same(after["store"], before["store"])
+        for key in ("steps", "updates", "episodes", "recent_returns", "staleness"):
+            assert same(after["tally"][key], before["tally"][key]), key
+        assert after["best_eval_return"] == before["best_eval_return"] == done.summary["best_eval_return"]
+
+    @pytest.mark.parametrize(
+        ("begins", "goes_on"), [("serial", "serial"), ("processes", "serial"), ("threads", "processes")]
+    )
+    def test_a_run_in_two_parts_is_the_run_in_one(self, begins: str, goes_on: str, tmp_path: Path) -> None:
+        """Parameters, moments, Adam's counter, the schedule, the statistics and the worker's generator, bit for bit,
+        also on another backend."""
+        train(tmp_path / "one", **BETWEEN_EPISODES)
+        done = train(tmp_path / "two", backend=begins, stop__max_episodes=20, **BETWEEN_EPISODES)
+        assert done.summary["stop_reason"] == "max_episodes"
+        resume(tmp_path / "two", stop__max_episodes=None, backend___target_=TARGETS[goes_on])
+        one, two = latest(tmp_path / "one"), latest(tmp_path / "two")
+        for key in one["store"]:
+            assert same(one["store"][key], two["store"][key]), key
+        for key in ("steps", "episodes", "updates", "recent_returns", "recent_lengths", "recent_end_steps"):
+            assert same(one["tally"][key], two["tally"][key]), key
+
+    def test_two_resumptions_of_one_checkpoint_are_identical(self, tmp_path: Path) -> None:
+        train(tmp_path / "a", TARGET, **EVERYTHING)
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+        for name in "ab":
+            resume(tmp_path / name, total_steps=400)
+        one, other = latest(tmp_path / "a"), latest(tmp_path / "b")
+        assert one["store"]["steps"] >= 400
+        assert same(one["store"], other["store"])
+
+    def test_a_resumed_run_plays_other_episodes(self, tmp_path: Path) -> None:
+        """Not those that it began with: its environments start anew, from seeds of their own."""
+        train(tmp_path / "a", TARGET, total_steps=16)
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+        first = latest(tmp_path / "a")["tally"]["recent_returns"]
+        resume(tmp_path / "b", total_steps=32)
+        both = latest(tmp_path / "b")["tally"]["recent_returns"]
+        assert len(both) == 2 * len(first)
+        assert not np.intersect1d(first, both[len(first) :]).size
+
+    @pytest.mark.parametrize("workers", [1, 3])
+    @pytest.mark.parametrize("backend", BACKENDS)
+    def test_with_more_or_fewer_workers_it_goes_on_with_the_totals(
+        self, backend: str, workers: int, tmp_path: Path
+    ) -> None:
+        train(tmp_path, TARGET, **EVERYTHING)
+        before = latest(tmp_path)["store"]
+        done = resume(tmp_path, workers=workers, total_steps=640, backend___target_=TARGETS[backend])
+        after = latest(tmp_path)["store"]
+        assert after["steps"] == after["statistics"][0] == done.summary["steps"] >= 640
+        assert after["version"] == done.summary["updates"] == after["steps"] / 16
+        assert before["statistics"][0] == before["steps"] >= 160
+
+    def test_the_best_policy_is_not_given_for_a_worse_one(self, tmp_path: Path) -> None:
+        """Killed between the evaluation that found it and the next save of the state, a run does not know of it."""
+        done = train(tmp_path, TARGET, **EVERYTHING)
+        state = latest(tmp_path)
+        checkpoint.save(tmp_path / "checkpoints" / "latest.ckpt", state | {"best_eval_return": None})
+        best = checkpoint.load(tmp_path / "checkpoints" / "best.ckpt")
+        checkpoint.save(tmp_path / "checkpoints" / "best.ckpt", best | {"best_eval_return": 1e6})
+        assert resume(tmp_path, total_steps=320).summary["best_eval_return"] == 1e6
+        assert done.summary["best_eval_return"] < 0
+        kept = checkpoint.load(tmp_path / "checkpoints" / "best.ckpt")
+        assert same(kept["store"]["parameters"], best["store"]["parameters"])
+
+
+class TestTheCurve:
+    def test_is_one_line_through_a_resumption(self, tmp_path: Path) -> None:
+        train(tmp_path, TARGET, **EVERYTHING)
+        seam = len(steps(tmp_path))
+        resume(tmp_path, total_steps=480)
+        assert steps(tmp_path) == sorted(steps(tmp_path))
+        assert len(steps(tmp_path)) > seam
+        curves = EventAccumulator(str(tmp_path)).Reload()
+        for name in ("train/entropy", "eval/mean_reward", "train/learning_rate"):
+            drawn = [event.step for event in curves.Scalars(name)]
+            assert drawn == sorted(set(drawn))
+            assert drawn[0] < 200 < 480 <= drawn[-1]
+
+    def test_is_one_line_also_where_the_run_was_killed_after_its_checkpoint(self, tmp_path: Path) -> None:
+        """What was drawn of the steps that are done again is dropped."""
+        train(tmp_path, TARGET, **EVERYTHING)
+        shutil.copy(tmp_path / "checkpoints" / "latest.ckpt", tmp_path / "kept")
+        at = latest(tmp_path)["store"]["steps"]
+        resume(tmp_path, total_steps=480)
+        shutil.copy(tmp_path / "kept", tmp_path / "checkpoints" / "latest.ckpt")
+        resume(tmp_path, total_steps=at + 160)
+        assert steps(tmp_path) == sorted(steps(tmp_path))
+        assert at + 160 <= steps(tmp_path)[-1] < 480
+        curves = EventAccumulator(str(tmp_path)).Reload()
+        drawn = [event.step for event in curves.Scalars("train/entropy")]
+        assert drawn == sorted(set(drawn))
+        assert drawn[-1] < 480
+
+    def test_the_learning_rate_goes_on_where_the_schedule_is(self, tmp_path: Path) -> None:
+        schedule = {"_target_": "a3c_exp.schedules.Linear", "start": 1.0, "end": 0.0}
+        train(tmp_path, schedule=schedule, total_steps=320, stop__max_episodes=160)
+        resume(tmp_path, stop__max_episodes=None)
+        with open(tmp_path / "metrics.csv", newline="") as file:
+            rates = [float(row["train/learning_rate"]) for row in csv.DictReader(file) if row["train/learning_rate"]]
+        assert rates == sorted(rates, reverse=True)
+        assert rates[0] == pytest.approx(0.01)
+        assert rates[-1] <= 0.005
+
+    def test_times_add_up_and_the_resumption_is_counted(self, tmp_path: Path) -> None:
+        first = train(tmp_path, stop__mean_return=0.0, total_steps=10**6).summary
+        second = resume(tmp_path, stop__mean_return=None, total_steps=480).summary
+        assert json.loads((tmp_path / "summary.json").read_text()) == second
+        assert (first["resumed"], second["resumed"]) == (0, 1)
+        assert second["wall_seconds"] > first["wall_seconds"]
+        assert second["training_seconds"] > first["training_seconds"]
+        assert second["solved_at_steps"] == first["solved_at_steps"], "when it was solved first"
+        assert (second["steps"], second["episodes"], second["updates"]) == (480, 480, 30)
+
+
+class TestFromTheCommandLine:
+    def test_resume_goes_on_in_the_same_folder(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        folder = tmp_path / "run"
+        train(folder)
+        assert main([f"resume={folder}", "total_steps=320", "plugins=[scripted]"]) == 0
+        assert latest(folder)["store"]["steps"] == 320
+        assert [path.name for path in tmp_path.iterdir()] == ["run"]
+        assert read_config(folder, ["scripted"]) == config(total_steps=320)
+
+    @pytest.mark.parametrize("damage", ["missing", "cut short", "one byte", "another network's", "something else"])
+    def test_a_checkpoint_that_cannot_be_used_is_one_line(
+        self, damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        folder = tmp_path / "run"
+        train(folder)
+        path = folder / "checkpoints" / "latest.ckpt"
+        whole = path.read_bytes()
+        match damage:
+            case "missing":
+                path.unlink()
+            case "cut short":
+                path.write_bytes(whole[: len(whole) // 2])
+            case "one byte":
+                middle = len(whole) // 2
+                path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
+            case "another network's":
+                train(tmp_path / "other", network__sizes=[8])
+                shutil.copy(tmp_path / "other" / "checkpoints" / "latest.ckpt", path)
+            case "something else":
+                checkpoint.save(path, {"hello": 1})
+        before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+        capsys.readouterr()
+        assert main([f"resume={folder}", "plugins=[scripted]"]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith("a3c_exp: resume = ")
+        assert said.count("\n") == 1
+        assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
+
+    def test_it_raises_for_who_calls_it_from_python(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match="no such checkpoint"):
+            run(config(), tmp_path, resume=True)
