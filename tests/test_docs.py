@@ -1,0 +1,411 @@
+"""What README.md and CONTRIBUTING.md show is true: every command and every piece of code in them runs, in a small form.
+
+The recipes of CONTRIBUTING are followed as a user follows them: written into an empty folder as a package and YAML
+files of one's own, and called from the command line, with no change to this package.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+import yaml
+
+import a3c_exp
+from a3c_exp import ConfigError, evaluate, report
+from a3c_exp.__main__ import main
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+CONF = ROOT / "conf"
+
+# What makes a run of the documents one of a moment. Workers are two where a command leaves that to the machine.
+SMALL = ["total_steps=200", "envs_per_worker=2", "rollout_length=8", "eval.every=100", "eval.episodes=1"]
+DEFAULTS = {"backend": "serial", "workers": "2"}
+
+
+def blocks(document: str, language: str) -> list[str]:
+    """The fenced blocks of one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", document, re.MULTILINE | re.DOTALL)
+
+
+def commands(document: str) -> list[list[str]]:
+    """Every command that is shown, as the shell splits it."""
+    lines = [line for block in blocks(document, "sh") for line in block.splitlines()]
+    return [words for words in (shlex.split(line, comments=True) for line in lines) if words]
+
+
+def starting(*documents: str, start: str) -> list[list[str]]:
+    """What stands behind `start` in the commands that begin so, each once and in order."""
+    prefix = shlex.split(start)
+    found = [words for document in documents for words in commands(document) if words[: len(prefix)] == prefix]
+    return [list(rest) for rest in dict.fromkeys(tuple(words[len(prefix) :]) for words in found)]
+
+
+def small(arguments: list[str]) -> list[str]:
+    """A training command in its small form."""
+    given = {argument.partition("=")[0] for argument in arguments}
+    extra = [f"{key}={value}" for key, value in DEFAULTS.items() if key not in given]
+    return arguments + extra + ([SMALL[0]] if "resume" in given else SMALL)
+
+
+def rows(document: str, heading: str) -> list[list[str]]:
+    """The rows of the table under the heading that contains `heading`, without its head."""
+    section = re.split(r"^## ", document, flags=re.MULTILINE)
+    body = next(part for part in section if heading in part.splitlines()[0])
+    lines = [line for line in body.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def code(cell: str) -> list[str]:
+    """What stands between single backticks."""
+    return re.findall(r"(?<!`)`([^`\n]+)`", cell)
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return content
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a small run with evaluations."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    assert main(small([f"hydra.run.dir={folder}"])) == 0
+    return folder
+
+
+@pytest.fixture
+def here(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in, with one run in outputs/."""
+    shutil.copytree(finished, tmp_path / "outputs" / "run")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def placed(arguments: list[str]) -> list[str]:
+    """The command with the run of `here` in the place of the reader's."""
+    return [argument.replace("outputs/<run>", "outputs/run") for argument in arguments]
+
+
+def test_every_command_shown_is_of_a_kind_that_is_tested_here() -> None:
+    kinds = [
+        "python -m a3c_exp",
+        "python -m a3c_exp.evaluate",
+        "python -m a3c_exp.report",
+        "make",
+        "pip install",
+        "tensorboard",
+    ]
+    set_up = [["python", "-m", "venv", ".venv"], ["source", ".venv/bin/activate"]]
+    tested = [shlex.split(kind) + words for kind in kinds for words in starting(README, CONTRIBUTING, start=kind)]
+    assert [words for words in commands(README) + commands(CONTRIBUTING) if words not in tested + set_up] == []
+    assert "VENV := .venv\n" in (ROOT / "Makefile").read_text()
+
+
+# Training commands.
+
+TRAIN = [words for words in starting(README, start="python -m a3c_exp") if not words or words[0] != "-m"]
+INFORM = [words for words in TRAIN if "--help" in words or "--cfg" in words]
+RUNS = [[], *(words for words in TRAIN if words not in INFORM)]
+
+
+@pytest.mark.parametrize("arguments", RUNS, ids=" ".join)
+def test_training_commands_of_the_readme_train(arguments: list[str], here: Path) -> None:
+    assert main(small(placed(arguments))) == 0
+    folders = sorted((here / "outputs").iterdir())
+    new = [folder for folder in folders if folder.name != "run"]
+    resumes = any(argument.startswith("resume=") for argument in arguments)
+    assert len(new) == (0 if resumes else 1)
+    if new:
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d-\d{6}_s0", new[0].name)
+    assert summary((new or folders)[0])["stop_reason"] == "total_steps"
+
+
+def test_a_sweep_leaves_a_folder_for_each_combination(here: Path) -> None:
+    sweeps = [words for words in starting(README, start="python -m a3c_exp") if words[:1] == ["-m"]]
+    assert sweeps
+    for flag, choice, *others in sweeps:
+        ones = [other.partition(",")[0] for other in others]  # composing a job takes longer than running it
+        assert main(small([flag, choice, *ones])) == 0
+        assert len(list((here / "outputs").glob("*_sweep/*/summary.json"))) == len(choice.split(","))
+
+
+def test_informing_commands_inform_and_run_nothing(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert INFORM
+    for arguments in INFORM:
+        assert main(arguments) == 0
+    shown = capsys.readouterr().out
+    assert "LunarLander-v3" in shown  # --cfg job
+    assert all(option in shown for option in options("env"))  # --help
+    assert [folder.name for folder in (here / "outputs").iterdir()] == ["run"]
+
+
+# The other commands.
+
+
+@pytest.mark.parametrize("arguments", starting(README, start="python -m a3c_exp.evaluate"), ids=" ".join)
+def test_evaluations_report_and_film(arguments: list[str], here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if "video=true" in arguments:
+        pytest.importorskip("moviepy")
+    assert evaluate.main([*placed(arguments), "episodes=2"]) == 0
+    assert re.search(r"2 episodes: .*return [\d.]+ \+- [\d.]+ .*interval", capsys.readouterr().out)
+    assert len(list((here / "outputs/run/videos").glob("*.mp4"))) == ("video=true" in arguments)
+
+
+def test_the_report_has_a_row_for_the_runs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    [[folder]] = starting(README, start="python -m a3c_exp.report")
+    assert report.main([folder.replace("<sweep>", "run")]) == 0
+    assert "CartPole-v1" in capsys.readouterr().out
+
+
+def test_tensorboard_finds_the_curves(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from tensorboard import program
+
+    [arguments] = starting(README, start="tensorboard")
+    board = program.TensorBoard()
+    board.configure(["tensorboard", *arguments, "--inspect"])
+    board.main()
+    shown = capsys.readouterr().out
+    for name in ("rollout/ep_rew_mean", "train/policy_loss", "async/staleness_mean", "eval/mean_reward", "time/"):
+        assert name in shown
+
+
+def test_pip_commands_name_what_is_there() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    [words] = starting(README, start="pip install")
+    assert words == ["-c", "constraints.txt", "-e", "."]
+    assert (ROOT / "constraints.txt").is_file()
+    extras = re.findall(r"pip install -e '\.\[(\w+)\]'", README)
+    assert extras
+    assert set(extras) <= set(project["optional-dependencies"])
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_targets_call_what_they_are_said_to() -> None:
+    targets = starting(README, CONTRIBUTING, start="make")
+    assert targets[:3] == [["train"], ["train", "ARGS=env=lunar workers=16"], ["test"]]  # the quick start
+    # Not the settings of a make that may be running these tests.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "ARGS"))}
+    for words in targets:
+        done = subprocess.run(
+            ["make", "-n", f"PYTHON={sys.executable}", *words],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        calls = [line.rstrip() for line in done.stdout.splitlines() if line.startswith(".venv/bin/python -m ")]
+        arguments = next((word.removeprefix("ARGS=") for word in words if word.startswith("ARGS=")), "")
+        if words[0] == "train":
+            assert calls[-1] == f".venv/bin/python -m a3c_exp {arguments}".rstrip()
+            assert shlex.split(arguments) in RUNS
+        if words[0] == "test":
+            assert calls[-1] == f".venv/bin/python -m pytest {arguments}".rstrip()
+            assert (ROOT / arguments).exists()
+
+
+# From Python.
+
+
+def small_python(block: str) -> str:
+    """A block of Python whose runs are small."""
+    settings = ", ".join(f'"{setting}"' for setting in [*SMALL, "workers=2"])
+    return re.sub(r"a3c_exp\.(train|compose)\(\[", rf"a3c_exp.\1([{settings}, ", block)
+
+
+def test_the_script_of_the_readme_runs_with_worker_processes(tmp_path: Path) -> None:
+    script = blocks(README, "python")[0]
+    assert "backend" not in script  # so that it is the default: processes
+    (tmp_path / "script.py").write_text(small_python(script))
+    done = program(tmp_path, "script.py")
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2, done.stderr  # once: no worker has run the script again
+    folder, reason, mean = lines[0].rsplit(" ", 2)
+    assert (reason, mean) == ("total_steps", "None")
+    assert (Path(folder) / "summary.json").is_file()
+    assert lines[1] in ("0", "1")  # an action of CartPole
+
+
+def test_other_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    others = blocks(README, "python")[1:]
+    assert others
+    for block in others:
+        names: dict[str, Any] = {}
+        exec(small_python(block), names)
+        assert names["run"].exit_code == 0
+        saved = yaml.safe_load((tmp_path / "outputs/acrobot/config.yaml").read_text())
+        assert (saved["env"]["id"], saved["gamma"]) == ("Acrobot-v1", 0.98)
+
+
+def program(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Python started in `folder`, with this package on its path however these tests found it."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    environment = os.environ | {"PYTHONPATH": path}
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=120
+    )
+
+
+# The tables.
+
+
+def options(group: str) -> set[str]:
+    return {file.stem for file in (CONF / group).glob("*.yaml")}
+
+
+def flat(settings: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            yield from ((f"{name}.{key}", inner) for key, inner in value.items())
+        else:
+            yield name, value
+
+
+def test_the_table_of_settings_has_every_group_and_scalar_with_its_default() -> None:
+    config = yaml.safe_load((CONF / "config.yaml").read_text())
+    groups = {
+        name: value
+        for entry in config.pop("defaults")
+        if isinstance(entry, dict)
+        for name, value in entry.items()
+        if not name.startswith("override")
+    }
+    del config["hydra"]
+    table = {code(name)[0]: (yaml.safe_load(code(default)[0]), text) for name, default, text in rows(README, "to set")}
+    assert {name: default for name, (default, _) in table.items()} == dict(flat(config)) | groups
+    assert set(groups) == {folder.name for folder in CONF.iterdir() if folder.is_dir()}
+    for group in groups:
+        assert options(group) <= set(code(table[group][1])), group
+
+
+def test_the_table_of_backends_has_all_of_them() -> None:
+    assert {code(row[0])[0] for row in rows(README, "works")} == options("backend")
+
+
+def test_a_run_leaves_what_the_table_says(here: Path) -> None:
+    table = {code(row[0])[0]: code(row[1]) for row in rows(README, "leaves")}
+    run = here / "outputs/run"
+    left = {str(path.relative_to(run)) for path in run.rglob("*") if path.is_file()}
+    assert {name for name in left if not any(fnmatch(name, pattern) for pattern in table)} == set()
+    assert {pattern for pattern in table if not any(fnmatch(name, pattern) for name in left)} == {"videos/"}
+    assert set(table["summary.json"]) <= set(summary(run))
+
+
+# Extensions.
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """my_project, as a reader of CONTRIBUTING would have it: each block in the file that its comment names."""
+    folder = tmp_path_factory.mktemp("my_project")
+    for block in blocks(CONTRIBUTING, "python") + blocks(CONTRIBUTING, "yaml"):
+        comments = [line.removeprefix("# ") for line in block.splitlines() if line.startswith("# ")]
+        file = folder / next(comment for comment in comments if comment.endswith((".py", ".yaml")))
+        assert not file.exists()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(block)
+    return folder
+
+
+@pytest.fixture
+def inside(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The project as the current folder, on the module path as `python -m` has it there, without earlier outputs."""
+    monkeypatch.chdir(project)
+    monkeypatch.syspath_prepend(project)
+    shutil.rmtree(project / "outputs", ignore_errors=True)
+    yield project
+    gymnasium.registry.pop("Thermostat-v0", None)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "my_a3c"]:
+        del sys.modules[name]
+
+
+def only_run(folder: Path) -> Path:
+    [run] = (folder / "outputs").iterdir()
+    return run
+
+
+def test_there_is_a_recipe_for_each_group(project: Path) -> None:
+    assert {folder.name for folder in (project / "conf").iterdir()} == {
+        path.name for path in CONF.iterdir() if path.is_dir()
+    }
+
+
+RECIPES = starting(CONTRIBUTING, start="python -m a3c_exp")
+
+
+@pytest.mark.parametrize("arguments", RECIPES, ids=lambda words: " ".join(words[2:]))
+def test_recipes_run_from_the_command_line_alone(arguments: list[str], inside: Path) -> None:
+    assert main(small(arguments)) == 0
+    run = only_run(inside)
+    assert summary(run)["stop_reason"] == "total_steps"
+    named = re.findall(r"my_a3c[.:]\S+", (run / "config.yaml").read_text())
+    assert len(named) == (6 if "experiment=mine" in arguments else 1)
+
+
+def test_all_recipes_together_run_in_worker_processes(project: Path) -> None:
+    shutil.rmtree(project / "outputs", ignore_errors=True)
+    arguments = next(words for words in RECIPES if "experiment=mine" in words)
+    done = program(project, "-m", "a3c_exp", *arguments, *SMALL, "workers=2", "backend=processes")
+    assert done.returncode == 0, done.stderr
+    assert summary(only_run(project))["stop_reason"] == "total_steps"
+
+
+def test_the_environment_of_the_recipe_is_learned_to_its_goal(inside: Path) -> None:
+    arguments = next(words for words in RECIPES if "env=thermostat" in words)
+    assert main([*arguments, "backend=serial", "workers=1", "total_steps=200000", "eval.every=null"]) == 0
+    assert summary(only_run(inside))["stop_reason"] == "mean_return"
+
+
+def test_a_run_is_not_believed_the_plugins_that_it_names(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = next(words for words in RECIPES if "env=rooms" in words)
+    assert main(small(arguments)) == 0
+    run = str(only_run(inside))
+    again = "plugins=[my_a3c]"
+    assert f"'{again}'" in code(README)
+    assert main([f"resume={run}", "total_steps=400"]) == 2
+    assert evaluate.main([run, "episodes=1"]) == 2
+    with pytest.raises(ConfigError):
+        a3c_exp.load(run)
+    assert "my_a3c.rooms.Rooms" in capsys.readouterr().err
+    assert main([f"resume={run}", "total_steps=400", again]) == 0
+    assert evaluate.main([run, "episodes=1", again]) == 0
+    assert a3c_exp.load(run, plugins=["my_a3c"]).act(-10.0) in (0, 1)
+
+
+def test_the_code_of_the_recipes_keeps_the_rules_of_this_project(project: Path) -> None:
+    pytest.importorskip("ruff")
+    own = "lint.isort.known-first-party=['a3c_exp', 'my_a3c']"
+    for verb in (["check"], ["format", "--check"]):
+        setting = ["--no-cache", "--config", str(ROOT / "pyproject.toml"), "--config", own]
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *verb, *setting, str(project)], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+# Links.
+
+WRITTEN_BY_MEASURING = {"RESULTS.md", "bench/RESULTS.md"}
+
+
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/design.md"])
+def test_links_lead_somewhere(document: str) -> None:
+    links = re.findall(r"\]\(([^)\s]+)\)", (ROOT / document).read_text())
+    local = {link for link in links if "://" not in link} - WRITTEN_BY_MEASURING
+    assert {link for link in local if not (ROOT / document).parent.joinpath(link.partition("#")[0]).exists()} == set()
