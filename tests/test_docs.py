@@ -307,6 +307,14 @@ def test_a_run_leaves_what_the_table_says(here: Path) -> None:
     assert set(table["summary.json"]) <= set(summary(run))
 
 
+def test_the_map_of_the_design_has_every_module() -> None:
+    text = (ROOT / "docs/design.md").read_text().partition("\n\nData flows")[0]
+    package = ROOT / "a3c_exp"
+    modules = [path.stem for path in package.glob("*.py") if path.stem != "__init__"]
+    folders = [f"{path.parent.name}/" for path in package.glob("*/__init__.py")]
+    assert [name for name in modules + folders if not re.search(rf"(?<![\w/]){name}(?![\w/])", text)] == []
+
+
 # Extensions.
 
 
