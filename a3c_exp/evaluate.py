@@ -84,7 +84,7 @@ class Policy:
         """
         observations = self._env.encode([observation])
         action = self._env.decode(self.act_batch(observations, greedy))[0]
-        return action.item() if np.ndim(action) == 0 else action
+        return int(action) if np.ndim(action) == 0 and np.issubdtype(action.dtype, np.integer) else np.asarray(action)
 
 
 def play(
@@ -285,7 +285,7 @@ def _pairs(arguments: Sequence[str]) -> dict[str, Any]:
     for argument in arguments:
         key, equals, value = argument.partition("=")
         if not equals:
-            raise ConfigError(argument, None, "must be key=value")
+            raise ConfigError("command line", argument, "must be key=value")
         try:
             pairs[key] = yaml.safe_load(value)
         except yaml.YAMLError:

@@ -1,0 +1,270 @@
+"""Playing with what a run has learned: in other programs, on the command line, and as a film."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
+from runs import BANDIT, CORRIDOR, SCRIPTED, TARGET, config, latest, train
+from scripted import Echo
+
+import a3c_exp
+from a3c_exp import checkpoint, evaluate
+from a3c_exp.envs import Gym
+from a3c_exp.errors import ConfigError
+from a3c_exp.events import Episodes
+from a3c_exp.runner import run
+
+
+@pytest.fixture(scope="module")
+def corridor(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has learned to walk right, in environments with discrete observations."""
+    folder = tmp_path_factory.mktemp("corridor")
+    done = train(folder, CORRIDOR, envs_per_worker=8, total_steps=4000, eval__every=1000, rollout_length=8)
+    assert done.summary["best_eval_return"] == pytest.approx(0.96)
+    return folder
+
+
+class TestThePolicyInAnotherProgram:
+    def test_plays_the_environment_itself_to_the_end(self, corridor: Path) -> None:
+        """The loop that everybody writes, with the environment's own observations and actions."""
+        policy = a3c_exp.load(corridor, plugins=["scripted"])
+        env = gymnasium.make("Corridor-v0")
+        observation, _ = env.reset(seed=0)
+        total, over = 0.0, False
+        while not over:
+            action = policy.act(observation)
+            assert type(action) is int
+            observation, reward, terminated, truncated, _ = env.step(action)
+            total, over = total + float(reward), terminated or truncated
+        assert total == pytest.approx(0.96)
+
+    @pytest.mark.parametrize(
+        ("observations", "observation", "actions"),
+        [
+            (Discrete(5, start=3), np.int64(4), Discrete(3)),
+            (MultiDiscrete([2, 3]), np.array([1, 2]), Discrete(3, start=-1)),
+            (MultiBinary(3), np.ones(3, np.int8), MultiDiscrete([2, 3])),
+            (Box(-1, 1, ()), np.float32(0.5), MultiDiscrete([[2, 3], [4, 5]])),
+            (Box(-1, 1, (3,)), np.ones(3), MultiBinary(3)),
+            (Box(0, 255, (3,), np.uint8), np.ones(3, np.uint8), Box(-2, 3, (2,))),
+            (Box(-1, 1, (3,)), [0.5, 0.5, 0.5], Box(0, 1, ())),
+            (Discrete(5), 4, Box(-1, 1, (2, 2), np.float64)),
+        ],
+    )
+    def test_takes_and_gives_what_the_environment_does(
+        self, observations: Space[Any], observation: Any, actions: Space[Any], tmp_path: Path
+    ) -> None:
+        name = "Echo-v0"
+        gymnasium.register(name, entry_point=lambda: Echo(observations, actions, observation))
+        try:
+            run(config(name, total_steps=16), tmp_path)
+            policy = a3c_exp.load(tmp_path)
+            env = gymnasium.make(name).unwrapped
+            env.reset()
+            for greedy in (True, False):
+                action = policy.act(observation, greedy=greedy)
+                assert actions.contains(action if isinstance(action, int) else np.asarray(action))
+                env.step(action)
+        finally:
+            del gymnasium.registry[name]
+
+    def test_frozen_lake(self, tmp_path: Path) -> None:
+        train(tmp_path, "FrozenLake-v1")
+        assert a3c_exp.load(tmp_path).act(14) in range(4)
+
+    def test_it_scales_observations_as_in_training(self, tmp_path: Path) -> None:
+        train(tmp_path, TARGET, env__normalize_observations=True)
+        loaded = evaluate.load_run(tmp_path, plugins=["scripted"])
+        assert loaded.policy.normalisation is not None
+        assert latest(tmp_path)["store"]["statistics"][0] == loaded.steps == 160
+        seen = np.array([[0.3]], np.float32)
+        assert loaded.policy.normalisation.observations(seen) != seen
+        with_it = loaded.policy.act(seen[0])
+        loaded.policy.normalisation = None
+        assert loaded.policy.act(seen[0]) != with_it
+
+    def test_greedy_is_the_same_every_time_and_sampled_is_not(self, tmp_path: Path) -> None:
+        train(tmp_path, BANDIT)
+        policy = a3c_exp.load(tmp_path, plugins=["scripted"])
+        lamp = np.eye(4, dtype=np.float32)[1]
+        assert len({policy.act(lamp) for _ in range(40)}) == 1
+        assert len({policy.act(lamp, greedy=False) for _ in range(40)}) > 1
+
+    def test_it_is_the_best_one_or_the_latest_as_asked_for(self, tmp_path: Path) -> None:
+        train(tmp_path, TARGET, eval__every=160, total_steps=1600, optimizer__learning_rate=0.5)
+        best = checkpoint.load(tmp_path / "checkpoints" / "best.ckpt")["store"]["parameters"]
+        plugins = ["scripted"]
+        assert not np.array_equal(best, latest(tmp_path)["store"]["parameters"])
+        for which, expected in ((None, best), ("best", best), ("latest", latest(tmp_path)["store"]["parameters"])):
+            policy = evaluate.load(tmp_path, which, plugins)  # type: ignore[arg-type]
+            np.testing.assert_array_equal(policy.network.vector, expected)
+        (tmp_path / "checkpoints" / "best.ckpt").unlink()
+        policy = evaluate.load(tmp_path, plugins=plugins)
+        np.testing.assert_array_equal(policy.network.vector, latest(tmp_path)["store"]["parameters"])
+
+    def test_a_run_whose_start_is_gone_can_still_be_played(self, tmp_path: Path) -> None:
+        train(tmp_path / "first")
+        train(tmp_path / "second", init_from=str(tmp_path / "first"))
+        (tmp_path / "first").rename(tmp_path / "elsewhere")
+        assert a3c_exp.load(tmp_path / "second", plugins=["scripted"]).act(np.eye(4)[0]) in range(4)
+
+
+class Sharer:
+    """Stands for a policy: always the same action."""
+
+    def act_batch(self, observations: np.ndarray, greedy: bool) -> np.ndarray:
+        return np.zeros(len(observations), np.int64)
+
+
+class TestPlaying:
+    def play(self, count: int, episodes: int, vectorized: bool = False, **kwargs: Any) -> Episodes:
+        env = Gym(id=SCRIPTED, kwargs=kwargs, vectorized=vectorized).make(count, list(range(count)))
+        return evaluate.play(Sharer(), env, episodes)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("vectorized", [False, True])
+    def test_counts_whole_episodes_and_their_own_rewards(self, vectorized: bool) -> None:
+        episodes = self.play(1, 3, vectorized, lengths=(2, 3))
+        np.testing.assert_array_equal(episodes.lengths, [2, 3, 2])
+        np.testing.assert_array_equal(episodes.returns, [1 + 2, 101 + 102 + 103, 201 + 202])
+
+    @pytest.mark.parametrize("vectorized", [False, True])
+    def test_short_episodes_have_no_advantage(self, vectorized: bool) -> None:
+        """Each environment plays its share: the first ten to finish would all be of the short kind."""
+        episodes = self.play(2, 10, vectorized, lengths=(1, 9), ends=("terminated", "truncated"))
+        assert sorted(episodes.lengths) == [1] * 5 + [9] * 5
+        uneven = self.play(3, 7, vectorized, lengths=(2,))
+        assert len(uneven) == 7
+
+    def test_it_can_be_stopped(self) -> None:
+        env = Gym(id=SCRIPTED, kwargs={"lengths": (3,)}).make(1, [0])
+        calls = iter([False] * 7 + [True])
+        episodes = evaluate.play(Sharer(), env, 100, stopped=lambda: next(calls))  # type: ignore[arg-type]
+        assert len(episodes) == 2
+
+    def test_the_first_episode_can_be_watched(self) -> None:
+        env = Gym(id=SCRIPTED, kwargs={"lengths": (5,)}).make(1, [0], "rgb_array")
+        frames: list[Any] = []
+        evaluate.play(Sharer(), env, 3, watch=lambda env: frames.append(env.render()))  # type: ignore[arg-type]
+        assert [int(frame[0, 0, 0]) for frame in frames] == [0, 1, 2, 3, 4]
+
+    def test_what_is_reported(self) -> None:
+        text = evaluate.report(Episodes(np.array([1.0, 2.0, 6.0]), np.array([4, 5, 6]), np.zeros(3, np.int64)))
+        assert "returns: 1 2 6\n" in text
+        assert "3 episodes: mean return 3 +- 2.99 (95 % interval)" in text  # 1.96 sqrt(7) / sqrt(3)
+        assert "lowest 1, highest 6, mean length 5" in text
+        assert "+-" not in evaluate.report(Episodes(np.ones(1), np.ones(1, np.int64), np.zeros(1, np.int64)))
+
+
+class TestTheCommandLine:
+    def test_prints_the_returns_their_mean_and_its_interval(
+        self, corridor: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert evaluate.main([str(corridor), "episodes=5", "plugins=[scripted]"]) == 0
+        said = capsys.readouterr().out.splitlines()
+        assert said[0] == "returns: 0.96 0.96 0.96 0.96 0.96"
+        assert said[1].startswith("5 episodes: mean return 0.96 +- ")
+
+    def test_as_a_program(self, corridor: Path) -> None:
+        command = [sys.executable, "-m", "a3c_exp.evaluate", str(corridor), "episodes=2", "plugins=[scripted]"]
+        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == ""
+        assert "returns: 0.96 0.96" in done.stdout
+
+    def test_a_seed_plays_the_same_episodes_again(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        train(tmp_path, TARGET)
+        said = []
+        for arguments in (["seed=1"], ["seed=1"], ["seed=2"], ["seed=1", "greedy=false"]):
+            assert evaluate.main([str(tmp_path), "episodes=3", "plugins=[scripted]", *arguments]) == 0
+            said.append(capsys.readouterr().out)
+        assert said[0] == said[1]
+        assert len(set(said)) == 3
+
+    def test_writes_a_film_of_the_first_episode(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        pytest.importorskip("moviepy")
+        train(tmp_path, SCRIPTED, env__kwargs={"lengths": [12]}, total_steps=32)
+        arguments = [str(tmp_path), "episodes=2", "plugins=[scripted]", "video=true"]
+        assert evaluate.main(arguments) == 0
+        film = tmp_path / "videos" / "32.mp4"
+        assert f"video: {film}" in capsys.readouterr().out
+        assert film.read_bytes()[4:8] == b"ftyp"
+        from moviepy import VideoFileClip
+
+        with VideoFileClip(str(film)) as clip:
+            assert clip.n_frames in (11, 12)  # its own arithmetic of times may miss the last
+            assert clip.size == [6, 4]
+
+    @pytest.mark.parametrize(
+        ("arguments", "complaint"),
+        [
+            (["episodes=0"], "episodes = 0: must be a whole number >= 1"),
+            (["episode=3"], "episode = 3: is no setting of Options: did you mean 'episodes'?"),
+            (["episodes=many"], "episodes = 'many': must be a whole number"),
+            (["checkpoint=newest"], "checkpoint = 'newest': must be 'best'"),
+            (["video=true", "render=human"], "video = True: must be false where render=human"),
+            (["fast"], "command line = 'fast': must be key=value"),
+            (["seed=[1"], "seed = '[1': must be a plain value"),
+            (["plugins=[]"], "env.id = 'scripted:Corridor-v0': imports scripted: allow it with plugins=[scripted]"),
+            (["plugins=[nowhere_to_be_found]"], "plugins = 'nowhere_to_be_found': cannot be imported"),
+            (["video=true"], "env.id = 'scripted:Corridor-v0': cannot be drawn as 'rgb_array'; it offers none"),
+        ],
+    )
+    def test_bad_input_is_one_line(
+        self, arguments: list[str], complaint: str, corridor: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        if not arguments[0].startswith("plugins"):
+            arguments = [*arguments, "plugins=[scripted]"]
+        self.refused([str(corridor), *arguments], complaint, capsys)
+
+    def test_a_folder_without_a_run(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.refused([str(tmp_path / "nowhere")], "run = ", capsys)
+        self.refused([str(tmp_path)], "must be the folder of a run: it has no readable config.yaml", capsys)
+
+    @pytest.mark.parametrize("damage", ["missing", "cut short", "another network's", "something else"])
+    def test_a_checkpoint_that_cannot_be_used(
+        self, damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        train(tmp_path / "run")
+        path = tmp_path / "run" / "checkpoints" / "latest.ckpt"
+        match damage:
+            case "missing":
+                path.unlink()
+            case "cut short":
+                path.write_bytes(path.read_bytes()[:-100])
+            case "another network's":
+                train(tmp_path / "other", network__sizes=[8])
+                path.write_bytes((tmp_path / "other" / "checkpoints" / "latest.ckpt").read_bytes())
+            case "something else":
+                checkpoint.save(path, {"hello": 1})
+        self.refused([str(tmp_path / "run"), "plugins=[scripted]"], f"checkpoint = '{path}'", capsys)
+
+    def refused(self, arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+        capsys.readouterr()
+        assert evaluate.main(arguments) == 2
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert said.err.startswith("a3c_exp: ")
+        assert complaint in said.err
+        assert said.err.count("\n") == 1
+
+    def test_help_explains_every_option(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert evaluate.main(["--help"]) == 0
+        said = capsys.readouterr().out
+        assert "usage: python -m a3c_exp.evaluate <run folder>" in said
+        for name in evaluate.Options.__dataclass_fields__:
+            assert f"{name}:" in said
+
+
+def test_loading_a_run_from_elsewhere_runs_none_of_its_code(tmp_path: Path) -> None:
+    """Who plays somebody's run has to allow the packages that it names."""
+    train(tmp_path)
+    with pytest.raises(ConfigError, match=r"allow it with plugins=\[scripted\]"):
+        a3c_exp.load(tmp_path)
