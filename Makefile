@@ -10,7 +10,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 	"$$p" -c '$(FITS)' 2>/dev/null && command -v "$$p" && break; done)
 
 # cpu: torch without CUDA where pip's index offers it, which saves gigabytes on Linux, else the index's default.
-# default: the index's default, for instance to train on a GPU. PIP_ARGS goes to pip: PIP_ARGS='--extra-index-url ...'
+# default: the index's default. PIP_ARGS goes to pip: PIP_ARGS='--extra-index-url ...'
 TORCH ?= cpu
 PIP_ARGS ?=
 ARGS ?=
@@ -27,7 +27,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo 'Variables: ARGS for the command, PYTHON to set up with, TORCH=cpu|default, PIP_ARGS for pip.'
 
-train: $(VENV)/ready ## train: make train ARGS="env=lunar workers=16"; without ARGS, CartPole until it is solved
+train: $(VENV)/ready ## a training run: make train ARGS="env=lunar workers=16"; without ARGS, CartPole until it is solved
 	$(BIN)/python -m a3c_exp $(ARGS)
 
 tb: $(VENV)/ready ## TensorBoard on outputs/

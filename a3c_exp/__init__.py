@@ -30,7 +30,7 @@ __all__ = ["ConfigError", "RunError", "__version__", "compose", "load", "train"]
 
 def compose(overrides: Sequence[str] = ()) -> dict[str, Any]:
     """The configuration that `python -m a3c_exp <overrides>` would run with, as a plain mapping. Raises ConfigError."""
-    from a3c_exp.compose import compose
+    from a3c_exp.composition import compose
 
     return compose(overrides)
 
@@ -44,9 +44,11 @@ def train(overrides: Sequence[str] | Mapping[str, Any] = (), folder: str | Path 
     Raises ConfigError, before anything is started or written, where the configuration cannot run.
     No state of Hydra is left behind, and none that is there is disturbed.
     """
-    from a3c_exp.compose import compose, run_folder
+    from a3c_exp.composition import compose, run_folder
+    from a3c_exp.startup import prepare
 
     config = dict(overrides) if isinstance(overrides, Mapping) else compose(overrides)
+    prepare(config)
     from a3c_exp.config import check_folder, load_experiment
 
     load_experiment(config)

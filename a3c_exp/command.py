@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from textwrap import indent
 from typing import Any, NoReturn
@@ -22,10 +21,9 @@ from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from a3c_exp import __version__
-from a3c_exp.compose import CONFIG_NAME, compose_node, plain, session, sweep
+from a3c_exp.composition import CONFIG_NAME, compose_node, plain, session, sweep
 from a3c_exp.errors import ConfigError, RunError
-from a3c_exp.resume import is_resume, resumed
-from a3c_exp.schema import build
+from a3c_exp.resume import is_resume, resume_folder, resumed
 from a3c_exp.startup import conf_folder, prepare
 
 INTERRUPTED = 130
@@ -42,7 +40,7 @@ def command(arguments: Sequence[str]) -> int:
     if "--version" in arguments:
         print(f"a3c_exp {__version__}")
         return 0
-    flags = parser.parse_args(arguments)
+    flags = parser.parse_intermixed_args(arguments)  # -m may stand anywhere
     if flags.experimental_rerun is not None:
         raise ConfigError("--experimental-rerun", flags.experimental_rerun, "is refused: it runs what a file holds")
     if any(map(is_resume, flags.overrides)):
@@ -61,12 +59,8 @@ def command(arguments: Sequence[str]) -> int:
 
 
 def _run_one(hydra: Hydra, name: str, overrides: list[str]) -> int:
-    from a3c_exp.config import check_folder
-
     node = compose_node(hydra, overrides, name)
-    _prepare(plain(node))
-    _check(plain(node))
-    check_folder(Path(node.hydra.run.dir), "hydra.run.dir")
+    _check(plain(node), node.hydra.run.dir, "hydra.run.dir")
     with open_dict(node):
         node.hydra.mode = RunMode.RUN
     context = HydraContext(config_loader=hydra.config_loader, callbacks=Callbacks(node))
@@ -80,14 +74,11 @@ def _run_one(hydra: Hydra, name: str, overrides: list[str]) -> int:
 
 
 def _run_sweep(hydra: Hydra, name: str, overrides: list[str]) -> None:
-    from a3c_exp.config import check_folder
-
-    for number, job in enumerate(sweep(hydra, overrides, name)):
-        node = compose_node(hydra, job, name)
+    nodes = [compose_node(hydra, job, name) for job in sweep(hydra, overrides, name)]
+    for number, node in enumerate(nodes):
         with open_dict(node):
             node.hydra.job.num, node.hydra.job.id = number, str(number)
-        _check(plain(node))
-        check_folder(Path(node.hydra.sweep.dir) / str(node.hydra.sweep.subdir), "hydra.sweep.dir")
+        _check(plain(node), f"{node.hydra.sweep.dir}/{node.hydra.sweep.subdir}", "hydra.sweep.dir")
     hydra.multirun(name, _job, [*overrides, "hydra.mode=MULTIRUN"])
 
 
@@ -116,28 +107,28 @@ def _job(node: DictConfig) -> float | None:
 
 def _resume(flags: Namespace) -> int:
     if flags.multirun:
-        raise ConfigError("resume", "-m", "must be without -m: one run goes on at a time")
+        raise ConfigError("resume", resume_folder(flags.overrides), "cannot go with -m: one run goes on at a time")
     config, folder = resumed(flags.overrides)
     if flags.cfg:
         print(OmegaConf.to_yaml(OmegaConf.create(config)), end="")
         return 0
-    _prepare(config)
     _check(config)
     from a3c_exp.runner import run
 
     return run(config, folder, resume=True).exit_code
 
 
-def _check(config: dict[str, Any]) -> None:
-    from a3c_exp.config import load_experiment
+def _check(config: dict[str, Any], folder: str | None = None, key: str = "folder") -> None:
+    """Raise ConfigError for what cannot be run, or not in that folder.
+
+    First the backend may start what takes long, while this process imports torch.
+    """
+    prepare(config)
+    from a3c_exp.config import check_folder, load_experiment
 
     load_experiment(config)
-
-
-def _prepare(config: dict[str, Any]) -> None:
-    """Let the backend start what takes long while this process imports torch. What is wrong is found by `_check`."""
-    with suppress(ConfigError):
-        prepare(config.get("backend"), build(config.get("plugins"), tuple[str, ...], "plugins"))
+    if folder is not None:
+        check_folder(Path(folder), key)
 
 
 def _inform(hydra: Hydra, name: str, flags: Namespace, parser: ArgumentParser) -> None:

@@ -28,6 +28,7 @@ from a3c_exp.schema import build, import_plugins
 
 # What a run's folder holds.
 CONFIG_FILE = "config.yaml"
+SUMMARY_FILE = "summary.json"
 CHECKPOINTS, LATEST, BEST = "checkpoints", "latest.ckpt", "best.ckpt"
 
 
@@ -181,7 +182,10 @@ def _check_parts(experiment: Experiment) -> None:
         network = experiment.network.build(env.observation_space, env.action_space, np.random.default_rng(0))
     finally:
         env.close()
-    check_parts(experiment.optimizer, network.parts)
+    try:
+        check_parts(experiment.optimizer, network.parts)
+    except ConfigError as error:
+        raise error.under("optimizer") from error
     if experiment.init_from is not None:
         start = checkpoint.load(best_checkpoint(Path(experiment.init_from)), key="init_from")["store"]["parameters"]
         if start.shape != network.vector.shape:
@@ -206,7 +210,7 @@ def read_config(folder: str | Path, plugins: Sequence[str] = (), key: str = "res
         raise ConfigError(key, str(folder), f"must be the folder of a run: it has no readable {CONFIG_FILE}") from None
     except (YAMLError, OmegaConfBaseException) as error:
         raise ConfigError(key, str(folder), f"its {CONFIG_FILE} is damaged: {str(error).splitlines()[0]}") from error
-    if not isinstance(config, dict):
+    if not isinstance(config, dict) or not config:
         raise ConfigError(key, str(folder), f"its {CONFIG_FILE} is damaged: it holds no settings")
     return {str(name): value for name, value in config.items()} | {"plugins": list(plugins)}
 

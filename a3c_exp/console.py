@@ -259,5 +259,7 @@ def _amount(value: float) -> str:
 
 
 def _number(value: float | None) -> str:
-    """A return: -123.4, 0.714, a dash before there is one."""
-    return "-" if value is None else f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"
+    """A return: -1234, 123.4, 0.714; a dash before there is one."""
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if abs(value) >= 999.95 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"

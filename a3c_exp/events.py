@@ -85,8 +85,11 @@ class Event:
     envs_ended: int = 0
 
     def add(self, values: dict[str, float]) -> None:
-        """Take in metrics of one more update."""
+        """Take in metrics of one more update. NaN is left out: a quantity without a value (explained variance of
+        targets that do not vary) must not spoil the mean of those that have one."""
         for name, value in values.items():
+            if value != value:
+                continue
             metric = Metric.of(value)
             self.metrics[name] = self.metrics[name].merge(metric) if name in self.metrics else metric
 

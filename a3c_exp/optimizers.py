@@ -220,10 +220,12 @@ class Adam(FlatOptimizer):
 
 @dataclass(frozen=True, kw_only=True)
 class SGD(FlatOptimizer):
-    """Stochastic gradient descent, with torch's form of momentum.
+    """Stochastic gradient descent, with momentum in torch's form.
 
         v <- momentum v + g
         parameters <- parameters - rate v
+
+    Without momentum v is g itself.
     """
 
     momentum: float = 0.0
@@ -275,14 +277,14 @@ def clip(gradient: Floats, optimizer: Optimizer, slices: Mapping[str, slice]) ->
     Parts with their own max_grad_norm are clipped alone, the rest of the vector as one (Pascanu et al. 2013, arXiv
     1211.5063, algorithm 1). Where the norm is not finite the gradient is left as it is: it is to be refused.
     """
-    own = {name: part.max_grad_norm for name, part in optimizer.parts.items() if part.max_grad_norm is not None}
-    groups = [([gradient[slices[name]]], limit) for name, limit in own.items()]
-    groups.append((_without(gradient, [slices[name] for name in own]), optimizer.max_grad_norm or math.inf))
+    own = [(slices[name], part.max_grad_norm) for name, part in optimizer.parts.items() if part.max_grad_norm]
+    rest = _without(gradient, [place for place, _ in own]) if own else [gradient]
+    groups = [(rest, optimizer.max_grad_norm), *(([gradient[place]], limit) for place, limit in own)]
     norms = [_norm(pieces) for pieces, _ in groups]
     norm = math.hypot(*norms)
     if math.isfinite(norm):
         for (pieces, limit), length in zip(groups, norms, strict=True):
-            if length > limit:
+            if limit is not None and length > limit:
                 for piece in pieces:
                     piece *= limit / length
     return norm
@@ -308,7 +310,9 @@ def _without(vector: Floats, taken: list[slice]) -> list[Floats]:
 
 def _norm(pieces: list[Floats]) -> float:
     """Euclidean norm of a vector in pieces."""
-    square = sum(float(np.dot(piece, piece)) for piece in pieces)
+    square = 0.0
+    for piece in pieces:
+        square += float(np.vdot(piece, piece))  # dot, but without a warning of each overflow
     if math.isinf(square):
         # The squares of large finite numbers overflow in single precision, the numbers themselves may be sound.
         square = sum(float(np.dot(wide, wide)) for wide in (piece.astype(np.float64) for piece in pieces))

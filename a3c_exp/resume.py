@@ -13,7 +13,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from a3c_exp.compose import compose, parse, unknown_key
+from a3c_exp.composition import compose, parse, unknown_key
 from a3c_exp.errors import ConfigError
 
 MAY_CHANGE = ("backend", "checkpoint", "eval", "plugins", "stop", "total_steps", "workers")
@@ -21,6 +21,14 @@ MAY_CHANGE = ("backend", "checkpoint", "eval", "plugins", "stop", "total_steps",
 
 def is_resume(override: str) -> bool:
     return override.lstrip("+").startswith("resume=") and override.partition("=")[2] not in ("", "null")
+
+
+def resume_folder(overrides: Sequence[str]) -> str:
+    """The folder that is given, taken as it stands: no quotes are needed where it has commas or equal signs."""
+    folders = [override.partition("=")[2].strip("'\"") for override in overrides if is_resume(override)]
+    if len(folders) != 1:
+        raise ConfigError("resume", ", ".join(folders), "must be one run's folder")
+    return folders[0]
 
 
 def resumed(overrides: Sequence[str]) -> tuple[dict[str, Any], Path]:
@@ -31,22 +39,23 @@ def resumed(overrides: Sequence[str]) -> tuple[dict[str, Any], Path]:
     """
     from a3c_exp.config import read_config
 
-    folders = [override.partition("=")[2].strip("'\"") for override in overrides if is_resume(override)]
-    if len(folders) != 1:
-        raise ConfigError("resume", ", ".join(folders), "must be one run's folder")
+    folder = resume_folder(overrides)
     changes = parse([override for override in overrides if not is_resume(override)])
     for change in changes:
+        if change.is_sweep_override():
+            values = str(change.input_line).partition("=")[2]
+            raise ConfigError(change.key_or_group, values, "must be one value in a resumed run")
         if change.key_or_group.partition(".")[0] not in MAY_CHANGE:
             problem = f"cannot change in a resumed run; what can: {', '.join(MAY_CHANGE)}"
             raise ConfigError(change.key_or_group, _value(change), problem)
-    config = read_config(folders[0])
+    config = read_config(folder)
     options = [str(change.input_line) for change in changes if change.key_or_group == "backend"]
     if options:
         config["backend"] = compose(options)["backend"]
     for change in changes:
         if change.key_or_group != "backend":
             _apply(config, change)
-    return config, Path(folders[0]).expanduser().absolute()
+    return config, Path(folder).expanduser().absolute()
 
 
 def _value(change: Override) -> Any:
@@ -58,7 +67,7 @@ def _apply(config: dict[str, Any], change: Override) -> None:
     problem = unknown_key(change, config)
     if problem is not None:
         raise problem
-    if change.is_delete() or change.is_sweep_override():
+    if change.is_delete():
         raise ConfigError(change.key_or_group, _value(change), "must be one value in a resumed run")
     node = config
     *places, name = change.key_or_group.split(".")

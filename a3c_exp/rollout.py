@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from a3c_exp.envs import EnvBatch
+from a3c_exp.envs import EnvBatch, Step
 from a3c_exp.events import Episodes
 from a3c_exp.networks import ActorCritic
 from a3c_exp.normalisation import Moments, Normalisation
@@ -126,76 +127,85 @@ class Collector:
 
     def collect(self, actor: Actor, version: int, steps: int, normalisation: Normalisation | None) -> Rollout:
         """Step the environments until the rollout is full. `steps`: the run's steps so far, to date episodes' ends."""
-        buffers = _Buffers(self._length or 256)
-        truncations: list[tuple[int, NDArray[np.intp], Array]] = []
-        first_state = self._state
-        raw, observation = self._observations, self._observations
-        while self._length is None or buffers.filled < self._length:
-            observation = raw if normalisation is None else normalisation.observations(raw)
-            acted = actor.act(observation, self._state)
-            step = self._env.step(actor.to_env(acted.actions))
-            if step.truncated.any():
-                cut = step.truncated & ~step.terminated
-                rows = np.flatnonzero(cut)
-                truncations.append((buffers.filled, rows, step.final_obs[rows]))
-            buffers.append(raw, observation, acted, step)
-            raw, self._state = step.obs, acted.state
-            if self._single and (step.terminated[0] or step.truncated[0]):
-                break
-        self._observations = raw
+        first, first_state = self._observations, self._state
+        acts, answers = self._step(actor, normalisation)
+        actions, log_probs, values = map(_stacked, list(zip(*acts, strict=True))[:3])
+        following, *columns, finals, valids = zip(*answers, strict=True)
+        raw, valid = _stacked([first, *following[:-1]]), _stacked(valids)
+        rewards, terminated, truncated = map(_stacked, columns)
 
-        b = buffers.trimmed()
-        next_values = self._next_values(actor, b, truncations, normalisation)
-        ended = b.terminated | b.truncated
-        transitions = int(np.count_nonzero(b.valid))
-        episodes = self._finish_episodes(b.rewards, b.valid, ended, steps)
-        rewards = self._shaping(b.rewards)
+        ended = terminated | truncated
+        next_values = self._next_values(actor, values, terminated, truncated, finals, normalisation)
+        episodes = self._finish_episodes(rewards, valid, ended, steps)
+        shaped = self._shaping(rewards)
         observed = None
         if normalisation is not None:
-            discounted = self._discounted_returns(rewards, ended) if normalisation.reward_scale is not None else None
-            observed = Moments.of(b.raw[b.valid], None if discounted is None else discounted[b.valid])
-            rewards = normalisation.rewards(rewards)
+            discounted = self._discounted_returns(shaped, ended) if normalisation.reward_scale is not None else None
+            observed = Moments.of(raw[valid], None if discounted is None else discounted[valid])
+            shaped = normalisation.rewards(shaped)
         return Rollout(
-            observations=b.observations, actions=b.actions, log_probs=b.log_probs, rewards=rewards, values=b.values,
-            next_values=next_values, terminated=b.terminated, truncated=b.truncated, valid=b.valid, version=version,
-            state=first_state, episodes=episodes, transitions=transitions, observed=observed,
+            observations=raw if normalisation is None else normalisation.observations(raw),
+            actions=actions, log_probs=log_probs, rewards=shaped, values=values, next_values=next_values,
+            terminated=terminated, truncated=truncated, valid=valid, version=version, state=first_state,
+            episodes=episodes, transitions=int(np.count_nonzero(valid)), observed=observed,
         )  # fmt: skip
+
+    def _step(self, actor: Actor, normalisation: Normalisation | None) -> tuple[list[Acted], list[Step]]:
+        """Act and step until the rollout is full. The rows are kept as they come: an environment never writes into an
+        array again, and putting T of them together at once is cheaper than copying each."""
+        acts: list[Acted] = []
+        answers: list[Step] = []
+        observations, state = self._observations, self._state
+        while self._length is None or len(acts) < self._length:
+            acted = actor.act(observations if normalisation is None else normalisation.observations(observations), state)
+            step = self._env.step(actor.to_env(acted.actions))
+            acts.append(acted)
+            answers.append(step)
+            observations, state = step.obs, acted.state
+            if self._single and (step.terminated[0] or step.truncated[0]):
+                break
+        self._observations, self._state = observations, state
+        return acts, answers
 
     def _next_values(
         self,
         actor: Actor,
-        b: _Trimmed,
-        truncations: list[tuple[int, NDArray[np.intp], Array]],
+        values: NDArray[np.float32],
+        terminated: NDArray[np.bool_],
+        truncated: NDArray[np.bool_],
+        finals: Sequence[Array],
         normalisation: Normalisation | None,
     ) -> NDArray[np.float32]:
-        """V(s_{t+1}) [T, B], with one call of the network for all states that no rollout step has valued."""
-        next_values = np.empty_like(b.values)
-        next_values[:-1] = b.values[1:]
-        cut = not (self._single and (b.terminated[-1, 0] or b.truncated[-1, 0]))
-        unseen = ([self._observations] if cut else []) + [final for _, _, final in truncations]
+        """V(s_{t+1}) [T, B], with one call of the network for all states that no rollout step has valued.
+
+        finals: of each step, the final observations [B, ...] of the episodes that ended in it.
+        """
+        next_values = np.empty_like(values)
+        next_values[:-1] = values[1:]
+        times, envs = np.nonzero(truncated & ~terminated)
+        goes_on = not (self._single and (terminated[-1, 0] or truncated[-1, 0]))
+        unseen = [self._observations] if goes_on else []
+        unseen += [finals[t][env : env + 1] for t, env in zip(times.tolist(), envs.tolist(), strict=True)]
         if unseen:
             raw = np.concatenate(unseen) if len(unseen) > 1 else unseen[0]
-            values = actor.values(raw if normalisation is None else normalisation.observations(raw), self._state)
-            start = 0
-            if cut:
-                start = self._env.count
-                next_values[-1] = values[:start]
-            for t, rows, _ in truncations:
-                next_values[t, rows] = values[start : start + len(rows)]
-                start += len(rows)
-        next_values[b.terminated] = 0.0
+            found = actor.values(raw if normalisation is None else normalisation.observations(raw), self._state)
+            if goes_on:
+                next_values[-1], found = found[: self._env.count], found[self._env.count :]
+            next_values[times, envs] = found
+        next_values[terminated] = 0.0
         return next_values
 
     def _finish_episodes(
         self, rewards: Array, valid: NDArray[np.bool_], ended: NDArray[np.bool_], steps: int
     ) -> Episodes:
         """The episodes that ended in these rows ([T, B]), in the order in which they ended."""
+        if not ended.any():
+            self._running_returns += rewards.sum(0, np.float64)
+            self._running_lengths += valid.sum(0)
+            return Episodes()
         returns = np.cumsum(rewards, axis=0, dtype=np.float64) + self._running_returns
         lengths = np.cumsum(valid, axis=0) + self._running_lengths
         envs, times = np.nonzero(ended.T)
-        if not len(times):
-            self._running_returns, self._running_lengths = returns[-1], lengths[-1]
-            return Episodes()
         self._ended_once[envs] = True
         end_returns, end_lengths = returns[times, envs], lengths[times, envs]
         # Sorted by environment, then time: what came before an episode in the same rollout is the row above it.
@@ -221,45 +231,6 @@ class Collector:
         return out
 
 
-class _Trimmed(NamedTuple):
-    """A rollout's buffers, cut to the steps that were filled."""
-
-    raw: Array
-    observations: Array
-    actions: Array
-    log_probs: NDArray[np.float32]
-    values: NDArray[np.float32]
-    rewards: Array
-    terminated: NDArray[np.bool_]
-    truncated: NDArray[np.bool_]
-    valid: NDArray[np.bool_]
-
-
-class _Buffers:
-    """Arrays that are filled a row at a time, and doubled where a whole episode is longer than expected."""
-
-    def __init__(self, capacity: int) -> None:
-        self.filled = 0
-        self._capacity = capacity
-        self._arrays: list[Array] = []
-
-    def append(self, raw: Array, observation: Array, acted: Acted, step: Any) -> None:
-        row = (
-            raw, observation, acted.actions, acted.log_probs, acted.values,
-            step.reward, step.terminated, step.truncated, step.valid,
-        )  # fmt: skip
-        if not self._arrays:
-            self._normalised = observation is not raw
-            self._arrays = [np.empty((self._capacity, *a.shape), a.dtype) for a in row]
-            if not self._normalised:
-                self._arrays[0] = self._arrays[1]
-        elif self.filled == self._capacity:
-            self._capacity *= 2
-            self._arrays = [np.concatenate([a, np.empty_like(a)]) for a in self._arrays]
-        t = self.filled
-        for array, values in zip(self._arrays, row, strict=True):
-            array[t] = values
-        self.filled += 1
-
-    def trimmed(self) -> _Trimmed:
-        return _Trimmed(*(a[: self.filled] for a in self._arrays))
+def _stacked(rows: Sequence[Array]) -> Array:
+    """T arrays [B, ...] as one [T, B, ...]."""
+    return np.concatenate(rows).reshape(len(rows), *rows[0].shape)

@@ -12,6 +12,7 @@ import collections.abc
 import dataclasses
 import difflib
 import importlib
+import inspect
 import math
 import types
 import typing
@@ -235,10 +236,24 @@ def _arguments(node: dict[str, object], cls: type, path: str, plugins: tuple[str
 
 
 def _is_a(component: object, hint: Any) -> bool:
+    """Whether the component is what is asked for; as a Protocol, whether its methods take what the Protocol's take."""
+    if not isinstance(component, hint):
+        return False
+    methods = {name: method for name, method in vars(hint).items() if inspect.isfunction(method)}
+    wanted = {name for name in methods if not name.startswith("_") or name == "__call__"}
+    return not getattr(hint, "_is_protocol", False) or all(
+        _takes(getattr(type(component), name), methods[name]) for name in wanted
+    )
+
+
+def _takes(method: Any, wanted: Any) -> bool:
+    """Whether `method` can be called with as many arguments as `wanted` must be."""
+    required = [p for p in inspect.signature(wanted).parameters.values() if p.default is p.empty]
     try:
-        return isinstance(component, hint)
-    except TypeError:  # a Protocol that cannot be tested at run time
-        return True
+        inspect.signature(method).bind(*required)
+    except TypeError:
+        return False
+    return True
 
 
 def _find(target: object, key: str, plugins: tuple[str, ...]) -> type:

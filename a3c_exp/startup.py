@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+from a3c_exp.errors import ConfigError
 
 
 def conf_folder() -> Path:
@@ -27,25 +30,27 @@ def start_early(arguments: Sequence[str]) -> None:
     if any(text.startswith(others) or (text[:1] == "-" and text not in ("-m", "--multirun")) for text in arguments):
         return
     chosen = [text.partition("=")[2] for text in arguments if text.startswith("backend=")]
-    with suppress(Exception):  # whatever is wrong is found, and told, when the command is composed
+    with suppress(OSError, LookupError):  # whatever is wrong is found, and told, when the command is composed
         option = chosen[-1] if chosen else _first(r"- backend: (\w+)", conf_folder() / "config.yaml")
         target = _first(r"_target_: (\S+)", conf_folder() / "backend" / f"{option}.yaml")
-        prepare({"_target_": target}, ())
+        prepare({"backend": {"_target_": target}, "plugins": ()})
 
 
-def prepare(backend: object, plugins: Sequence[str]) -> None:
-    """Build a backend from its configuration, for its `prepare` alone. Raises ConfigError."""
+def prepare(config: Mapping[str, Any]) -> None:
+    """Let the backend of a configuration start what takes long. What is wrong with either is told by the checks."""
     from a3c_exp.backends import Backend
     from a3c_exp.schema import build
 
-    build(backend, Backend, "backend", plugins).prepare(())  # type: ignore[type-abstract]
+    with suppress(ConfigError):
+        plugins = build(config.get("plugins"), tuple[str, ...], "plugins")
+        build(config.get("backend"), Backend, "backend", plugins).prepare(())  # type: ignore[type-abstract]
 
 
 def abandon() -> None:
     """End the server of worker processes, if one was started for a run that is not to be; it would import on."""
     from multiprocessing import forkserver
 
-    pid = getattr(forkserver._forkserver, "_forkserver_pid", None)  # type: ignore[attr-defined]
+    pid = getattr(forkserver._forkserver, "_forkserver_pid", None)
     if pid is not None:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

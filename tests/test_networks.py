@@ -84,6 +84,21 @@ def test_sampling_follows_the_probabilities_it_reports(space: gym.Space[Any]) ->
         assert abs(rows.mean() - expected) < 4 * np.sqrt(expected * (1 - expected) / count)
 
 
+@pytest.mark.parametrize("space", [Discrete(4), MultiDiscrete([3, 4])], ids=str)
+def test_an_observation_alone_is_acted_on_as_one_among_many(space: gym.Space[Any]) -> None:
+    """One row takes a shorter way to its choice; the random numbers, the choice and its probability are the same."""
+    network = build(space)
+    parameters, _ = network.infer(observations(50))
+    for row in parameters:
+        actions, log_probs = network.head.sample(np.stack([row, row]), np.random.default_rng(4))
+        alone, log_prob = network.head.sample(row[None], np.random.default_rng(4))
+        if isinstance(space, Discrete):  # the other draws a number a row for each choice: only its first agrees
+            np.testing.assert_array_equal(alone[0], actions[0])
+            np.testing.assert_allclose(log_prob[0], log_probs[0], rtol=1e-5)
+        else:
+            assert alone[0, 0] == actions[0, 0]
+
+
 def test_gaussian_samples_have_the_mean_and_deviation_of_the_parameters() -> None:
     network = build(Box(-2, 2, (3,)), initial_std=0.5)
     parameters, _ = network.infer(observations(1))

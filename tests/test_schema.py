@@ -140,7 +140,7 @@ def test_a_whole_number_counts_as_a_float() -> None:
         ({"pair": [1]}, "picture.pair = [1]: must be a list of 2: a whole number, text"),
         ({"names": "ab"}, "picture.names = 'ab': must be a list, each item text"),
         ({"frame": 5}, "picture.frame = 5: must be a mapping with the keys width"),
-        ({"shape": 5}, f"picture.shape = 5: must be a mapping that names a Shape by _target_ or null"),
+        ({"shape": 5}, "picture.shape = 5: must be a mapping that names a Shape by _target_ or null"),
     ],
 )
 def test_another_type_is_refused_with_key_value_and_what_is_allowed(values: dict[str, object], words: str) -> None:
@@ -175,6 +175,29 @@ def test_a_range_that_a_component_declares_is_reported_from_the_outside() -> Non
 def test_a_component_of_another_kind_is_refused() -> None:
     words = refusal(shape={"_target_": f"{__name__}.Colour", "name": "red"})
     assert words == f"picture.shape._target_ = '{__name__}.Colour': must be the class of a Shape"
+
+
+@runtime_checkable
+class Question(Protocol):
+    def __call__(self, one: int, two: int) -> int: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    def __call__(self, one: int, two: int, three: int = 3) -> int:
+        return one + two + three
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherAnswer:
+    def __call__(self, one: int) -> int:
+        return one
+
+
+def test_components_that_are_both_only_called_are_told_apart_by_what_they_take() -> None:
+    build({"_target_": f"{__name__}.Answer"}, Question, "it", plugins=[HERE])  # type: ignore[type-abstract]
+    with pytest.raises(ConfigError, match="must be the class of a Question"):
+        build({"_target_": f"{__name__}.OtherAnswer"}, Question, "it", plugins=[HERE])  # type: ignore[type-abstract]
 
 
 def test_a_mapping_without_a_class_is_refused_where_the_class_could_be_any() -> None:

@@ -84,6 +84,8 @@ class ActorCritic(nn.Module):
             self.parts[name] = slice(first, start)
         for module in {id(m): m for m in (self.actor_body, self.critic_body, self.head, self.value)}.values():
             module.bind()
+        # Held here because looking up a module of a module costs as much as a small matrix product.
+        self._infer = self.actor_body.infer, self.critic_body.infer, self.head.infer, self.value.infer
 
     def evaluate(self, observations: Tensor, actions: Tensor) -> Evaluation:
         """The learner's forward pass. observations [T, B, ...], actions [T, B, ...] -> [T, B] each, with gradients."""
@@ -97,10 +99,12 @@ class ActorCritic(nn.Module):
 
     def infer(self, observations: Array) -> tuple[Array, Array]:
         """The acting forward pass: [B, ...] -> distribution parameters [B, P], values [B]."""
-        features = self.actor_body.infer(observations)
-        critic_features = features if self.shared else self.critic_body.infer(observations)
-        return self.head.infer(features), self.value.infer(critic_features)[:, 0]
+        actor_body, critic_body, head, value = self._infer
+        features = actor_body(observations)
+        values = value(features if self.shared else critic_body(observations))
+        return head(features), values[:, 0]
 
     def values(self, observations: Array) -> Array:
         """V(s) for observations [B, ...]: float32 [B]."""
-        return self.value.infer(self.critic_body.infer(observations))[:, 0]
+        _, critic_body, _, value = self._infer
+        return value(critic_body(observations))[:, 0]

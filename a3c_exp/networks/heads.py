@@ -247,13 +247,33 @@ def make_head(features: int, space: gym.Space[Any], state_dependent_std: bool, i
 def _sample_choice(logits: Array, rng: np.random.Generator) -> tuple[Array, Array]:
     """Choices int64 [B] from logits [B, A], and their log-probabilities float32 [B].
 
-    The choice is the winner of a race of exponential clocks with rates p: the Gumbel trick without its logarithms.
+    A choice is the first action at which the summed probabilities exceed a uniform number.
     """
-    shifted = logits - np.maximum.reduce(logits, -1, keepdims=True)
-    weights = np.exp(shifted)
-    choices = (weights / rng.standard_exponential(weights.shape, dtype=np.float32)).argmax(-1)
-    chosen = shifted[_rows(len(choices)), choices]
-    return choices, chosen - np.log(np.add.reduce(weights, -1))
+    if len(logits) == 1:
+        return _sample_one_choice(logits, rng)
+    # Actions first: adding up over an axis of two or three numbers takes ten times as long where they lie side by side.
+    shifted = logits.T.copy()
+    shifted -= np.maximum.reduce(shifted, 0)
+    sums = np.add.accumulate(np.exp(shifted), 0)
+    total = sums[-1]
+    choices: Array = np.add.reduce(sums[:-1] <= rng.random(len(total)) * total, 0)
+    return choices, shifted[choices, _rows(len(choices))] - np.log(total)
+
+
+def _sample_one_choice(logits: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+    """The same for logits [1, A], in plain numbers: a third of the time for a handful of actions."""
+    row: list[float] = logits[0].tolist()
+    largest = max(row)
+    weights = [math.exp(logit - largest) for logit in row]
+    total = sum(weights)
+    left = rng.random() * total
+    choice = 0
+    for weight in weights[:-1]:
+        left -= weight
+        if left < 0:
+            break
+        choice += 1
+    return np.array([choice]), np.array([row[choice] - largest - math.log(total)], np.float32)
 
 
 @functools.cache

@@ -89,7 +89,7 @@ class Linear(nn.Linear):
 
     def infer(self, x: Array) -> Array:
         """[B, in_features] -> [B, out_features]; the result is a fresh array."""
-        y: Array = x @ self._weight_t
+        y: Array = x.dot(self._weight_t)
         y += self._bias
         return y
 

@@ -1,0 +1,152 @@
+"""A table of finished runs: one row for each configuration, over its seeds.
+
+    python -m a3c_exp.report outputs/<sweep> [more folders] [random=20]
+
+Every folder is searched for runs. Those whose configurations differ in nothing but the seed share a row, which is
+named by what differs between the rows. random=n adds what a policy of random actions returns over n episodes.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import yaml
+
+from a3c_exp.config import CONFIG_FILE, SUMMARY_FILE
+from a3c_exp.errors import ConfigError
+
+# What a row is not told apart by: it says where a run lies or how it was watched, not what it computes.
+IGNORED = ("seed", "init_from", "plugins")
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A run that has ended: its configuration, flattened to dotted keys, and its summary."""
+
+    settings: dict[str, Any]
+    config: dict[str, Any]
+    summary: dict[str, Any]
+
+
+def find_runs(folders: Iterable[Path]) -> list[Finished]:
+    """All finished runs below `folders`, by path. Raises ConfigError where there is none, or one cannot be read."""
+    runs = []
+    for folder in folders:
+        paths = sorted(folder.rglob(SUMMARY_FILE)) if folder.is_dir() else []
+        if not paths:
+            raise ConfigError("folder", str(folder), f"must hold finished runs: no {SUMMARY_FILE} is below it")
+        for path in paths:
+            try:
+                summary = json.loads(path.read_text(encoding="utf-8"))
+                config = yaml.safe_load((path.parent / CONFIG_FILE).read_text(encoding="utf-8"))
+                runs.append(Finished(dict(_flat(config)), config, summary))
+            except (OSError, ValueError, AttributeError, yaml.YAMLError) as error:
+                raise ConfigError("folder", str(path.parent), f"its run cannot be read: {error}") from error
+    return runs
+
+
+def group(runs: Sequence[Finished]) -> dict[str, list[Finished]]:
+    """Runs by configuration, seeds together, in order of appearance; the key tells what is special to each."""
+    keys = sorted({key for run in runs for key in run.settings if key not in IGNORED})
+    differing = [key for key in keys if len({json.dumps(run.settings.get(key)) for run in runs}) > 1]
+    groups: dict[str, list[Finished]] = {}
+    for run in runs:
+        name = ", ".join(f"{key}={run.settings[key]}" for key in differing if run.settings.get(key) is not None)
+        groups.setdefault(name or str(run.settings.get("env.id", "all runs")), []).append(run)
+    return groups
+
+
+COLUMNS = (
+    "runs", "seeds", "reached the goal", "steps to it", "seconds to it",
+    "last 100 training episodes", "best evaluation", "steps/s", "staleness",
+)  # fmt: skip
+
+
+def table(groups: Mapping[str, Sequence[Finished]], random_episodes: int = 0) -> str:
+    """A Markdown table, one row a group. Medians over seeds, with the range in brackets."""
+    columns = list(COLUMNS) + (["random policy"] if random_episodes else [])
+    rows = [columns, ["---"] * len(columns)]
+    for name, runs in groups.items():
+        row = [name, *_cells([run.summary for run in runs])]
+        rows.append(row + ([f"{_random_return(runs[0].config, random_episodes):.1f}"] if random_episodes else []))
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _cells(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
+    def spread(key: str, digits: int = 1) -> str:
+        values = [s[key] for s in summaries if s.get(key) is not None]
+        if not values:
+            return "-"
+        middle = f"{median(values):,.{digits}f}"
+        return middle if len(values) == 1 else f"{middle} ({min(values):,.{digits}f} to {max(values):,.{digits}f})"
+
+    solved = sum(s["solved_at_steps"] is not None for s in summaries)
+    return [
+        str(len(summaries)),
+        f"{solved} of {len(summaries)}",
+        spread("solved_at_steps", 0),
+        spread("solved_at_seconds"),
+        spread("mean_return_100"),
+        spread("best_eval_return"),
+        spread("steps_per_second", 0),
+        spread("staleness_mean", 2),
+    ]
+
+
+def _random_return(config: Mapping[str, Any], episodes: int) -> float:
+    """The mean return of uniformly random actions in the environment of a configuration."""
+    from a3c_exp.config import load_experiment
+
+    env = load_experiment({**config, "plugins": []}).env.make(1, [0])
+    env.action_space.seed(0)
+    returns, total = [], 0.0
+    env.reset()
+    while len(returns) < episodes:
+        step = env.step(np.stack([env.action_space.sample()]))
+        total += float(step.reward[0])
+        if step.terminated[0] or step.truncated[0]:
+            returns.append(total)
+            total = 0.0
+    env.close()
+    return float(np.mean(returns))
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = [argument for argument in arguments if argument.startswith("random=")]
+    folders = [Path(argument) for argument in arguments if argument not in options]
+    if not folders or "--help" in arguments:
+        print((__doc__ or "").strip())
+        return 0 if "--help" in arguments else 2
+    try:
+        episodes = options[-1].partition("=")[2] if options else "0"
+        if not episodes.isdecimal():
+            raise ConfigError("random", episodes, "must be a whole number >= 0")
+        runs = find_runs(folders)
+        text = table(group(runs), int(episodes))
+    except ConfigError as error:
+        print(f"a3c_exp: {error}", file=sys.stderr)
+        return 2
+    print(text)
+    commits = sorted({str(run.summary.get("commit")) for run in runs})
+    machine = runs[0].summary.get("machine", {})
+    print(f"\nCommit {', '.join(commits)}; {machine.get('processor')}, {machine.get('usable_cores')} cores.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,300 @@
+"""The command line as a user meets it: what runs, what is refused, in which words, and what is left on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import a3c_exp.__main__ as program
+from a3c_exp import compose
+from a3c_exp.startup import conf_folder
+
+# Runs of a moment: one worker, few steps, no evaluation.
+QUICK = ["backend=serial", "workers=1", "envs_per_worker=1", "rollout_length=8", "total_steps=64", "eval.every=null"]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to call the program from."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(program, "start_early", lambda arguments: None)  # no server of workers for a refused command
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that has ended."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    assert program.main([*QUICK, f"hydra.run.dir={folder}"]) == 0
+    return folder
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# Bad input: exit code 2, one line that names the key, the value and what is allowed, nothing on disk.
+
+BAD = [
+    ("env=carpole", "env = 'carpole': is no option: did you mean 'cartpole'? Allowed: acrobot, "),
+    ("returns=gea", "returns = 'gea': is no option: did you mean 'gae'? Allowed: "),
+    ("critic_returns=gea", "critic_returns = 'gea': is no option: "),
+    ("experiment=nope", "experiment = 'nope': is no option: "),
+    ("sed=1", "sed = 1: is no setting: did you mean 'seed'? Allowed: "),
+    ("returns.m=3", "returns.m = 3: is no setting: Allowed: n"),
+    ("stop.max_episode=3", "stop.max_episode = 3: is no setting: did you mean 'max_episodes'? Allowed: "),
+    ("seed.x=1", "seed.x = 1: seed has no settings of its own"),
+    ("+colour=red", "colour = 'red': is no setting of Experiment: Allowed: "),
+    ("~colour", "colour = None: is no setting: "),
+    ("~network", "network = None: must be given: a mapping that names a Network by _target_"),
+    ("seed=true", "seed = True: must be a whole number"),
+    ("gamma=1.5", "gamma = 1.5: must be a number from 0 to 1"),
+    ("workers=0", "workers = 0: must be a whole number >= 1, or 'auto'"),
+    ("rollout_length=episode", "envs_per_worker = 16: must be 1 where rollout_length=episode"),
+    ("update=sync moments=worker", "moments = 'worker': must be 'shared' where update=sync"),
+    ("returns.n=0", "returns.n = 0: must be a whole number >= 1"),
+    ("+optimizer.parts.nose.learning_rate=1.0", "optimizer.parts = 'nose': "),
+    ("env=gym", "env.id = None: must be given: text"),
+    ("env=gym env.id=CartPol-v1", "env.id = 'CartPol-v1': no such environment is registered; the nearest: CartPole-v1"),
+    ("env.kwargs.size=3", "env.kwargs.size = 3: is no setting: Allowed: none; +env.kwargs.size=3 adds one"),
+    ("+env.kwargs.size=3", "env.kwargs = {'size': 3}: CartPole-v1 cannot be made: "),
+    ("env=gym env.id=Blackjack-v1", "env.id = 'Blackjack-v1': "),
+    ("env=lunar env.vectorized=true", "env.vectorized = True: must be false"),
+    ("init_from=nowhere", "init_from = 'nowhere/checkpoints/latest.ckpt': there is no such checkpoint"),
+    ("resume=nowhere", "resume = 'nowhere': must be the folder of a run: it has no readable config.yaml"),
+    ("-m resume=nowhere", "resume = 'nowhere': cannot go with -m"),
+    ("plugins=[no_such_package]", "plugins = 'no_such_package': cannot be imported: "),
+    ("seed", "command line = 'seed': must be key=value"),
+    ("seed=[", "seed = '[': cannot be read: "),
+    ("seed=0,1", "seed = '0,1': several values need -m"),
+    ("gamma=${nothing}", "gamma = '${nothing}': cannot be resolved: "),
+    ("--cfg job sed=1", "sed = 1: is no setting: "),
+    ("--faster", "command line = '--faster': unrecognized arguments: --faster"),
+    ("--config-name other", "--config-name = 'other': is no configuration: Allowed: config"),
+    ("--config-dir other", "--config-dir = 'other': there is no such folder"),
+    ("-m seed=0,1 gamma=0.9,1.5", "gamma = 1.5: must be a number from 0 to 1"),  # the last job of four
+    ("-m env=cartpole,lunr", "env = 'lunr': is no option: did you mean 'lunar'? Allowed: "),
+    ("-m sed=0,1", "sed = 0: is no setting: did you mean 'seed'?"),
+    ("hydra.mode=MULTIRUN gamma=0.9,1.5", "gamma = 1.5: must be a number from 0 to 1"),
+]
+
+
+@pytest.mark.parametrize(("command", "words"), BAD, ids=[command for command, _ in BAD])
+def test_bad_input_is_one_line_and_nothing_else(
+    command: str, words: str, here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert program.main(command.split()) == 2
+    out, err = capfd.readouterr()
+    assert err.startswith(f"a3c_exp: {words}")
+    assert err.count("\n") == 1
+    assert out == ""
+    assert list(here.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_bad_input(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (here / "file").touch()
+    for command in (["hydra.run.dir=file/run"], ["-m", "hydra.sweep.dir=file/sweep", "seed=0,1"]):
+        assert program.main([*QUICK, *command]) == 2
+        assert " = " in capfd.readouterr().err
+    assert [path.name for path in here.iterdir()] == ["file"]
+
+
+def test_a_folder_with_a_run_in_it_is_not_written_over(
+    here: Path, finished: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = content(finished)
+    assert program.main([*QUICK, f"hydra.run.dir={finished}"]) == 2
+    assert "must be without a run: go on with that one by resume=" in capfd.readouterr().err
+    assert content(finished) == before
+
+
+# No configuration runs other code.
+
+
+@pytest.mark.parametrize("target", ["os.system", "numpy.load", "scripted.Anything"])
+def test_another_class_is_refused(target: str, here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert program.main([f"env._target_={target}"]) == 2
+    assert f"env._target_ = '{target}': must be a component class of a3c_exp" in capfd.readouterr().err
+
+
+def test_an_environment_that_imports_a_module_needs_it_in_plugins(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = [*QUICK, "env=gym", "env.id=scripted:Scripted-v0"]
+    assert program.main(command) == 2
+    assert (
+        "env.id = 'scripted:Scripted-v0': imports scripted: allow it with plugins=[scripted]" in capfd.readouterr().err
+    )
+    assert program.main([*command, "plugins=[scripted]"]) == 0
+
+
+def test_a_pickled_job_is_not_run_again(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (here / "config.pickle").touch()
+    assert program.main(["--experimental-rerun", "config.pickle"]) == 2
+    assert "--experimental-rerun = 'config.pickle': is refused" in capfd.readouterr().err
+
+
+# What can be asked without running anything.
+
+
+def test_help_explains_every_choice_and_every_setting(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert program.main(["--help"]) == 0
+    text = capfd.readouterr().out
+    groups = [path.name for path in conf_folder().iterdir() if path.is_dir()]
+    assert len(groups) == 9
+    assert all(f"\n  {group} " in text for group in groups)
+    for name, value in compose().items():
+        assert f"  {name}:" in text or f"\n  {name} " in text
+        if isinstance(value, dict) and "_target_" not in value:
+            assert all(f"    {inner}:" in text for inner in value)
+    assert "n_step_zero" in text
+    assert "resume=" in text
+    assert list(here.iterdir()) == []
+
+
+def test_cfg_job_prints_the_composed_configuration(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert program.main(["--cfg", "job", "env=lunar", "gamma=0.5"]) == 0
+    text = capfd.readouterr().out
+    assert "gamma: 0.5" in text
+    assert "id: LunarLander-v3" in text
+    assert "hydra" not in text
+    assert list(here.iterdir()) == []
+
+
+# Runs.
+
+
+def test_a_run_is_in_a_folder_named_by_time_and_seed(here: Path) -> None:
+    assert program.main([*QUICK, "seed=7"]) == 0
+    (folder,) = (here / "outputs").iterdir()
+    assert folder.name.endswith("_s7")
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["seed"] == 7
+    assert summary["stop_reason"] == "total_steps"
+    assert (folder / "config.yaml").is_file()
+    assert not (folder / ".hydra").exists()
+
+
+def test_a_sweep_is_a_run_for_each_combination(here: Path) -> None:
+    assert program.main([*QUICK, "-m", "returns=n_step,n_step_zero", "seed=3,4"]) == 0
+    summaries = sorted((here / "outputs").glob("*_sweep/*/summary.json"))
+    assert [path.parent.name for path in summaries] == ["0_s3", "1_s4", "2_s3", "3_s4"]
+
+
+def test_a_run_that_fails_does_not_stop_a_sweep_but_shows_in_its_exit_code(here: Path) -> None:
+    command = [*QUICK, "-m", "plugins=[scripted]", "env=gym", "env.id=Scripted-v0", "+env.kwargs.fails_at=3,null"]
+    assert program.main(command) == 1
+    summaries = [json.loads(path.read_text()) for path in sorted((here / "outputs").glob("*/*/summary.json"))]
+    assert [summary["stop_reason"] for summary in summaries] == ["failed", "total_steps"]
+
+
+def test_a_component_of_ones_own_is_a_class_a_file_and_a_plugin(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (here / "mine.py").write_text(
+        "from dataclasses import dataclass\n"
+        "@dataclass(frozen=True, kw_only=True)\n"
+        "class OneStep:\n"
+        "    scale: float = 1.0\n"
+        "    def __call__(self, trajectory, gamma):\n"
+        "        targets = trajectory.rewards + gamma * trajectory.next_values\n"
+        "        return self.scale * (targets - trajectory.values), targets\n"
+    )
+    (here / "my_conf" / "returns").mkdir(parents=True)
+    (here / "my_conf" / "returns" / "one_step.yaml").write_text("_target_: mine.OneStep\nscale: 1.0\n")
+    monkeypatch.syspath_prepend(here)
+    command = [*QUICK, "--config-dir", "my_conf", "returns=one_step", "returns.scale=0.5", "hydra.run.dir=run"]
+    assert program.main(command) == 2
+    assert "returns._target_ = 'mine.OneStep': must be a component class of a3c_exp or of a" in capfd.readouterr().err
+    assert program.main([*command, "plugins=[mine]"]) == 0
+    assert "scale: 0.5" in (here / "run" / "config.yaml").read_text()
+
+
+# Resuming.
+
+
+def test_resume_goes_on_in_the_same_folder_with_what_may_change(tmp_path: Path, here: Path) -> None:
+    assert program.main([*QUICK, "hydra.run.dir=run"]) == 0
+    assert program.main(["resume=run", "total_steps=128", "stop.max_episodes=1e6", "backend=threads"]) == 0
+    summary = json.loads((here / "run" / "summary.json").read_text())
+    assert summary["steps"] >= 128
+    assert [path.name for path in here.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("gamma=0.5", "gamma = 0.5: cannot change in a resumed run; what can: "),
+        ("env=lunar", "env = 'lunar': cannot change in a resumed run"),
+        ("hydra.run.dir=x", "hydra.run.dir = 'x': cannot change in a resumed run"),
+        ("stop.max_episode=3", "stop.max_episode = 3: is no setting: did you mean 'max_episodes'?"),
+        ("backend=thread", "backend = 'thread': is no option: did you mean 'threads'?"),
+        ("total_steps=many", "total_steps = 'many': must be a whole number"),
+        ("workers=1,2", "workers = '1,2': must be one value in a resumed run"),
+    ],
+)
+def test_what_may_not_change_in_a_resumed_run_is_refused(
+    change: str, words: str, here: Path, finished: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = content(finished)
+    assert program.main([f"resume={finished}", change]) == 2
+    assert capfd.readouterr().err.startswith(f"a3c_exp: {words}")
+    assert content(finished) == before
+
+
+def test_a_run_without_its_checkpoint_or_with_a_damaged_one_is_not_resumed(
+    here: Path, finished: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for damage in (b"", None):
+        folder = here / f"copy {damage}"
+        for name, data in content(finished).items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(data)
+        latest = folder / "checkpoints" / "latest.ckpt"
+        latest.write_bytes(damage) if damage is not None else latest.unlink()
+        before = content(folder)
+        assert program.main([f"resume={folder}", "total_steps=1000"]) == 2
+        err = capfd.readouterr().err
+        assert err.startswith("a3c_exp: resume = ")
+        assert err.count("\n") == 1
+        assert content(folder) == before
+
+
+def test_the_plugins_that_a_folder_names_do_not_count(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    command = [*QUICK, "env=gym", "env.id=scripted:Scripted-v0", "plugins=[scripted]", "hydra.run.dir=run"]
+    assert program.main(command) == 0
+    assert program.main(["resume=run", "total_steps=128"]) == 2
+    assert "allow it with plugins=[scripted]" in capfd.readouterr().err
+    assert program.main(["resume=run", "total_steps=128", "plugins=[scripted]"]) == 0
+
+
+# The program itself, as a process.
+
+
+def test_the_program_ends_with_the_exit_code_and_leaves_no_process(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "a3c_exp", "gamma=1.5"]
+    mark = {"A3C_EXP_TEST": str(tmp_path)}
+    environment = {
+        **os.environ,
+        **mark,
+        "PYTHONPATH": os.pathsep.join([str(Path(program.__file__).parents[1]), *sys.path]),
+    }
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "a3c_exp: gamma = 1.5: must be a number from 0 to 1\n"
+    assert list(tmp_path.iterdir()) == []
+    if Path("/proc").is_dir():
+        marked = f"A3C_EXP_TEST={tmp_path}".encode()
+        assert not [p for p in Path("/proc").glob("[0-9]*/environ") if marked in _read(p).split(b"\0")]
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # gone, or somebody else's
+        return b""

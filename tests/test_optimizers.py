@@ -1,0 +1,351 @@
+"""Optimizers of one flat vector: against torch's, against definitions in float64; rates and clipping of parts."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from a3c_exp import optimizers
+from a3c_exp.errors import ConfigError
+from a3c_exp.optimizers import SGD, Adam, Optimizer, Part, RMSProp, check_parts, clip, rates
+
+SIZE, STEPS = 37, 300
+
+Array = NDArray[np.float32]
+
+
+def start() -> Array:
+    return np.random.default_rng(0).normal(size=SIZE).astype(np.float32)
+
+
+def gradients() -> list[Array]:
+    """Of very different sizes, from element to element and from step to step; some are exactly 0."""
+    rng = np.random.default_rng(1)
+    scales = 10 ** rng.uniform(-4, 2, size=SIZE)
+    scales[:3] = 0
+    return [(rng.normal(size=SIZE) * scales * 10 ** rng.uniform(-1, 1)).astype(np.float32) for _ in range(STEPS)]
+
+
+def train(optimizer: Optimizer, rate_at: Callable[[int], float | Array] | None = None) -> Array:
+    parameters, moments = start(), optimizer.initial_moments(SIZE)
+    for t, gradient in enumerate(gradients(), start=1):
+        optimizer.step(parameters, moments, gradient, rate_at(t) if rate_at else optimizer.learning_rate, t)
+    return parameters
+
+
+def train_with_torch(make: Callable[[list[torch.Tensor]], torch.optim.Optimizer]) -> Array:
+    parameters = torch.from_numpy(start()).requires_grad_()
+    optimizer = make([parameters])
+    for gradient in gradients():
+        parameters.grad = torch.from_numpy(gradient)
+        optimizer.step()
+    return parameters.detach().numpy()
+
+
+# -- against torch's, over many steps --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize(("decay", "epsilon"), [(0.99, 1e-5), (0.9, 1e-8), (0.99, 0.1)])
+def test_rmsprop_is_torchs(decay: float, epsilon: float, momentum: float):
+    ours = train(RMSProp(learning_rate=0.01, decay=decay, epsilon=epsilon, momentum=momentum))
+    theirs = train_with_torch(lambda p: torch.optim.RMSprop(p, lr=0.01, alpha=decay, eps=epsilon, momentum=momentum))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("betas", "epsilon"), [((0.9, 0.999), 1e-8), ((0.5, 0.9), 1e-3), ((0.0, 0.99), 1e-5)])
+def test_adam_is_torchs(betas: tuple[float, float], epsilon: float):
+    ours = train(Adam(learning_rate=0.01, betas=betas, epsilon=epsilon))
+    theirs = train_with_torch(lambda p: torch.optim.Adam(p, lr=0.01, betas=betas, eps=epsilon))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_sgd_is_torchs(momentum: float):
+    ours = train(SGD(learning_rate=1e-4, momentum=momentum))
+    theirs = train_with_torch(lambda p: torch.optim.SGD(p, lr=1e-4, momentum=momentum))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+# -- against definitions in float64 ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("initial", [0.0, 1.0])
+def test_rmsprop_is_its_definition(inside: bool, initial: float, momentum: float):
+    """TensorFlow's pair (inside, 1) has nothing in torch to be compared with."""
+    ours = train(RMSProp(learning_rate=0.01, epsilon_inside=inside, initial_mean_square=initial, momentum=momentum))
+    parameters = start().astype(np.float64)
+    mean_square, velocity = np.full(SIZE, initial), np.zeros(SIZE)
+    for gradient in gradients():
+        g = gradient.astype(np.float64)
+        mean_square = 0.99 * mean_square + 0.01 * g**2
+        quotient = g / np.sqrt(mean_square + 1e-5) if inside else g / (np.sqrt(mean_square) + 1e-5)
+        velocity = momentum * velocity + quotient
+        parameters -= 0.01 * velocity
+    np.testing.assert_allclose(ours, parameters, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1e-2, 1.0, 100.0])
+def test_from_a_mean_square_of_0_the_first_step_is_ten_rates_long_and_from_1_it_follows_the_gradient(size: float):
+    gradient = np.full(3, size, np.float32)
+    moved = []
+    for initial in (0.0, 1.0):
+        optimizer = RMSProp(learning_rate=0.01, initial_mean_square=initial, epsilon=1e-8)
+        parameters = np.zeros(3, np.float32)
+        optimizer.step(parameters, optimizer.initial_moments(3), gradient, 0.01, 1)
+        moved.append(-float(parameters[0]) / 0.01)
+    assert moved == pytest.approx([10, size / math.sqrt(0.99 + 0.01 * size**2)], rel=1e-4)
+
+
+def test_adams_first_step_is_as_long_as_the_rate():
+    """Which is what the bias correction is for; without it, it would be 3.2 times as long."""
+    optimizer = Adam(learning_rate=0.01)
+    parameters = np.zeros(2, np.float32)
+    optimizer.step(parameters, optimizer.initial_moments(2), np.array([5, -1e-3], np.float32), 0.01, 1)
+    np.testing.assert_allclose(parameters, [-0.01, 0.01], rtol=1e-4)
+
+
+# -- the flat vector -------------------------------------------------------------------------------------------------
+
+EVERY_OPTIMIZER = {
+    "RMSProp": RMSProp(learning_rate=0.01),
+    "RMSProp as TensorFlow's": RMSProp(learning_rate=0.01, epsilon_inside=True, initial_mean_square=1.0, momentum=0.5),
+    "Adam": Adam(learning_rate=0.01),
+    "SGD": SGD(learning_rate=0.01),
+    "SGD with momentum": SGD(learning_rate=0.01, momentum=0.5),
+}
+every_optimizer = pytest.mark.parametrize("optimizer", EVERY_OPTIMIZER.values(), ids=EVERY_OPTIMIZER)
+
+
+@every_optimizer
+def test_a_vector_is_updated_the_same_in_pieces(optimizer: Optimizer, monkeypatch: pytest.MonkeyPatch):
+    whole = train(optimizer)
+    by_element = train(optimizer, lambda t: np.full(SIZE, optimizer.learning_rate, np.float32))
+    monkeypatch.setattr(optimizers, "CHUNK", 8)
+    np.testing.assert_array_equal(train(optimizer), whole)
+    in_pieces = train(optimizer, lambda t: np.full(SIZE, optimizer.learning_rate, np.float32))
+    np.testing.assert_array_equal(in_pieces, by_element)
+    np.testing.assert_allclose(by_element, whole, rtol=1e-6)
+
+
+@every_optimizer
+def test_it_changes_parameters_and_moments_in_place_and_the_gradient_not(optimizer: Optimizer):
+    parameters, moments, gradient = start(), optimizer.initial_moments(SIZE), gradients()[0]
+    before = [x.copy() for x in (parameters, moments, gradient)]
+    assert optimizer.step(parameters, moments, gradient, 0.1, 1) is None
+    assert (parameters != before[0]).any()
+    assert not moments.size or (moments != before[1]).any()
+    np.testing.assert_array_equal(gradient, before[2])
+    assert parameters.dtype == moments.dtype == np.float32
+
+
+@every_optimizer
+def test_its_moments_are_rows_of_one_array(optimizer: Optimizer):
+    assert optimizer.initial_moments(SIZE).shape == (optimizer.moment_count, SIZE)
+
+
+def test_only_the_mean_square_starts_where_it_is_told_to():
+    moments = RMSProp(learning_rate=0.1, initial_mean_square=1.0, momentum=0.9).initial_moments(4)
+    np.testing.assert_array_equal(moments, [[1] * 4, [0] * 4])
+
+
+@every_optimizer
+def test_an_element_without_gradient_stays_without_momentum_to_move_it(optimizer: Optimizer):
+    """The first three have a gradient of 0 in every step: no 0 / 0 even where their mean square is 0."""
+    np.testing.assert_array_equal(train(optimizer)[:3], start()[:3])
+
+
+@every_optimizer
+def test_the_rate_may_differ_from_step_to_step(optimizer: Optimizer):
+    """A rate of 0 in the second half leaves what the first half reached."""
+    later = train(optimizer, lambda t: optimizer.learning_rate if t <= STEPS // 2 else 0.0)
+    parameters, moments = start(), optimizer.initial_moments(SIZE)
+    for t, gradient in enumerate(gradients()[: STEPS // 2], start=1):
+        optimizer.step(parameters, moments, gradient, optimizer.learning_rate, t)
+    np.testing.assert_array_equal(later, parameters)
+
+
+@pytest.mark.parametrize("optimizer", [RMSProp(learning_rate=0.01, decay=0.5), Adam(learning_rate=0.01)], ids=repr)
+def test_workers_that_write_over_one_another_never_leave_a_negative_mean_square(optimizer: Optimizer):
+    """Its root would be no number, and neither would the parameters be, for ever."""
+    size = 20_000
+    parameters, moments = np.zeros(size, np.float32), optimizer.initial_moments(size)
+    begin = threading.Barrier(4)
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        drawn = [(rng.normal(size=size) * scale).astype(np.float32) for scale in (1e-3, 1.0, 1e3)]
+        begin.wait()
+        for t in range(1, 100):
+            optimizer.step(parameters, moments, drawn[t % 3], 0.01, t)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (moments[-1] >= 0).all()
+    assert np.isfinite(parameters).all()
+    assert np.isfinite(moments).all()
+
+
+# -- rates and clipping, for the whole and for parts -----------------------------------------------------------------
+
+SLICES = {"body": slice(0, 4), "actor": slice(4, 6), "critic": slice(6, 9)}
+
+
+def sgd(max_grad_norm: float | None = None, **parts: Part) -> SGD:
+    return SGD(learning_rate=0.1, max_grad_norm=max_grad_norm, parts=parts)
+
+
+def test_one_rate_for_all_is_a_number():
+    assert rates(sgd(), SLICES, 9, 0.5) == 0.05
+    assert type(rates(sgd(critic=Part(max_grad_norm=1.0)), SLICES, 9, 0.5)) is float
+
+
+def test_a_part_has_its_own_rate_which_follows_the_schedule_too():
+    rate = rates(sgd(actor=Part(learning_rate=0.0), critic=Part(learning_rate=1.0)), SLICES, 9, 0.5)
+    assert isinstance(rate, np.ndarray)
+    assert rate.dtype == np.float32
+    np.testing.assert_allclose(rate, [0.05] * 4 + [0.0] * 2 + [0.5] * 3)
+
+
+def test_a_part_with_a_rate_of_0_keeps_its_parameters():
+    optimizer = sgd(actor=Part(learning_rate=0.0))
+    parameters = np.zeros(9, np.float32)
+    gradient = np.ones(9, np.float32)
+    optimizer.step(parameters, optimizer.initial_moments(9), gradient, rates(optimizer, SLICES, 9, 1.0), 1)
+    np.testing.assert_allclose(parameters, [-0.1] * 4 + [0.0] * 2 + [-0.1] * 3)
+
+
+def a_gradient() -> Array:
+    """Norms: body 6, actor 2 sqrt 2, critic 3 sqrt 3; together sqrt(36 + 8 + 27)."""
+    return np.array([3, 3, 3, 3, 2, 2, 3, 3, 3], np.float32)
+
+
+WHOLE_NORM = math.sqrt(71)
+
+
+def test_a_long_gradient_is_shortened_to_the_norm():
+    gradient = a_gradient()
+    assert clip(gradient, sgd(max_grad_norm=0.5), SLICES) == pytest.approx(WHOLE_NORM)
+    np.testing.assert_allclose(gradient, a_gradient() * 0.5 / WHOLE_NORM, rtol=1e-6)
+
+
+@pytest.mark.parametrize("limit", [None, 9.0, math.inf])
+def test_a_short_gradient_is_left_as_it_is(limit: float | None):
+    gradient = a_gradient()
+    assert clip(gradient, sgd(max_grad_norm=limit), SLICES) == pytest.approx(WHOLE_NORM)
+    np.testing.assert_array_equal(gradient, a_gradient())
+
+
+def test_clipping_is_torchs():
+    """Which adds 1e-6 to the norm before it divides."""
+    gradient = gradients()[0]
+    parameter = torch.zeros(SIZE, requires_grad=True)
+    parameter.grad = torch.from_numpy(gradient.copy())
+    norm = torch.nn.utils.clip_grad_norm_([parameter], 0.5)
+    assert clip(gradient, sgd(max_grad_norm=0.5), {}) == pytest.approx(norm.item(), rel=1e-5)
+    np.testing.assert_allclose(gradient, parameter.grad.numpy(), rtol=1e-5)
+
+
+def test_a_part_with_its_own_norm_is_clipped_alone_and_the_rest_as_one():
+    """body and critic, on both sides of the actor, have the norm sqrt(36 + 27) together."""
+    gradient = a_gradient()
+    norm = clip(gradient, sgd(max_grad_norm=0.5, actor=Part(max_grad_norm=1.0)), SLICES)
+    assert norm == pytest.approx(WHOLE_NORM)
+    actor, rest = gradient[4:6], np.delete(gradient, [4, 5])
+    np.testing.assert_allclose(actor, [math.sqrt(0.5)] * 2, rtol=1e-6)
+    np.testing.assert_allclose(rest, np.full(7, 3 * 0.5 / math.sqrt(63)), rtol=1e-6)
+
+
+def test_a_part_may_be_clipped_where_the_rest_is_not():
+    gradient = a_gradient()
+    clip(gradient, sgd(body=Part(max_grad_norm=3.0)), SLICES)
+    np.testing.assert_allclose(gradient, [1.5] * 4 + [2.0] * 2 + [3.0] * 3, rtol=1e-6)
+
+
+def test_every_part_may_have_its_own_norm():
+    gradient = a_gradient()
+    parts = {name: Part(max_grad_norm=1.0) for name in SLICES}
+    assert clip(gradient, sgd(max_grad_norm=0.1, **parts), SLICES) == pytest.approx(WHOLE_NORM)
+    for piece in SLICES.values():
+        assert np.linalg.norm(gradient[piece]) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("parts", [{}, {"actor": Part(max_grad_norm=1.0)}], ids=["one norm", "parts"])
+def test_a_gradient_that_is_not_finite_is_told_by_its_norm_and_left(bad: float, parts: dict[str, Part]):
+    gradient = a_gradient()
+    gradient[5] = bad
+    before = gradient.copy()
+    assert not math.isfinite(clip(gradient, sgd(max_grad_norm=0.5, **parts), SLICES))
+    np.testing.assert_array_equal(gradient, before)
+
+
+def test_large_numbers_are_not_taken_for_infinite():
+    """Their squares are more than single precision holds."""
+    gradient = np.full(4, 1e30, np.float32)
+    assert clip(gradient, sgd(max_grad_norm=1.0), SLICES) == pytest.approx(2e30)
+    np.testing.assert_allclose(gradient, 0.5)
+
+
+def test_a_gradient_of_zeros_stays():
+    gradient = np.zeros(9, np.float32)
+    assert clip(gradient, sgd(max_grad_norm=0.5, actor=Part(max_grad_norm=1.0)), SLICES) == 0
+    assert not gradient.any()
+
+
+def test_a_part_that_the_network_does_not_have_is_refused():
+    check_parts(sgd(actor=Part()), SLICES)
+    with pytest.raises(ConfigError) as error:
+        check_parts(sgd(critc=Part()), SLICES)
+    assert str(error.value) == "parts = 'critc': the network has no such part, only actor, body, critic"
+
+
+# -- settings --------------------------------------------------------------------------------------------------------
+
+
+@every_optimizer
+def test_they_are_optimizers(optimizer: Optimizer):
+    assert isinstance(optimizer, Optimizer)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: SGD(learning_rate=0), "learning_rate = 0: must be a number > 0"),
+        (lambda: Adam(learning_rate=math.nan), "learning_rate = nan: must be a number > 0"),
+        (
+            lambda: SGD(learning_rate=1, max_grad_norm=0),
+            "max_grad_norm = 0: must be a number > 0, or null for no clipping",
+        ),
+        (lambda: SGD(learning_rate=1, momentum=1.0), "momentum = 1.0: must be a number from 0 to less than 1"),
+        (lambda: RMSProp(learning_rate=1, decay=1.0), "decay = 1.0: must be a number from 0 to less than 1"),
+        (lambda: RMSProp(learning_rate=1, epsilon=0.0), "epsilon = 0.0: must be a number > 0"),
+        (
+            lambda: RMSProp(learning_rate=1, initial_mean_square=-1.0),
+            "initial_mean_square = -1.0: must be a number >= 0; 0 and 1 are usual",
+        ),
+        (lambda: RMSProp(learning_rate=1, momentum=-0.1), "momentum = -0.1: must be a number from 0 to less than 1"),
+        (
+            lambda: Adam(learning_rate=1, betas=(0.9, 1.0)),
+            "betas = (0.9, 1.0): must be two numbers from 0 to less than 1",
+        ),
+        (lambda: Adam(learning_rate=1, epsilon=-1e-8), "epsilon = -1e-08: must be a number > 0"),
+        (lambda: Part(learning_rate=-1.0), "learning_rate = -1.0: must be a number >= 0, or null"),
+        (lambda: Part(max_grad_norm=-1.0), "max_grad_norm = -1.0: must be a number > 0, or null"),
+    ],
+)
+def test_settings_out_of_range_are_refused(build: Callable[[], object], message: str):
+    with pytest.raises(ConfigError) as error:
+        build()
+    assert str(error.value) == message

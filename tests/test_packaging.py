@@ -1,0 +1,91 @@
+"""The command works from a checkout, from an editable install and from a wheel, each with its configuration files."""
+
+from __future__ import annotations
+
+import json
+import os
+import site
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+TRAIN = ["backend=serial", "workers=1", "envs_per_worker=1", "total_steps=64", "eval.every=null", "hydra.run.dir=run"]
+
+pytest.importorskip("hatchling", reason="builds the package without fetching anything: pip install -e '.[dev]'")
+
+
+def run(*command: str | Path, cwd: Path, **environment: str) -> str:
+    """What a command prints, called from `cwd` by a shell that knows nothing of this checkout."""
+    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    done = subprocess.run(command, cwd=cwd, env={**clean, **environment}, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def fresh_python(folder: Path) -> Path:
+    """The interpreter of a new environment that has this one's packages, but not what is installed as editable here."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    python = folder / "bin" / "python"
+    packages = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder).strip()
+    # Folders in a .pth file are searched, their own .pth files (editable installs) are not followed.
+    borrowed = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()}
+    (Path(packages) / "borrowed.pth").write_text("\n".join(sorted(borrowed)))
+    return python
+
+
+def install(python: Path, *what: str) -> None:
+    run(
+        *(sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--disable-pip-version-check"),
+        *("--no-index", "--no-deps", "--no-build-isolation", "--ignore-installed", *what),
+        cwd=python.parent,
+    )
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder), cwd=CHECKOUT)
+    (made,) = folder.glob("*.whl")
+    return made
+
+
+def check_that_it_trains(python: Path, conf: Path, folder: Path, **environment: str) -> None:
+    """The program finds its files in `conf`, shows them, and trains, called from an empty folder."""
+    folder.mkdir()
+    where = "from a3c_exp.startup import conf_folder; print(conf_folder())"
+    assert Path(run(python, "-c", where, cwd=folder, **environment).strip()) == conf.resolve()
+    assert "LunarLander-v3" in run(python, "-m", "a3c_exp", "--cfg", "job", "env=lunar", cwd=folder, **environment)
+    run(python, "-m", "a3c_exp", *TRAIN, cwd=folder, **environment)
+    assert json.loads((folder / "run" / "summary.json").read_text())["steps"] >= 64
+
+
+def test_a_wheel_carries_every_configuration_file_inside_the_package(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    files = [path.relative_to(CHECKOUT) for path in (CHECKOUT / "conf").rglob("*.yaml")]
+    assert {name for name in names if name.endswith(".yaml")} == {f"a3c_exp/{file}" for file in files}
+    assert "a3c_exp/py.typed" in names
+    assert {name.partition("/")[0] for name in names} == {"a3c_exp", wheel.name.rsplit("-", 3)[0] + ".dist-info"}
+
+
+def test_it_runs_from_a_checkout(tmp_path: Path) -> None:
+    check_that_it_trains(Path(sys.executable), CHECKOUT / "conf", tmp_path / "here", PYTHONPATH=str(CHECKOUT))
+
+
+def test_it_runs_from_a_wheel(wheel: Path, tmp_path: Path) -> None:
+    python = fresh_python(tmp_path / "venv")
+    install(python, str(wheel))
+    (package,) = (tmp_path / "venv").glob("lib/python*/site-packages/a3c_exp")
+    check_that_it_trains(python, package / "conf", tmp_path / "here")
+
+
+def test_it_runs_from_an_editable_install_with_the_checkouts_own_files(tmp_path: Path) -> None:
+    python = fresh_python(tmp_path / "venv")
+    install(python, "--editable", str(CHECKOUT))
+    assert not list((tmp_path / "venv").glob("lib/python*/site-packages/a3c_exp"))
+    check_that_it_trains(python, CHECKOUT / "conf", tmp_path / "here")

@@ -1,0 +1,72 @@
+"""The table of finished runs: which runs share a row, and what a row says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from a3c_exp import report
+from a3c_exp.errors import ConfigError
+
+
+def run(folder: Path, seed: int, solved: int | None, n: int = 5, **summary: Any) -> None:
+    folder.mkdir(parents=True)
+    config = {"env": {"_target_": "a3c_exp.envs.Gym", "id": "CartPole-v1"}, "returns": {"n": n}, "seed": seed}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    values = {
+        "solved_at_steps": solved, "solved_at_seconds": solved and solved / 1000, "mean_return_100": 480.0,
+        "best_eval_return": 500.0, "steps_per_second": 1000.0, "staleness_mean": 0.5, "commit": "abc", "machine": {},
+    }  # fmt: skip
+    (folder / "summary.json").write_text(json.dumps(values | summary))
+
+
+def test_runs_that_differ_in_their_seed_alone_share_a_row(tmp_path: Path) -> None:
+    for seed in range(3):
+        run(tmp_path / f"a{seed}", seed, 1000 * (seed + 1), n=5)
+        run(tmp_path / f"b{seed}", seed, None, n=9)
+    groups = report.group(report.find_runs([tmp_path]))
+    assert {name: len(runs) for name, runs in groups.items()} == {"returns.n=5": 3, "returns.n=9": 3}
+
+
+def test_a_row_gives_the_median_and_the_range_and_counts_failures(tmp_path: Path) -> None:
+    for seed, solved in enumerate([3000, 1000, None, 2000]):
+        run(tmp_path / str(seed), seed, solved)
+    lines = report.table(report.group(report.find_runs([tmp_path]))).splitlines()
+    assert len(lines) == 3
+    cells = [cell.strip() for cell in lines[2].strip("|").split("|")]
+    assert cells[:5] == ["CartPole-v1", "4", "3 of 4", "2,000 (1,000 to 3,000)", "2.0 (1.0 to 3.0)"]
+
+
+def test_the_last_line_says_where_it_comes_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(tmp_path / "a", 0, 1000)
+    assert report.main([str(tmp_path)]) == 0
+    assert "Commit abc" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [["nowhere"], ["nowhere", "random=x"]])
+def test_a_folder_without_runs_is_one_clear_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert report.main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("a3c_exp: ") and error.count("\n") == 1
+
+
+def test_a_damaged_summary_is_named(tmp_path: Path) -> None:
+    run(tmp_path / "a", 0, 1000)
+    (tmp_path / "a" / "summary.json").write_text("{")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        report.find_runs([tmp_path])
+
+
+def test_a_random_policy_stands_beside_the_trained_one(tmp_path: Path) -> None:
+    """CartPole under random actions falls after about 22 steps."""
+    from a3c_exp import compose
+
+    folder = tmp_path / "a"
+    run(folder, 0, 1000)
+    (folder / "config.yaml").write_text(yaml.safe_dump(compose([])))
+    lines = report.table(report.group(report.find_runs([tmp_path])), random_episodes=30).splitlines()
+    assert 15 < float(lines[2].strip("| ").split("|")[-1]) < 35

@@ -1,0 +1,53 @@
+"""Values that follow the progress of a run."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from a3c_exp.errors import ConfigError
+from a3c_exp.schedules import Constant, Linear, Schedule, value
+
+
+def test_a_constant_does_not_move():
+    assert [Constant(value=0.3)(progress) for progress in (0.0, 0.5, 1.0, 2.0)] == [0.3] * 4
+
+
+@pytest.mark.parametrize(("progress", "expected"), [(0.0, 2.0), (0.25, 1.75), (0.5, 1.5), (1.0, 1.0)])
+def test_a_line_goes_from_start_to_end(progress: float, expected: float):
+    assert Linear(start=2.0, end=1.0)(progress) == expected
+
+
+def test_a_line_ends_exactly_where_it_should():
+    """start + (end - start), rounded, would be 0.30000000000000004 for 1 and 0.3."""
+    for end in (0.0, 0.3, 1e-4):
+        assert Linear(start=1.0, end=end)(1.0) == end
+
+
+def test_a_line_is_held_outside_the_run():
+    """The last rollouts of a run end a little behind `total_steps`."""
+    line = Linear(start=1.0, end=0.5)
+    assert line(1.2) == 0.5
+    assert line(-0.1) == 1.0
+
+
+def test_a_coefficient_may_be_a_number_or_a_schedule():
+    assert value(0.01, 0.9) == 0.01
+    assert value(0, 0.9) == 0
+    assert value(Linear(start=0.02, end=0.0), 0.5) == 0.01
+
+
+def test_both_are_schedules():
+    assert isinstance(Constant(), Schedule)
+    assert isinstance(Linear(), Schedule)
+
+
+@pytest.mark.parametrize("wrong", [-0.1, math.inf, math.nan])
+def test_values_below_zero_or_without_bound_are_refused(wrong: float):
+    with pytest.raises(ConfigError, match=r"value = .*: must be a number >= 0"):
+        Constant(value=wrong)
+    with pytest.raises(ConfigError, match=r"start = .*: must be a number >= 0"):
+        Linear(start=wrong)
+    with pytest.raises(ConfigError, match=r"end = .*: must be a number >= 0"):
+        Linear(end=wrong)
