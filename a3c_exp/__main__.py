@@ -12,7 +12,8 @@ INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a command. Its exit code: 0, done; 1, a run failed; 2, the configuration cannot be used; 130, Ctrl-C."""
+    """Run a command. Its exit code: 0, done; 1, a run failed; 2, the configuration cannot be used; 130, Ctrl-C (128 and
+    the number of the signal)."""
     try:
         start_early(arguments)
         from a3c_exp.command import command
@@ -23,8 +24,8 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     except RunError:  # told in full when it happened
         return 1
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    except KeyboardInterrupt as interruption:  # a run that was interrupted says by which signal
+        return int(interruption.args[0]) if interruption.args else INTERRUPTED
 
 
 if __name__ == "__main__":

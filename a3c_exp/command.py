@@ -26,8 +26,6 @@ from a3c_exp.errors import ConfigError, RunError
 from a3c_exp.resume import is_resume, resume_folder, resumed
 from a3c_exp.startup import conf_folder, prepare
 
-INTERRUPTED = 130
-
 
 def command(arguments: Sequence[str]) -> int:
     """Run a command line; its exit code. Raises ConfigError, and RunError for a sweep in which a run failed."""
@@ -97,8 +95,8 @@ def _job(node: DictConfig) -> float | None:
 
     folder = check_folder(Path(HydraConfig.get().runtime.output_dir), "hydra.run.dir")
     done = run(plain(node), folder)
-    if done.exit_code == INTERRUPTED:
-        raise KeyboardInterrupt  # a sweep ends here too
+    if done.summary["signal"] is not None:
+        raise KeyboardInterrupt(done.exit_code)  # a sweep ends here too
     if done.exit_code:
         raise RunError(f"{folder}: {done.summary['stop_reason']}")
     best: float | None = done.summary["best_eval_return"]
@@ -112,7 +110,7 @@ def _resume(flags: Namespace) -> int:
     if flags.cfg:
         print(OmegaConf.to_yaml(OmegaConf.create(config)), end="")
         return 0
-    _check(config)
+    _check(config | {"init_from": None})  # long done, and that run may be gone
     from a3c_exp.runner import run
 
     return run(config, folder, resume=True).exit_code

@@ -185,6 +185,13 @@ class TestFromTheCommandLine:
         assert [path.name for path in tmp_path.iterdir()] == ["run"]
         assert read_config(folder, ["scripted"]) == config(total_steps=320)
 
+    def test_a_run_whose_start_is_gone_can_go_on(self, tmp_path: Path) -> None:
+        train(tmp_path / "first")
+        train(tmp_path / "second", init_from=str(tmp_path / "first"))
+        (tmp_path / "first").rename(tmp_path / "elsewhere")
+        assert main([f"resume={tmp_path / 'second'}", "total_steps=320", "plugins=[scripted]"]) == 0
+        assert latest(tmp_path / "second")["store"]["steps"] == 320
+
     @pytest.mark.parametrize("damage", ["missing", "cut short", "one byte", "another network's", "something else"])
     def test_a_checkpoint_that_cannot_be_used_is_one_line(
         self, damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
