@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from runs import BACKENDS, BANDIT, SCRIPTED, command, config, latest, processes, train, wait_until
+from runs import BACKENDS, BANDIT, command, config, latest, processes, train, wait_until
 
 from a3c_exp import checkpoint, seeding
 from a3c_exp.runner import run
