@@ -235,7 +235,8 @@ class SharedParameters:
 
     def _round_members(self) -> NDArray[np.bool_]:
         """bool [workers]: whose gradient lies ready for the round in progress."""
-        return self._rows[:-1, ROUND] == self._flags[ROUNDS] + 1
+        members: NDArray[np.bool_] = self._rows[:-1, ROUND] == self._flags[ROUNDS] + 1
+        return members
 
     def _round_is_complete(self) -> bool:
         return bool((self._round_members() | (self._rows[:-1, STATUS] == LEFT)).all())
@@ -307,7 +308,8 @@ class SharedParameters:
     def parameters(self) -> NDArray[np.float32]:
         """A copy of the parameters in force, float32 [P]."""
         with self._lock if self._locked else _NO_LOCK:
-            return self._parameters[self._front].copy()
+            parameters: NDArray[np.float32] = self._parameters[self._front].copy()
+        return parameters
 
     def state(self) -> dict[str, Any]:
         """All that a resumption needs, as plain numbers and copies of arrays."""

@@ -106,7 +106,8 @@ def _random_return(config: Mapping[str, Any], episodes: int) -> float:
 
     env = load_experiment({**config, "plugins": []}).env.make(1, [0])
     env.action_space.seed(0)
-    returns, total = [], 0.0
+    returns: list[float] = []
+    total = 0.0
     env.reset()
     while len(returns) < episodes:
         step = env.step(np.stack([env.action_space.sample()]))
