@@ -16,7 +16,7 @@ import a3c_exp
 from a3c_exp import ConfigError, compose
 from a3c_exp.backends.processes import Processes
 from a3c_exp.config import Experiment, check_folder, config_text, load_experiment, read_config, usable_cores
-from a3c_exp.returns import NStep
+from a3c_exp.returns import GAE
 from a3c_exp.schedules import Linear
 from a3c_exp.startup import conf_folder
 
@@ -64,7 +64,7 @@ def test_the_defaults_are_cartpole_with_a_process_for_each_core(config: dict[str
     experiment = load_experiment(config)
     assert config["env"]["id"] == "CartPole-v1"
     assert isinstance(experiment.backend, Processes)
-    assert isinstance(experiment.returns, NStep)
+    assert isinstance(experiment.returns, GAE)
     assert experiment.critic_returns is None
     assert experiment.worker_count == usable_cores() >= 1
 

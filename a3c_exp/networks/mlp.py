@@ -29,7 +29,7 @@ class Mlp:
     """
 
     sizes: tuple[int, ...] = (64, 64)
-    shared: bool = True
+    shared: bool = False
     activation: ActivationName = "tanh"
     init: Initialisation = "orthogonal"
     policy_gain: float = 0.01
