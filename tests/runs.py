@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 import time
 from collections.abc import Callable
@@ -54,7 +55,8 @@ def config(env: str = BANDIT, backend: str = "serial", **settings: Any) -> dict[
         node = whole
         for key in path:
             node = node[key]
-        node[last] = {"_target_": value} if last in ("optimizer", "returns") and isinstance(value, str) else value
+        value = {"_target_": value} if last in ("optimizer", "returns") and isinstance(value, str) else value
+        node[last] = copy.deepcopy(value)
     return whole
 
 

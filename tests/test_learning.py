@@ -1,0 +1,133 @@
+"""Learning itself, on environments so small that it takes seconds, and so chosen that it fails where the mathematics is
+wrong: a policy that climbs the wrong way, a bootstrap that is missing or of another episode, a last reward that is lost.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from runs import BACKENDS, BANDIT, CORRIDOR, TARGET, config, latest, train
+
+from a3c_exp import evaluate
+from a3c_exp.runner import Run, run
+
+LEARNING: dict[str, Any] = {
+    "workers": 2, "envs_per_worker": 16, "rollout_length": 8,
+    "optimizer": {"_target_": "a3c_exp.optimizers.Adam", "learning_rate": 3e-2},
+    "eval__every": 10**9, "eval__episodes": 20,
+}  # fmt: skip
+
+
+def learned(folder: Path, env: str, backend: str = "serial", **settings: Any) -> Run:
+    return train(folder, env, backend, **LEARNING | settings)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+class TestOnEveryBackend:
+    def test_a_bandit_learns_which_lever_pays(self, backend: str, tmp_path: Path) -> None:
+        """The policy gradient alone. At random: 0.25."""
+        done = learned(tmp_path, BANDIT, backend, total_steps=6000)
+        assert done.summary["mean_return_100"] > 0.9
+        assert done.summary["best_eval_return"] == 1
+
+    def test_a_corridor_is_learned_from_its_end_backwards(self, backend: str, tmp_path: Path) -> None:
+        """With one-step returns only the bootstrap carries the reward from the last step to the first."""
+        done = learned(tmp_path, CORRIDOR, backend, returns__n=1, total_steps=12_000)
+        assert done.summary["mean_return_100"] > 0.9
+        assert done.summary["best_eval_return"] == pytest.approx(0.96)
+
+    def test_a_target_is_hit_by_a_continuous_action(self, backend: str, tmp_path: Path) -> None:
+        """Always to say 0 would cost 1/3."""
+        done = learned(tmp_path, TARGET, backend, total_steps=16_000)
+        assert done.summary["mean_return_100"] > -0.12
+        assert done.summary["best_eval_return"] > -0.05
+
+
+def values(folder: Path, observations: Any) -> np.ndarray:
+    """What the critic of a run says of observations [B, ...]."""
+    network = evaluate.load_run(folder, "latest", ["scripted"]).policy.network
+    said: np.ndarray = network.values(np.asarray(observations, np.float32))
+    return said
+
+
+class TestWhatTheCriticLearns:
+    def test_the_worth_of_each_place_in_the_corridor(self, tmp_path: Path) -> None:
+        """Under the best policy: 1 one step before the end, and 0.9 of what follows, less the cost, before that."""
+        falls = {"_target_": "a3c_exp.schedules.Linear", "start": 1.0, "end": 0.0}
+        learned(tmp_path, CORRIDOR, returns__n=1, total_steps=30_000, network__shared=False, schedule=falls)
+        expected = [1.0]
+        for _ in range(4):
+            expected.append(-0.01 + 0.9 * expected[-1])
+        np.testing.assert_allclose(values(tmp_path, np.eye(6)[:5]), expected[::-1], atol=0.08)
+
+    @pytest.mark.parametrize(
+        ("cut", "expected"),
+        [
+            # A time limit is no death: 1 a step for ever is worth 1 / (1 - 0.9), wherever the clock stands.
+            ("truncated", 10.0),
+            # Death after five steps: the mean of 1 + 0.9 + ... over the one to five steps that are left.
+            ("terminated", np.mean([(1 - 0.9**left) / 0.1 for left in range(1, 6)])),
+        ],
+    )
+    @pytest.mark.parametrize(("envs", "length"), [(1, 5), (8, 4)])
+    def test_a_time_limit_is_no_death(self, envs: int, length: int, cut: str, expected: float, tmp_path: Path) -> None:
+        gymnasium.register("Treadmill-v0", entry_point=lambda: Treadmill(cut))
+        try:
+            settings: dict[str, Any] = {"envs_per_worker": envs, "rollout_length": length, "network__sizes": []}
+            whole = config("Treadmill-v0", optimizer__learning_rate=0.1, total_steps=600 * envs * length, **settings)
+            run(whole, tmp_path)
+            assert values(tmp_path, [[1.0]])[0] == pytest.approx(expected, abs=0.6)
+        finally:
+            del gymnasium.registry["Treadmill-v0"]
+
+
+class Treadmill(gymnasium.Env[np.ndarray, np.int64]):
+    """Pays 1 a step and always looks the same; after five steps an episode ends in the way it is told."""
+
+    def __init__(self, cut: str) -> None:
+        self.observation_space, self.action_space = Box(0, 1, (1,), np.float32), Discrete(2)
+        self.cut, self.moment = cut, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.moment = 0
+        return np.ones(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.moment += 1
+        over = self.moment == 5
+        return np.ones(1, np.float32), 1.0, over and self.cut == "terminated", over and self.cut == "truncated", {}
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "synchronous updates": {"update": "sync"},
+    "locked updates": {"lock": True},
+    "moments of its own": {"moments": "worker"},
+    "accumulated gradients": {"accumulate": 2, "total_steps": 20_000},
+    "whole episodes": {
+        "rollout_length": "episode", "envs_per_worker": 1, "returns": {"_target_": "a3c_exp.returns.Discounted"},
+        "total_steps": 6000,
+    },
+    "generalised advantages": {"returns": {"_target_": "a3c_exp.returns.GAE", "lambda_": 0.9}},
+    "missing terms as zero": {"returns": {"_target_": "a3c_exp.returns.NStepZero", "n": 4}},
+    "another critic": {"critic_returns": {"_target_": "a3c_exp.returns.Discounted"}},
+    "normalised": {"env__normalize_observations": True, "env__normalize_rewards": True},
+    "bodies of their own": {"network__shared": False},
+    "summed losses": {"algorithm__reduction": "sum", "optimizer__max_grad_norm": 0.5},
+    "rmsprop": {"optimizer": {"_target_": "a3c_exp.optimizers.RMSProp", "learning_rate": 1e-2}},
+    "one environment a worker": {"envs_per_worker": 1, "total_steps": 6000, "rollout_length": 5},
+    "a rate that falls": {"schedule": {"_target_": "a3c_exp.schedules.Linear", "start": 1.0, "end": 0.0}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_setting_learns_the_corridor(name: str, tmp_path: Path) -> None:
+    """At random an episode returns less than 0.8, and a policy that turns back anywhere never ends it."""
+    done = learned(tmp_path, CORRIDOR, **{"total_steps": 12_000} | SETTINGS[name])
+    assert done.summary["best_eval_return"] == pytest.approx(0.96)
+    assert done.summary["mean_return_100"] > 0.9
+    assert np.isfinite(latest(tmp_path)["store"]["parameters"]).all()
