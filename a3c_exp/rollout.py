@@ -42,15 +42,17 @@ class LocalActor:
     """Acts with a network of this thread, drawing from this worker's generator."""
 
     def __init__(self, network: ActorCritic, rng: np.random.Generator) -> None:
-        self._network, self._rng = network, rng
-        self.to_env = network.head.to_env
+        self._rng = rng
+        self._infer, self._values = network.infer, network.values
+        self._sample, self.to_env = network.head.sample, network.head.to_env
 
     def act(self, observations: Array, state: Any) -> Acted:
-        parameters, values = self._network.infer(observations)
-        return Acted(*self._network.head.sample(parameters, self._rng), values, state)
+        parameters, values = self._infer(observations)
+        actions, log_probs = self._sample(parameters, self._rng)
+        return Acted(actions, log_probs, values, state)
 
     def values(self, observations: Array, state: Any) -> NDArray[np.float32]:
-        return self._network.values(observations)
+        return self._values(observations)
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,7 @@ class ActorCritic(nn.Module):
             self.parts[name] = slice(first, start)
         for module in {id(m): m for m in (self.actor_body, self.critic_body, self.head, self.value)}.values():
             module.bind()
-        # Held here because looking up a module of a module costs as much as a small matrix product.
+        # Held, because looking up a module inside a module takes as long as a small matrix product.
         self._infer = self.actor_body.infer, self.critic_body.infer, self.head.infer, self.value.infer
 
     def evaluate(self, observations: Tensor, actions: Tensor) -> Evaluation:

@@ -66,10 +66,10 @@ class Categorical(nn.Module):
         return logits
 
     def bind(self) -> None:
-        self.linear.bind()
+        self._infer = self.linear.bind()
 
     def infer(self, features: Array) -> Array:
-        return self.linear.infer(features)
+        return self._infer(features)
 
     def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
         return _sample_choice(parameters, rng)
@@ -98,10 +98,10 @@ class MultiCategorical(nn.Module):
         return logits
 
     def bind(self) -> None:
-        self.linear.bind()
+        self._infer = self.linear.bind()
 
     def infer(self, features: Array) -> Array:
-        return self.linear.infer(features)
+        return self._infer(features)
 
     def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
         drawn = [_sample_choice(logits, rng) for logits in np.split(parameters, self._ends, axis=-1)]
@@ -133,10 +133,10 @@ class Bernoulli(nn.Module):
         return logits
 
     def bind(self) -> None:
-        self.linear.bind()
+        self._infer = self.linear.bind()
 
     def infer(self, features: Array) -> Array:
-        return self.linear.infer(features)
+        return self._infer(features)
 
     def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
         # A logistic variate below the logit has probability sigmoid(logit).
@@ -200,11 +200,11 @@ class Gaussian(nn.Module):
         return torch.cat([outputs, self.log_std.expand_as(outputs)], dim=-1)
 
     def bind(self) -> None:
-        self.linear.bind()
+        self._infer = self.linear.bind()
         self._log_std = None if self.log_std is None else self.log_std.detach().numpy()
 
     def infer(self, features: Array) -> Array:
-        outputs = self.linear.infer(features)
+        outputs = self._infer(features)
         if self._log_std is None:
             return outputs
         return np.concatenate([outputs, np.broadcast_to(self._log_std, outputs.shape)], axis=-1)

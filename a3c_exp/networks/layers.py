@@ -82,10 +82,14 @@ def initialise(linear: nn.Linear, scheme: Initialisation, gain: float, generator
 class Linear(nn.Linear):
     """An affine layer that can also be applied to arrays, over the same weights."""
 
-    def bind(self) -> None:
-        """Take numpy views of the parameters as they lie now. Call it after they have been moved."""
+    def bind(self) -> Callable[[Array], Array]:
+        """Take numpy views of the parameters as they lie now; returns `infer`. Call it after they have been moved.
+
+        Whoever acts should hold what this returns: to look up a module inside a module takes as long as its product.
+        """
         self._weight_t: Array = self.weight.detach().numpy().T
         self._bias: Array = self.bias.detach().numpy()
+        return self.infer
 
     def infer(self, x: Array) -> Array:
         """[B, in_features] -> [B, out_features]; the result is a fresh array."""
@@ -110,11 +114,9 @@ class MlpBody(nn.Module):
         return x
 
     def bind(self) -> None:
-        self._bound: list[Any] = list(self.layers)
-        for layer in self._bound:
-            layer.bind()
+        self._bound: list[Callable[[Array], Array]] = [layer.bind() for layer in self.layers]  # type: ignore[operator]
 
     def infer(self, x: Array) -> Array:
-        for layer in self._bound:
-            x = self._activate_array(layer.infer(x))
+        for affine in self._bound:
+            x = self._activate_array(affine(x))
         return x
