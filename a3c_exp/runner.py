@@ -245,7 +245,7 @@ class _Session:
         if tally.steps >= self._next_checkpoint:
             self._next_checkpoint = _next(tally.steps, experiment.checkpoint.every)
             self._save(LATEST, self._store.state())
-        if tally.seconds >= self._next_log:
+        if tally.steps and tally.seconds >= self._next_log:  # the first point: what the first update has to say
             self._next_log = tally.seconds + LOG_SECONDS + LOG_SHARE * tally.seconds
             self._log(tally.steps, tally.window())
         self._progress.update(tally, self._best)
