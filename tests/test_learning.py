@@ -1,6 +1,5 @@
-"""Learning itself, on environments so small that it takes seconds, and so chosen that it fails where the mathematics is
-wrong: a policy that climbs the wrong way, a bootstrap that is missing or of another episode, a last reward that is lost.
-"""
+"""Learning itself, on environments so small that it takes seconds, and so chosen that it fails where the mathematics
+is wrong: a policy that climbs the wrong way, a bootstrap that is missing or past a death, a lost last reward."""
 
 from __future__ import annotations
 
