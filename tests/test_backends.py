@@ -250,6 +250,16 @@ class TestProcesses:
                 threads = len(list(Path(f"/proc/{child.pid}/task").iterdir())) if sys.platform == "linux" else 2
                 assert threads == 2, "the worker, and the one that watches for its parent"
 
+    def test_workers_whose_messages_nobody_reads_end_all_the_same(self) -> None:
+        """Blocked in the middle of a message, since the pipe is full."""
+        with running(config(backend="processes", workers=2, total_steps=10**9)) as (events, _):
+            wait_until(lambda: next(events) is not None)
+            time.sleep(2)
+            closed = time.monotonic()
+            events.close()
+            assert time.monotonic() - closed < 1.5
+            assert not workers_alive()
+
     def test_a_script_without_a_main_guard_runs_once(self, tmp_path: Path) -> None:
         """Children of multiprocessing import the program that started them, unless they are kept from it."""
         script = tmp_path / "script.py"

@@ -5,7 +5,10 @@ from __future__ import annotations
 import csv
 import json
 import logging
+import os
+import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 from a3c_exp import checkpoint, evaluate, runner, seeding
 from a3c_exp.config import read_config
 from a3c_exp.errors import ConfigError
+from a3c_exp.evaluator import Evaluator
 from a3c_exp.runner import run
 from a3c_exp.seeding import Role
 
@@ -220,6 +224,23 @@ class TestEvaluation:
         assert done.summary["stop_reason"] == "total_steps"
         assert rows(tmp_path)[-1]["step"] == "160"
         assert {row["eval/mean_ep_length"] for row in rows(tmp_path)} >= {"50.0"}
+
+    def test_the_last_one_can_be_interrupted(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The training is done by then, and its reason stands."""
+        handler = signal.getsignal(signal.SIGINT)
+        submit = Evaluator.submit
+
+        def submit_and_interrupt(evaluator: Evaluator, state: dict[str, Any]) -> None:
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+            submit(evaluator, state)
+
+        monkeypatch.setattr(Evaluator, "submit", submit_and_interrupt)
+        begun = time.monotonic()
+        done = train(tmp_path, SCRIPTED, env__kwargs={"lengths": [0]}, eval__every=10**9)
+        assert time.monotonic() - begun < 4
+        assert (done.summary["stop_reason"], done.summary["signal"], done.exit_code) == ("total_steps", 2, 130)
+        assert latest(tmp_path)["store"]["steps"] == 160
+        assert signal.getsignal(signal.SIGINT) is handler
 
     def test_no_state_is_evaluated_twice(self, tmp_path: Path) -> None:
         train(tmp_path, eval__every=160, total_steps=320)
