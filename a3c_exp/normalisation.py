@@ -62,8 +62,8 @@ class Normalisation:
         size = int(np.prod(shape))
         mean = inverse_std = None
         if observations:
-            mean, std = _mean_and_std(row[0], row[1 : 1 + size], row[1 + size : 1 + 2 * size])
-            mean = mean.astype(np.float32).reshape(shape)
+            centre, std = _mean_and_std(row[0], row[1 : 1 + size], row[1 + size : 1 + 2 * size])
+            mean = centre.astype(np.float32).reshape(shape)
             inverse_std = (1 / std).astype(np.float32).reshape(shape)
         scale = None
         if rewards:

@@ -42,17 +42,16 @@ class LocalActor:
     """Acts with a network of this thread, drawing from this worker's generator."""
 
     def __init__(self, network: ActorCritic, rng: np.random.Generator) -> None:
-        self._rng = rng
-        self._infer, self._values = network.infer, network.values
-        self._sample, self.to_env = network.head.sample, network.head.to_env
+        self._network, self._rng = network, rng
+        self.to_env = network.head.to_env
 
     def act(self, observations: Array, state: Any) -> Acted:
-        parameters, values = self._infer(observations)
-        actions, log_probs = self._sample(parameters, self._rng)
+        parameters, values = self._network.infer(observations)
+        actions, log_probs = self._network.head.sample(parameters, self._rng)
         return Acted(actions, log_probs, values, state)
 
     def values(self, observations: Array, state: Any) -> NDArray[np.float32]:
-        return self._values(observations)
+        return self._network.values(observations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +92,7 @@ class RewardShaping:
 
     def __call__(self, rewards: Array) -> NDArray[np.float32]:
         """rewards [T, B] -> float32 [T, B]."""
-        shaped: NDArray[np.float32] = rewards.astype(np.float32) if self.scale == 1 else np.float32(self.scale) * rewards
+        shaped: NDArray[np.float32] = rewards if self.scale == 1 else np.float32(self.scale) * rewards
         return shaped if self.clip is None else shaped.clip(-self.clip, self.clip)
 
 
@@ -159,7 +158,8 @@ class Collector:
         answers: list[Step] = []
         observations, state = self._observations, self._state
         while self._length is None or len(acts) < self._length:
-            acted = actor.act(observations if normalisation is None else normalisation.observations(observations), state)
+            seen = observations if normalisation is None else normalisation.observations(observations)
+            acted = actor.act(seen, state)
             step = self._env.step(actor.to_env(acted.actions))
             acts.append(acted)
             answers.append(step)
@@ -224,7 +224,7 @@ class Collector:
         return Episodes(episode_returns[order], episode_lengths[order], end_steps.astype(np.int64))
 
     def _discounted_returns(self, rewards: NDArray[np.float32], ended: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """The running discounted sum of rewards at each row, float64 [T, B]; its spread is what rewards are divided by."""
+        """The running discounted sum of rewards at each row, float64 [T, B]: its spread is what they are divided by."""
         out = np.empty(rewards.shape)
         for t in range(len(rewards)):
             self._discounted = self._gamma * self._discounted + rewards[t]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Protocol, runtime_checkable
 
 import gymnasium as gym
@@ -17,16 +18,22 @@ from a3c_exp.networks.layers import Linear
 Array = NDArray[Any]
 
 
-class Body(Protocol):
-    """From observations to features, in torch to learn and on arrays to act."""
+class Part(Protocol):
+    """Something with parameters. They are moved, and `bind` tells when they lie where they will stay."""
+
+    def parameters(self) -> Iterable[nn.Parameter]: ...
+
+    def bind(self) -> None: ...
+
+
+class Body(Part, Protocol):
+    """From observations [N, ...] to features [N, F], in torch to learn and on arrays to act."""
 
     features: int
 
-    def __call__(self, observations: Tensor) -> Tensor: ...
+    def __call__(self, observations: Tensor, /) -> Tensor: ...
 
-    def infer(self, observations: Array) -> Array: ...
-
-    def bind(self) -> None: ...
+    def infer(self, observations: Array, /) -> Array: ...
 
 
 @runtime_checkable
@@ -42,7 +49,7 @@ class Network(Protocol):
         """A network with freshly drawn parameters."""
 
 
-class ActorCritic(nn.Module):
+class ActorCritic:
     """pi(a | s) and V(s), with bodies of their own or one in common.
 
     On construction all parameters are moved into `vector`, one contiguous float32 array, and all gradients into
@@ -53,26 +60,22 @@ class ActorCritic(nn.Module):
     """
 
     def __init__(self, actor_body: Body, critic_body: Body, head: Head, value: Linear) -> None:
-        super().__init__()
         self.actor_body, self.critic_body, self.head, self.value = actor_body, critic_body, head, value
         self.shared = actor_body is critic_body
-        groups = {"actor": [head], "critic": [value]}
         if self.shared:
-            groups = {"body": [actor_body], **groups}
+            self._flatten({"body": [actor_body], "actor": [head], "critic": [value]})
         else:
-            groups["actor"].insert(0, actor_body)  # type: ignore[arg-type]
-            groups["critic"].insert(0, critic_body)  # type: ignore[arg-type]
-        self._flatten({name: [p for m in modules for p in m.parameters()] for name, modules in groups.items()})  # type: ignore[attr-defined]
+            self._flatten({"actor": [actor_body, head], "critic": [critic_body, value]})
 
-    def _flatten(self, parts: dict[str, list[nn.Parameter]]) -> None:
-        parameters = [p for part in parts.values() for p in part]
+    def _flatten(self, parts: dict[str, list[Part]]) -> None:
+        parameters = [p for members in parts.values() for member in members for p in member.parameters()]
         self.vector: NDArray[np.float32] = np.empty(sum(p.numel() for p in parameters), np.float32)
         self.gradient: NDArray[np.float32] = np.zeros_like(self.vector)
         self.parts: dict[str, slice] = {}
         start = 0
         for name, members in parts.items():
             first = start
-            for parameter in members:
+            for parameter in [p for member in members for p in member.parameters()]:
                 end = start + parameter.numel()
                 place = torch.from_numpy(self.vector[start:end]).view_as(parameter)
                 place.copy_(parameter.detach())
@@ -82,10 +85,8 @@ class ActorCritic(nn.Module):
                 parameter.grad = torch.from_numpy(self.gradient[start:end]).view_as(parameter)
                 start = end
             self.parts[name] = slice(first, start)
-        for module in {id(m): m for m in (self.actor_body, self.critic_body, self.head, self.value)}.values():
-            module.bind()
-        # Held, because looking up a module inside a module takes as long as a small matrix product.
-        self._infer = self.actor_body.infer, self.critic_body.infer, self.head.infer, self.value.infer
+            for member in members:
+                member.bind()
 
     def evaluate(self, observations: Tensor, actions: Tensor) -> Evaluation:
         """The learner's forward pass. observations [T, B, ...], actions [T, B, ...] -> [T, B] each, with gradients."""
@@ -99,12 +100,10 @@ class ActorCritic(nn.Module):
 
     def infer(self, observations: Array) -> tuple[Array, Array]:
         """The acting forward pass: [B, ...] -> distribution parameters [B, P], values [B]."""
-        actor_body, critic_body, head, value = self._infer
-        features = actor_body(observations)
-        values = value(features if self.shared else critic_body(observations))
-        return head(features), values[:, 0]
+        features = self.actor_body.infer(observations)
+        critic_features = features if self.shared else self.critic_body.infer(observations)
+        return self.head.infer(features), self.value.infer(critic_features)[:, 0]
 
     def values(self, observations: Array) -> Array:
         """V(s) for observations [B, ...]: float32 [B]."""
-        _, critic_body, _, value = self._infer
-        return value(critic_body(observations))[:, 0]
+        return self.value.infer(self.critic_body.infer(observations))[:, 0]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -25,118 +26,93 @@ Array = NDArray[Any]
 LOG_STD_RANGE = (-5.0, 2.0)
 
 
-class Head(Protocol):
+class Head(ABC):
     """From features to actions. [B] is the number of observations, P the size of the distribution's parameters.
 
     linear: the last layer, which makes the parameters.
     """
 
-    linear: Linear
+    def __init__(self, linear: Linear) -> None:
+        self.linear = linear
+
+    def parameters(self) -> list[nn.Parameter]:
+        """What is learned, of this head."""
+        return list(self.linear.parameters())
+
+    def bind(self) -> None:
+        """Take views of the learned parameters as they lie now."""
+        self.linear.bind()
 
     def forward(self, features: Tensor) -> Tensor:
-        """[..., features] -> parameters [..., P]."""
+        """[N, features] -> parameters [N, P]."""
+        return self.linear(features)
 
     def infer(self, features: Array) -> Array:
         """The same on float32 arrays [B, features]."""
+        return self.linear.infer(features)
 
-    def bind(self) -> None: ...
-
+    @abstractmethod
     def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
         """parameters [B, P] -> actions [B, ...] and their log-probabilities, float32 [B]."""
 
+    @abstractmethod
     def mode(self, parameters: Array) -> Array:
         """The most likely actions [B, ...]."""
 
+    @abstractmethod
     def log_prob_and_entropy(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """parameters [N, P], actions [N, ...] -> log-probabilities [N], entropies [N], with gradients."""
 
     def to_env(self, actions: Array) -> Array:
         """What the environment is given for `actions`: within its own range."""
+        return actions
 
 
-class Categorical(nn.Module):
+class Categorical(Head):
     """One choice among `choices`: Discrete spaces. Actions are int64 [B]."""
 
     def __init__(self, features: int, space: gym.spaces.Discrete) -> None:
-        super().__init__()
-        self.linear = Linear(features, int(space.n))
-
-    def forward(self, features: Tensor) -> Tensor:
-        logits: Tensor = self.linear(features)
-        return logits
-
-    def bind(self) -> None:
-        self._infer = self.linear.bind()
-
-    def infer(self, features: Array) -> Array:
-        return self._infer(features)
+        super().__init__(Linear(features, int(space.n)))
 
     def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
         return _sample_choice(parameters, rng)
 
     def mode(self, parameters: Array) -> Array:
-        return parameters.argmax(-1)
+        choices: Array = parameters.argmax(-1)
+        return choices
 
     def log_prob_and_entropy(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         return _choice_log_prob_and_entropy(parameters, actions)
 
-    def to_env(self, actions: Array) -> Array:
-        return actions
 
-
-class MultiCategorical(nn.Module):
-    """Several independent choices: MultiDiscrete spaces. Actions are int64 [B, choices]; their log-probabilities add."""
+class MultiCategorical(Head):
+    """Several independent choices: MultiDiscrete spaces. Actions are int64 [B, choices]; log-probabilities add."""
 
     def __init__(self, features: int, space: gym.spaces.MultiDiscrete) -> None:
-        super().__init__()
         self._sizes = [int(n) for n in space.nvec.ravel()]
         self._ends = np.cumsum(self._sizes)[:-1]
-        self.linear = Linear(features, sum(self._sizes))
-
-    def forward(self, features: Tensor) -> Tensor:
-        logits: Tensor = self.linear(features)
-        return logits
-
-    def bind(self) -> None:
-        self._infer = self.linear.bind()
-
-    def infer(self, features: Array) -> Array:
-        return self._infer(features)
+        super().__init__(Linear(features, sum(self._sizes)))
 
     def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
         drawn = [_sample_choice(logits, rng) for logits in np.split(parameters, self._ends, axis=-1)]
         actions = np.stack([action for action, _ in drawn], axis=-1)
-        log_probs: Array = np.sum([log_prob for _, log_prob in drawn], axis=0, dtype=np.float32)
+        log_probs = np.stack([log_prob for _, log_prob in drawn]).sum(0)
         return actions, log_probs
 
     def mode(self, parameters: Array) -> Array:
         return np.stack([logits.argmax(-1) for logits in np.split(parameters, self._ends, axis=-1)], axis=-1)
 
     def log_prob_and_entropy(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        pieces = zip(parameters.split(self._sizes, dim=-1), actions.unbind(-1), strict=True)
+        pieces = zip(torch.split(parameters, self._sizes, dim=-1), actions.unbind(-1), strict=True)
         pairs = [_choice_log_prob_and_entropy(logits, action) for logits, action in pieces]
         return torch.stack([p for p, _ in pairs]).sum(0), torch.stack([e for _, e in pairs]).sum(0)
 
-    def to_env(self, actions: Array) -> Array:
-        return actions
 
-
-class Bernoulli(nn.Module):
+class Bernoulli(Head):
     """Independent yes/no choices: MultiBinary spaces. Actions are int8 [B, bits]; parameters are logits of 1."""
 
     def __init__(self, features: int, space: gym.spaces.MultiBinary) -> None:
-        super().__init__()
-        self.linear = Linear(features, math.prod(space.shape))
-
-    def forward(self, features: Tensor) -> Tensor:
-        logits: Tensor = self.linear(features)
-        return logits
-
-    def bind(self) -> None:
-        self._infer = self.linear.bind()
-
-    def infer(self, features: Array) -> Array:
-        return self._infer(features)
+        super().__init__(Linear(features, math.prod(space.shape)))
 
     def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
         # A logistic variate below the logit has probability sigmoid(logit).
@@ -155,11 +131,8 @@ class Bernoulli(nn.Module):
         one = log_one.exp()
         return log_probs, -(one * log_one + (1 - one) * log_zero).sum(-1)
 
-    def to_env(self, actions: Array) -> Array:
-        return actions
 
-
-class Gaussian(nn.Module):
+class Gaussian(Head):
     """Independent normals: Box spaces. Actions are float32 [B, D], D the size of the box, flattened.
 
     The normal lives in a space of its own in which every bounded dimension reaches from -1 to 1, so that one initial
@@ -172,8 +145,8 @@ class Gaussian(nn.Module):
     """
 
     def __init__(self, features: int, space: gym.spaces.Box, state_dependent_std: bool, initial_std: float) -> None:
-        super().__init__()
         size = math.prod(space.shape)
+        super().__init__(Linear(features, 2 * size if state_dependent_std else size))
         self._size = size
         low, high = space.low.astype(np.float32).ravel(), space.high.astype(np.float32).ravel()
         bounded = np.isfinite(low) & np.isfinite(high)
@@ -182,7 +155,6 @@ class Gaussian(nn.Module):
         self._centre = (own_low / 2 + own_high / 2).astype(np.float32)
         self._half_range = (own_high / 2 - own_low / 2).astype(np.float32)
         self.initial_log_std = math.log(initial_std)
-        self.linear = Linear(features, 2 * size if state_dependent_std else size)
         self.log_std = None if state_dependent_std else nn.Parameter(torch.full((size,), self.initial_log_std))
 
     def start_std(self) -> None:
@@ -193,18 +165,21 @@ class Gaussian(nn.Module):
             else:
                 self.log_std.fill_(self.initial_log_std)
 
+    def parameters(self) -> list[nn.Parameter]:
+        return super().parameters() + ([] if self.log_std is None else [self.log_std])
+
     def forward(self, features: Tensor) -> Tensor:
-        outputs: Tensor = self.linear(features)
+        outputs = self.linear(features)
         if self.log_std is None:
             return outputs
         return torch.cat([outputs, self.log_std.expand_as(outputs)], dim=-1)
 
     def bind(self) -> None:
-        self._infer = self.linear.bind()
+        super().bind()
         self._log_std = None if self.log_std is None else self.log_std.detach().numpy()
 
     def infer(self, features: Array) -> Array:
-        outputs = self._infer(features)
+        outputs = self.linear.infer(features)
         if self._log_std is None:
             return outputs
         return np.concatenate([outputs, np.broadcast_to(self._log_std, outputs.shape)], axis=-1)
@@ -219,7 +194,7 @@ class Gaussian(nn.Module):
         return parameters[:, : self._size]
 
     def log_prob_and_entropy(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        mean, log_std = parameters.split(self._size, dim=-1)
+        mean, log_std = torch.split(parameters, self._size, dim=-1)
         log_std = log_std.clamp(*LOG_STD_RANGE)
         noise = (actions - mean) * torch.exp(-log_std)
         constant = 0.5 * math.log(2 * math.pi) * self._size
@@ -227,7 +202,8 @@ class Gaussian(nn.Module):
         return -0.5 * noise.square().sum(-1) - total_log_std - constant, total_log_std + constant + 0.5 * self._size
 
     def to_env(self, actions: Array) -> Array:
-        return np.clip(self._centre + self._half_range * actions, self._low, self._high)
+        wanted: Array = self._centre + self._half_range * actions
+        return wanted.clip(self._low, self._high)
 
 
 def make_head(features: int, space: gym.Space[Any], state_dependent_std: bool, initial_std: float) -> Head:
@@ -241,7 +217,7 @@ def make_head(features: int, space: gym.Space[Any], state_dependent_std: bool, i
             return Bernoulli(features, space)
         case gym.spaces.Box() if np.issubdtype(space.dtype, np.floating):
             return Gaussian(features, space, state_dependent_std, initial_std)
-    raise ConfigError("env.id", str(space), "its action space must be Discrete, MultiDiscrete, MultiBinary or a float Box")
+    raise ConfigError("env.id", str(space), "its actions must be Discrete, MultiDiscrete, MultiBinary or a float Box")
 
 
 def _sample_choice(logits: Array, rng: np.random.Generator) -> tuple[Array, Array]:

@@ -6,9 +6,10 @@ is most of the time of a worker with few environments. Both read the same memory
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -29,19 +30,23 @@ def _relu6(x: Array) -> Array:
 
 
 def _tanh(x: Array) -> Array:
-    return np.tanh(x, out=x)
+    np.tanh(x, x)
+    return x
 
 
 def _leaky_relu(x: Array) -> Array:
-    return np.maximum(x, np.float32(0.01) * x, out=x)
+    y: Array = np.maximum(x, np.float32(0.01) * x, out=x)
+    return y
 
 
 def _elu(x: Array) -> Array:
-    return np.where(x > 0, x, np.expm1(np.minimum(x, 0)))
+    y: Array = np.where(x > 0, x, np.expm1(np.minimum(x, 0)))
+    return y
 
 
 def _silu(x: Array) -> Array:
-    return x / (1 + np.exp(-x))
+    y: Array = x / (1 + np.exp(-x))
+    return y
 
 
 # The numpy functions may write over their argument, which is always a fresh matrix product.
@@ -82,41 +87,48 @@ def initialise(linear: nn.Linear, scheme: Initialisation, gain: float, generator
 class Linear(nn.Linear):
     """An affine layer that can also be applied to arrays, over the same weights."""
 
-    def bind(self) -> Callable[[Array], Array]:
-        """Take numpy views of the parameters as they lie now; returns `infer`. Call it after they have been moved.
-
-        Whoever acts should hold what this returns: to look up a module inside a module takes as long as its product.
-        """
+    def bind(self) -> None:
+        """Take views of the parameters as they lie now. Call it after they have been moved."""
+        self._affine = self.weight, self.bias
         self._weight_t: Array = self.weight.detach().numpy().T
         self._bias: Array = self.bias.detach().numpy()
-        return self.infer
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[N, in_features] -> [N, out_features].
+
+        Without the search for hooks and parameters of a torch module, which takes as long as a small product.
+        """
+        return nn.functional.linear(x, *self._affine)
 
     def infer(self, x: Array) -> Array:
-        """[B, in_features] -> [B, out_features]; the result is a fresh array."""
+        """The same on arrays; the result is a fresh array."""
         y: Array = x.dot(self._weight_t)
         y += self._bias
         return y
 
 
-class MlpBody(nn.Module):
-    """Affine layers with an activation behind each: float32 [..., inputs] -> [..., features]."""
+class MlpBody:
+    """Affine layers with an activation behind each: float32 [N, inputs] -> [N, features]."""
 
     def __init__(self, inputs: int, sizes: tuple[int, ...], activation: ActivationName) -> None:
-        super().__init__()
         widths = [inputs, *sizes]
-        self.layers = nn.ModuleList([Linear(a, b) for a, b in zip(widths, widths[1:], strict=False)])
         self.features = widths[-1]
+        self.layers = [Linear(a, b) for a, b in itertools.pairwise(widths)]
         self._activate, self._activate_array = ACTIVATIONS[activation]
 
-    def forward(self, x: Tensor) -> Tensor:
+    def parameters(self) -> list[nn.Parameter]:
+        return [parameter for layer in self.layers for parameter in layer.parameters()]
+
+    def bind(self) -> None:
+        for layer in self.layers:
+            layer.bind()
+
+    def __call__(self, x: Tensor) -> Tensor:
         for layer in self.layers:
             x = self._activate(layer(x))
         return x
 
-    def bind(self) -> None:
-        self._bound: list[Callable[[Array], Array]] = [layer.bind() for layer in self.layers]  # type: ignore[operator]
-
     def infer(self, x: Array) -> Array:
-        for affine in self._bound:
-            x = self._activate_array(affine(x))
+        for layer in self.layers:
+            x = self._activate_array(layer.infer(x))
         return x

@@ -44,7 +44,8 @@ class Mlp:
     def check(self, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> None:
         shape = observation_space.shape
         if shape is None or len(shape) != 1:
-            raise ConfigError("network", "mlp", f"must be a network for observations of shape {shape}: an MLP takes vectors")
+            problem = f"must be a network for observations of shape {shape}: an MLP takes vectors"
+            raise ConfigError("network", "mlp", problem)
         make_head(1, action_space, self.state_dependent_std, self.initial_std)
 
     def build(
@@ -62,7 +63,6 @@ class Mlp:
         body_gain = math.sqrt(2) if self.init == "orthogonal" else 1.0
         for body in [actor_body] if self.shared else [actor_body, critic_body]:
             for layer in body.layers:
-                assert isinstance(layer, Linear)
                 initialise(layer, self.init, body_gain, generator)
         initialise(head.linear, self.init, self.policy_gain, generator)
         initialise(value, self.init, 1.0, generator)
