@@ -20,7 +20,7 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 from a3c_exp import checkpoint, evaluate, runner, seeding
 from a3c_exp.config import read_config
 from a3c_exp.errors import ConfigError
-from a3c_exp.evaluator import Evaluator
+from a3c_exp.evaluator import Evaluation, Evaluator
 from a3c_exp.runner import run
 from a3c_exp.seeding import Role
 
@@ -196,17 +196,30 @@ class TestEvaluation:
         assert values[0] == values[1]
 
     @pytest.mark.parametrize("backend", BACKENDS)
-    def test_the_best_checkpoint_is_the_best_evaluated(self, backend: str, tmp_path: Path) -> None:
-        settings: dict[str, Any] = {"eval__every": 160, "total_steps": 1600, "optimizer__learning_rate": 0.5}
-        done = train(tmp_path, TARGET, backend, **settings)
+    def test_the_best_checkpoint_is_what_was_evaluated_best(self, backend: str, tmp_path: Path) -> None:
+        done = train(tmp_path, TARGET, backend, eval__every=160, total_steps=1600)
         values = [float(row["eval/mean_reward"]) for row in rows(tmp_path) if row["eval/mean_reward"]]
         assert done.summary["best_eval_return"] == pytest.approx(max(values))
-        if backend == "serial":
-            assert max(values) > values[-1], "a rate this high does not end with its best"
-        loaded = evaluate.load_run(tmp_path, plugins=["scripted"])
+        loaded = evaluate.load_run(tmp_path, "best", ["scripted"])
         seeds = seeding.environment_seeds(0, Role.EVALUATION, 0, 4)
         episodes = evaluate.play(loaded.policy, loaded.experiment.env.make(4, seeds), 4)
         assert episodes.returns.mean() == pytest.approx(max(values))
+
+    def test_a_worse_one_does_not_replace_the_best(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        found = iter([1.0, 3.0, 2.0, 3.0])
+        states: list[dict[str, Any]] = []
+
+        def evaluated(evaluator: Evaluator, state: dict[str, Any]) -> Evaluation:
+            states.append(state)
+            return Evaluation(state["steps"], next(found), 1.0, state)
+
+        monkeypatch.setattr(Evaluator, "_evaluate", evaluated)
+        done = train(tmp_path, eval__every=40)
+        assert len(states) == 4
+        assert done.summary["best_eval_return"] == 3
+        best = checkpoint.load(tmp_path / "checkpoints" / "best.ckpt")
+        assert best["best_eval_return"] == 3
+        assert same(best["store"], states[1])
 
     def test_a_failing_one_ends_the_run_with_its_traceback(self, tmp_path: Path) -> None:
         victim = seeding.environment_seeds(0, Role.EVALUATION, 0, 4)[0]
