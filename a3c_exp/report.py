@@ -53,13 +53,18 @@ def find_runs(folders: Iterable[Path]) -> list[Finished]:
 
 
 def group(runs: Sequence[Finished]) -> dict[str, list[Finished]]:
-    """Runs by configuration, seeds together, in order of appearance; the key tells what is special to each."""
-    keys = sorted({key for run in runs for key in run.settings if key not in IGNORED})
-    differing = [key for key in keys if len({json.dumps(run.settings.get(key)) for run in runs}) > 1]
+    """Runs by configuration, seeds together, in order of appearance.
+
+    The key is the environment, and what is special to the runs among those of that environment.
+    """
     groups: dict[str, list[Finished]] = {}
-    for run in runs:
-        name = ", ".join(f"{key}={run.settings[key]}" for key in differing if run.settings.get(key) is not None)
-        groups.setdefault(name or str(run.settings.get("env.id", "all runs")), []).append(run)
+    for env in dict.fromkeys(str(run.settings.get("env.id")) for run in runs):
+        members = [run for run in runs if str(run.settings.get("env.id")) == env]
+        keys = sorted({key for run in members for key in run.settings if key not in IGNORED})
+        differing = [key for key in keys if len({json.dumps(run.settings.get(key)) for run in members}) > 1]
+        for run in members:
+            special = [f"{key}={run.settings[key]}" for key in differing if run.settings.get(key) is not None]
+            groups.setdefault(", ".join([env, *special]), []).append(run)
     return groups
 
 

@@ -13,9 +13,9 @@ from a3c_exp import report
 from a3c_exp.errors import ConfigError
 
 
-def run(folder: Path, seed: int, solved: int | None, n: int = 5, **summary: Any) -> None:
+def run(folder: Path, seed: int, solved: int | None, n: int = 5, env: str = "CartPole-v1", **summary: Any) -> None:
     folder.mkdir(parents=True)
-    config = {"env": {"_target_": "a3c_exp.envs.Gym", "id": "CartPole-v1"}, "returns": {"n": n}, "seed": seed}
+    config = {"env": {"_target_": "a3c_exp.envs.Gym", "id": env}, "returns": {"n": n}, "seed": seed}
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     values = {
         "solved_at_steps": solved, "solved_at_seconds": solved and solved / 1000, "mean_return_100": 480.0,
@@ -29,7 +29,16 @@ def test_runs_that_differ_in_their_seed_alone_share_a_row(tmp_path: Path) -> Non
         run(tmp_path / f"a{seed}", seed, 1000 * (seed + 1), n=5)
         run(tmp_path / f"b{seed}", seed, None, n=9)
     groups = report.group(report.find_runs([tmp_path]))
-    assert {name: len(runs) for name, runs in groups.items()} == {"returns.n=5": 3, "returns.n=9": 3}
+    assert {name: len(runs) for name, runs in groups.items()} == {
+        "CartPole-v1, returns.n=5": 3,
+        "CartPole-v1, returns.n=9": 3,
+    }
+
+
+def test_what_differs_between_environments_is_not_told(tmp_path: Path) -> None:
+    run(tmp_path / "a", 0, 1000, n=5)
+    run(tmp_path / "b", 0, 1000, n=9, env="Acrobot-v1")
+    assert list(report.group(report.find_runs([tmp_path]))) == ["CartPole-v1", "Acrobot-v1"]
 
 
 def test_a_row_gives_the_median_and_the_range_and_counts_failures(tmp_path: Path) -> None:
