@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 # How long a worker's events are merged before they are handed on: thousands of updates a second are too many messages.
 MERGE_SECONDS = 0.1
-# How long a worker sleeps between looks at a synchronous round that waits for others.
-WAIT_SECONDS = 1e-4
+# How long a worker sleeps between looks at a synchronous round that waits for others: at first, and at most. Twice as
+# long each time, since many that look all the time would take the processor from those they wait for.
+WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1e-4, 2e-3
 # Between asking workers to end and ending them, or leaving them behind: a run that fails is over within two seconds.
 GRACE_SECONDS = 1.0
 
@@ -71,12 +72,15 @@ def merged(steps: Iterator[Event | Pause]) -> Iterator[Event]:
     from a3c_exp.worker import Pause
 
     pending: Event | None = None
-    due = 0.0
+    due, wait = 0.0, WAIT_SECONDS
     try:
         for step in steps:
+            if step is Pause.WAITING:
+                time.sleep(wait)
+                wait = min(2 * wait, LONGEST_WAIT_SECONDS)
+                continue
+            wait = WAIT_SECONDS
             if isinstance(step, Pause):
-                if step is Pause.WAITING:
-                    time.sleep(WAIT_SECONDS)
                 continue
             pending = step if pending is None else pending.merge(step)
             now = time.monotonic()
