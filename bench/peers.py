@@ -1,0 +1,80 @@
+"""Other systems on CartPole-v1, each in a process of its own with both cores free to it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+# What Sample Factory runs with: it needs gymnasium < 1, so it can only live in an environment of its own.
+SAMPLE_FACTORY_PYTHON = "SAMPLE_FACTORY_PYTHON"
+
+
+class MissingPeerError(Exception):
+    """A system that is not installed here; the message says how to get it."""
+
+
+def stable_baselines3_a2c(environments: int, seconds: float) -> float:
+    """Steps a second of stable-baselines3's A2C, its defaults but for the number of environments."""
+    if not _has(sys.executable, "stable_baselines3"):
+        raise MissingPeerError("not installed: pip install 'a3c-exp[bench]'")
+    command = [sys.executable, "-m", "bench.stable_baselines3_a2c", str(environments), str(seconds)]
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            command,
+            cwd=Path(__file__).parent.parent,
+            env=os.environ | {"TMPDIR": folder},  # it leaves a log there
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+    return float(done.stdout)
+
+
+def sample_factory(seconds: float) -> float:
+    """Steps a second of Sample Factory's APPO with its CartPole example, two workers of 16 environments."""
+    python = os.environ.get(SAMPLE_FACTORY_PYTHON, sys.executable)
+    if not _has(python, "sf_examples"):
+        raise MissingPeerError(
+            "not installed: in an environment of its own (it needs gymnasium < 1) pip install sample-factory, "
+            f"then {SAMPLE_FACTORY_PYTHON}=<its python>"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        command = [
+            python, "-m", "sf_examples.train_gym_env", "--algo=APPO", "--env=CartPole-v1", "--experiment=bench",
+            f"--train_dir={folder}", "--device=cpu", "--use_rnn=False", "--num_workers=2", "--num_envs_per_worker=16",
+        ]  # fmt: skip
+        process = subprocess.Popen(
+            command, cwd=folder, start_new_session=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        try:
+            assert process.stdout is not None
+            return _speed_of_frames(process.stdout, seconds)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)  # it has no end of its own that is near enough
+            process.communicate()
+
+
+def _speed_of_frames(lines: Iterable[str], seconds: float) -> float:
+    """Frames a second by a log that says every five seconds how many there have been; while it starts, none."""
+    reports: list[tuple[float, int]] = []
+    for line in lines:
+        frames = re.search(r"Total num frames: ([1-9]\d*)", line)
+        if frames is None:
+            continue
+        reports.append((time.perf_counter(), int(frames[1])))
+        (started, first), (now, last) = reports[min(1, len(reports) - 1)], reports[-1]
+        if now - started >= seconds:
+            return (last - first) / (now - started)
+    raise RuntimeError("Sample Factory ended before it had reported its speed")
+
+
+def _has(python: str, module: str) -> bool:
+    find = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
+    return subprocess.run([python, "-c", find], check=False).returncode == 0

@@ -1,0 +1,123 @@
+"""What is measured: each row a figure of this project, what it is compared with, and the bar it is to reach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bench.peers import sample_factory, stable_baselines3_a2c
+from bench.runs import peak_memory, seconds_to_first_update, training_speed
+from bench.stepping import random_stepping
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """measure: takes how many seconds it may run, returns a figure. It may raise MissingPeerError."""
+
+    label: str
+    measure: Callable[[float], float]
+
+
+@dataclass(frozen=True)
+class Row:
+    """subject is measured by turns with each of `against`.
+
+    unit: of all figures. at_least: bar for the ratio of the subject to the first of `against`; at_most: bar for the
+    subject's own figure.
+    """
+
+    name: str
+    title: str
+    subject: Measurement
+    against: tuple[Measurement, ...] = ()
+    unit: str = "steps/s"
+    at_least: float | None = None
+    at_most: float | None = None
+
+
+def _training(label: str, *overrides: str) -> Measurement:
+    return Measurement(label, lambda seconds: training_speed(*overrides, seconds=seconds))
+
+
+def _stepping(env_id: str) -> Measurement:
+    return Measurement("random stepping, both cores", lambda seconds: random_stepping(env_id, seconds))
+
+
+def _a2c(environments: int) -> Measurement:
+    label = f"stable-baselines3 A2C, {environments} environments"
+    return Measurement(label, lambda seconds: stable_baselines3_a2c(environments, seconds))
+
+
+def _start(workers: int) -> Row:
+    subject = Measurement("env=lunar", lambda _: seconds_to_first_update("env=lunar", f"workers={workers}"))
+    title = f"Command to first update, {workers} workers"
+    return Row(f"start_{workers}", title, subject, unit="s", at_most={2: 4.0, 16: 8.0}[workers])
+
+
+def _memory(seconds: float) -> float:
+    return peak_memory("env=lunar", "workers=16", seconds=seconds) / 1e9
+
+
+MLP = "network.sizes=[64,64]"
+LUNAR = ("env=lunar", MLP, "envs_per_worker=16", "rollout_length=32")
+CARTPOLE = ("env=cartpole", MLP, "workers=2", "envs_per_worker=16", "rollout_length=32")
+VECTOR = ("env=cartpole", "env.vectorized=true", MLP, "workers=2", "envs_per_worker=256", "rollout_length=16")
+# As the paper has it, actor and critic share a body; the other rows have the default, two.
+PAPER = (
+    "env=cartpole", MLP, "network.shared=true", "workers=2", "envs_per_worker=1", "rollout_length=20", "returns=n_step",
+)  # fmt: skip
+SAMPLE_FACTORY = Measurement("Sample Factory APPO, 2 x 16", sample_factory)
+
+ROWS = (
+    Row(
+        "lunar",
+        "LunarLander-v3, processes, 2 workers x 16, MLP 64-64",
+        _training("processes", *LUNAR, "workers=2"),
+        (_stepping("LunarLander-v3"),),
+        at_least=0.60,
+    ),
+    Row(
+        "cartpole",
+        "CartPole-v1, Python environments, 2 x 16, MLP 64-64",
+        _training("processes", *CARTPOLE),
+        (_stepping("CartPole-v1"), _a2c(8), _a2c(16), SAMPLE_FACTORY),
+        at_least=0.35,
+    ),
+    Row(
+        "vector",
+        "CartPole-v1, numpy vector environment, 2 x 256",
+        _training("processes", *VECTOR),
+        (_a2c(16),),
+        at_least=40.0,
+    ),
+    Row(
+        "paper",
+        "CartPole-v1, the paper's setting: 2 x 1, rollout 20, MLP 64-64",
+        _training("processes", *PAPER),
+        (_stepping("CartPole-v1"),),
+        at_least=0.10,
+    ),
+    Row(
+        "scaling",
+        "LunarLander-v3, 2 workers against 1",
+        _training("2 workers", *LUNAR, "workers=2"),
+        (_training("1 worker", *LUNAR, "workers=1"),),
+        at_least=1.8,
+    ),
+    _start(2),
+    _start(16),
+    Row(
+        "memory",
+        "LunarLander-v3, 16 workers, all processes, shared pages once",
+        Measurement("16 workers", _memory),
+        unit="GB",
+        at_most=1.5,
+    ),
+    Row(
+        "threads",
+        "CartPole-v1, numpy vector environment, 2 x 256, threads",
+        _training("threads", *VECTOR, "backend=threads"),
+        (_training("serial", *VECTOR, "backend=serial"),),
+        at_least=1.2,
+    ),
+)

@@ -1,0 +1,48 @@
+"""The limit: environments stepped with random actions, and nothing learned."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from multiprocessing.queues import SimpleQueue
+from multiprocessing.synchronize import Barrier
+
+PROCESSES = 2  # one a core
+
+
+def random_stepping(env_id: str, seconds: float) -> float:
+    """Steps a second of two processes together, each stepping one environment made by gymnasium in a plain loop.
+
+    Actions are drawn beforehand, so that drawing costs nothing; episodes that end are started again.
+    """
+    context = multiprocessing.get_context("spawn")
+    barrier, rates = context.Barrier(PROCESSES), context.SimpleQueue()
+    tasks = [(env_id, seed, seconds, barrier, rates) for seed in range(PROCESSES)]
+    processes = [context.Process(target=_step, args=task) for task in tasks]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+        if process.exitcode:
+            raise RuntimeError(f"stepping {env_id} ended with exit code {process.exitcode}")
+    return sum([float(rates.get()) for _ in processes])
+
+
+def _step(env_id: str, seed: int, seconds: float, barrier: Barrier, rates: SimpleQueue[float]) -> None:
+    import gymnasium
+
+    env = gymnasium.make(env_id, disable_env_checker=True)
+    env.action_space.seed(seed)
+    actions = [env.action_space.sample() for _ in range(1000)]
+    if isinstance(env.action_space, gymnasium.spaces.Discrete):
+        actions = [int(action) for action in actions]  # taken faster than numpy's integers
+    env.reset(seed=seed)
+    barrier.wait()
+    steps, started = 0, time.perf_counter()
+    while time.perf_counter() - started < seconds:
+        for action in actions:
+            _, _, terminated, truncated, _ = env.step(action)
+            if terminated or truncated:
+                env.reset()
+        steps += len(actions)
+    rates.put(steps / (time.perf_counter() - started))

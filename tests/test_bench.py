@@ -1,0 +1,71 @@
+"""The benchmark runs. What it finds is for its table; here only that each way of measuring gives a figure."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # bench is not installed: it belongs to the checkout
+
+from bench import __main__ as bench
+from bench.peers import MissingPeerError
+from bench.rows import ROWS, Measurement, Row
+from bench.runs import peak_memory, training_speed
+from bench.stepping import random_stepping
+
+
+def row(*against: Measurement, at_least: float | None = None) -> Row:
+    return Row("name", "title", Measurement("ours", lambda _: 30.0), against, at_least=at_least)
+
+
+def missing(_: float) -> float:
+    raise MissingPeerError("not installed: pip install it")
+
+
+def test_a_row_runs_beside_what_it_is_compared_with() -> None:
+    ours = Measurement(
+        "serial", lambda seconds: training_speed("env=cartpole", "backend=serial", "workers=1", seconds=seconds)
+    )
+    theirs = Measurement("random stepping", lambda seconds: random_stepping("CartPole-v1", seconds))
+    (line,) = bench.table_lines(Row("name", "title", ours, (theirs,), at_least=1e-9), rounds=1, seconds=0.2)
+    assert len(line) == len(bench.HEADER)
+    assert line[0] == "title" and line[-1] == "yes"
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="only Linux tells what a process holds")
+def test_the_memory_of_a_run_is_that_of_all_its_processes() -> None:
+    """Two workers and their server: more than the command alone, whose libraries take less than two hundred megabytes,
+    and less than if nothing were shared."""
+    held = peak_memory("env=cartpole", "workers=2", seconds=0.1)
+    assert 5e7 < held < 2e9
+
+
+def test_figures_are_medians_and_the_ratio_is_that_of_the_rounds() -> None:
+    figures = iter([10.0, 20.0, 60.0])
+    (line,) = bench.table_lines(row(Measurement("other", lambda _: next(figures)), at_least=1.0), rounds=3, seconds=0.0)
+    assert line[1:] == ["30 steps/s", "other", "20 steps/s", "1.5 (0.5 - 3)", ">= 1", "yes"]
+
+
+def test_a_bar_that_is_missed_is_told() -> None:
+    (line,) = bench.table_lines(row(Measurement("other", lambda _: 60.0), at_least=0.6), rounds=1, seconds=0.0)
+    assert line[-2:] == [">= 0.6", "no"]
+
+
+def test_a_system_that_is_not_installed_has_a_line_that_says_how_to_get_it() -> None:
+    lines = bench.table_lines(row(Measurement("peer", missing), Measurement("other", lambda _: 60.0)), 2, 0.0)
+    assert lines[0][2:4] == ["peer", "not installed: pip install it"]
+    assert lines[1][4] == "0.5 (0.5 - 0.5)"
+
+
+def test_rows_have_names_of_their_own() -> None:
+    names = [row.name for row in ROWS]
+    assert len(set(names)) == len(names)
+
+
+def test_an_unknown_row_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        bench.main(["--only", "nonsense"])
+    assert ended.value.code == 2
+    assert "lunar" in capsys.readouterr().err
