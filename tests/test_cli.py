@@ -284,7 +284,7 @@ def test_the_program_ends_with_the_exit_code_and_leaves_no_process(tmp_path: Pat
         **mark,
         "PYTHONPATH": os.pathsep.join([str(Path(program.__file__).parents[1]), *sys.path]),
     }
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "a3c_exp: gamma = 1.5: must be a number from 0 to 1\n"
     assert list(tmp_path.iterdir()) == []
