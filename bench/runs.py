@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -22,9 +23,11 @@ START_SECONDS = 120.0
 def training_speed(*overrides: str, seconds: float) -> float:
     """Environment steps a second of a run of so many seconds, counted from its first worker's first step."""
     with tempfile.TemporaryDirectory() as folder:
-        command = _command(folder, *overrides, *ENDLESS, f"stop.max_seconds={seconds}")
-        subprocess.run(command, cwd=CHECKOUT, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        summary = json.loads((Path(folder) / "summary.json").read_text(encoding="utf-8"))
+        process = _start(folder, *overrides, *ENDLESS, f"stop.max_seconds={seconds}")
+        if process.wait():
+            raise RuntimeError(f"it failed: a3c_exp {' '.join(overrides)}")
+        (summary_file,) = Path(folder).glob("outputs/*/summary.json")
+        summary = json.loads(summary_file.read_text(encoding="utf-8"))
     return float(summary["steps"] / summary["training_seconds"])
 
 
@@ -50,21 +53,23 @@ def peak_memory(*overrides: str, seconds: float) -> float:
     return float(peak)
 
 
-def _command(folder: str, *overrides: str) -> list[str]:
-    return [sys.executable, "-m", "a3c_exp", *overrides, f"hydra.run.dir={folder}"]
+def _start(folder: str, *overrides: str) -> subprocess.Popen[bytes]:
+    """The command, given in a folder: its run comes under outputs/ there."""
+    places = os.pathsep.join(filter(None, [str(CHECKOUT), os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, "-m", "a3c_exp", *overrides]
+    quiet = subprocess.DEVNULL
+    return subprocess.Popen(command, cwd=folder, env=os.environ | {"PYTHONPATH": places}, stdout=quiet, stderr=quiet)
 
 
 @contextmanager
 def _running(folder: str, *overrides: str) -> Iterator[subprocess.Popen[bytes]]:
     """A run that has made its first update; ended behind the block as Ctrl-C ends it."""
-    table = Path(folder) / "metrics.csv"
-    quiet = subprocess.DEVNULL
-    process = subprocess.Popen(_command(folder, *overrides), cwd=CHECKOUT, stdout=quiet, stderr=quiet)
+    process = _start(folder, *overrides)
     try:
         deadline = time.perf_counter() + START_SECONDS
-        while not _has_updates(table):
+        while not _has_updates(folder):
             if process.poll() is not None or time.perf_counter() > deadline:
-                raise RuntimeError(f"no update came of {' '.join(overrides)}")
+                raise RuntimeError(f"no update came of a3c_exp {' '.join(overrides)}")
             time.sleep(0.005)
         yield process
     finally:
@@ -76,9 +81,10 @@ def _running(folder: str, *overrides: str) -> Iterator[subprocess.Popen[bytes]]:
             process.wait()
 
 
-def _has_updates(table: Path) -> bool:
-    with suppress(FileNotFoundError, TypeError, KeyError), open(table, newline="", encoding="utf-8") as file:
-        return any(int(row["train/n_updates"]) > 0 for row in csv.DictReader(file))
+def _has_updates(folder: str) -> bool:
+    for table in Path(folder).glob("outputs/*/metrics.csv"):
+        with suppress(TypeError, KeyError), open(table, newline="", encoding="utf-8") as file:
+            return any(int(row["train/n_updates"]) > 0 for row in csv.DictReader(file))
     return False
 
 
