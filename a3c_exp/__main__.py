@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from a3c_exp.errors import ConfigError, RunError
-from a3c_exp.startup import abandon, start_early
+from a3c_exp.startup import abandon, importing, start_early
 
 INTERRUPTED = 130
 
@@ -16,7 +16,8 @@ def main(arguments: Sequence[str]) -> int:
     the number of the signal)."""
     try:
         start_early(arguments)
-        from a3c_exp.command import command
+        with importing():
+            from a3c_exp.command import command
 
         return command(arguments)
     except ConfigError as error:

@@ -24,7 +24,7 @@ from a3c_exp import __version__
 from a3c_exp.composition import CONFIG_NAME, compose_node, plain, session, sweep
 from a3c_exp.errors import ConfigError, RunError
 from a3c_exp.resume import is_resume, resume_folder, resumed
-from a3c_exp.startup import conf_folder, prepare
+from a3c_exp.startup import conf_folder, importing, prepare
 
 
 def command(arguments: Sequence[str]) -> int:
@@ -122,7 +122,8 @@ def _check(config: dict[str, Any], folder: str | None = None, key: str = "folder
     First the backend may start what takes long, while this process imports torch.
     """
     prepare(config)
-    from a3c_exp.config import check_folder, load_experiment
+    with importing():
+        from a3c_exp.config import check_folder, load_experiment
 
     load_experiment(config)
     if folder is not None:

@@ -125,7 +125,9 @@ class SharedParameters:
         arrays, start = {}, 0
         for name, (shape, dtype) in layout.arrays().items():
             count = int(np.prod(shape))
-            arrays[name] = np.frombuffer(buffer, dtype, count, start).reshape(shape) if count else np.empty(shape, dtype)
+            arrays[name] = (
+                np.frombuffer(buffer, dtype, count, start).reshape(shape) if count else np.empty(shape, dtype)
+            )
             start += _aligned(count * dtype.itemsize)
         self._flags, self._rows = arrays["flags"], arrays["rows"]
         self._statistics, self._random_states = arrays["statistics"], arrays["random_states"]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,19 @@ def prepare(config: Mapping[str, Any]) -> None:
     with suppress(ConfigError):
         plugins = build(config.get("plugins"), tuple[str, ...], "plugins")
         build(config.get("backend"), Backend, "backend", plugins).prepare(())  # type: ignore[type-abstract]
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Within: no garbage collection. Imports leave next to nothing to collect, and to look for it takes a tenth of
+    their time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def abandon() -> None:

@@ -110,7 +110,7 @@ class TestAWorkerThatFails:
             patch.setattr("a3c_exp.runner.PATIENCE_SECONDS", 0.5)
             done = run(config("faulty:Faulty-v0", "processes", env__kwargs=faulty, **settings), tmp_path)
         assert done.summary["stop_reason"] == "max_seconds"
-        assert time.monotonic() - begun < 9
+        assert time.monotonic() - begun < 60
         assert "did not finish" in (tmp_path / "train.log").read_text()
 
 

@@ -180,7 +180,9 @@ def test_a_packed_generator_goes_on_where_it_stood() -> None:
     rng.standard_exponential(7, dtype=np.float32)  # leaves half a word behind
     again = seeding.generator(0, seeding.Role.ACTIONS)
     seeding.unpack(again, seeding.pack(rng))
-    np.testing.assert_array_equal(rng.standard_exponential(9, dtype=np.float32), again.standard_exponential(9, dtype=np.float32))
+    np.testing.assert_array_equal(
+        rng.standard_exponential(9, dtype=np.float32), again.standard_exponential(9, dtype=np.float32)
+    )
 
 
 def test_no_two_roles_workers_environments_or_resumptions_share_a_stream() -> None:

@@ -20,6 +20,4 @@ if _temporary is not None:
 
 # The server itself must outlive a signal to its whole group: it tells how workers ended. It was started with these
 # signals blocked, which what it forks would inherit, also for other parts of the program: their pools end by SIGTERM.
-os.register_at_fork(
-    after_in_child=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
-)
+os.register_at_fork(after_in_child=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM)))
