@@ -219,6 +219,8 @@ class Collector:
         last = np.append(~same_env, True)
         self._running_returns[envs[last]] -= end_returns[last]
         self._running_lengths[envs[last]] -= end_lengths[last]
+        for env in envs[last][~np.isfinite(end_returns[last])]:  # a reward that is no number spoils no later episode
+            self._running_returns[env] = rewards[times[envs == env][-1] + 1 :, env].sum(dtype=np.float64)
         order = np.argsort(times, kind="stable")
         end_steps = steps + (times[order] + 1) * self._env.count
         return Episodes(episode_returns[order], episode_lengths[order], end_steps.astype(np.int64))

@@ -136,6 +136,16 @@ def test_an_episodes_return_is_the_sum_of_its_rewards_across_rollouts(vectorized
         assert 0 <= rest <= length / 8
 
 
+def test_a_reward_that_is_no_number_spoils_no_later_episode() -> None:
+    c = collector(count=2, length=4, lengths=(3,), fails_at=2, failure="nan")
+    returns = [collect(c).episodes.returns]
+    for env in c._env._envs:  # type: ignore[attr-defined]
+        env.unwrapped.fails_at = None
+    returns += [collect(c).episodes.returns for _ in range(4)]
+    assert np.isnan(returns[0]).all()
+    assert all(np.isfinite(each).all() for each in returns[2:])
+
+
 def test_an_episodes_end_is_dated_by_the_runs_steps() -> None:
     rollout = collect(collector(count=2, length=4, lengths=(3, 9)), steps=1000)
     np.testing.assert_array_equal(rollout.episodes.end_steps, [1000 + 3 * 2])
