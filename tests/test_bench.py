@@ -59,6 +59,19 @@ def test_a_system_that_is_not_installed_has_a_line_that_says_how_to_get_it() -> 
     assert lines[1][4] == "0.5 (0.5 - 0.5)"
 
 
+def test_a_full_run_writes_the_table_and_a_part_of_one_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench, "ROWS", (row(Measurement("other", lambda _: 60.0), at_least=0.4),))
+    monkeypatch.setattr(bench, "RESULTS", tmp_path / "RESULTS.md")
+    assert bench.main(["--quick"]) == 0
+    assert not list(tmp_path.iterdir())
+    assert bench.main([]) == 0
+    table = "| title | 30 steps/s | other | 60 steps/s | 0.5 (0.5 - 0.5) | >= 0.4 | yes |"
+    assert table in (tmp_path / "RESULTS.md").read_text()
+    assert table in capsys.readouterr().out
+
+
 def test_rows_have_names_of_their_own() -> None:
     names = [row.name for row in ROWS]
     assert len(set(names)) == len(names)
