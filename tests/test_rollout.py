@@ -16,7 +16,7 @@ ID = "scripted:Scripted-v0"
 
 
 class Teller:
-    """An actor whose actions alternate and whose value of a state is 1000 name + 100 episode + step, read off the state.
+    """An actor whose actions alternate; its value of a state is 1000 name + 100 episode + step, read off the state.
 
     So every value in a rollout says which state it is the value of.
     """
@@ -37,10 +37,10 @@ class Teller:
 
 
 def collector(
-    count: int = 1, length: Any = 4, shaping: RewardShaping = RewardShaping(), gamma: float = 0.5, **kwargs: Any
+    count: int = 1, length: Any = 4, shaping: RewardShaping | None = None, gamma: float = 0.5, **kwargs: Any
 ) -> Collector:
     env = Gym(id=ID, kwargs=kwargs).make(count, list(range(count)))
-    return Collector(env, length, shaping, gamma)
+    return Collector(env, length, shaping or RewardShaping(), gamma)
 
 
 def collect(c: Collector, steps: int = 0, normalisation: Normalisation | None = None) -> Rollout:
