@@ -6,8 +6,8 @@ generator); and a few flags. Totals are sums of rows, so no two writers ever cou
 
 Two ways to update:
 
-- lock-free (Hogwild, Recht et al. 2011): workers step the same vectors in place, whenever they are ready. A pull may see
-  half an update; that is legitimate, and what Mnih et al. 2016 (section 4, "without locking") do.
+- lock-free (Hogwild, Recht et al. 2011): workers step the same vectors in place, whenever they are ready. A pull may
+  see half an update; that is legitimate, and what Mnih et al. 2016 (section 4, "without locking") do.
 - locked: one update at a time, prepared in a second copy of parameters and moments and committed by one store to
   `version`, whose parity says which copy is in force. A writer that dies half-way has changed nothing.
 
@@ -161,7 +161,7 @@ class SharedParameters:
         transitions: int,
         observed: Moments | None = None,
     ) -> Pushed | None:
-        """Step the parameters with a worker's gradient [P]. None for the gradient: it was not finite, only counters move.
+        """Step the parameters with a worker's gradient [P]; None for one that was not finite: only counters move.
 
         Returns what became of it, or None while a synchronous round waits for other workers: then ask `poll`.
         """
