@@ -123,6 +123,7 @@ def _check(config: dict[str, Any], folder: str | None = None, key: str = "folder
     """
     prepare(config)
     with importing():
+        import a3c_exp.runner  # noqa: F401  # needed next
         from a3c_exp.config import check_folder, load_experiment
 
     load_experiment(config)

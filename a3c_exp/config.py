@@ -38,8 +38,8 @@ class Stop:
 
     max_episodes: finished training episodes of all workers.
     max_seconds: of wall-clock time, this session's.
-    mean_return: the environment's goal for the mean of the last 100 training episodes, in unscaled rewards. Not judged
-        before 100 episodes have ended and every environment has ended one, since short episodes come first.
+    mean_return: of the last 100 training episodes, in unscaled rewards. Not judged before 100 episodes have ended and
+        every environment has ended one, since short episodes come first.
     """
 
     max_episodes: int | None = None
@@ -107,6 +107,7 @@ class Experiment:
     accumulate: int = 1
     gamma: float
     total_steps: int
+    goal: float | None = None
     update: Literal["async", "sync"] = "async"
     lock: bool = False
     moments: Literal["shared", "worker"] = "shared"

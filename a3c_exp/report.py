@@ -46,7 +46,7 @@ def find_runs(folders: Iterable[Path]) -> list[Finished]:
             try:
                 summary = json.loads(path.read_text(encoding="utf-8"))
                 config = yaml.safe_load((path.parent / CONFIG_FILE).read_text(encoding="utf-8"))
-                runs.append(Finished(dict(_flat(config)), config, summary))
+                runs.append(Finished(dict(flat(config)), config, summary))
             except (OSError, ValueError, AttributeError, yaml.YAMLError) as error:
                 raise ConfigError("folder", str(path.parent), f"its run cannot be read: {error}") from error
     return runs
@@ -124,10 +124,11 @@ def _random_return(config: Mapping[str, Any], episodes: int) -> float:
     return float(np.mean(returns))
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+def flat(config: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    """The settings of a configuration, by their dotted keys."""
     for key, value in config.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 

@@ -200,6 +200,7 @@ class _Session:
             if event is not None:
                 self._tally.add(event)
                 self._warn_of_rejected(event)
+                self._note_goal()
             if self._reason is None:
                 self._reason = self._stop_reason()
                 if self._reason is not None:
@@ -219,14 +220,17 @@ class _Session:
             self._rejected = True
             log.warning("worker %d had a gradient that was not finite: it was refused", event.worker)
 
+    def _note_goal(self) -> None:
+        goal = self._experiment.goal
+        if self._solved is None and goal is not None and self._tally.reached(goal):
+            self._solved = self._tally.steps, self._training_seconds
+
     def _stop_reason(self) -> str | None:
         """Which rule, if any, ends the run now."""
         stop, tally = self._experiment.stop, self._tally
         if self._interruption.asked:
             return "interrupted"
         if stop.mean_return is not None and tally.reached(stop.mean_return):
-            if self._solved is None:
-                self._solved = tally.steps, self._training_seconds
             return "mean_return"
         if stop.max_episodes is not None and tally.episodes >= stop.max_episodes:
             return "max_episodes"

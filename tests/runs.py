@@ -43,7 +43,7 @@ def config(env: str = BANDIT, backend: str = "serial", **settings: Any) -> dict[
         "schedule": {"_target_": "a3c_exp.schedules.Constant", "value": 1.0},
         "backend": {"_target_": TARGETS[backend]},
         "seed": 0, "workers": 1, "envs_per_worker": 4, "rollout_length": 4, "accumulate": 1, "gamma": 0.9,
-        "total_steps": 160, "update": "async", "lock": False, "moments": "shared",
+        "total_steps": 160, "goal": None, "update": "async", "lock": False, "moments": "shared",
         "stop": {"max_episodes": None, "max_seconds": None, "mean_return": None},
         "eval": {"every": None, "episodes": 4},
         "checkpoint": {"every": None},

@@ -166,7 +166,7 @@ class TestTheCurve:
         assert rates[-1] <= 0.005
 
     def test_times_add_up_and_the_resumption_is_counted(self, tmp_path: Path) -> None:
-        first = train(tmp_path, stop__mean_return=0.0, total_steps=10**6).summary
+        first = train(tmp_path, goal=0.0, stop__mean_return=0.0, total_steps=10**6).summary
         second = resume(tmp_path, stop__mean_return=None, total_steps=480).summary
         assert json.loads((tmp_path / "summary.json").read_text()) == second
         assert (first["resumed"], second["resumed"]) == (0, 1)

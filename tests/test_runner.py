@@ -142,7 +142,7 @@ class TestStopping:
         assert 0.3 <= said["training_seconds"] < 3
 
     def test_at_its_goal(self, backend: str, tmp_path: Path) -> None:
-        said = self.stopped(tmp_path, backend, stop__mean_return=0.0)
+        said = self.stopped(tmp_path, backend, goal=0.0, stop__mean_return=0.0)
         assert said["stop_reason"] == "mean_return"
         assert 100 <= said["solved_at_steps"] <= said["steps"]
         assert 0 < said["solved_at_seconds"] <= said["training_seconds"]
@@ -150,11 +150,19 @@ class TestStopping:
 
 class TestTheGoal:
     def test_is_not_judged_before_a_hundred_episodes(self, tmp_path: Path) -> None:
-        done = train(tmp_path / "short", stop__mean_return=0.0, total_steps=96)
+        done = train(tmp_path / "short", goal=0.0, total_steps=96)
         assert done.summary["stop_reason"] == "total_steps"
         assert done.summary["solved_at_steps"] is None
-        done = train(tmp_path / "longer", stop__mean_return=0.0, total_steps=10**9)
+        done = train(tmp_path / "longer", goal=0.0, stop__mean_return=0.0, total_steps=10**9)
         assert done.summary["solved_at_steps"] == 112, "the first update after a hundred episodes of one step"
+
+    def test_is_noted_where_nothing_stops_there(self, tmp_path: Path) -> None:
+        said = train(tmp_path, goal=0.0, total_steps=320).summary
+        assert (said["stop_reason"], said["steps"], said["solved_at_steps"]) == ("total_steps", 320, 112)
+
+    def test_is_not_where_a_run_may_be_told_to_stop(self, tmp_path: Path) -> None:
+        said = train(tmp_path, goal=1.1, stop__mean_return=0.0, total_steps=320).summary
+        assert (said["stop_reason"], said["solved_at_steps"]) == ("mean_return", None)
 
     def test_is_not_reached_by_a_mean_below_it(self, tmp_path: Path) -> None:
         done = train(tmp_path, stop__mean_return=1.1, total_steps=320)

@@ -1,0 +1,96 @@
+"""`python -m study`: run what is missing, then write RESULTS.md from results/.
+
+Finished runs are not run again as long as their settings are what they were; a study that was interrupted goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+
+from a3c_exp import files
+from study.document import document
+from study.entries import Entry, RunFailedError
+from study.records import Results
+from study.runs import EPISODES, ROOT
+from study.table import SECTIONS
+
+RECORDS, DOCUMENT = ROOT / "results", ROOT / "RESULTS.md"
+RUNS = ROOT / "outputs" / "study"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command's exit code: 1 where a run failed, 2 for a bad argument, 130 for Ctrl-C."""
+    flags = _parser().parse_args(arguments)
+    entries = [entry for section in SECTIONS.values() for entry in section]
+    chosen = [entry for entry in entries if flags.env in (None, entry.env) and flags.only in (None, entry.name)]
+    failures: list[str] = []
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        if not flags.table:
+            for entry in chosen:
+                failures += train(entry, entry.seeds if flags.seeds is None else flags.seeds)
+    except KeyboardInterrupt:
+        print("interrupted: the same command goes on from here", file=sys.stderr)
+        return 130
+    write()
+    for failure in failures:
+        print(failure, file=sys.stderr)
+    return int(bool(failures))
+
+
+def train(entry: Entry, seeds: int) -> list[str]:
+    """Run the seeds that have no record yet; what went wrong."""
+    failures = []
+    results, settings = Results(RECORDS, entry.name), entry.recipe.settings()
+    for seed in range(seeds):
+        records = results.read(settings)
+        if any(record.seed == seed for record in records):
+            continue
+        print(f"{entry.name}, seed {seed}: ", end="", flush=True)
+        try:
+            record = entry.recipe.run(seed, RUNS / f"{entry.name}_s{seed}")
+        except RunFailedError as failure:
+            print("failed")
+            failures.append(f"{entry.name}, seed {seed}: {failure}")
+            continue
+        results.write(settings, sorted([*records, record], key=lambda record: record.seed))
+        solved = "-" if record.solved_seconds is None else f"{record.solved_seconds:.1f} s"
+        print(f"greedy return {record.greedy_return:.1f}, solved after {solved}, {record.seconds:.1f} s in all")
+    return failures
+
+
+def write() -> None:
+    """RESULTS.md from all records that fit the settings of today."""
+    found = {
+        heading: [(entry, Results(RECORDS, entry.name).read(entry.recipe.settings())) for entry in section]
+        for heading, section in SECTIONS.items()
+    }
+    files.write_text(DOCUMENT, document(found, EPISODES))
+
+
+def _parser() -> argparse.ArgumentParser:
+    names = [entry.name for section in SECTIONS.values() for entry in section]
+    environments = sorted({entry.env for section in SECTIONS.values() for entry in section})
+    parser = argparse.ArgumentParser(prog="python -m study", description="Learning over seeds; writes RESULTS.md.")
+    parser.add_argument("--env", choices=environments, help="only the entries of this environment")
+    parser.add_argument("--only", choices=names, help="only this entry")
+    parser.add_argument("--seeds", type=_count, help="so many seeds, instead of each entry's own number")
+    parser.add_argument("--table", action="store_true", help="run nothing: write RESULTS.md from what there is")
+    return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number >= 1, not {text!r}")
+    return int(text)
+
+
+def _interrupt(signum: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""RESULTS.md, from the records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import mean, median
+
+import numpy as np
+
+from study.entries import Entry, Goals
+from study.records import Record
+from study.statistics import bootstrap_interval, interquartile_mean
+
+COLUMNS = (
+    "", "seeds", "greedy return: IQM [95 %]", "mean", "worst, best seed", "wanted", "reached",
+    "solved", "steps to it", "seconds to it", "steps/s", "staleness", "zoo A2C", "zoo PPO",
+)  # fmt: skip
+
+PREAMBLE = """\
+# Learning
+
+Written by `make learn` from the records in [results/](results/): trained with the settings that `env=<name>` ships, the
+final policy then played greedily over {episodes} episodes with seeds of their own. IQM: the interquartile mean over
+seeds, with its 95 % stratified bootstrap interval. Solved: the mean of the last 100 training episodes has reached the
+environment's `goal`; steps and seconds (of training) until then are medians, with the range over the seeds that did.
+Staleness: updates of others between a worker's pull and its push, mean of the run. Zoo: what rl-baselines3-zoo reports,
+one run each, mean and deviation of the reward, after how many steps. What was tried on the way to these settings is in
+[docs/tuning.md](docs/tuning.md).
+
+```sh
+make learn
+make learn ENV=cartpole
+```
+"""
+
+
+def document(sections: Mapping[str, Sequence[tuple[Entry, Sequence[Record]]]], episodes: int) -> str:
+    """The whole text. An entry without records says so."""
+    parts = [PREAMBLE.format(episodes=episodes)]
+    for heading, lines in sections.items():
+        parts.append(f"## {heading}\n\n{_table(lines)}\n\n{_origin(lines)}\n")
+    return "\n".join(parts)
+
+
+def _table(lines: Sequence[tuple[Entry, Sequence[Record]]]) -> str:
+    rows = [list(COLUMNS), ["---"] * len(COLUMNS)]
+    for entry, records in lines:
+        rows.append([entry.title, *(_cells(entry, records) if records else ["0", *[""] * (len(COLUMNS) - 2)])])
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def _cells(entry: Entry, records: Sequence[Record]) -> list[str]:
+    greedy = [record.greedy_return for record in records]
+    low, high = bootstrap_interval([greedy])
+    solved = [record for record in records if record.solved_steps is not None]
+    staleness = [record.staleness_mean for record in records if record.staleness_mean is not None]
+    number = f"{len(records)}" if len(records) == entry.seeds else f"{len(records)} of {entry.seeds}"
+    return [
+        number,
+        f"{interquartile_mean(np.array(greedy)):.1f} [{low:.1f}, {high:.1f}]",
+        f"{mean(greedy):.1f}",
+        f"{min(greedy):.1f}, {max(greedy):.1f}",
+        *(_wanted(entry.goals, greedy, records) if entry.goals else ("", "")),
+        f"{len(solved)} of {len(records)}",
+        _spread([float(record.solved_steps or 0) for record in solved], 0),
+        _spread([record.solved_seconds or 0.0 for record in solved], 1),
+        f"{median(record.steps_per_second for record in records):,.0f}",
+        f"{mean(staleness):.2f}" if staleness else "",
+        *(entry.published or ("", "")),
+    ]
+
+
+def _wanted(goals: Goals, greedy: Sequence[float], records: Sequence[Record]) -> tuple[str, str]:
+    """What an entry is to reach, and which of it is reached. Runs that never solved it count as the slowest."""
+    found = [("mean", f">= {goals.greedy_return:g}", mean(greedy) >= goals.greedy_return)]
+    if goals.worst_seed is not None:
+        found.append(("worst", f">= {goals.worst_seed:g}", min(greedy) >= goals.worst_seed))
+    if goals.seconds is not None:
+        times = [float("inf") if record.solved_seconds is None else record.solved_seconds for record in records]
+        found.append(("solved", f"<= {goals.seconds:g} s", median(times) <= goals.seconds))
+    wanted = ", ".join(f"{what} {bar}" for what, bar, _ in found)
+    return wanted, ", ".join("yes" if reached else "no" for *_, reached in found)
+
+
+def _spread(values: Sequence[float], digits: int) -> str:
+    if not values:
+        return "-"
+    return f"{median(values):,.{digits}f} ({min(values):,.{digits}f} to {max(values):,.{digits}f})"
+
+
+def _origin(lines: Sequence[tuple[Entry, Sequence[Record]]]) -> str:
+    """Commands, commits and machines behind a table."""
+    told = [
+        "Each with `seed=0`, `seed=1` and so on:",
+        "",
+        "```sh",
+        *(entry.recipe.command for entry, _ in lines),
+        "```",
+    ]
+    records = [record for _, records in lines for record in records]
+    if records:
+        commits = sorted({record.commit for record in records})
+        machines = sorted({record.machine for record in records})
+        dates = sorted({record.date for record in records})
+        told += ["", f"{', '.join(machines)}; {dates[0]} to {dates[-1]}; commits {', '.join(commits)}."]
+    return "\n".join(told)

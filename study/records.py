@@ -1,0 +1,81 @@
+"""What the study keeps of a run: a line of results/<entry>.csv. What all runs of an entry were given: its .yaml."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from types import NoneType
+from typing import Any, get_args, get_type_hints
+
+import yaml
+
+from a3c_exp import files
+from a3c_exp.report import flat
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A finished run.
+
+    seconds: of training. solved_*: when 100 training episodes first had the goal as their mean, None if never.
+    last_100: the mean return of the last 100 training episodes.
+    greedy_*: of the final policy's most likely actions, over `greedy_episodes` whole episodes.
+    """
+
+    seed: int
+    steps: int
+    seconds: float
+    steps_per_second: float
+    solved_steps: int | None
+    solved_seconds: float | None
+    last_100: float | None
+    greedy_return: float
+    greedy_deviation: float
+    greedy_episodes: int
+    staleness_mean: float | None
+    staleness_max: int | None
+    date: str
+    commit: str
+    machine: str
+    command: str
+
+
+class Results:
+    """The records of one entry, in two files that people can read and git can compare."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._table, self._settings = folder / f"{name}.csv", folder / f"{name}.yaml"
+
+    def read(self, settings: Mapping[str, Any]) -> list[Record]:
+        """The records made with these settings, by seed; none where they were made with others.
+
+        A setting that did not exist when the records were made is taken to do nothing by default.
+        """
+        if not self._table.exists():
+            return []
+        then, now = dict(flat(yaml.safe_load(self._settings.read_text()))), dict(flat(settings))
+        if any(then[key] != now[key] for key in then.keys() & now.keys()) or then.keys() - now.keys():
+            return []
+        with open(self._table, newline="", encoding="utf-8") as file:
+            return sorted((_record(row) for row in csv.DictReader(file)), key=lambda record: record.seed)
+
+    def write(self, settings: Mapping[str, Any], records: Sequence[Record]) -> None:
+        """Replace what there is."""
+        self._table.parent.mkdir(exist_ok=True)
+        text = io.StringIO()
+        writer = csv.DictWriter(text, [field.name for field in fields(Record)], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(asdict(record) for record in records)
+        files.write_text(self._settings, yaml.safe_dump(dict(settings), sort_keys=False))
+        files.write_text(self._table, text.getvalue())
+
+
+def _record(row: Mapping[str, str]) -> Record:
+    values: dict[str, Any] = {}
+    for name, hint in get_type_hints(Record).items():
+        kind = next(part for part in (*get_args(hint), hint) if part is not NoneType)
+        values[name] = None if row[name] == "" else kind(row[name])
+    return Record(**values)

@@ -1,0 +1,116 @@
+"""This project's runs: the command as a user gives it, in a process of its own, then its final policy played."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import a3c_exp
+from a3c_exp.config import SUMMARY_FILE
+from study.entries import RunFailedError
+from study.records import Record
+
+ROOT = Path(__file__).resolve().parent.parent
+EPISODES = 100
+# Final policies are played in episodes that no run has seen: their seeds are far from those of training.
+FIRST_EVALUATION_SEED = 10_000
+
+
+@dataclass(frozen=True)
+class Training:
+    """`python -m a3c_exp <overrides>`."""
+
+    overrides: tuple[str, ...]
+
+    @property
+    def command(self) -> str:
+        return shlex.join(["python", "-m", "a3c_exp", *self.overrides])
+
+    def settings(self) -> Mapping[str, Any]:
+        return {key: value for key, value in a3c_exp.compose(self.overrides).items() if key != "seed"}
+
+    def run(self, seed: int, folder: Path) -> Record:
+        """What is in `folder` already is replaced, unless it is this run, finished: then it is only played."""
+        overrides = [*self.overrides, f"seed={seed}"]
+        if not _is_finished(folder, a3c_exp.compose(overrides)):
+            shutil.rmtree(folder, ignore_errors=True)
+            execute(["-m", "a3c_exp", *overrides, f"hydra.run.dir={folder}"], folder.with_suffix(".log"))
+        summary = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
+        return _record(f"{self.command} seed={seed}", seed, summary, _greedy_returns(folder, seed))
+
+
+def execute(arguments: Sequence[str], log: Path) -> None:
+    """Run this Python with `arguments` in the checkout, its output to `log`; if it must end early, as Ctrl-C ends it.
+
+    Raises RunFailedError.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "wb") as output:
+        command = [sys.executable, *arguments]
+        process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        try:
+            code = process.wait()
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+                process.wait()
+    if code:
+        raise RunFailedError(f"exit code {code}: {shlex.join(command)}; its output is in {log}")
+
+
+def _is_finished(folder: Path, config: Mapping[str, Any]) -> bool:
+    from a3c_exp.config import read_config
+
+    try:
+        summary = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
+        return summary["stop_reason"] in ("total_steps", "mean_return") and read_config(folder) == config
+    except (OSError, ValueError, KeyError, a3c_exp.ConfigError):
+        return False
+
+
+def _greedy_returns(folder: Path, seed: int) -> Any:
+    from a3c_exp.evaluate import Options, replay
+    from a3c_exp.threading_limits import one_thread
+
+    with one_thread():
+        options = Options(episodes=EPISODES, checkpoint="latest", seed=FIRST_EVALUATION_SEED + seed)
+        return replay(folder, options).returns
+
+
+def _record(command: str, seed: int, summary: Mapping[str, Any], returns: Any) -> Record:
+    return Record(
+        seed=seed,
+        steps=summary["steps"],
+        seconds=summary["training_seconds"],
+        steps_per_second=summary["steps_per_second"],
+        solved_steps=summary["solved_at_steps"],
+        solved_seconds=summary["solved_at_seconds"],
+        last_100=_rounded(summary["mean_return_100"]),
+        greedy_return=round(float(returns.mean()), 3),
+        greedy_deviation=round(float(returns.std(ddof=1)), 3),
+        greedy_episodes=len(returns),
+        staleness_mean=_rounded(summary["staleness_mean"]),
+        staleness_max=summary["staleness_max"],
+        date=datetime.date.today().isoformat(),
+        commit=summary["commit"] or "unknown",
+        machine=describe(summary["machine"]),
+        command=command,
+    )
+
+
+def describe(machine: Mapping[str, Any]) -> str:
+    """A machine in a few words."""
+    return f"{machine['processor']}, {machine['usable_cores']} cores"
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)

@@ -1,0 +1,81 @@
+"""`python -m study.stable_baselines3 ALGORITHM ENVIRONMENT GOAL SEED`: one run with the zoo's settings, as JSON."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+import time
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+import stable_baselines3
+import torch
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
+
+from a3c_exp import provenance
+from study.peers import ZOO
+from study.runs import EPISODES, FIRST_EVALUATION_SEED, describe
+
+
+class Watch:
+    """Notes when the goal is reached, by the same rule as ours: 100 episodes, and one of every environment."""
+
+    def __init__(self, goal: float, environments: int) -> None:
+        self.goal, self.environments = goal, environments
+        self.returns, self.ended = list[float](), set[int]()
+        self.solved: tuple[int, float] | None = None
+        self.started = time.perf_counter()
+
+    def __call__(self, local: dict[str, Any], everywhere: dict[str, Any]) -> bool:
+        for index, info in enumerate(local["infos"]):
+            if "episode" in info:
+                self.returns.append(float(info["episode"]["r"]))
+                self.ended.add(index)
+        enough = len(self.returns) >= 100 and len(self.ended) == self.environments
+        if self.solved is None and enough and np.mean(self.returns[-100:]) >= self.goal:
+            self.solved = local["self"].num_timesteps, time.perf_counter() - self.started
+        return True
+
+
+def main(algorithm: str, env_id: str, goal: float, seed: int) -> dict[str, Any]:
+    settings = dict(ZOO[algorithm, env_id])
+    steps, count = settings.pop("steps"), settings.pop("envs")
+    torch.set_num_threads(1)  # for networks of this size its fastest setting
+    made = make_vec_env(env_id, count, seed=seed)
+    given = {key: _schedule(value) for key, value in settings.items()}
+    model = getattr(stable_baselines3, algorithm)("MlpPolicy", made, seed=seed, device="cpu", **given)
+    watch = Watch(goal, count)
+    model.learn(steps, callback=watch)
+    seconds = time.perf_counter() - watch.started
+    played = make_vec_env(env_id, 16, seed=FIRST_EVALUATION_SEED + seed)
+    returns, _ = evaluate_policy(model, played, EPISODES, return_episode_rewards=True)
+    return {
+        "steps": model.num_timesteps,
+        "seconds": round(seconds, 3),
+        "steps_per_second": round(model.num_timesteps / seconds, 1),
+        "solved_steps": watch.solved and watch.solved[0],
+        "solved_seconds": watch.solved and round(watch.solved[1], 3),
+        "last_100": round(float(np.mean(watch.returns[-100:])), 3),
+        "greedy_return": round(float(np.mean(returns)), 3),
+        "greedy_deviation": round(float(np.std(returns, ddof=1)), 3),
+        "greedy_episodes": len(returns),
+        "date": datetime.date.today().isoformat(),
+        "commit": f"stable-baselines3 {metadata.version('stable-baselines3')}",
+        "machine": describe(provenance.machine()),
+    }
+
+
+def _schedule(value: Any) -> float | Callable[[float], float]:
+    """The zoo's way of writing a schedule: a function of the share of training that remains."""
+    if isinstance(value, str):
+        start = float(value.removeprefix("lin_"))
+        return lambda remaining: start * remaining
+    return value  # type: ignore[no-any-return]
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(sys.argv[1], sys.argv[2], float(sys.argv[3]), int(sys.argv[4]))))

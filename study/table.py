@@ -1,0 +1,74 @@
+"""The entries of the study."""
+
+from __future__ import annotations
+
+from study.entries import Entry, Goals
+from study.peers import StableBaselines3
+from study.runs import Training
+
+# rl-baselines3-zoo, one run each: mean +- deviation of the reward, at how many steps (its benchmark.md; LunarLander
+# there is version 2).
+ENVIRONMENTS = (
+    Entry(
+        "cartpole", "cartpole", "CartPole-v1", Training(("env=cartpole",)), 20,
+        Goals(495, worst_seed=475, seconds=5), ("500 +- 0, 500k", "500 +- 0, 100k"),
+    ),
+    Entry(
+        "acrobot", "acrobot", "Acrobot-v1", Training(("env=acrobot",)), 10,
+        Goals(-80, seconds=30), ("-83 +- 17, 500k", "-74 +- 18, 1M"),
+    ),
+    Entry(
+        "mountaincar", "mountaincar", "MountainCar-v0", Training(("env=mountaincar",)), 10,
+        Goals(-112), ("-111 +- 24, 1M", "-110 +- 19, 1M"),
+    ),
+    Entry(
+        "pendulum", "pendulum", "Pendulum-v1", Training(("env=pendulum",)), 10,
+        Goals(-165), ("-163 +- 103, 1M", "-172 +- 104, 100k"),
+    ),
+    Entry(
+        "lunar", "lunar", "LunarLander-v3", Training(("env=lunar",)), 10,
+        Goals(230, worst_seed=180, seconds=60), ("156 +- 80, 200k", "242 +- 32, 1M"),
+    ),
+    Entry(
+        "lunar_continuous", "lunar_continuous", "LunarLanderContinuous-v3", Training(("env=lunar_continuous",)), 10,
+        Goals(230, seconds=90), ("84 +- 146, 5M", "271 +- 32, 1M"),
+    ),
+    Entry(
+        "bipedal", "bipedal", "BipedalWalker-v3", Training(("env=bipedal",)), 5,
+        Goals(280), ("300 +- 24, 5M", "288 +- 2, 5M"),
+    ),
+    Entry(
+        "mountaincar_continuous", "mountaincar_continuous", "MountainCarContinuous-v0",
+        Training(("env=mountaincar_continuous",)), 5, Goals(90), ("91 +- 0, 100k", "88 +- 3, 20k"),
+    ),
+)  # fmt: skip
+
+
+def _lunar(name: str, *overrides: str) -> Entry:
+    return Entry(f"lunar_{name}", "lunar", " ".join(overrides), Training(("env=lunar", *overrides)), 5)
+
+
+# The same settings, whatever the number of workers and wherever they run.
+ROBUSTNESS = (
+    *(_lunar(f"workers_{workers}", f"workers={workers}") for workers in (1, 2, 4, 8, 16)),
+    _lunar("serial", "backend=serial"),
+    _lunar("threads", "backend=threads"),
+)
+
+PEERS = tuple(
+    Entry(
+        f"sb3_{algorithm.lower()}_{env}",
+        env,
+        f"stable-baselines3 {algorithm}, {env_id}",
+        StableBaselines3(algorithm, env_id, goal),
+        3,
+    )
+    for env, env_id, goal in (("cartpole", "CartPole-v1", 475.0), ("lunar", "LunarLander-v3", 200.0))
+    for algorithm in ("A2C", "PPO")
+)
+
+SECTIONS = {
+    "Environments": ENVIRONMENTS,
+    "LunarLander with other numbers of workers, and on every backend": ROBUSTNESS,
+    "stable-baselines3 on the same machine": PEERS,
+}
