@@ -1,0 +1,206 @@
+"""The study over seeds: what it keeps, what it does not do twice, and how it counts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # study is not installed: it belongs to the checkout
+
+from study import __main__ as study
+from study.document import document
+from study.entries import Entry, Goals, RunFailedError
+from study.records import Record, Results
+from study.runs import ROOT, Training
+from study.statistics import bootstrap_interval, interquartile_mean
+
+RECORD = Record(
+    seed=0, steps=1000, seconds=2.0, steps_per_second=500.0, solved_steps=600, solved_seconds=1.2, last_100=480.5,
+    greedy_return=500.0, greedy_deviation=0.0, greedy_episodes=100, staleness_mean=0.9, staleness_max=3,
+    date="2026-01-01", commit="abc", machine="a processor, 2 cores", command="python -m a3c_exp seed=0",
+)  # fmt: skip
+SMALL = ("env=cartpole", "backend=serial", "workers=1", "envs_per_worker=2", "total_steps=64", "eval.every=null")
+
+
+class Counting:
+    """A recipe that notes which seeds it was asked for."""
+
+    command = "python -m a3c_exp"
+
+    def __init__(self, failing: int | None = None, rate: float = 0.1) -> None:
+        self.seeds: list[int] = []
+        self.failing, self.rate = failing, rate
+
+    def settings(self) -> Mapping[str, Any]:
+        return {"optimizer": {"rate": self.rate}}
+
+    def run(self, seed: int, folder: Path) -> Record:
+        self.seeds.append(seed)
+        if seed == self.failing:
+            raise RunFailedError("exit code 1")
+        return replace(RECORD, seed=seed)
+
+
+def entry(recipe: Any, seeds: int = 3, goals: Goals | None = None) -> Entry:
+    return Entry("name", "cartpole", "Title", recipe, seeds, goals)
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The study's files, in a folder of the test's own."""
+    monkeypatch.setattr(study, "RECORDS", tmp_path / "results")
+    monkeypatch.setattr(study, "DOCUMENT", tmp_path / "RESULTS.md")
+    monkeypatch.setattr(study, "RUNS", tmp_path / "runs")
+    return tmp_path
+
+
+# Statistics.
+
+
+def test_the_interquartile_mean_leaves_out_the_best_and_the_worst_quarter() -> None:
+    assert interquartile_mean(np.array([0.0, 100, 2, 3, 4, 5, 6, -50])) == (2 + 3 + 4 + 5) / 4
+    assert interquartile_mean(np.array([9.0, 1, 2])) == 4, "three scores have no whole quarter to leave out"
+    assert interquartile_mean(np.arange(12.0).reshape(2, 6)).tolist() == [2.5, 8.5]
+
+
+def test_the_interval_of_a_mean_is_that_of_the_normal_approximation() -> None:
+    scores = np.random.default_rng(0).normal(10, 2, 400)
+    low, high = bootstrap_interval([scores], lambda drawn: drawn.mean(axis=1))
+    half = 1.96 * scores.std() / 20
+    assert (low, high) == pytest.approx((scores.mean() - half, scores.mean() + half), abs=0.1 * half)
+
+
+def test_seeds_are_drawn_within_their_task() -> None:
+    """All scores together would give draws with more of one task than of the other."""
+    assert bootstrap_interval([[0.0] * 5, [1.0] * 5], lambda drawn: drawn.mean(axis=1)) == (0.5, 0.5)
+
+
+# Records.
+
+
+def test_records_come_back_as_they_were(tmp_path: Path) -> None:
+    results = Results(tmp_path / "results", "name")
+    unsolved = replace(
+        RECORD, seed=1, solved_steps=None, solved_seconds=None, last_100=None, command='a "quoted", command'
+    )
+    results.write({"a": 1}, [RECORD, unsolved])
+    assert results.read({"a": 1}) == [RECORD, unsolved]
+
+
+def test_records_of_other_settings_do_not_count(tmp_path: Path) -> None:
+    results = Results(tmp_path, "name")
+    assert results.read({}) == []
+    results.write({"optimizer": {"rate": 0.1}, "gamma": 0.99}, [RECORD])
+    assert results.read({"optimizer": {"rate": 0.2}, "gamma": 0.99}) == []
+    assert results.read({"optimizer": {"rate": 0.1}}) == []
+    assert results.read({"optimizer": {"rate": 0.1, "new": False}, "gamma": 0.99}) == [RECORD], "it was not there then"
+
+
+# What is run.
+
+
+def test_a_finished_seed_is_not_run_again(places: Path) -> None:
+    recipe = Counting()
+    assert study.train(entry(recipe), 2) == []
+    assert study.train(entry(recipe), 3) == []
+    assert recipe.seeds == [0, 1, 2]
+
+
+def test_other_settings_are_run_anew(places: Path) -> None:
+    study.train(entry(Counting(rate=0.1)), 2)
+    changed = Counting(rate=0.2)
+    study.train(entry(changed), 2)
+    assert changed.seeds == [0, 1]
+
+
+def test_a_failed_seed_is_told_and_tried_again_next_time(places: Path) -> None:
+    (failure,) = study.train(entry(Counting(failing=1)), 3)
+    assert "seed 1" in failure and "exit code 1" in failure
+    again = Counting()
+    study.train(entry(again), 3)
+    assert again.seeds == [1]
+
+
+def test_the_command_trains_plays_and_writes(
+    places: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny = Entry("tiny", "cartpole", "Tiny", Training(SMALL), 1, Goals(9.0, worst_seed=1000))
+    monkeypatch.setattr(study, "SECTIONS", {"One": (tiny,)})
+    assert study.main([]) == 0
+    assert "tiny, seed 0: greedy return" in capsys.readouterr().out
+    (record,) = Results(places / "results", "tiny").read(tiny.recipe.settings())
+    assert (record.seed, record.steps, record.greedy_episodes, record.solved_steps) == (0, 64, 100, None)
+    assert record.command == f"python -m a3c_exp {' '.join(SMALL)} seed=0"
+    text = (places / "RESULTS.md").read_text()
+    assert "mean >= 9, worst >= 1000 | yes, no | 0 of 1 |" in text
+    assert str(places) not in text
+
+    (places / "results" / "tiny.csv").unlink()
+    trained = (places / "runs" / "tiny_s0" / "summary.json").stat().st_mtime_ns
+    assert study.main([]) == 0
+    assert (places / "runs" / "tiny_s0" / "summary.json").stat().st_mtime_ns == trained, "finished: only played again"
+
+
+def test_a_run_that_cannot_be_made_ends_in_one_line(
+    places: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = Training((*SMALL, "env.id=Nowhere-v0"))
+    monkeypatch.setattr(study, "SECTIONS", {"One": (entry(broken, seeds=1),)})
+    assert study.main([]) == 1
+    assert "exit code 2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["--env", "chess"], ["--only", "chess"], ["--seeds", "0"], ["--seeds", "two"]])
+def test_bad_arguments_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        study.main(arguments)
+    assert refused.value.code == 2
+    assert arguments[0] in capsys.readouterr().err
+
+
+def test_an_interrupted_study_leaves_no_run_behind(tmp_path: Path) -> None:
+    """SIGTERM to the study alone, as a batch system sends it: the run under way ends too."""
+    program = (
+        "import sys; from pathlib import Path; from study import __main__ as study; from study.runs import Training\n"
+        "from study.entries import Entry\n"
+        f"study.RECORDS = study.RUNS = Path({str(tmp_path)!r}); study.DOCUMENT = study.RUNS / 'RESULTS.md'\n"
+        f"recipe = Training({(*SMALL[:4], 'total_steps=1000000000', 'stop.mean_return=null')!r})\n"
+        "study.SECTIONS = {'One': (Entry('endless', 'cartpole', 'Endless', recipe, 1),)}\n"
+        "sys.exit(study.main([]))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    try:
+        table = tmp_path / "endless_s0" / "metrics.csv"
+        deadline = time.monotonic() + 60
+        while not table.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 130
+    finally:
+        process.kill()
+    assert '"stop_reason": "interrupted"' in (tmp_path / "endless_s0" / "summary.json").read_text()
+
+
+# What is written.
+
+
+def test_the_table_counts_seeds_that_never_solved_it_as_the_slowest() -> None:
+    slow = replace(RECORD, seed=1, solved_steps=None, solved_seconds=None, greedy_return=400.0)
+    lines = [(entry(Counting(), 2, Goals(450, seconds=5)), [RECORD, slow])]
+    text = document({"One": lines}, 100)
+    assert "450.0 [400.0, 500.0] | 450.0 | 400.0, 500.0" in text
+    assert "mean >= 450, solved <= 5 s | yes, no | 1 of 2 | 600 (600 to 600) | 1.2 (1.2 to 1.2)" in text
+
+
+def test_an_entry_without_records_says_so() -> None:
+    assert "| Title | 0 |" in document({"One": [(entry(Counting()), [])]}, 100)
