@@ -80,10 +80,10 @@ def test_every_setting_of_the_whole_run_is_in_the_main_file_with_a_word_about_it
 
 
 def test_an_environment_sets_what_it_needs_and_the_command_line_has_the_last_word() -> None:
-    assert compose(["env=lunar"])["stop"]["mean_return"] == 200.0
-    assert compose(["env=lunar", "goal=230"])["stop"]["mean_return"] == 230
-    changed = compose(["env=lunar", "stop.mean_return=250"])
-    assert (changed["goal"], changed["stop"]["mean_return"]) == (200, 250)
+    assert compose(["env=cartpole"])["goal"] == 475.0
+    assert compose(["env=cartpole", "goal=450"])["stop"]["mean_return"] == 450, "which stops there unless it is told"
+    changed = compose(["env=cartpole", "stop.mean_return=490"])
+    assert (changed["goal"], changed["stop"]["mean_return"]) == (475, 490)
 
 
 def test_an_experiment_has_the_last_word_before_the_command_line() -> None:
