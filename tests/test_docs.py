@@ -30,6 +30,7 @@ from a3c_exp.__main__ import main
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+RESULTS = (ROOT / "RESULTS.md").read_text(encoding="utf-8")
 CONF = ROOT / "conf"
 
 # What makes a run of the documents one of a moment. Workers are two where a command leaves that to the machine.
@@ -172,16 +173,9 @@ def test_the_report_has_a_row_for_the_runs(here: Path, capsys: pytest.CaptureFix
     assert "CartPole-v1" in capsys.readouterr().out
 
 
-def test_the_commands_behind_the_results_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each training command of RESULTS.md with one seed and a few steps, then the reports."""
-    results = (ROOT / "RESULTS.md").read_text(encoding="utf-8")
-    for words in starting(results, start="python -m a3c_exp"):
-        assert main(small([re.sub(r"^(seed=\d+),.*", r"\1", word) for word in words])) == 0
-    reports = starting(results, start="python -m a3c_exp.report")
-    assert reports
-    for words in reports:
-        assert report.main([re.sub(r"random=\d+", "random=2", word) for word in words]) == 0
-        assert "| 1 |" in capsys.readouterr().out
+@pytest.mark.parametrize("arguments", starting(RESULTS, start="python -m a3c_exp"), ids=" ".join)
+def test_the_commands_behind_the_results_run(arguments: list[str], here: Path) -> None:
+    assert main([*small(arguments), "seed=1"]) == 0
 
 
 def test_tensorboard_finds_the_curves(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -208,10 +202,10 @@ def test_pip_commands_name_what_is_there() -> None:
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 def test_make_targets_call_what_they_are_said_to() -> None:
-    targets = starting(README, CONTRIBUTING, start="make")
+    targets = starting(README, CONTRIBUTING, RESULTS, start="make")
     assert targets[:3] == [["train"], ["train", "ARGS=env=lunar workers=16"], ["test"]]  # the quick start
     # Not the settings of a make that may be running these tests.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "ARGS"))}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "ARGS", "ENV"))}
     for words in targets:
         done = subprocess.run(
             ["make", "-n", f"PYTHON={sys.executable}", *words],
@@ -229,6 +223,9 @@ def test_make_targets_call_what_they_are_said_to() -> None:
         if words[0] == "test":
             assert calls[-1] == f".venv/bin/python -m pytest {arguments}".rstrip()
             assert (ROOT / arguments).exists()
+        if words[0] == "learn":
+            chosen = next((f" --env {word.removeprefix('ENV=')}" for word in words if word.startswith("ENV=")), "")
+            assert calls[-1] == f".venv/bin/python -m study{chosen}"
 
 
 # From Python.
@@ -424,7 +421,7 @@ def test_the_code_of_the_recipes_keeps_the_rules_of_this_project(project: Path) 
 WRITTEN_BY_MEASURING = {"bench/RESULTS.md"}
 
 
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/design.md"])
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "RESULTS.md", "docs/design.md", "docs/tuning.md"])
 def test_links_lead_somewhere(document: str) -> None:
     links = re.findall(r"\]\(([^)\s]+)\)", (ROOT / document).read_text())
     local = {link for link in links if "://" not in link} - WRITTEN_BY_MEASURING
