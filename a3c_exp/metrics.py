@@ -283,8 +283,10 @@ class Writer:
         )
 
     def log(self, step: int, values: Mapping[str, float], wall_seconds: float) -> None:
-        """Write one row: `values` by name, at `step` of the run (of an evaluation: the step of what was evaluated, which may
-        lie before the last row's), after `wall_seconds`."""
+        """Write one row: `values` by name, at `step` of the run, after `wall_seconds`.
+
+        An evaluation's row has the step of what was evaluated, which may lie before the last row's.
+        """
         self._events.summary(step, *(event_file.scalar(name, value) for name, value in values.items()))
         self._table.append(step, wall_seconds, values)
 
