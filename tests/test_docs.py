@@ -205,7 +205,8 @@ def test_make_targets_call_what_they_are_said_to() -> None:
     targets = starting(README, CONTRIBUTING, RESULTS, start="make")
     assert targets[:3] == [["train"], ["train", "ARGS=env=lunar workers=16"], ["test"]]  # the quick start
     # Not the settings of a make that may be running these tests.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "ARGS", "ENV"))}
+    foreign = ("MAKE", "MFLAGS", "ARGS", "ENV")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     for words in targets:
         done = subprocess.run(
             ["make", "-n", f"PYTHON={sys.executable}", *words],
@@ -421,7 +422,10 @@ def test_the_code_of_the_recipes_keeps_the_rules_of_this_project(project: Path) 
 WRITTEN_BY_MEASURING = {"bench/RESULTS.md"}
 
 
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "RESULTS.md", "docs/design.md", "docs/tuning.md"])
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "RESULTS.md", "docs/design.md", "docs/tuning.md")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
 def test_links_lead_somewhere(document: str) -> None:
     links = re.findall(r"\]\(([^)\s]+)\)", (ROOT / document).read_text())
     local = {link for link in links if "://" not in link} - WRITTEN_BY_MEASURING
