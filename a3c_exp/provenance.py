@@ -14,14 +14,18 @@ LIBRARIES = ("a3c-exp", "torch", "numpy", "gymnasium", "hydra-core", "omegaconf"
 
 
 def commit() -> str | None:
-    """The git commit of the checkout that this package runs from, "-dirty" behind it where tracked files differ.
+    """The git commit of the checkout that this package runs from, "-dirty" behind it where tracked files of the package
+    or of conf/ differ: what else lies in the checkout changes no result.
 
     None where there is no such checkout: installed from a wheel (even inside another project's repository), no git.
     """
     package = Path(__file__).parent
     if _git(package, "ls-files", "--error-unmatch", "--", Path(__file__).name) is None:
         return None
-    return _git(package, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+    places = [str(place) for place in (package, package.parent / "conf") if place.is_dir()]
+    differing = _git(package, "status", "--porcelain", "--untracked-files=no", "--", *places)
+    head = _git(package, "rev-parse", "--verify", "HEAD")
+    return head and head + ("-dirty" if differing else "")
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

@@ -52,6 +52,20 @@ def test_changes_since_the_commit_are_told(checkout: Path) -> None:
 
 
 @needs_git
+def test_changes_of_what_computes_nothing_are_not(checkout: Path) -> None:
+    """A table of results that is written anew, for one."""
+    (checkout / "conf").mkdir()
+    (checkout / "conf" / "config.yaml").write_text("seed: 0")
+    (checkout / "RESULTS.md").write_text("old")
+    git(checkout, "add", ".")
+    git(checkout, "commit", "--quiet", "--message", "one")
+    (checkout / "RESULTS.md").write_text("new")
+    assert provenance.commit() == git(checkout, "rev-parse", "HEAD")
+    (checkout / "conf" / "config.yaml").write_text("seed: 1")
+    assert provenance.commit() == git(checkout, "rev-parse", "HEAD") + "-dirty"
+
+
+@needs_git
 def test_a_package_installed_inside_another_repository_has_no_commit(checkout: Path) -> None:
     (checkout / "other.txt").write_text("of another project")
     git(checkout, "add", "other.txt")
