@@ -11,12 +11,11 @@ import datetime
 import os
 import sys
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 from statistics import median
 
 from a3c_exp import provenance
-from bench.peers import MissingPeerError
+from bench.peers import MissingPeerError, peer_versions
 from bench.rows import ROWS, Row
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
@@ -103,11 +102,7 @@ def _figure(value: float) -> str:
 def _conditions(rounds: int, seconds: float) -> str:
     """Everything that the figures depend on."""
     machine, versions = provenance.machine(), provenance.versions()
-    for peer in ("stable-baselines3", "sample-factory"):
-        try:
-            versions[peer] = metadata.version(peer)
-        except metadata.PackageNotFoundError:
-            versions[peer] = None
+    versions |= peer_versions()
     load = ", ".join(f"{load:.1f}" for load in os.getloadavg())
     lines = [
         f"{machine['processor']}, {machine['usable_cores']} usable cores, "

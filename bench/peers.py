@@ -37,9 +37,20 @@ def stable_baselines3_a2c(environments: int, seconds: float) -> float:
     return float(done.stdout)
 
 
+def peer_versions() -> dict[str, str | None]:
+    """The versions of those that are installed, each where it runs; None for the others."""
+    pythons = {"stable-baselines3": sys.executable, "sample-factory": _sample_factory_python()}
+    tell = "import sys; from importlib import metadata; print(metadata.version(sys.argv[1]))"
+    found = {}
+    for name, python in pythons.items():
+        done = subprocess.run([python, "-c", tell, name], capture_output=True, text=True, check=False)
+        found[name] = done.stdout.strip() or None
+    return found
+
+
 def sample_factory(seconds: float) -> float:
     """Steps a second of Sample Factory's APPO with its CartPole example, two workers of 16 environments."""
-    python = os.environ.get(SAMPLE_FACTORY_PYTHON, sys.executable)
+    python = _sample_factory_python()
     if not _has(python, "sf_examples"):
         raise MissingPeerError(
             "not installed: in an environment of its own (it needs gymnasium < 1) pip install sample-factory, "
@@ -73,6 +84,10 @@ def _speed_of_frames(lines: Iterable[str], seconds: float) -> float:
         if now - started >= seconds:
             return (last - first) / (now - started)
     raise RuntimeError("Sample Factory ended before it had reported its speed")
+
+
+def _sample_factory_python() -> str:
+    return os.environ.get(SAMPLE_FACTORY_PYTHON, sys.executable)
 
 
 def _has(python: str, module: str) -> bool:
