@@ -103,7 +103,9 @@ class Learner:
             targets=torch.from_numpy(targets),
             mask=None if mask is None else torch.from_numpy(mask),
         )
-        evaluation = self._network.evaluate(torch.from_numpy(rollout.observations), torch.from_numpy(rollout.actions))
+        evaluation = self._network.evaluate(
+            torch.from_numpy(rollout.observations), torch.from_numpy(rollout.actions), rollout.memory
+        )
         loss, reported = experiment.algorithm.loss(evaluation, batch, progress)
         loss.backward()  # type: ignore[no-untyped-call]
         metrics = {name: value.item() for name, value in reported.items()}
@@ -131,7 +133,8 @@ class Worker:
             self._env.observation_space, self._env.action_space, np.random.default_rng(0)
         )
         shaping = RewardShaping(experiment.env.reward_scale, experiment.env.reward_clip)
-        self._collector = Collector(self._env, experiment.rollout_length, shaping, experiment.gamma)
+        state = self._network.initial_state(experiment.envs_per_worker)
+        self._collector = Collector(self._env, experiment.rollout_length, shaping, experiment.gamma, state)
         self._actor = LocalActor(self._network, self._rng)
         self._learner = Learner(experiment, self._network)
 

@@ -120,8 +120,8 @@ class TestThePolicyInAnotherProgram:
 class Sharer:
     """Stands for a policy: always the same action."""
 
-    def act_batch(self, observations: np.ndarray, greedy: bool) -> np.ndarray:
-        return np.zeros(len(observations), np.int64)
+    def act_batch(self, observations: np.ndarray, state: None, greedy: bool) -> tuple[np.ndarray, None]:
+        return np.zeros(len(observations), np.int64), state
 
 
 class TestPlaying:

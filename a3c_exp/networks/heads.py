@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from a3c_exp.errors import ConfigError
-from a3c_exp.networks.layers import Linear
+from a3c_exp.networks.layers import Initialisation, Linear, initialise
 
 Array = NDArray[Any]
 
@@ -218,6 +218,16 @@ def make_head(features: int, space: gym.Space[Any], state_dependent_std: bool, i
         case gym.spaces.Box() if np.issubdtype(space.dtype, np.floating):
             return Gaussian(features, space, state_dependent_std, initial_std)
     raise ConfigError("env.id", str(space), "its actions must be Discrete, MultiDiscrete, MultiBinary or a float Box")
+
+
+def initialise_heads(
+    head: Head, value: Linear, scheme: Initialisation, policy_gain: float, generator: torch.Generator
+) -> None:
+    """Draw the last layers of the policy, with gain `policy_gain`, and of the value function, with gain 1."""
+    initialise(head.linear, scheme, policy_gain, generator)
+    initialise(value, scheme, 1.0, generator)
+    if isinstance(head, Gaussian):
+        head.start_std()
 
 
 def _sample_choice(logits: Array, rng: np.random.Generator) -> tuple[Array, Array]:
