@@ -42,13 +42,19 @@ def restarts(share: float = 0.2) -> np.ndarray:
     return np.random.default_rng(4).random((T, B)) < share
 
 
+def as_torch(matrix: torch.Tensor) -> torch.Tensor:
+    """Columns o, i, f, g -> rows i, f, g, o."""
+    o, i, f, g = matrix.detach().T.split(C)
+    return torch.cat([i, f, g, o])
+
+
 class TestTheCells:
     def test_they_are_those_of_torch(self) -> None:
         own, theirs = core(), torch.nn.LSTM(F, C)
         with torch.no_grad():
-            theirs.weight_ih_l0.copy_(own.inputs.weight)
-            theirs.weight_hh_l0.copy_(own.recurrent)
-            theirs.bias_ih_l0.copy_(own.inputs.bias)
+            theirs.weight_ih_l0.copy_(as_torch(own.inputs))
+            theirs.weight_hh_l0.copy_(as_torch(own.recurrent))
+            theirs.bias_ih_l0.copy_(as_torch(own.bias[None])[:, 0])
             theirs.bias_hh_l0.zero_()
         seen, state = torch.from_numpy(normal(T, B, F)), normal(B, 2 * C)
         expected, (h, c) = theirs(seen, (torch.from_numpy(state[None, :, :C]), torch.from_numpy(state[None, :, C:])))
@@ -61,10 +67,11 @@ class TestTheCells:
     @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
     def test_gradients_are_those_of_finite_differences(self, share: float) -> None:
         """In double precision, of all steps at once, with restarts inside and in the last row."""
-        projected = torch.from_numpy(normal(T, B, 4 * C).astype(np.float64)).requires_grad_()
-        weight = torch.from_numpy(normal(4 * C, C, seed=5).astype(np.float64) / 3).requires_grad_()
-        memory = Memory(normal(B, 2 * C).astype(np.float64), restarts(share))
-        assert torch.autograd.gradcheck(lambda p, w: Unrolled.apply(p, w, memory), (projected, weight))
+        sums = torch.from_numpy(normal(5, 2, 4 * 3).astype(np.float64)).requires_grad_()
+        weight = torch.from_numpy(normal(3, 4 * 3, seed=5).astype(np.float64) / 2).requires_grad_()
+        over = np.random.default_rng(4).permutation(np.arange(10) < 10 * share).reshape(5, 2)
+        memory = Memory(normal(2, 2 * 3).astype(np.float64), over)
+        assert torch.autograd.gradcheck(lambda s, w: Unrolled.apply(s, w, memory), (sums, weight))
 
     def test_extreme_sums_saturate_without_a_word(self) -> None:
         own = core()
@@ -74,9 +81,9 @@ class TestTheCells:
 
     def test_gates_to_forget_start_open_and_each_gate_is_drawn_by_itself(self) -> None:
         own = core()
-        bias = own.inputs.bias.detach().reshape(4, C)
-        assert (bias[1] == 1).all() and not bias[[0, 2, 3]].any()
-        for gate in own.recurrent.detach().split(C):
+        bias = own.bias.detach().reshape(4, C)
+        assert (bias[2] == 1).all() and not bias[[0, 1, 3]].any()
+        for gate in own.recurrent.detach().split(C, dim=1):
             torch.testing.assert_close(gate @ gate.T, torch.eye(C), atol=1e-5, rtol=0)
 
 
@@ -214,8 +221,8 @@ class TestTheComponent:
     def test_normalised_columns_have_norm_one_in_every_gate(self) -> None:
         network = build(init="normalized_columns", policy_gain=0.01)
         assert network.core is not None
-        for matrix in (network.core.inputs.weight, network.core.recurrent):
-            torch.testing.assert_close(matrix.detach().norm(dim=1), torch.ones(32))
+        for matrix in (network.core.inputs, network.core.recurrent):
+            torch.testing.assert_close(matrix.detach().norm(dim=0), torch.ones(32))
         torch.testing.assert_close(network.head.linear.weight.detach().norm(dim=1), torch.full((2,), 0.01))
 
     def test_a_picture_is_refused_by_an_encoder_for_vectors(self) -> None:
