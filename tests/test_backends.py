@@ -45,6 +45,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "and another critic": {
         "env__kwargs": {"length": 3}, "returns__n": 1, "critic_returns": {"_target_": "a3c_exp.returns.Discounted"},
     },
+    "a memory": {"env__kwargs": {"length": 3}, "network": {"_target_": "a3c_exp.networks.Lstm", "cells": 8}},
     "a native vector environment": {"env": SCRIPTED, "env__vectorized": True, "env__reward_scale": 0.01},
 }  # fmt: skip
 
