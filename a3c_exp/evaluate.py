@@ -75,7 +75,7 @@ class Policy:
         return Policy(self.network, self.normalisation, self._env, rng)
 
     def act_batch(self, observations: Array, state: Array | None, greedy: bool = True) -> tuple[Array, Array | None]:
-        """Observations [B, ...] as an EnvBatch gives them -> actions [B, ...] as it takes them, and the network's state.
+        """Observations [B, ...] as an EnvBatch gives them -> actions [B, ...] as it takes them, and the state after.
 
         state: the recurrent state before; None where all episodes begin, and for a network without one.
         """
@@ -96,7 +96,6 @@ class Policy:
         actions, self._state = self.act_batch(observations, self._state, greedy)
         action = self._env.decode(actions)[0]
         return int(action) if np.ndim(action) == 0 and np.issubdtype(action.dtype, np.integer) else np.asarray(action)
-
 
     def reset(self) -> None:
         """A new episode begins: forget what `act` has seen. Without effect on a network that remembers nothing."""

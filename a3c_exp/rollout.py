@@ -19,8 +19,8 @@ Array = NDArray[Any]
 
 
 class Acted(NamedTuple):
-    """What an actor answers to B observations. log_probs and values: float32 [B]; state: the recurrent state after it has
-    seen them, float32 [B, S], None for a network without one."""
+    """What an actor answers to B observations. log_probs and values: float32 [B]; state: the recurrent state behind them,
+    float32 [B, S], None for a network without one."""
 
     actions: Array
     log_probs: NDArray[np.float32]
@@ -35,7 +35,7 @@ class Actor(Protocol):
         """Sampled actions for observations [B, ...]."""
 
     def values(self, observations: Array, state: Array | None) -> NDArray[np.float32]:
-        """V(s) alone, float32 [B]: what a rollout that was cut is bootstrapped with. state: before s is seen, as above."""
+        """V(s) alone, float32 [B]: what a rollout that was cut is bootstrapped with. state: that before s."""
 
     def to_env(self, actions: Array) -> Array: ...
 

@@ -92,7 +92,7 @@ def test_what_belongs_to_this_package_needs_no_permission() -> None:
 
 class TestLearning:
     def test_cells_learn_to_recall_and_the_trained_policy_does(self, tmp_path: Path) -> None:
-        """At random: 1/3. Evaluations beside the run, of many environments, and play in another program both remember."""
+        """At random: 1/3. Evaluations beside the run, of many environments, and play elsewhere both remember."""
         done = train(tmp_path, RECALL, network=LSTM, env__kwargs={"symbols": 3, "delay": 3}, **LEARNING)
         assert done.summary["mean_return_100"] > 0.95
         assert done.summary["best_eval_return"] == 1

@@ -52,7 +52,7 @@ class LstmCore:
         self.bias = nn.Parameter(torch.empty(4 * cells))
 
     def initialise(self, scheme: Initialisation, forget_bias: float, generator: torch.Generator) -> None:
-        """Draw each gate's two matrices as layers of their own, with gain 1. Biases are 0, but for the forget gate's."""
+        """Draw each gate's two matrices as layers of their own, with gain 1. Biases are 0 but the forget gate's."""
         cells = self.features
         with torch.no_grad():
             for matrix in (self.inputs, self.recurrent):
