@@ -67,7 +67,7 @@ class Policy:
     ) -> None:
         self.network, self.normalisation = network, normalisation
         self._env, self._rng = env, rng
-        self.reset()
+        self._state: Array | None = None
 
     def seeded(self, seed: int) -> Policy:
         """The same policy, drawing its samples from another seed."""
@@ -99,7 +99,7 @@ class Policy:
 
     def reset(self) -> None:
         """A new episode begins: forget what `act` has seen. Without effect on a network that remembers nothing."""
-        self._state: Array | None = None
+        self._state = None
 
 
 def play(

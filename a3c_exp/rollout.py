@@ -19,8 +19,8 @@ Array = NDArray[Any]
 
 
 class Acted(NamedTuple):
-    """What an actor answers to B observations. log_probs and values: float32 [B]; state: the recurrent state behind them,
-    float32 [B, S], None for a network without one."""
+    """What an actor answers to B observations. log_probs and values: float32 [B]; state: the recurrent state behind
+    them, float32 [B, S], None for a network without one."""
 
     actions: Array
     log_probs: NDArray[np.float32]

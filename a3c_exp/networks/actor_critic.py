@@ -110,7 +110,7 @@ class ActorCritic:
         features = self.actor_body(flat)
         if self.core is not None:
             assert memory is not None
-            features = self.core(features.unflatten(0, (time, batch)), memory).flatten(0, 1)
+            features = self.core(features.view(time, batch, -1), memory).flatten(0, 1)
         parameters = self.head.forward(features)
         values = self.value(features if self.shared else self.critic_body(flat))
         log_probs, entropy = self.head.log_prob_and_entropy(parameters, actions.flatten(0, 1))

@@ -56,7 +56,7 @@ class LstmCore:
         cells = self.features
         with torch.no_grad():
             for matrix in (self.inputs, self.recurrent):
-                for columns in matrix.split(cells, dim=1):
+                for columns in torch.split(matrix, cells, dim=1):
                     layer = Linear(len(columns), cells)
                     initialise(layer, scheme, 1.0, generator)
                     columns.copy_(layer.weight.T)
@@ -84,7 +84,7 @@ class LstmCore:
 
     def __call__(self, features: Tensor, memory: Memory) -> Tensor:
         """All steps of a rollout: features [T, B, F] -> h [T, B, C]."""
-        sums = torch.addmm(self.bias, features.flatten(0, 1), self.inputs).unflatten(0, features.shape[:2])
+        sums = torch.addmm(self.bias, features.flatten(0, 1), self.inputs).view(*features.shape[:2], -1)
         hidden: Tensor = Unrolled.apply(sums, self.recurrent, memory)  # type: ignore[no-untyped-call]
         return hidden
 
@@ -125,7 +125,7 @@ class Unrolled(torch.autograd.Function):
         weight = _by_gate(recurrent)
         (time, count, _), cells = sums.shape, len(recurrent)
         gates = sums.detach().numpy().reshape(time, count, 4, cells).transpose(0, 2, 1, 3).copy()
-        restarted = memory.restarts.any(1).tolist()
+        restarted: list[bool] = np.any(memory.restarts, axis=1).tolist()
         before = np.empty((2, time, count, cells), gates.dtype)  # h and c with which each row begins
         out = np.empty_like(before[0])
         hidden, cell = memory.state[:, :cells], memory.state[:, cells:]
@@ -139,7 +139,7 @@ class Unrolled(torch.autograd.Function):
         return torch.from_numpy(out)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         gates, before, weight, restarts = ctx.kept
         time, _, count, cells = gates.shape
