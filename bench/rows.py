@@ -60,7 +60,7 @@ def _memory(seconds: float) -> float:
 
 MLP = "network.sizes=[64,64]"
 LUNAR = ("env=lunar", MLP, "envs_per_worker=16", "rollout_length=32")
-LSTM = ("network=lstm", "network.encoder.sizes=[64]", "network.cells=64")
+LSTM = ("network=lstm", "network.encoder.sizes=[64,64]", "network.cells=64")
 SIXTEEN = ("env=cartpole", "workers=2", "envs_per_worker=16", "rollout_length=32")
 CARTPOLE = (MLP, *SIXTEEN)
 VECTOR = ("env=cartpole", "env.vectorized=true", MLP, "workers=2", "envs_per_worker=256", "rollout_length=16")

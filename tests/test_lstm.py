@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
@@ -13,7 +14,7 @@ from runs import SCRIPTED
 
 from a3c_exp.envs import Gym
 from a3c_exp.errors import ConfigError
-from a3c_exp.networks import ActorCritic, Lstm, MlpEncoder
+from a3c_exp.networks import ActorCritic, Lstm, Mlp
 from a3c_exp.networks.recurrent import LstmCore, Memory, Unrolled
 from a3c_exp.rollout import Collector, LocalActor, RewardShaping, Rollout
 
@@ -23,7 +24,7 @@ T, B, F, C = 9, 5, 3, 6
 
 def build(actions: gym.Space[Any] = Discrete(2), **settings: Any) -> ActorCritic:  # noqa: B008 - a constant
     # A large last layer, so that a wrong one is seen: by default the first policy is nearly uniform.
-    settings = {"cells": 8, "encoder": MlpEncoder(sizes=(5,)), "policy_gain": 1.0} | settings
+    settings = {"cells": 8, "encoder": Mlp(sizes=(5,)), "policy_gain": 1.0} | settings
     return Lstm(**settings).build(SPACE, actions, np.random.default_rng(1))
 
 
@@ -91,7 +92,7 @@ class TestActingAndLearning:
     @pytest.mark.parametrize("actions", [Discrete(3), Box(-2, 2, (3,))], ids=str)
     @pytest.mark.parametrize("sizes", [(), (5, 4)])
     def test_they_agree_on_every_row_whatever_ends_where(self, actions: gym.Space[Any], sizes: Any) -> None:
-        network = build(actions, encoder=MlpEncoder(sizes=sizes))
+        network = build(actions, encoder=Mlp(sizes=sizes))
         seen, over = normal(T, B, 4), restarts()
         state = first = normal(B, 16)
         acted = []
@@ -194,6 +195,16 @@ def last_value(network: ActorCritic, observations: list[np.ndarray]) -> float:
     return float(values[0])
 
 
+@dataclass(frozen=True, kw_only=True)
+class Elsewhere:
+    """A network whose body gives the observation as it is."""
+
+    def check(self, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> None: ...
+
+    def build(self, observation_space: Any, action_space: Any, rng: np.random.Generator) -> ActorCritic:
+        return Mlp(sizes=()).build(observation_space, action_space, rng)
+
+
 class TestTheComponent:
     def test_parts_are_the_body_with_its_cells_and_the_two_heads(self) -> None:
         network = build()
@@ -233,6 +244,20 @@ class TestTheComponent:
     def test_values_out_of_range_are_refused(self, settings: dict[str, Any]) -> None:
         with pytest.raises(ConfigError):
             Lstm(**settings)
+
+    def test_cells_do_not_stand_behind_cells(self) -> None:
+        with pytest.raises(ConfigError, match="without a memory"):
+            build(encoder=Lstm())
+
+    def test_any_network_lends_its_body(self) -> None:
+        """Here one of a user's own, which has never heard of cells."""
+        network = build(encoder=Elsewhere())
+        assert network.core is not None and network.core.inputs.shape == (4, 4 * 8)
+        state = network.initial_state(B)
+        seen, taken = normal(1, B, 4), torch.zeros(1, B, dtype=torch.int64)
+        memory = Memory(state, np.zeros((1, B), np.bool_))
+        learned = network.evaluate(torch.from_numpy(seen), taken, memory)
+        np.testing.assert_allclose(learned.values[0].detach(), network.values(seen[0], state), atol=1e-6)
 
     def test_a_core_needs_a_shared_body(self) -> None:
         network, other = build(), build()

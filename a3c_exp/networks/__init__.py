@@ -1,7 +1,7 @@
-"""Encoders, recurrent cores, action heads and the actor-critic that they make."""
+"""Bodies, recurrent cores, action heads and the actor-critic that they make."""
 
 from a3c_exp.networks.actor_critic import ActorCritic, Network
-from a3c_exp.networks.lstm import Encoder, Lstm
-from a3c_exp.networks.mlp import Mlp, MlpEncoder
+from a3c_exp.networks.lstm import Lstm
+from a3c_exp.networks.mlp import Mlp
 
-__all__ = ["ActorCritic", "Encoder", "Lstm", "Mlp", "MlpEncoder", "Network"]
+__all__ = ["ActorCritic", "Lstm", "Mlp", "Network"]

@@ -3,36 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
 
-from a3c_exp.errors import require
-from a3c_exp.networks.actor_critic import ActorCritic, Body
+from a3c_exp.errors import ConfigError, require
+from a3c_exp.networks.actor_critic import ActorCritic, Network
 from a3c_exp.networks.heads import initialise_heads, make_head
 from a3c_exp.networks.layers import Initialisation, Linear
-from a3c_exp.networks.mlp import MlpEncoder
+from a3c_exp.networks.mlp import Mlp
 from a3c_exp.networks.recurrent import LstmCore
-
-
-@runtime_checkable
-class Encoder(Protocol):
-    """What turns observations into the features that a core is given."""
-
-    def check(self, observation_space: gym.Space[Any]) -> None:
-        """Raise ConfigError if it cannot serve this space."""
-
-    def build(self, observation_space: gym.Space[Any], generator: torch.Generator) -> Body:
-        """A body whose parameters are drawn from `generator`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lstm:
     """An encoder, LSTM cells behind it, and the heads of actor and critic on those (Mnih et al. 2016, section 5.1).
 
-    encoder: from observations to what the cells are given.
+    encoder: any network without a memory. What the cells are given is its body, the actor's where it has two; its own
+        heads are left out, and so whatever it says about them.
     cells: how many; the memory has two numbers for each.
     init: of the cells, with gain 1, and of the heads, as for an MLP: see `networks.layers`.
     forget_bias: where the bias of the forget gates starts. At 1 a new network remembers for a few steps, which lets it
@@ -40,7 +30,7 @@ class Lstm:
     policy_gain, state_dependent_std, initial_std: of the policy's last layer, as for an MLP.
     """
 
-    encoder: Encoder = field(default_factory=MlpEncoder)
+    encoder: Network = field(default_factory=Mlp)
     cells: int = 64
     init: Initialisation = "orthogonal"
     forget_bias: float = 1.0
@@ -55,15 +45,18 @@ class Lstm:
         require(0.01 <= self.initial_std <= 7, "initial_std", self.initial_std, "a number from 0.01 to 7")
 
     def check(self, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> None:
-        self.encoder.check(observation_space)
+        self.encoder.check(observation_space, action_space)
         make_head(1, action_space, self.state_dependent_std, self.initial_std)
 
     def build(
         self, observation_space: gym.Space[Any], action_space: gym.Space[Any], rng: np.random.Generator
     ) -> ActorCritic:
         self.check(observation_space, action_space)
+        encoder = self.encoder.build(observation_space, action_space, rng)
+        if encoder.core is not None:
+            raise ConfigError("network.encoder", type(self.encoder).__name__, "must be a network without a memory")
+        body = encoder.actor_body
         generator = torch.Generator().manual_seed(int(rng.integers(2**63)))
-        body = self.encoder.build(observation_space, generator)
         core = LstmCore(body.features, self.cells)
         core.initialise(self.init, self.forget_bias, generator)
         head = make_head(self.cells, action_space, self.state_dependent_std, self.initial_std)

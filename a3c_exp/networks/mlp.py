@@ -17,36 +17,6 @@ from a3c_exp.networks.layers import ActivationName, Initialisation, Linear, MlpB
 
 
 @dataclass(frozen=True, kw_only=True)
-class MlpEncoder:
-    """Fully connected layers in front of something else, for observations that are vectors.
-
-    sizes: units of each layer, from the observation on; none: the observation itself.
-    activation, init: see `networks.layers`. Orthogonal layers have gain sqrt(2), normalised columns 1.
-    """
-
-    sizes: tuple[int, ...] = (64,)
-    activation: ActivationName = "tanh"
-    init: Initialisation = "orthogonal"
-
-    def __post_init__(self) -> None:
-        require(all(size >= 1 for size in self.sizes), "sizes", self.sizes, "whole numbers >= 1")
-
-    def check(self, observation_space: gym.Space[Any]) -> None:
-        shape = observation_space.shape
-        if shape is None or len(shape) != 1:
-            problem = f"must be a network for observations of shape {shape}: an MLP takes vectors"
-            raise ConfigError("network", "mlp", problem)
-
-    def build(self, observation_space: gym.Space[Any], generator: torch.Generator) -> MlpBody:
-        assert observation_space.shape is not None
-        body = MlpBody(observation_space.shape[0], self.sizes, self.activation)
-        gain = math.sqrt(2) if self.init == "orthogonal" else 1.0
-        for layer in body.layers:
-            initialise(layer, self.init, gain, generator)
-        return body
-
-
-@dataclass(frozen=True, kw_only=True)
 class Mlp:
     """Fully connected bodies for the actor and the critic.
 
@@ -67,25 +37,32 @@ class Mlp:
     initial_std: float = 1.0
 
     def __post_init__(self) -> None:
+        require(all(size >= 1 for size in self.sizes), "sizes", self.sizes, "whole numbers >= 1")
         require(self.policy_gain > 0, "policy_gain", self.policy_gain, "a number > 0")
         require(0.01 <= self.initial_std <= 7, "initial_std", self.initial_std, "a number from 0.01 to 7")
-        self._encoder()
-
-    def _encoder(self) -> MlpEncoder:
-        return MlpEncoder(sizes=self.sizes, activation=self.activation, init=self.init)
 
     def check(self, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> None:
-        self._encoder().check(observation_space)
+        shape = observation_space.shape
+        if shape is None or len(shape) != 1:
+            problem = f"must be a network for observations of shape {shape}: an MLP takes vectors"
+            raise ConfigError("network", "mlp", problem)
         make_head(1, action_space, self.state_dependent_std, self.initial_std)
 
     def build(
         self, observation_space: gym.Space[Any], action_space: gym.Space[Any], rng: np.random.Generator
     ) -> ActorCritic:
         self.check(observation_space, action_space)
-        generator = torch.Generator().manual_seed(int(rng.integers(2**63)))
-        actor_body = self._encoder().build(observation_space, generator)
-        critic_body = actor_body if self.shared else self._encoder().build(observation_space, generator)
+        assert observation_space.shape is not None
+        inputs = observation_space.shape[0]
+        actor_body = MlpBody(inputs, self.sizes, self.activation)
+        critic_body = actor_body if self.shared else MlpBody(inputs, self.sizes, self.activation)
         head = make_head(actor_body.features, action_space, self.state_dependent_std, self.initial_std)
         value = Linear(critic_body.features, 1)
+
+        generator = torch.Generator().manual_seed(int(rng.integers(2**63)))
+        body_gain = math.sqrt(2) if self.init == "orthogonal" else 1.0
+        for body in [actor_body] if self.shared else [actor_body, critic_body]:
+            for layer in body.layers:
+                initialise(layer, self.init, body_gain, generator)
         initialise_heads(head, value, self.init, self.policy_gain, generator)
         return ActorCritic(actor_body, critic_body, head, value)
