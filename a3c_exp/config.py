@@ -209,6 +209,9 @@ def _check_parts(experiment: Experiment) -> None:
         network = experiment.network.build(env.observation_space, env.action_space, np.random.default_rng(0))
     finally:
         env.close()
+    if network.core is not None and isinstance(experiment.algorithm, Reusing):
+        problem = "takes transitions apart, and the network has a memory: must be a3c, or another network than lstm"
+        raise ConfigError("algorithm", type(experiment.algorithm).__name__, problem)
     try:
         check_parts(experiment.optimizer, network.parts)
     except ConfigError as error:

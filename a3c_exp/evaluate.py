@@ -33,7 +33,9 @@ from a3c_exp.envs import EnvBatch
 from a3c_exp.errors import ConfigError, require
 from a3c_exp.events import Episodes
 from a3c_exp.networks import ActorCritic
+from a3c_exp.networks.recurrent import forget
 from a3c_exp.normalisation import Normalisation
+from a3c_exp.rollout import restarts
 from a3c_exp.schema import build
 from a3c_exp.seeding import Role
 from a3c_exp.threading_limits import one_thread
@@ -56,6 +58,8 @@ class Policy:
     """A trained network with the scaling it was trained with.
 
     network: its parameters are read at every call, so it may be loaded anew between calls.
+
+    With a recurrent network `act` remembers what it has seen: call `reset` where an episode begins.
     """
 
     def __init__(
@@ -63,28 +67,39 @@ class Policy:
     ) -> None:
         self.network, self.normalisation = network, normalisation
         self._env, self._rng = env, rng
+        self._state: Array | None = None
 
     def seeded(self, seed: int) -> Policy:
         """The same policy, drawing its samples from another seed."""
         rng = seeding.generator(seed, Role.EVALUATION, _REPLAY)
         return Policy(self.network, self.normalisation, self._env, rng)
 
-    def act_batch(self, observations: Array, greedy: bool = True) -> Array:
-        """Observations [B, ...] as an EnvBatch gives them -> actions [B, ...] as it takes them."""
+    def act_batch(self, observations: Array, state: Array | None, greedy: bool = True) -> tuple[Array, Array | None]:
+        """Observations [B, ...] as an EnvBatch gives them -> actions [B, ...] as it takes them, and the state after.
+
+        state: the recurrent state before; None where all episodes begin, and for a network without one.
+        """
+        if state is None:
+            state = self.network.initial_state(len(observations))
         if self.normalisation is not None:
             observations = self.normalisation.observations(observations)
-        parameters, _ = self.network.infer(observations)
+        parameters, _, state = self.network.infer(observations, state)
         head = self.network.head
-        return head.to_env(head.mode(parameters) if greedy else head.sample(parameters, self._rng)[0])
+        return head.to_env(head.mode(parameters) if greedy else head.sample(parameters, self._rng)[0]), state
 
     def act(self, observation: Any, greedy: bool = True) -> Any:
-        """The action for one observation, both as the gymnasium environment itself has them.
+        """The action for one observation, both as the gymnasium environment itself has them. See `reset`.
 
         greedy: the most likely action (the mean, for continuous ones), else one drawn from the distribution.
         """
         observations = self._env.encode([observation])
-        action = self._env.decode(self.act_batch(observations, greedy))[0]
+        actions, self._state = self.act_batch(observations, self._state, greedy)
+        action = self._env.decode(actions)[0]
         return int(action) if np.ndim(action) == 0 and np.issubdtype(action.dtype, np.integer) else np.asarray(action)
+
+    def reset(self) -> None:
+        """A new episode begins: forget what `act` has seen. Without effect on a network that remembers nothing."""
+        self._state = None
 
 
 def play(
@@ -106,11 +121,15 @@ def play(
     returns, lengths = np.zeros(env.count), np.zeros(env.count, np.int64)
     done: list[tuple[float, int]] = []
     observations, first = env.reset(), quota[0]
+    state: Array | None = None
     while quota.any() and not stopped():
         if quota[0] == first:
             watch(env)
-        step = env.step(policy.act_batch(observations, greedy))
+        actions, state = policy.act_batch(observations, state, greedy)
+        step = env.step(actions)
         observations = step.obs
+        if state is not None:
+            state = forget(state, restarts(step))
         returns += step.reward
         lengths += step.valid
         for index in np.flatnonzero(step.terminated | step.truncated | (lengths >= LONGEST_EPISODE)):

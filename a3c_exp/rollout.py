@@ -13,28 +13,30 @@ from a3c_exp.envs import EnvBatch, Step
 from a3c_exp.events import Episodes
 from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.heads import mixed_with_uniform
+from a3c_exp.networks.recurrent import Memory, forget
 from a3c_exp.normalisation import Moments, Normalisation
 
 Array = NDArray[Any]
 
 
 class Acted(NamedTuple):
-    """What an actor answers to B observations. log_probs and values: float32 [B]; state: the recurrent state after."""
+    """What an actor answers to B observations. log_probs and values: float32 [B]; state: the recurrent state behind
+    them, float32 [B, S], None for a network without one."""
 
     actions: Array
     log_probs: NDArray[np.float32]
     values: NDArray[np.float32]
-    state: Any
+    state: Array | None
 
 
 class Actor(Protocol):
     """Where actions come from. The loop below cannot tell whether the network is here or behind a queue."""
 
-    def act(self, observations: Array, state: Any) -> Acted:
+    def act(self, observations: Array, state: Array | None) -> Acted:
         """Sampled actions for observations [B, ...]."""
 
-    def values(self, observations: Array, state: Any) -> NDArray[np.float32]:
-        """V(s) alone, float32 [B]: what a rollout that was cut is bootstrapped with."""
+    def values(self, observations: Array, state: Array | None) -> NDArray[np.float32]:
+        """V(s) alone, float32 [B]: what a rollout that was cut is bootstrapped with. state: that before s."""
 
     def to_env(self, actions: Array) -> Array: ...
 
@@ -51,15 +53,15 @@ class LocalActor:
         self.to_env = network.head.to_env
         self.epsilon = 0.0
 
-    def act(self, observations: Array, state: Any) -> Acted:
-        parameters, values = self._network.infer(observations)
+    def act(self, observations: Array, state: Array | None) -> Acted:
+        parameters, values, state = self._network.infer(observations, state)
         if self.epsilon:
             parameters = mixed_with_uniform(parameters, self.epsilon)
         actions, log_probs = self._network.head.sample(parameters, self._rng)
         return Acted(actions, log_probs, values, state)
 
-    def values(self, observations: Array, state: Any) -> NDArray[np.float32]:
-        return self._network.values(observations)
+    def values(self, observations: Array, state: Array | None) -> NDArray[np.float32]:
+        return self._network.values(observations, state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ class Rollout:
     next_values: V(s_{t+1}) of the same episode: 0 where it terminated, V(final observation) where it was truncated.
     valid: False where the row is no transition (a vector environment spent the step on a reset).
     version: of the parameters that acted.
-    state: the recurrent state at t = 0, None for a network without one.
+    state: the recurrent state at t = 0, float32 [B, S]; None for a network without one.
     observed: sums over the raw observations and returns, for the shared statistics; None if nothing is normalised.
     """
 
@@ -85,10 +87,15 @@ class Rollout:
     truncated: NDArray[np.bool_]
     valid: NDArray[np.bool_]
     version: int
-    state: Any
+    state: Array | None
     episodes: Episodes
     transitions: int
     observed: Moments | None
+
+    @property
+    def memory(self) -> Memory | None:
+        """What a recurrent network needs to see these rows as the actor saw them; None for one without a state."""
+        return None if self.state is None else Memory(self.state, restarts(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +116,7 @@ class Collector:
 
     length: steps of a rollout, or "episode" for one whole episode. With one environment a rollout also ends where an
     episode does, so no rollout of a single environment spans two episodes (Mnih et al. 2016, algorithm S3).
+    initial_state: the recurrent state with which every episode begins, [B, S] of zeros; None for a network without one.
     """
 
     def __init__(
@@ -117,7 +125,7 @@ class Collector:
         length: int | Literal["episode"],
         shaping: RewardShaping,
         gamma: float,
-        initial_state: Any = None,
+        initial_state: Array | None = None,
     ) -> None:
         self._env, self._shaping, self._gamma = env, shaping, gamma
         self._length = None if length == "episode" else length
@@ -138,13 +146,14 @@ class Collector:
         """Step the environments until the rollout is full. `steps`: the run's steps so far, to date episodes' ends."""
         first, first_state = self._observations, self._state
         acts, answers = self._step(actor, normalisation)
-        actions, log_probs, values = map(_stacked, list(zip(*acts, strict=True))[:3])
+        *told, states = zip(*acts, strict=True)
+        actions, log_probs, values = map(_stacked, told)
         following, *columns, finals, valids = zip(*answers, strict=True)
         raw, valid = _stacked([first, *following[:-1]]), _stacked(valids)
         rewards, terminated, truncated = map(_stacked, columns)
 
         ended = terminated | truncated
-        next_values = self._next_values(actor, values, terminated, truncated, finals, normalisation)
+        next_values = self._next_values(actor, values, terminated, truncated, finals, states, normalisation)
         episodes = self._finish_episodes(rewards, valid, ended, steps)
         shaped = self._shaping(rewards)
         observed = None
@@ -172,6 +181,8 @@ class Collector:
             acts.append(acted)
             answers.append(step)
             observations, state = step.obs, acted.state
+            if state is not None:
+                state = forget(state, restarts(step))
             if self._single and (step.terminated[0] or step.truncated[0]):
                 break
         self._observations, self._state = observations, state
@@ -184,21 +195,24 @@ class Collector:
         terminated: NDArray[np.bool_],
         truncated: NDArray[np.bool_],
         finals: Sequence[Array],
+        states: Sequence[Array | None],
         normalisation: Normalisation | None,
     ) -> NDArray[np.float32]:
         """V(s_{t+1}) [T, B], with one call of the network for all states that no rollout step has valued.
 
         finals: of each step, the final observations [B, ...] of the episodes that ended in it.
+        states: of each step, the recurrent state [B, S] behind its observations, before what ended is forgotten: what a
+            final observation is seen with.
         """
         next_values = np.empty_like(values)
         next_values[:-1] = values[1:]
         times, envs = np.nonzero(truncated & ~terminated)
         goes_on = not (self._single and (terminated[-1, 0] or truncated[-1, 0]))
-        unseen = [self._observations] if goes_on else []
-        unseen += [finals[t][env : env + 1] for t, env in zip(times.tolist(), envs.tolist(), strict=True)]
-        if unseen:
-            raw = np.concatenate(unseen) if len(unseen) > 1 else unseen[0]
-            found = actor.values(raw if normalisation is None else normalisation.observations(raw), self._state)
+        cut = list(zip(times.tolist(), envs.tolist(), strict=True))
+        if goes_on or cut:
+            raw = _gathered(self._observations if goes_on else None, finals, cut)
+            state = None if self._state is None else _gathered(self._state if goes_on else None, states, cut)
+            found = actor.values(raw if normalisation is None else normalisation.observations(raw), state)
             if goes_on:
                 next_values[-1], found = found[: self._env.count], found[self._env.count :]
             next_values[times, envs] = found
@@ -241,6 +255,19 @@ class Collector:
             out[t] = self._discounted
             self._discounted[ended[t]] = 0.0
         return out
+
+
+def restarts(of: Step | Rollout) -> NDArray[np.bool_]:
+    """Whether nothing leads from a row to the next: its episode ended in it, or it was no transition. Shaped as the
+    flags are, [B] or [T, B]."""
+    return of.terminated | of.truncated | ~of.valid
+
+
+def _gathered(first: Array | None, rows: Sequence[Any], places: Sequence[tuple[int, int]]) -> Array:
+    """`first` [B, ...], if it is given, and behind it the rows of the (t, environment) in `places`: [N, ...]."""
+    pieces = [] if first is None else [first]
+    pieces += [rows[t][env : env + 1] for t, env in places]
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
 
 def _stacked(rows: Sequence[Array]) -> Array:

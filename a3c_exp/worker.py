@@ -120,7 +120,9 @@ class Learner:
 
     def add_gradient(self, rollout: Rollout, progress: float) -> dict[str, float]:
         """Add the loss's gradient over one rollout to `network.gradient`; returns what the loss has to report."""
-        evaluation = self._network.evaluate(torch.from_numpy(rollout.observations), torch.from_numpy(rollout.actions))
+        evaluation = self._network.evaluate(
+            torch.from_numpy(rollout.observations), torch.from_numpy(rollout.actions), rollout.memory
+        )
         batch, explained = self._batch(rollout, evaluation)
         metrics = self._backward(evaluation, batch, progress)
         metrics["explained_variance"] = explained
@@ -210,7 +212,8 @@ class Worker:
             self._env.observation_space, self._env.action_space, np.random.default_rng(0)
         )
         shaping = RewardShaping(experiment.env.reward_scale, experiment.env.reward_clip)
-        self._collector = Collector(self._env, experiment.rollout_length, shaping, experiment.gamma)
+        state = self._network.initial_state(experiment.envs_per_worker)
+        self._collector = Collector(self._env, experiment.rollout_length, shaping, experiment.gamma, state)
         self._actor = LocalActor(self._network, self._rng)
         self._learner = Learner(experiment, self._network)
         self._reusing = experiment.algorithm if isinstance(experiment.algorithm, Reusing) else None

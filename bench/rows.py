@@ -60,7 +60,9 @@ def _memory(seconds: float) -> float:
 
 MLP = "network.sizes=[64,64]"
 LUNAR = ("env=lunar", MLP, "envs_per_worker=16", "rollout_length=32")
-CARTPOLE = ("env=cartpole", MLP, "workers=2", "envs_per_worker=16", "rollout_length=32")
+LSTM = ("network=lstm", "network.encoder.sizes=[64,64]", "network.cells=64")
+SIXTEEN = ("env=cartpole", "workers=2", "envs_per_worker=16", "rollout_length=32")
+CARTPOLE = (MLP, *SIXTEEN)
 VECTOR = ("env=cartpole", "env.vectorized=true", MLP, "workers=2", "envs_per_worker=256", "rollout_length=16")
 # As the paper has it, actor and critic share a body; the other rows have the default, two.
 PAPER = (
@@ -96,6 +98,13 @@ ROWS = (
         _training("processes", *PAPER),
         (_stepping("CartPole-v1"),),
         at_least=0.10,
+    ),
+    Row(
+        "lstm",
+        "CartPole-v1, Python environments, 2 x 16, LSTM of 64 cells",
+        _training("LSTM 64", *LSTM, *SIXTEEN),
+        (_training("MLP 64-64", *CARTPOLE),),
+        at_least=0.35,
     ),
     Row(
         "scaling",

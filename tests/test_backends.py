@@ -56,6 +56,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "now and then a blind action": {
         "epsilon": {"_target_": "a3c_exp.schedules.Linear", "start": 0.5, "end": 0.1, "until": 0.5},
     },
+    "a memory": {"env__kwargs": {"length": 3}, "network": {"_target_": "a3c_exp.networks.Lstm", "cells": 8}},
     "a native vector environment": {"env": SCRIPTED, "env__vectorized": True, "env__reward_scale": 0.01},
 }  # fmt: skip
 

@@ -98,6 +98,16 @@ class TestThePolicyInAnotherProgram:
         assert len({policy.act(lamp) for _ in range(40)}) == 1
         assert len({policy.act(lamp, greedy=False) for _ in range(40)}) > 1
 
+    def test_one_with_a_memory_remembers_an_episode_until_it_is_told_of_the_next(self, tmp_path: Path) -> None:
+        train(tmp_path, TARGET, network={"_target_": "a3c_exp.networks.Lstm", "policy_gain": 1.0})
+        policy, fresh = (a3c_exp.load(tmp_path, plugins=["scripted"]) for _ in range(2))
+        seen = [np.array([x], np.float32) for x in (0.5, -0.5, 0.5)]
+        first = [policy.act(x) for x in seen]
+        assert first[0] != first[2], "the same observation, with something remembered"
+        assert policy.act(seen[0]) != first[0]
+        policy.reset()
+        assert [policy.act(x) for x in seen] == first == [fresh.act(x) for x in seen]
+
     def test_it_is_the_best_one_or_the_latest_as_asked_for(self, tmp_path: Path) -> None:
         train(tmp_path, TARGET, eval__every=160, total_steps=1600, optimizer__learning_rate=0.5)
         best = checkpoint.load(tmp_path / "checkpoints" / "best.ckpt")["store"]["parameters"]
@@ -120,8 +130,8 @@ class TestThePolicyInAnotherProgram:
 class Sharer:
     """Stands for a policy: always the same action."""
 
-    def act_batch(self, observations: np.ndarray, greedy: bool) -> np.ndarray:
-        return np.zeros(len(observations), np.int64)
+    def act_batch(self, observations: np.ndarray, state: None, greedy: bool) -> tuple[np.ndarray, None]:
+        return np.zeros(len(observations), np.int64), state
 
 
 class TestPlaying:

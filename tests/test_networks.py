@@ -36,7 +36,7 @@ def test_acting_and_learning_agree_on_values_and_log_probabilities(
 ) -> None:
     network = build(space, shared=shared, state_dependent_std=state_dependent_std)
     seen = observations()
-    parameters, values = network.infer(seen)
+    parameters, values, _ = network.infer(seen)
     actions, log_probs = network.head.sample(parameters, np.random.default_rng(3))
     learned = network.evaluate(torch.from_numpy(seen)[None], torch.from_numpy(actions)[None])
     np.testing.assert_allclose(learned.values[0].detach(), values, atol=1e-6)
@@ -56,7 +56,7 @@ def test_every_activation_is_the_same_function_twice(activation: Any) -> None:
 def test_entropy_is_that_of_torchs_distributions(space: gym.Space[Any]) -> None:
     network = build(space)
     seen = observations()
-    parameters, _ = network.infer(seen)
+    parameters, _, _ = network.infer(seen)
     actions, _ = network.head.sample(parameters, np.random.default_rng(3))
     entropy = network.evaluate(torch.from_numpy(seen)[None], torch.from_numpy(actions)[None]).entropy[0]
     p = torch.from_numpy(parameters)
@@ -76,7 +76,7 @@ def test_entropy_is_that_of_torchs_distributions(space: gym.Space[Any]) -> None:
 def test_sampling_follows_the_probabilities_it_reports(space: gym.Space[Any]) -> None:
     network = build(space)
     count = 40_000
-    parameters, _ = network.infer(observations(1))
+    parameters, _, _ = network.infer(observations(1))
     actions, log_probs = network.head.sample(np.repeat(parameters, count, 0), np.random.default_rng(3))
     probabilities = np.exp(log_probs)
     for action in np.unique(actions, axis=0):
@@ -99,7 +99,7 @@ def test_a_share_of_the_choices_is_drawn_from_all_alike(epsilon: float) -> None:
 def test_an_observation_alone_is_acted_on_as_one_among_many(space: gym.Space[Any]) -> None:
     """One row takes a shorter way to its choice; the random numbers, the choice and its probability are the same."""
     network = build(space)
-    parameters, _ = network.infer(observations(50))
+    parameters, _, _ = network.infer(observations(50))
     for row in parameters:
         actions, log_probs = network.head.sample(np.stack([row, row]), np.random.default_rng(4))
         alone, log_prob = network.head.sample(row[None], np.random.default_rng(4))
@@ -112,7 +112,7 @@ def test_an_observation_alone_is_acted_on_as_one_among_many(space: gym.Space[Any
 
 def test_gaussian_samples_have_the_mean_and_deviation_of_the_parameters() -> None:
     network = build(Box(-2, 2, (3,)), initial_std=0.5)
-    parameters, _ = network.infer(observations(1))
+    parameters, _, _ = network.infer(observations(1))
     actions, _ = network.head.sample(np.repeat(parameters, 40_000, 0), np.random.default_rng(3))
     np.testing.assert_allclose(actions.mean(0), parameters[0, :3], atol=0.02)
     np.testing.assert_allclose(actions.std(0), 0.5, atol=0.02)
@@ -137,7 +137,7 @@ def test_unbounded_actions_are_passed_as_they_are() -> None:
 def test_the_mode_is_the_most_likely_action(space: gym.Space[Any]) -> None:
     network = build(space)
     seen = observations()
-    parameters, _ = network.infer(seen)
+    parameters, _, _ = network.infer(seen)
     mode = torch.from_numpy(np.ascontiguousarray(network.head.mode(parameters)))
     best, _ = network.head.log_prob_and_entropy(torch.from_numpy(parameters), mode)
     for seed in range(20):

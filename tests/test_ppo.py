@@ -420,6 +420,11 @@ def test_a_store_that_is_stopped_keeps_nobody_waiting() -> None:
             {"critic_returns": {"_target_": "a3c_exp.returns.VTrace"}},
             "critic_returns = 'VTrace': must be one that leaves it to PPO to weigh old actions: gae, for one",
         ),
+        (
+            {"network": {"_target_": "a3c_exp.networks.Lstm", "cells": 4}},
+            "algorithm = 'PPO': takes transitions apart, and the network has a memory: must be a3c, or another network "
+            "than lstm",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(settings: dict[str, Any], message: str) -> None:

@@ -82,6 +82,13 @@ class TestNothingIsLost:
         for key in ("steps", "episodes", "updates", "recent_returns", "recent_lengths", "recent_end_steps"):
             assert same(one["tally"][key], two["tally"][key]), key
 
+    def test_so_is_one_with_a_memory_of_which_every_episode_begins_empty(self, tmp_path: Path) -> None:
+        settings = BETWEEN_EPISODES | {"network": {"_target_": "a3c_exp.networks.Lstm", "cells": 8}}
+        train(tmp_path / "one", **settings)
+        train(tmp_path / "two", stop__max_episodes=20, **settings)
+        resume(tmp_path / "two", stop__max_episodes=None)
+        assert same(latest(tmp_path / "one")["store"], latest(tmp_path / "two")["store"])
+
     def test_two_resumptions_of_one_checkpoint_are_identical(self, tmp_path: Path) -> None:
         train(tmp_path / "a", TARGET, **EVERYTHING)
         shutil.copytree(tmp_path / "a", tmp_path / "b")

@@ -22,6 +22,8 @@ from a3c_exp.errors import ConfigError, require
 
 T = TypeVar("T")
 
+_OWN = __name__.partition(".")[0]
+
 # What brings an environment whose package is missing, by the start of its entry point.
 _PACKAGES = {
     "ale_py": "pip install 'a3c-exp[atari]'",
@@ -184,9 +186,9 @@ def _name(entry: str | Mapping[str, Any]) -> str:
 
 
 def _allow(name: str, key: str, plugins: Sequence[str]) -> None:
-    """Refuse 'module:...' whose package the user has not listed."""
+    """Refuse 'module:...' whose package is not this one and the user has not listed."""
     module, colon, _ = name.rpartition(":")
-    if colon and not any(module == plugin or module.startswith(f"{plugin}.") for plugin in plugins):
+    if colon and not any(module == package or module.startswith(f"{package}.") for package in (_OWN, *plugins)):
         package = module.partition(".")[0]
         raise ConfigError(key, name, f"imports {module}: allow it with plugins=[{package}]")
 

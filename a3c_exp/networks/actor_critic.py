@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from a3c_exp.algorithms import Evaluation
 from a3c_exp.networks.heads import Head
 from a3c_exp.networks.layers import Linear
+from a3c_exp.networks.recurrent import LstmCore, Memory
 
 Array = NDArray[Any]
 
@@ -50,20 +51,27 @@ class Network(Protocol):
 
 
 class ActorCritic:
-    """pi(a | s) and V(s), with bodies of their own or one in common.
+    """pi(a | s) and V(s), with bodies of their own or one in common; a common one may have a recurrent core behind it.
 
     On construction all parameters are moved into `vector`, one contiguous float32 array, and all gradients into
     `gradient`, another: pulling, clipping, stepping, sending and saving are then each one operation. The modules
     hold views; whoever writes to `vector` has changed the network.
 
-    parts: where the actor, the critic and the body that they share (if they do) lie in the vector.
+    parts: where the actor, the critic and the body that they share (if they do), its core included, lie in the vector.
+    A state is float32 [B, S], what each environment's episode has left in the core's memory; None without a core.
     """
 
-    def __init__(self, actor_body: Body, critic_body: Body, head: Head, value: Linear) -> None:
+    def __init__(
+        self, actor_body: Body, critic_body: Body, head: Head, value: Linear, core: LstmCore | None = None
+    ) -> None:
         self.actor_body, self.critic_body, self.head, self.value = actor_body, critic_body, head, value
+        self.core = core
         self.shared = actor_body is critic_body
         if self.shared:
-            self._flatten({"body": [actor_body], "actor": [head], "critic": [value]})
+            body: list[Part] = [actor_body] if core is None else [actor_body, core]
+            self._flatten({"body": body, "actor": [head], "critic": [value]})
+        elif core is not None:
+            raise ValueError("a core stands behind a body that actor and critic share")
         else:
             self._flatten({"actor": [actor_body, head], "critic": [critic_body, value]})
 
@@ -88,22 +96,39 @@ class ActorCritic:
             for member in members:
                 member.bind()
 
-    def evaluate(self, observations: Tensor, actions: Tensor) -> Evaluation:
-        """The learner's forward pass. observations [T, B, ...], actions [T, B, ...] -> [T, B] each, with gradients."""
+    def initial_state(self, count: int) -> Array | None:
+        """The state of `count` environments whose episodes begin."""
+        return None if self.core is None else self.core.initial_state(count)
+
+    def evaluate(self, observations: Tensor, actions: Tensor, memory: Memory | None = None) -> Evaluation:
+        """The learner's forward pass. observations [T, B, ...], actions [T, B, ...] -> [T, B] each, with gradients.
+
+        memory: with a core, the state at t = 0 and the rows behind which episodes begin; without one, not looked at.
+        """
         time, batch = observations.shape[:2]
         flat = observations.flatten(0, 1)
         features = self.actor_body(flat)
+        if self.core is not None:
+            assert memory is not None
+            features = self.core(features.view(time, batch, -1), memory).flatten(0, 1)
         parameters = self.head.forward(features)
         values = self.value(features if self.shared else self.critic_body(flat))
         log_probs, entropy = self.head.log_prob_and_entropy(parameters, actions.flatten(0, 1))
         return Evaluation(log_probs.view(time, batch), entropy.view(time, batch), values.view(time, batch))
 
-    def infer(self, observations: Array) -> tuple[Array, Array]:
-        """The acting forward pass: [B, ...] -> distribution parameters [B, P], values [B]."""
+    def infer(self, observations: Array, state: Array | None = None) -> tuple[Array, Array, Array | None]:
+        """The acting forward pass: [B, ...] -> distribution parameters [B, P], values [B], the state after."""
         features = self.actor_body.infer(observations)
+        if self.core is not None:
+            assert state is not None
+            features, state = self.core.infer(features, state)
         critic_features = features if self.shared else self.critic_body.infer(observations)
-        return self.head.infer(features), self.value.infer(critic_features)[:, 0]
+        return self.head.infer(features), self.value.infer(critic_features)[:, 0], state
 
-    def values(self, observations: Array) -> Array:
+    def values(self, observations: Array, state: Array | None = None) -> Array:
         """V(s) for observations [B, ...]: float32 [B]."""
-        return self.value.infer(self.critic_body.infer(observations))[:, 0]
+        features = self.critic_body.infer(observations)
+        if self.core is not None:
+            assert state is not None
+            features, _ = self.core.infer(features, state)
+        return self.value.infer(features)[:, 0]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from a3c_exp.errors import ConfigError
-from a3c_exp.networks.layers import Linear
+from a3c_exp.networks.layers import Initialisation, Linear, initialise
 
 Array = NDArray[Any]
 
@@ -227,6 +227,16 @@ def mixed_with_uniform(logits: Array, epsilon: float) -> Array:
     probabilities = weights * ((1 - epsilon) / weights.sum(-1, keepdims=True)) + epsilon / logits.shape[-1]
     mixed: Array = np.log(probabilities)
     return mixed
+
+
+def initialise_heads(
+    head: Head, value: Linear, scheme: Initialisation, policy_gain: float, generator: torch.Generator
+) -> None:
+    """Draw the last layers of the policy, with gain `policy_gain`, and of the value function, with gain 1."""
+    initialise(head.linear, scheme, policy_gain, generator)
+    initialise(value, scheme, 1.0, generator)
+    if isinstance(head, Gaussian):
+        head.start_std()
 
 
 def _sample_choice(logits: Array, rng: np.random.Generator) -> tuple[Array, Array]:

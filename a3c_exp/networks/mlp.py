@@ -12,7 +12,7 @@ import torch
 
 from a3c_exp.errors import ConfigError, require
 from a3c_exp.networks.actor_critic import ActorCritic
-from a3c_exp.networks.heads import Gaussian, make_head
+from a3c_exp.networks.heads import initialise_heads, make_head
 from a3c_exp.networks.layers import ActivationName, Initialisation, Linear, MlpBody, initialise
 
 
@@ -64,8 +64,5 @@ class Mlp:
         for body in [actor_body] if self.shared else [actor_body, critic_body]:
             for layer in body.layers:
                 initialise(layer, self.init, body_gain, generator)
-        initialise(head.linear, self.init, self.policy_gain, generator)
-        initialise(value, self.init, 1.0, generator)
-        if isinstance(head, Gaussian):
-            head.start_std()
+        initialise_heads(head, value, self.init, self.policy_gain, generator)
         return ActorCritic(actor_body, critic_body, head, value)

@@ -1,0 +1,76 @@
+"""Environments that only a policy with a memory can solve, registered with gymnasium by importing this module
+('a3c_exp.envs.memory:Recall-v0'), and a wrapper that hides a part of what another environment shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from numpy.typing import NDArray
+
+Observation = NDArray[np.float32]
+
+
+class Recall(gymnasium.Env[Observation, np.int64]):
+    """One of several lamps lights up once; later a question lights up, and the answer is which lamp it was.
+
+    Observation: float32 [symbols + 1], the lamps and the question, 1 where lit. An episode is the lamp, `delay` dark
+    steps, and the question. The last action pays 1 if it names the lamp; all others are without effect.
+    With memory a policy returns 1; without, whatever it does, 1 / symbols.
+    """
+
+    def __init__(self, symbols: int = 4, delay: int = 8) -> None:
+        if symbols < 2 or delay < 0:
+            raise ValueError(f"at least 2 symbols and a delay of 0 are needed, got {symbols} and {delay}")
+        self.observation_space = Box(0.0, 1.0, (symbols + 1,), np.float32)
+        self.action_space = Discrete(symbols)
+        self._symbols, self._delay = symbols, delay
+        self._lamp = self._moment = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._lamp = int(self.np_random.integers(self._symbols))
+        self._moment = 0
+        return self._lit(self._lamp), {}
+
+    def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        self._moment += 1
+        asked = self._delay + 1
+        over = self._moment > asked
+        reward = float(over and action == self._lamp)
+        return self._lit(self._symbols if self._moment == asked else None), reward, over, False, {}
+
+    def _lit(self, lamp: int | None) -> Observation:
+        lamps = np.zeros(self._symbols + 1, np.float32)
+        if lamp is not None:
+            lamps[lamp] = 1.0
+        return lamps
+
+
+class SelectObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """Shows only some numbers of an environment's vectors.
+
+    indices: which ones, in the order in which they are to be shown.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], indices: Sequence[int]) -> None:
+        super().__init__(env)
+        space = env.observation_space
+        if not isinstance(space, Box) or len(space.shape) != 1:
+            raise ValueError(f"observations must be vectors, not {space}")
+        if not indices or not all(0 <= index < space.shape[0] for index in indices):
+            raise ValueError(f"indices must be whole numbers from 0 to {space.shape[0] - 1}")
+        self._indices = list(indices)
+        low, high = space.low[self._indices], space.high[self._indices]
+        self.observation_space = Box(low, high, dtype=space.dtype.type)
+
+    def observation(self, observation: Any) -> Any:
+        return observation[self._indices]
+
+
+gymnasium.register("Recall-v0", entry_point="a3c_exp.envs.memory:Recall")

@@ -1,0 +1,165 @@
+"""Memory: a core of LSTM cells between a body and the heads.
+
+The step of a cell is written once, on arrays. Acting takes one such step; learning takes all steps of a rollout and
+goes back through them by hand, since a torch graph of a dozen small operations a step takes several times as long.
+Where an episode ends, nothing is remembered, and no gradient flows.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from a3c_exp.networks.layers import Array, Initialisation, Linear, initialise
+
+Bools = NDArray[np.bool_]
+
+
+class Memory(NamedTuple):
+    """What a recurrent network needs to see a rollout as it was seen.
+
+    state: float32 [B, S], at t = 0. restarts: bool [T, B], where nothing leads from row t to row t + 1.
+    """
+
+    state: Array
+    restarts: Bools
+
+
+def forget(state: Array, restarts: Bools) -> Array:
+    """The state [B, S] with which the next row begins: zeros where `restarts` [B]."""
+    return np.where(restarts[:, None], np.float32(0), state) if restarts.any() else state
+
+
+class LstmCore:
+    """Long short-term memory (Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000).
+
+        o, i, f = sigmoid(x_t W_o,i,f + h_{t-1} U_o,i,f + b_o,i,f)      g = tanh(x_t W_g + h_{t-1} U_g + b_g)
+        c_t = f c_{t-1} + i g                                           h_t = o tanh(c_t)
+
+    The columns of W [F, 4 C], U [C, 4 C] and b [4 C] are those of o, i, f, g, with C cells each.
+    A state is float32 [B, 2 C]: h and c side by side.
+    """
+
+    def __init__(self, inputs: int, cells: int) -> None:
+        self.features = cells
+        self.inputs = nn.Parameter(torch.empty(inputs, 4 * cells))
+        self.recurrent = nn.Parameter(torch.empty(cells, 4 * cells))
+        self.bias = nn.Parameter(torch.empty(4 * cells))
+
+    def initialise(self, scheme: Initialisation, forget_bias: float, generator: torch.Generator) -> None:
+        """Draw each gate's two matrices as layers of their own, with gain 1. Biases are 0 but the forget gate's."""
+        cells = self.features
+        with torch.no_grad():
+            for matrix in (self.inputs, self.recurrent):
+                for columns in torch.split(matrix, cells, dim=1):
+                    layer = Linear(len(columns), cells)
+                    initialise(layer, scheme, 1.0, generator)
+                    columns.copy_(layer.weight.T)
+            self.bias.zero_()
+            self.bias[2 * cells : 3 * cells] = forget_bias
+
+    def parameters(self) -> list[nn.Parameter]:
+        return [self.inputs, self.recurrent, self.bias]
+
+    def bind(self) -> None:
+        self._inputs, self._recurrent = _by_gate(self.inputs), _by_gate(self.recurrent)
+        self._bias: Array = self.bias.detach().numpy().reshape(4, 1, -1)
+
+    def initial_state(self, count: int) -> Array:
+        """The state of `count` environments whose episodes begin."""
+        return np.zeros((count, 2 * self.features), np.float32)
+
+    def infer(self, features: Array, state: Array) -> tuple[Array, Array]:
+        """One step: features [B, F], state [B, 2 C] -> h [B, C], the state after."""
+        cells = self.features
+        sums = np.matmul(features, self._inputs)
+        sums += self._bias
+        hidden, cell = _step(sums, state[:, :cells], state[:, cells:], self._recurrent)
+        return hidden, np.concatenate([hidden, cell], axis=1)
+
+    def __call__(self, features: Tensor, memory: Memory) -> Tensor:
+        """All steps of a rollout: features [T, B, F] -> h [T, B, C]."""
+        sums = torch.addmm(self.bias, features.flatten(0, 1), self.inputs).view(*features.shape[:2], -1)
+        hidden: Tensor = Unrolled.apply(sums, self.recurrent, memory)  # type: ignore[no-untyped-call]
+        return hidden
+
+
+def _by_gate(matrix: Tensor) -> Array:
+    """A view [4, N, C] of a matrix [N, 4 C]. With the gates first, what belongs to one lies together, and numpy does it
+    in one go; row by row it takes three times as long."""
+    view: Array = matrix.detach().numpy().reshape(len(matrix), 4, -1).transpose(1, 0, 2)
+    return view
+
+
+def _step(sums: Array, hidden: Array, cell: Array, recurrent: Array) -> tuple[Array, Array]:
+    """sums: x_t W + b, [4, B, C], in whose place are left the gates; recurrent: U, [4, C, C].
+
+    h and c before -> h and c after, [B, C] each, in new arrays.
+    """
+    sums += np.matmul(hidden, recurrent)
+    # sigmoid(x) = 1/2 + 1/2 tanh(x/2): one call for all gates, and nothing that overflows.
+    sigmoids = sums[:3]
+    sigmoids *= 0.5
+    np.tanh(sums, out=sums)
+    sigmoids *= 0.5
+    sigmoids += 0.5
+    o, i, f, g = sums
+    cell = f * cell
+    cell += i * g
+    hidden = np.tanh(cell)
+    hidden *= o
+    return hidden, cell
+
+
+class Unrolled(torch.autograd.Function):
+    """`_step` for every row of a rollout, and backpropagation through time."""
+
+    @staticmethod
+    def forward(ctx: Any, sums: Tensor, recurrent: Tensor, memory: Memory) -> Tensor:
+        """sums: x_t W + b, [T, B, 4 C]; recurrent: U, [C, 4 C] -> h [T, B, C]."""
+        weight = _by_gate(recurrent)
+        (time, count, _), cells = sums.shape, len(recurrent)
+        gates = sums.detach().numpy().reshape(time, count, 4, cells).transpose(0, 2, 1, 3).copy()
+        restarted: list[bool] = np.any(memory.restarts, axis=1).tolist()
+        before = np.empty((2, time, count, cells), gates.dtype)  # h and c with which each row begins
+        out = np.empty_like(before[0])
+        hidden, cell = memory.state[:, :cells], memory.state[:, cells:]
+        for t in range(time):
+            before[0, t], before[1, t] = hidden, cell
+            hidden, cell = _step(gates[t], hidden, cell, weight)
+            out[t] = hidden
+            if restarted[t]:
+                hidden, cell = forget(hidden, memory.restarts[t]), forget(cell, memory.restarts[t])
+        ctx.kept = gates, before, weight, memory.restarts
+        return torch.from_numpy(out)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        gates, before, weight, restarts = ctx.kept
+        time, _, count, cells = gates.shape
+        o, i, f, g = gates.swapaxes(0, 1)
+        squashed = np.tanh(f * before[1] + i * g)
+        # How h_t moves with o's sum and with c_t, and c_t with the other sums: for all rows at once.
+        by_output, by_cell = squashed * o * (1 - o), o * (1 - squashed * squashed)
+        by_others = np.stack([g * i * (1 - i), before[1] * f * (1 - f), i * (1 - g * g)], axis=1)
+        # What is left goes back row by row. hidden, cell: the loss's gradient by h_t and c_t.
+        sums, back = np.empty_like(gates), weight.transpose(0, 2, 1)
+        restarted, rows = restarts.any(1).tolist(), gradient.numpy()
+        hidden = cell = np.zeros_like(before[0, 0])
+        for t in range(time - 1, -1, -1):
+            if restarted[t]:
+                hidden, cell = forget(hidden, restarts[t]), forget(cell, restarts[t])
+            hidden = hidden + rows[t]
+            cell = cell + hidden * by_cell[t]
+            np.multiply(hidden, by_output[t], out=sums[t, 0])
+            np.multiply(cell, by_others[t], out=sums[t, 1:])
+            hidden, cell = np.add.reduce(np.matmul(sums[t], back)), cell * f[t]
+        by_row = sums.transpose(0, 2, 1, 3).reshape(time * count, 4 * cells)
+        to_recurrent = before[0].reshape(time * count, cells).T.dot(by_row)
+        return torch.from_numpy(by_row.reshape(time, count, -1)), torch.from_numpy(to_recurrent), None

@@ -1,0 +1,125 @@
+"""Environments that need a memory: what they show and pay, and that a policy without one cannot solve them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from runs import train
+
+import a3c_exp
+from a3c_exp.envs import Gym
+from a3c_exp.envs.memory import Recall
+from a3c_exp.errors import ConfigError
+
+RECALL = "a3c_exp.envs.memory:Recall-v0"
+SELECT = "a3c_exp.envs.memory:SelectObservation"
+LSTM = {"_target_": "a3c_exp.networks.Lstm", "cells": 16}
+MLP = {"_target_": "a3c_exp.networks.Mlp", "sizes": [32]}
+LEARNING: dict[str, Any] = {
+    "workers": 2, "envs_per_worker": 16, "rollout_length": 10, "total_steps": 16_000,
+    "optimizer": {"_target_": "a3c_exp.optimizers.Adam", "learning_rate": 1e-2},
+    "eval__every": 10**9, "eval__episodes": 20,
+}  # fmt: skip
+
+
+class TestRecall:
+    def test_is_a_proper_environment(self) -> None:
+        check_env(Recall(), skip_render_check=True)
+
+    @pytest.mark.parametrize("delay", [0, 3])
+    @pytest.mark.parametrize("right", [True, False])
+    def test_shows_a_lamp_then_nothing_then_the_question_and_pays_for_the_answer_alone(
+        self, delay: int, right: bool
+    ) -> None:
+        env = Recall(symbols=3, delay=delay)
+        seen, _ = env.reset(seed=0)
+        lamp = int(seen.argmax())
+        rows, rewards, over = [seen], [], False
+        while not over:
+            last = len(rows) == delay + 2
+            seen, reward, over, truncated, _ = env.step(lamp if right or not last else (lamp + 1) % 3)
+            assert not truncated
+            rows.append(seen)
+            rewards.append(reward)
+        np.testing.assert_array_equal(rows[:-1], [np.eye(4)[lamp], *[np.zeros(4)] * delay, np.eye(4)[3]])
+        assert rewards == [0.0] * (delay + 1) + [float(right)]
+
+    def test_lights_every_lamp_as_often(self) -> None:
+        env = Recall(symbols=4)
+        env.reset(seed=0)
+        lamps = np.bincount([int(env.reset()[0].argmax()) for _ in range(2000)])
+        assert lamps.shape == (4,) and (abs(lamps - 500) < 80).all()
+
+    @pytest.mark.parametrize("kwargs", [{"symbols": 1}, {"delay": -1}])
+    def test_refuses_what_makes_no_sense(self, kwargs: dict[str, int]) -> None:
+        with pytest.raises(ConfigError, match="are needed"):
+            Gym(id=RECALL, kwargs=kwargs).make(1, [0])
+
+
+class TestSelectObservation:
+    def test_shows_the_numbers_that_were_asked_for(self) -> None:
+        whole = Gym(id="CartPole-v1").make(2, [0, 1])
+        part = Gym(id="CartPole-v1", wrappers=({SELECT: {"indices": [2, 0]}},)).make(2, [0, 1])
+        assert part.observation_space.shape == (2,)
+        np.testing.assert_array_equal(part.observation_space.high, whole.observation_space.high[[2, 0]])
+        np.testing.assert_array_equal(part.reset(), whole.reset()[:, [2, 0]])
+        for _ in range(60):  # through the ends of episodes, last observations included
+            one, other = part.step(np.array([1, 0])), whole.step(np.array([1, 0]))
+            np.testing.assert_array_equal(one.obs, other.obs[:, [2, 0]])
+            np.testing.assert_array_equal(one.final_obs, other.final_obs[:, [2, 0]])
+
+    @pytest.mark.parametrize("indices", [[], [4], [-1]])
+    def test_refuses_numbers_that_are_not_there(self, indices: list[int]) -> None:
+        with pytest.raises(ConfigError, match="from 0 to 3"):
+            Gym(id="CartPole-v1", wrappers=({SELECT: {"indices": indices}},)).make(1, [0])
+
+    def test_refuses_what_is_no_vector(self) -> None:
+        with pytest.raises(ConfigError, match="must be vectors"):
+            Gym(id="FrozenLake-v1", wrappers=({SELECT: {"indices": [0]}},)).make(1, [0])
+
+
+def test_what_belongs_to_this_package_needs_no_permission() -> None:
+    Gym(id=RECALL).validate([])
+    Gym(id="CartPole-v1", wrappers=(SELECT,)).validate([])
+    with pytest.raises(ConfigError, match="allow it"):
+        Gym(id="a3c_exp_of_another:Env-v0").validate([])
+
+
+class TestLearning:
+    def test_cells_learn_to_recall_and_the_trained_policy_does(self, tmp_path: Path) -> None:
+        """At random: 1/3. Evaluations beside the run, of many environments, and play elsewhere both remember."""
+        done = train(tmp_path, RECALL, network=LSTM, env__kwargs={"symbols": 3, "delay": 3}, **LEARNING)
+        assert done.summary["mean_return_100"] > 0.95
+        assert done.summary["best_eval_return"] == 1
+        policy, env = a3c_exp.load(tmp_path), gymnasium.make("Recall-v0", symbols=3, delay=3)
+        for seed in range(20):
+            policy.reset()
+            observation, _ = env.reset(seed=seed)
+            reward, over = 0.0, False
+            while not over:
+                observation, reward, over, _, _ = env.step(policy.act(observation))  # type: ignore[assignment]
+            assert reward == 1
+
+    def test_a_policy_without_a_memory_does_not(self, tmp_path: Path) -> None:
+        done = train(tmp_path, RECALL, network=MLP, env__kwargs={"symbols": 3, "delay": 3}, **LEARNING)
+        assert done.summary["mean_return_100"] < 0.6
+
+    @pytest.mark.slow
+    def test_the_option_is_solved_by_cells(self, tmp_path: Path) -> None:
+        done = a3c_exp.train(["env=recall", "network=lstm", "workers=2"], tmp_path)
+        assert done.summary["stop_reason"] == "mean_return"
+
+    @pytest.mark.slow
+    def test_a_cartpole_whose_velocities_are_hidden_is_balanced_by_cells(self, tmp_path: Path) -> None:
+        done = a3c_exp.train(["env=cartpole_memory", "network=lstm", "workers=2"], tmp_path)
+        assert done.summary["stop_reason"] == "mean_return"
+
+    @pytest.mark.slow
+    def test_and_by_nothing_that_sees_only_the_moment(self, tmp_path: Path) -> None:
+        done = a3c_exp.train(["env=cartpole_memory", "network=mlp", "workers=2", "total_steps=400000"], tmp_path)
+        assert done.summary["mean_return_100"] < 200

@@ -1,0 +1,265 @@
+"""Networks with a memory: the cells, and that a rollout is learned from as it was acted in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+from runs import SCRIPTED
+
+from a3c_exp.envs import Gym
+from a3c_exp.errors import ConfigError
+from a3c_exp.networks import ActorCritic, Lstm, Mlp
+from a3c_exp.networks.recurrent import LstmCore, Memory, Unrolled
+from a3c_exp.rollout import Collector, LocalActor, RewardShaping, Rollout
+
+SPACE = Box(-1, 1, (4,))
+T, B, F, C = 9, 5, 3, 6
+
+
+def build(actions: gym.Space[Any] = Discrete(2), **settings: Any) -> ActorCritic:  # noqa: B008 - a constant
+    # A large last layer, so that a wrong one is seen: by default the first policy is nearly uniform.
+    settings = {"cells": 8, "encoder": Mlp(sizes=(5,)), "policy_gain": 1.0} | settings
+    return Lstm(**settings).build(SPACE, actions, np.random.default_rng(1))
+
+
+def normal(*shape: int, seed: int = 2) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def core() -> LstmCore:
+    made = LstmCore(F, C)
+    made.initialise("orthogonal", 1.0, torch.Generator().manual_seed(3))
+    made.bind()
+    return made
+
+
+def restarts(share: float = 0.2) -> np.ndarray:
+    return np.random.default_rng(4).random((T, B)) < share
+
+
+def as_torch(matrix: torch.Tensor) -> torch.Tensor:
+    """Columns o, i, f, g -> rows i, f, g, o."""
+    o, i, f, g = matrix.detach().T.split(C)
+    return torch.cat([i, f, g, o])
+
+
+class TestTheCells:
+    def test_they_are_those_of_torch(self) -> None:
+        own, theirs = core(), torch.nn.LSTM(F, C)
+        with torch.no_grad():
+            theirs.weight_ih_l0.copy_(as_torch(own.inputs))
+            theirs.weight_hh_l0.copy_(as_torch(own.recurrent))
+            theirs.bias_ih_l0.copy_(as_torch(own.bias[None])[:, 0])
+            theirs.bias_hh_l0.zero_()
+        seen, state = torch.from_numpy(normal(T, B, F)), normal(B, 2 * C)
+        expected, (h, c) = theirs(seen, (torch.from_numpy(state[None, :, :C]), torch.from_numpy(state[None, :, C:])))
+        found = own(seen, Memory(state, np.zeros((T, B), np.bool_)))
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+        for row in seen.numpy():
+            _, state = own.infer(row, state)
+        np.testing.assert_allclose(state, np.concatenate([h[0].detach(), c[0].detach()], 1), atol=1e-6)
+
+    @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+    def test_gradients_are_those_of_finite_differences(self, share: float) -> None:
+        """In double precision, of all steps at once, with restarts inside and in the last row."""
+        sums = torch.from_numpy(normal(5, 2, 4 * 3).astype(np.float64)).requires_grad_()
+        weight = torch.from_numpy(normal(3, 4 * 3, seed=5).astype(np.float64) / 2).requires_grad_()
+        over = np.random.default_rng(4).permutation(np.arange(10) < 10 * share).reshape(5, 2)
+        memory = Memory(normal(2, 2 * 3).astype(np.float64), over)
+        assert torch.autograd.gradcheck(lambda s, w: Unrolled.apply(s, w, memory), (sums, weight))
+
+    def test_extreme_sums_saturate_without_a_word(self) -> None:
+        own = core()
+        with np.errstate(all="raise"):
+            hidden, state = own.infer(np.full((1, F), 1e20, np.float32), np.zeros((1, 2 * C), np.float32))
+        assert np.isfinite(state).all() and (abs(hidden) <= 1).all()
+
+    def test_gates_to_forget_start_open_and_each_gate_is_drawn_by_itself(self) -> None:
+        own = core()
+        bias = own.bias.detach().reshape(4, C)
+        assert (bias[2] == 1).all() and not bias[[0, 1, 3]].any()
+        for gate in own.recurrent.detach().split(C, dim=1):
+            torch.testing.assert_close(gate @ gate.T, torch.eye(C), atol=1e-5, rtol=0)
+
+
+class TestActingAndLearning:
+    @pytest.mark.parametrize("actions", [Discrete(3), Box(-2, 2, (3,))], ids=str)
+    @pytest.mark.parametrize("sizes", [(), (5, 4)])
+    def test_they_agree_on_every_row_whatever_ends_where(self, actions: gym.Space[Any], sizes: Any) -> None:
+        network = build(actions, encoder=Mlp(sizes=sizes))
+        seen, over = normal(T, B, 4), restarts()
+        state = first = normal(B, 16)
+        acted = []
+        for row, ended in zip(seen, over, strict=True):
+            parameters, values, state = network.infer(row, state)
+            np.testing.assert_array_equal(network.values(row, acted[-1][3] if acted else first), values)
+            actions_, log_probs = network.head.sample(parameters, np.random.default_rng(6))
+            state = np.where(ended[:, None], 0, state)
+            acted.append((actions_, log_probs, values, state))
+        taken, log_probs, values, _ = (np.stack(column) for column in zip(*acted, strict=True))
+        learned = network.evaluate(torch.from_numpy(seen), torch.from_numpy(taken), Memory(first, over))
+        np.testing.assert_allclose(learned.values.detach(), values, atol=1e-6)
+        np.testing.assert_allclose(learned.log_probs.detach(), log_probs, atol=3e-6)
+
+    @pytest.mark.parametrize("vectorized", [False, True])
+    @pytest.mark.parametrize("ends", [("terminated",), ("truncated",), ("terminated", "truncated", "both")], ids=str)
+    @pytest.mark.parametrize("count", [1, 3])
+    def test_a_rollout_is_learned_from_as_it_was_acted_in(self, count: int, ends: Any, vectorized: bool) -> None:
+        """Several in a row: the second begins in the middle of episodes, with the state that the first one left."""
+        network, collector = collecting(count, vectorized, lengths=(3, 9, 4), ends=ends)
+        actor = LocalActor(network, np.random.default_rng(0))
+        states = []
+        for _ in range(4):
+            rollout = collector.collect(actor, 0, 0, None)
+            learned = evaluated(network, rollout)
+            valid = rollout.valid
+            np.testing.assert_allclose(learned.values.detach().numpy()[valid], rollout.values[valid], atol=1e-5)
+            np.testing.assert_allclose(learned.log_probs.detach().numpy()[valid], rollout.log_probs[valid], atol=1e-5)
+            states.append(rollout.state)
+        assert any(state is not None and state.any() for state in states[1:])
+
+    def test_no_gradient_reaches_back_into_an_earlier_episode(self) -> None:
+        network = build()
+        over = np.zeros((T, B), np.bool_)
+        over[4] = True
+        seen = torch.from_numpy(normal(T, B, 4)).requires_grad_()
+        taken = torch.zeros(T, B, dtype=torch.int64)
+        network.evaluate(seen, taken, Memory(np.zeros((B, 16), np.float32), over)).values[5:].sum().backward()
+        assert seen.grad is not None
+        assert not seen.grad[:5].any() and seen.grad[5:].any(-1).all()
+
+
+def collecting(count: int, vectorized: bool = False, length: int = 7, **kwargs: Any) -> tuple[ActorCritic, Collector]:
+    network = build()
+    env = Gym(id=SCRIPTED, kwargs=kwargs, vectorized=vectorized).make(count, list(range(count)))
+    return network, Collector(env, length, RewardShaping(), 0.9, network.initial_state(count))
+
+
+def evaluated(network: ActorCritic, rollout: Rollout) -> Any:
+    return network.evaluate(torch.from_numpy(rollout.observations), torch.from_numpy(rollout.actions), rollout.memory)
+
+
+class TestTheValueBehindARow:
+    """Scripted episodes, told apart by their observations, and valued again one by one from their first step on."""
+
+    @pytest.mark.parametrize("ends", [("terminated",), ("truncated",), ("terminated", "truncated", "both")], ids=str)
+    @pytest.mark.parametrize("count", [1, 3])
+    def test_is_that_of_the_state_the_episode_has_come_to(self, count: int, ends: Any) -> None:
+        network, collector = collecting(count, lengths=(3, 5, 4), ends=ends)
+        actor = LocalActor(network, np.random.default_rng(0))
+        rollouts = [collector.collect(actor, 0, 0, None) for _ in range(5)]
+        for env in range(count):
+            episode: list[np.ndarray] = []
+            for rollout in rollouts:
+                rows = zip(rollout.observations[:, env], rollout.actions[:, env], rollout.terminated[:, env],
+                           rollout.truncated[:, env], rollout.next_values[:, env], strict=True)  # fmt: skip
+                for seen, action, terminated, truncated, value in rows:
+                    episode.append(seen)
+                    following = np.array([seen[0], seen[1], seen[2] + 1, action], np.float32)
+                    expected = 0.0 if terminated else last_value(network, [*episode, following])
+                    assert value == pytest.approx(expected, abs=1e-5)
+                    if terminated or truncated:
+                        episode = []
+
+    def test_also_where_a_vector_environment_restarts_late(self) -> None:
+        """The row behind an end is no transition, and the state begins anew behind it once more."""
+        network, collector = collecting(2, vectorized=True, lengths=(3, 5), ends=("truncated",))
+        actor = LocalActor(network, np.random.default_rng(0))
+        rollouts = [collector.collect(actor, 0, 0, None) for _ in range(5)]
+        assert not all(rollout.valid.all() for rollout in rollouts)
+        for env in range(2):
+            episode: list[np.ndarray] = []
+            for rollout in rollouts:
+                for t in np.flatnonzero(rollout.valid[:, env]):
+                    seen, action = rollout.observations[t, env], rollout.actions[t, env]
+                    episode.append(seen)
+                    following = np.array([seen[0], seen[1], seen[2] + 1, action], np.float32)
+                    assert rollout.next_values[t, env] == pytest.approx(
+                        last_value(network, [*episode, following]), abs=1e-5
+                    )
+                    if rollout.truncated[t, env]:
+                        episode = []
+
+
+def last_value(network: ActorCritic, observations: list[np.ndarray]) -> float:
+    """V of the last of an episode's observations, seen one after the other from the first on."""
+    state = network.initial_state(1)
+    for seen in observations:
+        _, values, state = network.infer(seen[None], state)
+    return float(values[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Elsewhere:
+    """A network whose body gives the observation as it is."""
+
+    def check(self, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> None: ...
+
+    def build(self, observation_space: Any, action_space: Any, rng: np.random.Generator) -> ActorCritic:
+        return Mlp(sizes=()).build(observation_space, action_space, rng)
+
+
+class TestTheComponent:
+    def test_parts_are_the_body_with_its_cells_and_the_two_heads(self) -> None:
+        network = build()
+        assert list(network.parts) == ["body", "actor", "critic"]
+        sizes = {name: part.stop - part.start for name, part in network.parts.items()}
+        assert sizes == {"body": 4 * 5 + 5 + 32 * (5 + 8 + 1), "actor": 8 * 2 + 2, "critic": 8 + 1}
+
+    def test_writing_to_the_vector_changes_what_acts_and_what_learns(self) -> None:
+        network = build()
+        network.vector.fill(0)
+        assert not network.values(normal(B, 4), network.initial_state(B)).any()
+        seen, taken = torch.from_numpy(normal(T, B, 4)), torch.zeros(T, B, dtype=torch.int64)
+        memory = Memory(np.zeros((B, 16), np.float32), restarts())
+        assert not network.evaluate(seen, taken, memory).values.any()
+        network.evaluate(seen, taken, memory).values.sum().backward()
+        assert network.gradient[network.parts["critic"]].any()
+
+    @pytest.mark.parametrize("init", ["orthogonal", "glorot", "normalized_columns", "default"])
+    def test_every_initialisation_is_drawn_from_the_generator_alone(self, init: Any) -> None:
+        torch.manual_seed(0)
+        one = build(init=init).vector
+        torch.manual_seed(1)
+        np.testing.assert_array_equal(build(init=init).vector, one)
+
+    def test_normalised_columns_have_norm_one_in_every_gate(self) -> None:
+        network = build(init="normalized_columns", policy_gain=0.01)
+        assert network.core is not None
+        for matrix in (network.core.inputs, network.core.recurrent):
+            torch.testing.assert_close(matrix.detach().norm(dim=0), torch.ones(32))
+        torch.testing.assert_close(network.head.linear.weight.detach().norm(dim=1), torch.full((2,), 0.01))
+
+    def test_a_picture_is_refused_by_an_encoder_for_vectors(self) -> None:
+        with pytest.raises(ConfigError, match="an MLP takes vectors"):
+            Lstm().check(Box(0, 255, (84, 84, 4), np.uint8), Discrete(2))
+
+    @pytest.mark.parametrize("settings", [{"cells": 0}, {"forget_bias": 11.0}, {"policy_gain": 0.0}])
+    def test_values_out_of_range_are_refused(self, settings: dict[str, Any]) -> None:
+        with pytest.raises(ConfigError):
+            Lstm(**settings)
+
+    def test_cells_do_not_stand_behind_cells(self) -> None:
+        with pytest.raises(ConfigError, match="without a memory"):
+            build(encoder=Lstm())
+
+    def test_any_network_lends_its_body(self) -> None:
+        """Here one of a user's own, which has never heard of cells."""
+        network = build(encoder=Elsewhere())
+        assert network.core is not None and network.core.inputs.shape == (4, 4 * 8)
+        state = network.initial_state(B)
+        seen, taken = normal(1, B, 4), torch.zeros(1, B, dtype=torch.int64)
+        memory = Memory(state, np.zeros((1, B), np.bool_))
+        learned = network.evaluate(torch.from_numpy(seen), taken, memory)
+        np.testing.assert_allclose(learned.values[0].detach(), network.values(seen[0], state), atol=1e-6)
+
+    def test_a_core_needs_a_shared_body(self) -> None:
+        network, other = build(), build()
+        with pytest.raises(ValueError, match="share"):
+            ActorCritic(network.actor_body, other.actor_body, network.head, network.value, network.core)
