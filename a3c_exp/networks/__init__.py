@@ -1,6 +1,7 @@
 """Encoders, action heads and the actor-critic that they make."""
 
 from a3c_exp.networks.actor_critic import ActorCritic, Network
+from a3c_exp.networks.cnn import Cnn, Impala
 from a3c_exp.networks.mlp import Mlp
 
-__all__ = ["ActorCritic", "Mlp", "Network"]
+__all__ = ["ActorCritic", "Cnn", "Impala", "Mlp", "Network"]
