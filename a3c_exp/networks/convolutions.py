@@ -65,12 +65,13 @@ class Conv(nn.Conv2d):
     def bind(self) -> None:
         """Take views of the parameters as they lie now. Call it after they have been moved."""
         assert self.bias is not None
-        self._kernel, self._offset = self.weight, self.bias
+        self._affine = self.weight, self.bias
 
     def __call__(self, x: Tensor, scale: float = 1.0) -> Tensor:
         """[N, C, H, W] -> [N, C', H', W'], of scale * x."""
-        weight = self._kernel if scale == 1 else self._kernel * scale
-        return functional.conv2d(x, weight.to(x.dtype), self._offset.to(x.dtype), self.stride, self.padding)
+        weight, bias = self._affine
+        scaled = weight if scale == 1 else weight * scale
+        return functional.conv2d(x, scaled.to(x.dtype), bias.to(x.dtype), self.stride, self.padding)
 
 
 @dataclass(frozen=True, slots=True)
