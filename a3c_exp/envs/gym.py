@@ -130,7 +130,8 @@ class Gym:
             try:
                 env = wrapper(env, **arguments)
             except gymnasium.error.DependencyNotInstalled as error:
-                raise ConfigError("wrappers", entry, f"needs a package that is not installed: {error}") from error
+                lacks = "pip install 'a3c-exp[pictures]'" if "opencv" in str(error) else _line(error)
+                raise ConfigError("wrappers", entry, f"needs a package that is not installed: {lacks}") from error
             except Exception as error:
                 raise ConfigError("wrappers", entry, f"does not fit {self.id}: {_line(error)}") from error
         return env
