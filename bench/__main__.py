@@ -103,7 +103,7 @@ def _figure(value: float) -> str:
 def _conditions(rounds: int, seconds: float) -> str:
     """Everything that the figures depend on."""
     machine, versions = provenance.machine(), provenance.versions()
-    for peer in ("stable-baselines3", "sample-factory"):
+    for peer in ("ale-py", "stable-baselines3", "sample-factory"):
         try:
             versions[peer] = metadata.version(peer)
         except metadata.PackageNotFoundError:
