@@ -207,7 +207,7 @@ def test_a_vector_is_refused_with_what_to_use(component: PictureNetwork) -> None
 
 
 def test_an_mlp_refuses_pictures_with_what_to_use() -> None:
-    with pytest.raises(ConfigError, match="an MLP takes vectors. For pictures network=cnn"):
+    with pytest.raises(ConfigError, match=r"an MLP takes vectors. For pictures network=cnn"):
         Mlp().check(ATARI, Discrete(2))
 
 

@@ -60,9 +60,7 @@ ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Array], Array
 }
 
 
-def initialise(
-    layer: nn.Linear | nn.Conv2d, scheme: Initialisation, gain: float, generator: torch.Generator
-) -> None:
+def initialise(layer: nn.Linear | nn.Conv2d, scheme: Initialisation, gain: float, generator: torch.Generator) -> None:
     """Draw the weights of one layer; biases start at 0 (`default`: torch's own, biases drawn too).
 
     What is said of an output's incoming weights holds for a convolution's kernel of one output channel.

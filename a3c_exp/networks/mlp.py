@@ -32,9 +32,9 @@ class Mlp(Bodies):
     def check(self, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> None:
         shape = observation_space.shape
         if shape is None or len(shape) != 1:
-            problem = f"must be a network for observations of shape {shape}: an MLP takes vectors. For pictures network=cnn"
-            problem += ", for other arrays env.wrappers=[FlattenObservation]"
-            raise ConfigError("network", "mlp", problem)
+            problem = f"must be a network for observations of shape {shape}: an MLP takes vectors"
+            others = "For pictures network=cnn, for other arrays env.wrappers=[FlattenObservation]"
+            raise ConfigError("network", "mlp", f"{problem}. {others}")
         self.check_actions(action_space)
 
     def build(
