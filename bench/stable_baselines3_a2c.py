@@ -1,5 +1,7 @@
-"""`python -m bench.stable_baselines3_a2c ENVIRONMENTS SECONDS [GAME]`: steps a second of its A2C on CartPole-v1, or on an
-Atari game, by its id without frame skip ('PongNoFrameskip-v4'), with its own preprocessing."""
+"""`python -m bench.stable_baselines3_a2c ENVIRONMENTS SECONDS [GAME]`: steps a second of its A2C.
+
+On CartPole-v1, or on an Atari game by its id without frame skip (PongNoFrameskip-v4), with its own preprocessing.
+"""
 
 from __future__ import annotations
 
