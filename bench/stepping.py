@@ -30,11 +30,11 @@ def random_stepping(env_id: str, seconds: float) -> float:
 
 def atari_random_stepping(game: str, environments: int, seconds: float) -> float:
     """Steps a second of the Arcade Learning Environment's vector environment, with a thread for each core."""
-    import numpy as np
     from ale_py.vector_env import AtariVectorEnv
 
     env = AtariVectorEnv(game, environments, num_threads=PROCESSES)
-    actions = np.random.default_rng(0).integers(0, env.single_action_space.n, (1000, environments))
+    env.action_space.seed(0)
+    actions = [env.action_space.sample() for _ in range(1000)]
     env.reset(seed=0)
     steps, started = 0, time.perf_counter()
     while time.perf_counter() - started < seconds:

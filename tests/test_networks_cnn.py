@@ -142,7 +142,6 @@ def test_in_bfloat16_it_is_the_same_network_to_two_digits(name: str) -> None:
 def test_auto_takes_only_what_this_processor_gains_by(amx: bool, vectors: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convolutions, "_multiplies_bfloat16", lambda: amx)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: vectors)
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
     chosen = Arithmetic.choose("auto", "auto")
     assert (chosen.dtype == torch.bfloat16) == amx
     assert chosen.learn_channels_last == (vectors == "AVX512")

@@ -130,11 +130,13 @@ class _AtariBatch:
         self._seeds: NDArray[np.int64] | None = np.array(seeds, np.int64)
         self._valid = np.ones(self.count, np.bool_)
         self._valid.flags.writeable = False
+        self._obs: Array = np.zeros((0,))
         self._lives: Array = np.zeros(self.count, np.int32)
 
     def reset(self) -> Array:
-        self._obs, info = self._env.reset(seed=self._seeds)  # type: ignore[arg-type]  # gymnasium knows one seed only
-        self._seeds, self._lives = None, info["lives"]
+        obs, info = self._env.reset(seed=self._seeds)  # type: ignore[arg-type]  # gymnasium knows one seed only
+        self._obs, self._lives = obs, info["lives"]
+        self._seeds = None
         return self._obs
 
     def step(self, actions: Array) -> Step:

@@ -46,7 +46,7 @@ class Arithmetic:
         channels last with AVX-512, in the pass that learns, and with bfloat16 in the one that acts too.
         """
         half = precision == "bfloat16" or (precision == "auto" and _multiplies_bfloat16())
-        fast = torch.backends.cpu.get_cpu_capability() == "AVX512" and torch.backends.mkldnn.is_available()
+        fast = torch.backends.cpu.get_cpu_capability() == "AVX512"
         learn = fast if channels_last == "auto" else channels_last
         act = (fast and half) if channels_last == "auto" else channels_last
         return cls(torch.bfloat16 if half else torch.float32, learn, act)
@@ -157,7 +157,7 @@ class PictureBody(ABC):
         """[N, C, H, W] times `scale` -> [N, C', H', W'], all layers but the last."""
 
     def _forward(self, observations: Tensor, channels_last: bool) -> Tensor:
-        parts = [self._encode(part, channels_last) for part in observations.split(self._chunk)]
+        parts = [self._encode(part, channels_last) for part in torch.split(observations, self._chunk)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _encode(self, observations: Tensor, channels_last: bool) -> Tensor:
