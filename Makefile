@@ -74,7 +74,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	@if [ "$(TORCH)" = cpu ] && ! $(BIN)/python -c 'import torch' 2>/dev/null; then \
 		echo 'installing $(TORCH_CPU)'; \
 		$(PIP) '$(TORCH_CPU)' 2>/dev/null || echo 'not offered here: taking the default torch'; fi
-	$(PIP) -e .
+	$(PIP) -e '.[atari]'
 	@touch $@
 
 $(VENV)/dev: $(VENV)/ready

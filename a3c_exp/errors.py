@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class ConfigError(ValueError):
     """A value in the configuration that cannot be used. Nothing has been started, nothing written.
@@ -32,3 +35,9 @@ def require(condition: bool, key: str, value: object, allowed: str) -> None:
 
 class RunError(RuntimeError):
     """A run that could not go on: a worker raised, was killed, or produced only non-finite gradients."""
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """The names most like `name`, to end a message with; empty where nothing comes near."""
+    near = difflib.get_close_matches(name, list(known), n=3)
+    return f"; the nearest: {', '.join(near)}" if near else ""

@@ -132,7 +132,7 @@ def play(
             state = forget(state, restarts(step))
         returns += step.reward
         lengths += step.valid
-        for index in np.flatnonzero(step.terminated | step.truncated | (lengths >= LONGEST_EPISODE)):
+        for index in np.flatnonzero(step.over | (lengths >= LONGEST_EPISODE)):
             if quota[index]:
                 quota[index] -= 1
                 done.append((returns[index], lengths[index]))

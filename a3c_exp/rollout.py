@@ -148,13 +148,14 @@ class Collector:
         acts, answers = self._step(actor, normalisation)
         *told, states = zip(*acts, strict=True)
         actions, log_probs, values = map(_stacked, told)
-        following, *columns, finals, valids = zip(*answers, strict=True)
+        following, *columns, finals, valids, goes_on = zip(*answers, strict=True)
         raw, valid = _stacked([first, *following[:-1]]), _stacked(valids)
         rewards, terminated, truncated = map(_stacked, columns)
 
         ended = terminated | truncated
         next_values = self._next_values(actor, values, terminated, truncated, finals, states, normalisation)
-        episodes = self._finish_episodes(rewards, valid, ended, steps)
+        over = ended if goes_on[0] is None else ended & ~_stacked(goes_on)
+        episodes = self._finish_episodes(rewards, valid, over, steps)
         shaped = self._shaping(rewards)
         observed = None
         if normalisation is not None:
@@ -222,7 +223,7 @@ class Collector:
     def _finish_episodes(
         self, rewards: Array, valid: NDArray[np.bool_], ended: NDArray[np.bool_], steps: int
     ) -> Episodes:
-        """The episodes that ended in these rows ([T, B]), in the order in which they ended."""
+        """The episodes that were over in these rows ([T, B]), in the order in which they ended."""
         if not ended.any():
             self._running_returns += rewards.sum(0, np.float64)
             self._running_lengths += valid.sum(0)

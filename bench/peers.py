@@ -1,4 +1,4 @@
-"""Other systems on CartPole-v1, each in a process of its own with both cores free to it."""
+"""Other systems, each in a process of its own with both cores free to it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,16 @@ class MissingPeerError(Exception):
     """A system that is not installed here; the message says how to get it."""
 
 
-def stable_baselines3_a2c(environments: int, seconds: float) -> float:
-    """Steps a second of stable-baselines3's A2C, its defaults but for the number of environments."""
-    if not _has(sys.executable, "stable_baselines3"):
+def stable_baselines3_a2c(environments: int, seconds: float, game: str | None = None) -> float:
+    """Steps a second of stable-baselines3's A2C, its defaults but for the number of environments.
+
+    On CartPole-v1, or on an Atari game by its id without frame skip, with the CNN that is its default there.
+    """
+    needs = ["stable_baselines3"] if game is None else ["stable_baselines3", "ale_py", "cv2"]
+    if not all(_has(sys.executable, module) for module in needs):
         raise MissingPeerError("not installed: pip install 'a3c-exp[bench]'")
     command = [sys.executable, "-m", "bench.stable_baselines3_a2c", str(environments), str(seconds)]
+    command += [] if game is None else [game]
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             command,
@@ -39,7 +44,8 @@ def stable_baselines3_a2c(environments: int, seconds: float) -> float:
 
 def peer_versions() -> dict[str, str | None]:
     """The versions of those that are installed, each where it runs; None for the others."""
-    pythons = {"stable-baselines3": sys.executable, "sample-factory": _sample_factory_python()}
+    here = sys.executable
+    pythons = {"ale-py": here, "stable-baselines3": here, "sample-factory": _sample_factory_python()}
     tell = "import sys; from importlib import metadata; print(metadata.version(sys.argv[1]))"
     found = {}
     for name, python in pythons.items():

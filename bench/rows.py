@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bench.peers import sample_factory, stable_baselines3_a2c
 from bench.runs import peak_memory, seconds_to_first_update, training_speed
-from bench.stepping import random_stepping
+from bench.stepping import atari_random_stepping, random_stepping
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,11 @@ def _a2c(environments: int) -> Measurement:
     return Measurement(label, lambda seconds: stable_baselines3_a2c(environments, seconds))
 
 
+def _pong_row(name: str, against: Measurement, at_least: float) -> Row:
+    title = "Pong, processes, 2 workers x 16, the A3C paper's CNN"
+    return Row(name, title, _training("processes", *PONG), (against,), at_least=at_least)
+
+
 def _start(workers: int) -> Row:
     subject = Measurement("env=lunar", lambda _: seconds_to_first_update("env=lunar", f"workers={workers}"))
     title = f"Command to first update, {workers} workers"
@@ -68,6 +73,14 @@ VECTOR = ("env=cartpole", "env.vectorized=true", MLP, "workers=2", "envs_per_wor
 PAPER = (
     "env=cartpole", MLP, "network.shared=true", "workers=2", "envs_per_worker=1", "rollout_length=20", "returns=n_step",
 )  # fmt: skip
+PONG = ("env=pong", "network=cnn", "workers=2", "envs_per_worker=16", "rollout_length=20")
+PONG_STEPPING = Measurement(
+    "random stepping, ALE's vector environment of 32, both cores",
+    lambda seconds: atari_random_stepping("pong", 32, seconds),
+)
+PONG_A2C = Measurement(
+    "stable-baselines3 A2C, 16 environments", lambda seconds: stable_baselines3_a2c(16, seconds, "PongNoFrameskip-v4")
+)
 SAMPLE_FACTORY = Measurement("Sample Factory APPO, 2 x 16", sample_factory)
 
 ROWS = (
@@ -99,6 +112,8 @@ ROWS = (
         (_stepping("CartPole-v1"),),
         at_least=0.10,
     ),
+    _pong_row("pong", PONG_STEPPING, 0.55),
+    _pong_row("pong_a2c", PONG_A2C, 3.0),
     Row(
         "lstm",
         "CartPole-v1, Python environments, 2 x 16, LSTM of 64 cells",

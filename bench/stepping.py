@@ -28,6 +28,23 @@ def random_stepping(env_id: str, seconds: float) -> float:
     return sum([float(rates.get()) for _ in processes])
 
 
+def atari_random_stepping(game: str, environments: int, seconds: float) -> float:
+    """Steps a second of the Arcade Learning Environment's vector environment, with a thread for each core."""
+    from ale_py.vector_env import AtariVectorEnv
+
+    env = AtariVectorEnv(game, environments, num_threads=PROCESSES)
+    env.action_space.seed(0)
+    actions = [env.action_space.sample() for _ in range(1000)]
+    env.reset(seed=0)
+    steps, started = 0, time.perf_counter()
+    while time.perf_counter() - started < seconds:
+        env.step(actions[steps % len(actions)])
+        steps += 1
+    rate = steps * environments / (time.perf_counter() - started)
+    env.close()
+    return rate
+
+
 def _step(env_id: str, seed: int, seconds: float, barrier: Barrier, rates: SimpleQueue[float]) -> None:
     import gymnasium
 

@@ -26,6 +26,8 @@ SCRIPTED = "scripted:Scripted-v0"
 BANDIT = "scripted:Bandit-v0"
 CORRIDOR = "scripted:Corridor-v0"
 TARGET = "scripted:Target-v0"
+CORNERS = "scripted:Corners-v0"
+SMALL_CNN = {"_target_": "a3c_exp.networks.Cnn", "layers": [[8, 3, 2]], "features": 32}
 
 
 def config(env: str = BANDIT, backend: str = "serial", **settings: Any) -> dict[str, Any]:

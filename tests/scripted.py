@@ -18,6 +18,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
 Observation = NDArray[np.float32]
+Picture = NDArray[np.uint8]
 Answer = tuple[Any, float, bool, bool, dict[str, Any]]
 End = Literal["terminated", "truncated", "both"]
 
@@ -209,6 +210,40 @@ class Target(gymnasium.Env[Observation, Observation]):
         return self.shown.copy()
 
 
+class Corners(gymnasium.Env[Picture, np.int64]):
+    """A bright square in one of four corners of a dim, noisy picture in colour; the lever of that corner pays 1.
+
+    An episode is `length` pictures, then it terminates. A perfect policy returns `length`, a random one `length` / 4.
+    """
+
+    def __init__(self, size: int = 12, length: int = 1) -> None:
+        self.observation_space = Box(0, 255, (size, size, 3), np.uint8)
+        self.action_space = Discrete(4)
+        self.size, self.length = size, length
+        self.corner = self.seen = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Picture, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.seen = 0
+        return self._next_picture(), {}
+
+    def step(self, action: Any) -> Answer:
+        reward = float(action == self.corner)
+        self.seen += 1
+        return self._next_picture(), reward, self.seen == self.length, False, {}
+
+    def _next_picture(self) -> Picture:
+        self.corner = int(self.np_random.integers(4))
+        picture = self.np_random.integers(0, 100, (self.size, self.size, 3)).astype(np.uint8)
+        down, right = divmod(self.corner, 2)
+        half = self.size // 2
+        row, column = self.np_random.integers(0, half - 2, 2) + half * np.array([down, right])
+        picture[row : row + 3, column : column + 3] = 255
+        return picture
+
+
 class Echo(gymnasium.Env[Any, Any]):
     """Gives the observation it was made with, and keeps the actions it receives."""
 
@@ -229,3 +264,4 @@ gymnasium.register("Scripted-v0", entry_point="scripted:Scripted", vector_entry_
 gymnasium.register("Bandit-v0", entry_point="scripted:Bandit")
 gymnasium.register("Corridor-v0", entry_point="scripted:Corridor", max_episode_steps=50)
 gymnasium.register("Target-v0", entry_point="scripted:Target")
+gymnasium.register("Corners-v0", entry_point="scripted:Corners")

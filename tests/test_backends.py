@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from runs import BACKENDS, CORRIDOR, SCRIPTED, TARGET, config, drain, processes, same, wait_until
+from runs import BACKENDS, CORNERS, CORRIDOR, SCRIPTED, SMALL_CNN, TARGET, config, drain, processes, same, wait_until
 
 from a3c_exp import seeding
 from a3c_exp.backends import MERGE_SECONDS, merged
@@ -58,6 +58,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "a memory": {"env__kwargs": {"length": 3}, "network": {"_target_": "a3c_exp.networks.Lstm", "cells": 8}},
     "a native vector environment": {"env": SCRIPTED, "env__vectorized": True, "env__reward_scale": 0.01},
+    "pictures": {"env": CORNERS, "network": SMALL_CNN},
 }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from bench import __main__ as bench
 from bench.peers import MissingPeerError
 from bench.rows import ROWS, Measurement, Row
 from bench.runs import peak_memory, training_speed
-from bench.stepping import random_stepping
+from bench.stepping import atari_random_stepping, random_stepping
 
 
 def row(*against: Measurement, at_least: float | None = None) -> Row:
@@ -32,6 +32,11 @@ def test_a_row_runs_beside_what_it_is_compared_with() -> None:
     (line,) = bench.table_lines(Row("name", "title", ours, (theirs,), at_least=1e-9), rounds=1, seconds=0.2)
     assert len(line) == len(bench.HEADER)
     assert line[0] == "title" and line[-1] == "yes"
+
+
+def test_atari_games_are_stepped() -> None:
+    pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
+    assert atari_random_stepping("pong", 2, 0.1) > 0
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="only Linux tells what a process holds")

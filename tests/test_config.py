@@ -21,6 +21,11 @@ from a3c_exp.schedules import Linear
 from a3c_exp.startup import conf_folder
 
 OPTIONS = sorted(f"{path.parent.name}={path.stem}" for path in conf_folder().glob("*/*.yaml"))
+# What an option needs beside it, where that is not the default.
+NEEDS = {"env=gym": ["env.id=CartPole-v1"], "env=atari": ["env.game=freeway"]} | {
+    f"network={name}": ["env=gym", "env.id=CarRacing-v3", "env.max_episode_steps=100", "rollout_length=8"]
+    for name in ("cnn", "cnn_nature", "cnn_impala")
+}
 FEW_STEPS = ["workers=2", "envs_per_worker=2", "rollout_length=128", "total_steps=100", "eval.every=null"]
 
 
@@ -49,9 +54,9 @@ def change(config: dict[str, Any], key: str, value: object) -> dict[str, Any]:
 
 @pytest.mark.parametrize("option", OPTIONS)
 def test_every_option_composes_and_trains_a_few_steps(option: str, tmp_path: Path) -> None:
-    overrides = [option, *FEW_STEPS]
-    if option == "env=gym":
-        overrides.append("env.id=CartPole-v1")
+    overrides = [option, *FEW_STEPS, *NEEDS.get(option, ())]
+    if compose(overrides)["env"]["_target_"] == "a3c_exp.envs.Atari":
+        pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
     if not option.startswith("backend="):
         overrides.append("backend=serial")
     run = a3c_exp.train(overrides, tmp_path / "run")
@@ -90,6 +95,13 @@ def test_an_experiment_has_the_last_word_before_the_command_line() -> None:
     config = compose(["experiment=paper", "env=lunar"])
     assert (config["env"]["id"], config["envs_per_worker"], config["rollout_length"]) == ("LunarLander-v3", 1, 20)
     assert compose(["experiment=paper", "rollout_length=5"])["rollout_length"] == 5
+
+
+def test_atari_brings_a_network_for_pictures_unless_another_is_named() -> None:
+    assert compose(["env=pong"])["network"]["_target_"] == "a3c_exp.networks.Cnn"
+    assert compose(["env=pong", "network=cnn_impala"])["network"]["_target_"] == "a3c_exp.networks.Impala"
+    paper = compose(["experiment=a3c_paper_atari", "env=breakout"])
+    assert (paper["env"]["game"], paper["env"]["life_loss"], paper["network"]["init"]) == ("breakout", True, "default")
 
 
 def test_the_critic_may_learn_from_another_estimator() -> None:

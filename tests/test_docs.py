@@ -126,6 +126,8 @@ RUNS = [[], *(words for words in TRAIN if words not in INFORM)]
 
 @pytest.mark.parametrize("arguments", RUNS, ids=" ".join)
 def test_training_commands_of_the_readme_train(arguments: list[str], here: Path) -> None:
+    if {"env=atari", "env=pong"} & set(arguments):
+        pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
     assert main(small(placed(arguments))) == 0
     folders = sorted((here / "outputs").iterdir())
     new = [folder for folder in folders if folder.name != "run"]
@@ -193,7 +195,7 @@ def test_tensorboard_finds_the_curves(here: Path, capsys: pytest.CaptureFixture[
 def test_pip_commands_name_what_is_there() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     [words] = starting(README, start="pip install")
-    assert words == ["-c", "constraints.txt", "-e", "."]
+    assert words == ["-c", "constraints.txt", "-e", ".[atari]"]
     assert (ROOT / "constraints.txt").is_file()
     extras = re.findall(r"pip install -e '\.\[(\w+)\]'", README)
     assert extras
@@ -203,7 +205,8 @@ def test_pip_commands_name_what_is_there() -> None:
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 def test_make_targets_call_what_they_are_said_to() -> None:
     targets = starting(README, CONTRIBUTING, RESULTS, start="make")
-    assert targets[:3] == [["train"], ["train", "ARGS=env=lunar workers=16"], ["test"]]  # the quick start
+    quick_start = [["train"], ["train", "ARGS=env=lunar workers=16"], ["train", "ARGS=env=pong"], ["test"]]
+    assert targets[:4] == quick_start
     # Not the settings of a make that may be running these tests.
     foreign = ("MAKE", "MFLAGS", "ARGS", "ENV")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}

@@ -14,7 +14,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Space, Text, Tuple
 from scripted import Echo
 
-from a3c_exp.envs import EnvBatch, Environment, Gym, Loop
+from a3c_exp.envs import Atari, EnvBatch, Environment, Gym, Loop
 from a3c_exp.errors import ConfigError
 
 
@@ -39,6 +39,20 @@ class TestGym:
         wrappers = ({"TimeAwareObservation": {"normalize_time": True}}, {"FrameStackObservation": {"stack_size": 3}})
         batch = Gym(id="CartPole-v1", wrappers=wrappers).make(1, [0])
         assert batch.observation_space.shape == (3, 5)
+
+    def test_pictures_are_made_grey_and_stacked_by_gymnasiums_wrappers_and_stay_bytes(self) -> None:
+        wrappers = ("GrayscaleObservation", {"FrameStackObservation": {"stack_size": 3}})
+        batch = Gym(id="scripted:Corners-v0", wrappers=wrappers, kwargs={"length": 9}).make(2, [0, 1])
+        first = batch.reset()
+        step = batch.step(np.array([0, 0]))
+        assert first.shape == (2, 3, 12, 12)
+        assert first.dtype == step.obs.dtype == step.final_obs.dtype == batch.observation_space.dtype == np.uint8
+        np.testing.assert_array_equal(step.obs[:, :2], first[:, 1:])
+
+    def test_pictures_are_resized_with_a_list_for_the_shape_as_yaml_has_it(self) -> None:
+        pytest.importorskip("cv2", reason="what gymnasium resizes with: pip install 'a3c-exp[pictures]'")
+        batch = Gym(id="scripted:Corners-v0", wrappers=({"ResizeObservation": {"shape": [8, 6]}},)).make(1, [0])
+        assert batch.reset().shape == (1, 8, 6, 3)
 
     def test_a_wrapper_of_a_plugin_goes_on_too(self) -> None:
         environment = Gym(id="CartPole-v1", wrappers=("gymnasium.wrappers:FlattenObservation",))
@@ -111,6 +125,22 @@ class TestErrors:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
         expected = "id = 'ALE/Nothing-v5': needs the Atari packages: pip install 'a3c-exp[atari]'"
         assert failure(lambda: made(Gym(id="ALE/Nothing-v5"))) == expected
+        expected = "game = 'pong': needs the Atari packages: pip install 'a3c-exp[atari]'"
+        assert failure(lambda: Atari(game="pong").make(1, [0])) == expected
+
+    def test_what_a_wrapper_needs_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "cv2", None)
+        wrappers = ({"ResizeObservation": {"shape": [8, 8]}},)
+        expected = "wrappers = {'ResizeObservation': {'shape': [8, 8]}}: needs a package that is not installed: "
+        message = failure(lambda: made(Gym(id="scripted:Corners-v0", wrappers=wrappers)))
+        assert message == expected + "pip install 'a3c-exp[pictures]'"
+
+    def test_the_vector_form_of_atari_is_a_component_of_its_own(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """gymnasium's way to it clips rewards without a word."""
+        pong = replace(gymnasium.registry["Scripted-v0"], entry_point="ale_py.env:AtariEnv")
+        monkeypatch.setitem(gymnasium.registry, "ALE/Pong-v5", replace(pong, id="ALE/Pong-v5"))
+        message = failure(lambda: Gym(id="ALE/Pong-v5", vectorized=True).make(1, [0]))
+        assert message == "vectorized = True: must be false for ALE/Pong-v5: env=atari is its native form"
 
     @pytest.mark.parametrize("vectorized", [False, True])
     def test_a_package_is_missing(self, monkeypatch: pytest.MonkeyPatch, vectorized: bool) -> None:

@@ -153,6 +153,21 @@ class TestPlaying:
         uneven = self.play(3, 7, vectorized, lengths=(2,))
         assert len(uneven) == 7
 
+    def test_a_lost_life_is_no_end(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        """Every step of this environment costs a life: its episodes of five steps are whole all the same."""
+        train(tmp_path, SCRIPTED, env__kwargs={"lengths": [5]})
+        policy = evaluate.load(tmp_path, plugins=["scripted"])
+        env = Gym(id=SCRIPTED, kwargs={"lengths": [5]}).make(2, [0, 0])
+        step = env.step
+
+        def costly(actions: Any) -> Any:
+            answer = step(actions)
+            always = np.ones(2, np.bool_)
+            return answer._replace(terminated=always, goes_on=~answer.terminated)
+
+        monkeypatch.setattr(env, "step", costly)
+        assert evaluate.play(policy, env, 4).lengths.tolist() == [5, 5, 5, 5]
+
     def test_it_can_be_stopped(self) -> None:
         env = Gym(id=SCRIPTED, kwargs={"lengths": (3,)}).make(1, [0])
         calls = iter([False] * 7 + [True])

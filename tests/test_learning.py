@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
-from runs import BACKENDS, BANDIT, CORRIDOR, TARGET, config, latest, train
+from runs import BACKENDS, BANDIT, CORNERS, CORRIDOR, SMALL_CNN, TARGET, config, latest, train
 
 from a3c_exp import evaluate
 from a3c_exp.runner import Run, run
@@ -45,6 +45,21 @@ class TestOnEveryBackend:
         done = learned(tmp_path, TARGET, backend, total_steps=16_000)
         assert done.summary["mean_return_100"] > -0.12
         assert done.summary["best_eval_return"] > -0.05
+
+
+PICTURES: dict[str, dict[str, Any]] = {
+    "plain": SMALL_CNN,
+    "residual": {"_target_": "a3c_exp.networks.Impala", "channels": [8], "blocks": 1, "features": 32},
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_it_is_learned_where_in_a_picture_the_light_is(name: str, tmp_path: Path) -> None:
+    """At random: 0.25. The square may stand at several places of its corner, in noise."""
+    settings: dict[str, Any] = {"network": PICTURES[name], "optimizer__learning_rate": 5e-3, "total_steps": 8000}
+    done = learned(tmp_path, CORNERS, env__kwargs={"length": 4}, **settings)
+    assert done.summary["best_eval_return"] > 3.5
+    assert done.summary["mean_return_100"] > 3.0
 
 
 def values(folder: Path, observations: Any) -> np.ndarray:

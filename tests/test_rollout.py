@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scripted import Scripted
 
-from a3c_exp.envs import Gym
+from a3c_exp.envs import EnvBatch, Gym, Step
 from a3c_exp.normalisation import Moments, Normalisation
 from a3c_exp.rollout import Acted, Collector, RewardShaping, Rollout
 
@@ -214,3 +214,36 @@ def test_rewards_are_divided_by_the_deviation_of_the_discounted_return() -> None
     second = collect(c, normalisation=normalisation(rewards=True, row=first.observed.row))
     raw = np.array([Scripted.reward(0, t + 4, a) for t, a in enumerate([1, 0, 1])])
     np.testing.assert_allclose(second.rewards[:, 0], raw / running.std(), rtol=1e-5)
+
+
+class Lives:
+    """Scripted environments whose every second episode is only a life of a longer one."""
+
+    def __init__(self, env: EnvBatch) -> None:
+        self._env, self._lives = env, np.zeros(env.count, np.int64)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+    def step(self, actions: np.ndarray) -> Step:
+        step = self._env.step(actions)
+        goes_on = step.over & (self._lives % 2 == 0)
+        self._lives += step.over
+        return step._replace(goes_on=goes_on)
+
+
+@pytest.mark.parametrize(("count", "length"), [(1, 5), (2, 14)])
+def test_a_lost_life_ends_what_is_learned_and_the_score_goes_on(count: int, length: int) -> None:
+    made = Gym(id=ID, kwargs={"lengths": (3,)}).make(count, [0] * count)
+    lives: Any = Lives(made)
+    c = Collector(lives, length, RewardShaping(), 0.5)
+    rollouts = [collect(c), collect(c)]
+    for env in range(count):
+        rewards = np.concatenate([rollout.rewards[:, env] for rollout in rollouts])
+        terminated = np.concatenate([rollout.terminated[:, env] for rollout in rollouts])
+        next_values = np.concatenate([rollout.next_values[:, env] for rollout in rollouts])
+        assert np.flatnonzero(terminated[:6]).tolist() == [2, 5]
+        assert not next_values[terminated].any()
+    episodes = rollouts[0].episodes.merge(rollouts[1].episodes)
+    assert set(episodes.lengths.tolist()) == {6}
+    assert episodes.returns[0] == rewards[:6].sum()

@@ -24,6 +24,8 @@ class Step(NamedTuple):
     final_obs: [K, ...], the true last observation of an episode that ended in this step; meaningful only there.
     valid: bool [K], false where the row is no transition: a late restart, which ignored the action. Such a row stands
         only directly behind one that ended; its reward is 0 and nothing ends in it.
+    goes_on: bool [K], or None where it is never so: `terminated` holds for the learner alone (a lost life); the
+        episode, its return and its length go on, and `obs` is its next observation.
 
     The arrays may be kept, since a batch never writes into one again, but not written into: they may be shared between
     steps (an all-false `terminated`) or within one (obs and final_obs where nothing ended).
@@ -35,6 +37,13 @@ class Step(NamedTuple):
     truncated: NDArray[np.bool_]
     final_obs: Array
     valid: NDArray[np.bool_]
+    goes_on: NDArray[np.bool_] | None = None
+
+    @property
+    def over(self) -> NDArray[np.bool_]:
+        """bool [K]: an episode ended, not only for the learner."""
+        ended = self.terminated | self.truncated
+        return ended if self.goes_on is None else ended & ~self.goes_on
 
 
 class EnvBatch(Protocol):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import math
@@ -14,11 +13,12 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import VectorEnv
 
+from a3c_exp.envs.atari import INSTALL
 from a3c_exp.envs.batch import EnvBatch
 from a3c_exp.envs.loop import Env, Loop
 from a3c_exp.envs.spaces import action_problem, observation_problem
 from a3c_exp.envs.vector import Vector, autoreset_mode
-from a3c_exp.errors import ConfigError, require
+from a3c_exp.errors import ConfigError, require, suggestion
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ _OWN = __name__.partition(".")[0]
 
 # What brings an environment whose package is missing, by the start of its entry point.
 _PACKAGES = {
-    "ale_py": "pip install 'a3c-exp[atari]'",
+    "ale_py": INSTALL,
     "gymnasium.envs.box2d": "pip install 'gymnasium[box2d]'",
     "gymnasium.envs.classic_control": "pip install 'gymnasium[classic-control]'",
     "gymnasium.envs.mujoco": "pip install 'gymnasium[mujoco]'",
@@ -109,11 +109,11 @@ class Gym:
             _import(module, "id", self.id)
         elif name.startswith("ALE/") and name not in gymnasium.registry:
             if importlib.util.find_spec("ale_py") is None:
-                raise ConfigError("id", self.id, f"needs the Atari packages: {_PACKAGES['ale_py']}")
+                raise ConfigError("id", self.id, f"needs the Atari packages: {INSTALL}")
             gymnasium.register_envs(importlib.import_module("ale_py"))
         if name in gymnasium.registry:
             return gymnasium.registry[name]
-        raise ConfigError("id", self.id, "no such environment is registered" + _nearest(name, gymnasium.registry))
+        raise ConfigError("id", self.id, "no such environment is registered" + suggestion(name, gymnasium.registry))
 
     def _one(self, spec: EnvSpec, render_mode: str | None) -> Env:
         """One environment with its wrappers."""
@@ -125,15 +125,23 @@ class Gym:
 
         env = self._made(spec, make)
         for entry in self.wrappers:
-            wrapper, arguments = _wrapper(_name(entry)), {} if isinstance(entry, str) else next(iter(entry.values()))
+            given: dict[str, Any] = {} if isinstance(entry, str) else next(iter(entry.values()))
+            # YAML has no tuples, and ResizeObservation takes nothing else for its shape.
+            arguments = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+            wrapper = _wrapper(_name(entry))
             try:
                 env = wrapper(env, **arguments)
+            except gymnasium.error.DependencyNotInstalled as error:
+                lacks = "pip install 'a3c-exp[pictures]'" if "opencv" in str(error) else _line(error)
+                raise ConfigError("wrappers", entry, f"needs a package that is not installed: {lacks}") from error
             except Exception as error:
                 raise ConfigError("wrappers", entry, f"does not fit {self.id}: {_line(error)}") from error
         return env
 
     def _native(self, spec: EnvSpec, count: int, render_mode: str | None) -> VectorEnv[Any, Any, Any]:
         """The native vector environment."""
+        if str(spec.entry_point).startswith("ale_py"):  # it would clip rewards and preprocess unasked
+            raise ConfigError("vectorized", True, f"must be false for {self.id}: env=atari is its native form")
         if spec.vector_entry_point is None:
             raise ConfigError("vectorized", True, f"must be false: {self.id} has no native vector environment")
 
@@ -210,7 +218,7 @@ def _wrapper(name: str) -> Callable[..., Env]:
     known = [
         key for key, value in vars(source).items() if isinstance(value, type) and issubclass(value, gymnasium.Wrapper)
     ]
-    raise ConfigError("wrappers", name, f"{source.__name__} has no such wrapper" + _nearest(attribute, known))
+    raise ConfigError("wrappers", name, f"{source.__name__} has no such wrapper" + suggestion(attribute, known))
 
 
 def _missing(spec: EnvSpec, error: Exception) -> str:
@@ -220,11 +228,6 @@ def _missing(spec: EnvSpec, error: Exception) -> str:
         if entry.startswith(start):
             return f"needs a package that is not installed: {line}"
     return f"needs a package that is not installed: {_line(error)}"
-
-
-def _nearest(name: str, known: Sequence[str] | Mapping[str, Any]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=3)
-    return f"; the nearest: {', '.join(near)}" if near else ""
 
 
 def _line(error: Exception) -> str:

@@ -60,13 +60,15 @@ ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Array], Array
 }
 
 
-def initialise(linear: nn.Linear, scheme: Initialisation, gain: float, generator: torch.Generator) -> None:
+def initialise(layer: nn.Linear | nn.Conv2d, scheme: Initialisation, gain: float, generator: torch.Generator) -> None:
     """Draw the weights of one layer; biases start at 0 (`default`: torch's own, biases drawn too).
 
+    What is said of an output's incoming weights holds for a convolution's kernel of one output channel.
     orthogonal: Saxe et al. 2014, scaled by `gain`. glorot: Glorot and Bengio 2010, uniform; `gain` is not used.
     normalized_columns: normal, each output's incoming weights scaled to the norm `gain` (universe-starter-agent).
     """
-    weight, bias = linear.weight, linear.bias
+    weight, bias = layer.weight, layer.bias
+    assert bias is not None
     with torch.no_grad():
         if scheme == "orthogonal":
             nn.init.orthogonal_(weight, gain, generator=generator)
@@ -76,11 +78,12 @@ def initialise(linear: nn.Linear, scheme: Initialisation, gain: float, generator
             bias.zero_()
         elif scheme == "normalized_columns":
             weight.normal_(generator=generator)
-            weight.mul_(gain / weight.norm(dim=1, keepdim=True))
+            rows = weight.view(len(weight), -1)
+            rows.mul_(gain / rows.norm(dim=1, keepdim=True))
             bias.zero_()
         else:
             nn.init.kaiming_uniform_(weight, a=math.sqrt(5), generator=generator)
-            bound = 1 / math.sqrt(linear.in_features)
+            bound = 1 / math.sqrt(weight[0].numel())
             bias.uniform_(-bound, bound, generator=generator)
 
 

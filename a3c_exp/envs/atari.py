@@ -1,0 +1,162 @@
+"""Atari games through the native vector environment of the Arcade Learning Environment (Bellemare et al. 2013)."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Discrete
+from gymnasium.vector import AutoresetMode, VectorEnv
+from numpy.typing import NDArray
+
+from a3c_exp.envs.batch import EnvBatch, Step
+from a3c_exp.envs.spaces import Array, encoder
+from a3c_exp.errors import ConfigError, require, suggestion
+
+INSTALL = "pip install 'a3c-exp[atari]'"
+
+# A film's frames are this many times as large as what is played.
+_ENLARGED = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Atari:
+    """A game of the Atari 2600, K copies of it stepped together in C++.
+
+    An observation is uint8 [stack, height, width]: the last frames in grey, the oldest first. A step shows `frame_skip`
+    frames to the player and keeps the brightest of the last two, point by point (Mnih et al. 2015,
+    Nature 518, 529-533). Scores are the game's own: `reward_clip` is for training alone.
+
+    game: its name in the Arcade Learning Environment, words joined by underscores ('space_invaders').
+    sticky_actions: chance that the game repeats the last action in place of the given one, at each frame. 0.25 is the
+        protocol of Machado et al. 2018 (arXiv 1709.06009), with noop_max 0 and all_actions true.
+    noop_max: an episode begins with up to so many frames without an action, drawn at random.
+    frame_skip: frames an action lasts.
+    max_frames: an episode that lasts so many frames is truncated (108,000: half an hour).
+    life_loss: a lost life ends an episode for the learner, which expects nothing more behind it; the game, its score
+        and its length go on. Evaluations are of whole games either way.
+    fire_reset: press fire at the start of games that wait for it.
+    all_actions: the joystick's 18, also those that the game does not know.
+    stack, height, width: of an observation.
+    threads: that step one worker's games. With as many workers as cores, more than 1 takes from the others.
+    reward_scale, reward_clip: training's rewards are the game's times the scale, clipped to (-clip, clip).
+    normalize_rewards: by running statistics that all workers share.
+    """
+
+    normalize_observations: ClassVar[bool] = False  # pictures are scaled by the network
+
+    game: str
+    sticky_actions: float = 0.0
+    noop_max: int = 30
+    frame_skip: int = 4
+    max_frames: int = 108_000
+    life_loss: bool = False
+    fire_reset: bool = True
+    all_actions: bool = False
+    stack: int = 4
+    height: int = 84
+    width: int = 84
+    threads: int = 1
+    reward_scale: float = 1.0
+    reward_clip: float | None = 1.0
+    normalize_rewards: bool = False
+
+    def __post_init__(self) -> None:
+        require(0 <= self.sticky_actions < 1, "sticky_actions", self.sticky_actions, "a number from 0 to less than 1")
+        require(self.noop_max >= 0, "noop_max", self.noop_max, "a whole number >= 0")
+        for name in ("frame_skip", "max_frames", "stack", "height", "width", "threads"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "a whole number >= 1")
+        scale, clip = self.reward_scale, self.reward_clip
+        require(math.isfinite(scale) and scale > 0, "reward_scale", scale, "a finite number > 0")
+        require(clip is None or clip > 0, "reward_clip", clip, "a number > 0, or null")
+
+    def make(self, count: int, seeds: Sequence[int], render_mode: str | None = None) -> EnvBatch:
+        """`count` games, each with its seed (0 <= seed < 2**31). Raises ConfigError where there is no such game.
+
+        render_mode: 'rgb_array' shows what is played, in grey, whether or not it is asked for here.
+        """
+        if render_mode not in (None, "rgb_array"):
+            raise ConfigError("game", self.game, f"cannot be drawn as {render_mode!r}; it offers rgb_array")
+        if importlib.util.find_spec("ale_py") is None:
+            raise ConfigError("game", self.game, f"needs the Atari packages: {INSTALL}")
+        gymnasium.register_envs(importlib.import_module("ale_py"))
+        # What it registers, because the program ends at once where a game is made that takes two players.
+        games = {spec.kwargs["game"] for name, spec in gymnasium.registry.items() if name.startswith("ALE/")}
+        if self.game not in games:
+            raise ConfigError("game", self.game, "there is no such game" + suggestion(self.game.lower(), sorted(games)))
+        return _AtariBatch(self._games(count), seeds, self.life_loss)
+
+    def _games(self, count: int) -> VectorEnv[Any, Any, Any]:
+        vector_env = importlib.import_module("ale_py.vector_env")
+        env: VectorEnv[Any, Any, Any] = vector_env.AtariVectorEnv(
+            self.game,
+            count,
+            num_threads=self.threads,
+            autoreset_mode=AutoresetMode.SAME_STEP,
+            max_num_frames_per_episode=self.max_frames,
+            repeat_action_probability=self.sticky_actions,
+            full_action_space=self.all_actions,
+            img_height=self.height,
+            img_width=self.width,
+            stack_num=self.stack,
+            frameskip=self.frame_skip,
+            maxpool=self.frame_skip > 1,
+            noop_max=self.noop_max,
+            reward_clipping=False,
+            use_fire_reset=self.fire_reset,
+        )
+        return env
+
+
+class _AtariBatch:
+    """An EnvBatch over the vector environment. It gives new arrays at every step, so nothing is copied here.
+
+    An episode that ends restarts in the same step. Unlike other native vector environments it takes a seed for each
+    game, and its last observations are one array, in which rows without an end mean nothing.
+    """
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], seeds: Sequence[int], life_loss: bool) -> None:
+        self.count = int(env.num_envs)
+        self.observation_space, self.encode = encoder(env.single_observation_space)
+        assert isinstance(env.single_action_space, Discrete)
+        self.action_space = env.single_action_space
+        self._env, self._life_loss = env, life_loss
+        self._seeds: NDArray[np.int64] | None = np.array(seeds, np.int64)
+        self._valid = np.ones(self.count, np.bool_)
+        self._valid.flags.writeable = False
+        self._obs: Array = np.zeros((0,))
+        self._lives: Array = np.zeros(self.count, np.int32)
+
+    def reset(self) -> Array:
+        obs, info = self._env.reset(seed=self._seeds)  # type: ignore[arg-type]  # gymnasium knows one seed only
+        self._obs, self._lives = obs, info["lives"]
+        self._seeds = None
+        return self._obs
+
+    def step(self, actions: Array) -> Step:
+        obs, rewards, terminated, truncated, info = self._env.step(actions)
+        self._obs = obs
+        lost = None
+        if self._life_loss:
+            lost = (info["lives"] < self._lives) & ~terminated & ~truncated
+            terminated = terminated | lost
+            self._lives = info["lives"]
+        reward = rewards.astype(np.float32)
+        return Step(obs, reward, terminated, truncated, info.get("final_obs", obs), self._valid, lost)
+
+    def render(self) -> NDArray[np.uint8]:
+        """The first game's newest frame as it is played, enlarged."""
+        grey = self._obs[0, -1].repeat(_ENLARGED, 0).repeat(_ENLARGED, 1)
+        return np.repeat(grey[..., None], 3, -1)
+
+    def decode(self, actions: Array) -> Array:
+        return np.array(actions, np.int64)
+
+    def close(self) -> None:
+        self._env.close()

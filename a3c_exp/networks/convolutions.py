@@ -1,0 +1,231 @@
+"""Bodies for pictures. torch's forward pass both learns and acts here: a convolution takes long enough.
+
+A picture is uint8 until the moment it is convolved, and its scale (1/255) goes into the first layer's weights, which
+are far fewer numbers.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from a3c_exp.networks.layers import ACTIVATIONS, ActivationName, Linear
+
+Precision = Literal["auto", "float32", "bfloat16"]
+
+# Pictures are convolved so many at a time that one layer's output stays within this: about what caches hold. Whole
+# rollouts take a third longer (bench/PROFILE.md).
+CHUNK_BYTES = 8 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """How convolutions are computed; only speed and rounding depend on it.
+
+    dtype: of what flows between layers. Parameters, gradients and features are float32 in any case.
+    learn_channels_last, act_channels_last: whether the channels of a point lie side by side in memory, in the pass
+        that learns and in the one that acts.
+    """
+
+    dtype: torch.dtype
+    learn_channels_last: bool
+    act_channels_last: bool
+
+    @classmethod
+    def choose(cls, precision: Precision, channels_last: bool | Literal["auto"]) -> Arithmetic:
+        """`auto` goes by what the processor can do, so that every worker of a run decides alike, and takes what has
+        been measured to gain (bench/PROFILE.md): bfloat16 only where the processor multiplies matrices of it (AMX);
+        channels last with AVX-512, in the pass that learns, and with bfloat16 in the one that acts too.
+        """
+        half = precision == "bfloat16" or (precision == "auto" and _multiplies_bfloat16())
+        fast = torch.backends.cpu.get_cpu_capability() == "AVX512"
+        learn = fast if channels_last == "auto" else channels_last
+        act = (fast and half) if channels_last == "auto" else channels_last
+        return cls(torch.bfloat16 if half else torch.float32, learn, act)
+
+
+def _multiplies_bfloat16() -> bool:
+    try:
+        return " amx_bf16 " in Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return False
+
+
+class Conv(nn.Conv2d):
+    """A convolution that computes in its input's type, over parameters of float32."""
+
+    def bind(self) -> None:
+        """Take views of the parameters as they lie now. Call it after they have been moved."""
+        assert self.bias is not None
+        self._affine = self.weight, self.bias
+
+    def __call__(self, x: Tensor, scale: float = 1.0) -> Tensor:
+        """[N, C, H, W] -> [N, C', H', W'], of scale * x."""
+        weight, bias = self._affine
+        scaled = weight if scale == 1 else weight * scale
+        return functional.conv2d(x, scaled.to(x.dtype), bias.to(x.dtype), self.stride, self.padding)
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """How observations are laid out. Of three axes the last is that of colours if it is shorter than the first.
+
+    channels, height, width: as a convolution sees them. Stacked frames are channels, as colours are.
+    """
+
+    channels: int
+    height: int
+    width: int
+    axes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...]) -> Picture | None:
+        """[H, W], [stack, H, W], [H, W, colours] or [stack, H, W, colours]; None for what is no picture."""
+        match shape:
+            case (height, width):
+                return cls(1, height, width, (0, 1, 2))
+            case (height, width, colours) if colours < height:
+                return cls(colours, height, width, (0, 3, 1, 2))
+            case (stack, height, width):
+                return cls(stack, height, width, (0, 1, 2, 3))
+            case (stack, height, width, colours):
+                return cls(stack * colours, height, width, (0, 1, 4, 2, 3))
+        return None
+
+    def arrange(self, x: Tensor, dtype: torch.dtype, channels_last: bool) -> Tensor:
+        """Observations [N, ...] as [N, C, H, W] of `dtype`. What is reordered is so while it is small: as uint8."""
+        x = x.permute(self.axes).reshape(-1, self.channels, self.height, self.width)
+        if channels_last:
+            return x.permute(0, 2, 3, 1).contiguous().to(dtype).permute(0, 3, 1, 2)
+        return x.contiguous().to(dtype)
+
+
+class PictureBody(ABC):
+    """Convolutions, and one affine layer that makes the features: uint8 [N, ...] -> float32 [N, features].
+
+    Observations that are floats (an environment's own, or normalised ones) are taken as they are, without the scale.
+    widest: float32 numbers of the largest output of a layer, for one picture.
+    """
+
+    def __init__(
+        self,
+        picture: Picture,
+        convolutions: list[Conv],
+        flat: int,
+        features: int,
+        activation: ActivationName,
+        arithmetic: Arithmetic,
+        widest: int,
+    ) -> None:
+        self.features = features
+        self.convolutions, self.last = convolutions, Linear(flat, features)
+        self._picture, self._arithmetic = picture, arithmetic
+        self._activate = ACTIVATIONS[activation][0]
+        self._chunk = max(1, CHUNK_BYTES // (4 * widest))
+
+    @property
+    def layers(self) -> list[nn.Linear | nn.Conv2d]:
+        return [*self.convolutions, self.last]
+
+    def parameters(self) -> list[nn.Parameter]:
+        return [parameter for layer in self.layers for parameter in layer.parameters()]
+
+    def bind(self) -> None:
+        for convolution in self.convolutions:
+            convolution.bind()
+        self.last.bind()
+
+    def __call__(self, observations: Tensor) -> Tensor:
+        return self._forward(observations, self._arithmetic.learn_channels_last)
+
+    def infer(self, observations: NDArray[Any]) -> NDArray[np.float32]:
+        with torch.inference_mode():
+            features = self._forward(torch.from_numpy(observations), self._arithmetic.act_channels_last)
+        result: NDArray[np.float32] = features.numpy()
+        return result
+
+    @abstractmethod
+    def _convolve(self, x: Tensor, scale: float) -> Tensor:
+        """[N, C, H, W] times `scale` -> [N, C', H', W'], all layers but the last."""
+
+    def _forward(self, observations: Tensor, channels_last: bool) -> Tensor:
+        parts = [self._encode(part, channels_last) for part in torch.split(observations, self._chunk)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _encode(self, observations: Tensor, channels_last: bool) -> Tensor:
+        dtype = self._arithmetic.dtype
+        scale = 1.0 if observations.is_floating_point() else 1 / 255
+        x = self._convolve(self._picture.arrange(observations, dtype, channels_last), scale).flatten(1)
+        if dtype == torch.float32:
+            return self._activate(self.last(x))
+        x = functional.linear(x, self.last.weight.to(dtype), self.last.bias.to(dtype))
+        return self._activate(x).float()
+
+
+class PlainBody(PictureBody):
+    """Convolutions without padding, an activation behind each. layers: (channels, kernel size, stride) of each."""
+
+    def __init__(
+        self,
+        picture: Picture,
+        layers: tuple[tuple[int, int, int], ...],
+        features: int,
+        activation: ActivationName,
+        arithmetic: Arithmetic,
+    ) -> None:
+        convolutions, sizes = [], [picture.channels * picture.height * picture.width]
+        channels, height, width = picture.channels, picture.height, picture.width
+        for size, kernel, stride in layers:
+            convolutions.append(Conv(channels, size, kernel, stride))
+            channels, height, width = size, output_size(height, kernel, stride), output_size(width, kernel, stride)
+            sizes.append(channels * height * width)
+        super().__init__(picture, convolutions, sizes[-1], features, activation, arithmetic, max(sizes))
+
+    def _convolve(self, x: Tensor, scale: float) -> Tensor:
+        for convolution in self.convolutions:
+            x = self._activate(convolution(x, scale))
+            scale = 1.0
+        return x
+
+
+class ResidualBody(PictureBody):
+    """Sections of a convolution, a maximum over 3 x 3 points at every second one, and residual blocks of two
+    convolutions each; all of them of 3 x 3, padded so that only the maximum makes a picture smaller.
+
+    channels: of each section. blocks: residual ones in a section.
+    """
+
+    def __init__(
+        self, picture: Picture, channels: tuple[int, ...], blocks: int, features: int, arithmetic: Arithmetic
+    ) -> None:
+        convolutions, self._blocks = [], blocks
+        before, height, width = picture.channels, picture.height, picture.width
+        widest = before * height * width
+        for size in channels:
+            convolutions.append(Conv(before, size, 3, padding=1))
+            convolutions += [Conv(size, size, 3, padding=1) for _ in range(2 * blocks)]
+            widest = max(widest, size * height * width)
+            before, height, width = size, (height + 1) // 2, (width + 1) // 2
+        super().__init__(picture, convolutions, before * height * width, features, "relu", arithmetic, widest)
+
+    def _convolve(self, x: Tensor, scale: float) -> Tensor:
+        layers = iter(self.convolutions)
+        for first in layers:
+            x = functional.max_pool2d(first(x, scale), 3, 2, 1)
+            for _ in range(self._blocks):
+                x = x + next(layers)(torch.relu(next(layers)(torch.relu(x))))
+            scale = 1.0
+        return torch.relu(x)
+
+
+def output_size(size: int, kernel: int, stride: int) -> int:
+    """Points that a convolution without padding leaves of `size`; less than 1 where it does not fit."""
+    return (size - kernel) // stride + 1

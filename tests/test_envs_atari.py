@@ -1,0 +1,217 @@
+"""Atari games: what their native vector environment means here, their scores, and what a user is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from runs import config
+
+from a3c_exp import evaluate
+from a3c_exp.config import load_experiment
+from a3c_exp.envs import Atari, EnvBatch, Environment, Vector
+from a3c_exp.errors import ConfigError
+from a3c_exp.rollout import Acted, Collector, RewardShaping
+
+Array = NDArray[Any]
+
+ALE = pytest.importorskip("ale_py.vector_env", reason="Atari games: pip install 'a3c-exp[atari]'")
+SEEDS = [4, 5]  # gymnasium gives a native vector environment one seed, and it counts on from there
+# Small pictures and no stack, so that it is quick; its start is always the same, and whole games are over soon.
+QUICK = Atari(game="breakout", height=12, width=12, stack=1, noop_max=0)
+
+
+def transitions(batch: EnvBatch, steps: int) -> list[list[tuple[Any, ...]]]:
+    """What a batch gives, by game, as anyone reads it who knows nothing but the meaning of a Step."""
+    found: list[list[tuple[Any, ...]]] = [[] for _ in range(batch.count)]
+    obs = batch.reset()
+    for _ in range(steps):
+        step = batch.step(np.ones(batch.count, np.int64))  # fire, so that lives are soon spent
+        ended = (step.terminated | step.truncated)[:, None, None, None]
+        following = np.where(ended, step.final_obs, step.obs)
+        for k in np.flatnonzero(step.valid):
+            ends = bool(step.terminated[k]), bool(step.truncated[k])
+            found[k].append((obs[k].tobytes(), float(step.reward[k]), following[k].tobytes(), *ends))
+        obs = step.obs
+    return found
+
+
+@pytest.mark.parametrize("max_frames", [108_000, 100])
+def test_its_transitions_are_those_of_the_environment_that_restarts_a_step_late(max_frames: int) -> None:
+    """There the last observation of an episode stands where every other does, and rows that only restart are left out:
+    nothing can be mistaken. Every episode has to be the same, end and last observation included."""
+    setting = replace(QUICK, max_frames=max_frames, sticky_actions=0.25)  # so that the two games differ
+    late = ALE.AtariVectorEnv(
+        "breakout", 2, num_threads=1, autoreset_mode="NextStep", img_height=12, img_width=12, stack_num=1, noop_max=0,
+        reward_clipping=False, max_num_frames_per_episode=max_frames, repeat_action_probability=0.25,
+    )  # fmt: skip
+    theirs = Vector(late, SEEDS)  # before another is made: all of them share one record of the mode
+    ours = setting.make(2, SEEDS)
+    assert ours.observation_space == theirs.observation_space
+    assert ours.action_space == theirs.action_space
+    found, expected = transitions(ours, 300), transitions(theirs, 300)
+    assert found[0] != found[1]
+    for mine, other in zip(found, expected, strict=True):
+        assert mine[: len(other)] == other
+        assert sum(terminated or truncated for *_, terminated, truncated in other) >= 1
+        assert {truncated for *_, truncated in other} == ({False} if max_frames > 1000 else {False, True})
+    ours.close()
+    theirs.close()
+
+
+def test_arrays_have_the_promised_shapes_and_types_and_are_not_written_to_again() -> None:
+    batch = Atari(game="pong", max_frames=20).make(3, [0, 1, 2])
+    assert batch.reset().shape == (3, 4, 84, 84)
+    steps = [batch.step(np.zeros(3, np.int64)) for _ in range(12)]
+    copies = [[array.copy() for array in step[:6]] for step in steps]
+    for _ in range(3):
+        batch.step(np.ones(3, np.int64))
+    for step, copy in zip(steps, copies, strict=True):
+        assert [array.dtype for array in step[:6]] == [np.uint8, np.float32, bool, bool, np.uint8, bool]
+        assert [array.shape[0] for array in step[:6]] == [3] * 6
+        for array, before in zip(step[:6], copy, strict=True):
+            np.testing.assert_array_equal(array, before)
+    assert any(step.truncated.any() for step in steps)
+    batch.close()
+    batch.close()
+
+
+def first_pictures(seeds: list[int]) -> Array:
+    batch = Atari(game="pong", height=20, width=20, sticky_actions=0.25).make(len(seeds), seeds)
+    batch.reset()
+    for _ in range(30):
+        obs = batch.step(np.full(len(seeds), 2)).obs
+    batch.close()
+    return obs
+
+
+def test_each_game_has_its_own_seed() -> None:
+    together, again = first_pictures([3, 8]), first_pictures([8, 3])
+    np.testing.assert_array_equal(together, again[::-1])
+    assert (together[0] != together[1]).any()
+
+
+class Still:
+    """Presses the same button always, and values nothing."""
+
+    def __init__(self, action: int) -> None:
+        self._action = action
+
+    def act(self, observations: Array, state: Any) -> Acted:
+        zeros = np.zeros(len(observations), np.float32)
+        return Acted(np.full(len(observations), self._action), zeros, zeros, None)
+
+    def values(self, observations: Array, state: Any) -> Array:
+        return np.zeros(len(observations), np.float32)
+
+    def to_env(self, actions: Array) -> Array:
+        return actions
+
+
+def test_scores_are_the_games_own_and_only_training_clips() -> None:
+    """Space Invaders pays 5 to 30 for a hit, and firing where one stands hits something."""
+    game = Atari(game="space_invaders", height=12, width=12, stack=1, max_frames=1200)
+    c = Collector(game.make(1, [0]), "episode", RewardShaping(game.reward_scale, game.reward_clip), 0.99)
+    rollout = c.collect(Still(1), 0, 0, None)
+    assert set(np.unique(rollout.rewards)) == {0.0, 1.0}
+    assert rollout.episodes.returns[0] >= 5 * rollout.rewards.sum() > 0
+
+
+def test_a_lost_life_ends_nothing_but_what_is_learned() -> None:
+    """Breakout has five lives: whole games have four ends more for the learner, and the same scores and lengths."""
+    found = []
+    for life_loss in (False, True):
+        batch = replace(QUICK, life_loss=life_loss).make(1, [0])
+        c = Collector(batch, 2000, RewardShaping(), 0.99)
+        ends, episodes = [], None
+        while episodes is None or not len(episodes):
+            rollout = c.collect(Still(1), 0, 0, None)
+            ends.append(int(rollout.terminated.sum()))
+            episodes = rollout.episodes if episodes is None else episodes.merge(rollout.episodes)
+        found.append((episodes.returns.tolist(), episodes.lengths.tolist()))
+        assert sum(ends) == (5 if life_loss else 1)
+        batch.close()
+    assert found[0] == found[1]
+
+
+def test_evaluations_are_of_whole_games() -> None:
+    settings = {"_target_": "a3c_exp.envs.Atari", "game": "breakout", "height": 12, "width": 12, "stack": 1}
+    network = {"_target_": "a3c_exp.networks.Cnn", "layers": [[4, 4, 4]], "features": 8}
+    played = []
+    for life_loss in (False, True):
+        experiment = load_experiment(config(network=network) | {"env": {**settings, "life_loss": life_loss}})
+        store = {"parameters": np.zeros(0), "statistics": np.zeros(0)}
+        with pytest.raises(ValueError, match="parameters"):
+            evaluate.make_policy(experiment, store)  # it is the network of these pictures
+        env = experiment.env.make(2, [0, 1])
+
+        class Firing:
+            def act_batch(self, observations: Array, greedy: bool) -> Array:
+                return np.ones(len(observations), np.int64)
+
+        firing: Any = Firing()
+        played.append(evaluate.play(firing, env, 2))
+        env.close()
+    for one, other in zip((played[0].returns, played[0].lengths), (played[1].returns, played[1].lengths), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_what_is_played_can_be_filmed() -> None:
+    batch = Atari(game="pong").make(2, [0, 1], "rgb_array")
+    obs = batch.reset()
+    frame = batch.render()
+    assert frame is not None
+    assert (frame.shape, frame.dtype) == ((336, 336, 3), np.uint8)
+    np.testing.assert_array_equal(frame[::4, ::4, 0], obs[0, -1])
+    batch.close()
+
+
+def test_it_is_an_environment_component() -> None:
+    assert isinstance(QUICK, Environment)
+
+
+def failure(make: Callable[[], object]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+class TestErrors:
+    """Each is one line that names the key, the value and what is allowed."""
+
+    @pytest.mark.parametrize(
+        ("game", "expected"),
+        [
+            ("pongg", "game = 'pongg': there is no such game; the nearest: pong"),
+            ("SpaceInvaders", "game = 'SpaceInvaders': there is no such game; the nearest: space_invaders"),
+            ("", "game = '': there is no such game"),
+            # It takes two players, and the program that asks for it alone is ended by the emulator.
+            ("combat", "game = 'combat': there is no such game"),
+        ],
+    )
+    def test_a_game_that_does_not_exist(self, game: str, expected: str) -> None:
+        assert failure(lambda: Atari(game=game).make(1, [0])).startswith(expected)
+
+    def test_a_window_is_not_offered(self) -> None:
+        message = failure(lambda: Atari(game="pong").make(1, [0], "human"))
+        assert message == "game = 'pong': cannot be drawn as 'human'; it offers rgb_array"
+
+    @pytest.mark.parametrize(
+        ("values", "expected"),
+        [
+            ({"sticky_actions": 1.0}, "sticky_actions = 1.0: must be a number from 0 to less than 1"),
+            ({"noop_max": -1}, "noop_max = -1: must be a whole number >= 0"),
+            ({"frame_skip": 0}, "frame_skip = 0: must be a whole number >= 1"),
+            ({"stack": 0}, "stack = 0: must be a whole number >= 1"),
+            ({"threads": 0}, "threads = 0: must be a whole number >= 1"),
+            ({"reward_scale": 0.0}, "reward_scale = 0.0: must be a finite number > 0"),
+            ({"reward_clip": 0.0}, "reward_clip = 0.0: must be a number > 0, or null"),
+        ],
+    )
+    def test_values_out_of_range(self, values: dict[str, Any], expected: str) -> None:
+        assert failure(lambda: Atari(game="pong", **values)) == expected

@@ -1,0 +1,232 @@
+"""Networks for pictures: what they compute, in whatever arithmetic, and what they refuse."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+from torch import nn
+
+from a3c_exp.errors import ConfigError
+from a3c_exp.networks import ActorCritic, Cnn, Impala, Mlp, convolutions
+from a3c_exp.networks.cnn import PictureNetwork
+from a3c_exp.networks.convolutions import Arithmetic, Picture
+
+ATARI = Box(0, 255, (4, 84, 84), np.uint8)
+SMALL = Box(0, 255, (2, 20, 18), np.uint8)
+NATURE = {"layers": ((32, 8, 4), (64, 4, 2), (64, 3, 1)), "features": 512}
+# float32 whatever the processor, so that tolerances can be those of rounding.
+EXACT: dict[str, Any] = {"precision": "float32", "policy_gain": 1.0}
+COMPONENTS: dict[str, PictureNetwork] = {
+    "plain": Cnn(layers=((4, 4, 2), (6, 3, 1)), features=16, **EXACT),
+    "separate": Cnn(layers=((4, 4, 2),), features=16, shared=False, activation="elu", **EXACT),
+    "residual": Impala(channels=(4, 6), blocks=1, features=16, **EXACT),
+}
+
+
+def build(component: PictureNetwork, space: Box = SMALL) -> ActorCritic:
+    return component.build(space, Discrete(5), np.random.default_rng(1))
+
+
+def pictures(count: int = 7, space: Box = SMALL) -> np.ndarray:
+    return np.random.default_rng(2).integers(0, 256, (count, *space.shape)).astype(np.uint8)
+
+
+def gradient(network: ActorCritic, seen: np.ndarray) -> np.ndarray:
+    """Of the values' sum plus the log-probabilities', one step of a batch."""
+    network.gradient.fill(0)
+    evaluation = network.evaluate(torch.from_numpy(seen)[None], torch.zeros(1, len(seen), dtype=torch.int64))
+    (evaluation.values.sum() + evaluation.log_probs.sum()).backward()  # type: ignore[no-untyped-call]
+    return network.gradient.copy()
+
+
+@pytest.mark.parametrize(
+    ("component", "convolutions", "flat", "features"),
+    [
+        (Cnn(), [4112, 8224], 32 * 9 * 9, 256),
+        (Cnn(**NATURE), [8224, 32832, 36928], 64 * 7 * 7, 512),
+        (Impala(), [592, *[2320] * 4, 4640, *[9248] * 4, 9248, *[9248] * 4], 32 * 11 * 11, 256),
+    ],
+    ids=["paper", "nature", "impala"],
+)
+def test_the_published_networks_have_their_published_sizes(
+    component: PictureNetwork, convolutions: list[int], flat: int, features: int
+) -> None:
+    network = build(component, ATARI)
+    body: Any = network.actor_body
+    assert body is network.critic_body
+    assert body.features == features
+    found = [sum(p.numel() for p in layer.parameters()) for layer in body.layers]
+    assert found == [*convolutions, (flat + 1) * features]
+    assert len(network.vector) == sum(found) + (features + 1) * (5 + 1)
+
+
+@pytest.mark.parametrize("name", COMPONENTS)
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_acting_and_learning_agree(name: str, channels_last: bool) -> None:
+    network = build(replace(COMPONENTS[name], channels_last=channels_last))
+    seen = pictures()
+    parameters, values = network.infer(seen)
+    actions, log_probs = network.head.sample(parameters, np.random.default_rng(3))
+    learned = network.evaluate(torch.from_numpy(seen)[None], torch.from_numpy(actions)[None])
+    assert parameters.dtype == values.dtype == np.float32
+    np.testing.assert_allclose(learned.values[0].detach(), values, atol=1e-5)
+    np.testing.assert_allclose(network.values(seen), values, atol=1e-5)
+    np.testing.assert_allclose(learned.log_probs[0].detach(), log_probs, atol=1e-5)
+
+
+def test_it_is_the_network_that_torch_makes_of_the_same_layers() -> None:
+    network = build(Cnn(**EXACT), ATARI)
+    body: Any = network.actor_body
+    theirs = nn.Sequential(
+        nn.Conv2d(4, 16, 8, 4), nn.ReLU(), nn.Conv2d(16, 32, 4, 2), nn.ReLU(), nn.Flatten(), nn.Linear(2592, 256),
+        nn.ReLU(),
+    )  # fmt: skip
+    for mine, other in zip(body.layers, [theirs[0], theirs[2], theirs[5]], strict=True):
+        other.load_state_dict(mine.state_dict())
+    seen = pictures(3, ATARI)
+    expected = theirs(torch.from_numpy(seen).float() / 255).detach()
+    np.testing.assert_allclose(body.infer(seen), expected, atol=1e-5)
+    np.testing.assert_allclose(body(torch.from_numpy(seen)).detach(), expected, atol=1e-5)
+
+
+def test_a_residual_block_adds_to_what_it_is_given() -> None:
+    """With blocks that are zero a section is its convolution and the maximum alone."""
+    network = build(COMPONENTS["residual"])
+    body: Any = network.actor_body
+    for convolution in [layer for start in (1, 4) for layer in body.convolutions[start : start + 2]]:
+        convolution.weight.data.zero_()
+    seen = pictures(3)
+    x = torch.from_numpy(seen).float() / 255
+    for first in (body.convolutions[0], body.convolutions[3]):
+        x = nn.functional.max_pool2d(nn.functional.conv2d(x, first.weight, first.bias, padding=1), 3, 2, 1)
+    expected = torch.relu(nn.functional.linear(torch.relu(x).flatten(1), body.last.weight, body.last.bias))
+    np.testing.assert_allclose(body.infer(seen), expected.detach(), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", COMPONENTS)
+def test_the_layout_in_memory_changes_nothing_but_rounding(name: str) -> None:
+    first, last = (build(replace(COMPONENTS[name], channels_last=choice)) for choice in (False, True))
+    seen = pictures()
+    np.testing.assert_allclose(first.infer(seen)[0], last.infer(seen)[0], atol=1e-5)
+    np.testing.assert_allclose(gradient(first, seen), gradient(last, seen), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", COMPONENTS)
+def test_pictures_by_portions_give_what_all_at_once_give(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = pictures()
+    whole = build(COMPONENTS[name])
+    monkeypatch.setattr(convolutions, "CHUNK_BYTES", 1)
+    alone = build(COMPONENTS[name])
+    np.testing.assert_allclose(whole.infer(seen)[0], alone.infer(seen)[0], atol=1e-5)
+    np.testing.assert_allclose(gradient(whole, seen), gradient(alone, seen), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", COMPONENTS)
+def test_in_bfloat16_it_is_the_same_network_to_two_digits(name: str) -> None:
+    half = build(replace(COMPONENTS[name], precision="bfloat16"))
+    full = build(COMPONENTS[name])
+    seen = pictures()
+    np.testing.assert_array_equal(half.vector, full.vector)
+    assert half.infer(seen)[1].dtype == half.gradient.dtype == np.float32
+    np.testing.assert_allclose(half.infer(seen)[1], full.infer(seen)[1], atol=0.05)
+    one, other = gradient(half, seen), gradient(full, seen)
+    assert one @ other > 0.99 * np.linalg.norm(one) * np.linalg.norm(other)
+
+
+@pytest.mark.parametrize(("amx", "vectors"), [(True, "AVX512"), (False, "AVX512"), (False, "DEFAULT")])
+def test_auto_takes_only_what_this_processor_gains_by(amx: bool, vectors: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolutions, "_multiplies_bfloat16", lambda: amx)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: vectors)
+    chosen = Arithmetic.choose("auto", "auto")
+    assert (chosen.dtype == torch.bfloat16) == amx
+    assert chosen.learn_channels_last == (vectors == "AVX512")
+    assert chosen.act_channels_last == amx
+    assert Arithmetic.choose("float32", False) == Arithmetic(torch.float32, False, False)
+    assert Arithmetic.choose("bfloat16", True) == Arithmetic(torch.bfloat16, True, True)
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((8, 9), (1, 8, 9)),
+        ((4, 8, 9), (4, 8, 9)),
+        ((8, 9, 3), (3, 8, 9)),
+        ((8, 8, 1), (1, 8, 8)),
+        ((4, 8, 9, 3), (12, 8, 9)),
+    ],
+)
+def test_every_layout_of_a_picture_is_understood(shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    """Each number lies where channel, row and column say, stacked frames and their colours both being channels."""
+    picture = Picture.of(shape)
+    assert picture is not None
+    assert (picture.channels, picture.height, picture.width) == expected
+    seen = np.random.default_rng(2).integers(0, 256, (2, *shape)).astype(np.uint8)
+    by_hand = {
+        2: lambda: seen[:, None],
+        3: lambda: seen.transpose(0, 3, 1, 2) if shape[-1] < 4 else seen,
+        4: lambda: np.concatenate([frame.transpose(0, 3, 1, 2) for frame in seen.swapaxes(0, 1)], 1),
+    }[len(shape)]()
+    for channels_last in (False, True):
+        arranged = picture.arrange(torch.from_numpy(seen), torch.float32, channels_last)
+        assert arranged.dtype == torch.float32
+        np.testing.assert_array_equal(arranged.numpy(), by_hand)
+
+
+def test_floats_are_taken_as_they_are() -> None:
+    network = build(COMPONENTS["plain"])
+    seen = pictures()
+    np.testing.assert_allclose(network.values((seen / 255).astype(np.float32)), network.values(seen), atol=1e-5)
+
+
+def test_the_same_seed_draws_the_same_parameters() -> None:
+    for scheme in ("orthogonal", "glorot", "normalized_columns", "default"):
+        component = Cnn(layers=((4, 4, 2),), features=8, init=scheme)
+        np.testing.assert_array_equal(build(component).vector, build(component).vector)
+
+
+def test_kernels_have_the_size_that_their_scheme_says() -> None:
+    body: Any = build(Cnn(layers=((4, 4, 2),), features=8, init="normalized_columns")).actor_body
+    torch.testing.assert_close(body.convolutions[0].weight.detach().flatten(1).norm(dim=1), torch.ones(4))
+    body = build(Cnn(layers=((4, 4, 2),), features=8, init="orthogonal")).actor_body
+    rows = body.convolutions[0].weight.detach().flatten(1)
+    torch.testing.assert_close(rows @ rows.T, 2 * torch.eye(4), atol=1e-5, rtol=0)
+    body = build(Cnn(layers=((4, 4, 2),), features=8, init="default")).actor_body
+    assert 0.9 / np.sqrt(32) < body.convolutions[0].weight.abs().max().item() <= 1 / np.sqrt(32)
+
+
+@pytest.mark.parametrize("component", [Cnn(), Impala()])
+def test_a_vector_is_refused_with_what_to_use(component: PictureNetwork) -> None:
+    with pytest.raises(ConfigError, match=r"shape \(4,\): a CNN takes pictures. For vectors network=mlp"):
+        component.check(Box(-1, 1, (4,)), Discrete(2))
+
+
+def test_an_mlp_refuses_pictures_with_what_to_use() -> None:
+    with pytest.raises(ConfigError, match=r"an MLP takes vectors. For pictures network=cnn"):
+        Mlp().check(ATARI, Discrete(2))
+
+
+def test_a_picture_that_is_too_small_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"network.layers = .*: leave nothing of pictures of 20 x 18"):
+        Cnn(**NATURE).check(SMALL, Discrete(2))
+    Impala().check(Box(0, 255, (1, 1), np.uint8), Discrete(2))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Cnn(layers=()),
+        lambda: Cnn(layers=((16, 0, 4),)),
+        lambda: Cnn(features=0),
+        lambda: Cnn(policy_gain=-1.0),
+        lambda: Impala(channels=()),
+        lambda: Impala(blocks=-1),
+    ],
+)
+def test_values_out_of_range_are_refused(make: Any) -> None:
+    with pytest.raises(ConfigError):
+        make()
