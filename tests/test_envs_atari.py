@@ -150,8 +150,8 @@ def test_evaluations_are_of_whole_games() -> None:
         env = experiment.env.make(2, [0, 1])
 
         class Firing:
-            def act_batch(self, observations: Array, greedy: bool) -> Array:
-                return np.ones(len(observations), np.int64)
+            def act_batch(self, observations: Array, state: None, greedy: bool) -> tuple[Array, None]:
+                return np.ones(len(observations), np.int64), state
 
         firing: Any = Firing()
         played.append(evaluate.play(firing, env, 2))
