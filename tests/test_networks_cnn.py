@@ -70,7 +70,7 @@ def test_the_published_networks_have_their_published_sizes(
 def test_acting_and_learning_agree(name: str, channels_last: bool) -> None:
     network = build(replace(COMPONENTS[name], channels_last=channels_last))
     seen = pictures()
-    parameters, values = network.infer(seen)
+    parameters, values, _ = network.infer(seen)
     actions, log_probs = network.head.sample(parameters, np.random.default_rng(3))
     learned = network.evaluate(torch.from_numpy(seen)[None], torch.from_numpy(actions)[None])
     assert parameters.dtype == values.dtype == np.float32
