@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -11,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from a3c_exp.errors import require
+from a3c_exp.errors import ConfigError, require
 from a3c_exp.schedules import Schedule, value
 
 
@@ -58,6 +59,25 @@ class Algorithm(Protocol):
         ...
 
 
+@runtime_checkable
+class Reusing(Protocol):
+    """What an algorithm has besides its loss if it learns from a rollout more than once, in minibatches.
+
+    Each of them is a pull, a gradient and a push. The loss gets its transitions as [N, 1].
+    """
+
+    def check_rollout(self, transitions: int) -> None:
+        """Raise ConfigError where a whole rollout of so many transitions cannot be used."""
+
+    def minibatches(self, transitions: int, rng: np.random.Generator) -> Iterator[NDArray[np.intp]]:
+        """Which of a rollout's transitions go into each gradient, in the order of the pushes."""
+        ...
+
+    def enough(self, metrics: Mapping[str, float]) -> bool:
+        """Whether the minibatch that reported these was to be the last of its rollout."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class A3C:
     """The loss of asynchronous advantage actor-critic, Mnih et al. 2016 (arXiv 1602.01783, section 4, algorithm S3).
@@ -80,9 +100,7 @@ class A3C:
     reduction: Literal["mean", "sum"] = "mean"
 
     def __post_init__(self) -> None:
-        require(0 <= self.value_coefficient < math.inf, "value_coefficient", self.value_coefficient, "a number >= 0")
-        if isinstance(self.entropy, (int, float)):
-            require(0 <= self.entropy < math.inf, "entropy", self.entropy, "a number >= 0, or a schedule")
+        _require_coefficients(self.value_coefficient, self.entropy)
         require(self.reduction in ("mean", "sum"), "reduction", self.reduction, "mean or sum")
 
     def loss(self, evaluation: Evaluation, batch: Batch, progress: float) -> tuple[Tensor, dict[str, Tensor]]:
@@ -118,6 +136,107 @@ class A3C:
         return (loss * count if self.reduction == "sum" else loss), metrics
 
 
+@dataclass(frozen=True, kw_only=True)
+class PPO:
+    """Proximal policy optimisation, Schulman et al. 2017 (arXiv 1707.06347, equations 7 and 9).
+
+        L = mean_t  - min(r_t A_t, clip(r_t, 1 - epsilon, 1 + epsilon) A_t)  +  c_v 1/2 (G_t - V(s_t))^2
+                    - c_e H(pi(. | s_t)),    r_t = pi(a_t | s_t) / mu(a_t | s_t)
+
+    with pi the policy that learns and mu the one that acted. No gradient flows into A_t or G_t, which are those of the
+    rollout for all epochs. Workers that push when they are ready, or in rounds, make it the distributed form (Heess et
+    al. 2017, arXiv 1707.02286).
+
+    clip: epsilon, a number between 0 and 1, or a schedule.
+    epochs: how often each transition of a rollout is learned from.
+    minibatch_size: transitions of a minibatch, null for whole rollouts. A minibatch is a random part of the rollout,
+        drawn anew in each epoch. A rollout that an episode's end has cut short is divided evenly into as few as do not
+        exceed the size.
+    target_kl: learn no more from a rollout once a minibatch finds its policy farther than this from the one that acted
+        (`approx_kl`, in nats). That minibatch is the last; null: never.
+    value_clip: the critic gains nothing by moving V(s_t) farther than this from what it was in the rollout: the greater
+        of the errors of V(s_t) and of V(s_t) clipped to that range counts. Not in the paper, but in its authors' code.
+        A number > 0, a schedule, or null.
+    value_coefficient, entropy: c_v and c_e, as for A3C.
+    normalize_advantages: mean 0 and standard deviation 1 in each minibatch. One of a single transition then teaches the
+        actor nothing.
+    """
+
+    clip: float | Schedule = 0.2
+    epochs: int = 4
+    minibatch_size: int | None = 64
+    target_kl: float | None = None
+    value_clip: float | Schedule | None = None
+    value_coefficient: float = 0.5
+    entropy: float | Schedule = 0.0
+    normalize_advantages: bool = True
+
+    def __post_init__(self) -> None:
+        _require_coefficients(self.value_coefficient, self.entropy)
+        size, kl = self.minibatch_size, self.target_kl
+        if isinstance(self.clip, (int, float)):
+            require(0 < self.clip < 1, "clip", self.clip, "a number between 0 and 1, or a schedule")
+        if isinstance(self.value_clip, (int, float)):
+            require(0 < self.value_clip < math.inf, "value_clip", self.value_clip, "a number > 0, a schedule, or null")
+        require(self.epochs >= 1, "epochs", self.epochs, "a whole number >= 1")
+        require(size is None or size >= 1, "minibatch_size", size, "a whole number >= 1, or null for whole rollouts")
+        require(kl is None or 0 < kl < math.inf, "target_kl", kl, "a number > 0, or null")
+
+    def check_rollout(self, transitions: int) -> None:
+        """Raise ConfigError where the minibatches do not divide a whole rollout of so many transitions."""
+        size = self.minibatch_size
+        if size is not None and transitions % size:
+            problem = f"must divide a rollout: rollout_length x envs_per_worker is {transitions} transitions"
+            raise ConfigError("minibatch_size", size, problem)
+
+    def minibatches(self, transitions: int, rng: np.random.Generator) -> Iterator[NDArray[np.intp]]:
+        """All transitions, by their numbers, `epochs` times. Nothing is drawn where one minibatch takes them all."""
+        count = 1 if self.minibatch_size is None else -(-transitions // self.minibatch_size)
+        for _ in range(self.epochs if transitions else 0):
+            yield from np.array_split(rng.permutation(transitions) if count > 1 else np.arange(transitions), count)
+
+    def enough(self, metrics: Mapping[str, float]) -> bool:
+        return self.target_kl is not None and metrics["approx_kl"] > self.target_kl
+
+    def loss(self, evaluation: Evaluation, batch: Batch, progress: float) -> tuple[Tensor, dict[str, Tensor]]:
+        """See the class; metrics: policy_loss, value_loss (with its 1/2), entropy, approx_kl: the mean of r - 1 - ln r,
+        which estimates KL(mu || pi) (Schulman 2020, "Approximating KL divergence"), clip_fraction: the share of
+        transitions whose r lies outside the clip range."""
+        mask, advantages = batch.mask, batch.advantages.detach()
+        count = float(advantages.numel()) if mask is None else max(float(mask.sum()), 1.0)
+        weights = torch.full_like(advantages, 1 / count) if mask is None else mask / count
+        log_ratios = evaluation.log_probs - batch.log_probs
+        if mask is not None:
+            log_ratios = log_ratios * mask  # what does not count may be anything, and 0 times infinity is not 0
+        if self.normalize_advantages:
+            advantages = _normalized(advantages, mask, count)
+
+        epsilon, ratios = value(self.clip, progress), log_ratios.exp()
+        clipped = ratios.clamp(1 - epsilon, 1 + epsilon)
+        policy_loss = -(weights * torch.minimum(ratios * advantages, clipped * advantages)).sum()
+        value_loss = (weights * self._squared_errors(evaluation.values, batch, progress)).sum() / 2
+        entropy = (weights * evaluation.entropy).sum()
+        loss = policy_loss + self.value_coefficient * value_loss - value(self.entropy, progress) * entropy
+        with torch.no_grad():
+            metrics = {
+                "policy_loss": policy_loss.detach(),
+                "value_loss": value_loss.detach(),
+                "entropy": entropy.detach(),
+                "approx_kl": (weights * (ratios - 1 - log_ratios)).sum(),
+                "clip_fraction": (weights * (ratios != clipped)).sum(),
+            }
+        return loss, metrics
+
+    def _squared_errors(self, values: Tensor, batch: Batch, progress: float) -> Tensor:
+        targets = batch.targets.detach()
+        squares = (values - targets).square()
+        if self.value_clip is None:
+            return squares
+        bound = value(self.value_clip, progress)
+        clipped = batch.values + (values - batch.values).clamp(-bound, bound)
+        return torch.maximum(squares, (clipped - targets).square())
+
+
 def explained_variance(
     values: NDArray[np.float32], targets: NDArray[np.float32], mask: NDArray[Any] | None = None
 ) -> float:
@@ -135,6 +254,12 @@ def explained_variance(
         wanted, errors = wanted[counted], errors[counted]
     total = _squared_deviations(wanted)
     return 1 - _squared_deviations(errors) / total if total > 0 else math.nan
+
+
+def _require_coefficients(value_coefficient: float, entropy: float | Schedule) -> None:
+    require(0 <= value_coefficient < math.inf, "value_coefficient", value_coefficient, "a number >= 0")
+    if isinstance(entropy, (int, float)):
+        require(0 <= entropy < math.inf, "entropy", entropy, "a number >= 0, or a schedule")
 
 
 def _normalized(advantages: Tensor, mask: Tensor | None, count: float) -> Tensor:

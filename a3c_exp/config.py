@@ -14,15 +14,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from gymnasium.spaces import Discrete
 
 from a3c_exp import checkpoint
-from a3c_exp.algorithms import Algorithm
+from a3c_exp.algorithms import Algorithm, Reusing
 from a3c_exp.backends import Backend
 from a3c_exp.envs import Environment
 from a3c_exp.errors import ConfigError, require
 from a3c_exp.networks import Network
 from a3c_exp.optimizers import Optimizer, check_parts
-from a3c_exp.returns import Returns
+from a3c_exp.returns import Returns, is_off_policy
 from a3c_exp.schedules import Schedule
 from a3c_exp.schema import build, import_plugins
 
@@ -84,6 +85,7 @@ class Experiment:
     rollout_length: steps of each environment between updates (the paper's t_max), or 'episode': whole episodes.
     accumulate: rollouts whose gradients are added up before a push.
     gamma: discount per step.
+    epsilon: with this probability a worker takes any action alike instead of one of its policy. Discrete actions only.
     total_steps: environment steps of all workers together.
     update: 'async', each worker pushes when it is ready, or 'sync', a step for each round of one gradient a worker.
     lock: one update at a time; without it workers write over one another (Hogwild). Synchronous rounds always lock.
@@ -106,6 +108,7 @@ class Experiment:
     rollout_length: int | Literal["episode"]
     accumulate: int = 1
     gamma: float
+    epsilon: float | Schedule = 0.0
     total_steps: int
     goal: float | None = None
     update: Literal["async", "sync"] = "async"
@@ -125,11 +128,30 @@ class Experiment:
         require(rollout == "episode" or rollout >= 1, "rollout_length", rollout, "a whole number >= 1, or 'episode'")
         require(self.accumulate >= 1, "accumulate", self.accumulate, "a whole number >= 1")
         require(0 <= self.gamma <= 1, "gamma", self.gamma, "a number from 0 to 1")
+        if isinstance(self.epsilon, (int, float)):
+            require(0 <= self.epsilon <= 1, "epsilon", self.epsilon, "a number from 0 to 1, or a schedule")
         require(self.total_steps >= 1, "total_steps", self.total_steps, "a whole number >= 1")
         if rollout == "episode" and self.envs_per_worker != 1:
             raise ConfigError("envs_per_worker", self.envs_per_worker, "must be 1 where rollout_length=episode")
         if self.update == "sync" and self.moments == "worker":
             raise ConfigError("moments", "worker", "must be 'shared' where update=sync: a round is one step for all")
+        if isinstance(self.algorithm, Reusing):
+            self._check_reuse(self.algorithm)
+
+    def _check_reuse(self, algorithm: Reusing) -> None:
+        """Refuse what cannot be done with rollouts that are learned from more than once."""
+        name = type(algorithm).__name__
+        if self.accumulate != 1:
+            raise ConfigError("accumulate", self.accumulate, f"must be 1 with {name}: take longer rollouts instead")
+        for key, returns in (("returns", self.returns), ("critic_returns", self.critic_returns)):
+            if returns is not None and is_off_policy(returns):
+                problem = f"must be one that leaves it to {name} to weigh old actions: gae, for one"
+                raise ConfigError(key, type(returns).__name__, problem)
+        if self.rollout_length != "episode":
+            try:
+                algorithm.check_rollout(self.rollout_length * self.envs_per_worker)
+            except ConfigError as error:
+                raise error.under("algorithm") from error
 
     @property
     def worker_count(self) -> int:
@@ -178,6 +200,10 @@ def _check_parts(experiment: Experiment) -> None:
         env = experiment.env.make(1, [0])
     except ConfigError as error:
         raise error.under("env") from error
+    if experiment.epsilon != 0 and not isinstance(env.action_space, Discrete):
+        env.close()
+        problem = f"must be 0 where actions are not Discrete: they are {env.action_space}"
+        raise ConfigError("epsilon", experiment.epsilon, problem)
     try:
         experiment.network.check(env.observation_space, env.action_space)
         network = experiment.network.build(env.observation_space, env.action_space, np.random.default_rng(0))

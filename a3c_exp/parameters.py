@@ -11,7 +11,9 @@ Two ways to update:
 - locked: one update at a time, prepared in a second copy of parameters and moments and committed by one store to
   `version`, whose parity says which copy is in force. A writer that dies half-way has changed nothing.
 
-A synchronous round is a locked update of the average of one gradient from every living worker.
+A synchronous round is a locked update of the average of one gradient from every living worker. A worker that makes
+several gradients of a rollout is a member of rounds until it says that it has finished with the rollout, and waits for
+the others to finish with theirs before it goes on: so all of them act with the same parameters.
 """
 
 from __future__ import annotations
@@ -34,9 +36,9 @@ from a3c_exp.schedules import Schedule
 Lock = AbstractContextManager[Any]
 
 # Columns of a worker's row of counters; 8 to a row, so that two workers' rows share no cache line.
-UPDATES, STEPS, STATUS, ROUND, TRANSITIONS = range(5)
+UPDATES, STEPS, FINISHED, ROUND, TRANSITIONS = range(5)
 COLUMNS = 8
-LEFT = 1
+LEFT = np.iinfo(np.int64).max  # rollouts finished, by one that finishes no more
 
 # Flags at the head of the block.
 VERSION, ROUNDS, STOP, STARTED = range(4)
@@ -160,9 +162,12 @@ class SharedParameters:
         pulled: Pulled,
         transitions: int,
         observed: Moments | None = None,
+        weight: int | None = None,
     ) -> Pushed | None:
         """Step the parameters with a worker's gradient [P]; None for one that was not finite: only counters move.
 
+        transitions: environment steps to count. weight: transitions that the gradient was made of, by which a
+        synchronous round weighs it; None: the same.
         Returns what became of it, or None while a synchronous round waits for other workers: then ask `poll`.
         """
         row = self._rows[worker]
@@ -172,7 +177,7 @@ class SharedParameters:
             with self._lock:  # a barrier: whoever sees the row's round also sees its gradient
                 if gradient is not None:
                     self._gradients[worker] = gradient
-                row[TRANSITIONS] = 0 if gradient is None else transitions
+                row[TRANSITIONS] = 0 if gradient is None else transitions if weight is None else weight
                 row[STEPS] += transitions
                 row[ROUND] = self._flags[ROUNDS] + 1
             return self.poll(worker, pulled)
@@ -241,11 +246,21 @@ class SharedParameters:
         return members
 
     def _round_is_complete(self) -> bool:
-        return bool((self._round_members() | (self._rows[:-1, STATUS] == LEFT)).all())
+        finished = self._rows[:-1, FINISHED]
+        return bool((self._round_members() | (finished > finished.min())).all())
+
+    def finish(self, worker: int) -> None:
+        """The worker makes no more gradients of its rollout: rounds go on without it until `others_learn` is over."""
+        self._rows[worker, FINISHED] += 1
+
+    def others_learn(self, worker: int) -> bool:
+        """Whether others still make gradients, in rounds, of rollouts of the same turn as the one finished here."""
+        finished = self._rows[:-1, FINISHED]
+        return self.layout.synchronous and bool(finished.min() < finished[worker])
 
     def leave(self, worker: int) -> None:
         """The worker has ended or died: synchronous rounds no longer wait for it."""
-        self._rows[worker, STATUS] = LEFT
+        self._rows[worker, FINISHED] = LEFT
 
     def keep_random_state(self, worker: int, rng: np.random.Generator) -> None:
         """Write down a worker's generator, so that a checkpoint has it."""

@@ -10,8 +10,9 @@ arrays, where a loop over time takes T.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,8 @@ class Trajectory:
     next_values: float32 [T, B], V(s_{t+1}) of the same episode: 0 where it terminated, V of the final observation
         where it was truncated.
     terminated, truncated: bool [T, B], whether step t ended the episode, and how.
+    log_probs: float32 [T, B], of the actions taken, by the distribution that they were drawn from.
+    target_log_probs: the same by the policy that learns; None for estimators that are not `off_policy`.
     """
 
     rewards: Floats
@@ -37,6 +40,8 @@ class Trajectory:
     next_values: Floats
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
+    log_probs: Floats | None = None
+    target_log_probs: Floats | None = None
 
     @property
     def ended(self) -> NDArray[np.bool_]:
@@ -50,9 +55,18 @@ class Returns(Protocol):
 
     Rows that are no transitions (the reset rows of some vector environments) stand directly behind an ended row, so
     that they reach into no other row's result. Their own results mean nothing: the loss masks them.
+
+    One that corrects for the lag between the policy that acted and the one that learns says so by a class attribute,
+    `off_policy = True`. It is given the log-probabilities of both and the learner's own values, and its worker pulls
+    again between a rollout and its gradient.
     """
 
     def __call__(self, trajectory: Trajectory, gamma: float) -> tuple[Floats, Floats]: ...
+
+
+def is_off_policy(returns: Returns) -> bool:
+    """Whether an estimator corrects for the lag of the policy that acted."""
+    return getattr(returns, "off_policy", False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,9 +141,7 @@ class GAE:
         require(0 <= self.lambda_ <= 1, "lambda_", self.lambda_, "a number from 0 to 1")
 
     def __call__(self, trajectory: Trajectory, gamma: float) -> tuple[Floats, Floats]:
-        deltas = trajectory.next_values * np.float32(gamma)
-        deltas += trajectory.rewards
-        deltas -= trajectory.values
+        deltas = _temporal_differences(trajectory, gamma)
         advantages = _recursion(deltas, _carries(trajectory, gamma * self.lambda_))
         return advantages, advantages + trajectory.values
 
@@ -150,6 +162,47 @@ class Discounted:
         return targets - trajectory.values, targets
 
 
+@dataclass(frozen=True, kw_only=True)
+class VTrace:
+    """V-trace, Espeholt et al. 2018 (arXiv 1802.01561, section 4.1): returns of a policy for which another one acted.
+
+        v_t = V(s_t) + rho_t delta_t + gamma c_t (v_{t+1} - V(s_{t+1})),  within an episode and a rollout
+        delta_t = r_t + gamma V(s_{t+1}) - V(s_t)
+        rho_t = min(rho_clip, pi(a_t | s_t) / mu(a_t | s_t)),  c_t = lambda min(c_clip, pi(a_t | s_t) / mu(a_t | s_t))
+
+    with pi the policy that learns and mu the one that acted. The critic's target is v_t, the advantage
+
+        rho_t (r_t + gamma ((1 - lambda) V(s_{t+1}) + lambda v_{t+1}) - V(s_t)),
+
+    which is the paper's at lambda = 1. Where pi = mu this is GAE, and with lambda = 1 n-step over the whole rollout.
+
+    lambda_: from 0 to 1 (the paper's remark 2). rho_clip decides which policy the values are of: pi's where nothing is
+    clipped. c_clip bounds the variance, and is at most rho_clip.
+    """
+
+    lambda_: float = 1.0
+    rho_clip: float = 1.0
+    c_clip: float = 1.0
+
+    off_policy: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require(0 <= self.lambda_ <= 1, "lambda_", self.lambda_, "a number from 0 to 1")
+        require(0 < self.rho_clip < math.inf, "rho_clip", self.rho_clip, "a number > 0")
+        require(0 < self.c_clip <= self.rho_clip, "c_clip", self.c_clip, "a number > 0, and at most rho_clip")
+
+    def __call__(self, trajectory: Trajectory, gamma: float) -> tuple[Floats, Floats]:
+        assert trajectory.log_probs is not None and trajectory.target_log_probs is not None
+        # Whatever the bounds, a ratio of e^60 is far beyond them, and in single precision still a number.
+        ratios = np.exp(np.minimum(trajectory.target_log_probs - trajectory.log_probs, np.float32(60)))
+        rhos = np.minimum(ratios, np.float32(self.rho_clip))
+        deltas = _temporal_differences(trajectory, gamma)
+        carries = _carries(trajectory, gamma * self.lambda_)
+        corrections = _recursion(rhos * deltas, carries * np.minimum(ratios, np.float32(self.c_clip)))
+        deltas[:-1] += carries[:-1] * corrections[1:]
+        return rhos * deltas, corrections + trajectory.values
+
+
 def _n_step(trajectory: Trajectory, gamma: float, n: int | None) -> Floats:
     """n-step returns with maximum terms, [T, B]; n = None: those of the whole rollout."""
     carries = _carries(trajectory, gamma)
@@ -160,6 +213,14 @@ def _n_step(trajectory: Trajectory, gamma: float, n: int | None) -> Floats:
     if n is None or n >= len(firsts):
         return _recursion(firsts, carries)
     return _bootstrapped(firsts, carries, trajectory.next_values, n)
+
+
+def _temporal_differences(trajectory: Trajectory, gamma: float) -> Floats:
+    """delta_t = r_t + gamma V(s_{t+1}) - V(s_t), [T, B]."""
+    deltas = trajectory.next_values * np.float32(gamma)
+    deltas += trajectory.rewards
+    deltas -= trajectory.values
+    return deltas
 
 
 def _carries(trajectory: Trajectory, factor: float) -> Floats:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from a3c_exp.envs import EnvBatch, Step
 from a3c_exp.events import Episodes
 from a3c_exp.networks import ActorCritic
+from a3c_exp.networks.heads import mixed_with_uniform
 from a3c_exp.normalisation import Moments, Normalisation
 
 Array = NDArray[Any]
@@ -39,14 +40,21 @@ class Actor(Protocol):
 
 
 class LocalActor:
-    """Acts with a network of this thread, drawing from this worker's generator."""
+    """Acts with a network of this thread, drawing from this worker's generator.
+
+    epsilon: with this probability any action alike, whatever the network says. Log-probabilities are those of the
+        mixture, since that is what acted. For a categorical head only.
+    """
 
     def __init__(self, network: ActorCritic, rng: np.random.Generator) -> None:
         self._network, self._rng = network, rng
         self.to_env = network.head.to_env
+        self.epsilon = 0.0
 
     def act(self, observations: Array, state: Any) -> Acted:
         parameters, values = self._network.infer(observations)
+        if self.epsilon:
+            parameters = mixed_with_uniform(parameters, self.epsilon)
         actions, log_probs = self._network.head.sample(parameters, self._rng)
         return Acted(actions, log_probs, values, state)
 

@@ -35,21 +35,23 @@ class Constant:
 
 @dataclass(frozen=True, kw_only=True)
 class Linear:
-    """A straight line from `start`, where the run begins, to `end`, where it has taken `total_steps`.
+    """A straight line from `start`, where the run begins, to `end`, where the share `until` of it is done.
 
-    Mnih et al. 2016 (arXiv 1602.01783, section 8) let the learning rate fall to 0 this way.
+    Mnih et al. 2016 (arXiv 1602.01783, section 8) let the learning rate fall to 0 this way, over the whole run.
     """
 
     start: float = 1.0
     end: float = 0.0
+    until: float = 1.0
 
     def __post_init__(self) -> None:
         require(0 <= self.start < math.inf, "start", self.start, "a number >= 0")
         require(0 <= self.end < math.inf, "end", self.end, "a number >= 0")
+        require(0 < self.until <= 1, "until", self.until, "a number > 0, and at most 1")
 
     def __call__(self, progress: float) -> float:
-        """The value at `progress`: `start` up to 0, `end` from 1 on."""
-        share = min(max(progress, 0.0), 1.0)
+        """The value at `progress`: `start` up to 0, `end` from `until` on."""
+        share = min(max(progress / self.until, 0.0), 1.0)
         return (1 - share) * self.start + share * self.end
 
 

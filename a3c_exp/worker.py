@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from a3c_exp import seeding
-from a3c_exp.algorithms import Batch, explained_variance
+from a3c_exp.algorithms import Batch, Evaluation, Reusing, explained_variance
 from a3c_exp.envs import EnvBatch
 from a3c_exp.errors import RunError
 from a3c_exp.events import Event
@@ -21,8 +22,9 @@ from a3c_exp.networks import ActorCritic
 from a3c_exp.normalisation import Moments
 from a3c_exp.optimizers import clip
 from a3c_exp.parameters import Layout, Pulled, SharedParameters
-from a3c_exp.returns import Trajectory
+from a3c_exp.returns import Floats, Returns, Trajectory, is_off_policy
 from a3c_exp.rollout import Collector, LocalActor, RewardShaping, Rollout
+from a3c_exp.schedules import value
 from a3c_exp.seeding import Role
 
 if TYPE_CHECKING:
@@ -33,8 +35,10 @@ REJECTIONS_IN_A_ROW = 20
 
 
 class Pause(Enum):
-    """Why a worker let go: it is about to push, or a synchronous round waits for others."""
+    """Why a worker let go: it is about to pull again behind a rollout, or to push, or a synchronous round waits for
+    others."""
 
+    BEFORE_PULL = auto()
     BEFORE_PUSH = auto()
     WAITING = auto()
 
@@ -79,6 +83,33 @@ def layout(experiment: Experiment, network: ActorCritic, observation_shape: tupl
     )
 
 
+@dataclass(slots=True)
+class _Update:
+    """A push in the making: the pull it goes back to, and what is to be told of it.
+
+    observed: sums for normalisation. weight: transitions behind the gradient, None: those of the event.
+    """
+
+    pulled: Pulled
+    event: Event
+    observed: Moments | None = None
+    weight: int | None = None
+
+
+class Samples(NamedTuple):
+    """Transitions apart from their order, to take minibatches from: N rows of 1, each as in a rollout or its batch."""
+
+    observations: Tensor
+    actions: Tensor
+    batch: Batch
+
+    def take(self, rows: NDArray[np.intp]) -> Samples:
+        """Some of them."""
+        index = torch.from_numpy(rows)
+        columns = {name: getattr(self.batch, name)[index] for name in ("log_probs", "values", "advantages", "targets")}
+        return Samples(self.observations[index], self.actions[index], Batch(**columns))
+
+
 class Learner:
     """From a rollout to a gradient, in a worker's own network."""
 
@@ -87,14 +118,50 @@ class Learner:
 
     def add_gradient(self, rollout: Rollout, progress: float) -> dict[str, float]:
         """Add the loss's gradient over one rollout to `network.gradient`; returns what the loss has to report."""
+        evaluation = self._network.evaluate(torch.from_numpy(rollout.observations), torch.from_numpy(rollout.actions))
+        batch, explained = self._batch(rollout, evaluation)
+        metrics = self._backward(evaluation, batch, progress)
+        metrics["explained_variance"] = explained
+        return metrics
+
+    def samples(self, rollout: Rollout) -> tuple[Samples, dict[str, float]]:
+        """The transitions of a rollout with their advantages and targets, once for all passes over them; and what there
+        is to report of them all."""
+        batch, explained = self._batch(rollout)
+        valid = torch.from_numpy(np.flatnonzero(rollout.valid))
+
+        def row_by_row(array: NDArray[Any] | Tensor) -> Tensor:
+            return torch.as_tensor(array).flatten(0, 1)[valid].unsqueeze(1)
+
+        columns = (batch.log_probs, batch.values, batch.advantages, batch.targets)
+        samples = Samples(
+            row_by_row(rollout.observations), row_by_row(rollout.actions), Batch(*map(row_by_row, columns))
+        )
+        return samples, {"explained_variance": explained}
+
+    def add_gradient_of(self, samples: Samples, progress: float) -> dict[str, float]:
+        """The same as `add_gradient`, for some transitions."""
+        evaluation = self._network.evaluate(samples.observations, samples.actions)
+        return self._backward(evaluation, samples.batch, progress)
+
+    def _backward(self, evaluation: Evaluation, batch: Batch, progress: float) -> dict[str, float]:
+        loss, reported = self._experiment.algorithm.loss(evaluation, batch, progress)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return {name: metric.item() for name, metric in reported.items()}
+
+    def _batch(self, rollout: Rollout, evaluation: Evaluation | None = None) -> tuple[Batch, float]:
+        """What the returns make of a rollout, and how much of that its critic explains.
+
+        evaluation: of the same rollout by the learner, for returns that correct for the lag between the two.
+        """
         experiment = self._experiment
         trajectory = Trajectory(
             rewards=rollout.rewards, values=rollout.values, next_values=rollout.next_values,
-            terminated=rollout.terminated, truncated=rollout.truncated,
+            terminated=rollout.terminated, truncated=rollout.truncated, log_probs=rollout.log_probs,
         )  # fmt: skip
-        advantages, targets = experiment.returns(trajectory, experiment.gamma)
+        advantages, targets = self._estimates(experiment.returns, trajectory, evaluation)
         if experiment.critic_returns is not None:
-            _, targets = experiment.critic_returns(trajectory, experiment.gamma)
+            _, targets = self._estimates(experiment.critic_returns, trajectory, evaluation)
         mask = None if rollout.valid.all() else rollout.valid.astype(np.float32)
         batch = Batch(
             log_probs=torch.from_numpy(rollout.log_probs),
@@ -103,12 +170,24 @@ class Learner:
             targets=torch.from_numpy(targets),
             mask=None if mask is None else torch.from_numpy(mask),
         )
-        evaluation = self._network.evaluate(torch.from_numpy(rollout.observations), torch.from_numpy(rollout.actions))
-        loss, reported = experiment.algorithm.loss(evaluation, batch, progress)
-        loss.backward()  # type: ignore[no-untyped-call]
-        metrics = {name: value.item() for name, value in reported.items()}
-        metrics["explained_variance"] = explained_variance(rollout.values, targets, mask)
-        return metrics
+        return batch, explained_variance(rollout.values, targets, mask)
+
+    def _estimates(
+        self, returns: Returns, trajectory: Trajectory, evaluation: Evaluation | None
+    ) -> tuple[Floats, Floats]:
+        if evaluation is not None and is_off_policy(returns):
+            trajectory = _retold(trajectory, evaluation)
+        return returns(trajectory, self._experiment.gamma)
+
+
+def _retold(trajectory: Trajectory, evaluation: Evaluation) -> Trajectory:
+    """A trajectory with the learner's values and log-probabilities. Behind the last row, and behind a time limit, stay
+    the values that the rollout came with: those states are not in it."""
+    values = evaluation.values.detach().numpy()
+    next_values, goes_on = trajectory.next_values.copy(), ~trajectory.ended[:-1]
+    next_values[:-1][goes_on] = values[1:][goes_on]
+    log_probs = evaluation.log_probs.detach().numpy()
+    return replace(trajectory, values=values, next_values=next_values, target_log_probs=log_probs)
 
 
 class Worker:
@@ -134,6 +213,10 @@ class Worker:
         self._collector = Collector(self._env, experiment.rollout_length, shaping, experiment.gamma)
         self._actor = LocalActor(self._network, self._rng)
         self._learner = Learner(experiment, self._network)
+        self._reusing = experiment.algorithm if isinstance(experiment.algorithm, Reusing) else None
+        self._pulls_again = is_off_policy(experiment.returns)
+        self._explores = experiment.epsilon != 0
+        self._rejected_in_a_row = 0
 
     def run(self) -> Iterator[Event | Pause]:
         """Pull, collect, gradient, push, until the run has its `total_steps` or the store has been stopped.
@@ -141,57 +224,101 @@ class Worker:
         Yields an Event after each push, and a Pause where others may go first. Raises RunError when too many gradients
         in a row were not finite.
         """
-        store, rejected_in_a_row = self._store, 0
+        store = self._store
+        learn = self._learn if self._reusing is None else self._learn_in_minibatches
         store.start()
         while not store.stopped:
-            pulled = store.pull(self._index, self._network.vector)
+            pulled = self._pull()
             if pulled.steps >= self._experiment.total_steps:
                 return
-            event, gradient, observed = self._learn(pulled)
-            yield Pause.BEFORE_PUSH
-            pushed = store.push(self._index, gradient, pulled, event.steps, observed)
-            store.keep_random_state(self._index, self._rng)
-            while pushed is None and not store.stopped:
-                yield Pause.WAITING
-                pushed = store.poll(self._index, pulled)
-            if pushed is not None:
-                event.updates = pushed.applied
-                if pushed.accepted:
-                    event.staleness[pushed.staleness] += 1
-            if gradient is None:
-                event.rejected = 1
-                event.metrics.clear()
-            rejected_in_a_row = rejected_in_a_row + 1 if gradient is None else 0
-            yield event
-            if rejected_in_a_row == REJECTIONS_IN_A_ROW:
-                raise RunError(
-                    f"the last {rejected_in_a_row} gradients of worker {self._index} were not finite: "
-                    "training has diverged (a smaller learning rate or gradient clipping may help)"
-                )
+            yield from learn(pulled)
 
-    def _learn(self, pulled: Pulled) -> tuple[Event, NDArray[np.float32] | None, Moments | None]:
-        """Collect `accumulate` rollouts and add up their gradients, clipped; None for one that is not finite."""
-        experiment, network = self._experiment, self._network
-        event, observed = Event(self._index), None
-        progress = self._store.progress(pulled.steps)
-        network.gradient.fill(0)
-        for _ in range(experiment.accumulate):
+    def _pull(self) -> Pulled:
+        return self._store.pull(self._index, self._network.vector)
+
+    def _learn(self, pulled: Pulled) -> Iterator[Event | Pause]:
+        """Collect `accumulate` rollouts, add up their gradients, and push."""
+        update = _Update(pulled, Event(self._index))
+        rollouts = self._rollouts(update)
+        if self._pulls_again:
+            rollouts = iter(list(rollouts))  # all of them are collected before the parameters change
+            yield Pause.BEFORE_PULL
+            update.pulled = self._pull()
+        progress = self._store.progress(update.pulled.steps)
+        self._network.gradient.fill(0)
+        for rollout in rollouts:
+            if rollout.transitions:
+                update.event.add(self._learner.add_gradient(rollout, progress))
+        yield from self._push(update, progress)
+
+    def _learn_in_minibatches(self, pulled: Pulled) -> Iterator[Event | Pause]:
+        """Collect a rollout, and pull, make a gradient and push for each of its minibatches. Where updates come in
+        rounds, wait then for those who have more of them."""
+        store, learner, reusing = self._store, self._learner, self._reusing
+        assert reusing is not None
+        update = _Update(pulled, Event(self._index))
+        (rollout,) = self._rollouts(update)
+        yield Pause.BEFORE_PULL
+        samples, report = learner.samples(rollout)
+        for rows in reusing.minibatches(rollout.transitions, self._rng):
+            update.pulled, update.weight = self._pull(), len(rows)
+            progress = store.progress(update.pulled.steps)
+            self._network.gradient.fill(0)
+            metrics = learner.add_gradient_of(samples.take(rows), progress)
+            update.event.add(metrics | report)
+            yield from self._push(update, progress)
+            if store.stopped or reusing.enough(metrics):
+                break
+            update, report = _Update(pulled, Event(self._index)), {}
+        store.finish(self._index)
+        while store.others_learn(self._index) and not store.stopped:
+            yield Pause.WAITING
+
+    def _rollouts(self, update: _Update) -> Iterator[Rollout]:
+        """Collect `accumulate` rollouts with what was pulled; the update notes what there is to tell of them."""
+        pulled, event = update.pulled, update.event
+        if self._explores:
+            self._actor.epsilon = value(self._experiment.epsilon, self._store.progress(pulled.steps))
+        for _ in range(self._experiment.accumulate):
             rollout = self._collector.collect(
                 self._actor, pulled.version, pulled.steps + event.steps, pulled.normalisation
             )
             event.steps += rollout.transitions
             event.episodes = event.episodes.merge(rollout.episodes)
-            observed = rollout.observed if observed is None else observed.merge(rollout.observed)
-            if rollout.transitions:
-                metrics = self._learner.add_gradient(rollout, progress)
-                event.add(metrics)
+            observed = update.observed
+            update.observed = rollout.observed if observed is None else observed.merge(rollout.observed)
+            yield rollout
+
+    def _push(self, update: _Update, progress: float) -> Iterator[Event | Pause]:
+        """Clip the gradient and push it, or nothing if it is not finite; then yield the event."""
+        experiment, network, store, event = self._experiment, self._network, self._store, update.event
         norm = clip(network.gradient, experiment.optimizer, network.parts)
         rate = experiment.optimizer.learning_rate * experiment.schedule(progress)
         event.add({"grad_norm": norm, "learning_rate": rate})
         event.envs_ended = self._collector.envs_ended
+        observed, gradient = update.observed, network.gradient if math.isfinite(norm) else None
         if observed is not None and not np.isfinite(observed.row).all():
             observed = None  # one of these would spoil the shared statistics for good
-        return event, network.gradient if math.isfinite(norm) else None, observed
+        yield Pause.BEFORE_PUSH
+        pushed = store.push(self._index, gradient, update.pulled, event.steps, observed, update.weight)
+        store.keep_random_state(self._index, self._rng)
+        while pushed is None and not store.stopped:
+            yield Pause.WAITING
+            pushed = store.poll(self._index, update.pulled)
+        if pushed is not None:
+            event.updates = pushed.applied
+            if pushed.accepted:
+                event.staleness[pushed.staleness] += 1
+        if gradient is None:
+            event.rejected = 1
+            event.metrics.clear()
+        self._rejected_in_a_row = self._rejected_in_a_row + 1 if gradient is None else 0
+        yield event
+        if self._rejected_in_a_row == REJECTIONS_IN_A_ROW:
+            raise RunError(
+                f"the last {REJECTIONS_IN_A_ROW} gradients of worker {self._index} were not finite: "
+                "training has diverged (a smaller learning rate or gradient clipping may help)"
+            )
 
     def close(self) -> None:
         """Leave the run: synchronous rounds go on without this worker, its environments are closed."""

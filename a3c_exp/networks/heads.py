@@ -220,6 +220,15 @@ def make_head(features: int, space: gym.Space[Any], state_dependent_std: bool, i
     raise ConfigError("env.id", str(space), "its actions must be Discrete, MultiDiscrete, MultiBinary or a float Box")
 
 
+def mixed_with_uniform(logits: Array, epsilon: float) -> Array:
+    """The logits, float32 [B, A], of drawing from softmax(logits [B, A]) or, with probability `epsilon`, any of the A
+    choices alike: log((1 - epsilon) softmax(logits) + epsilon / A)."""
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    probabilities = weights * ((1 - epsilon) / weights.sum(-1, keepdims=True)) + epsilon / logits.shape[-1]
+    mixed: Array = np.log(probabilities)
+    return mixed
+
+
 def _sample_choice(logits: Array, rng: np.random.Generator) -> tuple[Array, Array]:
     """Choices int64 [B] from logits [B, A], and their log-probabilities float32 [B].
 
