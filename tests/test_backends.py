@@ -27,6 +27,9 @@ from a3c_exp.worker import Pause, Setup, build_network, layout
 
 CONCURRENT = ("threads", "processes")
 
+PPO = {"_target_": "a3c_exp.algorithms.PPO", "minibatch_size": 8, "epochs": 3}
+GAE = "a3c_exp.returns.GAE"
+
 # One worker each, on different ways through the code. 16 steps an update unless they say otherwise.
 SETTINGS: dict[str, dict[str, Any]] = {
     "the defaults": {},
@@ -44,6 +47,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "episodes of three steps": {"env__kwargs": {"length": 3}, "returns__n": 1},
     "and another critic": {
         "env__kwargs": {"length": 3}, "returns__n": 1, "critic_returns": {"_target_": "a3c_exp.returns.Discounted"},
+    },
+    "proximal policy optimisation": {"algorithm": PPO, "algorithm__target_kl": 0.05, "returns": GAE},
+    "proximal, in rounds of whole rollouts": {
+        "algorithm": PPO, "algorithm__minibatch_size": None, "update": "sync", "env": CORRIDOR,
+    },
+    "v-trace": {"returns": "a3c_exp.returns.VTrace"},
+    "now and then a blind action": {
+        "epsilon": {"_target_": "a3c_exp.schedules.Linear", "start": 0.5, "end": 0.1, "until": 0.5},
     },
     "a native vector environment": {"env": SCRIPTED, "env__vectorized": True, "env__reward_scale": 0.01},
 }  # fmt: skip

@@ -120,6 +120,7 @@ def test_a_coefficient_may_be_a_schedule(config: dict[str, Any]) -> None:
         ("rollout_length", 2.5, "rollout_length = 2.5: must be a whole number or 'episode'"),
         ("rollout_length", "episode", "envs_per_worker = 16: must be 1 where rollout_length=episode"),
         ("accumulate", 0, "accumulate = 0: must be a whole number >= 1"),
+        ("epsilon", 1.5, "epsilon = 1.5: must be a number from 0 to 1, or a schedule"),
         ("total_steps", 0, "total_steps = 0: must be a whole number >= 1"),
         ("update", "often", "update = 'often': must be 'async' or 'sync'"),
         ("lock", 1, "lock = 1: must be true or false"),
@@ -155,6 +156,13 @@ def test_statistics_of_its_own_are_no_use_to_a_worker_of_synchronous_rounds(conf
     change(change(config, "update", "sync"), "moments", "worker")
     with pytest.raises(ConfigError, match="moments = 'worker': must be 'shared' where update=sync"):
         load_experiment(config)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, {"_target_": "a3c_exp.schedules.Linear", "start": 0.4, "end": 0.1}])
+def test_blind_actions_are_for_discrete_ones_only(epsilon: Any) -> None:
+    load_experiment(change(compose(), "epsilon", epsilon))
+    with pytest.raises(ConfigError, match=r"epsilon = .*: must be 0 where actions are not Discrete: they are Box"):
+        load_experiment(change(compose(["env=pendulum"]), "epsilon", epsilon))
 
 
 def test_a_missing_choice_is_named(config: dict[str, Any]) -> None:

@@ -102,6 +102,8 @@ class Treadmill(gymnasium.Env[np.ndarray, np.int64]):
         return np.ones(1, np.float32), 1.0, over and self.cut == "terminated", over and self.cut == "truncated", {}
 
 
+PPO = {"_target_": "a3c_exp.algorithms.PPO", "minibatch_size": 32}
+
 SETTINGS: dict[str, dict[str, Any]] = {
     "synchronous updates": {"update": "sync"},
     "locked updates": {"lock": True},
@@ -119,6 +121,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "summed losses": {"algorithm__reduction": "sum", "optimizer__max_grad_norm": 0.5},
     "rmsprop": {"optimizer": {"_target_": "a3c_exp.optimizers.RMSProp", "learning_rate": 1e-2}},
     "one environment a worker": {"envs_per_worker": 1, "total_steps": 6000, "rollout_length": 5},
+    "proximal policy optimisation": {"algorithm": PPO},
+    "proximal, in rounds": {"algorithm": PPO, "update": "sync", "algorithm__target_kl": 0.05},
+    "proximal, clipped values": {"algorithm": PPO, "algorithm__value_clip": 0.2, "workers": 3},
+    "v-trace": {"returns": {"_target_": "a3c_exp.returns.VTrace"}, "workers": 4},
+    "blind actions at first": {
+        "epsilon": {"_target_": "a3c_exp.schedules.Linear", "start": 0.5, "end": 0.0, "until": 0.5},
+    },
     "a rate that falls": {"schedule": {"_target_": "a3c_exp.schedules.Linear", "start": 1.0, "end": 0.0}},
 }  # fmt: skip
 

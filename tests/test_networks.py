@@ -12,6 +12,7 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic, Mlp
+from a3c_exp.networks.heads import mixed_with_uniform
 from a3c_exp.networks.layers import ACTIVATIONS
 
 OBSERVATIONS = Box(-1, 1, (8,))
@@ -82,6 +83,16 @@ def test_sampling_follows_the_probabilities_it_reports(space: gym.Space[Any]) ->
         rows = (actions == action).reshape(count, -1).all(1)
         expected = probabilities[rows][0]
         assert abs(rows.mean() - expected) < 4 * np.sqrt(expected * (1 - expected) / count)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0])
+def test_a_share_of_the_choices_is_drawn_from_all_alike(epsilon: float) -> None:
+    """The mixture of the policy and the uniform distribution, as logits: probabilities 1/2, 1/4, 1/4, 0."""
+    logits = np.log([[0.5, 0.25, 0.25, 1e-30], [3.0, 1.5, 1.5, 1e-30]]).astype(np.float32)
+    mixed = np.exp(mixed_with_uniform(logits, epsilon))
+    expected = (1 - epsilon) * np.array([0.5, 0.25, 0.25, 0]) + epsilon / 4
+    np.testing.assert_allclose(mixed, [expected, expected], rtol=1e-6)
+    assert mixed.dtype == np.float32
 
 
 @pytest.mark.parametrize("space", [Discrete(4), MultiDiscrete([3, 4])], ids=str)

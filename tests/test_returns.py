@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,9 +12,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from a3c_exp.errors import ConfigError
-from a3c_exp.returns import GAE, Discounted, NStep, NStepZero, Returns, Trajectory
+from a3c_exp.returns import GAE, Discounted, NStep, NStepZero, Returns, Trajectory, VTrace, is_off_policy
 
-ESTIMATORS: list[Returns] = [NStep(), NStep(n=1), NStep(n=3), NStepZero(n=3), GAE(lambda_=0.9), Discounted()]
+ESTIMATORS: list[Returns] = [
+    NStep(), NStep(n=1), NStep(n=3), NStepZero(n=3), GAE(lambda_=0.9), Discounted(), VTrace(lambda_=0.9, rho_clip=2.0),
+]  # fmt: skip
 
 
 def one_environment(
@@ -24,7 +27,10 @@ def one_environment(
     truncated: int | None = None,
     final: float = 0.0,
 ) -> Trajectory:
-    """B = 1. behind: V(s_T). An episode ends in step `terminated`, or in step `truncated` with V(final) = `final`."""
+    """B = 1. behind: V(s_T). An episode ends in step `terminated`, or in step `truncated` with V(final) = `final`.
+
+    On-policy: both log-probabilities are ln 1/2.
+    """
     length = len(rewards)
     next_values = [*values[1:], behind]
     ends = np.zeros((2, length, 1), bool)
@@ -33,7 +39,8 @@ def one_environment(
     if truncated is not None:
         ends[1, truncated], next_values[truncated] = True, final
     columns = (np.array(x, np.float32).reshape(-1, 1) for x in (rewards, values, next_values))
-    return Trajectory(*columns, *ends)
+    log_probs = np.full((length, 1), np.log(0.5), np.float32)
+    return Trajectory(*columns, *ends, log_probs, log_probs)
 
 
 @st.composite
@@ -51,7 +58,8 @@ def trajectories(draw: st.DrawFn, truncations: bool = True) -> Trajectory:
     finals = rng.normal(scale=3, size=shape)
     next_values = np.where(terminated, 0, np.where(truncated, finals, values[1:]))
     floats = (x.astype(np.float32) for x in (rewards, values[:-1], next_values))
-    return Trajectory(*floats, terminated, truncated)
+    behaviour, target = -rng.exponential(size=(2, *shape)).astype(np.float32)
+    return Trajectory(*floats, terminated, truncated, behaviour, target)
 
 
 gammas = st.sampled_from([0.0, 0.5, 0.9, 0.99, 1.0])
@@ -156,6 +164,19 @@ def test_gae_does_not_reach_across_an_episode():
 # -- against the definitions -----------------------------------------------------------------------------------------
 
 
+def test_v_trace_by_hand():
+    """gamma 1/2; deltas 1 + 10 - 10, 2 + 15 - 20, 3 + 20 - 30, 4 + 25 - 40; ratios 1/2, 4, 1, 1, the 4 cut to 1.
+
+    v_2 - V = -7 - 11/2; v_1 - V = -3 + (v_2 - V)/2; v_0 - V = 1/2 (1 + (v_1 - V)/2).
+    """
+    x = one_environment(REWARDS, VALUES, BEHIND)
+    assert x.log_probs is not None
+    ratios = np.array([[0.5], [4], [1], [1]], np.float32)
+    advantages, vs = VTrace()(replace(x, target_log_probs=x.log_probs + np.log(ratios)), 0.5)
+    np.testing.assert_allclose(column(vs), [10 + (1 - 9.25 / 2) / 2, 20 - 9.25, 30 - 12.5, 40 - 11], rtol=1e-6)
+    np.testing.assert_allclose(column(advantages), [(1 + 10.75 / 2 - 10) / 2, -9.25, -12.5, -11], rtol=1e-6)
+
+
 def by_definition(x: Trajectory, row: Callable[[int, int], float]) -> NDArray[np.float64]:
     length, width = x.rewards.shape
     return np.array([[row(t, b) for b in range(width)] for t in range(length)])
@@ -224,6 +245,41 @@ def test_gae_is_its_definition(x: Trajectory, gamma: float, lambda_: float):
     close(returns, gae_definition(x, gamma, lambda_) + x.values)
 
 
+def v_trace_definition(
+    x: Trajectory, gamma: float, lambda_: float, rho_clip: float, c_clip: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Equation 1 of Espeholt et al. 2018, a sum of products for each row; and its advantages."""
+    assert x.log_probs is not None and x.target_log_probs is not None
+    ratios = np.exp(x.target_log_probs.astype(np.float64) - x.log_probs)
+    rho, c = np.minimum(rho_clip, ratios), lambda_ * np.minimum(c_clip, ratios)
+    deltas = rho * (x.rewards.astype(np.float64) + gamma * x.next_values - x.values)
+
+    def v(t: int, b: int) -> float:
+        m = steps_there_are(x, t, b, len(x.rewards))
+        terms = (gamma**k * np.prod(c[t : t + k, b]) * deltas[t + k, b] for k in range(m))
+        return float(x.values[t, b] + sum(terms))
+
+    def advantage(t: int, b: int) -> float:
+        following = float(x.next_values[t, b])
+        if steps_there_are(x, t, b, 2) == 2:
+            following = (1 - lambda_) * following + lambda_ * v(t + 1, b)
+        return float(rho[t, b] * (x.rewards[t, b] + gamma * following - x.values[t, b]))
+
+    return by_definition(x, advantage), by_definition(x, v)
+
+
+bounds = st.sampled_from([(1.0, 1.0), (2.0, 0.5), (1e6, 1e6)])
+
+
+@settings(deadline=None)
+@given(trajectories(), gammas, st.sampled_from([0.0, 0.3, 0.95, 1.0]), bounds)
+def test_v_trace_is_its_definition(x: Trajectory, gamma: float, lambda_: float, bound: tuple[float, float]):
+    actual = VTrace(lambda_=lambda_, rho_clip=bound[0], c_clip=bound[1])(x, gamma)
+    for result, expected in zip(actual, v_trace_definition(x, gamma, lambda_, *bound), strict=True):
+        scale = max(1.0, np.abs(expected).max())  # products of unbounded ratios are large, and their digits as many
+        np.testing.assert_allclose(result / scale, expected / scale, atol=2e-4)
+
+
 def test_a_long_episode_keeps_five_digits():
     """5,000 rewards of 1 sum to (1 - gamma^m) / (1 - gamma), with m steps left and gamma as single precision has it."""
     gamma = float(np.float32(0.999))
@@ -242,6 +298,48 @@ def test_a_long_episode_keeps_five_digits():
 def test_gae_of_one_is_n_step_over_the_rollout(x: Trajectory, gamma: float):
     for one, other in zip(GAE(lambda_=1)(x, gamma), NStep()(x, gamma), strict=True):
         close(one, other)
+
+
+def on_policy(x: Trajectory) -> Trajectory:
+    return replace(x, target_log_probs=x.log_probs)
+
+
+@settings(deadline=None)
+@given(trajectories(), gammas, st.sampled_from([0.0, 0.3, 0.95, 1.0]), bounds)
+def test_v_trace_of_the_policy_that_acted_is_the_lambda_return(
+    x: Trajectory, gamma: float, lambda_: float, bound: tuple[float, float]
+):
+    """Its advantages are those of GAE. The bounds do nothing, as long as they are at least 1."""
+    rho_clip, c_clip = bound[0], max(bound[1], 1.0)
+    results = VTrace(lambda_=lambda_, rho_clip=rho_clip, c_clip=c_clip)(on_policy(x), gamma)
+    for one, other in zip(results, GAE(lambda_=lambda_)(x, gamma), strict=True):
+        close(one, other)
+
+
+@settings(deadline=None)
+@given(trajectories(), gammas)
+def test_v_trace_of_the_policy_that_acted_is_n_step_over_the_rollout(x: Trajectory, gamma: float):
+    for one, other in zip(VTrace()(on_policy(x), gamma), NStep()(x, gamma), strict=True):
+        close(one, other)
+
+
+@given(trajectories(), gammas)
+def test_v_trace_learns_nothing_from_what_the_policy_would_never_do(x: Trajectory, gamma: float):
+    never = replace(x, target_log_probs=np.full_like(x.rewards, -1e9))
+    advantages, vs = VTrace()(never, gamma)
+    assert not advantages.any()
+    np.testing.assert_array_equal(vs, x.values)
+
+
+def test_v_trace_stays_finite_where_the_policy_that_acted_was_nearly_certain_not_to():
+    x = one_environment(REWARDS, VALUES, BEHIND)
+    strange = replace(x, log_probs=np.full((4, 1), -1000, np.float32), target_log_probs=np.zeros((4, 1), np.float32))
+    for result, expected in zip(VTrace()(strange, 0.5), VTrace()(x, 0.5), strict=True):
+        np.testing.assert_array_equal(result, expected)
+
+
+def test_only_v_trace_asks_for_the_policy_that_learns():
+    assert [type(estimator) for estimator in ESTIMATORS if is_off_policy(estimator)] == [VTrace]
 
 
 @settings(deadline=None)
@@ -282,8 +380,8 @@ def test_a_perfect_critic_leaves_no_advantage(x: Trajectory):
     consistent, _ = NStep()(x, 0.9)
     values = consistent + x.values  # the return of the rollout is consistent by its own recursion
     next_values = np.where(x.ended, x.next_values, np.vstack([values[1:], x.next_values[-1:]])).astype(np.float32)
-    perfect = Trajectory(x.rewards, values, next_values, x.terminated, x.truncated)
-    for estimator in (NStep(), NStep(n=1), NStep(n=3), GAE(lambda_=0.7), Discounted()):
+    perfect = replace(x, values=values, next_values=next_values)
+    for estimator in (NStep(), NStep(n=1), NStep(n=3), GAE(lambda_=0.7), Discounted(), VTrace(lambda_=0.7)):
         close(estimator(perfect, 0.9)[0], np.zeros_like(values))
 
 
@@ -314,6 +412,8 @@ def test_what_follows_an_end_does_not_reach_back(estimator: Returns, x: Trajecto
                 *(np.where(later, np.float32(77), y) for y in (x.rewards, x.values, x.next_values)),
                 x.terminated,
                 x.truncated,
+                x.log_probs,
+                x.target_log_probs,
             )
             for one, other in zip(estimator(x, gamma), estimator(changed, gamma), strict=True):
                 np.testing.assert_array_equal(one[: end + 1, b], other[: end + 1, b])
@@ -353,6 +453,9 @@ def test_they_are_returns(estimator: Returns):
         (lambda: NStepZero(n=0), "n = 0: must be a whole number >= 1"),
         (lambda: GAE(lambda_=1.5), "lambda_ = 1.5: must be a number from 0 to 1"),
         (lambda: GAE(lambda_=float("nan")), "lambda_ = nan: must be a number from 0 to 1"),
+        (lambda: VTrace(lambda_=-0.1), "lambda_ = -0.1: must be a number from 0 to 1"),
+        (lambda: VTrace(rho_clip=0.0), "rho_clip = 0.0: must be a number > 0"),
+        (lambda: VTrace(c_clip=2.0), "c_clip = 2.0: must be a number > 0, and at most rho_clip"),
     ],
 )
 def test_settings_out_of_range_are_refused(build: Callable[[], Returns], message: str):

@@ -32,6 +32,11 @@ def test_a_line_is_held_outside_the_run():
     assert line(-0.1) == 1.0
 
 
+def test_a_line_may_end_before_the_run_does():
+    line = Linear(start=0.4, end=0.2, until=0.5)
+    assert [line(progress) for progress in (0.0, 0.25, 0.5, 1.0)] == pytest.approx([0.4, 0.3, 0.2, 0.2])
+
+
 def test_a_coefficient_may_be_a_number_or_a_schedule():
     assert value(0.01, 0.9) == 0.01
     assert value(0, 0.9) == 0
@@ -51,3 +56,9 @@ def test_values_below_zero_or_without_bound_are_refused(wrong: float):
         Linear(start=wrong)
     with pytest.raises(ConfigError, match=r"end = .*: must be a number >= 0"):
         Linear(end=wrong)
+
+
+@pytest.mark.parametrize("wrong", [0.0, 1.1, math.nan])
+def test_a_line_ends_within_the_run(wrong: float):
+    with pytest.raises(ConfigError, match=r"until = .*: must be a number > 0, and at most 1"):
+        Linear(until=wrong)

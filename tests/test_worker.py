@@ -158,6 +158,78 @@ def _sgd(rate: float, norm: float | None = None) -> dict[str, Any]:
     return {"optimizer": {"_target_": "a3c_exp.optimizers.SGD", "learning_rate": rate, "max_grad_norm": norm}}
 
 
+class TestLag:
+    """With V-trace a worker pulls again between a rollout and its gradient: others may have pushed meanwhile."""
+
+    def pushed_between(self, **settings: Any) -> tuple[np.ndarray, Event]:
+        """What the first worker adds to the parameters, where another one pushes behind its rollout; and its event."""
+        store, (worker, other) = made(env=CORRIDOR, workers=2, rollout_length=8, **settings)
+        steps = worker.run()
+        next(steps)
+        next(step for step in other.run() if isinstance(step, Event))
+        before = store.parameters()
+        event = next(step for step in steps if isinstance(step, Event))
+        return store.parameters() - before, event
+
+    def test_what_was_pushed_behind_the_rollout_is_no_staleness(self) -> None:
+        assert self.pushed_between()[1].staleness == {1: 1}
+        assert self.pushed_between(returns="a3c_exp.returns.VTrace")[1].staleness == {0: 1}
+
+    def test_the_learners_own_log_probabilities_weigh_the_actions(self) -> None:
+        """Bounds that never bite make another gradient of old actions than bounds that always do."""
+        free = {"_target_": "a3c_exp.returns.VTrace", "rho_clip": 1e6, "c_clip": 1e6}
+        tight = free | {"rho_clip": 1e-3, "c_clip": 1e-3}
+        network = {"network__shared": False, "algorithm__entropy": 0.0}
+        one, other = (self.pushed_between(returns=returns, **network)[0] for returns in (free, tight))
+        actor = slice(0, len(one) // 2)
+        assert np.linalg.norm(other[actor]) < 0.01 * np.linalg.norm(one[actor])
+
+    def test_all_rollouts_of_an_update_are_collected_before_it_pulls_again(self) -> None:
+        _, (worker,) = made(returns="a3c_exp.returns.VTrace", accumulate=3)
+        steps = worker.run()
+        assert [next(steps), next(steps)] == [Pause.BEFORE_PULL, Pause.BEFORE_PUSH]
+        event = next(steps)
+        assert isinstance(event, Event) and event.steps == 48
+
+
+class TestBlindActions:
+    """Epsilon-greedy, as far as a sampled policy has it: a share of the actions is drawn from all alike."""
+
+    def log_probs(self, epsilon: Any, turns: int = 1) -> list[np.ndarray]:
+        """What a worker whose policy is nearly certain stores with its rollouts."""
+        store, (worker,) = made(epsilon=epsilon, rollout_length=40, total_steps=480)
+        certain = np.zeros_like(store.parameters())
+        certain[store.layout.parts["actor"]][-4] = 50.0  # the first of the four biases of the last layer
+        found: list[np.ndarray] = []
+        collect = worker._collector.collect
+
+        def noted(*arguments: Any) -> Any:
+            rollout = collect(*arguments)
+            found.append(rollout.log_probs)
+            return rollout
+
+        worker._collector.collect = noted  # type: ignore[method-assign]
+        steps = worker.run()
+        for _ in range(turns):
+            store.initialise(certain)
+            next(step for step in steps if isinstance(step, Event))
+        return found
+
+    def test_what_is_stored_is_of_the_distribution_that_acted(self) -> None:
+        (stored,) = self.log_probs(0.4)
+        assert np.unique(stored.round(4)) == pytest.approx(np.log([0.1, 0.7]), abs=1e-4)
+        assert np.mean(stored < -1) == pytest.approx(0.3, abs=0.12)
+
+    def test_there_are_none_by_default(self) -> None:
+        (stored,) = self.log_probs(0.0)
+        np.testing.assert_allclose(stored, 0, atol=1e-6)
+
+    def test_they_become_fewer_as_the_schedule_has_it(self) -> None:
+        schedule = {"_target_": "a3c_exp.schedules.Linear", "start": 0.8, "end": 0.0}
+        likely = [np.exp(stored.max()) for stored in self.log_probs(schedule, turns=3)]
+        assert likely == pytest.approx([0.4, 0.6, 0.8], abs=1e-4)
+
+
 class TestGradientsThatAreNotFinite:
     def sick(self, **settings: Any) -> tuple[SharedParameters, Worker]:
         whole: dict[str, Any] = {"env__kwargs": {"fails_at": 9, "failure": "nan", "lengths": (4,)}}
