@@ -21,7 +21,7 @@ from a3c_exp.schedules import Linear
 from a3c_exp.startup import conf_folder
 
 OPTIONS = sorted(f"{path.parent.name}={path.stem}" for path in conf_folder().glob("*/*.yaml"))
-FEW_STEPS = ["workers=2", "envs_per_worker=2", "rollout_length=8", "total_steps=100", "eval.every=null"]
+FEW_STEPS = ["workers=2", "envs_per_worker=2", "rollout_length=128", "total_steps=100", "eval.every=null"]
 
 
 @pytest.fixture(scope="module")
