@@ -1,4 +1,4 @@
-"""Proximal policy optimisation: its loss against the formula, and what its minibatches do to pulls, pushes and rounds."""
+"""Proximal policy optimisation: its loss against the formula; what minibatches do to pulls, pushes and rounds."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def drawn(transitions: int, **settings: Any) -> list[list[int]]:
 def test_every_epoch_has_each_transition_once_in_an_order_of_its_own() -> None:
     parts = drawn(12, epochs=3, minibatch_size=4)
     assert [len(part) for part in parts] == [4] * 9
-    epochs = [sum(parts[i : i + 3], []) for i in (0, 3, 6)]
+    epochs = [[*parts[i], *parts[i + 1], *parts[i + 2]] for i in (0, 3, 6)]
     assert all(sorted(epoch) == list(range(12)) for epoch in epochs)
     assert epochs[0] != epochs[1] != epochs[2]
 
