@@ -63,7 +63,7 @@ class Algorithm(Protocol):
 class Reusing(Protocol):
     """What an algorithm has besides its loss if it learns from a rollout more than once, in minibatches.
 
-    Each of them is a pull, a gradient and a push. The loss gets its transitions as [N, 1].
+    Each of them is a pull, a gradient and a push. The loss gets its transitions as [1, N].
     """
 
     def check_rollout(self, transitions: int) -> None:

@@ -97,7 +97,7 @@ class _Update:
 
 
 class Samples(NamedTuple):
-    """Transitions apart from their order, to take minibatches from: N rows of 1, each as in a rollout or its batch."""
+    """Transitions without their order, to take minibatches from: [1, N, ...], else as in a rollout and its batch."""
 
     observations: Tensor
     actions: Tensor
@@ -106,8 +106,10 @@ class Samples(NamedTuple):
     def take(self, rows: NDArray[np.intp]) -> Samples:
         """Some of them."""
         index = torch.from_numpy(rows)
-        columns = {name: getattr(self.batch, name)[index] for name in ("log_probs", "values", "advantages", "targets")}
-        return Samples(self.observations[index], self.actions[index], Batch(**columns))
+        batch = self.batch
+        columns = (batch.log_probs, batch.values, batch.advantages, batch.targets)
+        taken = Batch(*(column[:, index] for column in columns))
+        return Samples(self.observations[:, index], self.actions[:, index], taken)
 
 
 class Learner:
@@ -130,13 +132,11 @@ class Learner:
         batch, explained = self._batch(rollout)
         valid = torch.from_numpy(np.flatnonzero(rollout.valid))
 
-        def row_by_row(array: NDArray[Any] | Tensor) -> Tensor:
-            return torch.as_tensor(array).flatten(0, 1)[valid].unsqueeze(1)
+        def in_a_row(array: NDArray[Any] | Tensor) -> Tensor:
+            return torch.as_tensor(array).flatten(0, 1)[valid].unsqueeze(0)
 
         columns = (batch.log_probs, batch.values, batch.advantages, batch.targets)
-        samples = Samples(
-            row_by_row(rollout.observations), row_by_row(rollout.actions), Batch(*map(row_by_row, columns))
-        )
+        samples = Samples(in_a_row(rollout.observations), in_a_row(rollout.actions), Batch(*map(in_a_row, columns)))
         return samples, {"explained_variance": explained}
 
     def add_gradient_of(self, samples: Samples, progress: float) -> dict[str, float]:

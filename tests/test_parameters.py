@@ -134,6 +134,43 @@ def test_a_round_of_refused_gradients_passes_without_a_step() -> None:
     assert s.version == 0
 
 
+def test_a_round_weighs_gradients_by_what_they_were_made_of_where_that_is_not_what_was_collected() -> None:
+    """A minibatch of 30 transitions, and one of 10 that comes with the 100 steps of its rollout."""
+    s = store(synchronous=True, workers=2)
+    pulls = [pull(s, worker)[1] for worker in range(2)]
+    s.push(0, ones(1), pulls[0], 0, weight=30)
+    s.push(1, ones(5), pulls[1], 100, weight=10)
+    np.testing.assert_allclose(pull(s)[0], -ones(2))
+    assert s.steps == 100
+
+
+def test_rounds_go_on_without_one_that_has_finished_with_its_rollout_until_all_have() -> None:
+    s = store(synchronous=True, workers=2)
+    s.finish(0)
+    assert s.others_learn(0)
+    for _ in range(2):
+        assert s.push(1, ones(), pull(s, 1)[1], 10) is not None
+    s.finish(1)
+    assert not s.others_learn(0) and not s.others_learn(1)
+    assert s.push(1, ones(), pull(s, 1)[1], 10) is None, "both are members again"
+
+
+def test_who_has_finished_waits_for_no_one_that_is_gone() -> None:
+    s = store(synchronous=True, workers=3)
+    s.leave(2)
+    s.finish(0)
+    assert s.others_learn(0)
+    s.leave(1)
+    assert not s.others_learn(0)
+    assert s.push(0, ones(), pull(s)[1], 10) is not None
+
+
+def test_without_rounds_nobody_waits() -> None:
+    s = store(workers=2)
+    s.finish(0)
+    assert not s.others_learn(0)
+
+
 def test_statistics_are_sums_of_rows() -> None:
     s = store(observation_shape=(2,), normalize_observations=True)
     seen = np.random.default_rng(0).normal(3, 2, (100, 2)).astype(np.float32)

@@ -257,6 +257,18 @@ def test_every_minibatch_is_a_push_and_steps_count_once() -> None:
     assert all(event.envs_ended == events[-1].envs_ended for event in events[-4:])
 
 
+def test_rows_that_are_no_transitions_are_in_no_minibatch() -> None:
+    """A vector environment that restarts late gives such rows; the minibatches are of the others."""
+    _, (worker,) = made(ppo(SCRIPTED, env__vectorized=True))
+    rollout = worker._collector.collect(worker._actor, 0, 0, None)
+    samples, _ = worker._learner.samples(rollout)
+    assert rollout.transitions < rollout.rewards.size
+    np.testing.assert_array_equal(samples.observations[0], rollout.observations[rollout.valid])
+    taken = samples.take(np.array([2, 0]))
+    np.testing.assert_array_equal(taken.batch.values[0], rollout.values[rollout.valid][[2, 0]])
+    np.testing.assert_array_equal(taken.actions[0], rollout.actions[rollout.valid][[2, 0]])
+
+
 def test_every_minibatch_is_a_pull() -> None:
     """What another worker pushes between two minibatches is in the second one's parameters, and makes nothing stale."""
     store, (one, other) = made(ppo(workers=2))
