@@ -121,9 +121,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "summed losses": {"algorithm__reduction": "sum", "optimizer__max_grad_norm": 0.5},
     "rmsprop": {"optimizer": {"_target_": "a3c_exp.optimizers.RMSProp", "learning_rate": 1e-2}},
     "one environment a worker": {"envs_per_worker": 1, "total_steps": 6000, "rollout_length": 5},
-    "proximal policy optimisation": {"algorithm": PPO},
-    "proximal, in rounds": {"algorithm": PPO, "update": "sync", "algorithm__target_kl": 0.05},
-    "proximal, clipped values": {"algorithm": PPO, "algorithm__value_clip": 0.2, "workers": 3},
+    "proximal policy optimisation": {"algorithm": PPO, "total_steps": 4000},
+    "proximal, in rounds": {"algorithm": PPO, "update": "sync", "algorithm__target_kl": 0.05, "total_steps": 4000},
+    "proximal, clipped values": {"algorithm": PPO, "algorithm__value_clip": 0.2, "total_steps": 4000},
     "v-trace": {"returns": {"_target_": "a3c_exp.returns.VTrace"}, "workers": 4},
     "blind actions at first": {
         "epsilon": {"_target_": "a3c_exp.schedules.Linear", "start": 0.5, "end": 0.0, "until": 0.5},
