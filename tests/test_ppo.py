@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from a3c_exp.config import load_experiment
 from a3c_exp.errors import ConfigError, RunError
 from a3c_exp.events import Event
 from a3c_exp.parameters import SharedParameters
+from a3c_exp.runner import run
 from a3c_exp.schedules import Linear
 from a3c_exp.worker import REJECTIONS_IN_A_ROW, Pause, Setup, Worker, build_network, layout
 
@@ -399,6 +401,15 @@ def test_a_store_that_is_stopped_keeps_nobody_waiting() -> None:
     assert [next(steps) for _ in range(3)] == [Pause.BEFORE_PULL, Pause.BEFORE_PUSH, Pause.WAITING]
     store.stop()
     assert [type(step) for step in steps] == [Event]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_rounds_go_on_in_a_run_that_is_resumed(backend: str, tmp_path: Path) -> None:
+    whole = ppo(**UNEVEN, backend=backend, update="sync", workers=2, total_steps=100)
+    first = run(whole, tmp_path).summary
+    then = run(whole | {"total_steps": 200}, tmp_path, resume=True).summary
+    assert (first["stop_reason"], then["stop_reason"]) == ("total_steps", "total_steps")
+    assert then["steps"] >= 200 and then["updates"] > first["updates"]
 
 
 # -- what does not go together ---------------------------------------------------------------------------------------
