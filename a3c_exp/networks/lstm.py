@@ -19,7 +19,7 @@ from a3c_exp.networks.recurrent import LstmCore
 
 @dataclass(frozen=True, kw_only=True)
 class Lstm:
-    """An encoder, LSTM cells behind it, and the heads of actor and critic on those (Mnih et al. 2016, section 5.1).
+    """An encoder, LSTM cells behind it, and the heads of actor and critic on those (Mnih et al. 2016).
 
     encoder: any network without a memory. What the cells are given is its body, the actor's where it has two; its own
         heads are left out, and so whatever it says about them.
