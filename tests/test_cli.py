@@ -41,7 +41,7 @@ def content(folder: Path) -> dict[str, bytes]:
 # Bad input: exit code 2, one line that names the key, the value and what is allowed, nothing on disk.
 
 BAD = [
-    ("env=carpole", "env = 'carpole': is no option: did you mean 'cartpole'? Allowed: acrobot, "),
+    ("env=carpole", "env = 'carpole': is no option: did you mean 'cartpole' or 'cartpole_memory'? Allowed: acrobot, "),
     ("returns=gea", "returns = 'gea': is no option: did you mean 'gae'? Allowed: "),
     ("critic_returns=gea", "critic_returns = 'gea': is no option: "),
     ("experiment=nope", "experiment = 'nope': is no option: "),
