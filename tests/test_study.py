@@ -74,7 +74,7 @@ def test_the_interquartile_mean_leaves_out_the_best_and_the_worst_quarter() -> N
 
 
 def test_mean_and_interval_are_those_of_rliable() -> None:
-    """`aggregate_iqm` and `get_interval_estimates(..., reps=50000)` of rliable 1.2.0 (with arch 7.2.0) printed these."""
+    """What `aggregate_iqm` and `get_interval_estimates(..., reps=50000)` of rliable 1.2.0 (with arch 7.2.0) give."""
     scores = np.array([187.5, 194.9, 231.0, 240.2, 253.3, 222.1, 236.0, 199.9, 228.4, 245.5])
     assert interquartile_mean(scores) == pytest.approx(226.26666666666668, abs=1e-9)
     assert bootstrap_interval([scores]) == pytest.approx((206.96666667, 239.78333333), abs=0.7), "both draw at random"
