@@ -24,8 +24,8 @@ RUNS = ROOT / "outputs" / "study"
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command's exit code: 1 where a run failed, 2 for a bad argument, 130 for Ctrl-C."""
     flags = _parser().parse_args(arguments)
-    entries = [entry for section in SECTIONS.values() for entry in section]
-    chosen = [entry for entry in entries if flags.env in (None, entry.env) and flags.only in (None, entry.name)]
+    named = {entry.name: entry for section in SECTIONS.values() for entry in section}
+    chosen = [entry for entry in named.values() if flags.env in (None, entry.env) and flags.only in (None, entry.name)]
     failures: list[str] = []
     signal.signal(signal.SIGTERM, _interrupt)
     try:
@@ -72,7 +72,7 @@ def write() -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    names = [entry.name for section in SECTIONS.values() for entry in section]
+    names = list(dict.fromkeys(entry.name for section in SECTIONS.values() for entry in section))
     environments = sorted({entry.env for section in SECTIONS.values() for entry in section})
     parser = argparse.ArgumentParser(prog="python -m study", description="Learning over seeds; writes RESULTS.md.")
     parser.add_argument("--env", choices=environments, help="only the entries of this environment")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from study.entries import Entry, Goals
 from study.peers import StableBaselines3
 from study.runs import Training
@@ -48,9 +50,10 @@ def _lunar(name: str, *overrides: str) -> Entry:
     return Entry(f"lunar_{name}", "lunar", " ".join(overrides), Training(("env=lunar", *overrides)), 5)
 
 
-# The same settings, whatever the number of workers and wherever they run.
+# The same settings, whatever the number of workers and wherever they run. The default is a worker a core.
 ROBUSTNESS = (
-    *(_lunar(f"workers_{workers}", f"workers={workers}") for workers in (1, 2, 4, 8, 16)),
+    *(replace(entry, title="default (a worker a core)", goals=None) for entry in ENVIRONMENTS if entry.name == "lunar"),
+    *(_lunar(f"workers_{workers}", f"workers={workers}") for workers in (1, 4, 8, 16)),
     _lunar("serial", "backend=serial"),
     _lunar("threads", "backend=threads"),
 )
