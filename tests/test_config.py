@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import a3c_exp
 from a3c_exp import ConfigError, compose
 from a3c_exp.backends.processes import Processes
 from a3c_exp.config import Experiment, check_folder, config_text, load_experiment, read_config, usable_cores
+from a3c_exp.report import flat
 from a3c_exp.returns import GAE
 from a3c_exp.schedules import Linear
 from a3c_exp.startup import conf_folder
@@ -26,6 +28,7 @@ NEEDS = {"env=gym": ["env.id=CartPole-v1"], "env=atari": ["env.game=freeway"]} |
     f"network={name}": ["env=gym", "env.id=CarRacing-v3", "env.max_episode_steps=100", "rollout_length=8"]
     for name in ("cnn", "cnn_nature", "cnn_impala")
 }
+PRESETS = [option for option in OPTIONS if option.startswith("experiment=")]
 FEW_STEPS = ["workers=2", "envs_per_worker=2", "rollout_length=128", "total_steps=100", "eval.every=null"]
 
 
@@ -54,7 +57,9 @@ def change(config: dict[str, Any], key: str, value: object) -> dict[str, Any]:
 
 @pytest.mark.parametrize("option", OPTIONS)
 def test_every_option_composes_and_trains_a_few_steps(option: str, tmp_path: Path) -> None:
-    overrides = [option, *FEW_STEPS, *NEEDS.get(option, ())]
+    """Presets with the workers, environments and rollouts that they ask for."""
+    few_steps = ["total_steps=100", "eval.every=null"] if option in PRESETS else FEW_STEPS
+    overrides = [option, *few_steps, *NEEDS.get(option, ())]
     if compose(overrides)["env"]["_target_"] == "a3c_exp.envs.Atari":
         pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
     if not option.startswith("backend="):
@@ -102,6 +107,89 @@ def test_atari_brings_a_network_for_pictures_unless_another_is_named() -> None:
     assert compose(["env=pong", "network=cnn_impala"])["network"]["_target_"] == "a3c_exp.networks.Impala"
     paper = compose(["experiment=a3c_paper_atari", "env=breakout"])
     assert (paper["env"]["game"], paper["env"]["life_loss"], paper["network"]["init"]) == ("breakout", True, "default")
+
+
+@pytest.mark.parametrize("option", PRESETS)
+def test_a_preset_says_where_it_comes_from(option: str) -> None:
+    text = (conf_folder() / f"{option.replace('=', '/')}.yaml").read_text()
+    header = text.partition("defaults:")[0]
+    assert re.search(r"arXiv|\w+/\w+, |github\.com|our own|after|which has (its|the|their) source", header)
+
+
+# What their sources say of themselves: a slip of the hand in one of the files would go unnoticed otherwise.
+@pytest.mark.parametrize(
+    ("preset", "settings"),
+    [
+        (
+            "threads_n_step_zero",
+            {
+                "env.max_episode_steps": 200, "network.sizes": [128], "network.shared": False,
+                "network.activation": "relu6", "network.init": "glorot", "rollout_length": "episode",
+                "returns._target_": "a3c_exp.returns.NStepZero", "returns.n": 15,
+                "critic_returns._target_": "a3c_exp.returns.Discounted",
+                "optimizer._target_": "a3c_exp.optimizers.Adam", "optimizer.learning_rate": 0.01, "gamma": 0.999,
+                "algorithm.entropy": 0.1, "workers": 4, "stop.max_episodes": 500,
+                "backend._target_": "a3c_exp.backends.threads.Threads",
+            },
+        ),
+        (
+            "threads_n_step_max",
+            {"returns._target_": "a3c_exp.returns.NStep", "returns.n": 15, "gamma": 0.999, "stop.max_episodes": 500},
+        ),
+        (
+            "threads_continuous",
+            {
+                "env.id": "Pendulum-v1", "returns._target_": "a3c_exp.returns.NStep", "returns.n": 3, "gamma": 0.9,
+                "optimizer.learning_rate": 1e-4, "optimizer.parts.critic.learning_rate": 1e-3, "rollout_length": 10,
+                "env.normalize_rewards": True,
+            },
+        ),
+        (
+            "lstm_cartpole",
+            {
+                "network.cells": 16, "rollout_length": 40, "returns._target_": "a3c_exp.returns.GAE",
+                "returns.lambda_": 1, "optimizer.max_grad_norm": 40, "env.reward_scale": 0.001,
+                "optimizer.learning_rate": 5e-4, "algorithm.value_coefficient": 0.5,
+                "network.init": "normalized_columns", "workers": "auto",
+            },
+        ),
+        (
+            "shared_adam_cartpole",
+            {
+                "backend._target_": "a3c_exp.backends.processes.Processes", "moments": "shared",
+                "optimizer._target_": "a3c_exp.optimizers.Adam", "optimizer.learning_rate": 1e-3,
+                "network.sizes": [128], "rollout_length": 5, "gamma": 0.9, "algorithm.entropy": 0,
+                "env.max_episode_steps": 300, "stop.mean_return": 200, "workers": "auto",
+            },
+        ),
+        (
+            "shared_adam_lunar_continuous",
+            {
+                "env.id": "LunarLanderContinuous-v3", "rollout_length": 8, "stop.max_episodes": 100, "gamma": 0.9,
+                "optimizer.learning_rate": 1e-3, "algorithm.entropy": 0,
+            },
+        ),
+        (
+            "dppo_pendulum",
+            {
+                "workers": 3, "returns.lambda_": 0.95, "gamma": 0.9, "algorithm.epochs": 10, "rollout_length": 32,
+                "algorithm.minibatch_size": None, "optimizer.learning_rate": 1e-4,
+                "optimizer.parts.critic.learning_rate": 2e-4, "env.normalize_rewards": True,
+            },
+        ),
+        (
+            "a3c_paper_atari_lstm",
+            {
+                "optimizer.decay": 0.99, "optimizer.epsilon": 0.1, "rollout_length": 5, "workers": 16,
+                "algorithm.entropy": 0.01, "gamma": 0.99, "schedule.end": 0, "network.cells": 256,
+                "network.encoder._target_": "a3c_exp.networks.Cnn", "moments": "shared",
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_a_preset_has_the_settings_of_its_source(preset: str, settings: dict[str, Any]) -> None:
+    found = dict(flat(compose([f"experiment={preset}"])))
+    assert {key: found[key] for key in settings} == settings
 
 
 def test_the_critic_may_learn_from_another_estimator() -> None:

@@ -51,11 +51,18 @@ class Bodies:
         make_head(1, action_space, self.state_dependent_std, self.initial_std)
 
     def assemble(
-        self, make_body: Callable[[], LayeredBody], action_space: gym.Space[Any], rng: np.random.Generator
+        self,
+        make_body: Callable[[], LayeredBody],
+        action_space: gym.Space[Any],
+        rng: np.random.Generator,
+        make_critic_body: Callable[[], LayeredBody] | None = None,
     ) -> ActorCritic:
-        """Bodies, the head that fits the actions, and the value, with freshly drawn parameters."""
+        """Bodies, the head that fits the actions, and the value, with freshly drawn parameters.
+
+        make_critic_body: where the critic's own body is not made as the actor's.
+        """
         actor_body = make_body()
-        critic_body = actor_body if self.shared else make_body()
+        critic_body = actor_body if self.shared else (make_critic_body or make_body)()
         head = make_head(actor_body.features, action_space, self.state_dependent_std, self.initial_std)
         value = Linear(critic_body.features, 1)
 

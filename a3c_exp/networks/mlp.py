@@ -19,14 +19,19 @@ class Mlp(Bodies):
     """Fully connected bodies for the actor and the critic.
 
     sizes: units of each hidden layer, from the observation on.
+    critic_sizes: those of the critic's own body; None: as the actor's.
     activation: behind each of them; see `networks.layers`. The other settings are those of `Bodies`.
     """
 
     sizes: tuple[int, ...] = (64, 64)
+    critic_sizes: tuple[int, ...] | None = None
     activation: ActivationName = "tanh"
 
     def __post_init__(self) -> None:
+        critic = self.critic_sizes
         require(all(size >= 1 for size in self.sizes), "sizes", self.sizes, "whole numbers >= 1")
+        require(all(size >= 1 for size in critic or ()), "critic_sizes", critic, "whole numbers >= 1, or null")
+        require(critic is None or not self.shared, "critic_sizes", critic, "null where shared=true")
         super().__post_init__()
 
     def check(self, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> None:
@@ -43,4 +48,10 @@ class Mlp(Bodies):
         self.check(observation_space, action_space)
         assert observation_space.shape is not None
         inputs = observation_space.shape[0]
-        return self.assemble(lambda: MlpBody(inputs, self.sizes, self.activation), action_space, rng)
+        critic_sizes = self.sizes if self.critic_sizes is None else self.critic_sizes
+        return self.assemble(
+            lambda: MlpBody(inputs, self.sizes, self.activation),
+            action_space,
+            rng,
+            lambda: MlpBody(inputs, critic_sizes, self.activation),
+        )
