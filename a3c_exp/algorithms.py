@@ -63,14 +63,15 @@ class Algorithm(Protocol):
 class Reusing(Protocol):
     """What an algorithm has besides its loss if it learns from a rollout more than once, in minibatches.
 
-    Each of them is a pull, a gradient and a push. The loss gets its transitions as [1, N].
+    Each of them is a pull, a gradient and a push. The loss gets its transitions as [1, N], or as the whole sequences
+    [T, N] of some environments where a network has a memory.
     """
 
-    def check_rollout(self, transitions: int) -> None:
-        """Raise ConfigError where a whole rollout of so many transitions cannot be used."""
+    def check_rollout(self, count: int, length: int) -> None:
+        """Raise ConfigError where a whole rollout of `count` sequences of `length` transitions cannot be used."""
 
-    def minibatches(self, transitions: int, rng: np.random.Generator) -> Iterator[NDArray[np.intp]]:
-        """Which of a rollout's transitions go into each gradient, in the order of the pushes."""
+    def minibatches(self, count: int, length: int, rng: np.random.Generator) -> Iterator[NDArray[np.intp]]:
+        """Which of the `count` sequences of `length` transitions go into each gradient, in the order of the pushes."""
         ...
 
     def enough(self, metrics: Mapping[str, float]) -> bool:
@@ -151,7 +152,7 @@ class PPO:
     epochs: how often each transition of a rollout is learned from.
     minibatch_size: transitions of a minibatch, null for whole rollouts. A minibatch is a random part of the rollout,
         drawn anew in each epoch. A rollout that an episode's end has cut short is divided evenly into as few as do not
-        exceed the size.
+        exceed the size. For a network with a memory a minibatch is the whole sequences of some environments.
     target_kl: learn no more from a rollout once a minibatch finds its policy farther than this from the one that acted
         (`approx_kl`, in nats). That minibatch is the last; null: never.
     value_clip: the critic gains nothing by moving V(s_t) farther than this from what it was in the rollout: the greater
@@ -182,18 +183,21 @@ class PPO:
         require(size is None or size >= 1, "minibatch_size", size, "a whole number >= 1, or null for whole rollouts")
         require(kl is None or 0 < kl < math.inf, "target_kl", kl, "a number > 0, or null")
 
-    def check_rollout(self, transitions: int) -> None:
-        """Raise ConfigError where the minibatches do not divide a whole rollout of so many transitions."""
-        size = self.minibatch_size
+    def check_rollout(self, count: int, length: int) -> None:
+        """Raise ConfigError where the minibatches do not divide a rollout, or cut its sequences."""
+        size, transitions = self.minibatch_size, count * length
         if size is not None and transitions % size:
             problem = f"must divide a rollout: rollout_length x envs_per_worker is {transitions} transitions"
             raise ConfigError("minibatch_size", size, problem)
+        if size is not None and size % length:
+            problem = f"must be a multiple of rollout_length={length}: a network with a memory learns whole sequences"
+            raise ConfigError("minibatch_size", size, problem)
 
-    def minibatches(self, transitions: int, rng: np.random.Generator) -> Iterator[NDArray[np.intp]]:
-        """All transitions, by their numbers, `epochs` times. Nothing is drawn where one minibatch takes them all."""
-        count = 1 if self.minibatch_size is None else -(-transitions // self.minibatch_size)
-        for _ in range(self.epochs if transitions else 0):
-            yield from np.array_split(rng.permutation(transitions) if count > 1 else np.arange(transitions), count)
+    def minibatches(self, count: int, length: int, rng: np.random.Generator) -> Iterator[NDArray[np.intp]]:
+        """All of them, by their numbers, `epochs` times. Nothing is drawn where one minibatch takes them all."""
+        parts = 1 if self.minibatch_size is None else min(count, -(-count * length // self.minibatch_size))
+        for _ in range(self.epochs if count else 0):
+            yield from np.array_split(rng.permutation(count) if parts > 1 else np.arange(count), parts)
 
     def enough(self, metrics: Mapping[str, float]) -> bool:
         return self.target_kl is not None and metrics["approx_kl"] > self.target_kl

@@ -147,11 +147,17 @@ class Experiment:
             if returns is not None and is_off_policy(returns):
                 problem = f"must be one that leaves it to {name} to weigh old actions: gae, for one"
                 raise ConfigError(key, type(returns).__name__, problem)
-        if self.rollout_length != "episode":
-            try:
-                algorithm.check_rollout(self.rollout_length * self.envs_per_worker)
-            except ConfigError as error:
-                raise error.under("algorithm") from error
+        self.check_minibatches(algorithm, whole_sequences=False)
+
+    def check_minibatches(self, algorithm: Reusing, whole_sequences: bool) -> None:
+        """Raise ConfigError where rollouts cannot be taken apart: into transitions, or into those of an environment."""
+        if self.rollout_length == "episode":
+            return
+        count, length = self.envs_per_worker, self.rollout_length
+        try:
+            algorithm.check_rollout(*((count, length) if whole_sequences else (count * length, 1)))
+        except ConfigError as error:
+            raise error.under("algorithm") from error
 
     @property
     def worker_count(self) -> int:
@@ -210,8 +216,7 @@ def _check_parts(experiment: Experiment) -> None:
     finally:
         env.close()
     if network.core is not None and isinstance(experiment.algorithm, Reusing):
-        problem = "takes transitions apart, and the network has a memory: must be a3c, or another network than lstm"
-        raise ConfigError("algorithm", type(experiment.algorithm).__name__, problem)
+        experiment.check_minibatches(experiment.algorithm, whole_sequences=True)
     try:
         check_parts(experiment.optimizer, network.parts)
     except ConfigError as error:

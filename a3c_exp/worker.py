@@ -19,6 +19,7 @@ from a3c_exp.envs import EnvBatch
 from a3c_exp.errors import RunError
 from a3c_exp.events import Event
 from a3c_exp.networks import ActorCritic
+from a3c_exp.networks.recurrent import Memory
 from a3c_exp.normalisation import Moments
 from a3c_exp.optimizers import clip
 from a3c_exp.parameters import Layout, Pulled, SharedParameters
@@ -97,19 +98,33 @@ class _Update:
 
 
 class Samples(NamedTuple):
-    """Transitions without their order, to take minibatches from: [1, N, ...], else as in a rollout and its batch."""
+    """What minibatches are taken from, otherwise as in a rollout and its batch: transitions without their order,
+    [1, N, ...], or, for a network with a memory, the N environments of the rollout, [T, N, ...]."""
 
     observations: Tensor
     actions: Tensor
     batch: Batch
+    memory: Memory | None = None
 
-    def take(self, rows: NDArray[np.intp]) -> Samples:
-        """Some of them."""
-        index = torch.from_numpy(rows)
-        batch = self.batch
-        columns = (batch.log_probs, batch.values, batch.advantages, batch.targets)
-        taken = Batch(*(column[:, index] for column in columns))
-        return Samples(self.observations[:, index], self.actions[:, index], taken)
+    @property
+    def shape(self) -> tuple[int, int]:
+        """T and N."""
+        length, count = self.batch.targets.shape
+        return length, count
+
+    @property
+    def transitions(self) -> int:
+        """How many rows count."""
+        return self.batch.targets.numel() if self.batch.mask is None else int(self.batch.mask.sum())
+
+    def take(self, columns: NDArray[np.intp]) -> Samples:
+        """Some of the N."""
+        index, batch = torch.from_numpy(columns), self.batch
+        told = (batch.log_probs, batch.values, batch.advantages, batch.targets)
+        mask = None if batch.mask is None else batch.mask[:, index]
+        taken = Batch(*(column[:, index] for column in told), mask=mask)
+        memory = None if self.memory is None else self.memory.take(columns)
+        return Samples(self.observations[:, index], self.actions[:, index], taken, memory)
 
 
 class Learner:
@@ -129,9 +144,12 @@ class Learner:
         return metrics
 
     def samples(self, rollout: Rollout) -> tuple[Samples, dict[str, float]]:
-        """The transitions of a rollout with their advantages and targets, once for all passes over them; and what there
-        is to report of them all."""
+        """A rollout with its advantages and targets, once for all passes over it; and what there is to report of it."""
         batch, explained = self._batch(rollout)
+        report = {"explained_variance": explained}
+        if rollout.memory is not None:
+            seen = torch.from_numpy(rollout.observations), torch.from_numpy(rollout.actions)
+            return Samples(*seen, batch, rollout.memory), report
         valid = torch.from_numpy(np.flatnonzero(rollout.valid))
 
         def in_a_row(array: NDArray[Any] | Tensor) -> Tensor:
@@ -139,11 +157,11 @@ class Learner:
 
         columns = (batch.log_probs, batch.values, batch.advantages, batch.targets)
         samples = Samples(in_a_row(rollout.observations), in_a_row(rollout.actions), Batch(*map(in_a_row, columns)))
-        return samples, {"explained_variance": explained}
+        return samples, report
 
     def add_gradient_of(self, samples: Samples, progress: float) -> dict[str, float]:
-        """The same as `add_gradient`, for some transitions."""
-        evaluation = self._network.evaluate(samples.observations, samples.actions)
+        """The same as `add_gradient`, for a part of one."""
+        evaluation = self._network.evaluate(samples.observations, samples.actions, samples.memory)
         return self._backward(evaluation, samples.batch, progress)
 
     def _backward(self, evaluation: Evaluation, batch: Batch, progress: float) -> dict[str, float]:
@@ -263,11 +281,13 @@ class Worker:
         (rollout,) = self._rollouts(update)
         yield Pause.BEFORE_PULL
         samples, report = learner.samples(rollout)
-        for rows in reusing.minibatches(rollout.transitions, self._rng):
-            update.pulled, update.weight = self._pull(), len(rows)
+        length, count = samples.shape
+        for columns in reusing.minibatches(count, length, self._rng):
+            minibatch = samples.take(columns)
+            update.pulled, update.weight = self._pull(), minibatch.transitions
             progress = store.progress(update.pulled.steps)
             self._network.gradient.fill(0)
-            metrics = learner.add_gradient_of(samples.take(rows), progress)
+            metrics = learner.add_gradient_of(minibatch, progress)
             update.event.add(metrics | report)
             yield from self._push(update, progress)
             if store.stopped or reusing.enough(metrics):

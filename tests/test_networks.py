@@ -158,7 +158,7 @@ def test_the_critic_may_have_layers_of_its_own_size() -> None:
     network = build(sizes=(80,), critic_sizes=(50, 20))
     assert (network.actor_body.features, network.critic_body.features) == (80, 20)
     assert network.parts["critic"].stop - network.parts["critic"].start == 9 * 50 + 51 * 20 + 21
-    with pytest.raises(ConfigError, match="critic_sizes = .*: must be null where shared=true"):
+    with pytest.raises(ConfigError, match=r"critic_sizes = .*: must be null where shared=true"):
         build(shared=True, critic_sizes=(50,))
 
 

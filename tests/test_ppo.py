@@ -18,6 +18,7 @@ from a3c_exp.config import load_experiment
 from a3c_exp.errors import ConfigError, RunError
 from a3c_exp.events import Event
 from a3c_exp.parameters import SharedParameters
+from a3c_exp.rollout import restarts
 from a3c_exp.runner import run
 from a3c_exp.schedules import Linear
 from a3c_exp.worker import REJECTIONS_IN_A_ROW, Pause, Setup, Worker, build_network, layout
@@ -176,7 +177,7 @@ def test_the_clip_ranges_may_follow_a_schedule() -> None:
 
 
 def drawn(transitions: int, **settings: Any) -> list[list[int]]:
-    return [rows.tolist() for rows in PPO(**settings).minibatches(transitions, np.random.default_rng(0))]
+    return [rows.tolist() for rows in PPO(**settings).minibatches(transitions, 1, np.random.default_rng(0))]
 
 
 def test_every_epoch_has_each_transition_once_in_an_order_of_its_own() -> None:
@@ -192,9 +193,17 @@ def test_a_rollout_that_was_cut_short_has_fewer_of_about_the_same_size(transitio
     assert [len(part) for part in drawn(transitions, epochs=1, minibatch_size=4)] == sizes
 
 
+@pytest.mark.parametrize(("size", "sizes"), [(20, [4, 4]), (10, [2] * 4), (5, [1] * 8), (None, [8])])
+def test_sequences_are_taken_whole(size: int | None, sizes: list[int]) -> None:
+    """Eight environments, five steps each."""
+    parts = list(PPO(epochs=1, minibatch_size=size).minibatches(8, 5, np.random.default_rng(0)))
+    assert [len(part) for part in parts] == sizes
+    assert sorted(np.concatenate(parts)) == list(range(8))
+
+
 def test_nothing_is_drawn_where_a_minibatch_is_the_whole_rollout() -> None:
     rng = np.random.default_rng(0)
-    assert [rows.tolist() for rows in PPO(epochs=2, minibatch_size=None).minibatches(3, rng)] == [[0, 1, 2]] * 2
+    assert [rows.tolist() for rows in PPO(epochs=2, minibatch_size=None).minibatches(3, 1, rng)] == [[0, 1, 2]] * 2
     assert rng.random() == np.random.default_rng(0).random()
 
 
@@ -225,6 +234,10 @@ def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: st
 
 
 # -- the worker ------------------------------------------------------------------------------------------------------
+
+
+MLP = {"_target_": "a3c_exp.networks.Mlp", "sizes": [16]}
+LSTM = {"_target_": "a3c_exp.networks.Lstm", "cells": 8}
 
 
 def ppo(env: str = CORRIDOR, minibatch_size: int | None = 8, epochs: int = 2, **settings: Any) -> dict[str, Any]:
@@ -271,6 +284,30 @@ def test_rows_that_are_no_transitions_are_in_no_minibatch() -> None:
     np.testing.assert_array_equal(taken.actions[0], rollout.actions[rollout.valid][[2, 0]])
 
 
+def test_with_a_memory_a_minibatch_is_environments_with_the_state_that_they_began_in() -> None:
+    """Here rows that are no transitions stay in their sequences, masked, and count for nothing."""
+    _, (worker,) = made(ppo(SCRIPTED, network=LSTM, env__vectorized=True))
+    worker._collector.collect(worker._actor, 0, 0, None)
+    rollout = worker._collector.collect(worker._actor, 0, 0, None)
+    samples, _ = worker._learner.samples(rollout)
+    taken = samples.take(np.array([2, 0]))
+    assert (samples.shape, taken.shape) == ((4, 4), (4, 2))
+    assert taken.transitions == rollout.valid[:, [2, 0]].sum() < samples.transitions == rollout.transitions < 16
+    np.testing.assert_array_equal(taken.observations, rollout.observations[:, [2, 0]])
+    assert taken.memory is not None and rollout.state is not None
+    np.testing.assert_array_equal(taken.memory.state, rollout.state[[2, 0]])
+    np.testing.assert_array_equal(taken.memory.restarts, restarts(rollout)[:, [2, 0]])
+
+
+def test_with_a_memory_every_minibatch_is_seen_as_it_was_acted_in() -> None:
+    """At a rate this small the policy that learns is the one that acted, also behind ends of episodes and rollouts."""
+    still = {"_target_": "a3c_exp.optimizers.SGD", "learning_rate": 1e-12}
+    settings: dict[str, Any] = {"network": LSTM | {"policy_gain": 1.0}, "optimizer": still, "total_steps": 96}
+    events = updates(ppo(BANDIT, epochs=1, env__kwargs={"length": 3}, **settings))
+    assert [event.steps for event in events] == [16, 0] * 6
+    assert all(event.metrics["approx_kl"].mean == pytest.approx(0, abs=1e-6) for event in events)
+
+
 def test_every_minibatch_is_a_pull() -> None:
     """What another worker pushes between two minibatches is in the second one's parameters, and makes nothing stale."""
     store, (one, other) = made(ppo(workers=2))
@@ -293,10 +330,10 @@ def test_the_first_minibatch_is_of_the_policy_that_acted() -> None:
     assert second.metrics["approx_kl"].mean > 1e-6
 
 
-@pytest.mark.parametrize("env", [CORRIDOR, TARGET])
-def test_one_pass_over_the_whole_rollout_is_a3c(env: str) -> None:
+@pytest.mark.parametrize(("env", "network"), [(CORRIDOR, MLP), (TARGET, MLP), (CORRIDOR, LSTM)])
+def test_one_pass_over_the_whole_rollout_is_a3c(env: str, network: dict[str, Any]) -> None:
     sgd = {"_target_": "a3c_exp.optimizers.SGD", "learning_rate": 1.0}
-    settings = {"optimizer": sgd, "total_steps": 16}
+    settings = {"optimizer": sgd, "network": network, "total_steps": 16}
     whole = config(env, **settings)
     ends = [drain(each)[1]["parameters"] for each in (
         whole, ppo(env, None, 1, entropy=0.01, normalize_advantages=False, **settings),
@@ -432,9 +469,9 @@ def test_rounds_go_on_in_a_run_that_is_resumed(backend: str, tmp_path: Path) -> 
             "critic_returns = 'VTrace': must be one that leaves it to PPO to weigh old actions: gae, for one",
         ),
         (
-            {"network": {"_target_": "a3c_exp.networks.Lstm", "cells": 4}},
-            "algorithm = 'PPO': takes transitions apart, and the network has a memory: must be a3c, or another network "
-            "than lstm",
+            {"network": LSTM, "minibatch_size": 2},
+            "algorithm.minibatch_size = 2: must be a multiple of rollout_length=4: a network with a memory learns "
+            "whole sequences",
         ),
     ],
 )

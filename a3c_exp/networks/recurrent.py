@@ -29,6 +29,10 @@ class Memory(NamedTuple):
     state: Array
     restarts: Bools
 
+    def take(self, columns: NDArray[np.intp]) -> Memory:
+        """That of some of the B."""
+        return Memory(self.state[columns], self.restarts[:, columns])
+
 
 def forget(state: Array, restarts: Bools) -> Array:
     """The state [B, S] with which the next row begins: zeros where `restarts` [B]."""
