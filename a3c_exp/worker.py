@@ -120,9 +120,10 @@ class Samples(NamedTuple):
     def take(self, columns: NDArray[np.intp]) -> Samples:
         """Some of the N."""
         index, batch = torch.from_numpy(columns), self.batch
-        told = (batch.log_probs, batch.values, batch.advantages, batch.targets)
         mask = None if batch.mask is None else batch.mask[:, index]
-        taken = Batch(*(column[:, index] for column in told), mask=mask)
+        told = (batch.log_probs, batch.values, batch.advantages, batch.targets)
+        log_probs, values, advantages, targets = (column[:, index] for column in told)
+        taken = Batch(log_probs, values, advantages, targets, mask)
         memory = None if self.memory is None else self.memory.take(columns)
         return Samples(self.observations[:, index], self.actions[:, index], taken, memory)
 
