@@ -20,7 +20,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt $(PIP_ARGS)
 TORCH_CPU := $(shell sed -n 's/^\(torch==[0-9.]*\).*/\1+cpu/p' constraints.txt)
 
-.PHONY: help setup train tb test test-slow lint format types check learn bench wheel clean
+.PHONY: help setup train tb test test-slow lint format types check learn presets bench wheel clean
 
 help: ## this list
 	@echo 'make <target> [ARGS="..."]'
@@ -54,6 +54,9 @@ check: lint types test ## all that a change has to pass
 
 learn: $(VENV)/bench ## train every environment over its seeds; writes RESULTS.md. One: make learn ENV=lunar. Takes hours
 	$(BIN)/python -m study $(if $(ENV),--env $(ENV)) $(ARGS)
+
+presets: $(VENV)/bench ## train every preset to its own end; writes RESULTS.md. One: make presets ARGS="--only preset_pong". Takes a day
+	$(BIN)/python -m study --presets $(ARGS)
 
 bench: $(VENV)/bench ## speed and memory beside what they are compared with; writes bench/RESULTS.md
 	$(BIN)/python -m bench $(ARGS)

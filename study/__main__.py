@@ -24,8 +24,10 @@ RUNS = ROOT / "outputs" / "study"
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command's exit code: 1 where a run failed, 2 for a bad argument, 130 for Ctrl-C."""
     flags = _parser().parse_args(arguments)
-    named = {entry.name: entry for section in SECTIONS.values() for entry in section}
-    chosen = [entry for entry in named.values() if flags.env in (None, entry.env) and flags.only in (None, entry.name)]
+    entries = list({entry.name: entry for section in SECTIONS.values() for entry in section}.values())
+    if not flags.only:  # presets are a study of their own
+        entries = [entry for entry in entries if flags.presets == (entry.source is not None)]
+    chosen = [entry for entry in entries if flags.env in (None, entry.env) and flags.only in (None, entry.name)]
     failures: list[str] = []
     signal.signal(signal.SIGTERM, _interrupt)
     try:
@@ -76,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     environments = sorted({entry.env for section in SECTIONS.values() for entry in section})
     parser = argparse.ArgumentParser(prog="python -m study", description="Learning over seeds; writes RESULTS.md.")
     parser.add_argument("--env", choices=environments, help="only the entries of this environment")
+    parser.add_argument("--presets", action="store_true", help="the presets, instead of the environments")
     parser.add_argument("--only", choices=names, help="only this entry")
     parser.add_argument("--seeds", type=_count, help="so many seeds, instead of each entry's own number")
     parser.add_argument("--table", action="store_true", help="run nothing: write RESULTS.md from what there is")

@@ -15,6 +15,10 @@ COLUMNS = (
     "", "seeds", "greedy return: IQM [95 %]", "mean", "worst, best seed", "wanted", "reached",
     "solved", "steps to it", "seconds to it", "steps/s", "staleness", "zoo A2C", "zoo PPO",
 )  # fmt: skip
+PRESET_COLUMNS = (
+    "system", "source", "what it reports", "seeds", "greedy return: IQM [95 %]", "training return",
+    "solved", "seconds to it", "seconds", "steps", "steps/s", "staleness",
+)  # fmt: skip
 
 PREAMBLE = """\
 # Learning
@@ -30,7 +34,14 @@ one run each, mean and deviation of the reward, after how many steps. What was t
 ```sh
 make learn
 make learn ENV=cartpole
+make presets
 ```
+"""
+PRESETS = """\
+Written by `make presets`. Each preset is trained to its own end, with the settings of its source (what differs is said
+at the head of its file in [conf/experiment/](conf/experiment/)). Training return: the mean of the last 100 training
+episodes, actions drawn as they are in training, mean over the seeds; solved: that mean has reached the preset's `goal`.
+Seconds, steps and steps/s of training are medians.
 """
 
 
@@ -38,26 +49,31 @@ def document(sections: Mapping[str, Sequence[tuple[Entry, Sequence[Record]]]], e
     """The whole text. An entry without records says so."""
     parts = [PREAMBLE.format(episodes=episodes)]
     for heading, lines in sections.items():
-        parts.append(f"## {heading}\n\n{_table(lines)}\n\n{_origin(lines)}\n")
+        preface = f"{PRESETS}\n" if _are_presets(lines) else ""
+        parts.append(f"## {heading}\n\n{preface}{_table(lines)}\n\n{_origin(lines)}\n")
     return "\n".join(parts)
 
 
+def _are_presets(lines: Sequence[tuple[Entry, Sequence[Record]]]) -> bool:
+    return all(entry.source for entry, _ in lines)
+
+
 def _table(lines: Sequence[tuple[Entry, Sequence[Record]]]) -> str:
-    rows = [list(COLUMNS), ["---"] * len(COLUMNS)]
+    columns, cells = (PRESET_COLUMNS, _preset_cells) if _are_presets(lines) else (COLUMNS, _cells)
+    rows = [list(columns), ["---"] * len(columns)]
     for entry, records in lines:
-        rows.append([entry.title, *(_cells(entry, records) if records else ["0", *[""] * (len(COLUMNS) - 2)])])
+        head = [entry.title, *((entry.source.name, entry.source.reports) if entry.source else ())]
+        blank = ["0", *[""] * (len(columns) - len(head) - 1)]
+        rows.append([*head, *(cells(entry, records) if records else blank)])
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
 def _cells(entry: Entry, records: Sequence[Record]) -> list[str]:
     greedy = [record.greedy_return for record in records]
-    low, high = bootstrap_interval([greedy])
     solved = [record for record in records if record.solved_steps is not None]
-    staleness = [record.staleness_mean for record in records if record.staleness_mean is not None]
-    number = f"{len(records)}" if len(records) == entry.seeds else f"{len(records)} of {entry.seeds}"
     return [
-        number,
-        f"{interquartile_mean(np.array(greedy)):.1f} [{low:.1f}, {high:.1f}]",
+        _seeds(entry, records),
+        _estimate(greedy),
         f"{mean(greedy):.1f}",
         f"{min(greedy):.1f}, {max(greedy):.1f}",
         *(_wanted(entry.goals, greedy, records) if entry.goals else ("", "")),
@@ -65,9 +81,40 @@ def _cells(entry: Entry, records: Sequence[Record]) -> list[str]:
         _spread([float(record.solved_steps or 0) for record in solved], 0),
         _spread([record.solved_seconds or 0.0 for record in solved], 1),
         f"{median(record.steps_per_second for record in records):,.0f}",
-        f"{mean(staleness):.2f}" if staleness else "",
+        _staleness(records),
         *(entry.published or ("", "")),
     ]
+
+
+def _preset_cells(entry: Entry, records: Sequence[Record]) -> list[str]:
+    trained = [record.last_100 for record in records if record.last_100 is not None]
+    solved = [record.solved_seconds for record in records if record.solved_seconds is not None]
+    return [
+        _seeds(entry, records),
+        _estimate([record.greedy_return for record in records]),
+        f"{mean(trained):.1f}" if trained else "-",
+        f"{len(solved)} of {len(records)}",
+        _spread(solved, 1),
+        *(
+            f"{median(getattr(record, name) for record in records):,.0f}"
+            for name in ("seconds", "steps", "steps_per_second")
+        ),
+        _staleness(records),
+    ]
+
+
+def _seeds(entry: Entry, records: Sequence[Record]) -> str:
+    return f"{len(records)}" if len(records) == entry.seeds else f"{len(records)} of {entry.seeds}"
+
+
+def _estimate(greedy: Sequence[float]) -> str:
+    low, high = bootstrap_interval([greedy])
+    return f"{interquartile_mean(np.array(greedy)):.1f} [{low:.1f}, {high:.1f}]"
+
+
+def _staleness(records: Sequence[Record]) -> str:
+    staleness = [record.staleness_mean for record in records if record.staleness_mean is not None]
+    return f"{mean(staleness):.2f}" if staleness else ""
 
 
 def _wanted(goals: Goals, greedy: Sequence[float], records: Sequence[Record]) -> tuple[str, str]:
@@ -97,6 +144,9 @@ def _origin(lines: Sequence[tuple[Entry, Sequence[Record]]]) -> str:
         *(entry.recipe.command for entry, _ in lines),
         "```",
     ]
+    whole = [entry.source.full for entry, _ in lines if entry.source and entry.source.full]
+    if whole:
+        told += ["", "The whole runs, of which these are a part:", "", "```sh", *whole, "```"]
     records = [record for _, records in lines for record in records]
     if records:
         commits = sorted({record.commit for record in records})

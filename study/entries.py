@@ -43,8 +43,19 @@ class Goals:
 
 
 @dataclass(frozen=True)
+class Source:
+    """Where a preset comes from, in Markdown. reports: what is said there of what it reaches. full: the command of the
+    whole run, where the study makes do with a part of it."""
+
+    name: str
+    reports: str
+    full: str | None = None
+
+
+@dataclass(frozen=True)
 class Entry:
-    """title: its line in the table. published: of rl-baselines3-zoo's A2C and PPO, mean and deviation of one run."""
+    """title: its line in the table. published: of rl-baselines3-zoo's A2C and PPO, mean and deviation of one run.
+    source: of a preset."""
 
     name: str
     env: str
@@ -53,3 +64,4 @@ class Entry:
     seeds: int
     goals: Goals | None = None
     published: tuple[str, str] | None = None
+    source: Source | None = None

@@ -23,6 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent
 EPISODES = 100
 # Final policies are played in episodes that no run has seen: their seeds are far from those of training.
 FIRST_EVALUATION_SEED = 10_000
+# How a run ends that has come to its own end.
+ENDS = ("total_steps", "max_episodes", "mean_return")
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ def _is_finished(folder: Path, config: Mapping[str, Any]) -> bool:
 
     try:
         summary = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
-        return summary["stop_reason"] in ("total_steps", "mean_return") and read_config(folder) == config
+        return summary["stop_reason"] in ENDS and read_config(folder) == config
     except (OSError, ValueError, KeyError, a3c_exp.ConfigError):
         return False
 

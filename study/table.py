@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from study.entries import Entry, Goals
 from study.peers import StableBaselines3
+from study.presets import PRESETS
 from study.runs import Training
 
 # rl-baselines3-zoo, one run each: mean +- deviation of the reward, at how many steps (its benchmark.md; LunarLander
@@ -74,4 +75,5 @@ SECTIONS = {
     "Environments": ENVIRONMENTS,
     "LunarLander with other numbers of workers, and on every backend": ROBUSTNESS,
     "stable-baselines3 on the same machine": PEERS,
+    "Presets": PRESETS,
 }

@@ -15,11 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from a3c_exp.startup import conf_folder
+
 sys.path.insert(0, str(Path(__file__).parent.parent))  # study is not installed: it belongs to the checkout
 
 from study import __main__ as study
 from study.document import document
-from study.entries import Entry, Goals, RunFailedError
+from study.entries import Entry, Goals, RunFailedError, Source
+from study.presets import PRESETS
 from study.records import Record, Results
 from study.runs import ROOT, Training
 from study.statistics import bootstrap_interval, interquartile_mean
@@ -207,6 +210,36 @@ def test_the_table_counts_seeds_that_never_solved_it_as_the_slowest() -> None:
     text = document({"One": lines}, 100)
     assert "450.0 [400.0, 500.0] | 450.0 | 400.0, 500.0" in text
     assert "mean >= 450, solved <= 5 s | yes, no | 1 of 2 | 600 (600 to 600) | 1.2 (1.2 to 1.2)" in text
+
+
+def test_presets_stand_beside_what_their_sources_report() -> None:
+    preset = replace(
+        entry(Counting(), 2), source=Source("[a paper](x)", "200 (its table 1)", "python -m a3c_exp -- all")
+    )
+    text = document({"Presets": [(preset, [RECORD, replace(RECORD, seed=1, last_100=470.5, seconds=4.0)])]}, 100)
+    row = "| Title | [a paper](x) | 200 (its table 1) | 2 | 500.0 [500.0, 500.0] | 475.5 | 2 of 2 | 1.2 (1.2 to 1.2) |"
+    assert f"{row} 3 | 1,000 | 500 | 0.90 |" in text
+    assert "a part:\n\n```sh\npython -m a3c_exp -- all\n```" in text
+    assert "| Title | [a paper](x) | 200 (its table 1) | 0 |" in document({"Presets": [(preset, [])]}, 100)
+
+
+def test_every_preset_is_studied_over_enough_seeds() -> None:
+    studied = {word for entry in PRESETS for word in entry.recipe.command.split() if word.startswith("experiment=")}
+    ours = {f"experiment={path.stem}" for path in (conf_folder() / "experiment").glob("*.yaml")}
+    assert ours - studied == {"experiment=paper"}, "which is for any environment"
+    assert all(entry.seeds >= (2 if entry.env == "pong" else 5) for entry in PRESETS)
+    assert len({entry.name for entry in PRESETS}) == len(PRESETS)
+
+
+def test_presets_are_a_study_of_their_own(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = Counting(), Counting()
+    preset = Entry("preset", "cartpole", "Preset", other, 1, source=Source("paper", "-"))
+    monkeypatch.setattr(study, "SECTIONS", {"One": (entry(one, 1),), "Presets": (preset,)})
+    assert study.main([]) == 0
+    assert (one.seeds, other.seeds) == ([0], [])
+    assert study.main(["--presets"]) == 0
+    assert study.main(["--only", "preset"]) == 0
+    assert (one.seeds, other.seeds) == ([0], [0])
 
 
 def test_an_entry_without_records_says_so() -> None:

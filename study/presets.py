@@ -1,0 +1,74 @@
+"""The presets, where they come from, and what is reported there."""
+
+from __future__ import annotations
+
+from study.entries import Entry, Source
+from study.runs import Training
+
+GITHUB = "https://github.com"
+PAPER = "[Mnih et al. 2016](https://arxiv.org/abs/1602.01783)"
+OURS = Source("our own", "-")
+
+
+def _notebooks(name: str) -> str:
+    """One of the threaded classic's notebooks, whose outputs hold a plot and a time."""
+    repository = "ChuaCheowHuan/reinforcement_learning"
+    return f"[{name}]({GITHUB}/{repository}/blob/master/{name})"
+
+
+def _preset(name: str, env: str, source: Source, *overrides: str, seeds: int = 5) -> Entry:
+    experiment = (f"experiment={name}", *overrides)
+    key = "_".join(["preset", name, *(override.partition("=")[2] for override in overrides)])
+    return Entry(key, env, " ".join((f"`{name}`", *overrides)), Training(experiment), seeds, source=source)
+
+
+PRESETS = (
+    _preset(
+        "threads_n_step_zero", "cartpole",
+        Source(_notebooks("A3C/A3C_disc_miss.ipynb"), "no figure: a plot of 500 episodes, in 59 s (its output)"),
+    ),
+    _preset(
+        "threads_n_step_max", "cartpole",
+        Source(_notebooks("A3C/A3C_disc_max.ipynb"), "no figure: a plot of 500 episodes"),
+    ),
+    _preset(
+        "threads_continuous", "pendulum",
+        Source(_notebooks("A3C/A3C_cont_max.ipynb"), "no figure: a plot of 2000 episodes, in 547 s (its output)"),
+    ),
+    *(
+        _preset(
+            "lstm_cartpole", "cartpole",
+            Source(f"[liampetti/A3C-LSTM]({GITHUB}/liampetti/A3C-LSTM)", 'nothing ("not the optimal way to learn")'),
+            *overrides,
+        )
+        for overrides in ((), ("algorithm.entropy=0.01",))
+    ),
+    *(
+        _preset(name, env, Source(f"[MorvanZhou/pytorch-A3C]({GITHUB}/MorvanZhou/pytorch-A3C)", "no figure: a plot"))
+        for name, env in (("shared_adam_cartpole", "cartpole"), ("shared_adam_lunar_continuous", "lunar_continuous"))
+    ),
+    *(
+        _preset(
+            name, env, Source(_notebooks("DPPO/DPPO_cont_GAE_dist_GPU.ipynb"), reports), *overrides
+        )
+        for name, env, reports in (
+            ("dppo_cartpole", "cartpole", "has no CartPole"), ("dppo_pendulum", "pendulum", "no figure"),
+        )
+        for overrides in ((), ("update=sync",))
+    ),
+    _preset("fast_cartpole", "cartpole", OURS),
+    _preset("fast_lunar", "lunar", OURS),
+    _preset("ppo_lunar", "lunar", OURS, seeds=10),
+    _preset("pong", "pong", OURS, seeds=2),
+    *(
+        _preset(
+            name, "pong",
+            Source(PAPER, f"{reports} (table S3; human starts)", f"python -m a3c_exp experiment={name}"),
+            "total_steps=2000000", seeds=2,
+        )
+        for name, reports in (
+            ("a3c_paper_atari", "Pong: 11.4 after a day, 5.6 after four"),
+            ("a3c_paper_atari_lstm", "Pong: 10.7 after four days"),
+        )
+    ),
+)  # fmt: skip
