@@ -218,7 +218,7 @@ class TestSignals:
             wait_until(lambda: len(processes(running.mark)) > 1)
         running.process.kill()
         wait_until(lambda: not processes(running.mark), 60)
-        assert _shared_memory() == before
+        wait_until(lambda: _shared_memory() <= before)  # what tests beside this one have there passes
         assert list((tmp_path / "tmp").rglob("*")) == []
         if moment == "training":
             assert latest(running.folder)["store"]["steps"] >= 100, "a whole checkpoint"

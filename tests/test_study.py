@@ -219,7 +219,7 @@ def test_presets_stand_beside_what_their_sources_report() -> None:
     text = document({"Presets": [(preset, [RECORD, replace(RECORD, seed=1, last_100=470.5, seconds=4.0)])]}, 100)
     row = "| Title | [a paper](x) | 200 (its table 1) | 2 | 500.0 [500.0, 500.0] | 475.5 | 2 of 2 | 1.2 (1.2 to 1.2) |"
     assert f"{row} 3 | 1,000 | 500 | 0.90 |" in text
-    assert "a part:\n\n```sh\npython -m a3c_exp -- all\n```" in text
+    assert "a part:\n\n```sh\npython -m a3c_exp\n```" in text
     assert "| Title | [a paper](x) | 200 (its table 1) | 0 |" in document({"Presets": [(preset, [])]}, 100)
 
 
