@@ -213,9 +213,7 @@ def test_the_table_counts_seeds_that_never_solved_it_as_the_slowest() -> None:
 
 
 def test_presets_stand_beside_what_their_sources_report() -> None:
-    preset = replace(
-        entry(Counting(), 2), source=Source("[a paper](x)", "200 (its table 1)", "python -m a3c_exp -- all")
-    )
+    preset = replace(entry(Counting(), 2), source=Source("[a paper](x)", "200 (its table 1)", "python -m a3c_exp"))
     text = document({"Presets": [(preset, [RECORD, replace(RECORD, seed=1, last_100=470.5, seconds=4.0)])]}, 100)
     row = "| Title | [a paper](x) | 200 (its table 1) | 2 | 500.0 [500.0, 500.0] | 475.5 | 2 of 2 | 1.2 (1.2 to 1.2) |"
     assert f"{row} 3 | 1,000 | 500 | 0.90 |" in text
