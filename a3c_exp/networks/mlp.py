@@ -38,7 +38,8 @@ class Mlp(Bodies):
         shape = observation_space.shape
         if shape is None or len(shape) != 1:
             problem = f"must be a network for observations of shape {shape}: an MLP takes vectors"
-            others = "For pictures network=cnn, for other arrays env.wrappers=[FlattenObservation]"
+            pictures = "network=cnn (in front of LSTM cells network@network.encoder=cnn)"
+            others = f"For pictures {pictures}, for other arrays env.wrappers=[FlattenObservation]"
             raise ConfigError("network", "mlp", f"{problem}. {others}")
         self.check_actions(action_space)
 
