@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from a3c_exp.envs import EnvBatch, Step
 from a3c_exp.events import Episodes
-from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.heads import mixed_with_uniform
 from a3c_exp.networks.recurrent import Memory, forget
 from a3c_exp.normalisation import Moments, Normalisation
@@ -41,14 +40,35 @@ class Actor(Protocol):
     def to_env(self, actions: Array) -> Array: ...
 
 
+class Acting(Protocol):
+    """What acts: a network, or the way to one elsewhere. See `networks.ActorCritic`."""
+
+    @property
+    def head(self) -> Distribution: ...
+
+    def initial_state(self, count: int) -> Array | None: ...
+
+    def infer(self, observations: Array, state: Array | None) -> tuple[Array, Array, Array | None]: ...
+
+    def values(self, observations: Array, state: Array | None) -> Array: ...
+
+
+class Distribution(Protocol):
+    """What a head knows of actions without its parameters. See `networks.heads.Head`."""
+
+    def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]: ...
+
+    def to_env(self, actions: Array) -> Array: ...
+
+
 class LocalActor:
-    """Acts with a network of this thread, drawing from this worker's generator.
+    """Acts with a network, drawing from this worker's generator wherever the network is.
 
     epsilon: with this probability any action alike, whatever the network says. Log-probabilities are those of the
         mixture, since that is what acted. For a categorical head only.
     """
 
-    def __init__(self, network: ActorCritic, rng: np.random.Generator) -> None:
+    def __init__(self, network: Acting, rng: np.random.Generator) -> None:
         self._network, self._rng = network, rng
         self.to_env = network.head.to_env
         self.epsilon = 0.0
@@ -72,7 +92,7 @@ class Rollout:
     rewards: float32, scaled, clipped and normalised as the environment's settings say.
     next_values: V(s_{t+1}) of the same episode: 0 where it terminated, V(final observation) where it was truncated.
     valid: False where the row is no transition (a vector environment spent the step on a reset).
-    version: of the parameters that acted.
+    version: of the parameters that acted; where that may change inside a rollout, of each step, int64 [T, B].
     state: the recurrent state at t = 0, float32 [B, S]; None for a network without one.
     observed: sums over the raw observations and returns, for the shared statistics; None if nothing is normalised.
     """
@@ -86,7 +106,7 @@ class Rollout:
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     valid: NDArray[np.bool_]
-    version: int
+    version: int | NDArray[np.int64]
     state: Array | None
     episodes: Episodes
     transitions: int
