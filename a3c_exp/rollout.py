@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
@@ -116,6 +117,49 @@ class Rollout:
     def memory(self) -> Memory | None:
         """What a recurrent network needs to see these rows as the actor saw them; None for one without a state."""
         return None if self.state is None else Memory(self.state, restarts(self))
+
+
+# What a rollout has a row of for each step.
+COLUMNS = (
+    "observations", "actions", "log_probs", "rewards", "values", "next_values", "terminated", "truncated", "valid",
+    "version",
+)  # fmt: skip
+
+
+def together(rollouts: Sequence[Rollout]) -> Rollout:
+    """Rollouts side by side, as one of all their environments; their versions are of each step.
+
+    A shorter one is filled up with rows of zeros, which are no transitions. Only a rollout whose episode has ended is
+    shorter, so that nothing reaches from them into rows that are.
+    """
+    first = rollouts[0]
+    if len(rollouts) == 1:
+        return first
+    longest = max(len(rollout.rewards) for rollout in rollouts)
+    columns = {name: _beside([getattr(rollout, name) for rollout in rollouts], longest) for name in COLUMNS}
+    observed = first.observed
+    if observed is not None:
+        for rollout in rollouts[1:]:
+            observed = observed.merge(rollout.observed)
+    return Rollout(
+        **columns,
+        state=None if first.state is None else np.concatenate([rollout.state for rollout in rollouts]),
+        episodes=functools.reduce(Episodes.merge, (rollout.episodes for rollout in rollouts)),
+        transitions=sum(rollout.transitions for rollout in rollouts),
+        observed=observed,
+    )
+
+
+def _beside(parts: Sequence[Array], length: int) -> Array:
+    """Arrays [T, B, ...] of any T along their second axis, filled up with zeros to `length`."""
+    if all(len(part) == length for part in parts):
+        return np.concatenate(parts, axis=1)
+    out = np.zeros((length, sum(part.shape[1] for part in parts), *parts[0].shape[2:]), parts[0].dtype)
+    end = 0
+    for part in parts:
+        start, end = end, end + part.shape[1]
+        out[: len(part), start:end] = part
+    return out
 
 
 @dataclass(frozen=True, slots=True)

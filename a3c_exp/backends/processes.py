@@ -141,8 +141,7 @@ class Processes:
     def store(self, layout: Layout) -> SharedParameters:
         from a3c_exp.parameters import SharedParameters
 
-        block = _context().RawArray(ctypes.c_char, layout.nbytes())
-        return SharedParameters(layout, block, FileLock())
+        return SharedParameters(layout, shared_block(layout.nbytes()), FileLock())
 
     def run(self, setup: Setup, store: SharedParameters) -> Generator[Event | None, None, None]:
         from a3c_exp.worker import Worker
@@ -156,6 +155,11 @@ class Processes:
         finally:
             store.stop()
             end(children)
+
+
+def shared_block(nbytes: int) -> Any:
+    """Zeroed memory without a name, which processes that are started may be given."""
+    return _context().RawArray(ctypes.c_char, nbytes)
 
 
 def _context() -> ForkServerContext:
