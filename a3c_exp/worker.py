@@ -273,7 +273,9 @@ class Pusher:
         self._rejected_in_a_row = 0
 
     def pull(self) -> Pulled:
-        return self._store.pull(self._index, self._network.vector)
+        pulled = self._store.pull(self._index, self._network.vector)
+        self._network.load()
+        return pulled
 
     def learn(self, update: Update, rollouts: Iterable[Rollout]) -> Iterator[Event | Pause]:
         """Add up the gradients of rollouts and push; with an algorithm that reuses them, of one, in minibatches."""
@@ -315,6 +317,7 @@ class Pusher:
     def _push(self, update: Update, progress: float) -> Iterator[Event | Pause]:
         """Clip the gradient and push it, or nothing if it is not finite; then yield the event."""
         experiment, network, store, event = self._experiment, self._network, self._store, update.event
+        network.fetch_gradient()
         norm = clip(network.gradient, experiment.optimizer, network.parts)
         rate = experiment.optimizer.learning_rate * experiment.schedule(progress)
         event.add({"grad_norm": norm, "learning_rate": rate})

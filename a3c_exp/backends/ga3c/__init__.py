@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import Pipe, connection
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from a3c_exp.backends import GRACE_SECONDS, merged
 from a3c_exp.backends.processes import Child, Processes, drain, end, report, start
@@ -16,6 +16,7 @@ from a3c_exp.errors import ConfigError, require
 
 if TYPE_CHECKING:  # imports torch, and the server of processes must be started before that
     from a3c_exp.backends.ga3c.exchange import Exchange
+    from a3c_exp.backends.ga3c.threads import Crew
     from a3c_exp.config import Experiment
     from a3c_exp.events import Event
     from a3c_exp.parameters import Layout, SharedParameters
@@ -41,8 +42,9 @@ class _Runs(Protocol):
     def run(self) -> Iterator[Event | Pause]: ...
 
 
-def _run(make: Callable[[], _Runs]) -> Iterator[Event]:
-    """Both are done by the thread that takes the first event."""
+def _run(crew: Crew, number: int, make: Callable[[], _Runs]) -> Iterator[Event]:
+    """All of it is done by the thread that takes the first event; nothing is made before it is to work."""
+    crew.rest(number)
     yield from merged(make().run())
 
 
@@ -55,9 +57,9 @@ class _Thread:
     sentinel: None = None
 
     @classmethod
-    def start(cls, name: str, make: Callable[[], _Runs]) -> _Thread:
+    def start(cls, name: str, job: Iterator[Event]) -> _Thread:
         reader, writer = Pipe(duplex=False)
-        arguments = name, writer, _run(make), (BaseException,)
+        arguments = name, writer, job, (BaseException,)
         thread = threading.Thread(target=report, args=arguments, name=name, daemon=True)
         thread.start()
         return cls(thread, reader)
@@ -84,6 +86,9 @@ class Ga3c:
     predictors, trainers: threads of each kind.
     prediction_batch: see there.
     training_batch: transitions that a trainer learns from at once, at least, unless all agents wait for it.
+    device: where the network computes; auto: on a GPU that torch can use, else the CPU.
+    tune: let the three counts move while training goes on, one at a time, and keep what makes it faster: predictors and
+        trainers up to one for each core, or as many as are set; of the agents, at most `workers` act.
     rollouts: of each agent, under way: the one that it collects, those in the queue and those that are learned from. At
         1 an agent waits until its rollout has been learned from, and acts with what came of it.
     """
@@ -94,6 +99,8 @@ class Ga3c:
     trainers: int = 1
     prediction_batch: PredictionBatch = field(default_factory=PredictionBatch)
     training_batch: int = 64
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    tune: bool = False
     rollouts: int = 2
 
     def __post_init__(self) -> None:
@@ -103,6 +110,9 @@ class Ga3c:
 
     def check(self, experiment: Experiment) -> None:
         """Raise ConfigError for what cannot be done with agents that are trained for by others."""
+        from a3c_exp.backends.ga3c.device import check_device
+
+        check_device(self.device)
         refused = {
             "update": ("sync", "async: agents have no gradients that rounds could be made of"),
             "moments": ("worker", "shared: there is one network"),
@@ -119,11 +129,18 @@ class Ga3c:
 
     def store(self, layout: Layout) -> SharedParameters:
         """With a row for each agent, and behind them one for each trainer."""
-        return Processes().store(replace(layout, workers=layout.workers + self.trainers))
+        return Processes().store(replace(layout, workers=layout.workers + self._most(self.trainers)))
+
+    def _most(self, count: int) -> int:
+        """How many threads there are of a kind of which so many are set."""
+        from a3c_exp.config import usable_cores
+
+        return max(count, usable_cores()) if self.tune else count
 
     def run(self, setup: Setup, store: SharedParameters) -> Generator[Event | None, None, None]:
         from a3c_exp.backends.ga3c.agent import Agent
         from a3c_exp.backends.ga3c.exchange import Exchange, Plan
+        from a3c_exp.backends.ga3c.threads import Crew
         from a3c_exp.worker import build_network
 
         self.prepare(())
@@ -133,11 +150,13 @@ class Ga3c:
         threads: list[_Thread] = []
         agents: list[Child] = []
         try:
-            threads += self._threads(setup, store, exchange)
+            crews = {name: Crew(getattr(self, name), exchange) for name in ("predictors", "trainers")}
+            threads += self._threads(setup, store, exchange, crews)
             head, count = network.head.distribution(), experiment.worker_count
             jobs = [partial(Agent, setup, agent, store, exchange.port(agent), head) for agent in range(count)]
             start(agents, setup, store, jobs)
-            yield from drain([*agents, *threads])
+            events = drain([*agents, *threads])
+            yield from self._tuned(events, setup, store, exchange, crews) if self.tune else events
         finally:
             store.stop()
             exchange.closing = True
@@ -145,18 +164,45 @@ class Ga3c:
                 exchange.close()
             end(agents)
 
-    def _threads(self, setup: Setup, store: SharedParameters, exchange: Exchange) -> Iterator[_Thread]:
+    def _threads(
+        self, setup: Setup, store: SharedParameters, exchange: Exchange, crews: dict[str, Crew]
+    ) -> Iterator[_Thread]:
         """Start them."""
-        from a3c_exp.backends.ga3c.threads import Crew, Predictor, Trainer
+        from a3c_exp.backends.ga3c.threads import Predictor, Trainer
 
-        crew, batch = Crew(self.predictors), self.prediction_batch
-        for number in range(self.predictors):
-            make = partial(Predictor, setup, store, exchange, crew, batch.maximum, batch.wait)
-            yield _Thread.start(f"predictor {number}", make)
-        crew, agents = Crew(self.trainers), setup.experiment.worker_count
-        for number in range(self.trainers):
-            trainer = partial(Trainer, setup, agents + number, store, exchange, crew, self.training_batch)
-            yield _Thread.start(f"trainer {number}", trainer)
+        batch = self.prediction_batch
+        kinds = {
+            "predictors": (Predictor, (batch.maximum, batch.wait)),
+            "trainers": (Trainer, (self.training_batch,)),
+        }
+        for name, (kind, settings) in kinds.items():
+            make = partial(kind, setup, store, exchange, crews[name], self.device, *settings)
+            for number in range(self._most(getattr(self, name))):
+                job = _run(crews[name], number, partial(make, number))
+                yield _Thread.start(f"{name.removesuffix('s')} {number}", job)
+
+    def _tuned(
+        self, events: Iterator[Event | None], setup: Setup, store: SharedParameters, exchange: Exchange,
+        crews: dict[str, Crew],
+    ) -> Iterator[Event | None]:  # fmt: skip
+        """The events of the run, while the counts move."""
+        from a3c_exp import seeding
+        from a3c_exp.backends.ga3c.tune import Count, Tuner
+        from a3c_exp.events import Event
+        from a3c_exp.seeding import Role
+
+        agents = setup.experiment.worker_count
+        counts = [Count("agents", agents, agents, exchange.let_act)]
+        counts += [Count(name, crew.count, self._most(crew.count), crew.be) for name, crew in crews.items()]
+        rng = seeding.generator(setup.experiment.seed, Role.SCHEDULER, resumed=setup.resumed)
+        tuner = Tuner(counts, rng, lambda: store.steps, time.monotonic)
+        for event in events:
+            yield event
+            report = tuner.look()
+            if report:
+                told = Event(worker=0)
+                told.add(report)
+                yield told
 
 
 def _ended(threads: Sequence[_Thread]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +18,10 @@ from a3c_exp.parameters import SharedParameters
 from a3c_exp.worker import Gatherer, Pause, Setup
 
 Array = NDArray[Any]
+
+# Agents leave the cores to predictors and trainers where all want them: where those come late all agents wait, and then
+# ask one by one.
+NICENESS = 10
 
 # How long an agent that is not to act rests between looks.
 PARKED_SECONDS = 0.05
@@ -63,16 +68,14 @@ class Agent:
     def run(self) -> Iterator[Event | Pause]:
         """Collect until the run has its `total_steps` or the store has been stopped. Yields an Event a rollout."""
         store, port, gatherer = self._store, self._port, self._gatherer
+        os.nice(NICENESS)
         store.start()
         began = time.perf_counter()
         while True:
             slot = port.free_slot()
-            while not port.active and gatherer.envs_ended == port.plan.environments and not store.stopped:
-                port.park(PARKED_SECONDS)
-            looked = store.look()
-            if store.stopped or looked.steps >= self._total_steps:
+            if not self._may_go_on():
                 return
-            (rollout,) = gatherer.rollouts(looked, 1)
+            (rollout,) = gatherer.rollouts(store.look(), 1)
             store.keep_random_state(self._index, gatherer.rng)
             port.hand_over(slot, rollout, self._network.versions)
             self._network.versions.clear()
@@ -81,6 +84,17 @@ class Agent:
             event.add({"ga3c/agent_wait": port.waited / (now - began)})
             began, port.waited = now, 0.0
             yield event
+
+    def _may_go_on(self) -> bool:
+        """Whether the run does; told once this is an agent that is to act. Its environments have to have ended
+        an episode before it rests, since a goal is judged by all of them.
+        """
+        store, port = self._store, self._port
+        while not store.stopped and store.steps < self._total_steps:
+            if port.active or self._gatherer.envs_ended < port.plan.environments:
+                return True
+            port.park(PARKED_SECONDS)
+        return False
 
     def close(self) -> None:
         """Leave the run, and close the environments."""

@@ -146,7 +146,7 @@ class Exchange:
         self.asked, self.told = (
             arrays_in(block, shapes) for block, shapes in zip(self._blocks, (plan.asked(), plan.told()), strict=True)
         )
-        self.asked["active"][0] = plan.agents
+        self.let_act(plan.agents)
         self.requests, self.finished = Queue(), Queue()
         self._mail = [os.pipe() for _ in range(plan.agents)]
         self.closing = False
@@ -157,6 +157,10 @@ class Exchange:
         """The way to here for one agent, to be sent to its process."""
         mail = self._mail[agent][0]
         return Port(self.plan, agent, self._blocks, mail, self.requests.writer, self.finished.writer)
+
+    def let_act(self, agents: int) -> None:
+        """So many of the agents are to act from now on."""
+        self.asked["active"][0] = agents
 
     @property
     def working(self) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 
 from a3c_exp import seeding
 from a3c_exp.backends import MERGE_SECONDS
+from a3c_exp.backends.ga3c.device import DeviceName, placed
 from a3c_exp.backends.ga3c.exchange import POLL_SECONDS, Exchange
 from a3c_exp.events import Event
 from a3c_exp.parameters import SharedParameters
@@ -20,12 +21,22 @@ from a3c_exp.worker import Pause, Pusher, Setup, Update, build_network
 
 
 class Crew:
-    """Threads of one kind. count: how many of them work. turn: held by the one that puts a batch together: of two that
-    wait for the same, neither would have a whole one."""
+    """Threads of one kind. count: how many of them work, the others rest. turn: held by the one that puts a batch
+    together: of two that wait for the same, neither would have a whole one."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, exchange: Exchange) -> None:
         self.count = count
         self.turn = threading.Lock()
+        self._exchange = exchange
+
+    def be(self, count: int) -> None:
+        """So many of them are to work from now on."""
+        self.count = count
+
+    def rest(self, number: int) -> None:
+        """Return when this one of them is to work, or nothing is left to do."""
+        while number >= self.count and not self._exchange.over:
+            time.sleep(POLL_SECONDS)
 
 
 class Rate:
@@ -46,17 +57,19 @@ class Rate:
 
 
 class Predictor:
-    """Answers what agents ask, as many of them at once as wait for it, with a copy of the parameters of its own, that is
-    brought up to date between batches.
+    """Answers what agents ask, as many of them at once as wait for it, with a copy of the parameters of its own, which
+    is brought up to date between batches.
 
-    maximum: observations in a batch. wait: seconds that it waits for more of them, if all agents could not be in it yet.
+    number: of its crew. maximum: observations in a batch. wait: seconds that it waits for more of them, while there are
+    agents who may still ask.
     """
 
     def __init__(
-        self, setup: Setup, store: SharedParameters, exchange: Exchange, crew: Crew, maximum: int, wait: float
-    ) -> None:
-        self._network, _ = build_network(setup.experiment)
-        self._store, self._exchange, self._crew = store, exchange, crew
+        self, setup: Setup, store: SharedParameters, exchange: Exchange, crew: Crew, device: DeviceName, maximum: int,
+        wait: float, number: int,
+    ) -> None:  # fmt: skip
+        self._network = placed(build_network(setup.experiment)[0], device)
+        self._store, self._exchange, self._crew, self._number = store, exchange, crew, number
         self._maximum, self._wait = max(1, maximum // exchange.plan.environments), wait
         self._version = -1
 
@@ -78,6 +91,7 @@ class Predictor:
     def _gather(self) -> list[int] | None:
         """The agents of the next batch; None where there will be none."""
         exchange, requests = self._exchange, self._exchange.requests
+        self._crew.rest(self._number)
         with self._crew.turn:
             found = b""
             while not found:
@@ -96,6 +110,7 @@ class Predictor:
         asked, network, plan = self._exchange.asked, self._network, self._exchange.plan
         if self._version != self._store.version:
             self._version = self._store.pull(0, network.vector).version
+            network.load()
         count = len(agents) * plan.environments
         observations = asked["observations"][agents].reshape(count, *plan.observation[0])
         state = asked["state"][agents].reshape(count, plan.state) if plan.state else None
@@ -112,18 +127,20 @@ class Predictor:
 class Trainer:
     """Learns from rollouts that agents have handed over, several at once.
 
-    row: of the store. minimum: transitions in a batch, unless all agents wait for this one.
+    number: of its crew. row: of the store. minimum: transitions in a batch, unless all agents wait for this one.
     """
 
     def __init__(
-        self, setup: Setup, row: int, store: SharedParameters, exchange: Exchange, crew: Crew, minimum: int
-    ) -> None:
+        self, setup: Setup, store: SharedParameters, exchange: Exchange, crew: Crew, device: DeviceName, minimum: int,
+        number: int,
+    ) -> None:  # fmt: skip
         experiment = setup.experiment
-        network, _ = build_network(experiment)
+        network = placed(build_network(experiment)[0], device)
+        row = experiment.worker_count + number
         rng = seeding.generator(experiment.seed, Role.MINIBATCHES, row, resumed=setup.resumed)
         store.restore_random_state(row, rng)
         self._pusher = Pusher(experiment, network, row, store, rng)
-        self._row, self._exchange, self._crew, self._minimum = row, exchange, crew, minimum
+        self._row, self._number, self._exchange, self._crew, self._minimum = row, number, exchange, crew, minimum
 
     def run(self) -> Iterator[Event | Pause]:
         """Until there is nothing to learn from any more. Yields as a worker does."""
@@ -147,6 +164,7 @@ class Trainer:
     def _gather(self) -> list[int] | None:
         """The slots of the next batch; None where there will be none."""
         exchange, found, transitions = self._exchange, list[int](), 0
+        self._crew.rest(self._number)
         with self._crew.turn:
             while transitions < self._minimum:
                 none_works, over = not exchange.working, exchange.over
