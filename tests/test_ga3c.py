@@ -1,8 +1,10 @@
-"""GA3C: the arithmetic of every backend, nothing lost on the way through slots and queues, nobody who waits for good."""
+"""GA3C: the arithmetic of every backend, nothing lost on its way through slots and queues, nobody waits for ever."""
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 import signal
 import threading
 import time
@@ -12,20 +14,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from runs import BANDIT, CORNERS, CORRIDOR, SCRIPTED, SMALL_CNN, TARGET, config, drain, latest, same, wait_until
 from scripted import Scripted
 from test_backends import SETTINGS, running, serial, totals, workers_alive
 
-from a3c_exp import seeding
-from a3c_exp.backends.ga3c import threads
+import a3c_exp
+from a3c_exp.backends.ga3c import threads, tune
+from a3c_exp.backends.ga3c.device import OnDevice
 from a3c_exp.backends.ga3c.exchange import Exchange, Plan, Queue
+from a3c_exp.backends.ga3c.tune import TUNE_SECONDS, Count, Tuner
 from a3c_exp.config import load_experiment
 from a3c_exp.envs import Gym
 from a3c_exp.errors import ConfigError
-from a3c_exp.networks import Lstm, Mlp
+from a3c_exp.networks import ActorCritic, Cnn, Lstm, Mlp
 from a3c_exp.rollout import Collector, LocalActor, RewardShaping, Rollout, together
 from a3c_exp.runner import run
-from a3c_exp.seeding import Role
+from a3c_exp.seeding import Role, environment_seeds
+
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU")
 
 # One agent, which waits until its rollout has been learned from.
 STEP_BY_STEP: dict[str, Any] = {"backend__rollouts": 1, "backend__training_batch": 1}
@@ -42,7 +49,7 @@ ONE_MINIBATCH = SETTINGS["proximal policy optimisation"] | {"algorithm__minibatc
 
 
 def ga3c(env: str = BANDIT, **settings: Any) -> dict[str, Any]:
-    return config(env, "ga3c", **settings)
+    return config(env, "ga3c", **{"backend__device": "cpu"} | settings)
 
 
 class TestOneAgentIsOneWorker:
@@ -51,13 +58,13 @@ class TestOneAgentIsOneWorker:
     @pytest.mark.parametrize("name", sorted(SETTINGS.keys() - REFUSED - OTHER_MINIBATCHES))
     def test_updates_are_those_of_the_serial_backend_bit_for_bit(self, name: str) -> None:
         settings = {"env": BANDIT} | SETTINGS[name]
-        _, state, error = drain(config(backend="ga3c", **settings, **STEP_BY_STEP))
+        _, state, error = drain(ga3c(**settings, **STEP_BY_STEP))
         assert error is None
         self.equal(state, serial(name))
 
     def test_proximal_policy_optimisation_too(self) -> None:
         settings = {"env": BANDIT} | ONE_MINIBATCH
-        _, state, _ = drain(config(backend="ga3c", **settings, **STEP_BY_STEP))
+        _, state, _ = drain(ga3c(**settings, **STEP_BY_STEP))
         self.equal(state, drain(config(**settings))[1])
 
     def equal(self, state: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -109,11 +116,14 @@ class TestEveryTransitionIsLearnedFromOnce:
         events, state, error = drain(whole)
         assert error is None
         rows = Counter[tuple[int, ...]]()
+        # Numbers as large as seeds are not exact in an observation.
+        seeds = [seed for a in range(agents) for seed in environment_seeds(0, Role.ENVIRONMENT, a, environments)]
+        named = {int(np.float32(seed)): seed for seed in seeds}
         for rollout in learned:
             for seen, action, reward, ended in zip(*map(_flat, (
                 rollout.observations, rollout.actions, rollout.rewards, rollout.terminated | rollout.truncated,
             )), strict=True):  # fmt: skip
-                name, episode, moment = (int(number) for number in seen[:3])
+                name, episode, moment = named[int(seen[0])], int(seen[1]), int(seen[2])
                 assert reward == Scripted.reward(episode, moment + 1, int(action))
                 last = moment + 1 == lengths[(name + episode) % len(lengths)]
                 assert ended == last
@@ -212,7 +222,8 @@ class TestTogether:
         from a3c_exp.worker import Learner
 
         rollouts = self.rollouts(network)
-        experiment = load_experiment(config(SCRIPTED, returns=f"a3c_exp.returns.{returns}", algorithm__entropy=0.0))
+        estimator = {"_target_": f"a3c_exp.returns.{returns}"} | ({"n": 2} if returns.startswith("NStep") else {})
+        experiment = load_experiment(config(SCRIPTED, returns=estimator, algorithm__entropy=0.0))
         env = Gym(id=SCRIPTED).make(1, [0])
         built = network.build(env.observation_space, env.action_space, np.random.default_rng(1))
         learner = Learner(experiment, built)
@@ -309,7 +320,7 @@ class TestFaults:
         assert not [one for one in threading.enumerate() if one.name.startswith(("predictor", "trainer"))]
 
     def faulty(self, fault: str) -> str:
-        victim = seeding.environment_seeds(0, Role.ENVIRONMENT, 1, 4)[2]
+        victim = environment_seeds(0, Role.ENVIRONMENT, 1, 4)[2]
         settings: dict[str, Any] = {"env__kwargs": {"fault": fault, "victim": victim}, "plugins": ["faulty"]}
         return self.failed(env="faulty:Faulty-v0", workers=3, **settings)
 
@@ -390,3 +401,120 @@ class TestTheQueue:
         assert (plan.parameters, plan.state, plan.observed) == (2, 16, 0)
         assert plan.action == ((1,), np.dtype(np.float32))
         assert plan.told()["observations"][0] == (4, 4, 4, 1)
+
+
+class TestTuning:
+    """One of the counts moves at a time; what is slower is taken back."""
+
+    def tuned(self, speed: Any, looks: int = 60) -> tuple[list[Count], list[dict[str, float]]]:
+        """The counts after so many looks, where a second brings `speed(agents, trainers)` steps; and what was told."""
+        now = {"agents": 4, "trainers": 1}
+        counts = [
+            Count(name, now[name], most, functools.partial(now.__setitem__, name)) for name, most in LIMITS.items()
+        ]
+        passed, steps = 0.0, 1.0
+        tuner = Tuner(counts, np.random.default_rng(0), lambda: int(steps), lambda: passed)
+        told = [tuner.look()]
+        for _ in range(looks):
+            passed += TUNE_SECONDS
+            steps += TUNE_SECONDS * speed(**now)
+            told.append(tuner.look())
+        assert {count.name: count.now for count in counts} == now
+        return counts, told
+
+    def test_what_is_faster_is_kept(self) -> None:
+        counts, told = self.tuned(lambda agents, trainers: 100 * agents + 1000 * min(trainers, 2))
+        (agents, trainers) = counts
+        assert agents.now >= LIMITS["agents"] - 1
+        assert abs(trainers.now - 2) <= 1
+        assert told[0] == {}
+        assert all(row.keys() == {"ga3c/agents", "ga3c/trainers"} for row in told[1:])
+
+    def test_no_count_leaves_its_limits(self) -> None:
+        _, told = self.tuned(lambda agents, trainers: np.random.default_rng(agents * trainers).integers(100))
+        for name, most in LIMITS.items():
+            assert all(1 <= row[f"ga3c/{name}"] <= most for row in told[1:])
+
+    def test_nothing_moves_between_looks(self) -> None:
+        clock = iter(np.arange(0, 2 * TUNE_SECONDS, TUNE_SECONDS / 8).tolist())
+        count = Count("agents", 2, 4, lambda _: None)
+        tuner = Tuner([count], np.random.default_rng(0), lambda: 1, lambda: next(clock))
+        assert [bool(tuner.look()) for _ in range(16)] == [False] * 8 + [True] + [False] * 7
+
+    def test_a_run_is_tuned_while_it_goes_on_and_says_so(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(tune, "TUNE_SECONDS", 0.2)
+        done = run(ga3c(CORRIDOR, workers=3, backend__tune=True, total_steps=10**9, stop__max_seconds=5.0), tmp_path)
+        assert done.summary["stop_reason"] == "max_seconds"
+        log = (tmp_path / "train.log").read_text()
+        assert re.search(r"tune: \d+ agents, \d+ predictors, \d+ trainers: \d+ steps/s, kept", log)
+        assert "ga3c/predictors" in (tmp_path / "metrics.csv").read_text().splitlines()[0]
+
+    def test_an_agent_that_rests_ends_with_the_run(self) -> None:
+        with running(ga3c(workers=3, total_steps=2000)) as (events, store):
+            next(event for event in events if event)
+            exchange = events.gi_frame.f_locals["exchange"]
+            exchange.let_act(1)
+            list(events)
+        assert store.steps >= 2000
+
+
+LIMITS = {"agents": 8, "trainers": 4}
+
+
+class TestDevices:
+    def networks(self, device: str) -> tuple[ActorCritic, ActorCritic]:
+        """The same twice, one of them on a device."""
+        space = Gym(id=CORNERS).make(1, [0])
+        built = Cnn(layers=((8, 3, 2),), features=32, precision="float32")
+        here, other = (
+            built.build(space.observation_space, space.action_space, np.random.default_rng(0)) for _ in range(2)
+        )
+        return here, OnDevice(other, torch.device(device))
+
+    @pytest.fixture(params=["cpu", pytest.param("cuda", marks=GPU)])
+    def pair(self, request: pytest.FixtureRequest) -> tuple[ActorCritic, ActorCritic]:
+        return self.networks(request.param)
+
+    def test_a_network_answers_alike_on_each(self, pair: tuple[ActorCritic, ActorCritic]) -> None:
+        here, there = pair
+        seen = np.random.default_rng(0).integers(0, 255, (5, 12, 12, 3)).astype(np.uint8)
+        for _ in range(2):
+            for one, other in zip(here.infer(seen)[:2], there.infer(seen)[:2], strict=True):
+                np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+            here.vector *= 1.5
+            there.vector[:] = here.vector
+            there.load()
+
+    def test_and_learns_alike(self, pair: tuple[ActorCritic, ActorCritic]) -> None:
+        seen = torch.from_numpy(np.random.default_rng(0).integers(0, 255, (3, 2, 12, 12, 3)).astype(np.uint8))
+        actions = torch.from_numpy(np.random.default_rng(1).integers(0, 4, (3, 2)))
+        for _ in range(2):
+            for network in pair:
+                network.gradient.fill(0)
+                found = network.evaluate(seen, actions)
+                (found.log_probs.sum() + found.entropy.sum() + found.values.square().sum()).backward()
+                network.fetch_gradient()
+            here, there = pair
+            assert here.gradient.any()
+            np.testing.assert_allclose(here.gradient, there.gradient, rtol=1e-3, atol=1e-4)
+
+    @GPU
+    def test_a_run_learns_on_a_gpu(self) -> None:
+        _, state, error = drain(ga3c(CORNERS, network=SMALL_CNN, workers=2, total_steps=800, backend__device="cuda"))
+        assert error is None
+        assert np.isfinite(state["parameters"]).all()
+
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+    def test_a_gpu_that_is_not_there_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match=r"backend.device = 'cuda': must be cpu or auto"):
+            load_experiment(ga3c(backend__device="cuda"))
+
+
+@pytest.mark.parametrize("name", ["ga3c_cartpole", "ga3c_pong"])
+def test_presets_train(name: str, tmp_path: Path) -> None:
+    if name == "ga3c_pong":
+        pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
+    few = ["workers=2", "total_steps=200", "eval.every=null", "backend.device=cpu"]
+    done = a3c_exp.train([f"experiment={name}", *few], folder=str(tmp_path / "run"))
+    assert (done.summary["stop_reason"], done.summary["error"]) == ("total_steps", None)
+    assert done.summary["updates"] > 0

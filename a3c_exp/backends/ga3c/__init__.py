@@ -31,7 +31,7 @@ class PredictionBatch:
     """
 
     maximum: int = 128
-    wait: float = 0.002
+    wait: float = 0.01
 
     def __post_init__(self) -> None:
         require(self.maximum >= 1, "maximum", self.maximum, "a whole number >= 1")
@@ -198,10 +198,10 @@ class Ga3c:
         tuner = Tuner(counts, rng, lambda: store.steps, time.monotonic)
         for event in events:
             yield event
-            report = tuner.look()
-            if report:
+            found = tuner.look()
+            if found:
                 told = Event(worker=0)
-                told.add(report)
+                told.add(found)
                 yield told
 
 

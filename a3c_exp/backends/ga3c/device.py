@@ -52,7 +52,7 @@ class OnDevice(ActorCritic):
         here = [torch.from_numpy(array).clone() for array in (network.vector, network.gradient)]
         self._here = [tensor.pin_memory() for tensor in here] if self._pins else here
         self.vector, self.gradient = (tensor.numpy() for tensor in self._here)
-        self._there = [tensor.to(device) for tensor in here]
+        self._there = [tensor.to(device, copy=True) for tensor in here]
         network.place(*self._there)
 
     def load(self) -> None:

@@ -110,20 +110,16 @@ class Plan:
 
 
 class Queue:
-    """Slot numbers from all agents, through a pipe; for several threads of this process to take from."""
+    """Slot numbers from all agents, through a pipe; for one thread of this process to take from at a time."""
 
     def __init__(self) -> None:
         self.reader, self.writer = os.pipe()
-        os.set_blocking(self.reader, False)
         self._poll = select.poll()
         self._poll.register(self.reader, select.POLLIN)
 
     def take(self, count: int, seconds: float) -> bytes:
         """Up to `count` numbers, 4 bytes each, once there is one; none if there is none for so long."""
-        if self._poll.poll(seconds * 1000):
-            with suppress(BlockingIOError):  # another thread was quicker
-                return os.read(self.reader, 4 * count)
-        return b""
+        return os.read(self.reader, 4 * count) if self._poll.poll(seconds * 1000) else b""
 
     @property
     def depth(self) -> int:
@@ -237,7 +233,7 @@ class Port:
         self._observations[:count] = observations
         if state is not None:
             self._state[:count] = state
-        os.write(self._requests, self._number)
+        _write(self._requests, self._number)
         while (number := self._receive()) != ANSWERED:
             self._free.append(number)
         after = None if state is None else self._after[:count].copy()
@@ -262,7 +258,7 @@ class Port:
             told["state"][number] = rollout.state
         if rollout.observed is not None:
             told["observed"][number] = rollout.observed.row
-        os.write(self._finished, np.int32(number).tobytes())
+        _write(self._finished, np.int32(number).tobytes())
 
     @property
     def active(self) -> bool:
@@ -286,6 +282,13 @@ class Port:
         if not mail:
             raise UnheardError
         return mail[0]
+
+
+def _write(pipe: int, number: bytes) -> None:
+    try:
+        os.write(pipe, number)
+    except BrokenPipeError:
+        raise UnheardError from None
 
 
 def _attach(plan: Plan, agent: int, blocks: tuple[Any, Any], *pipes: Any) -> Port:

@@ -97,7 +97,7 @@ class Predictor:
             while not found:
                 over = exchange.over
                 found = requests.take(self._maximum, POLL_SECONDS)
-                if over and not found:
+                if exchange.closing or (over and not found):
                     return None
             wanted = 4 * min(self._maximum, exchange.working // self._crew.count)
             due = time.monotonic() + self._wait
