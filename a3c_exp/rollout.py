@@ -141,9 +141,10 @@ def together(rollouts: Sequence[Rollout]) -> Rollout:
     if observed is not None:
         for rollout in rollouts[1:]:
             observed = observed.merge(rollout.observed)
+    states = [rollout.state for rollout in rollouts if rollout.state is not None]
     return Rollout(
         **columns,
-        state=None if first.state is None else np.concatenate([rollout.state for rollout in rollouts]),
+        state=np.concatenate(states) if states else None,
         episodes=functools.reduce(Episodes.merge, (rollout.episodes for rollout in rollouts)),
         transitions=sum(rollout.transitions for rollout in rollouts),
         observed=observed,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import Pipe, connection
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from a3c_exp.backends import GRACE_SECONDS, merged
 from a3c_exp.backends.processes import Child, Processes, drain, end, report, start
@@ -171,7 +171,7 @@ class Ga3c:
         from a3c_exp.backends.ga3c.threads import Predictor, Trainer
 
         batch = self.prediction_batch
-        kinds = {
+        kinds: dict[str, tuple[Callable[..., _Runs], tuple[Any, ...]]] = {
             "predictors": (Predictor, (batch.maximum, batch.wait)),
             "trainers": (Trainer, (self.training_batch,)),
         }
