@@ -182,7 +182,8 @@ class TestLag:
             return together(rollouts)
 
         monkeypatch.setattr(threads, "together", noted)
-        drain(ga3c(workers=3, rollout_length=16, envs_per_worker=1, total_steps=3200, backend__training_batch=1))
+        settings: dict[str, Any] = {"workers": 3, "rollout_length": 16, "envs_per_worker": 1, "total_steps": 1600}
+        drain(ga3c(SCRIPTED, env__kwargs={"lengths": (0,)}, backend__training_batch=1, **settings))
         assert any(len(np.unique(versions)) > 1 for versions in found)
         assert all((np.diff(versions, axis=0) >= 0).all() for versions in found)
 

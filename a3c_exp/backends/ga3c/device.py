@@ -48,7 +48,7 @@ class OnDevice(ActorCritic):
         self.parts = network.parts
         self._device, self._pins = device, device.type == "cuda"
         if self._pins:
-            torch.cuda.set_stream(torch.cuda.Stream(device))
+            torch.cuda.set_stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
         here = [torch.from_numpy(array).clone() for array in (network.vector, network.gradient)]
         self._here = [tensor.pin_memory() for tensor in here] if self._pins else here
         self.vector, self.gradient = (tensor.numpy() for tensor in self._here)
