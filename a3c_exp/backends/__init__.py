@@ -31,6 +31,8 @@ FAILURES = (Exception, SystemExit)
 class Backend(Protocol):
     """Runs the workers of an experiment.
 
+    One that cannot do all that an experiment may ask for has a method `check(experiment)`, which raises ConfigError.
+
     deterministic: the same seed gives the same run, bit for bit; then nothing that happens beside the training may
     depend on the clock either.
     """
