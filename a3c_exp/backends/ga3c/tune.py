@@ -1,4 +1,4 @@
-"""How many agents, predictors and trainers? What is measured decides, as in Babaeizadeh et al. 2017 (arXiv 1611.06256)."""
+"""How many agents, predictors and trainers? Measured as it goes, after Babaeizadeh et al. 2017 (arXiv 1611.06256)."""
 
 from __future__ import annotations
 
