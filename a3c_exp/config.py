@@ -137,6 +137,9 @@ class Experiment:
             raise ConfigError("moments", "worker", "must be 'shared' where update=sync: a round is one step for all")
         if isinstance(self.algorithm, Reusing):
             self._check_reuse(self.algorithm)
+        check = getattr(self.backend, "check", None)
+        if check is not None:
+            check(self)
 
     def _check_reuse(self, algorithm: Reusing) -> None:
         """Refuse what cannot be done with rollouts that are learned from more than once."""

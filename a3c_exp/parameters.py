@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from a3c_exp import seeding
+from a3c_exp.blocks import Shapes, arrays_in, block_size
 from a3c_exp.normalisation import Moments, Normalisation
 from a3c_exp.optimizers import Optimizer, rates
 from a3c_exp.schedules import Schedule
@@ -88,7 +89,7 @@ class Layout:
     def copies(self) -> int:
         return 2 if self.locked or self.synchronous else 1
 
-    def arrays(self) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    def arrays(self) -> Shapes:
         """Shape and type of every array in the block, in order."""
         rows, size = self.workers + 1, self.size  # the last row: totals from before a resumption
         width = 0 if self.observation_shape is None else Moments.width(int(np.prod(self.observation_shape)))
@@ -104,11 +105,7 @@ class Layout:
         }
 
     def nbytes(self) -> int:
-        return sum(_aligned(int(np.prod(shape)) * dtype.itemsize) for shape, dtype in self.arrays().values())
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // 64) * 64
+        return block_size(self.arrays())
 
 
 class SharedParameters:
@@ -123,14 +120,7 @@ class SharedParameters:
         self._block = block
         self._lock: Lock = threading.Lock() if lock is None else lock
         self._locked = layout.copies == 2
-        buffer = memoryview(bytearray(layout.nbytes()) if block is None else block).cast("B")
-        arrays, start = {}, 0
-        for name, (shape, dtype) in layout.arrays().items():
-            count = int(np.prod(shape))
-            arrays[name] = (
-                np.frombuffer(buffer, dtype, count, start).reshape(shape) if count else np.empty(shape, dtype)
-            )
-            start += _aligned(count * dtype.itemsize)
+        arrays = arrays_in(bytearray(layout.nbytes()) if block is None else block, layout.arrays())
         self._flags, self._rows = arrays["flags"], arrays["rows"]
         self._statistics, self._random_states = arrays["statistics"], arrays["random_states"]
         self._parameters, self._moments = arrays["parameters"], arrays["moments"]
@@ -154,6 +144,10 @@ class SharedParameters:
             version = self.version
             into[:] = self._parameters[0]
         return Pulled(version, self.steps, self.normalisation())
+
+    def look(self) -> Pulled:
+        """What comes with the parameters, without them: for one that acts with a network elsewhere."""
+        return Pulled(self.version, self.steps, self.normalisation())
 
     def push(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
@@ -11,7 +12,6 @@ from numpy.typing import NDArray
 
 from a3c_exp.envs import EnvBatch, Step
 from a3c_exp.events import Episodes
-from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.heads import mixed_with_uniform
 from a3c_exp.networks.recurrent import Memory, forget
 from a3c_exp.normalisation import Moments, Normalisation
@@ -41,14 +41,35 @@ class Actor(Protocol):
     def to_env(self, actions: Array) -> Array: ...
 
 
+class Acting(Protocol):
+    """What acts: a network, or the way to one elsewhere. See `networks.ActorCritic`."""
+
+    @property
+    def head(self) -> Distribution: ...
+
+    def initial_state(self, count: int) -> Array | None: ...
+
+    def infer(self, observations: Array, state: Array | None) -> tuple[Array, Array, Array | None]: ...
+
+    def values(self, observations: Array, state: Array | None) -> Array: ...
+
+
+class Distribution(Protocol):
+    """What a head knows of actions without its parameters. See `networks.heads.Head`."""
+
+    def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]: ...
+
+    def to_env(self, actions: Array) -> Array: ...
+
+
 class LocalActor:
-    """Acts with a network of this thread, drawing from this worker's generator.
+    """Acts with a network, drawing from this worker's generator wherever the network is.
 
     epsilon: with this probability any action alike, whatever the network says. Log-probabilities are those of the
         mixture, since that is what acted. For a categorical head only.
     """
 
-    def __init__(self, network: ActorCritic, rng: np.random.Generator) -> None:
+    def __init__(self, network: Acting, rng: np.random.Generator) -> None:
         self._network, self._rng = network, rng
         self.to_env = network.head.to_env
         self.epsilon = 0.0
@@ -72,7 +93,7 @@ class Rollout:
     rewards: float32, scaled, clipped and normalised as the environment's settings say.
     next_values: V(s_{t+1}) of the same episode: 0 where it terminated, V(final observation) where it was truncated.
     valid: False where the row is no transition (a vector environment spent the step on a reset).
-    version: of the parameters that acted.
+    version: of the parameters that acted; where that may change inside a rollout, of each step, int64 [T, B].
     state: the recurrent state at t = 0, float32 [B, S]; None for a network without one.
     observed: sums over the raw observations and returns, for the shared statistics; None if nothing is normalised.
     """
@@ -86,7 +107,7 @@ class Rollout:
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     valid: NDArray[np.bool_]
-    version: int
+    version: int | NDArray[np.int64]
     state: Array | None
     episodes: Episodes
     transitions: int
@@ -96,6 +117,50 @@ class Rollout:
     def memory(self) -> Memory | None:
         """What a recurrent network needs to see these rows as the actor saw them; None for one without a state."""
         return None if self.state is None else Memory(self.state, restarts(self))
+
+
+# What a rollout has a row of for each step.
+COLUMNS = (
+    "observations", "actions", "log_probs", "rewards", "values", "next_values", "terminated", "truncated", "valid",
+    "version",
+)  # fmt: skip
+
+
+def together(rollouts: Sequence[Rollout]) -> Rollout:
+    """Rollouts side by side, as one of all their environments; their versions are of each step.
+
+    A shorter one is filled up with rows of zeros, which are no transitions. Only a rollout whose episode has ended is
+    shorter, so that nothing reaches from them into rows that are.
+    """
+    first = rollouts[0]
+    if len(rollouts) == 1:
+        return first
+    longest = max(len(rollout.rewards) for rollout in rollouts)
+    columns = {name: _beside([getattr(rollout, name) for rollout in rollouts], longest) for name in COLUMNS}
+    observed = first.observed
+    if observed is not None:
+        for rollout in rollouts[1:]:
+            observed = observed.merge(rollout.observed)
+    states = [rollout.state for rollout in rollouts if rollout.state is not None]
+    return Rollout(
+        **columns,
+        state=np.concatenate(states) if states else None,
+        episodes=functools.reduce(Episodes.merge, (rollout.episodes for rollout in rollouts)),
+        transitions=sum(rollout.transitions for rollout in rollouts),
+        observed=observed,
+    )
+
+
+def _beside(parts: Sequence[Array], length: int) -> Array:
+    """Arrays [T, B, ...] of any T along their second axis, filled up with zeros to `length`."""
+    if all(len(part) == length for part in parts):
+        return np.concatenate(parts, axis=1)
+    out = np.zeros((length, sum(part.shape[1] for part in parts), *parts[0].shape[2:]), parts[0].dtype)
+    end = 0
+    for part in parts:
+        start, end = end, end + part.shape[1]
+        out[: len(part), start:end] = part
+    return out
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ class Role(IntEnum):
     ENVIRONMENT = 2
     SCHEDULER = 3
     EVALUATION = 4
+    MINIBATCHES = 5
 
 
 def sequence(seed: int, role: Role, worker: int = 0, env: int = 0, resumed: int = 0) -> np.random.SeedSequence:

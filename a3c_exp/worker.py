@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,7 +24,7 @@ from a3c_exp.normalisation import Moments
 from a3c_exp.optimizers import clip
 from a3c_exp.parameters import Layout, Pulled, SharedParameters
 from a3c_exp.returns import Floats, Returns, Trajectory, is_off_policy
-from a3c_exp.rollout import Collector, LocalActor, RewardShaping, Rollout
+from a3c_exp.rollout import Acting, Collector, LocalActor, RewardShaping, Rollout
 from a3c_exp.schedules import value
 from a3c_exp.seeding import Role
 
@@ -85,7 +85,7 @@ def layout(experiment: Experiment, network: ActorCritic, observation_shape: tupl
 
 
 @dataclass(slots=True)
-class _Update:
+class Update:
     """A push in the making: the pull it goes back to, and what is to be told of it.
 
     observed: sums for normalisation. weight: transitions behind the gradient, None: those of the event.
@@ -95,6 +95,11 @@ class _Update:
     event: Event
     observed: Moments | None = None
     weight: int | None = None
+
+    def add(self, rollout: Rollout) -> None:
+        """The gradient is also of this rollout."""
+        self.event.steps += rollout.transitions
+        self.observed = rollout.observed if self.observed is None else self.observed.merge(rollout.observed)
 
 
 class Samples(NamedTuple):
@@ -211,61 +216,73 @@ def _retold(trajectory: Trajectory, evaluation: Evaluation) -> Trajectory:
     return replace(trajectory, values=values, next_values=next_values, target_log_probs=log_probs)
 
 
-class Worker:
-    """One actor-learner: its environments, its own copy of the network, its generator.
+class Gatherer:
+    """The half of a worker that acts: its environments, its generator, the rollouts that it collects.
 
     Random numbers depend on the seed and the worker's index alone; a restored generator goes on where it stood.
+
+    make: what acts, for the environments: the worker's own network, or the way to one elsewhere.
     """
 
-    def __init__(self, setup: Setup, index: int, store: SharedParameters) -> None:
-        self._experiment, self._index, self._store = setup.experiment, index, store
+    def __init__(self, setup: Setup, index: int, store: SharedParameters, make: Callable[[EnvBatch], Acting]) -> None:
+        self._experiment, self._store = setup.experiment, store
         experiment = setup.experiment
         seeds = seeding.environment_seeds(
             experiment.seed, Role.ENVIRONMENT, index, experiment.envs_per_worker, setup.resumed
         )
-        self._rng = seeding.generator(experiment.seed, Role.ACTIONS, index, resumed=setup.resumed)
-        store.restore_random_state(index, self._rng)
-        self._env = experiment.env.make(experiment.envs_per_worker, seeds)
-        # Whatever it draws is overwritten by the first pull.
-        self._network = experiment.network.build(
-            self._env.observation_space, self._env.action_space, np.random.default_rng(0)
-        )
+        self.rng = seeding.generator(experiment.seed, Role.ACTIONS, index, resumed=setup.resumed)
+        store.restore_random_state(index, self.rng)
+        self.env = experiment.env.make(experiment.envs_per_worker, seeds)
+        network = make(self.env)
         shaping = RewardShaping(experiment.env.reward_scale, experiment.env.reward_clip)
-        state = self._network.initial_state(experiment.envs_per_worker)
-        self._collector = Collector(self._env, experiment.rollout_length, shaping, experiment.gamma, state)
-        self._actor = LocalActor(self._network, self._rng)
-        self._learner = Learner(experiment, self._network)
-        self._reusing = experiment.algorithm if isinstance(experiment.algorithm, Reusing) else None
-        self._pulls_again = is_off_policy(experiment.returns)
+        state = network.initial_state(experiment.envs_per_worker)
+        self._collector = Collector(self.env, experiment.rollout_length, shaping, experiment.gamma, state)
+        self._actor = LocalActor(network, self.rng)
         self._explores = experiment.epsilon != 0
+
+    @property
+    def envs_ended(self) -> int:
+        """How many of the environments have ended at least one episode."""
+        return self._collector.envs_ended
+
+    def rollouts(self, pulled: Pulled, count: int) -> Iterator[Rollout]:
+        """Collect so many with what was pulled."""
+        if self._explores:
+            self._actor.epsilon = value(self._experiment.epsilon, self._store.progress(pulled.steps))
+        steps = pulled.steps
+        for _ in range(count):
+            rollout = self._collector.collect(self._actor, pulled.version, steps, pulled.normalisation)
+            steps += rollout.transitions
+            yield rollout
+
+
+class Pusher:
+    """The half of a worker that learns: rollouts become gradients in its own network, and gradients pushes.
+
+    index: of its row in the store. rng: what minibatches are drawn from.
+    """
+
+    def __init__(
+        self, experiment: Experiment, network: ActorCritic, index: int, store: SharedParameters,
+        rng: np.random.Generator,
+    ) -> None:  # fmt: skip
+        self._experiment, self._network, self._index, self._store = experiment, network, index, store
+        self._rng = rng
+        self._learner = Learner(experiment, network)
+        self._reusing = experiment.algorithm if isinstance(experiment.algorithm, Reusing) else None
         self._rejected_in_a_row = 0
 
-    def run(self) -> Iterator[Event | Pause]:
-        """Pull, collect, gradient, push, until the run has its `total_steps` or the store has been stopped.
+    def pull(self) -> Pulled:
+        pulled = self._store.pull(self._index, self._network.vector)
+        self._network.load()
+        return pulled
 
-        Yields an Event after each push, and a Pause where others may go first. Raises RunError when too many gradients
-        in a row were not finite.
-        """
-        store = self._store
-        learn = self._learn if self._reusing is None else self._learn_in_minibatches
-        store.start()
-        while not store.stopped:
-            pulled = self._pull()
-            if pulled.steps >= self._experiment.total_steps:
-                return
-            yield from learn(pulled)
-
-    def _pull(self) -> Pulled:
-        return self._store.pull(self._index, self._network.vector)
-
-    def _learn(self, pulled: Pulled) -> Iterator[Event | Pause]:
-        """Collect `accumulate` rollouts, add up their gradients, and push."""
-        update = _Update(pulled, Event(self._index))
-        rollouts = self._rollouts(update)
-        if self._pulls_again:
-            rollouts = iter(list(rollouts))  # all of them are collected before the parameters change
-            yield Pause.BEFORE_PULL
-            update.pulled = self._pull()
+    def learn(self, update: Update, rollouts: Iterable[Rollout]) -> Iterator[Event | Pause]:
+        """Add up the gradients of rollouts and push; with an algorithm that reuses them, of one, in minibatches."""
+        if self._reusing is not None:
+            (rollout,) = rollouts
+            yield from self._learn_in_minibatches(update, rollout, self._reusing)
+            return
         progress = self._store.progress(update.pulled.steps)
         self._network.gradient.fill(0)
         for rollout in rollouts:
@@ -273,19 +290,17 @@ class Worker:
                 update.event.add(self._learner.add_gradient(rollout, progress))
         yield from self._push(update, progress)
 
-    def _learn_in_minibatches(self, pulled: Pulled) -> Iterator[Event | Pause]:
-        """Collect a rollout, and pull, make a gradient and push for each of its minibatches. Where updates come in
-        rounds, wait then for those who have more of them."""
-        store, learner, reusing = self._store, self._learner, self._reusing
-        assert reusing is not None
-        update = _Update(pulled, Event(self._index))
-        (rollout,) = self._rollouts(update)
+    def _learn_in_minibatches(self, update: Update, rollout: Rollout, reusing: Reusing) -> Iterator[Event | Pause]:
+        """Pull, make a gradient and push for each minibatch of a rollout. Where updates come in rounds, wait then for
+        those who have more of them."""
+        store, learner = self._store, self._learner
         yield Pause.BEFORE_PULL
+        pulled = update.pulled
         samples, report = learner.samples(rollout)
         length, count = samples.shape
         for columns in reusing.minibatches(count, length, self._rng):
             minibatch = samples.take(columns)
-            update.pulled, update.weight = self._pull(), minibatch.transitions
+            update.pulled, update.weight = self.pull(), minibatch.transitions
             progress = store.progress(update.pulled.steps)
             self._network.gradient.fill(0)
             metrics = learner.add_gradient_of(minibatch, progress)
@@ -293,33 +308,19 @@ class Worker:
             yield from self._push(update, progress)
             if store.stopped or reusing.enough(metrics):
                 break
-            update, report = _Update(pulled, Event(self._index)), {}
+            later = Event(self._index, envs_ended=update.event.envs_ended)
+            update, report = Update(pulled, later), {}
         store.finish(self._index)
         while store.others_learn(self._index) and not store.stopped:
             yield Pause.WAITING
 
-    def _rollouts(self, update: _Update) -> Iterator[Rollout]:
-        """Collect `accumulate` rollouts with what was pulled; the update notes what there is to tell of them."""
-        pulled, event = update.pulled, update.event
-        if self._explores:
-            self._actor.epsilon = value(self._experiment.epsilon, self._store.progress(pulled.steps))
-        for _ in range(self._experiment.accumulate):
-            rollout = self._collector.collect(
-                self._actor, pulled.version, pulled.steps + event.steps, pulled.normalisation
-            )
-            event.steps += rollout.transitions
-            event.episodes = event.episodes.merge(rollout.episodes)
-            observed = update.observed
-            update.observed = rollout.observed if observed is None else observed.merge(rollout.observed)
-            yield rollout
-
-    def _push(self, update: _Update, progress: float) -> Iterator[Event | Pause]:
+    def _push(self, update: Update, progress: float) -> Iterator[Event | Pause]:
         """Clip the gradient and push it, or nothing if it is not finite; then yield the event."""
         experiment, network, store, event = self._experiment, self._network, self._store, update.event
+        network.fetch_gradient()
         norm = clip(network.gradient, experiment.optimizer, network.parts)
         rate = experiment.optimizer.learning_rate * experiment.schedule(progress)
         event.add({"grad_norm": norm, "learning_rate": rate})
-        event.envs_ended = self._collector.envs_ended
         observed, gradient = update.observed, network.gradient if math.isfinite(norm) else None
         if observed is not None and not np.isfinite(observed.row).all():
             observed = None  # one of these would spoil the shared statistics for good
@@ -344,7 +345,56 @@ class Worker:
                 "training has diverged (a smaller learning rate or gradient clipping may help)"
             )
 
+
+class Worker:
+    """One actor-learner: both halves, around one copy of the network."""
+
+    def __init__(self, setup: Setup, index: int, store: SharedParameters) -> None:
+        self._experiment, self._index, self._store = setup.experiment, index, store
+        self._gatherer = Gatherer(setup, index, store, self._build)
+        self._pusher = Pusher(setup.experiment, self._network, index, store, self._gatherer.rng)
+        self._pulls_again = is_off_policy(setup.experiment.returns)
+
+    def _build(self, env: EnvBatch) -> ActorCritic:
+        # Whatever it draws is overwritten by the first pull.
+        rng = np.random.default_rng(0)
+        self._network = self._experiment.network.build(env.observation_space, env.action_space, rng)
+        return self._network
+
+    def run(self) -> Iterator[Event | Pause]:
+        """Pull, collect, gradient, push, until the run has its `total_steps` or the store has been stopped.
+
+        Yields an Event after each push, and a Pause where others may go first. Raises RunError when too many gradients
+        in a row were not finite.
+        """
+        store = self._store
+        store.start()
+        while not store.stopped:
+            pulled = self._pusher.pull()
+            if pulled.steps >= self._experiment.total_steps:
+                return
+            yield from self._learn(pulled)
+
+    def _learn(self, pulled: Pulled) -> Iterator[Event | Pause]:
+        """Collect `accumulate` rollouts and learn from them."""
+        update = Update(pulled, Event(self._index))
+        rollouts = self._rollouts(update)
+        if self._pulls_again:
+            rollouts = iter(list(rollouts))  # all of them are collected before the parameters change
+            yield Pause.BEFORE_PULL
+            update.pulled = self._pusher.pull()
+        yield from self._pusher.learn(update, rollouts)
+
+    def _rollouts(self, update: Update) -> Iterator[Rollout]:
+        """Collect with what was pulled; the update notes what there is to tell of it."""
+        event = update.event
+        for rollout in self._gatherer.rollouts(update.pulled, self._experiment.accumulate):
+            update.add(rollout)
+            event.episodes = event.episodes.merge(rollout.episodes)
+            event.envs_ended = self._gatherer.envs_ended
+            yield rollout
+
     def close(self) -> None:
         """Leave the run: synchronous rounds go on without this worker, its environments are closed."""
         self._store.leave(self._index)
-        self._env.close()
+        self._gatherer.env.close()

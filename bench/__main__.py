@@ -65,7 +65,7 @@ def table_lines(row: Row, rounds: int, seconds: float) -> list[list[str]]:
     ours = found[row.subject.label]
     own = f"{_figure(median(ours))} {row.unit}"
     if not row.against:
-        return [[row.title, own, "", "", "", *_bar(median(ours), None, row.at_most)]]
+        return [[row.title, own, "", "", "", *_bar(median(ours), row.at_least, row.at_most)]]
     lines = []
     for other in row.against:
         bar = row.at_least if other is row.against[0] else None

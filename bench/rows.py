@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bench.peers import sample_factory, stable_baselines3_a2c
-from bench.runs import peak_memory, seconds_to_first_update, training_speed
+from bench.runs import curve, peak_memory, seconds_to_first_update, training_speed
 from bench.stepping import atari_random_stepping, random_stepping
 
 
@@ -22,8 +22,8 @@ class Measurement:
 class Row:
     """subject is measured by turns with each of `against`.
 
-    unit: of all figures. at_least: bar for the ratio of the subject to the first of `against`; at_most: bar for the
-    subject's own figure.
+    unit: of all figures. at_least: bar for the ratio of the subject to the first of `against`, or, where there is none,
+    for the subject's own figure, as at_most is.
     """
 
     name: str
@@ -53,6 +53,26 @@ def _pong_row(name: str, against: Measurement, at_least: float) -> Row:
     return Row(name, title, _training("processes", *PONG), (against,), at_least=at_least)
 
 
+def _ga3c_row(network: str, title: str, at_least: float) -> Row:
+    games = (*SIXTEEN_GAMES, f"network={network}")
+    return Row(
+        f"ga3c_{network}",
+        f"Pong, GA3C, 16 agents x 1, {title}",
+        _training("GA3C", *games, *GA3C),
+        (_training("processes, 16 workers x 1", *games),),
+        at_least=at_least,
+    )
+
+
+def _ga3c_curve(agents: int, name: str) -> Row:
+    """The mean of one of GA3C's curves over a run of Pong."""
+    overrides = (*SIXTEEN_GAMES, f"workers={agents}", "network=cnn", *GA3C)
+    subject = Measurement(name, lambda seconds: curve(f"ga3c/{name}", *overrides, seconds=seconds))
+    bar = 6.0 if (agents, name) == (16, "prediction_batch") else None
+    title = f"Pong, GA3C, {agents} agents x 1, the A3C paper's CNN: {GA3C_CURVES[name]}"
+    return Row(f"ga3c_{name}_{agents}", title, subject, unit="on average", at_least=bar)
+
+
 def _start(workers: int) -> Row:
     subject = Measurement("env=lunar", lambda _: seconds_to_first_update("env=lunar", f"workers={workers}"))
     title = f"Command to first update, {workers} workers"
@@ -74,6 +94,16 @@ PAPER = (
     "env=cartpole", MLP, "network.shared=true", "workers=2", "envs_per_worker=1", "rollout_length=20", "returns=n_step",
 )  # fmt: skip
 PONG = ("env=pong", "network=cnn", "workers=2", "envs_per_worker=16", "rollout_length=20")
+# GA3C against a worker a game, each with its fastest kernels (bfloat16 where the processor has AMX): `precision=auto`.
+SIXTEEN_GAMES = ("env=pong", "workers=16", "envs_per_worker=1", "rollout_length=20")
+# Two predictors: while one answers half of the agents the other waits for the rest.
+GA3C = ("backend=ga3c", "backend.predictors=2", "backend.training_batch=80")
+GA3C_CURVES = {
+    "prediction_batch": "observations answered together",
+    "agent_wait": "share of its time that an agent waits",
+    "prediction_queue": "requests that wait when a batch is taken, those taken included",
+    "training_queue": "rollouts that wait when a batch is taken, those taken included",
+}
 PONG_STEPPING = Measurement(
     "random stepping, ALE's vector environment of 32, both cores",
     lambda seconds: atari_random_stepping("pong", 32, seconds),
@@ -114,6 +144,9 @@ ROWS = (
     ),
     _pong_row("pong", PONG_STEPPING, 0.55),
     _pong_row("pong_a2c", PONG_A2C, 3.0),
+    _ga3c_row("cnn", "the A3C paper's CNN", 1.4),
+    _ga3c_row("cnn_nature", "Nature CNN", 1.9),
+    *(_ga3c_curve(agents, name) for agents in (4, 16, 64) for name in GA3C_CURVES),
     Row(
         "lstm",
         "CartPole-v1, Python environments, 2 x 16, LSTM of 64 cells",

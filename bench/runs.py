@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from statistics import mean
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 # No end but the clock's, nothing beside training: the peers are measured so too.
@@ -22,13 +23,16 @@ START_SECONDS = 120.0
 
 def training_speed(*overrides: str, seconds: float) -> float:
     """Environment steps a second of a run of so many seconds, counted from its first worker's first step."""
-    with tempfile.TemporaryDirectory() as folder:
-        process = _start(folder, *overrides, *ENDLESS, f"stop.max_seconds={seconds}")
-        if process.wait():
-            raise RuntimeError(f"it failed: a3c_exp {' '.join(overrides)}")
-        (summary_file,) = Path(folder).glob("outputs/*/summary.json")
-        summary = json.loads(summary_file.read_text(encoding="utf-8"))
+    with _finished(*overrides, seconds=seconds) as run:
+        summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     return float(summary["steps"] / summary["training_seconds"])
+
+
+def curve(name: str, *overrides: str, seconds: float) -> float:
+    """The mean over a run of so many seconds of one of its curves, without the first point, when not all have begun."""
+    with _finished(*overrides, seconds=seconds) as run, open(run / "metrics.csv", newline="", encoding="utf-8") as file:
+        _, *points = (float(row[name]) for row in csv.DictReader(file) if row.get(name))
+    return mean(points)
 
 
 def seconds_to_first_update(*overrides: str) -> float:
@@ -51,6 +55,17 @@ def peak_memory(*overrides: str, seconds: float) -> float:
             peak = max(peak, sum(map(_proportional_set_size, _tree(process.pid))))
             time.sleep(0.5)
     return float(peak)
+
+
+@contextmanager
+def _finished(*overrides: str, seconds: float) -> Iterator[Path]:
+    """The folder of a run of so many seconds, counted from its first worker's first step."""
+    with tempfile.TemporaryDirectory() as folder:
+        process = _start(folder, *overrides, *ENDLESS, f"stop.max_seconds={seconds}")
+        if process.wait():
+            raise RuntimeError(f"it failed: a3c_exp {' '.join(overrides)}")
+        (run,) = Path(folder).glob("outputs/*")
+        yield run
 
 
 def _start(folder: str, *overrides: str) -> subprocess.Popen[bytes]:

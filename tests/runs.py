@@ -20,7 +20,7 @@ from a3c_exp.runner import Run, run
 from a3c_exp.worker import Setup, build_network, layout
 
 BACKENDS = ("serial", "threads", "processes")
-TARGETS = {name: f"a3c_exp.backends.{name}.{name.capitalize()}" for name in BACKENDS}
+TARGETS = {name: f"a3c_exp.backends.{name}.{name.capitalize()}" for name in (*BACKENDS, "ga3c")}
 
 SCRIPTED = "scripted:Scripted-v0"
 BANDIT = "scripted:Bandit-v0"

@@ -167,7 +167,7 @@ def program(tmp_path: Path) -> Iterator[Any]:
 
 @LINUX
 class TestSignals:
-    @pytest.mark.parametrize("backend", BACKENDS)
+    @pytest.mark.parametrize("backend", [*BACKENDS, "ga3c"])
     def test_ctrl_c_leaves_a_checkpoint_and_a_summary_and_no_process(
         self, backend: str, program: Any, tmp_path: Path
     ) -> None:
@@ -206,11 +206,13 @@ class TestSignals:
         assert code == 130, said
         assert json.loads((running.folder / "summary.json").read_text())["stop_reason"] == "interrupted"
 
-    @pytest.mark.parametrize("moment", ["training", "starting"])
-    def test_sigkill_leaves_nothing_behind(self, moment: str, program: Any, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("backend", "moment"), [("processes", "training"), ("processes", "starting"), ("ga3c", "training")]
+    )
+    def test_sigkill_leaves_nothing_behind(self, backend: str, moment: str, program: Any, tmp_path: Path) -> None:
         """Not in memory either: no process, no shared memory, no socket, no temporary file."""
         before = _shared_memory()
-        running = program("processes", "checkpoint.every=100")
+        running = program(backend, "checkpoint.every=100")
         if moment == "training":
             wait_until((running.folder / "checkpoints" / "latest.ckpt").exists, 180)
             assert len(processes(running.mark)) >= 4, "itself, the server, two workers"

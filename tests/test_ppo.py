@@ -275,8 +275,8 @@ def test_every_minibatch_is_a_push_and_steps_count_once() -> None:
 def test_rows_that_are_no_transitions_are_in_no_minibatch() -> None:
     """A vector environment that restarts late gives such rows; the minibatches are of the others."""
     _, (worker,) = made(ppo(SCRIPTED, env__vectorized=True))
-    rollout = worker._collector.collect(worker._actor, 0, 0, None)
-    samples, _ = worker._learner.samples(rollout)
+    rollout = worker._gatherer._collector.collect(worker._gatherer._actor, 0, 0, None)
+    samples, _ = worker._pusher._learner.samples(rollout)
     assert rollout.transitions < rollout.rewards.size
     np.testing.assert_array_equal(samples.observations[0], rollout.observations[rollout.valid])
     taken = samples.take(np.array([2, 0]))
@@ -374,13 +374,13 @@ def in_rounds(whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> tuple[l
     _, workers = made(whole | {"update": "sync", "workers": 2})
     acted: list[list[int]] = [[], []]
     for worker, versions in zip(workers, acted, strict=True):
-        collect = worker._collector.collect
+        collect = worker._gatherer._collector.collect
 
         def noted(actor: Any, version: int, *rest: Any, collect: Any = collect, versions: Any = versions) -> Any:
             versions.append(version)
             return collect(actor, version, *rest)
 
-        monkeypatch.setattr(worker._collector, "collect", noted)
+        monkeypatch.setattr(worker._gatherer._collector, "collect", noted)
     said: list[list[Event]] = [[], []]
     running = dict(enumerate(worker.run() for worker in workers))
     for turn in range(10_000):

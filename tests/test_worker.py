@@ -85,7 +85,8 @@ class TestTheLoop:
 
     def test_a_rounds_step_is_counted_also_by_one_whose_own_gradient_was_refused(self) -> None:
         store, (sound, sick) = made(env=SCRIPTED, workers=2, update="sync", env__kwargs={"lengths": (9,)})
-        sick._env._envs[0].unwrapped.fails_at, sick._env._envs[0].unwrapped.failure = 1, "nan"  # type: ignore[attr-defined]
+        env = sick._gatherer.env._envs[0].unwrapped  # type: ignore[attr-defined]
+        env.fails_at, env.failure = 1, "nan"
         waiting, completing = sound.run(), sick.run()
         for _ in range(2):
             next(waiting)
@@ -201,14 +202,14 @@ class TestBlindActions:
         certain = np.zeros_like(store.parameters())
         certain[store.layout.parts["actor"]][-4] = 50.0  # the first of the four biases of the last layer
         found: list[np.ndarray] = []
-        collect = worker._collector.collect
+        collect = worker._gatherer._collector.collect
 
         def noted(*arguments: Any) -> Any:
             rollout = collect(*arguments)
             found.append(rollout.log_probs)
             return rollout
 
-        worker._collector.collect = noted  # type: ignore[method-assign]
+        worker._gatherer._collector.collect = noted  # type: ignore[method-assign]
         steps = worker.run()
         for _ in range(turns):
             store.initialise(certain)
@@ -256,7 +257,7 @@ class TestGradientsThatAreNotFinite:
 
     def test_one_good_gradient_and_the_count_starts_again(self) -> None:
         _, worker = self.sick()
-        envs = [env.unwrapped for env in worker._env._envs]  # type: ignore[attr-defined]
+        envs = [env.unwrapped for env in worker._gatherer.env._envs]  # type: ignore[attr-defined]
         steps = (step for step in worker.run() if isinstance(step, Event))
         rejected = 0
         while rejected < REJECTIONS_IN_A_ROW - 1:

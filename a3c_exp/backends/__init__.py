@@ -31,6 +31,8 @@ FAILURES = (Exception, SystemExit)
 class Backend(Protocol):
     """Runs the workers of an experiment.
 
+    One that cannot do all that an experiment may ask for has a method `check(experiment)`, which raises ConfigError.
+
     deterministic: the same seed gives the same run, bit for bit; then nothing that happens beside the training may
     depend on the clock either.
     """
@@ -55,15 +57,14 @@ class Backend(Protocol):
 class Ended:
     """A worker's last message. failure: what ended it before its time, for the user; None if nothing did."""
 
-    worker: int
     failure: str | None = None
 
 
-def failure(worker: int, error: BaseException) -> str:
-    """What a user is told of a worker that raised: where and why, or only why if that was said on purpose."""
+def failure(who: str, error: BaseException) -> str:
+    """What a user is told of one that raised: where and why, or only why if that was said on purpose."""
     if isinstance(error, RunError):
         return str(error)
-    return f"worker {worker} failed:\n{''.join(traceback.format_exception(error)).rstrip()}"
+    return f"{who} failed:\n{''.join(traceback.format_exception(error)).rstrip()}"
 
 
 def merged(steps: Iterator[Event | Pause]) -> Iterator[Event]:

@@ -12,13 +12,14 @@ import tempfile
 import threading
 import time
 import types
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import connection, forkserver, reduction, resource_tracker, util
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from a3c_exp.backends import FAILURES, GRACE_SECONDS, MERGE_SECONDS, Ended, failure, merged
 from a3c_exp.errors import RunError
@@ -27,7 +28,9 @@ from a3c_exp.threading_limits import ONE_THREAD, one_thread
 if TYPE_CHECKING:  # imports torch, and the server must be started before that
     from a3c_exp.events import Event
     from a3c_exp.parameters import Layout, SharedParameters
-    from a3c_exp.worker import Setup
+    from a3c_exp.worker import Pause, Setup
+
+Failures = tuple[type[BaseException], ...]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -35,7 +38,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class FileLock:
     """A lock between processes that the system releases when its holder dies, however it dies.
 
-    A POSIX record lock on a file that has no name. It excludes processes, not threads of one process.
+    A POSIX record lock on a file that has no name, which excludes processes; and an ordinary one for the threads of
+    this process.
     """
 
     def __init__(self, fd: int | None = None) -> None:
@@ -43,12 +47,15 @@ class FileLock:
             with tempfile.TemporaryFile() as file:
                 fd = os.dup(file.fileno())
         self._fd = fd
+        self._threads = threading.Lock()
 
     def __enter__(self) -> None:
+        self._threads.acquire()
         fcntl.lockf(self._fd, fcntl.LOCK_EX)
 
     def __exit__(self, *_: object) -> None:
         fcntl.lockf(self._fd, fcntl.LOCK_UN)
+        self._threads.release()
 
     def __del__(self) -> None:
         os.close(self._fd)
@@ -61,11 +68,52 @@ def _attach_lock(fd: Any) -> FileLock:
     return FileLock(fd.detach())
 
 
+class Member(Protocol):
+    """Someone whose messages `drain` takes: a process, or a thread of this one.
+
+    reader: where they come from, events and at last an Ended. sentinel: what else tells that it is gone; None: nothing.
+    """
+
+    @property
+    def reader(self) -> connection.Connection: ...
+
+    @property
+    def sentinel(self) -> int | None: ...
+
+    def ended(self) -> None:
+        """Called when it is known to have ended."""
+
+    def fate(self) -> str:
+        """What became of one that is gone without a last message."""
+
+
+class Job(Protocol):
+    """What a process runs, as a worker is run."""
+
+    def run(self) -> Iterator[Event | Pause]: ...
+
+    def close(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
-class _Child:
+class Child:
+    """A process that works for the run."""
+
     worker: int
     process: BaseProcess
     reader: connection.Connection
+    store: SharedParameters
+
+    @property
+    def sentinel(self) -> int:
+        return self.process.sentinel
+
+    def ended(self) -> None:
+        self.store.leave(self.worker)
+
+    def fate(self) -> str:
+        self.process.join(GRACE_SECONDS)
+        return f"worker {self.worker} {_fate(self.process.exitcode)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,20 +141,25 @@ class Processes:
     def store(self, layout: Layout) -> SharedParameters:
         from a3c_exp.parameters import SharedParameters
 
-        block = _context().RawArray(ctypes.c_char, layout.nbytes())
-        return SharedParameters(layout, block, FileLock())
+        return SharedParameters(layout, shared_block(layout.nbytes()), FileLock())
 
     def run(self, setup: Setup, store: SharedParameters) -> Generator[Event | None, None, None]:
+        from a3c_exp.worker import Worker
+
         self.prepare(())
-        children: list[_Child] = []
+        children: list[Child] = []
         try:
-            with _without_main():
-                for worker in range(setup.experiment.worker_count):
-                    children.append(_start(setup, worker, store))
-            yield from _drain(children, store)
+            jobs = [partial(Worker, setup, worker, store) for worker in range(setup.experiment.worker_count)]
+            start(children, setup, store, jobs)
+            yield from drain(children)
         finally:
             store.stop()
-            _end(children)
+            end(children)
+
+
+def shared_block(nbytes: int) -> Any:
+    """Zeroed memory without a name, which processes that are started may be given."""
+    return _context().RawArray(ctypes.c_char, nbytes)
 
 
 def _context() -> ForkServerContext:
@@ -151,45 +204,48 @@ def _without_main() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _start(setup: Setup, worker: int, store: SharedParameters) -> _Child:
-    reader, writer = _context().Pipe(duplex=False)
-    arguments = setup, worker, store, writer
-    process = _context().Process(target=_work, args=arguments, name=f"worker {worker}", daemon=True)
-    process.start()
-    writer.close()  # the child's copy is the only one: its end is the pipe's end
-    return _Child(worker, process, reader)
+def start(children: list[Child], setup: Setup, store: SharedParameters, jobs: Iterable[Callable[[], Job]]) -> None:
+    """Start a process for each job, which is made there; add it to `children` at once, so that it can be ended."""
+    plugins = setup.experiment.plugins
+    with _without_main():
+        for worker, make in enumerate(jobs):
+            reader, writer = _context().Pipe(duplex=False)
+            arguments = make, worker, plugins, writer
+            process = _context().Process(target=_work, args=arguments, name=f"worker {worker}", daemon=True)
+            process.start()
+            writer.close()  # the child's copy is the only one: its end is the pipe's end
+            children.append(Child(worker, process, reader, store))
 
 
-def _drain(children: list[_Child], store: SharedParameters) -> Generator[Event | None, None, None]:
-    """What the workers send until all have ended. Raises RunError for one that failed or was killed."""
-    running = list(children)
+def drain(members: Sequence[Member]) -> Generator[Event | None, None, None]:
+    """What the members send until all have ended. Raises RunError for one that failed or was killed."""
+    running = list(members)
     while running:
         # The pipe alone would not do: what a worker has started itself may hold it open after the worker is gone.
-        ends = [end for child in running for end in (child.reader, child.process.sentinel)]
+        ends = [end for member in running for end in (member.reader, member.sentinel) if end is not None]
         ready = connection.wait(ends, MERGE_SECONDS)
         if not ready:
             yield None
-        for child in [child for child in running if child.reader in ready or child.process.sentinel in ready]:
-            message = _receive(child)
+        for member in [member for member in running if member.reader in ready or member.sentinel in ready]:
+            message = _receive(member)
             if not isinstance(message, Ended):
                 yield message
                 continue
-            running.remove(child)
-            store.leave(child.worker)
+            running.remove(member)
+            member.ended()
             if message.failure is not None:
                 raise RunError(message.failure)
 
 
-def _receive(child: _Child) -> Event | Ended:
-    """The next message of a worker. One that is gone without a last message did not end by itself."""
+def _receive(member: Member) -> Event | Ended:
+    """The next message. One that is gone without a last message did not end by itself."""
     try:
-        if child.reader.poll():
-            message: Event | Ended = child.reader.recv()
+        if member.reader.poll():
+            message: Event | Ended = member.reader.recv()
             return message
     except (EOFError, OSError):  # an OSError where it was killed in the middle of a message
         pass
-    child.process.join(GRACE_SECONDS)
-    return Ended(child.worker, f"worker {child.worker} {_fate(child.process.exitcode)}")
+    return Ended(member.fate())
 
 
 def _fate(exitcode: int | None) -> str:
@@ -202,7 +258,7 @@ def _fate(exitcode: int | None) -> str:
     return f"was killed by signal {-exitcode}"
 
 
-def _end(children: list[_Child]) -> None:
+def end(children: list[Child]) -> None:
     """Give the workers a moment to end by themselves, then end them."""
     for child in children:
         child.reader.close()  # a worker that sends, or is about to, finds out at once
@@ -216,47 +272,51 @@ def _end(children: list[_Child]) -> None:
         child.process.close()
 
 
-class _UnheardError(Exception):
+class UnheardError(Exception):
     """The parent has closed its end: the run is over."""
 
 
-def _send(writer: connection.Connection, message: Event | Ended) -> None:
+def send(writer: connection.Connection, message: Event | Ended) -> None:
     try:
         writer.send(message)
     except BrokenPipeError:
-        raise _UnheardError from None
+        raise UnheardError from None
 
 
-def _work(setup: Setup, index: int, store: SharedParameters, writer: connection.Connection) -> None:
+def report(who: str, writer: connection.Connection, job: Iterator[Event], failures: Failures = FAILURES) -> None:
+    """Send what a job does, and at last how it ended."""
+    last = Ended()
+    try:
+        for event in job:
+            send(writer, event)
+    except UnheardError:
+        return
+    except failures as error:
+        last = Ended(failure(who, error))
+    with suppress(UnheardError):
+        send(writer, last)
+
+
+def _work(make: Callable[[], Job], index: int, plugins: Sequence[str], writer: connection.Connection) -> None:
     """The child's main function."""
     for number in SIGNALS:
         # Not SIG_IGN, and not blocked: programs that an environment starts would inherit that.
         signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    last = Ended(index)
-    try:
-        with one_thread():
-            _train(setup, index, store, writer)
-    except _UnheardError:
-        return
-    except FAILURES as error:
-        last = Ended(index, failure(index, error))
-    with suppress(_UnheardError):
-        _send(writer, last)
+    with one_thread():
+        report(f"worker {index}", writer, _events(make, plugins))
 
 
-def _train(setup: Setup, index: int, store: SharedParameters, writer: connection.Connection) -> None:
+def _events(make: Callable[[], Job], plugins: Sequence[str]) -> Iterator[Event]:
     from a3c_exp.schema import import_plugins
-    from a3c_exp.worker import Worker
 
-    import_plugins(setup.experiment.plugins)  # they may register environments
-    worker = Worker(setup, index, store)
+    import_plugins(plugins)  # they may register environments
+    job = make()
     try:
-        for event in merged(worker.run()):
-            _send(writer, event)
+        yield from merged(job.run())
     finally:
-        worker.close()
+        job.close()
 
 
 def _end_with_parent() -> None:

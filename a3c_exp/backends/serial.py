@@ -62,4 +62,4 @@ def _failing(worker: int) -> Iterator[None]:
     try:
         yield
     except FAILURES as error:
-        raise RunError(failure(worker, error)) from error
+        raise RunError(failure(f"worker {worker}", error)) from error

@@ -66,7 +66,7 @@ class Threads:
 
 
 def _work(setup: Setup, index: int, store: SharedParameters, messages: Messages) -> None:
-    last = Ended(index)
+    last = Ended()
     try:
         worker = Worker(setup, index, store)
         try:
@@ -75,5 +75,5 @@ def _work(setup: Setup, index: int, store: SharedParameters, messages: Messages)
         finally:
             worker.close()
     except BaseException as error:  # whatever ended this worker is the run's to report
-        last = Ended(index, failure(index, error))
+        last = Ended(failure(f"worker {index}", error))
     messages.put(last)

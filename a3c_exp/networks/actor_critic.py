@@ -76,25 +76,39 @@ class ActorCritic:
             self._flatten({"actor": [actor_body, head], "critic": [critic_body, value]})
 
     def _flatten(self, parts: dict[str, list[Part]]) -> None:
-        parameters = [p for members in parts.values() for member in members for p in member.parameters()]
-        self.vector: NDArray[np.float32] = np.empty(sum(p.numel() for p in parameters), np.float32)
-        self.gradient: NDArray[np.float32] = np.zeros_like(self.vector)
+        of_parts = {name: [p for member in members for p in member.parameters()] for name, members in parts.items()}
+        self._parameters = [parameter for parameters in of_parts.values() for parameter in parameters]
         self.parts: dict[str, slice] = {}
         start = 0
-        for name, members in parts.items():
-            first = start
-            for parameter in [p for member in members for p in member.parameters()]:
-                end = start + parameter.numel()
-                place = torch.from_numpy(self.vector[start:end]).view_as(parameter)
-                place.copy_(parameter.detach())
-                parameter.data = place
-                # A gradient that is there is added to in place, so backward writes into the flat vector. The network's
-                # zero_grad() would cut that link (it sets gradients to None): `gradient.fill(0)` is the way.
-                parameter.grad = torch.from_numpy(self.gradient[start:end]).view_as(parameter)
-                start = end
-            self.parts[name] = slice(first, start)
+        for name, parameters in of_parts.items():
+            end = start + sum(parameter.numel() for parameter in parameters)
+            self.parts[name] = slice(start, end)
+            start = end
+        self.vector: NDArray[np.float32] = np.empty(start, np.float32)
+        self.gradient: NDArray[np.float32] = np.zeros_like(self.vector)
+        self.place(torch.from_numpy(self.vector), torch.from_numpy(self.gradient))
+        for members in parts.values():
             for member in members:
                 member.bind()
+
+    def place(self, vector: Tensor, gradient: Tensor) -> None:
+        """Move all parameters into a vector [P] and let their gradients be views of another."""
+        start = 0
+        for parameter in self._parameters:
+            end = start + parameter.numel()
+            place = vector[start:end].view_as(parameter)
+            place.copy_(parameter.detach())
+            parameter.data = place
+            # A gradient that is there is added to in place, so backward writes into the flat vector. The network's
+            # zero_grad() would cut that link (it sets gradients to None): `gradient.fill(0)` is the way.
+            parameter.grad = gradient[start:end].view_as(parameter)
+            start = end
+
+    def load(self) -> None:
+        """To be called when `vector` has been written to. For networks that compute elsewhere than it lies."""
+
+    def fetch_gradient(self) -> None:
+        """To be called before `gradient` is read, if it has been 0 since it was last called. For the same."""
 
     def initial_state(self, count: int) -> Array | None:
         """The state of `count` environments whose episodes begin."""

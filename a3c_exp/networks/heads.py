@@ -6,6 +6,7 @@ deviations side by side). Acting works on those parameters in numpy with the wor
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 from abc import ABC, abstractmethod
@@ -42,6 +43,13 @@ class Head(ABC):
     def bind(self) -> None:
         """Take views of the learned parameters as they lie now."""
         self.linear.bind()
+
+    def distribution(self) -> Head:
+        """The same without what is learned: it can `sample` and `to_env`, and is small enough to be sent elsewhere."""
+        bare = copy.copy(self)
+        learned = (nn.Module, nn.Parameter)
+        bare.__dict__ = {name: kept for name, kept in vars(self).items() if not isinstance(kept, learned)}
+        return bare
 
     def forward(self, features: Tensor) -> Tensor:
         """[N, features] -> parameters [N, P]."""

@@ -1,0 +1,85 @@
+"""A network that computes on a GPU, and is pulled and pushed as one on the CPU is."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from a3c_exp.algorithms import Evaluation
+from a3c_exp.errors import ConfigError, RunError
+from a3c_exp.networks import ActorCritic
+from a3c_exp.networks.recurrent import Memory
+
+Array = NDArray[Any]
+DeviceName = Literal["auto", "cpu", "cuda"]
+
+
+def check_device(name: DeviceName) -> None:
+    """Raise ConfigError where this machine has no such device."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("backend.device", name, "must be cpu or auto: torch finds no GPU here")
+
+
+def placed(network: ActorCritic, name: DeviceName) -> ActorCritic:
+    """The network, where it is to compute. `auto`: on a GPU where there is one, unless the network has a memory, whose
+    cells compute on the CPU. To be called by the thread that uses it. Raises RunError."""
+    if name == "cpu" or (name == "auto" and (network.core is not None or not torch.cuda.is_available())):
+        return network
+    if network.core is not None:
+        raise RunError(f"backend.device = {name}: must be cpu or auto: the cells of network=lstm compute on the CPU")
+    return OnDevice(network, torch.device("cuda"))
+
+
+class OnDevice(ActorCritic):
+    """The modules of a network, with their parameters and gradients on a device.
+
+    `vector` and `gradient` stay on this side, in memory that the device reads and writes by itself (pinned): `load` and
+    `fetch_gradient` copy them, each at once. What goes there and comes back is queued on a stream of this thread's own,
+    so that copies for one thread go on while another computes.
+    """
+
+    def __init__(self, network: ActorCritic, device: torch.device) -> None:
+        self.actor_body, self.critic_body = network.actor_body, network.critic_body
+        self.head, self.value, self.core, self.shared = network.head, network.value, None, network.shared
+        self.parts = network.parts
+        self._device, self._pins = device, device.type == "cuda"
+        if self._pins:
+            torch.cuda.set_stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
+        here = [torch.from_numpy(array).clone() for array in (network.vector, network.gradient)]
+        self._here = [tensor.pin_memory() for tensor in here] if self._pins else here
+        self.vector, self.gradient = (tensor.numpy() for tensor in self._here)
+        self._there = [tensor.to(device, copy=True) for tensor in here]
+        network.place(*self._there)
+
+    def load(self) -> None:
+        self._there[0].copy_(self._here[0], non_blocking=True)
+        self._wait()  # `vector` may be written to again
+
+    def fetch_gradient(self) -> None:
+        self._here[1].copy_(self._there[1], non_blocking=True)
+        self._wait()
+        self._there[1].zero_()
+
+    def evaluate(self, observations: Tensor, actions: Tensor, memory: Memory | None = None) -> Evaluation:
+        found = super().evaluate(self._send(observations), self._send(actions), memory)
+        return Evaluation(found.log_probs.cpu(), found.entropy.cpu(), found.values.cpu())
+
+    def infer(self, observations: Array, state: Array | None = None) -> tuple[Array, Array, Array | None]:
+        with torch.inference_mode():
+            seen = self._send(torch.from_numpy(observations))
+            features = self.actor_body(seen)
+            critic_features = features if self.shared else self.critic_body(seen)
+            both = torch.cat([self.head.forward(features), self.value(critic_features)], dim=1)
+            found: NDArray[np.float32] = both.cpu().numpy()
+        return found[:, :-1], found[:, -1], None
+
+    def _send(self, tensor: Tensor) -> Tensor:
+        return (tensor.pin_memory() if self._pins else tensor).to(self._device, non_blocking=True)
+
+    def _wait(self) -> None:
+        if self._pins:
+            torch.cuda.current_stream().synchronize()

@@ -1,0 +1,521 @@
+"""GA3C: the arithmetic of every backend, nothing lost on its way through slots and queues, nobody waits for ever."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import signal
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from runs import BANDIT, CORNERS, CORRIDOR, SCRIPTED, SMALL_CNN, TARGET, config, drain, latest, same, wait_until
+from scripted import Scripted
+from test_backends import SETTINGS, running, serial, totals, workers_alive
+
+import a3c_exp
+from a3c_exp.backends.ga3c import threads, tune
+from a3c_exp.backends.ga3c.device import OnDevice
+from a3c_exp.backends.ga3c.exchange import Exchange, Plan, Queue
+from a3c_exp.backends.ga3c.tune import TUNE_SECONDS, Count, Tuner
+from a3c_exp.config import load_experiment
+from a3c_exp.envs import Gym
+from a3c_exp.errors import ConfigError
+from a3c_exp.networks import ActorCritic, Cnn, Lstm, Mlp
+from a3c_exp.rollout import Collector, LocalActor, RewardShaping, Rollout, together
+from a3c_exp.runner import run
+from a3c_exp.seeding import Role, environment_seeds
+
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU")
+
+# One agent, which waits until its rollout has been learned from.
+STEP_BY_STEP: dict[str, Any] = {"backend__rollouts": 1, "backend__training_batch": 1}
+REFUSED = {
+    "whole episodes",
+    "synchronous",
+    "moments of its own",
+    "accumulated",
+    "proximal, in rounds of whole rollouts",
+}
+# Its minibatches are drawn by the trainer, from numbers of its own.
+OTHER_MINIBATCHES = {"proximal policy optimisation"}
+ONE_MINIBATCH = SETTINGS["proximal policy optimisation"] | {"algorithm__minibatch_size": None}
+
+
+def ga3c(env: str = BANDIT, **settings: Any) -> dict[str, Any]:
+    return config(env, "ga3c", **{"backend__device": "cpu"} | settings)
+
+
+class TestOneAgentIsOneWorker:
+    """With one agent, one predictor, one trainer, and rollouts handed over one at a time, GA3C is A3C."""
+
+    @pytest.mark.parametrize("name", sorted(SETTINGS.keys() - REFUSED - OTHER_MINIBATCHES))
+    def test_updates_are_those_of_the_serial_backend_bit_for_bit(self, name: str) -> None:
+        settings = {"env": BANDIT} | SETTINGS[name]
+        _, state, error = drain(ga3c(**settings, **STEP_BY_STEP))
+        assert error is None
+        self.equal(state, serial(name))
+
+    def test_proximal_policy_optimisation_too(self) -> None:
+        settings = {"env": BANDIT} | ONE_MINIBATCH
+        _, state, _ = drain(ga3c(**settings, **STEP_BY_STEP))
+        self.equal(state, drain(config(**settings))[1])
+
+    def equal(self, state: dict[str, Any], expected: dict[str, Any]) -> None:
+        assert state["version"] >= 3
+        for key in ("parameters", "moments", "version", "steps", "statistics"):
+            assert same(state[key], expected[key]), key
+        assert same(state["random_states"][0], expected["random_states"][0])
+
+    def test_and_so_is_what_is_reported(self) -> None:
+        settings: dict[str, Any] = {"env": CORRIDOR, "total_steps": 800}
+        expected = totals(drain(config(**settings))[0])
+        assert totals(drain(ga3c(**settings, **STEP_BY_STEP))[0]) == expected
+        assert len(expected[3]) > 3
+
+
+@pytest.mark.parametrize("key", ["update", "moments", "rollout_length", "accumulate"])
+def test_what_agents_cannot_do_is_refused_in_one_line(key: str) -> None:
+    wrong: dict[str, Any] = {"update": "sync", "moments": "worker", "rollout_length": "episode", "accumulate": 2}
+    with pytest.raises(ConfigError, match="backend=ga3c") as refused:
+        load_experiment(ga3c(envs_per_worker=1, **{key: wrong[key]}))
+    assert str(refused.value).startswith(f"{key} = ")
+    assert "\n" not in str(refused.value)
+
+
+class TestEveryTransitionIsLearnedFromOnce:
+    """Scripted-v0 says in each observation which one it is, and each reward says of which step it is."""
+
+    @pytest.fixture
+    def learned(self, monkeypatch: pytest.MonkeyPatch) -> list[Rollout]:
+        """Copies of all rollouts that trainers learn from."""
+        found: list[Rollout] = []
+
+        def noted(rollouts: Any) -> Rollout:
+            found.extend(_copied(rollout) for rollout in rollouts)
+            return together(rollouts)
+
+        monkeypatch.setattr(threads, "together", noted)
+        return found
+
+    @pytest.mark.parametrize(("agents", "environments", "trainers"), [(1, 1, 1), (3, 1, 2), (2, 3, 1)])
+    @pytest.mark.parametrize("ends", [("terminated",), ("terminated", "truncated", "both")], ids=len)
+    def test_terminal_rewards_included(
+        self, agents: int, environments: int, trainers: int, ends: Any, learned: list[Rollout]
+    ) -> None:
+        lengths = (3, 7, 1, 4)
+        settings: dict[str, Any] = {"workers": agents, "envs_per_worker": environments, "rollout_length": 5}
+        batches = {"backend__training_batch": 12, "backend__trainers": trainers}
+        whole = ga3c(SCRIPTED, env__kwargs={"lengths": lengths, "ends": ends}, total_steps=300, **settings, **batches)
+        events, state, error = drain(whole)
+        assert error is None
+        rows = Counter[tuple[int, ...]]()
+        # Numbers as large as seeds are not exact in an observation.
+        seeds = [seed for a in range(agents) for seed in environment_seeds(0, Role.ENVIRONMENT, a, environments)]
+        named = {int(np.float32(seed)): seed for seed in seeds}
+        for rollout in learned:
+            for seen, action, reward, ended in zip(*map(_flat, (
+                rollout.observations, rollout.actions, rollout.rewards, rollout.terminated | rollout.truncated,
+            )), strict=True):  # fmt: skip
+                name, episode, moment = named[int(seen[0])], int(seen[1]), int(seen[2])
+                assert reward == Scripted.reward(episode, moment + 1, int(action))
+                last = moment + 1 == lengths[(name + episode) % len(lengths)]
+                assert ended == last
+                rows[name, episode, moment] += 1
+        assert set(rows.values()) == {1}
+        assert sum(rows.values()) == state["steps"] == sum(event.steps for event in events) >= 300
+        self.nothing_is_missing(rows, lengths, agents * environments)
+
+    def nothing_is_missing(self, rows: Counter[tuple[int, ...]], lengths: tuple[int, ...], count: int) -> None:
+        """Each environment's rows are the first so many of its life."""
+        names = {name for name, _, _ in rows}
+        assert len(names) == count
+        for name in names:
+            seen = sorted(row[1:] for row in rows if row[0] == name)
+            expected = [(e, m) for e in range(len(seen)) for m in range(lengths[(name + e) % len(lengths)])]
+            assert seen == expected[: len(seen)]
+
+    def test_rollouts_are_told_apart_from_those_that_come_later_in_their_slots(self, learned: list[Rollout]) -> None:
+        """What was learned from is what was collected: each agent's rows are one chain of steps."""
+        drain(ga3c(SCRIPTED, workers=2, envs_per_worker=1, env__kwargs={"lengths": (0,)}, total_steps=200))
+        for name in {int(rollout.observations[0, 0, 0]) for rollout in learned}:
+            mine = [rollout for rollout in learned if int(rollout.observations[0, 0, 0]) == name]
+            moments = np.concatenate([rollout.observations[:, 0, 2] for rollout in mine])
+            np.testing.assert_array_equal(moments, np.arange(len(moments)))
+
+
+def _copied(rollout: Rollout) -> Rollout:
+    return Rollout(**{name: _copy(getattr(rollout, name)) for name in Rollout.__slots__})
+
+
+def _copy(value: Any) -> Any:
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
+def _flat(array: np.ndarray) -> np.ndarray:
+    return array.reshape(-1, *array.shape[2:])
+
+
+class TestLag:
+    def test_staleness_counts_from_the_oldest_action(self) -> None:
+        """An agent that goes on collecting while it is learned from acts with parameters of several versions."""
+        events, state, _ = drain(ga3c(workers=3, total_steps=1600, backend__training_batch=1))
+        staleness = [value for event in events for value in event.staleness.elements()]
+        assert len(staleness) == state["version"]
+        assert np.mean(staleness) > 0.5
+
+    def test_there_is_none_where_agents_wait_for_their_update(self) -> None:
+        events, _, _ = drain(ga3c(**STEP_BY_STEP))
+        assert {value for event in events for value in event.staleness} == {0}
+
+    def test_versions_behind_the_steps_of_a_rollout_may_differ(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        found: list[np.ndarray] = []
+
+        def noted(rollouts: Any) -> Rollout:
+            found.extend(np.array(rollout.version) for rollout in rollouts)
+            return together(rollouts)
+
+        monkeypatch.setattr(threads, "together", noted)
+        settings: dict[str, Any] = {"workers": 3, "rollout_length": 16, "envs_per_worker": 1, "total_steps": 1600}
+        drain(ga3c(SCRIPTED, env__kwargs={"lengths": (0,)}, backend__training_batch=1, **settings))
+        assert any(len(np.unique(versions)) > 1 for versions in found)
+        assert all((np.diff(versions, axis=0) >= 0).all() for versions in found)
+
+
+class TestTogether:
+    """Rollouts of several agents as one batch."""
+
+    def rollouts(self, network: Any, lengths: tuple[int, ...] = (3, 5, 2)) -> list[Rollout]:
+        """Of three agents with one environment each: they end where an episode does, or are cut after 4 steps."""
+        gym = Gym(id=SCRIPTED, kwargs={"lengths": lengths, "ends": ("terminated", "truncated")})
+        found = []
+        for name in range(3):
+            env = gym.make(1, [name])
+            built = network.build(env.observation_space, env.action_space, np.random.default_rng(0))
+            collector = Collector(env, 4, RewardShaping(), 0.9, built.initial_state(1))
+            actor = LocalActor(built, np.random.default_rng(name))
+            for _ in range(2):
+                rollout = collector.collect(actor, 0, 0, None)
+                versions = np.full(rollout.rewards.shape, name)
+                found.append(_with(rollout, version=versions))
+        return found
+
+    def test_shorter_ones_are_filled_up_with_what_is_no_transition(self) -> None:
+        rollouts = self.rollouts(Mlp(sizes=(8,)))
+        whole = together(rollouts)
+        assert whole.observations.shape == (4, 6, 4)
+        lengths = [len(rollout.rewards) for rollout in rollouts]
+        np.testing.assert_array_equal(whole.valid, np.arange(4)[:, None] < lengths)
+        for index, rollout in enumerate(rollouts):
+            np.testing.assert_array_equal(whole.rewards[: lengths[index], index], rollout.rewards[:, 0])
+        assert whole.transitions == sum(lengths)
+        assert len(whole.episodes) == sum(len(rollout.episodes) for rollout in rollouts)
+
+    @pytest.mark.parametrize("network", [Mlp(sizes=(8,)), Lstm(encoder=Mlp(sizes=(8,)), cells=4)], ids=["mlp", "lstm"])
+    @pytest.mark.parametrize("returns", ["NStep", "GAE", "Discounted", "VTrace", "NStepZero"])
+    def test_its_gradient_is_the_mean_of_theirs_by_transitions(self, network: Any, returns: str) -> None:
+        from a3c_exp.worker import Learner
+
+        rollouts = self.rollouts(network)
+        estimator = {"_target_": f"a3c_exp.returns.{returns}"} | ({"n": 2} if returns.startswith("NStep") else {})
+        experiment = load_experiment(config(SCRIPTED, returns=estimator, algorithm__entropy=0.0))
+        env = Gym(id=SCRIPTED).make(1, [0])
+        built = network.build(env.observation_space, env.action_space, np.random.default_rng(1))
+        learner = Learner(experiment, built)
+
+        def gradient(rollout: Rollout) -> np.ndarray:
+            built.gradient.fill(0)
+            learner.add_gradient(rollout, 0.0)
+            return np.array(built.gradient, np.float64)
+
+        apart = sum(gradient(rollout) * rollout.transitions for rollout in rollouts)
+        whole = together(rollouts)
+        np.testing.assert_allclose(gradient(whole), apart / whole.transitions, rtol=1e-4, atol=1e-4)
+
+    def test_one_alone_is_what_it_was(self) -> None:
+        (rollout, *_) = self.rollouts(Mlp(sizes=(8,)))
+        assert together([rollout]) is rollout
+
+
+def _with(rollout: Rollout, **changes: Any) -> Rollout:
+    return Rollout(**{name: getattr(rollout, name) for name in Rollout.__slots__} | changes)
+
+
+class TestManyAgents:
+    LEARNERS: dict[str, dict[str, Any]] = {  # noqa: RUF012
+        "discrete": {"env": BANDIT},
+        "continuous, normalised": {
+            "env": TARGET, "env__kwargs": {"length": 7},
+            "env__normalize_observations": True, "env__normalize_rewards": True,
+        },
+        "a memory": {"env": CORRIDOR, "network": {"_target_": "a3c_exp.networks.Lstm", "cells": 8}},
+        "pictures": {"env": CORNERS, "network": SMALL_CNN},
+        "ppo": {"env": CORRIDOR} | SETTINGS["proximal policy optimisation"],
+        "v-trace, locked": {"env": BANDIT, "returns": "a3c_exp.returns.VTrace", "lock": True},
+        "epsilon": {"env": BANDIT, "epsilon": 0.2},
+        "one environment each": {"env": CORRIDOR, "envs_per_worker": 1},
+    }  # fmt: skip
+
+    @pytest.mark.parametrize("name", LEARNERS)
+    def test_every_update_step_and_episode_is_counted_once(self, name: str) -> None:
+        whole = ga3c(**self.LEARNERS[name], workers=3, total_steps=800, backend__trainers=2, backend__predictors=2)
+        events, state, error = drain(whole)
+        assert error is None
+        updates, steps, measured, _ = totals(events)
+        assert updates == measured == state["version"]
+        assert steps == state["steps"] >= 800
+        assert steps < 800 + 3 * 2 * 16, "no agent begins a rollout once the run has its steps"
+        assert np.isfinite(state["parameters"]).all()
+        if whole["env"].get("normalize_observations"):
+            assert state["statistics"][0] == state["steps"]
+
+    def test_what_it_reports(self) -> None:
+        events, _, _ = drain(ga3c(workers=4, total_steps=8000))
+        found = {name for event in events for name in event.metrics if name.startswith("ga3c/")}
+        assert found == {
+            "ga3c/prediction_queue", "ga3c/training_queue", "ga3c/prediction_batch", "ga3c/training_batch",
+            "ga3c/predictions_per_second", "ga3c/trainings_per_second", "ga3c/agent_wait", "ga3c/lag",
+        }  # fmt: skip
+        waits = [event.metrics["ga3c/agent_wait"] for event in events if "ga3c/agent_wait" in event.metrics]
+        assert all(0 < wait.minimum <= wait.maximum <= 1 for wait in waits)
+        assert {event.worker for event in events if len(event.episodes)} == {0, 1, 2, 3}
+
+    def test_a_batch_is_not_waited_for_where_nobody_can_add_to_it(self) -> None:
+        """All agents wait for trainers, who want more than these can give."""
+        began = time.monotonic()
+        _, state, error = drain(ga3c(workers=2, backend__rollouts=1, backend__training_batch=10**6))
+        assert error is None
+        assert state["steps"] >= 160
+        assert time.monotonic() - began < 60
+
+    def test_a_run_goes_on_from_its_checkpoint_also_on_another_backend(self, tmp_path: Path) -> None:
+        whole = ga3c(CORRIDOR, workers=3, backend__trainers=2, total_steps=640)
+        run(whole, tmp_path)
+        before = latest(tmp_path)["store"]
+        for backend, workers, total in (("ga3c", 2, 1280), ("serial", 1, 1600)):
+            done = run(config(CORRIDOR, backend, workers=workers, total_steps=total), tmp_path, resume=True)
+            after = latest(tmp_path)["store"]
+            assert done.summary["stop_reason"] == "total_steps"
+            assert after["steps"] >= total
+            assert after["version"] > before["version"]
+            before = after
+
+
+class TestFaults:
+    """Whoever dies ends the run, with the reason, at once."""
+
+    def failed(self, **settings: Any) -> str:
+        _, _, error = drain(ga3c(total_steps=10**9, **settings))
+        assert error is not None
+        self.nothing_is_left()
+        return str(error)
+
+    def nothing_is_left(self) -> None:
+        assert not workers_alive()
+        assert not [one for one in threading.enumerate() if one.name.startswith(("predictor", "trainer"))]
+
+    def faulty(self, fault: str) -> str:
+        victim = environment_seeds(0, Role.ENVIRONMENT, 1, 4)[2]
+        settings: dict[str, Any] = {"env__kwargs": {"fault": fault, "victim": victim}, "plugins": ["faulty"]}
+        return self.failed(env="faulty:Faulty-v0", workers=3, **settings)
+
+    def test_an_agent_that_raises_is_shown_with_its_traceback(self) -> None:
+        error = self.faulty("raise")
+        assert error.startswith("worker 1 failed:\nTraceback")
+        assert error.endswith("RuntimeError: scripted to fail")
+
+    def test_an_agent_that_is_killed_is_named_with_its_signal(self) -> None:
+        assert self.faulty("kill") == "worker 1 was killed by SIGKILL"
+
+    @pytest.mark.parametrize("who", ["predictor", "trainer"])
+    def test_a_thread_that_raises_is_shown_with_its_traceback(self, who: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Its agents wait for an answer, or for room for another rollout, when it does."""
+
+        def broken(*_: Any) -> Any:
+            raise RuntimeError("scripted to break")
+
+        where = (Exchange, "answer") if who == "predictor" else (threads, "together")
+        monkeypatch.setattr(*where, broken)
+        began = time.monotonic()
+        error = self.failed(workers=3)
+        assert error.startswith(f"{who} 0 failed:\nTraceback")
+        assert error.endswith("RuntimeError: scripted to break")
+        assert time.monotonic() - began < 60
+
+    def test_training_that_diverges_ends_with_the_reason_alone(self) -> None:
+        error = self.failed(env=SCRIPTED, env__kwargs={"fails_at": 9, "failure": "nan"}, workers=2)
+        assert "not finite" in error
+        assert "Traceback" not in error
+
+    @pytest.mark.parametrize("moment", range(3))
+    def test_a_kill_at_any_moment_ends_the_run(self, moment: int) -> None:
+        """In the middle of asking, of an answer or of handing over: no lock is left held, no queue half written."""
+        with running(ga3c(workers=4, envs_per_worker=1, total_steps=10**9)) as (events, store):
+            wait_until(lambda: (next(events), store.steps > 200)[1])
+            time.sleep(0.013 * moment)
+            pid = next(child.pid for child in workers_alive() if getattr(child, "pid", None))
+            os.kill(pid, signal.SIGKILL)
+            killed = time.monotonic()
+            with pytest.raises(Exception, match="was killed by SIGKILL"):
+                for _ in events:
+                    assert time.monotonic() - killed < 20
+        self.nothing_is_left()
+
+    def test_who_closes_the_iterator_ends_everybody(self) -> None:
+        with running(ga3c(workers=3, total_steps=10**9)) as (events, store):
+            wait_until(lambda: (next(events), store.steps > 100)[1])
+            events.close()
+            self.nothing_is_left()
+
+    def test_who_stops_the_store_has_all_that_was_collected_learned_from(self) -> None:
+        with running(ga3c(workers=3, total_steps=10**9)) as (events, store):
+            wait_until(lambda: (next(events), store.steps > 100)[1])
+            store.stop()
+            list(events)
+        self.nothing_is_left()
+
+
+class TestTheQueue:
+    def test_numbers_come_out_in_order_as_many_as_there_are(self) -> None:
+        queue = Queue()
+        for number in range(5):
+            os.write(queue.writer, np.int32(number).tobytes())
+        assert queue.depth == 5
+        assert np.frombuffer(queue.take(3, 1.0), np.int32).tolist() == [0, 1, 2]
+        assert np.frombuffer(queue.take(3, 1.0), np.int32).tolist() == [3, 4]
+        began = time.monotonic()
+        assert queue.take(3, 0.05) == b""
+        assert time.monotonic() - began > 0.04
+        queue.close()
+
+    def test_the_block_has_room_for_what_the_network_says_and_takes(self) -> None:
+        experiment = load_experiment(ga3c(TARGET, workers=2, network={"_target_": "a3c_exp.networks.Lstm", "cells": 8}))
+        from a3c_exp.worker import build_network
+
+        plan = Plan.of(experiment, 2, *build_network(experiment))
+        assert (plan.parameters, plan.state, plan.observed) == (2, 16, 0)
+        assert plan.action == ((1,), np.dtype(np.float32))
+        assert plan.told()["observations"][0] == (4, 4, 4, 1)
+
+
+class TestTuning:
+    """One of the counts moves at a time; what is slower is taken back."""
+
+    def tuned(self, speed: Any, looks: int = 60) -> tuple[list[Count], list[dict[str, float]]]:
+        """The counts after so many looks, where a second brings `speed(agents, trainers)` steps; and what was told."""
+        now = {"agents": 4, "trainers": 1}
+        counts = [
+            Count(name, now[name], most, functools.partial(now.__setitem__, name)) for name, most in LIMITS.items()
+        ]
+        passed, steps = 0.0, 1.0
+        tuner = Tuner(counts, np.random.default_rng(0), lambda: int(steps), lambda: passed)
+        told = [tuner.look()]
+        for _ in range(looks):
+            passed += TUNE_SECONDS
+            steps += TUNE_SECONDS * speed(**now)
+            told.append(tuner.look())
+        assert {count.name: count.now for count in counts} == now
+        return counts, told
+
+    def test_what_is_faster_is_kept(self) -> None:
+        counts, told = self.tuned(lambda agents, trainers: 100 * agents + 1000 * min(trainers, 2))
+        (agents, trainers) = counts
+        assert agents.now >= LIMITS["agents"] - 1
+        assert abs(trainers.now - 2) <= 1
+        assert told[0] == {}
+        assert all(row.keys() == {"ga3c/agents", "ga3c/trainers"} for row in told[1:])
+
+    def test_no_count_leaves_its_limits(self) -> None:
+        _, told = self.tuned(lambda agents, trainers: np.random.default_rng(agents * trainers).integers(100))
+        for name, most in LIMITS.items():
+            assert all(1 <= row[f"ga3c/{name}"] <= most for row in told[1:])
+
+    def test_nothing_moves_between_looks(self) -> None:
+        clock = iter(np.arange(0, 2 * TUNE_SECONDS, TUNE_SECONDS / 8).tolist())
+        count = Count("agents", 2, 4, lambda _: None)
+        tuner = Tuner([count], np.random.default_rng(0), lambda: 1, lambda: next(clock))
+        assert [bool(tuner.look()) for _ in range(16)] == [False] * 8 + [True] + [False] * 7
+
+    def test_a_run_is_tuned_while_it_goes_on_and_says_so(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(tune, "TUNE_SECONDS", 0.2)
+        done = run(ga3c(CORRIDOR, workers=3, backend__tune=True, total_steps=10**9, stop__max_seconds=5.0), tmp_path)
+        assert done.summary["stop_reason"] == "max_seconds"
+        log = (tmp_path / "train.log").read_text()
+        assert re.search(r"tune: \d+ agents, \d+ predictors, \d+ trainers: \d+ steps/s, kept", log)
+        assert "ga3c/predictors" in (tmp_path / "metrics.csv").read_text().splitlines()[0]
+
+    def test_an_agent_that_rests_ends_with_the_run(self) -> None:
+        with running(ga3c(workers=3, total_steps=2000)) as (events, store):
+            next(event for event in events if event)
+            exchange = events.gi_frame.f_locals["exchange"]
+            exchange.let_act(1)
+            list(events)
+        assert store.steps >= 2000
+
+
+LIMITS = {"agents": 8, "trainers": 4}
+
+
+class TestDevices:
+    def networks(self, device: str) -> tuple[ActorCritic, ActorCritic]:
+        """The same twice, one of them on a device."""
+        space = Gym(id=CORNERS).make(1, [0])
+        built = Cnn(layers=((8, 3, 2),), features=32, precision="float32")
+        here, other = (
+            built.build(space.observation_space, space.action_space, np.random.default_rng(0)) for _ in range(2)
+        )
+        return here, OnDevice(other, torch.device(device))
+
+    @pytest.fixture(params=["cpu", pytest.param("cuda", marks=GPU)])
+    def pair(self, request: pytest.FixtureRequest) -> tuple[ActorCritic, ActorCritic]:
+        return self.networks(request.param)
+
+    def test_a_network_answers_alike_on_each(self, pair: tuple[ActorCritic, ActorCritic]) -> None:
+        here, there = pair
+        seen = np.random.default_rng(0).integers(0, 255, (5, 12, 12, 3)).astype(np.uint8)
+        for _ in range(2):
+            for one, other in zip(here.infer(seen)[:2], there.infer(seen)[:2], strict=True):
+                np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+            here.vector *= 1.5
+            there.vector[:] = here.vector
+            there.load()
+
+    def test_and_learns_alike(self, pair: tuple[ActorCritic, ActorCritic]) -> None:
+        seen = torch.from_numpy(np.random.default_rng(0).integers(0, 255, (3, 2, 12, 12, 3)).astype(np.uint8))
+        actions = torch.from_numpy(np.random.default_rng(1).integers(0, 4, (3, 2)))
+        for _ in range(2):
+            for network in pair:
+                network.gradient.fill(0)
+                found = network.evaluate(seen, actions)
+                (found.log_probs.sum() + found.entropy.sum() + found.values.square().sum()).backward()
+                network.fetch_gradient()
+            here, there = pair
+            assert here.gradient.any()
+            np.testing.assert_allclose(here.gradient, there.gradient, rtol=1e-3, atol=1e-4)
+
+    @GPU
+    def test_a_run_learns_on_a_gpu(self) -> None:
+        _, state, error = drain(ga3c(CORNERS, network=SMALL_CNN, workers=2, total_steps=800, backend__device="cuda"))
+        assert error is None
+        assert np.isfinite(state["parameters"]).all()
+
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+    def test_a_gpu_that_is_not_there_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match=r"backend.device = 'cuda': must be cpu or auto"):
+            load_experiment(ga3c(backend__device="cuda"))
+
+
+@pytest.mark.parametrize("name", ["ga3c_cartpole", "ga3c_pong"])
+def test_presets_train(name: str, tmp_path: Path) -> None:
+    if name == "ga3c_pong":
+        pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
+    few = ["workers=2", "total_steps=200", "eval.every=null", "backend.device=cpu"]
+    done = a3c_exp.train([f"experiment={name}", *few], folder=str(tmp_path / "run"))
+    assert (done.summary["stop_reason"], done.summary["error"]) == ("total_steps", None)
+    assert done.summary["updates"] > 0
