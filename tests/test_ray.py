@@ -9,11 +9,11 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from runs import BANDIT, CORRIDOR, TARGET, command, config, drain, latest, processes, same, train, wait_until
+from runs import BANDIT, TARGET, command, config, drain, latest, processes, same, wait_until
 
 from a3c_exp import seeding
 from a3c_exp.backends.ray.cluster import on_loopback
@@ -88,7 +88,7 @@ class running:  # noqa: N801 - reads as a statement
 
 
 class TestOneWorkerThatWaitsIsTheSameAsOnAnyBackend:
-    SETTINGS: dict[str, dict[str, Any]] = {
+    SETTINGS: ClassVar[dict[str, dict[str, Any]]] = {
         "the defaults": {},
         "normalised": {"env": TARGET, "env__normalize_observations": True, "env__normalize_rewards": True},
         "synchronous": {"update": "sync"},
@@ -258,7 +258,7 @@ class TestALocalCluster:
 
 
 def listening(pids: list[int]) -> set[str]:
-    """The addresses (IPv4 as the kernel writes them: 0100007F is 127.0.0.1) on which these processes wait for callers."""
+    """The addresses at which these processes wait for callers, as the kernel writes them: 0100007F is 127.0.0.1."""
     sockets = set()
     for pid in pids:
         for descriptor in Path(f"/proc/{pid}/fd").glob("*"):

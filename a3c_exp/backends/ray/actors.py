@@ -51,17 +51,18 @@ class WorkerActor:
 def _store(
     setup: Setup, index: int, layout: Layout, servers: Sequence[Any], first: int
 ) -> RemoteParameters | LocalEpochs:
-    import ray
-
     backend: Ray = setup.experiment.backend  # type: ignore[assignment]
+    remote = RemoteParameters(layout, index, link(servers, backend), first)
+    return LocalEpochs(layout, remote) if backend.local_epochs else remote
+
+
+def link(servers: Sequence[Any], backend: Ray) -> Link:
+    """The way from an actor to the servers of these handles."""
+    import ray
 
     def call(server: int, method: str, *arguments: Any) -> Future[Any]:
         future: Future[Any] = getattr(servers[server], method).remote(*arguments).future()
         return future
 
-    link = Link(
-        call=call, lost=(ray.exceptions.RayActorError, ray.exceptions.ObjectLostError),
-        servers=len(servers), wire=backend.wire, in_flight=backend.in_flight,
-    )  # fmt: skip
-    remote = RemoteParameters(layout, index, link, first)
-    return LocalEpochs(layout, remote) if backend.local_epochs else remote
+    lost = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError)
+    return Link(call=call, lost=lost, servers=len(servers), wire=backend.wire, in_flight=backend.in_flight)

@@ -30,7 +30,7 @@ STORE_BYTES = 128 * 2**20
 
 
 def on_loopback() -> None:
-    """Keep what Ray starts in this process from the network: before Ray is first imported, and until the process ends."""
+    """Keep what Ray starts from the network: to be called before Ray is first imported, and for the whole process."""
     os.environ.update(LOOPBACK)
     if not any(name in os.environ for name in TOKENS):
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
