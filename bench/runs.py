@@ -31,6 +31,18 @@ def training_speed(*overrides: str, seconds: float) -> float:
     return float(summary["steps"] / summary["training_seconds"])
 
 
+def mean_of(column: str, *overrides: str, seconds: float) -> float:
+    """The mean of a column of metrics.csv over the later half of a run of so many seconds."""
+    with tempfile.TemporaryDirectory() as folder:
+        if _start(folder, *overrides, *ENDLESS, f"stop.max_seconds={seconds}").wait():
+            raise RuntimeError(f"it failed: a3c_exp {' '.join(overrides)}")
+        (table,) = Path(folder).glob("outputs/*/metrics.csv")
+        with open(table, newline="", encoding="utf-8") as file:
+            values = [float(row[column]) for row in csv.DictReader(file) if row.get(column)]
+    later = values[len(values) // 2 :]
+    return sum(later) / len(later)
+
+
 def seconds_to_first_update(*overrides: str) -> float:
     """From the command to the first update that the run reports: Python's start, imports and workers included."""
     with tempfile.TemporaryDirectory() as folder:
