@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from a3c_exp.backends import GRACE_SECONDS, MERGE_SECONDS
 from a3c_exp.backends.ray.actors import WorkerActor
+from a3c_exp.backends.ray.client import RETRY_SECONDS
 from a3c_exp.backends.ray.epochs import summing
 from a3c_exp.backends.ray.server import ParameterServer
 from a3c_exp.backends.ray.wire import News, cut, joined, piece, stretches
@@ -155,6 +156,8 @@ class Crew:
                 except self._lost as error:
                     if time.monotonic() > deadline:
                         raise RunError(f"no parameter server could be started: {error}") from error
+                    time.sleep(RETRY_SECONDS)
+                    yield None
         if self._mirror.stopped:
             self.stop()
 
@@ -265,7 +268,8 @@ class Crew:
             room = self._ray.cluster_resources().get("CPU", 0)
             needed = self._backend.cpus_per_worker * self._layout.workers
             log.warning("worker %d has not begun; %g CPUs are needed, and %g there", hired.index, needed, room)
-        if not self._members and all(now - hired.since > PATIENCE_SECONDS for hired in self._hired.values()):
+        waited = [now - hired.since for hired in self._hired.values()]
+        if waited and not self._members and min(waited) > PATIENCE_SECONDS:
             raise RunError("the cluster had no room for any worker: see backend.cpus_per_worker")
 
     # -- what the runner asks for -----------------------------------------------------------------------------------

@@ -74,7 +74,8 @@ class ParameterServer:
         if self._taken.setdefault(worker, 0) < message.oldest - 1:
             self._taken[worker] = message.oldest - 1
             self._change()
-        await self._until(lambda: self._taken[worker] >= number - 1)
+        while self._taken[worker] < number - 1:  # also when the run has been stopped: what was done counts
+            await self._changed.wait()
         if self._taken[worker] < number:
             self._taken[worker] = number
             if message.finished:
