@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -31,10 +33,18 @@ RAY = "a3c_exp.backends.ray.Ray"
 PPO = {"_target_": "a3c_exp.algorithms.PPO", "minibatch_size": 8, "epochs": 3}
 
 
+def ports() -> dict[str, int]:
+    """Of a node's helpers. For those that they draw themselves it waits, but not long enough on a busy machine."""
+    names = "metrics_agent_port", "runtime_env_agent_port", "dashboard_agent_listen_port"
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in names]
+        return {name: one.getsockname()[1] for name, one in zip(names, sockets, strict=True)}
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A cluster of one node; tests may add others. One for all tests: it takes seconds to start."""
-    whole = Cluster(initialize_head=True, head_node_args={"num_cpus": 3, "include_dashboard": False})
+    whole = Cluster(initialize_head=True, head_node_args={"num_cpus": 3, "include_dashboard": False} | ports())
     ray.init(address=whole.address, log_to_driver=False, logging_level="ERROR")
     try:
         yield whole
@@ -210,14 +220,14 @@ class TestFaults:
         self, cluster: Any
     ) -> None:
         """The head has room for one worker of two CPUs, each other node too."""
-        node = cluster.add_node(num_cpus=2)
+        node = cluster.add_node(num_cpus=2, **ports())
         with running(workers=2, backend={"cpus_per_worker": 2}) as one:
             one.heard_from({0, 1}, 120)
             cluster.remove_node(node, allow_graceful=False)
             wait_until(lambda: [next(one.events), len(actors("WorkerActor")) == 1][1], 60)
             alone = next(event.worker for event in one.events if event is not None)
             one.heard_from({alone})
-            node = cluster.add_node(num_cpus=2)
+            node = cluster.add_node(num_cpus=2, **ports())
             one.heard_from({0, 1}, 120)
         cluster.remove_node(node)
 

@@ -235,6 +235,8 @@ class Crew:
             return
         except self._ray.exceptions.RayError as error:
             raise RunError(f"worker {hired.index} could not be run:\n{error}") from error
+        finally:
+            self._ray.kill(hired.actor)
         if failed is not None:
             raise RunError(failed)
         for other in list(self._hired.values()):
