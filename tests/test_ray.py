@@ -88,7 +88,7 @@ class running:  # noqa: N801 - reads as a statement
     def __exit__(self, *_: object) -> None:
         self.events.close()
 
-    def heard_from(self, workers: set[int], seconds: float = 60.0) -> None:
+    def heard_from(self, workers: set[int], seconds: float = 120.0) -> None:
         """Wait until each of these workers has done something more."""
         waiting, deadline = set(workers), time.monotonic() + seconds
         while waiting:
@@ -224,7 +224,7 @@ class TestFaults:
         with running(workers=2, backend={"cpus_per_worker": 2}) as one:
             one.heard_from({0, 1}, 120)
             cluster.remove_node(node, allow_graceful=False)
-            wait_until(lambda: [next(one.events), len(actors("WorkerActor")) == 1][1], 60)
+            wait_until(lambda: [next(one.events), len(actors("WorkerActor")) == 1][1], 120)
             alone = next(event.worker for event in one.events if event is not None)
             one.heard_from({alone})
             node = cluster.add_node(num_cpus=2, **ports())

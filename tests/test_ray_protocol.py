@@ -67,7 +67,7 @@ class Cluster:
         """What the driver does once a server is there, or there again."""
         self.life += 1
         for server, stretch in zip(self.servers, self.stretches, strict=True):
-            self.ask(server.begin(self.life, cut(self.known, stretch), ()))
+            self.ask(server.begin(self.life, cut(self.known, stretch), range(self.layout.workers)))
 
     def fetch(self) -> dict[str, Any]:
         self.known = joined([self.ask(server.state()) for server in self.servers])

@@ -142,16 +142,15 @@ class Crew:
     def _begin(self) -> Iterator[None]:
         """Give all servers a state, and with it another life."""
         self._life += 1
-        state, present = self._mirror.last_state(), {hired.index for hired in self._hired.values()}
+        state = self._mirror.last_state()
         if self._backend.local_epochs:
             state["moments"] = state["moments"][:1, :0]
-        absent = [worker for worker in range(self._layout.workers) if self._life > 1 and worker not in present]
         deadline = time.monotonic() + PATIENCE_SECONDS
         for server, stretch in zip(self._servers, self._stretches, strict=True):
             own = self._ray.put(cut(state, stretch))
             while True:
                 try:
-                    yield from self._wait(server.begin.remote(self._life, own, absent))
+                    yield from self._wait(server.begin.remote(self._life, own, self._members))
                     break
                 except self._lost as error:
                     if time.monotonic() > deadline:
@@ -244,6 +243,7 @@ class Crew:
                 self._dismiss(other)
 
     def _replace(self, hired: _Hired, cause: str) -> None:
+        self._members = [worker for worker in self._members if worker != hired.index]
         for server in self._servers:
             server.leave.remote(hired.index)
         if self._mirror.stopped or self._mirror.steps >= self._layout.total_steps:

@@ -147,12 +147,14 @@ class ParameterServer:
     def _alive(self) -> bool:
         return self._life > 0
 
-    async def begin(self, life: int, state: Mapping[str, Any], absent: Iterable[int]) -> None:
-        """Take up a state (see `SharedParameters.state`). absent: workers that rounds are not to wait for."""
+    async def begin(self, life: int, state: Mapping[str, Any], members: Iterable[int]) -> None:
+        """Take up a state (see `SharedParameters.state`). members: workers that joined in an earlier life; rounds of the
+        first life wait for all, those of a later one for these."""
         self._store.restore(state)
-        self._life = life
-        for worker in absent:
-            self._store.leave(worker)
+        self._life, self._members = life, set(members)
+        for worker in range(self._layout.workers):
+            if life > 1 and worker not in self._members:
+                self._store.leave(worker)
         self._change()
 
     async def news(self) -> News:
