@@ -148,8 +148,8 @@ class ParameterServer:
         return self._life > 0
 
     async def begin(self, life: int, state: Mapping[str, Any], members: Iterable[int]) -> None:
-        """Take up a state (see `SharedParameters.state`). members: workers that joined in an earlier life; rounds of the
-        first life wait for all, those of a later one for these."""
+        """Take up a state (see `SharedParameters.state`). members: workers that joined in an earlier life.
+        Rounds of the first life wait for all workers, those of a later one for these."""
         self._store.restore(state)
         self._life, self._members = life, set(members)
         for worker in range(self._layout.workers):
