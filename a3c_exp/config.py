@@ -202,6 +202,12 @@ def load_experiment(config: Mapping[str, Any], check: bool = True) -> Experiment
 
 def _check_parts(experiment: Experiment) -> None:
     """Make one environment and one network: do they exist, and do they fit all that is said about them?"""
+    check = getattr(experiment.backend, "check", None)
+    if check is not None:
+        try:
+            check(experiment)
+        except ConfigError as error:
+            raise error.under("backend") from error
     try:
         validate = getattr(experiment.env, "validate", None)
         if validate is not None:

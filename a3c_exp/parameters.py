@@ -21,7 +21,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -256,6 +256,18 @@ class SharedParameters:
         """The worker has ended or died: synchronous rounds no longer wait for it."""
         self._rows[worker, FINISHED] = LEFT
 
+    def join(self, worker: int) -> None:
+        """One that had left is back, or another in its place: it takes part in the turn that the others are in."""
+        finished = self._rows[:-1, FINISHED]
+        if finished[worker] == LEFT:
+            turn = finished.min()
+            finished[worker] = 0 if turn == LEFT else turn
+
+    def random_state(self, worker: int) -> NDArray[np.uint64]:
+        """Where the state of a worker's generator is kept, as `seeding.pack` gives it; zeros if there is none."""
+        row: NDArray[np.uint64] = self._random_states[worker]
+        return row
+
     def keep_random_state(self, worker: int, rng: np.random.Generator) -> None:
         """Write down a worker's generator, so that a checkpoint has it."""
         self._random_states[worker] = seeding.pack(rng)
@@ -375,10 +387,4 @@ class SharedParameters:
         return self.version & 1 if self._locked else 0
 
 
-class _NoLock:
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-
-_NO_LOCK = _NoLock()
+_NO_LOCK = nullcontext()

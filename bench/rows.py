@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bench.capacity import SIZES, measured_pushes
 from bench.peers import sample_factory, stable_baselines3_a2c
 from bench.runs import curve, peak_memory, seconds_to_first_update, training_speed
 from bench.stepping import atari_random_stepping, random_stepping
@@ -79,12 +80,25 @@ def _start(workers: int) -> Row:
     return Row(f"start_{workers}", title, subject, unit="s", at_most={2: 4.0, 16: 8.0}[workers])
 
 
+def _waiting(name: str, title: str, *overrides: str, at_most: float | None = None) -> Row:
+    """The share of a worker's time that it waits for the server."""
+    subject = Measurement("ray", lambda seconds: curve("ray/wait_share", *overrides, *ON_RAY, seconds=seconds))
+    return Row(name, title, subject, unit="of the time", at_most=at_most)
+
+
+def _capacity(name: str, size: str) -> Row:
+    subject = Measurement("2 workers that only push", lambda seconds: measured_pushes(SIZES[size], seconds))
+    return Row(name, f"A parameter server, {size} parameters", subject, unit="pushes/s")
+
+
 def _memory(seconds: float) -> float:
     return peak_memory("env=lunar", "workers=16", seconds=seconds) / 1e9
 
 
 MLP = "network.sizes=[64,64]"
 LUNAR = ("env=lunar", MLP, "envs_per_worker=16", "rollout_length=32")
+ON_RAY = ("backend=ray", "workers=2")
+RAY_PPO = ("experiment=ppo_lunar", "update=async")
 LSTM = ("network=lstm", "network.encoder.sizes=[64,64]", "network.cells=64")
 SIXTEEN = ("env=cartpole", "workers=2", "envs_per_worker=16", "rollout_length=32")
 CARTPOLE = (MLP, *SIXTEEN)
@@ -170,6 +184,18 @@ ROWS = (
         unit="GB",
         at_most=1.5,
     ),
+    Row(
+        "ray",
+        "LunarLander-v3, 2 Ray workers x 16",
+        _training("ray", *LUNAR, *ON_RAY),
+        (_training("processes", *LUNAR, "workers=2"),),
+        at_least=0.60,
+    ),
+    _waiting("ray_wait", "LunarLander-v3, 2 Ray workers x 16 waiting for the server, A3C", *LUNAR, at_most=0.10),
+    _waiting("ray_wait_ppo", "The same, experiment=ppo_lunar, a push a minibatch", *RAY_PPO),
+    _waiting("ray_wait_epochs", "The same, epochs on a copy", *RAY_PPO, "backend.local_epochs=true"),
+    _capacity("ray_20k", "20 thousand"),
+    _capacity("ray_1.7m", "1.7 million"),
     Row(
         "threads",
         "CartPole-v1, numpy vector environment, 2 x 256, threads",

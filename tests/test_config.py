@@ -64,6 +64,8 @@ def test_every_option_composes_and_trains_a_few_steps(option: str, tmp_path: Pat
         overrides.append("rollout_length=8")
     elif option in PRESETS:
         overrides = [option, "total_steps=100", "eval.every=null"]
+    if option == "backend=ray":
+        pytest.importorskip("ray", reason="clusters: pip install 'a3c-exp[ray]'")
     if not option.startswith("backend="):
         overrides.append("backend=serial")
     run = a3c_exp.train(overrides, tmp_path / "run")

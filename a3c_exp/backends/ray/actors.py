@@ -1,0 +1,68 @@
+"""What runs in Ray's processes: a worker beside its environments. (The other actor is `ParameterServer`, as it is.)"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from a3c_exp.backends import FAILURES, failure
+from a3c_exp.backends.ray.client import Link, RemoteParameters
+from a3c_exp.backends.ray.epochs import LocalEpochs
+from a3c_exp.events import Event
+from a3c_exp.parameters import Layout
+from a3c_exp.threading_limits import one_thread
+
+if TYPE_CHECKING:
+    from a3c_exp.backends.ray import Ray
+    from a3c_exp.worker import Setup
+
+
+class WorkerActor:
+    """Runs one worker to its end."""
+
+    def run(self, setup: Setup, index: int, layout: Layout, servers: Sequence[Any], first: int) -> str | None:
+        """What ended it before its time, for the user; None if nothing did.
+
+        servers: handles of the parameter servers, each of its stretch. first: see `RemoteParameters`.
+        """
+        try:
+            with one_thread():
+                self._work(setup, index, layout, servers, first)
+        except FAILURES as error:
+            return failure(index, error)
+        return None
+
+    def _work(self, setup: Setup, index: int, layout: Layout, servers: Sequence[Any], first: int) -> None:
+        from a3c_exp.schema import import_plugins
+        from a3c_exp.worker import Worker
+
+        import_plugins(setup.experiment.plugins)  # they may register environments
+        store = _store(setup, index, layout, servers, first)
+        worker = Worker(setup, index, store)  # type: ignore[arg-type]  # it asks for no more than these have
+        try:
+            for step in worker.run():
+                if isinstance(step, Event):
+                    store.tell(step)
+        finally:
+            worker.close()
+
+
+def _store(
+    setup: Setup, index: int, layout: Layout, servers: Sequence[Any], first: int
+) -> RemoteParameters | LocalEpochs:
+    backend: Ray = setup.experiment.backend  # type: ignore[assignment]
+    remote = RemoteParameters(layout, index, link(servers, backend), first)
+    return LocalEpochs(layout, remote) if backend.local_epochs else remote
+
+
+def link(servers: Sequence[Any], backend: Ray) -> Link:
+    """The way from an actor to the servers of these handles."""
+    import ray
+
+    def call(server: int, method: str, *arguments: Any) -> Future[Any]:
+        future: Future[Any] = getattr(servers[server], method).remote(*arguments).future()
+        return future
+
+    lost = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError)
+    return Link(call=call, lost=lost, servers=len(servers), wire=backend.wire, in_flight=backend.in_flight)

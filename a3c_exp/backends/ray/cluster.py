@@ -1,0 +1,104 @@
+"""Joining a Ray cluster, or starting one on this machine's loopback for one run."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+from a3c_exp.errors import RunError
+
+if TYPE_CHECKING:
+    from a3c_exp.backends.ray import Ray
+    from a3c_exp.parameters import Layout
+
+# A cluster's port lets whoever reaches it run programs here. So: on loopback alone (Ray takes this setting, meant for
+# other systems, as "this machine only"; an address given by hand would be replaced by the network's), and with a token
+# that only this program and what it starts know.
+LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
+TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+
+STORE_BYTES = 128 * 2**20
+"""Memory for what is under way, beside what the vectors of a run take."""
+
+
+def on_loopback() -> None:
+    """Keep what Ray starts from the network: to be called before Ray is first imported, and for the whole process."""
+    os.environ.update(LOOPBACK)
+    if not any(name in os.environ for name in TOKENS):
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+
+
+@contextmanager
+def connected(backend: Ray, workers: int, layout: Layout) -> Iterator[None]:
+    """Within: this process is a driver of the cluster that the backend names. One that was joined before stays joined.
+
+    Raises RunError where there is no such cluster, or none can be started.
+    """
+    local = backend.address == "local"
+    if local:
+        on_loopback()
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    with _folder() as folder:
+        here = _here(backend, workers, layout) | {"_temp_dir": folder}
+        try:
+            _join(ray, quiet | (here if local else {"address": backend.address}))
+            yield
+        finally:
+            ray.shutdown()
+
+
+def _join(ray: Any, arguments: dict[str, Any]) -> None:
+    try:
+        with _handlers_kept():
+            ray.init(**arguments)
+    except Exception as error:  # of many kinds, some of them bare
+        where = arguments.get("address", "local")
+        raise RunError(f"backend.address = {where!r}: there is no Ray cluster: {error}") from error
+
+
+def _here(backend: Ray, workers: int, layout: Layout) -> dict[str, Any]:
+    """What a cluster of this machine alone is started with: room for all workers, however few cores there are."""
+    messages = 2 * (workers * (backend.in_flight + 1) + 1)
+    return {
+        "num_cpus": ceil(workers * backend.cpus_per_worker) + 1,
+        "object_store_memory": STORE_BYTES + 4 * layout.size * messages,
+        "include_dashboard": False,
+    }
+
+
+@contextmanager
+def _folder() -> Iterator[str]:
+    """A folder for the logs and sockets of a cluster; it goes with the cluster."""
+    folder = tempfile.mkdtemp(prefix="a3c_exp_ray_")
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _handlers_kept() -> Iterator[None]:
+    """Within: whoever takes the signals over has them only so long. What they mean is for the run to say."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = signal.SIGINT, signal.SIGTERM
+    before = [signal.getsignal(number) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

@@ -1,0 +1,125 @@
+"""What travels between workers, parameter servers and the driver: one flat array each way, and a few numbers beside it.
+
+Nothing here knows of Ray.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from a3c_exp.events import Event
+from a3c_exp.normalisation import Normalisation
+from a3c_exp.parameters import Layout
+
+Floats = NDArray[np.float32]
+Wire = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What a worker sends to one server: a push, or that it has finished with its rollout.
+
+    sequence: numbers of a worker's messages, one after the other; the worker that takes a dead one's place goes on far
+        behind them. oldest: the first of them that has not been answered.
+    life: of the server whose parameters the gradient belongs to. version, steps: of the pull.
+    gradient: the server's stretch of it as `encode` gave it; None for one that was not finite.
+    transitions, weight, observed: as `SharedParameters.push` takes them.
+    event: what the worker has to tell of it; only the first server gets it.
+    """
+
+    worker: int
+    sequence: int
+    oldest: int
+    life: int
+    version: int
+    steps: int
+    gradient: NDArray[Any] | None = None
+    transitions: int = 0
+    weight: int | None = None
+    observed: NDArray[np.float64] | None = None
+    event: Event | None = None
+    random_state: NDArray[np.uint64] | None = None
+    finished: bool = False
+
+
+class Reply(NamedTuple):
+    """A server's answer to anything: its parameters (as `encode` gave them) and how far the run is."""
+
+    life: int
+    version: int
+    steps: int
+    normalisation: Normalisation | None
+    parameters: NDArray[Any]
+    stopped: bool
+
+
+class News(NamedTuple):
+    """What a server tells the driver ten times a second.
+
+    events: of each worker, merged, in the order in which they began. steps: of the run.
+    training_seconds: since the first worker began. members: workers that have joined and not left.
+    received, sent: bytes of gradients and of parameters since it was last asked.
+    """
+
+    life: int
+    events: list[Event]
+    steps: int
+    training_seconds: float
+    members: list[int]
+    received: int
+    sent: int
+
+
+def encode(vector: Floats, wire: Wire) -> NDArray[Any]:
+    """What is sent of a finite vector [P]: itself, or the upper half of each number as uint16, rounded to even."""
+    if wire == "float32":
+        return vector
+    bits = vector.view(np.uint32)
+    return ((bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)).astype(np.uint16)
+
+
+def decode(sent: NDArray[Any], into: Floats) -> None:
+    """Write what `encode` gave into a vector [P]."""
+    if sent.dtype == np.uint16:
+        into.view(np.uint32)[:] = sent.astype(np.uint32) << np.uint32(16)
+    else:
+        into[:] = sent
+
+
+def stretches(size: int, count: int) -> list[slice]:
+    """A vector in `count` stretches as equal as can be, at least one number each."""
+    ends = [size * index // count for index in range(count + 1)]
+    return [slice(start, stop) for start, stop in pairwise(ends) if start < stop]
+
+
+def piece(layout: Layout, stretch: slice) -> Layout:
+    """The layout of one stretch of the vector. Parts of the network are cut where it is."""
+    parts = {}
+    for name, part in layout.parts.items():
+        start, stop = max(part.start, stretch.start), min(part.stop, stretch.stop)
+        parts[name] = slice(max(0, start - stretch.start), max(0, stop - stretch.start))
+    return replace(layout, size=stretch.stop - stretch.start, parts=parts)
+
+
+def cut(state: Mapping[str, Any], stretch: slice) -> dict[str, Any]:
+    """One stretch of the state that `SharedParameters.state` gives."""
+    return {
+        **state,
+        "parameters": state["parameters"][stretch].copy(),
+        "moments": state["moments"][..., stretch].copy(),
+    }
+
+
+def joined(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The whole of the states of all stretches; counters are those of the first, who keeps them for all."""
+    return {
+        **states[0],
+        "parameters": np.concatenate([state["parameters"] for state in states]),
+        "moments": np.concatenate([state["moments"] for state in states], axis=-1),
+    }

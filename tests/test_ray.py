@@ -1,0 +1,300 @@
+"""Workers and parameter servers as actors of a Ray cluster: on loopback, of several nodes where nodes are to die."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from runs import BANDIT, TARGET, command, config, drain, latest, processes, same, wait_until
+
+from a3c_exp import seeding
+from a3c_exp.backends.ray.cluster import on_loopback
+from a3c_exp.config import load_experiment
+from a3c_exp.runner import run
+from a3c_exp.seeding import Role
+from a3c_exp.worker import Setup, build_network, layout
+
+on_loopback()
+ray = pytest.importorskip("ray", reason="clusters: pip install 'a3c-exp[ray]'")
+
+from ray.cluster_utils import Cluster  # noqa: E402 - Ray reads the environment when it is imported
+
+RAY = "a3c_exp.backends.ray.Ray"
+PPO = {"_target_": "a3c_exp.algorithms.PPO", "minibatch_size": 8, "epochs": 3}
+
+
+def ports() -> dict[str, int]:
+    """Of a node's helpers. For those that they draw themselves it waits, but not long enough on a busy machine."""
+    names = "metrics_agent_port", "runtime_env_agent_port", "dashboard_agent_listen_port"
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in names]
+        return {name: one.getsockname()[1] for name, one in zip(names, sockets, strict=True)}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A cluster of one node; tests may add others. One for all tests: it takes seconds to start."""
+    whole = Cluster(initialize_head=True, head_node_args={"num_cpus": 3, "include_dashboard": False} | ports())
+    ray.init(address=whole.address, log_to_driver=False, logging_level="ERROR")
+    try:
+        yield whole
+    finally:
+        ray.shutdown()
+        whole.shutdown()
+
+
+def on_ray(*arguments: Any, backend: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]:
+    """A small run's configuration."""
+    whole = config(*arguments, **settings)
+    return whole | {"backend": {"_target_": RAY} | (backend or {})}
+
+
+def actors(name: str) -> list[int]:
+    """The processes of living actors of a class: Ray names them so."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            title = (entry / "cmdline").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if title.startswith(f"ray::{name}"):
+            found.append(int(entry.name))
+    return found
+
+
+class running:  # noqa: N801 - reads as a statement
+    """The events of a run that goes on for ever, and its parameters; ended whatever happens."""
+
+    def __init__(self, **settings: Any) -> None:
+        experiment = load_experiment(on_ray(**{"total_steps": 10**9} | settings))
+        network, env = build_network(experiment)
+        self.store = experiment.backend.store(layout(experiment, network, env.observation_space.shape))
+        self.store.initialise(network.vector)
+        self.events = experiment.backend.run(Setup(experiment=experiment), self.store)
+
+    def __enter__(self) -> running:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.events.close()
+
+    def heard_from(self, workers: set[int], seconds: float = 120.0) -> None:
+        """Wait until each of these workers has done something more."""
+        waiting, deadline = set(workers), time.monotonic() + seconds
+        while waiting:
+            assert time.monotonic() < deadline, f"nothing came of {waiting}"
+            event = next(self.events)
+            waiting -= set() if event is None else {event.worker}
+
+
+class TestOneWorkerThatWaitsIsTheSameAsOnAnyBackend:
+    SETTINGS: ClassVar[dict[str, dict[str, Any]]] = {
+        "the defaults": {},
+        "normalised": {"env": TARGET, "env__normalize_observations": True, "env__normalize_rewards": True},
+        "synchronous": {"update": "sync"},
+        "v-trace, which pulls twice": {"returns": "a3c_exp.returns.VTrace"},
+        "minibatches": {"algorithm": PPO, "returns": "a3c_exp.returns.GAE", "moments": "worker"},
+    }
+
+    @pytest.mark.parametrize("name", SETTINGS)
+    def test_bit_for_bit(self, cluster: Any, name: str) -> None:
+        settings = self.SETTINGS[name]
+        _, expected, _ = drain(config(**settings))
+        shards = 2 if name == "the defaults" else 1
+        _, state, error = drain(on_ray(backend={"in_flight": 0, "shards": shards}, **settings))
+        assert error is None
+        assert state["version"] >= 3
+        for key, value in expected.items():
+            assert same(state[key], value), key
+
+
+class TestSeveralWorkers:
+    @pytest.mark.parametrize("backend", [{}, {"in_flight": 3, "shards": 2, "wire": "bfloat16", "placement": "pack"}])
+    def test_every_update_step_and_episode_is_counted_once(self, cluster: Any, backend: dict[str, Any]) -> None:
+        events, state, error = drain(on_ray(backend=backend, workers=2, total_steps=3200))
+        assert error is None
+        assert {event.worker for event in events} <= {0, 1}
+        steps = sum(event.steps for event in events)
+        updates = sum(event.updates for event in events)
+        assert updates == sum(sum(event.staleness.values()) for event in events) == state["version"] == steps / 16
+        assert steps == state["steps"] == sum(len(event.episodes) for event in events) >= 3200
+        assert np.isfinite(state["parameters"]).all()
+
+    def test_rounds_are_of_one_gradient_from_each(self, cluster: Any) -> None:
+        events, state, error = drain(on_ray(workers=2, update="sync", total_steps=16 * 2 * 20))
+        assert error is None
+        assert {value for event in events for value in event.staleness} == {0}
+        assert sum(event.updates for event in events) == state["version"]
+        assert state["version"] - 1 <= state["steps"] / (16 * 2) <= state["version"]
+
+    def test_epochs_on_a_copy_are_one_push_a_rollout(self, cluster: Any) -> None:
+        settings = {"algorithm": PPO, "returns": "a3c_exp.returns.GAE", "workers": 2, "total_steps": 640}
+        events, state, error = drain(on_ray(backend={"local_epochs": True}, **settings))
+        assert error is None
+        assert state["version"] == state["steps"] / 16 == sum(event.updates for event in events)
+
+    def test_what_the_cluster_does_is_measured(self, cluster: Any) -> None:
+        events, _, _ = drain(on_ray(total_steps=640))
+        names = {name for event in events for name in event.metrics if name.startswith("ray/")}
+        assert names == {f"ray/{n}" for n in ("push_ms", "pull_ms", "wait_share", "bytes_per_second", "workers_alive")}
+
+    def test_an_error_in_a_worker_is_told_with_its_traceback(self, cluster: Any) -> None:
+        victim = seeding.environment_seeds(0, Role.ENVIRONMENT, 1, 4)[2]
+        settings = {"env__kwargs": {"fault": "raise", "victim": victim}, "plugins": ["faulty"], "workers": 2}
+        _, _, error = drain(on_ray("faulty:Faulty-v0", total_steps=10**9, **settings))
+        assert str(error).startswith("worker 1 failed:\nTraceback")
+        assert str(error).endswith("RuntimeError: scripted to fail")
+        wait_until(lambda: not actors("WorkerActor") + actors("ParameterServer"))
+
+    def test_one_that_always_dies_ends_the_run(self, cluster: Any) -> None:
+        settings = {"env__kwargs": {"fault": "kill", "at": 1}, "plugins": ["faulty"]}
+        _, _, error = drain(on_ray("faulty:Faulty-v0", total_steps=10**9, **settings))
+        assert "worker 0 died 3 times before its first update" in str(error)
+
+
+class TestARunOnRay:
+    def test_saves_evaluates_and_goes_on_elsewhere(self, cluster: Any, tmp_path: Path) -> None:
+        settings = {
+            "workers": 2,
+            "eval__every": 400,
+            "checkpoint__every": 400,
+            "optimizer": "a3c_exp.optimizers.RMSProp",
+        }
+        settings |= {"optimizer__learning_rate": 1e-2}
+        done = run(on_ray(total_steps=1600, **settings), tmp_path)
+        assert done.summary["stop_reason"] == "total_steps"
+        assert done.summary["best_eval_return"] is not None
+        saved = latest(tmp_path)
+        assert saved["store"]["steps"] == done.summary["steps"] >= 1600
+        again = run(config(total_steps=3200, **settings), tmp_path, resume=True)
+        assert again.summary["steps"] >= 3200
+        assert latest(tmp_path)["store"]["version"] > saved["store"]["version"]
+        last = run(on_ray(total_steps=4800, **settings), tmp_path, resume=True)
+        assert last.summary["resumed"] == 2
+        assert last.summary["steps"] >= 4800
+
+
+class TestFaults:
+    def test_a_worker_that_is_killed_is_replaced(self, cluster: Any, caplog: pytest.LogCaptureFixture) -> None:
+        with running(workers=2) as one:
+            one.heard_from({0, 1})
+            before = set(actors("WorkerActor"))
+            os.kill(min(before), signal.SIGKILL)
+            wait_until(lambda: [next(one.events), len(set(actors("WorkerActor")) - before)][1])
+            one.heard_from({0, 1})
+            steps = one.store.steps
+            one.heard_from({0, 1})
+            assert one.store.steps > steps
+        assert "has died, another takes its place" in caplog.text
+
+    def test_so_is_one_in_synchronous_rounds(self, cluster: Any) -> None:
+        with running(workers=2, update="sync") as one:
+            one.heard_from({0, 1})
+            os.kill(min(actors("WorkerActor")), signal.SIGKILL)
+            for _ in range(3):
+                one.heard_from({0, 1})
+
+    def test_a_server_that_is_killed_starts_again_from_the_last_checkpoint(self, cluster: Any) -> None:
+        with running(workers=2, backend={"shards": 2}) as one:
+            one.heard_from({0, 1})
+            saved = one.store.state()
+            one.heard_from({0, 1})
+            os.kill(min(actors("ParameterServer")), signal.SIGKILL)
+            for _ in range(2):
+                one.heard_from({0, 1})
+            state = one.store.state()
+            assert state["steps"] > saved["steps"], "steps that were made are not made again"
+            assert state["version"] > saved["version"]
+
+    def test_a_node_that_dies_takes_its_workers_with_it_and_they_come_back_where_there_is_room(
+        self, cluster: Any
+    ) -> None:
+        """The head has room for one worker of two CPUs, each other node too."""
+        node = cluster.add_node(num_cpus=2, **ports())
+        with running(workers=2, backend={"cpus_per_worker": 2}) as one:
+            one.heard_from({0, 1}, 120)
+            cluster.remove_node(node, allow_graceful=False)
+            wait_until(lambda: [next(one.events), len(actors("WorkerActor")) == 1][1], 120)
+            alone = next(event.worker for event in one.events if event is not None)
+            one.heard_from({alone})
+            node = cluster.add_node(num_cpus=2, **ports())
+            one.heard_from({0, 1}, 120)
+        cluster.remove_node(node)
+
+
+class TestALocalCluster:
+    """Started for one run, on loopback, and gone with it."""
+
+    def start(self, folder: Path, *overrides: str) -> tuple[subprocess.Popen[str], str]:
+        mark = f"A3C_EXP_TEST={folder}"
+        arguments = command(folder / "run", BANDIT, "ray", "workers=2", "total_steps=1e12", *overrides)
+        environment = os.environ | dict([mark.split("=", 1)])
+        return subprocess.Popen(arguments, cwd=folder, env=environment, text=True, stderr=subprocess.PIPE), mark
+
+    def updates(self, folder: Path) -> bool:
+        table = folder / "run" / "metrics.csv"
+        return table.exists() and len(table.read_text().splitlines()) > 2
+
+    def test_listens_on_loopback_alone_and_ends_by_ctrl_c(self, tmp_path: Path) -> None:
+        process, mark = self.start(tmp_path, "checkpoint.every=1000")
+        try:
+            wait_until(lambda: self.updates(tmp_path), 120)
+            assert listening(processes(mark)) == {"0100007F"}
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 130
+        finally:
+            process.kill()
+        wait_until(lambda: not processes(mark), 30)
+        assert latest(tmp_path / "run")["store"]["steps"] > 0
+
+    def test_a_driver_that_is_killed_leaves_nothing_behind(self, tmp_path: Path) -> None:
+        process, mark = self.start(tmp_path)
+        try:
+            wait_until(lambda: self.updates(tmp_path), 120)
+            assert len(processes(mark)) > 3
+        finally:
+            process.kill()
+        wait_until(lambda: not processes(mark), 60)
+
+
+def listening(pids: list[int]) -> set[str]:
+    """The addresses at which these processes wait for callers, as the kernel writes them: 0100007F is 127.0.0.1."""
+    sockets = set()
+    for pid in pids:
+        for descriptor in Path(f"/proc/{pid}/fd").glob("*"):
+            try:
+                found = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(descriptor))
+            except OSError:
+                continue
+            sockets |= {found[1]} if found else set()
+    rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+    return {row[1].partition(":")[0] for row in rows if row[3] == "0A" and row[9] in sockets}
+
+
+def test_without_ray_the_backend_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.util
+
+    from a3c_exp.errors import ConfigError
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError) as refusal:
+        load_experiment(on_ray())
+    assert str(refusal.value) == "backend.address = 'local': needs Ray: pip install 'a3c-exp[ray]'"
+    load_experiment(on_ray(), check=False)  # to look at what such a run has learned, it is not needed
+
+
+def test_epochs_on_a_copy_need_an_algorithm_with_epochs() -> None:
+    from a3c_exp.errors import ConfigError
+
+    with pytest.raises(ConfigError, match=r"backend.local_epochs = True: must be false with A3C"):
+        load_experiment(on_ray(backend={"local_epochs": True}))
