@@ -137,9 +137,6 @@ class Experiment:
             raise ConfigError("moments", "worker", "must be 'shared' where update=sync: a round is one step for all")
         if isinstance(self.algorithm, Reusing):
             self._check_reuse(self.algorithm)
-        check = getattr(self.backend, "check", None)
-        if check is not None:
-            check(self)
 
     def _check_reuse(self, algorithm: Reusing) -> None:
         """Refuse what cannot be done with rollouts that are learned from more than once."""
@@ -204,10 +201,7 @@ def _check_parts(experiment: Experiment) -> None:
     """Make one environment and one network: do they exist, and do they fit all that is said about them?"""
     check = getattr(experiment.backend, "check", None)
     if check is not None:
-        try:
-            check(experiment)
-        except ConfigError as error:
-            raise error.under("backend") from error
+        check(experiment)
     try:
         validate = getattr(experiment.env, "validate", None)
         if validate is not None:

@@ -57,10 +57,10 @@ class Ray:
         from a3c_exp.algorithms import Reusing
 
         if importlib.util.find_spec("ray") is None:
-            raise ConfigError("address", self.address, f"needs Ray: {INSTALL}")
+            raise ConfigError("backend.address", self.address, f"needs Ray: {INSTALL}")
         if self.local_epochs and not isinstance(experiment.algorithm, Reusing):
             name = type(experiment.algorithm).__name__
-            raise ConfigError("local_epochs", True, f"must be false with {name}, which takes a rollout once")
+            raise ConfigError("backend.local_epochs", True, f"must be false with {name}, which takes a rollout once")
 
     def prepare(self, modules: Iterable[str]) -> None:
         """Nothing to start: a cluster is started once the run is known to be sound."""

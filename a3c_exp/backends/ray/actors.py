@@ -30,7 +30,7 @@ class WorkerActor:
             with one_thread():
                 self._work(setup, index, layout, servers, first)
         except FAILURES as error:
-            return failure(index, error)
+            return failure(f"worker {index}", error)
         return None
 
     def _work(self, setup: Setup, index: int, layout: Layout, servers: Sequence[Any], first: int) -> None:
