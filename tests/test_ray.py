@@ -248,7 +248,7 @@ class TestALocalCluster:
     def test_listens_on_loopback_alone_and_ends_by_ctrl_c(self, tmp_path: Path) -> None:
         process, mark = self.start(tmp_path, "checkpoint.every=1000")
         try:
-            wait_until(lambda: self.updates(tmp_path), 120)
+            wait_until(lambda: self.updates(tmp_path) or process.poll() is not None, 120)
             assert listening(processes(mark)) == {"0100007F"}
             process.send_signal(signal.SIGINT)
             assert process.wait(60) == 130
@@ -260,7 +260,7 @@ class TestALocalCluster:
     def test_a_driver_that_is_killed_leaves_nothing_behind(self, tmp_path: Path) -> None:
         process, mark = self.start(tmp_path)
         try:
-            wait_until(lambda: self.updates(tmp_path), 120)
+            wait_until(lambda: self.updates(tmp_path) or process.poll() is not None, 120)
             assert len(processes(mark)) > 3
         finally:
             process.kill()
