@@ -103,7 +103,7 @@ def piece(layout: Layout, stretch: slice) -> Layout:
     size = stretch.stop - stretch.start
 
     def within(place: int) -> int:
-        return min(max(place - stretch.start, 0), size)
+        return int(min(max(place - stretch.start, 0), size))
 
     parts = {name: slice(within(part.start), within(part.stop)) for name, part in layout.parts.items()}
     return replace(layout, size=size, parts=parts)
