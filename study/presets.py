@@ -56,6 +56,17 @@ PRESETS = (
         )
         for overrides in ((), ("update=sync",))
     ),
+    _preset(
+        "parameter_server_cartpole", "cartpole",
+        Source("ChuaCheowHuan/reinforcement_learning, its distributed form", "no figure: 500 episodes"),
+    ),
+    *(
+        _preset(name, env, Source(_notebooks("DPPO/DPPO_cont_GAE_dist_GPU.ipynb"), reports))
+        for name, env, reports in (
+            ("dppo_cluster_cartpole", "cartpole", "has no CartPole"),
+            ("dppo_cluster_pendulum", "pendulum", "no figure"),
+        )
+    ),
     _preset("fast_cartpole", "cartpole", OURS),
     _preset("fast_lunar", "lunar", OURS),
     _preset("ppo_lunar", "lunar", Source("our own", "zoo PPO: 242 +- 32, 1M"), seeds=10),

@@ -401,8 +401,8 @@ class TestTheWire:
         pieces = stretches(SIZE, 3)
         assert [list(range(SIZE))[stretch] for stretch in pieces] == [[0, 1], [2, 3], [4, 5, 6]]
         assert [piece(layout(), stretch).parts for stretch in pieces] == [
-            {"actor": slice(0, 2), "critic": slice(0, 0)},
-            {"actor": slice(0, 2), "critic": slice(0, 0)},
+            {"actor": slice(0, 2), "critic": slice(2, 2)},
+            {"actor": slice(0, 2), "critic": slice(2, 2)},
             {"actor": slice(0, 0), "critic": slice(0, 3)},
         ]
         assert len(stretches(2, 5)) == 2, "no server without a number to hold"

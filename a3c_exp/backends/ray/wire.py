@@ -100,11 +100,13 @@ def stretches(size: int, count: int) -> list[slice]:
 
 def piece(layout: Layout, stretch: slice) -> Layout:
     """The layout of one stretch of the vector. Parts of the network are cut where it is."""
-    parts = {}
-    for name, part in layout.parts.items():
-        start, stop = max(part.start, stretch.start), min(part.stop, stretch.stop)
-        parts[name] = slice(max(0, start - stretch.start), max(0, stop - stretch.start))
-    return replace(layout, size=stretch.stop - stretch.start, parts=parts)
+    size = stretch.stop - stretch.start
+
+    def within(place: int) -> int:
+        return int(min(max(place - stretch.start, 0), size))
+
+    parts = {name: slice(within(part.start), within(part.stop)) for name, part in layout.parts.items()}
+    return replace(layout, size=size, parts=parts)
 
 
 def cut(state: Mapping[str, Any], stretch: slice) -> dict[str, Any]:
