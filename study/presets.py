@@ -58,7 +58,10 @@ PRESETS = (
         )
         for overrides in ((), ("update=sync",))
     ),
-    _preset("ga3c_cartpole", "cartpole", Source(f"[Let's make an A3C]({TUTORIAL})", "200 in every test episode, in 30 s")),
+    _preset(
+        "ga3c_cartpole", "cartpole",
+        Source(f"[Let's make an A3C]({TUTORIAL})", "200 in every test episode, after 30 s"),
+    ),
     _preset(
         "ga3c_pong", "pong",
         Source(GA3C, "Pong: 18 after a day (table 3)", "python -m a3c_exp experiment=ga3c_pong"),
