@@ -267,8 +267,7 @@ class Pusher:
         rng: np.random.Generator,
     ) -> None:  # fmt: skip
         self._experiment, self._network, self._index, self._store = experiment, network, index, store
-        self._rng = rng
-        self._learner = Learner(experiment, network)
+        self._rng, self._learner = rng, Learner(experiment, network)
         self._reusing = experiment.algorithm if isinstance(experiment.algorithm, Reusing) else None
         self._rejected_in_a_row = 0
 

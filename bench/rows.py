@@ -110,8 +110,7 @@ PAPER = (
 PONG = ("env=pong", "network=cnn", "workers=2", "envs_per_worker=16", "rollout_length=20")
 # GA3C against a worker a game, each with its fastest kernels (bfloat16 where the processor has AMX): `precision=auto`.
 SIXTEEN_GAMES = ("env=pong", "workers=16", "envs_per_worker=1", "rollout_length=20")
-# Two predictors: while one answers half of the agents the other waits for the rest.
-GA3C = ("backend=ga3c", "backend.predictors=2", "backend.training_batch=80")
+GA3C = ("backend=ga3c", "backend.training_batch=80")
 GA3C_CURVES = {
     "prediction_batch": "observations answered together",
     "agent_wait": "share of its time that an agent waits",

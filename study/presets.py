@@ -7,6 +7,8 @@ from study.runs import Training
 
 GITHUB = "https://github.com"
 PAPER = "[Mnih et al. 2016](https://arxiv.org/abs/1602.01783)"
+GA3C = "[Babaeizadeh et al. 2017](https://arxiv.org/abs/1611.06256)"
+TUTORIAL = "https://jaromiru.com/2017/03/26/lets-make-an-a3c-implementation/"
 OURS = Source("our own", "-")
 
 
@@ -66,6 +68,15 @@ PRESETS = (
             ("dppo_cluster_cartpole", "cartpole", "has no CartPole"),
             ("dppo_cluster_pendulum", "pendulum", "no figure"),
         )
+    ),
+    _preset(
+        "ga3c_cartpole", "cartpole",
+        Source(f"[Let's make an A3C]({TUTORIAL})", "200 in every test episode, after 30 s"),
+    ),
+    _preset(
+        "ga3c_pong", "pong",
+        Source(GA3C, "Pong: 18 after a day (table 3)", "python -m a3c_exp experiment=ga3c_pong"),
+        "total_steps=2000000", seeds=2,
     ),
     _preset("fast_cartpole", "cartpole", OURS),
     _preset("fast_lunar", "lunar", OURS),
