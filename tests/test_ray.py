@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -235,10 +236,16 @@ class TestFaults:
 class TestALocalCluster:
     """Started for one run, on loopback, and gone with it."""
 
+    @pytest.fixture(autouse=True)
+    def _short(self) -> Iterator[None]:
+        """Ray's sockets lie where temporary files do, and their paths may be no longer than 107 characters."""
+        with tempfile.TemporaryDirectory() as self.temporary:
+            yield
+
     def start(self, folder: Path, *overrides: str) -> tuple[subprocess.Popen[str], str]:
         mark = f"A3C_EXP_TEST={folder}"
         arguments = command(folder / "run", BANDIT, "ray", "workers=2", "total_steps=1e12", *overrides)
-        environment = os.environ | dict([mark.split("=", 1)])
+        environment = os.environ | dict([mark.split("=", 1)]) | {"TMPDIR": self.temporary}
         return subprocess.Popen(arguments, cwd=folder, env=environment, text=True, stderr=subprocess.PIPE), mark
 
     def updates(self, folder: Path) -> bool:
@@ -255,6 +262,7 @@ class TestALocalCluster:
         finally:
             process.kill()
         wait_until(lambda: not processes(mark), 30)
+        assert os.listdir(self.temporary) == []
         assert latest(tmp_path / "run")["store"]["steps"] > 0
 
     def test_a_driver_that_is_killed_leaves_nothing_behind(self, tmp_path: Path) -> None:
@@ -265,6 +273,7 @@ class TestALocalCluster:
         finally:
             process.kill()
         wait_until(lambda: not processes(mark), 60)
+        assert os.listdir(self.temporary) == []
 
 
 # 127.0.0.1 as the kernel writes it, and the same within IPv6.

@@ -6,10 +6,11 @@ import os
 import secrets
 import shutil
 import signal
+import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -51,13 +52,13 @@ def connected(backend: Ray, workers: int, layout: Layout) -> Iterator[None]:
         yield
         return
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    with _folder() as folder:
-        here = _here(backend, workers, layout) | {"_temp_dir": folder}
-        try:
-            _join(ray, quiet | (here if local else {"address": backend.address}))
-            yield
-        finally:
-            ray.shutdown()
+    with ExitStack() as stack:
+        where: dict[str, Any] = {"address": backend.address}
+        if local:
+            where = _here(backend, workers, layout) | {"_temp_dir": stack.enter_context(_folder())}
+        stack.callback(ray.shutdown)
+        _join(ray, quiet | where)
+        yield
 
 
 def _join(ray: Any, arguments: dict[str, Any]) -> None:
@@ -79,14 +80,22 @@ def _here(backend: Ray, workers: int, layout: Layout) -> dict[str, Any]:
     }
 
 
+# Waits until nobody holds the other end of its input, then removes what Ray's processes still write until they notice.
+LAST_WILL = 'read -r _; for _ in 1 2 3 4; do sleep 5; rm -rf -- "$0"; done'
+
+
 @contextmanager
 def _folder() -> Iterator[str]:
-    """A folder for the logs and sockets of a cluster; it goes with the cluster."""
+    """A folder for the logs and sockets of a cluster; it goes with the cluster. Where this process is killed, a shell
+    that outlives it by seconds removes the folder."""
     folder = tempfile.mkdtemp(prefix="a3c_exp_ray_")
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    arguments = ["sh", "-c", LAST_WILL, folder]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True) as heir:
+        try:
+            yield folder
+        finally:
+            heir.kill()
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
