@@ -10,6 +10,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -151,13 +152,19 @@ class Program:
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Iterator[Any]:
+def temporary() -> Iterator[Path]:
+    """Where programs have their temporary files: sockets among them, whose paths may be no longer than 107 characters."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def program(tmp_path: Path, temporary: Path) -> Iterator[Any]:
     started: list[Program] = []
-    (tmp_path / "tmp").mkdir()
 
     def start(backend: str, *overrides: str, env: str = BANDIT) -> Program:
         arguments = command(tmp_path / "run", env, backend, "workers=2", "total_steps=1e12", *overrides)
-        started.append(Program(tmp_path / "run", arguments, tmp_path / "tmp"))
+        started.append(Program(tmp_path / "run", arguments, temporary))
         return started[-1]
 
     yield start
@@ -169,16 +176,16 @@ def program(tmp_path: Path) -> Iterator[Any]:
 class TestSignals:
     @pytest.mark.parametrize("backend", [*BACKENDS, "ga3c"])
     def test_ctrl_c_leaves_a_checkpoint_and_a_summary_and_no_process(
-        self, backend: str, program: Any, tmp_path: Path
+        self, backend: str, program: Any, temporary: Path
     ) -> None:
         """A terminal sends it to the whole group."""
-        self.interrupted(program(backend), signal.SIGINT, tmp_path)
+        self.interrupted(program(backend), signal.SIGINT, temporary)
 
-    def test_sigterm_does_too(self, program: Any, tmp_path: Path) -> None:
+    def test_sigterm_does_too(self, program: Any, temporary: Path) -> None:
         """So does `timeout`, and what ends the jobs of a cluster."""
-        self.interrupted(program("processes"), signal.SIGTERM, tmp_path)
+        self.interrupted(program("processes"), signal.SIGTERM, temporary)
 
-    def interrupted(self, running: Program, number: int, tmp_path: Path) -> None:
+    def interrupted(self, running: Program, number: int, temporary: Path) -> None:
         running.wait_for_training()
         os.killpg(running.process.pid, number)
         code, said = running.end()
@@ -188,7 +195,7 @@ class TestSignals:
         assert (summary["stop_reason"], summary["signal"]) == ("interrupted", number)
         assert latest(running.folder)["store"]["steps"] == summary["steps"] > 0
         wait_until(lambda: not processes(running.mark), 60)
-        assert list((tmp_path / "tmp").iterdir()) == []
+        assert list(temporary.iterdir()) == []
 
     def test_a_second_ctrl_c_does_not_wait(self, program: Any) -> None:
         """The only worker of a serial run is in a rollout of 16 steps, three seconds each."""
@@ -209,7 +216,7 @@ class TestSignals:
     @pytest.mark.parametrize(
         ("backend", "moment"), [("processes", "training"), ("processes", "starting"), ("ga3c", "training")]
     )
-    def test_sigkill_leaves_nothing_behind(self, backend: str, moment: str, program: Any, tmp_path: Path) -> None:
+    def test_sigkill_leaves_nothing_behind(self, backend: str, moment: str, program: Any, temporary: Path) -> None:
         """Not in memory either: no process, no shared memory, no socket, no temporary file."""
         before = _shared_memory()
         running = program(backend, "checkpoint.every=100")
@@ -221,7 +228,7 @@ class TestSignals:
         running.process.kill()
         wait_until(lambda: not processes(running.mark), 60)
         wait_until(lambda: _shared_memory() <= before)  # what tests beside this one have there passes
-        assert list((tmp_path / "tmp").rglob("*")) == []
+        assert list(temporary.rglob("*")) == []
         if moment == "training":
             assert latest(running.folder)["store"]["steps"] >= 100, "a whole checkpoint"
 

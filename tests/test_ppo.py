@@ -287,9 +287,10 @@ def test_rows_that_are_no_transitions_are_in_no_minibatch() -> None:
 def test_with_a_memory_a_minibatch_is_environments_with_the_state_that_they_began_in() -> None:
     """Here rows that are no transitions stay in their sequences, masked, and count for nothing."""
     _, (worker,) = made(ppo(SCRIPTED, network=LSTM, env__vectorized=True))
-    worker._collector.collect(worker._actor, 0, 0, None)
-    rollout = worker._collector.collect(worker._actor, 0, 0, None)
-    samples, _ = worker._learner.samples(rollout)
+    gatherer = worker._gatherer
+    gatherer._collector.collect(gatherer._actor, 0, 0, None)
+    rollout = gatherer._collector.collect(gatherer._actor, 0, 0, None)
+    samples, _ = worker._pusher._learner.samples(rollout)
     taken = samples.take(np.array([2, 0]))
     assert (samples.shape, taken.shape) == ((4, 4), (4, 2))
     assert taken.transitions == rollout.valid[:, [2, 0]].sum() < samples.transitions == rollout.transitions < 16
