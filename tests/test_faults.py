@@ -153,7 +153,7 @@ class Program:
 
 @pytest.fixture
 def temporary() -> Iterator[Path]:
-    """Where programs have their temporary files: sockets among them, whose paths may be no longer than 107 characters."""
+    """Where programs have their temporary files: sockets too, whose paths may be no longer than 107 characters."""
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)
 
