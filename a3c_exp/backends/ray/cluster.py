@@ -80,8 +80,9 @@ def _here(backend: Ray, workers: int, layout: Layout) -> dict[str, Any]:
     }
 
 
-# Waits until nobody holds the other end of its input, then removes what Ray's processes still write until they notice.
-LAST_WILL = 'read -r _; for _ in 1 2 3 4; do sleep 5; rm -rf -- "$0"; done'
+# Waits until nobody holds the other end of its input, then removes what Ray's processes still write until they notice:
+# its helpers take most of a minute.
+LAST_WILL = 'read -r _; for _ in 1 2 3 4 5 6 7 8 9; do sleep 10; rm -rf -- "$0"; done'
 
 
 @contextmanager
