@@ -13,7 +13,11 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 # default: the index's default. PIP_ARGS goes to pip: PIP_ARGS='--extra-index-url ...'
 TORCH ?= cpu
 PIP_ARGS ?=
+# Tests of two files at a time; those of one file share what takes long to start.
+SIDE_BY_SIDE := -n 2 --dist loadfile
 ARGS ?=
+# Tests of two files at a time; those of one file share what takes long to start.
+SIDE_BY_SIDE := -n 2 --dist loadfile
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -34,7 +38,7 @@ tb: $(VENV)/ready ## TensorBoard on outputs/
 	$(BIN)/tensorboard --logdir outputs $(ARGS)
 
 test: $(VENV)/dev ## the test suite, minutes; make test ARGS=tests/test_returns.py for a part of it
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
 
 test-slow: $(VENV)/dev ## the slower checks
 	$(BIN)/python -m pytest -m slow $(ARGS)
