@@ -323,6 +323,14 @@ def test_without_ray_the_backend_says_what_to_install(monkeypatch: pytest.Monkey
     load_experiment(on_ray(), check=False)  # to look at what such a run has learned, it is not needed
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1", "127.0.0.1:port", "127.0.0.1:99999"])
+def test_an_address_where_nobody_answers_is_refused_at_once(address: str) -> None:
+    from a3c_exp.errors import ConfigError
+
+    with pytest.raises(ConfigError, match=r"backend.address = .*must be 'local', 'auto' or host:port .*not answer"):
+        load_experiment(on_ray(backend={"address": address}))
+
+
 def test_epochs_on_a_copy_need_an_algorithm_with_epochs() -> None:
     from a3c_exp.errors import ConfigError
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import socket
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from a3c_exp.parameters import Layout
     from a3c_exp.worker import Setup
 
+CONNECT_SECONDS = 5.0
 INSTALL = "pip install 'a3c-exp[ray]'"
 
 
@@ -58,9 +60,21 @@ class Ray:
 
         if importlib.util.find_spec("ray") is None:
             raise ConfigError("backend.address", self.address, f"needs Ray: {INSTALL}")
+        self._check_address()
         if self.local_epochs and not isinstance(experiment.algorithm, Reusing):
             name = type(experiment.algorithm).__name__
             raise ConfigError("backend.local_epochs", True, f"must be false with {name}, which takes a rollout once")
+
+    def _check_address(self) -> None:
+        """Raise ConfigError where nobody answers: Ray itself would try for minutes."""
+        if self.address in ("local", "auto"):
+            return
+        host, _, port = self.address.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+        except (OSError, ValueError, OverflowError) as error:
+            problem = f"must be 'local', 'auto' or host:port of a cluster's head; this one does not answer ({error})"
+            raise ConfigError("backend.address", self.address, problem) from None
 
     def prepare(self, modules: Iterable[str]) -> None:
         """Nothing to start: a cluster is started once the run is known to be sound."""
