@@ -228,7 +228,9 @@ class TestFaults:
             cluster.remove_node(node, allow_graceful=False)
             wait_until(lambda: [next(one.events), len(actors("WorkerActor")) == 1][1], 120)
             heard: Counter[int] = Counter()  # of the one that has died, what was under way may still be told of, once
+            deadline = time.monotonic() + 120
             while max(heard.values(), default=0) < 5:
+                assert time.monotonic() < deadline, "nobody goes on"
                 event = next(one.events)
                 heard.update([] if event is None else [event.worker])
             node = cluster.add_node(num_cpus=2, **ports())
