@@ -1,4 +1,7 @@
-"""`python -m bench`: measure every row, print the table, and write it to bench/RESULTS.md.
+"""`python -m bench`: measure every row, print the table, and write bench/RESULTS.md.
+
+What was measured stays in bench/results.csv, from which the document is written: `--only` replaces its rows there and
+leaves the others as they were, each with its own date and commit.
 
 Figures are taken by turns (this project, what it is compared with, this project, ...), so that a machine that slows
 down does so for both; the table has the medians, and the median, lowest and highest of the rounds' ratios.
@@ -7,34 +10,57 @@ down does so for both; the table has the medians, and the median, lowest and hig
 from __future__ import annotations
 
 import argparse
+import csv
 import datetime
-import os
+import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from a3c_exp import provenance
+from a3c_exp import files, provenance
 from bench.peers import MissingPeerError, peer_versions
 from bench.rows import ROWS, Row
 
-RESULTS = Path(__file__).parent / "RESULTS.md"
-HEADER = ("what", "a3c_exp", "compared with", "its figure", "ratio (lowest - highest)", "bar", "reached")
+FOLDER = Path(__file__).parent
+INTRODUCTION = """Written by `make bench` from [results.csv](results.csv); `python -m bench --only lunar` measures a row
+anew. Figures are medians over rounds, a ratio that of the rounds' own. Measured: the date, the commit, and how many rounds
+of how many seconds."""
+HEADER = ("what", "a3c_exp", "compared with", "its figure", "ratio (lowest - highest)", "bar", "reached", "measured")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; 0, or 2 for a bad argument. A bar that is missed is told in the table, and is no failure."""
     flags = _parser().parse_args(arguments)
     rounds, seconds = (1, 2.0) if flags.quick else (flags.rounds, flags.seconds)
-    chosen = [row for row in ROWS if flags.only is None or row.name in flags.only]
-    cells = [line for row in chosen for line in table_lines(row, rounds, seconds)]
-    text = f"{_conditions(rounds, seconds)}\n\n{_table(cells)}\n"
-    print(f"\n{text}")
-    if flags.quick or flags.only is not None:
-        print(f"{RESULTS.name} is left as it is: only a full run writes it")
-    else:
-        RESULTS.write_text(f"# Speed and memory\n\nWritten by `make bench`.\n\n{text}", encoding="utf-8")
+    commit = provenance.commit() or "no commit"
+    measured = f"{datetime.date.today()}, {commit[:7]}{commit[40:]}, {rounds} x {seconds:g} s"
+    for row in ROWS:
+        if flags.only is not None and row.name not in flags.only:
+            continue
+        lines = [[*line, measured] for line in table_lines(row, rounds, seconds)]
+        print(f"\n{_table(lines)}\n", flush=True)
+        if not flags.quick:
+            record(row.name, lines)
+    if flags.quick:
+        print("RESULTS.md is left as it is: figures of a single short round are none")
     return 0
+
+
+def record(name: str, lines: list[list[str]]) -> None:
+    """Put a row's lines in the place of what results.csv has of it, and write RESULTS.md from it anew."""
+    table = FOLDER / "results.csv"
+    kept: dict[str, list[list[str]]] = {}
+    if table.exists():
+        for known, *line in csv.reader(io.StringIO(table.read_text(encoding="utf-8"))):
+            kept.setdefault(known, []).append(line)
+    kept[name] = lines
+    found = [(row.name, line) for row in ROWS for line in kept.get(row.name, [])]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([known, *line] for known, line in found)
+    files.write_text(table, text.getvalue())
+    document = f"# Speed and memory\n\n{INTRODUCTION}\n\n{_conditions()}\n\n{_table([line for _, line in found])}\n"
+    files.write_text(FOLDER / "RESULTS.md", document)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -99,17 +125,14 @@ def _figure(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
-def _conditions(rounds: int, seconds: float) -> str:
-    """Everything that the figures depend on."""
+def _conditions() -> str:
+    """The machine, and what is installed on it."""
     machine, versions = provenance.machine(), provenance.versions()
     versions |= peer_versions()
-    load = ", ".join(f"{load:.1f}" for load in os.getloadavg())
     lines = [
         f"{machine['processor']}, {machine['usable_cores']} usable cores, "
-        f"{int(machine['memory_bytes'] or 0) / 1e9:.0f} GB, {machine['system']}; load average at the end {load}.",
+        f"{int(machine['memory_bytes'] or 0) / 1e9:.0f} GB, {machine['system']}.",
         ", ".join(f"{name} {version or '(not here)'}" for name, version in versions.items()) + ".",
-        f"{datetime.date.today()}, commit {provenance.commit()}, `{provenance.command()}`: "
-        f"medians of {rounds} rounds of {seconds:g} s each.",
     ]
     return "\n".join(f"- {line}" for line in lines)
 
