@@ -24,8 +24,8 @@ from bench.rows import ROWS, Row
 
 FOLDER = Path(__file__).parent
 INTRODUCTION = """Written by `make bench` from [results.csv](results.csv); `python -m bench --only lunar` measures a row
-anew. Figures are medians over rounds, a ratio that of the rounds' own. Measured: the date, the commit, and how many rounds
-of how many seconds."""
+anew. Figures are medians over rounds, a ratio that of the rounds' own. Measured: the date, the commit, and how many
+rounds of how many seconds."""
 HEADER = ("what", "a3c_exp", "compared with", "its figure", "ratio (lowest - highest)", "bar", "reached", "measured")
 
 
