@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from runs import BACKENDS, CORNERS, CORRIDOR, SCRIPTED, SMALL_CNN, TARGET, confi
 from a3c_exp import seeding
 from a3c_exp.backends import MERGE_SECONDS, merged
 from a3c_exp.config import load_experiment
-from a3c_exp.errors import RunError
+from a3c_exp.errors import ConfigError, RunError
 from a3c_exp.events import Event
 from a3c_exp.seeding import Role
 from a3c_exp.worker import Pause, Setup, build_network, layout
@@ -321,3 +322,18 @@ class TestMerging:
         assert [next(events).updates, next(events).updates] == [1, 4]
         with pytest.raises(RunError, match="diverged"):
             next(events)
+
+
+@pytest.mark.parametrize("backend", ["processes", "ga3c"])
+def test_a_temporary_folder_whose_path_leaves_no_room_for_a_socket_is_refused(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ("x" * 80)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    with pytest.raises(ConfigError, match=r"^TMPDIR = .* at most 71 characters"):
+        load_experiment(config(backend=backend))
+    load_experiment(config(backend="threads"))
+    longest = "/tmp/" + "x" * 66
+    monkeypatch.setattr(tempfile, "tempdir", longest)
+    load_experiment(config(backend=backend))

@@ -22,16 +22,19 @@ from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from a3c_exp.backends import FAILURES, GRACE_SECONDS, MERGE_SECONDS, Ended, failure, merged
-from a3c_exp.errors import RunError
+from a3c_exp.errors import ConfigError, RunError
 from a3c_exp.threading_limits import ONE_THREAD, one_thread
 
 if TYPE_CHECKING:  # imports torch, and the server must be started before that
+    from a3c_exp.config import Experiment
     from a3c_exp.events import Event
     from a3c_exp.parameters import Layout, SharedParameters
     from a3c_exp.worker import Pause, Setup
 
 Failures = tuple[type[BaseException], ...]
 
+# Of the 103 characters that every system with such sockets has room for, /pymp-12345678/listener-12345678 takes 32.
+LONGEST_TEMPORARY_FOLDER = 71
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -129,8 +132,13 @@ class Processes:
 
     deterministic: ClassVar[bool] = False
 
+    def check(self, experiment: Experiment) -> None:
+        """Raise ConfigError where no worker process could be started."""
+        _check_temporary_folder()
+
     def prepare(self, modules: Iterable[str]) -> None:
-        """Start the server; it imports in the background while this process goes on."""
+        """Start the server; it imports in the background while this process goes on. Raises as `check` does."""
+        _check_temporary_folder()
         _context().set_forkserver_preload([*modules, "a3c_exp.worker", "a3c_exp.backends.frozen"])
         # It unblocks the signals below when it starts its own helper, so that has to come first.
         resource_tracker.ensure_running()
@@ -155,6 +163,14 @@ class Processes:
         finally:
             store.stop()
             end(children)
+
+
+def _check_temporary_folder() -> None:
+    """The server's socket lies there, and the system has a limit for such paths: 107 characters on Linux."""
+    folder = tempfile.gettempdir()
+    if len(os.fsencode(folder)) > LONGEST_TEMPORARY_FOLDER:
+        allowed = f"a folder whose path has at most {LONGEST_TEMPORARY_FOLDER} characters"
+        raise ConfigError("TMPDIR", folder, f"must be {allowed}: worker processes are asked for through a socket there")
 
 
 def shared_block(nbytes: int) -> Any:

@@ -112,6 +112,7 @@ class Ga3c:
         """Raise ConfigError for what cannot be done with agents that are trained for by others."""
         from a3c_exp.backends.ga3c.device import check_device
 
+        Processes().check(experiment)
         check_device(self.device)
         refused = {
             "update": ("sync", "async: agents have no gradients that rounds could be made of"),
