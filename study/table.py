@@ -59,6 +59,15 @@ ROBUSTNESS = (
     _lunar("threads", "backend=threads"),
 )
 
+# And CartPole on every backend, those with queues and servers in between among them.
+BACKENDS = tuple(
+    Entry(
+        f"cartpole_{backend}", "cartpole", f"backend={backend}",
+        Training(("env=cartpole", f"backend={backend}")), 5, Goals(475),
+    )
+    for backend in ("serial", "threads", "ga3c", "ray")
+)  # fmt: skip
+
 PEERS = tuple(
     Entry(
         f"sb3_{algorithm.lower()}_{env}",
@@ -74,6 +83,7 @@ PEERS = tuple(
 SECTIONS = {
     "Environments": ENVIRONMENTS,
     "LunarLander with other numbers of workers, and on every backend": ROBUSTNESS,
+    "CartPole on the other backends": BACKENDS,
     "stable-baselines3 on the same machine": PEERS,
     "Presets": PRESETS,
 }
