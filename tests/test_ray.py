@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import socket
-import subprocess
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from runs import BANDIT, TARGET, command, config, drain, latest, processes, same, wait_until
+from runs import TARGET, config, drain, latest, processes, same, wait_until
 
 from a3c_exp import seeding
 from a3c_exp.backends.ray.cluster import on_loopback
@@ -32,6 +29,9 @@ ray = pytest.importorskip("ray", reason="clusters: pip install 'a3c-exp[ray]'")
 from ray.cluster_utils import Cluster  # noqa: E402 - Ray reads the environment when it is imported
 
 RAY = "a3c_exp.backends.ray.Ray"
+# In the environment of the cluster below: others may run beside it.
+CLUSTER = "A3C_EXP_TEST_CLUSTER"
+MARK = f"{CLUSTER}={os.getpid()}."
 PPO = {"_target_": "a3c_exp.algorithms.PPO", "minibatch_size": 8, "epochs": 3}
 
 
@@ -46,6 +46,7 @@ def ports() -> dict[str, int]:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A cluster of one node; tests may add others. One for all tests: it takes seconds to start."""
+    os.environ[CLUSTER] = MARK.partition("=")[2]
     whole = Cluster(initialize_head=True, head_node_args={"num_cpus": 3, "include_dashboard": False} | ports())
     ray.init(address=whole.address, log_to_driver=False, logging_level="ERROR")
     try:
@@ -53,6 +54,7 @@ def cluster() -> Iterator[Any]:
     finally:
         ray.shutdown()
         whole.shutdown()
+        del os.environ[CLUSTER]
 
 
 def on_ray(*arguments: Any, backend: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]:
@@ -61,16 +63,13 @@ def on_ray(*arguments: Any, backend: dict[str, Any] | None = None, **settings: A
     return whole | {"backend": {"_target_": RAY} | (backend or {})}
 
 
-def actors(name: str) -> list[int]:
-    """The processes of living actors of a class: Ray names them so."""
+def actors(name: str, mark: str = MARK) -> list[int]:
+    """The processes of living actors of a class: Ray names them so. mark: in the environment of their cluster."""
     found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            title = (entry / "cmdline").read_bytes().decode(errors="replace")
-        except OSError:
-            continue
-        if title.startswith(f"ray::{name}"):
-            found.append(int(entry.name))
+    for pid in processes(mark):
+        with suppress(OSError):
+            if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(f"ray::{name}".encode()):
+                found.append(pid)
     return found
 
 
@@ -236,108 +235,3 @@ class TestFaults:
             node = cluster.add_node(num_cpus=2, **ports())
             one.heard_from({0, 1}, 120)
         cluster.remove_node(node)
-
-
-class TestALocalCluster:
-    """Started for one run, on loopback, and gone with it."""
-
-    @pytest.fixture(autouse=True)
-    def _short(self) -> Iterator[None]:
-        """Ray's sockets lie where temporary files do, and their paths may be no longer than 107 characters."""
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as self.temporary:
-            yield
-
-    def start(self, folder: Path, *overrides: str) -> tuple[subprocess.Popen[str], str]:
-        mark = f"A3C_EXP_TEST={folder}"
-        arguments = command(folder / "run", BANDIT, "ray", "workers=2", "total_steps=1e12", *overrides)
-        environment = os.environ | dict([mark.split("=", 1)]) | {"TMPDIR": self.temporary}
-        return subprocess.Popen(arguments, cwd=folder, env=environment, text=True, stderr=subprocess.PIPE), mark
-
-    def updates(self, folder: Path) -> bool:
-        table = folder / "run" / "metrics.csv"
-        return table.exists() and len(table.read_text().splitlines()) > 2
-
-    def test_listens_on_loopback_alone_and_ends_by_ctrl_c(self, tmp_path: Path) -> None:
-        process, mark = self.start(tmp_path, "checkpoint.every=1000")
-        try:
-            wait_until(lambda: self.updates(tmp_path) or process.poll() is not None, 120)
-            assert listening(processes(mark)) <= LOOPBACK
-            process.send_signal(signal.SIGINT)
-            assert process.wait(60) == 130
-        finally:
-            process.kill()
-        wait_until(lambda: not processes(mark), 30)
-        assert os.listdir(self.temporary) == []
-        assert latest(tmp_path / "run")["store"]["steps"] > 0
-
-    def test_a_driver_that_is_killed_leaves_no_actor_behind(self, tmp_path: Path) -> None:
-        process, mark = self.start(tmp_path)
-
-        def ours() -> set[int]:
-            return {*actors("WorkerActor"), *actors("ParameterServer")} & set(processes(mark))
-
-        try:
-            wait_until(lambda: self.updates(tmp_path) or process.poll() is not None, 120)
-            assert len(ours()) == 3
-            process.kill()
-            wait_until(lambda: not ours(), 60)
-        finally:
-            for pid in processes(mark):
-                os.kill(pid, signal.SIGKILL)
-
-    @pytest.mark.slow
-    def test_and_after_a_minute_nothing_at_all(self, tmp_path: Path) -> None:
-        """Ray's own helpers take their time."""
-        process, mark = self.start(tmp_path)
-        try:
-            wait_until(lambda: self.updates(tmp_path) or process.poll() is not None, 120)
-            assert os.listdir(self.temporary) != []
-        finally:
-            process.kill()
-        wait_until(lambda: not processes(mark), 180)
-        assert os.listdir(self.temporary) == []
-
-
-# 127.0.0.1 as the kernel writes it, and the same within IPv6.
-LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}
-
-
-def listening(pids: list[int]) -> set[str]:
-    """The addresses at which these processes wait for callers."""
-    sockets = set()
-    for pid in pids:
-        for descriptor in Path(f"/proc/{pid}/fd").glob("*"):
-            try:
-                found = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(descriptor))
-            except OSError:
-                continue
-            sockets |= {found[1]} if found else set()
-    rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
-    return {row[1].partition(":")[0] for row in rows if row[3] == "0A" and row[9] in sockets}
-
-
-def test_without_ray_the_backend_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    import importlib.util
-
-    from a3c_exp.errors import ConfigError
-
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError) as refusal:
-        load_experiment(on_ray())
-    assert str(refusal.value) == "backend.address = 'local': needs Ray: pip install 'a3c-exp[ray]'"
-    load_experiment(on_ray(), check=False)  # to look at what such a run has learned, it is not needed
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1", "127.0.0.1:port", "127.0.0.1:99999"])
-def test_an_address_where_nobody_answers_is_refused_at_once(address: str) -> None:
-    from a3c_exp.errors import ConfigError
-
-    with pytest.raises(ConfigError, match=r"backend.address = .*must be 'local', 'auto' or host:port .*not answer"):
-        load_experiment(on_ray(backend={"address": address}))
-
-
-def test_epochs_on_a_copy_need_an_algorithm_with_epochs() -> None:
-    from a3c_exp.errors import ConfigError
-
-    with pytest.raises(ConfigError, match=r"backend.local_epochs = True: must be false with A3C"):
-        load_experiment(on_ray(backend={"local_epochs": True}))
