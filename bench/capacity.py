@@ -105,8 +105,6 @@ def simulate(constants: Constants, workers: int, pushes: int = 20_000, seed: int
 
 def measured_pushes(size: int, seconds: float, workers: int = 2, shards: int = 1, wire: str = "float32") -> float:
     """Pushes a second that servers of this machine take from workers that do nothing else, of a vector of `size`."""
-    import ray
-
     from a3c_exp.backends.ray.cluster import connected
     from a3c_exp.backends.ray.server import ParameterServer
     from a3c_exp.parameters import SharedParameters
@@ -117,6 +115,8 @@ def measured_pushes(size: int, seconds: float, workers: int = 2, shards: int = 1
     )  # fmt: skip
     backend = Ray(shards=shards, in_flight=2, wire=wire)  # type: ignore[arg-type]
     with connected(backend, workers, layout):
+        import ray  # not before it has been told to stay on this machine
+
         pieces = [piece(layout, stretch) for stretch in stretches(size, shards)]
         servers = [ray.remote(ParameterServer).options(num_cpus=0).remote(own, wire) for own in pieces]
         ray.get(

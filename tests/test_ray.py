@@ -149,6 +149,12 @@ class TestSeveralWorkers:
         names = {name for event in events for name in event.metrics if name.startswith("ray/")}
         assert names == {f"ray/{n}" for n in ("push_ms", "pull_ms", "wait_share", "bytes_per_second", "workers_alive")}
 
+    def test_so_is_how_many_pushes_a_server_takes(self, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.syspath_prepend(Path(__file__).parents[1])  # bench is not installed: it belongs to the checkout
+        from bench.capacity import measured_pushes
+
+        assert measured_pushes(100, 0.5, shards=2) > 10
+
     def test_an_error_in_a_worker_is_told_with_its_traceback(self, cluster: Any) -> None:
         victim = seeding.environment_seeds(0, Role.ENVIRONMENT, 1, 4)[2]
         settings = {"env__kwargs": {"fault": "raise", "victim": victim}, "plugins": ["faulty"], "workers": 2}

@@ -14,7 +14,9 @@ import pytest
 from runs import BANDIT, command, latest, processes, wait_until
 from test_ray import actors, on_ray
 
+from a3c_exp.backends.ray.cluster import on_loopback
 from a3c_exp.config import load_experiment
+from a3c_exp.errors import ConfigError, RunError
 
 
 class TestALocalCluster:
@@ -95,10 +97,15 @@ def listening(pids: list[int]) -> set[str]:
     return {row[1].partition(":")[0] for row in rows if row[3] == "0A" and row[9] in sockets}
 
 
+def test_ray_is_told_to_stay_on_this_machine_before_it_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_loopback()  # it was told, when these tests were collected
+    monkeypatch.delenv("RAY_AUTH_MODE")
+    with pytest.raises(RunError, match=r"import it later, or set .*RAY_AUTH_MODE=token"):
+        on_loopback()
+
+
 def test_without_ray_the_backend_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     import importlib.util
-
-    from a3c_exp.errors import ConfigError
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError) as refusal:
@@ -109,14 +116,10 @@ def test_without_ray_the_backend_says_what_to_install(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1", "127.0.0.1:port", "127.0.0.1:99999"])
 def test_an_address_where_nobody_answers_is_refused_at_once(address: str) -> None:
-    from a3c_exp.errors import ConfigError
-
     with pytest.raises(ConfigError, match=r"backend.address = .*must be 'local', 'auto' or host:port .*not answer"):
         load_experiment(on_ray(backend={"address": address}))
 
 
 def test_epochs_on_a_copy_need_an_algorithm_with_epochs() -> None:
-    from a3c_exp.errors import ConfigError
-
     with pytest.raises(ConfigError, match=r"backend.local_epochs = True: must be false with A3C"):
         load_experiment(on_ray(backend={"local_epochs": True}))

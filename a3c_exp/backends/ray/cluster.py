@@ -7,6 +7,7 @@ import secrets
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -31,7 +32,14 @@ STORE_BYTES = 128 * 2**20
 
 
 def on_loopback() -> None:
-    """Keep what Ray starts from the network: to be called before Ray is first imported, and for the whole process."""
+    """Keep what Ray starts from the network: to be called before Ray is first imported, and for the whole process.
+
+    Raises RunError where that is too late: Ray reads its settings when it is imported.
+    """
+    if "ray" in sys.modules and LOOPBACK.items() - os.environ.items():
+        settings = " ".join(f"{name}={value}" for name, value in LOOPBACK.items())
+        reason = f"Ray was imported before it was told to stay on this machine: import it later, or set {settings}"
+        raise RunError(f"backend.address = 'local': {reason}")
     os.environ.update(LOOPBACK)
     if not any(name in os.environ for name in TOKENS):
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
@@ -44,13 +52,13 @@ def connected(backend: Ray, workers: int, layout: Layout) -> Iterator[None]:
     Raises RunError where there is no such cluster, or none can be started.
     """
     local = backend.address == "local"
+    if "ray" in sys.modules and sys.modules["ray"].is_initialized():
+        yield
+        return
     if local:
         on_loopback()
     import ray
 
-    if ray.is_initialized():
-        yield
-        return
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     with ExitStack() as stack:
         where: dict[str, Any] = {"address": backend.address}
