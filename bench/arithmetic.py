@@ -1,0 +1,89 @@
+"""What GA3C may gain on this machine: `python -m bench.arithmetic`.
+
+A step costs the emulator, a forward pass, and its share of a pass forward and backward. A worker with one environment
+pays for the passes of one observation and of one rollout; GA3C for those of batches. All that is around them (queues,
+switching between processes, the update itself) is left out: the quotient is what would be gained if it were nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+import a3c_exp
+from a3c_exp.config import load_experiment
+from a3c_exp.threading_limits import one_thread
+from a3c_exp.worker import build_network
+
+NETWORKS = ("cnn", "cnn_nature")
+ROLLOUT, TRAINING_BATCH, PREDICTION_BATCH = 20, 80, 8
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the costs, in microseconds of processor time a step, and what follows from them."""
+    parser = argparse.ArgumentParser(prog="python -m bench.arithmetic", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement (default 3)")
+    seconds = parser.parse_args(arguments).seconds
+    print("| network | emulator | forward, 1 / 8 | forward and backward, 20 / 80 | a worker a game | GA3C | at most |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for name in NETWORKS:
+        with one_thread():
+            emulator, alone, together, small, large = costs(name, seconds)
+        worker, ga3c = emulator + alone + small, emulator + together + large
+        print(
+            f"| {name} | {emulator:.0f} | {alone:.0f} / {together:.0f} | {small:.0f} / {large:.0f} "
+            f"| {worker:.0f} | {ga3c:.0f} | {worker / ga3c:.2f} |"
+        )
+    return 0
+
+
+def costs(name: str, seconds: float) -> tuple[float, float, float, float, float]:
+    """Of a step of Pong with that network: the emulator, a forward pass of an observation alone and among others,
+    forward and backward of a transition in a rollout and in a batch of several. Microseconds of processor time."""
+    experiment = load_experiment(a3c_exp.compose(["env=pong", f"network={name}"]))
+    network, env = build_network(experiment)
+    games = experiment.env.make(1, [0])
+    games.reset()
+    actions = np.zeros(1, np.int64)
+    rng = np.random.default_rng(0)
+
+    def pictures(*shape: int) -> np.ndarray:
+        return rng.integers(0, 255, (*shape, *(env.observation_space.shape or ())), dtype=np.uint8)
+
+    def forward(count: int) -> float:
+        seen = pictures(count)
+        return microseconds(lambda: network.infer(seen), seconds) / count
+
+    def learn(rollouts: int) -> float:
+        seen = torch.from_numpy(pictures(ROLLOUT, rollouts))
+        chosen = torch.zeros(ROLLOUT, rollouts, dtype=torch.int64)
+
+        def both() -> None:
+            found = network.evaluate(seen, chosen)
+            (found.log_probs.sum() + found.entropy.sum() + found.values.square().sum()).backward()  # type: ignore[no-untyped-call]
+
+        return microseconds(both, seconds) / (ROLLOUT * rollouts)
+
+    try:
+        emulator = microseconds(lambda: games.step(actions), seconds)
+    finally:
+        games.close()
+    return emulator, forward(1), forward(PREDICTION_BATCH), learn(1), learn(TRAINING_BATCH // ROLLOUT)
+
+
+def microseconds(call: Callable[[], object], seconds: float) -> float:
+    """Of processor time, all threads of this process together, for one call."""
+    call()
+    count, began, used = 0, time.perf_counter(), time.process_time()
+    while time.perf_counter() - began < seconds:
+        call()
+        count += 1
+    return 1e6 * (time.process_time() - used) / count
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
