@@ -27,7 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     entries = list({entry.name: entry for section in SECTIONS.values() for entry in section}.values())
     if not flags.only:  # presets are a study of their own
         entries = [entry for entry in entries if flags.presets == (entry.source is not None)]
-    chosen = [entry for entry in entries if flags.env in (None, entry.env) and flags.only in (None, entry.name)]
+    chosen = [
+        entry for entry in entries if flags.env in (None, entry.env) and (not flags.only or entry.name in flags.only)
+    ]
     failures: list[str] = []
     signal.signal(signal.SIGTERM, _interrupt)
     try:
@@ -79,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m study", description="Learning over seeds; writes RESULTS.md.")
     parser.add_argument("--env", choices=environments, help="only the entries of this environment")
     parser.add_argument("--presets", action="store_true", help="the presets, instead of the environments")
-    parser.add_argument("--only", choices=names, help="only this entry")
+    parser.add_argument("--only", choices=names, action="append", metavar="NAME", help="only this entry; any number")
     parser.add_argument("--seeds", type=_count, help="so many seeds, instead of each entry's own number")
     parser.add_argument("--table", action="store_true", help="run nothing: write RESULTS.md from what there is")
     return parser

@@ -27,6 +27,7 @@ Written by `make learn` from the records in [results/](results/): trained with t
 final policy then played greedily over {episodes} episodes with seeds of their own. IQM: the interquartile mean over
 seeds, with its 95 % stratified bootstrap interval. Solved: the mean of the last 100 training episodes has reached the
 environment's `goal`; steps and seconds (of training) until then are medians, with the range over the seeds that did.
+Seconds are of the machine named below a table, whose raw environments [bench/RESULTS.md](bench/RESULTS.md) has timed.
 Staleness: updates of others between a worker's pull and its push, mean of the run. Zoo: what rl-baselines3-zoo reports,
 one run each, mean and deviation of the reward, after how many steps. What was tried on the way to these settings is in
 [docs/tuning.md](docs/tuning.md).
