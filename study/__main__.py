@@ -25,11 +25,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command's exit code: 1 where a run failed, 2 for a bad argument, 130 for Ctrl-C."""
     flags = _parser().parse_args(arguments)
     entries = list({entry.name: entry for section in SECTIONS.values() for entry in section}.values())
-    if not flags.only:  # presets are a study of their own
+    if flags.only:
+        entries = [entry for entry in entries if entry.name in flags.only]
+    else:  # presets are a study of their own
         entries = [entry for entry in entries if flags.presets == (entry.source is not None)]
-    chosen = [
-        entry for entry in entries if flags.env in (None, entry.env) and (not flags.only or entry.name in flags.only)
-    ]
+    chosen = [entry for entry in entries if flags.env in (None, entry.env)]
     failures: list[str] = []
     signal.signal(signal.SIGTERM, _interrupt)
     try:
