@@ -32,6 +32,7 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 RESULTS = (ROOT / "RESULTS.md").read_text(encoding="utf-8")
+TUNING = (ROOT / "docs/tuning.md").read_text(encoding="utf-8")
 CONF = ROOT / "conf"
 
 # What makes a run of the documents one of a moment. Workers are two where a command leaves that to the machine.
@@ -176,12 +177,13 @@ def test_the_report_has_a_row_for_the_runs(here: Path, capsys: pytest.CaptureFix
     assert "CartPole-v1" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("arguments", starting(RESULTS, start="python -m a3c_exp"), ids=" ".join)
+@pytest.mark.parametrize("arguments", starting(RESULTS, TUNING, start="python -m a3c_exp"), ids=" ".join)
 def test_the_commands_behind_the_results_are_of_a_run_that_can_be_made(arguments: list[str]) -> None:
     """Its environment and network are made. That every choice in them also trains is tested with the configurations."""
     if "pong" in " ".join(arguments) or "atari" in " ".join(arguments):
         pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
-    load_experiment(a3c_exp.compose([*arguments, "seed=1"]))
+    first = [word.partition(",")[0] for word in arguments if word != "-m"]  # of a sweep
+    load_experiment(a3c_exp.compose([*first, "seed=1"]))
 
 
 def test_tensorboard_finds_the_curves(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
