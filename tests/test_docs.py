@@ -26,6 +26,7 @@ import yaml
 import a3c_exp
 from a3c_exp import ConfigError, evaluate, report
 from a3c_exp.__main__ import main
+from a3c_exp.backends.ray import Ray
 from a3c_exp.config import load_experiment
 
 ROOT = Path(__file__).parents[1]
@@ -33,6 +34,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 RESULTS = (ROOT / "RESULTS.md").read_text(encoding="utf-8")
 TUNING = (ROOT / "docs/tuning.md").read_text(encoding="utf-8")
+CLUSTER = (ROOT / "docs/cluster.md").read_text(encoding="utf-8")
 CONF = ROOT / "conf"
 
 # What makes a run of the documents one of a moment. Workers are two where a command leaves that to the machine.
@@ -184,6 +186,24 @@ def test_the_commands_behind_the_results_are_of_a_run_that_can_be_made(arguments
         pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
     first = [word.partition(",")[0] for word in arguments if word != "-m"]  # of a sweep
     load_experiment(a3c_exp.compose([*first, "seed=1"]))
+
+
+@pytest.mark.parametrize("arguments", re.findall(r"python -m a3c_exp ([^'\n#]+)", CLUSTER))
+def test_the_commands_for_clusters_are_of_a_run_that_can_be_made(arguments: str) -> None:
+    """There is no cluster here, so that is all. Those for this machine alone run in the tests of that backend."""
+    words = shlex.split(re.sub(r"\$\(\(.*\)\)", "2", arguments))
+    ours = [word for word in words if not word.startswith("hydra.")]
+    experiment = load_experiment(a3c_exp.compose(ours), check=False)
+    assert isinstance(experiment.backend, Ray)
+
+
+def test_the_files_for_clusters_can_be_read() -> None:
+    launcher, job = map(yaml.safe_load, blocks(CLUSTER, "yaml"))
+    assert {"cluster_name", "provider", "setup_commands"} <= set(launcher)
+    cluster = job["spec"]["rayClusterSpec"]
+    assert cluster["authOptions"] == {"mode": "token"}
+    pinned = re.search(r"^ray==(\S+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert pinned is not None and cluster["rayVersion"] == pinned[1]
 
 
 def test_tensorboard_finds_the_curves(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -431,7 +451,13 @@ def test_the_code_of_the_recipes_keeps_the_rules_of_this_project(project: Path) 
 # Links.
 
 
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "RESULTS.md", "docs/design.md", "docs/tuning.md")
+DOCUMENTS = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "RESULTS.md",
+    *sorted(f"docs/{f.name}" for f in ROOT.glob("docs/*.md")),
+)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
