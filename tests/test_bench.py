@@ -10,6 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent))  # bench is not installed: it belongs to the checkout
 
 from bench import __main__ as bench
+from bench import arithmetic
 from bench.peers import MissingPeerError
 from bench.rows import ROWS, Measurement, Row
 from bench.runs import curve, peak_memory, training_speed
@@ -47,6 +48,16 @@ def test_a_bar_may_be_for_a_figure_of_its_own() -> None:
 def test_atari_games_are_stepped() -> None:
     pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
     assert atari_random_stepping("pong", 2, 0.1) > 0
+
+
+def test_what_ga3c_may_gain_is_worked_out(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
+    assert arithmetic.main(["--seconds", "0.01"]) == 0
+    small, large = (line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()[2:])
+    assert [small[0], large[0]] == ["cnn", "cnn_nature"]
+    emulator, worker, ga3c, gain = (float(large[column]) for column in (1, 4, 5, 6))
+    assert min(worker, ga3c) > emulator
+    assert gain == pytest.approx(worker / ga3c, rel=0.01)
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="only Linux tells what a process holds")
