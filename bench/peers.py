@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -9,8 +10,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 # What Sample Factory runs with: it needs gymnasium < 1, so it can only live in an environment of its own.
 SAMPLE_FACTORY_PYTHON = "SAMPLE_FACTORY_PYTHON"
@@ -20,19 +22,20 @@ class MissingPeerError(Exception):
     """A system that is not installed here; the message says how to get it."""
 
 
-def stable_baselines3_a2c(environments: int, seconds: float, game: str | None = None) -> float:
-    """Steps a second of stable-baselines3's A2C, its defaults but for the number of environments.
+def stable_baselines3(
+    algorithm: str, env_id: str, environments: int, seconds: float, settings: Mapping[str, Any] | None = None
+) -> float:
+    """Steps a second of stable-baselines3's A2C or PPO, its defaults but for the number of environments and `settings`.
 
-    On CartPole-v1, or on an Atari game by its id without frame skip, with the CNN that is its default there.
+    On an Atari game (by its id without frame skip) with the CNN that is its default there.
     """
-    needs = ["stable_baselines3"] if game is None else ["stable_baselines3", "ale_py", "cv2"]
+    needs = ["stable_baselines3"] + (["ale_py", "cv2"] if "NoFrameskip" in env_id else [])
     if not all(_has(sys.executable, module) for module in needs):
         raise MissingPeerError("not installed: pip install 'a3c-exp[bench]'")
-    command = [sys.executable, "-m", "bench.stable_baselines3_a2c", str(environments), str(seconds)]
-    command += [] if game is None else [game]
+    command = [sys.executable, "-m", "bench.stable_baselines3", algorithm, env_id, str(environments), str(seconds)]
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
-            command,
+            [*command, json.dumps(dict(settings or {}))],
             cwd=Path(__file__).parent.parent,
             env=os.environ | {"TMPDIR": folder},  # it leaves a log there
             check=True,

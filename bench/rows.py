@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bench.capacity import SIZES, measured_pushes
-from bench.peers import sample_factory, stable_baselines3_a2c
+from bench.peers import sample_factory, stable_baselines3
 from bench.runs import curve, peak_memory, seconds_to_first_update, training_speed
 from bench.stepping import atari_random_stepping, random_stepping
 
@@ -46,7 +46,7 @@ def _stepping(env_id: str) -> Measurement:
 
 def _a2c(environments: int) -> Measurement:
     label = f"stable-baselines3 A2C, {environments} environments"
-    return Measurement(label, lambda seconds: stable_baselines3_a2c(environments, seconds))
+    return Measurement(label, lambda seconds: stable_baselines3("A2C", "CartPole-v1", environments, seconds))
 
 
 def _pong_row(name: str, against: Measurement, at_least: float) -> Row:
@@ -122,7 +122,19 @@ PONG_STEPPING = Measurement(
     lambda seconds: atari_random_stepping("pong", 32, seconds),
 )
 PONG_A2C = Measurement(
-    "stable-baselines3 A2C, 16 environments", lambda seconds: stable_baselines3_a2c(16, seconds, "PongNoFrameskip-v4")
+    "stable-baselines3 A2C, 16 environments",
+    lambda seconds: stable_baselines3("A2C", "PongNoFrameskip-v4", 16, seconds),
+)
+# rl-baselines3-zoo's recipe for LunarLander, with 16 environments on both sides.
+PPO_LUNAR = (
+    "env=lunar", MLP, "algorithm=ppo", "returns=gae", "returns.lambda_=0.98", "optimizer=adam", "workers=2",
+    "envs_per_worker=8", "rollout_length=1024", "optimizer.learning_rate=3e-4", "optimizer.max_grad_norm=0.5",
+    "algorithm.epochs=4", "algorithm.minibatch_size=64", "algorithm.entropy=0.01", "gamma=0.999",
+)  # fmt: skip
+_ZOO = {"n_steps": 1024, "batch_size": 64, "gae_lambda": 0.98, "gamma": 0.999, "n_epochs": 4, "ent_coef": 0.01}
+PPO_PEER = Measurement(
+    "stable-baselines3 PPO, 16 environments",
+    lambda seconds: stable_baselines3("PPO", "LunarLander-v3", 16, seconds, _ZOO),
 )
 SAMPLE_FACTORY = Measurement("Sample Factory APPO, 2 x 16", sample_factory)
 
@@ -157,6 +169,13 @@ ROWS = (
     ),
     _pong_row("pong", PONG_STEPPING, 0.55),
     _pong_row("pong_a2c", PONG_A2C, 3.0),
+    Row(
+        "ppo",
+        "LunarLander-v3, PPO with the zoo's recipe, processes, 2 workers x 8",
+        _training("processes", *PPO_LUNAR),
+        (PPO_PEER,),
+        at_least=10.0,
+    ),
     _ga3c_row("cnn", "the A3C paper's CNN", 1.4),
     _ga3c_row("cnn_nature", "Nature CNN", 1.9),
     *(_ga3c_curve(agents, name) for agents in (4, 16, 64) for name in GA3C_CURVES),
