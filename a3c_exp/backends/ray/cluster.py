@@ -28,9 +28,9 @@ LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token", 
 TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 STORE_BYTES = 512 * 2**20
-"""Room for what is under way, beside what the vectors of a run take: Ray lets go of what has been read with a delay, and
-where the room is full it waits and writes to the disk. With 1.7 million parameters and two workers a server took 7 pushes
-a second with 128 MiB, 43 with 512, and no more with 1 or 2 GiB. Memory is taken as it is used."""
+"""Room for what is under way, beside what the vectors of a run take: Ray lets go of what has been read with a delay,
+and where the room is full it waits and writes to the disk. With 1.7 million parameters and two workers a server took 7
+pushes a second with 128 MiB, 43 with 512, and no more with 1 or 2 GiB. Memory is taken as it is used."""
 
 
 def on_loopback() -> None:
