@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 from runs import TARGET, config, drain, latest, processes, same, wait_until
 
+import a3c_exp
 from a3c_exp import seeding
 from a3c_exp.backends.ray.cluster import on_loopback
 from a3c_exp.config import load_experiment
@@ -241,3 +243,28 @@ class TestFaults:
             node = cluster.add_node(num_cpus=2, **ports())
             one.heard_from({0, 1}, 120)
         cluster.remove_node(node)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("what", ["worker", "server", "node"])
+    def test_a_run_that_is_hit_half_way_reaches_its_goal(self, what: str, cluster: Any, tmp_path: Path) -> None:
+        """CartPole to a mean of 475 over 100 episodes, which takes about 110,000 steps."""
+        node = cluster.add_node(num_cpus=1, **ports()) if what == "node" else None
+
+        def half_way() -> bool:
+            rows = (tmp_path / "metrics.csv").read_text().splitlines() if (tmp_path / "metrics.csv").exists() else []
+            return len(rows) > 1 and int(rows[-1].split(",")[0]) > 50_000
+
+        def hit() -> None:
+            wait_until(half_way, 90)
+            if node is not None:
+                cluster.remove_node(node, allow_graceful=False)
+            else:
+                os.kill(min(actors({"worker": "WorkerActor", "server": "ParameterServer"}[what])), signal.SIGKILL)
+
+        hitter = threading.Thread(target=hit)
+        hitter.start()
+        done = run(a3c_exp.compose(["env=cartpole", "backend=ray", "workers=2", "checkpoint.every=10000"]), tmp_path)
+        hitter.join()
+        assert done.summary["stop_reason"] == "mean_return"
+        assert done.summary["steps"] > 50_000
+        assert "has died" in (tmp_path / "train.log").read_text()
