@@ -13,8 +13,6 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 # default: the index's default. PIP_ARGS goes to pip: PIP_ARGS='--extra-index-url ...'
 TORCH ?= cpu
 PIP_ARGS ?=
-# Tests of two files at a time; those of one file share what takes long to start.
-SIDE_BY_SIDE := -n 2 --dist loadfile
 ARGS ?=
 # Tests of two files at a time; those of one file share what takes long to start.
 SIDE_BY_SIDE := -n 2 --dist loadfile

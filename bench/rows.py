@@ -9,6 +9,7 @@ from bench.capacity import SIZES, measured_pushes
 from bench.peers import sample_factory, stable_baselines3
 from bench.runs import curve, peak_memory, seconds_to_first_update, training_speed
 from bench.stepping import atari_random_stepping, random_stepping
+from study.peers import ZOO
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ PPO_LUNAR = (
     "envs_per_worker=8", "rollout_length=1024", "optimizer.learning_rate=3e-4", "optimizer.max_grad_norm=0.5",
     "algorithm.epochs=4", "algorithm.minibatch_size=64", "algorithm.entropy=0.01", "gamma=0.999",
 )  # fmt: skip
-_ZOO = {"n_steps": 1024, "batch_size": 64, "gae_lambda": 0.98, "gamma": 0.999, "n_epochs": 4, "ent_coef": 0.01}
+_ZOO = {key: value for key, value in ZOO["PPO", "LunarLander-v3"].items() if key not in ("steps", "envs")}
 PPO_PEER = Measurement(
     "stable-baselines3 PPO, 16 environments",
     lambda seconds: stable_baselines3("PPO", "LunarLander-v3", 16, seconds, _ZOO),
