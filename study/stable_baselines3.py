@@ -62,7 +62,7 @@ def main(algorithm: str, env_id: str, goal: float, seed: int) -> dict[str, Any]:
         "last_100": round(float(np.mean(watch.returns[-100:])), 3),
         "greedy_return": round(float(np.mean(returns)), 3),
         "greedy_deviation": round(float(np.std(returns, ddof=1)), 3),
-        "greedy_episodes": len(returns),
+        "greedy_episodes": int(np.size(returns)),
         "date": datetime.date.today().isoformat(),
         "commit": f"stable-baselines3 {metadata.version('stable-baselines3')}",
         "machine": describe(provenance.machine()),
