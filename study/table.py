@@ -59,6 +59,16 @@ ROBUSTNESS = (
     _lunar("threads", "backend=threads"),
 )
 
+# What the other loss reaches where A3C is hard to tune.
+PPO = tuple(
+    replace(
+        entry, name=f"{entry.name}_ppo", title=f"{entry.title}, PPO", seeds=5,
+        recipe=Training((f"env={entry.env}", "experiment=ppo")),
+    )
+    for entry in ENVIRONMENTS
+    if entry.name in ("acrobot", "lunar_continuous")
+)  # fmt: skip
+
 # And CartPole on every backend, those with queues and servers in between among them.
 BACKENDS = tuple(
     Entry(
@@ -82,6 +92,7 @@ PEERS = tuple(
 
 SECTIONS = {
     "Environments": ENVIRONMENTS,
+    "The same environments with PPO, synchronous": PPO,
     "LunarLander with other numbers of workers, and on every backend": ROBUSTNESS,
     "CartPole on the other backends": BACKENDS,
     "stable-baselines3 on the same machine": PEERS,
