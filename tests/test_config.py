@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from copy import deepcopy
 from pathlib import Path
@@ -64,8 +65,8 @@ def test_every_option_composes_and_trains_a_few_steps(option: str, tmp_path: Pat
         overrides.append("rollout_length=8")
     elif option in PRESETS:
         overrides = [option, "total_steps=100", "eval.every=null"]
-    if option == "backend=ray":
-        pytest.importorskip("ray", reason="clusters: pip install 'a3c-exp[ray]'")
+    if option == "backend=ray" and importlib.util.find_spec("ray") is None:  # not imported: the backend does that
+        pytest.skip("clusters: pip install 'a3c-exp[ray]'")
     if not option.startswith("backend=") and list(compose(overrides)["backend"]) == ["_target_"]:
         overrides.append("backend=serial")  # quicker, where a preset does not say how its own backend is to be
     run = a3c_exp.train(overrides, tmp_path / "run")
@@ -208,6 +209,15 @@ def test_a_coefficient_may_be_a_schedule(config: dict[str, Any]) -> None:
 
 
 # What is refused.
+
+
+def test_without_ray_its_backend_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = compose(["backend=ray"])
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError) as refusal:
+        load_experiment(config)
+    assert str(refusal.value) == "backend.address = 'local': needs Ray: pip install 'a3c-exp[ray]'"
+    load_experiment(config, check=False)  # to look at what such a run has learned, it is not needed
 
 
 @pytest.mark.parametrize(

@@ -104,16 +104,6 @@ def test_ray_is_told_to_stay_on_this_machine_before_it_is_imported(monkeypatch: 
         on_loopback()
 
 
-def test_without_ray_the_backend_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    import importlib.util
-
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError) as refusal:
-        load_experiment(on_ray())
-    assert str(refusal.value) == "backend.address = 'local': needs Ray: pip install 'a3c-exp[ray]'"
-    load_experiment(on_ray(), check=False)  # to look at what such a run has learned, it is not needed
-
-
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1", "127.0.0.1:port", "127.0.0.1:99999"])
 def test_an_address_where_nobody_answers_is_refused_at_once(address: str) -> None:
     with pytest.raises(ConfigError, match=r"backend.address = .*must be 'local', 'auto' or host:port .*not answer"):
