@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from a3c_exp.errors import ConfigError, require
-from a3c_exp.schedules import Schedule, value
+from a3c_exp.schedules import Schedule, require_throughout, value
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class A3C:
     or the mean of it. No gradient flows into the advantages A_t or the targets G_t.
 
     value_coefficient: c_v, a number >= 0.
-    entropy: c_e, a number >= 0, or a schedule of one.
+    entropy: c_e, a number, or a schedule of one. Below 0 it drives exploration out, which makes sense late in a run.
     normalize_advantages: subtract the batch's mean and divide by its standard deviation. Not in the paper. A batch of
         a single transition then teaches the actor nothing.
     reduction: "mean" over transitions, or "sum", as the paper has it; with "sum" the learning rate has to fit the
@@ -175,10 +175,12 @@ class PPO:
     def __post_init__(self) -> None:
         _require_coefficients(self.value_coefficient, self.entropy)
         size, kl = self.minibatch_size, self.target_kl
-        if isinstance(self.clip, (int, float)):
-            require(0 < self.clip < 1, "clip", self.clip, "a number between 0 and 1, or a schedule")
-        if isinstance(self.value_clip, (int, float)):
-            require(0 < self.value_clip < math.inf, "value_clip", self.value_clip, "a number > 0, a schedule, or null")
+        # A schedule may end at 0; a number of 0, by someone who wants no clip, would be one that lets nothing through.
+        require(self.clip != 0, "clip", self.clip, "a number between 0 and 1, or a schedule")
+        require_throughout(lambda clip: 0 <= clip < 1, "clip", self.clip, "a number between 0 and 1")
+        if self.value_clip is not None:
+            require(self.value_clip != 0, "value_clip", self.value_clip, "a number > 0, a schedule, or null")
+            require_throughout(lambda clip: 0 <= clip < math.inf, "value_clip", self.value_clip, "a number > 0")
         require(self.epochs >= 1, "epochs", self.epochs, "a whole number >= 1")
         require(size is None or size >= 1, "minibatch_size", size, "a whole number >= 1, or null for whole rollouts")
         require(kl is None or 0 < kl < math.inf, "target_kl", kl, "a number > 0, or null")
@@ -262,8 +264,7 @@ def explained_variance(
 
 def _require_coefficients(value_coefficient: float, entropy: float | Schedule) -> None:
     require(0 <= value_coefficient < math.inf, "value_coefficient", value_coefficient, "a number >= 0")
-    if isinstance(entropy, (int, float)):
-        require(0 <= entropy < math.inf, "entropy", entropy, "a number >= 0, or a schedule")
+    require_throughout(math.isfinite, "entropy", entropy, "a finite number")
 
 
 def _normalized(advantages: Tensor, mask: Tensor | None, count: float) -> Tensor:

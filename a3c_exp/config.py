@@ -7,6 +7,7 @@ written.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from a3c_exp.errors import ConfigError, require
 from a3c_exp.networks import Network
 from a3c_exp.optimizers import Optimizer, check_parts
 from a3c_exp.returns import Returns, is_off_policy
-from a3c_exp.schedules import Schedule
+from a3c_exp.schedules import Schedule, require_throughout
 from a3c_exp.schema import build, import_plugins
 
 # What a run's folder holds.
@@ -128,8 +129,8 @@ class Experiment:
         require(rollout == "episode" or rollout >= 1, "rollout_length", rollout, "a whole number >= 1, or 'episode'")
         require(self.accumulate >= 1, "accumulate", self.accumulate, "a whole number >= 1")
         require(0 <= self.gamma <= 1, "gamma", self.gamma, "a number from 0 to 1")
-        if isinstance(self.epsilon, (int, float)):
-            require(0 <= self.epsilon <= 1, "epsilon", self.epsilon, "a number from 0 to 1, or a schedule")
+        require_throughout(lambda share: 0 <= share <= 1, "epsilon", self.epsilon, "a number from 0 to 1")
+        require_throughout(lambda factor: 0 <= factor < math.inf, "schedule", self.schedule, "a number >= 0")
         require(self.total_steps >= 1, "total_steps", self.total_steps, "a whole number >= 1")
         if rollout == "episode" and self.envs_per_worker != 1:
             raise ConfigError("envs_per_worker", self.envs_per_worker, "must be 1 where rollout_length=episode")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -27,7 +28,7 @@ class Constant:
     value: float = 1.0
 
     def __post_init__(self) -> None:
-        require(0 <= self.value < math.inf, "value", self.value, "a number >= 0")
+        require(math.isfinite(self.value), "value", self.value, "a finite number")
 
     def __call__(self, progress: float) -> float:
         return self.value
@@ -45,8 +46,8 @@ class Linear:
     until: float = 1.0
 
     def __post_init__(self) -> None:
-        require(0 <= self.start < math.inf, "start", self.start, "a number >= 0")
-        require(0 <= self.end < math.inf, "end", self.end, "a number >= 0")
+        require(math.isfinite(self.start), "start", self.start, "a finite number")
+        require(math.isfinite(self.end), "end", self.end, "a finite number")
         require(0 < self.until <= 1, "until", self.until, "a number > 0, and at most 1")
 
     def __call__(self, progress: float) -> float:
@@ -58,3 +59,15 @@ class Linear:
 def value(x: float | Schedule, progress: float) -> float:
     """What `x` is at `progress`, where a coefficient may be a plain number or a schedule."""
     return x if isinstance(x, (int, float)) else x(progress)
+
+
+def require_throughout(holds: Callable[[float], bool], key: str, x: float | Schedule, allowed: str) -> None:
+    """Raise ConfigError unless `x` is `allowed`, a schedule where a run begins and where it ends.
+
+    Those of this module never leave the range between the two.
+    """
+    if isinstance(x, (int, float)):
+        require(holds(x), key, x, f"{allowed}, or a schedule")
+        return
+    for progress, when in ((0.0, "begins"), (1.0, "ends")):
+        require(holds(x(progress)), key, x(progress), f"{allowed} where the run {when}, too")

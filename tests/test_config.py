@@ -238,6 +238,8 @@ def test_without_ray_its_backend_says_what_to_install(monkeypatch: pytest.Monkey
         ("total_steps", 0, "total_steps = 0: must be a whole number >= 1"),
         ("update", "often", "update = 'often': must be 'async' or 'sync'"),
         ("lock", 1, "lock = 1: must be true or false"),
+        ("schedule.end", -1, "schedule = -1.0: must be a number >= 0 where the run ends, too"),
+        ("epsilon", 2, "epsilon = 2.0: must be a number from 0 to 1, or a schedule"),
         ("moments", "none", "moments = 'none': must be 'shared' or 'worker'"),
         ("stop", 5, "stop = 5: must be a mapping with the keys max_episodes, max_seconds, mean_return"),
         ("stop.max_episodes", 0, "stop.max_episodes = 0: must be a whole number >= 1, or null"),

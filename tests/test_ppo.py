@@ -224,7 +224,9 @@ def test_it_is_an_algorithm_that_reuses_rollouts_and_a3c_is_not() -> None:
         ({"minibatch_size": 0}, "minibatch_size = 0: must be a whole number >= 1, or null for whole rollouts"),
         ({"target_kl": -1.0}, "target_kl = -1.0: must be a number > 0, or null"),
         ({"value_clip": 0.0}, "value_clip = 0.0: must be a number > 0, a schedule, or null"),
-        ({"entropy": math.nan}, "entropy = nan: must be a number >= 0, or a schedule"),
+        ({"entropy": math.nan}, "entropy = nan: must be a finite number, or a schedule"),
+        ({"clip": Linear(start=1.0)}, "clip = 1.0: must be a number between 0 and 1 where the run begins, too"),
+        ({"value_clip": Linear(end=-1.0)}, "value_clip = -1.0: must be a number > 0 where the run ends, too"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:

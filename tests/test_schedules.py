@@ -7,7 +7,7 @@ import math
 import pytest
 
 from a3c_exp.errors import ConfigError
-from a3c_exp.schedules import Constant, Linear, Schedule, value
+from a3c_exp.schedules import Constant, Linear, Schedule, require_throughout, value
 
 
 def test_a_constant_does_not_move():
@@ -48,14 +48,28 @@ def test_both_are_schedules():
     assert isinstance(Linear(), Schedule)
 
 
-@pytest.mark.parametrize("wrong", [-0.1, math.inf, math.nan])
-def test_values_below_zero_or_without_bound_are_refused(wrong: float):
-    with pytest.raises(ConfigError, match=r"value = .*: must be a number >= 0"):
+@pytest.mark.parametrize("wrong", [math.inf, math.nan])
+def test_values_without_bound_are_refused(wrong: float):
+    with pytest.raises(ConfigError, match=r"value = .*: must be a finite number"):
         Constant(value=wrong)
-    with pytest.raises(ConfigError, match=r"start = .*: must be a number >= 0"):
+    with pytest.raises(ConfigError, match=r"start = .*: must be a finite number"):
         Linear(start=wrong)
-    with pytest.raises(ConfigError, match=r"end = .*: must be a number >= 0"):
+    with pytest.raises(ConfigError, match=r"end = .*: must be a finite number"):
         Linear(end=wrong)
+
+
+def test_a_range_holds_for_a_number_and_for_both_ends_of_a_schedule():
+    def check(x: float | Schedule) -> None:
+        require_throughout(lambda share: 0 <= share <= 1, "epsilon", x, "a number from 0 to 1")
+
+    check(0.3)
+    check(Linear(start=1.0, end=0.0))
+    with pytest.raises(ConfigError, match=r"^epsilon = -0.3: must be a number from 0 to 1, or a schedule$"):
+        check(-0.3)
+    with pytest.raises(ConfigError, match=r"^epsilon = 1.5: must be a number from 0 to 1 where the run begins, too$"):
+        check(Linear(start=1.5, end=0.5))
+    with pytest.raises(ConfigError, match=r"^epsilon = -1.0: must be a number from 0 to 1 where the run ends, too$"):
+        check(Linear(start=0.5, end=-1.0))
 
 
 @pytest.mark.parametrize("wrong", [0.0, 1.1, math.nan])
