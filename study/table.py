@@ -66,7 +66,7 @@ PPO = tuple(
         recipe=Training((f"env={entry.env}", "experiment=ppo")),
     )
     for entry in ENVIRONMENTS
-    if entry.name == "acrobot"
+    if entry.name in ("acrobot", "lunar_continuous")
 )  # fmt: skip
 
 # And CartPole on every backend, those with queues and servers in between among them.
