@@ -16,7 +16,7 @@ COLUMNS = (
     "solved", "steps to it", "seconds to it", "steps/s", "staleness", "zoo A2C", "zoo PPO",
 )  # fmt: skip
 PRESET_COLUMNS = (
-    "system", "source", "what it reports", "seeds", "greedy return: IQM [95 %]", "training return",
+    "system", "source", "what it reports", "seeds", "greedy return: IQM [95 %]", "of the best kept", "training return",
     "solved", "seconds to it", "seconds", "steps", "steps/s", "staleness",
 )  # fmt: skip
 
@@ -40,9 +40,10 @@ make presets
 """
 PRESETS = """\
 Written by `make presets`. Each preset is trained to its own end, with the settings of its source (what differs is said
-at the head of its file in [conf/experiment/](conf/experiment/)). Training return: the mean of the last 100 training
-episodes, actions drawn as they are in training, mean over the seeds; solved: that mean has reached the preset's `goal`.
-Seconds, steps and steps/s of training are medians.
+at the head of its file in [conf/experiment/](conf/experiment/)). Greedy return: of the final policy, and of the
+parameters kept because evaluation beside training found them best (`best.ckpt`; mean and worst seed), both in the same
+fresh episodes. Training return: the mean of the last 100 training episodes, actions drawn as they are in training, mean
+over the seeds; solved: that mean has reached the preset's `goal`. Seconds, steps and steps/s of training are medians.
 """
 
 
@@ -89,10 +90,12 @@ def _cells(entry: Entry, records: Sequence[Record]) -> list[str]:
 
 def _preset_cells(entry: Entry, records: Sequence[Record]) -> list[str]:
     trained = [record.last_100 for record in records if record.last_100 is not None]
+    best = [record.best_return for record in records if record.best_return is not None]
     solved = [record.solved_seconds for record in records if record.solved_seconds is not None]
     return [
         _seeds(entry, records),
         _estimate([record.greedy_return for record in records]),
+        f"{mean(best):.1f}, {min(best):.1f}" if best else "-",
         f"{mean(trained):.1f}" if trained else "-",
         f"{len(solved)} of {len(records)}",
         _spread(solved, 1),

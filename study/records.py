@@ -22,7 +22,8 @@ class Record:
 
     seconds: of training. solved_*: when 100 training episodes first had the goal as their mean, None if never.
     last_100: the mean return of the last 100 training episodes.
-    greedy_*: of the final policy's most likely actions, over `greedy_episodes` whole episodes.
+    greedy_*: of the final policy's most likely actions, over `greedy_episodes` whole episodes. best_return: the mean of
+    as many with the parameters that evaluation beside training found best; None where there was none.
     """
 
     seed: int
@@ -35,6 +36,7 @@ class Record:
     greedy_return: float
     greedy_deviation: float
     greedy_episodes: int
+    best_return: float | None
     staleness_mean: float | None
     staleness_max: int | None
     date: str
@@ -77,5 +79,5 @@ def _record(row: Mapping[str, str]) -> Record:
     values: dict[str, Any] = {}
     for name, hint in get_type_hints(Record).items():
         kind = next(part for part in (*get_args(hint), hint) if part is not NoneType)
-        values[name] = None if row[name] == "" else kind(row[name])
+        values[name] = None if row.get(name, "") == "" else kind(row[name])  # older records have fewer columns
     return Record(**values)

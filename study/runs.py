@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import a3c_exp
 from a3c_exp.config import SUMMARY_FILE
@@ -47,7 +47,9 @@ class Training:
             shutil.rmtree(folder, ignore_errors=True)
             execute(["-m", "a3c_exp", *overrides, f"hydra.run.dir={folder}"], folder.with_suffix(".log"))
         summary = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
-        return _record(f"{self.command} seed={seed}", seed, summary, _greedy_returns(folder, seed))
+        final = _greedy_returns(folder, seed, "latest")
+        best = _greedy_returns(folder, seed, "best") if summary["best_eval_return"] is not None else None
+        return _record(f"{self.command} seed={seed}", seed, summary, final, best)
 
 
 def execute(arguments: Sequence[str], log: Path) -> None:
@@ -79,16 +81,16 @@ def _is_finished(folder: Path, config: Mapping[str, Any]) -> bool:
         return False
 
 
-def _greedy_returns(folder: Path, seed: int) -> Any:
+def _greedy_returns(folder: Path, seed: int, checkpoint: Literal["best", "latest"]) -> Any:
     from a3c_exp.evaluate import Options, replay
     from a3c_exp.threading_limits import one_thread
 
     with one_thread():
-        options = Options(episodes=EPISODES, checkpoint="latest", seed=FIRST_EVALUATION_SEED + seed)
+        options = Options(episodes=EPISODES, checkpoint=checkpoint, seed=FIRST_EVALUATION_SEED + seed)
         return replay(folder, options).returns
 
 
-def _record(command: str, seed: int, summary: Mapping[str, Any], returns: Any) -> Record:
+def _record(command: str, seed: int, summary: Mapping[str, Any], returns: Any, best: Any) -> Record:
     return Record(
         seed=seed,
         steps=summary["steps"],
@@ -100,6 +102,7 @@ def _record(command: str, seed: int, summary: Mapping[str, Any], returns: Any) -
         greedy_return=round(float(returns.mean()), 3),
         greedy_deviation=round(float(returns.std(ddof=1)), 3),
         greedy_episodes=len(returns),
+        best_return=None if best is None else round(float(best.mean()), 3),
         staleness_mean=_rounded(summary["staleness_mean"]),
         staleness_max=summary["staleness_max"],
         date=datetime.date.today().isoformat(),

@@ -63,6 +63,7 @@ def main(algorithm: str, env_id: str, goal: float, seed: int) -> dict[str, Any]:
         "greedy_return": round(float(np.mean(returns)), 3),
         "greedy_deviation": round(float(np.std(returns, ddof=1)), 3),
         "greedy_episodes": int(np.size(returns)),
+        "best_return": None,
         "date": datetime.date.today().isoformat(),
         "commit": f"stable-baselines3 {metadata.version('stable-baselines3')}",
         "machine": describe(provenance.machine()),

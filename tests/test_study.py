@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import a3c_exp
 from a3c_exp.startup import conf_folder
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # study is not installed: it belongs to the checkout
@@ -29,8 +30,8 @@ from study.statistics import bootstrap_interval, interquartile_mean
 
 RECORD = Record(
     seed=0, steps=1000, seconds=2.0, steps_per_second=500.0, solved_steps=600, solved_seconds=1.2, last_100=480.5,
-    greedy_return=500.0, greedy_deviation=0.0, greedy_episodes=100, staleness_mean=0.9, staleness_max=3,
-    date="2026-01-01", commit="abc", machine="a processor, 2 cores", command="python -m a3c_exp seed=0",
+    greedy_return=500.0, greedy_deviation=0.0, greedy_episodes=100, best_return=490.0, staleness_mean=0.9,
+    staleness_max=3, date="2026-01-01", commit="abc", machine="a processor, 2 cores", command="python -m a3c_exp",
 )  # fmt: skip
 SMALL = ("env=cartpole", "backend=serial", "workers=1", "envs_per_worker=2", "total_steps=64", "eval.every=null")
 
@@ -116,6 +117,16 @@ def test_records_of_other_settings_do_not_count(tmp_path: Path) -> None:
     assert results.read({"optimizer": {"rate": 0.1, "new": False}, "gamma": 0.99}) == [RECORD], "it was not there then"
 
 
+def test_records_of_before_a_column_was_added_are_read(tmp_path: Path) -> None:
+    results = Results(tmp_path, "name")
+    results.write({}, [replace(RECORD, best_return=None)])
+    lines = [line.split(",") for line in (tmp_path / "name.csv").read_text().splitlines()]
+    column = lines[0].index("best_return")
+    older = [",".join(cell for place, cell in enumerate(line) if place != column) for line in lines]
+    (tmp_path / "name.csv").write_text("\n".join(older))
+    assert results.read({}) == [replace(RECORD, best_return=None)]
+
+
 # What is run.
 
 
@@ -159,6 +170,15 @@ def test_the_command_trains_plays_and_writes(
     trained = (places / "runs" / "tiny_s0" / "summary.json").stat().st_mtime_ns
     assert study.main([]) == 0
     assert (places / "runs" / "tiny_s0" / "summary.json").stat().st_mtime_ns == trained, "finished: only played again"
+
+
+def test_the_best_parameters_kept_are_played_too(tmp_path: Path) -> None:
+    recipe = Training((*SMALL[:-1], "eval.every=32", "eval.episodes=1"))
+    record = recipe.run(0, tmp_path / "run")
+    assert record.best_return is not None
+    (tmp_path / "run" / "checkpoints" / "best.ckpt").unlink()
+    with pytest.raises(a3c_exp.ConfigError, match="best"):
+        recipe.run(0, tmp_path / "run")
 
 
 def test_a_run_that_cannot_be_made_ends_in_one_line(
@@ -214,9 +234,11 @@ def test_the_table_counts_seeds_that_never_solved_it_as_the_slowest() -> None:
 
 def test_presets_stand_beside_what_their_sources_report() -> None:
     preset = replace(entry(Counting(), 2), source=Source("[a paper](x)", "200 (its table 1)", "python -m a3c_exp"))
-    text = document({"Presets": [(preset, [RECORD, replace(RECORD, seed=1, last_100=470.5, seconds=4.0)])]}, 100)
-    row = "| Title | [a paper](x) | 200 (its table 1) | 2 | 500.0 [500.0, 500.0] | 475.5 | 2 of 2 | 1.2 (1.2 to 1.2) |"
-    assert f"{row} 3 | 1,000 | 500 | 0.90 |" in text
+    text = document(
+        {"Presets": [(preset, [RECORD, replace(RECORD, seed=1, last_100=470.5, seconds=4.0, best_return=480.0)])]}, 100
+    )
+    row = "| Title | [a paper](x) | 200 (its table 1) | 2 | 500.0 [500.0, 500.0] | 485.0, 480.0 | 475.5 |"
+    assert f"{row} 2 of 2 | 1.2 (1.2 to 1.2) | 3 | 1,000 | 500 | 0.90 |" in text
     assert "a part:\n\n```sh\npython -m a3c_exp\n```" in text
     assert "| Title | [a paper](x) | 200 (its table 1) | 0 |" in document({"Presets": [(preset, [])]}, 100)
 
