@@ -14,6 +14,7 @@ from typing import Any
 import stable_baselines3
 import torch
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
+from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import VecFrameStack
 
 
@@ -29,6 +30,7 @@ def main(algorithm: str, env_id: str, environments: int, seconds: float, setting
         torch.set_num_threads(1)  # for networks of this size its fastest setting
         policy, made = "MlpPolicy", make_vec_env(env_id, environments)
     model = kind(policy, made, device="cpu", **settings)
+    model.set_logger(Logger(None, []))  # its default leaves a folder in /tmp
     rollout = model.n_steps * environments
     begun: list[tuple[int, float]] = []  # steps and time when iterations began, without the first
 

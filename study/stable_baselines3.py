@@ -15,6 +15,7 @@ import stable_baselines3
 import torch
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.logger import Logger
 
 from a3c_exp import provenance
 from study.peers import ZOO
@@ -48,6 +49,7 @@ def main(algorithm: str, env_id: str, goal: float, seed: int) -> dict[str, Any]:
     made = make_vec_env(env_id, count, seed=seed)
     given = {key: _schedule(value) for key, value in settings.items()}
     model = getattr(stable_baselines3, algorithm)("MlpPolicy", made, seed=seed, device="cpu", **given)
+    model.set_logger(Logger(None, []))  # its default leaves a folder in /tmp
     watch = Watch(goal, count)
     model.learn(steps, callback=watch)
     seconds = time.perf_counter() - watch.started
