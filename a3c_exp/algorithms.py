@@ -68,7 +68,8 @@ class Reusing(Protocol):
     """
 
     def check_rollout(self, count: int, length: int) -> None:
-        """Raise ConfigError where a whole rollout of `count` sequences of `length` transitions cannot be used."""
+        """Raise ConfigError where a whole rollout of `count` sequences of `length` transitions cannot be used; count 0:
+        it is not known yet how many there will be."""
 
     def minibatches(self, count: int, length: int, rng: np.random.Generator) -> Iterator[NDArray[np.intp]]:
         """Which of the `count` sequences of `length` transitions go into each gradient, in the order of the pushes."""

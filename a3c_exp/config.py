@@ -22,7 +22,7 @@ from a3c_exp.algorithms import Algorithm, Reusing
 from a3c_exp.backends import Backend
 from a3c_exp.envs import Environment
 from a3c_exp.errors import ConfigError, require
-from a3c_exp.networks import Network
+from a3c_exp.networks import ActorCritic, Network
 from a3c_exp.optimizers import Optimizer, check_parts
 from a3c_exp.returns import Returns, is_off_policy
 from a3c_exp.schedules import Schedule, require_throughout
@@ -136,6 +136,9 @@ class Experiment:
             raise ConfigError("envs_per_worker", self.envs_per_worker, "must be 1 where rollout_length=episode")
         if self.update == "sync" and self.moments == "worker":
             raise ConfigError("moments", "worker", "must be 'shared' where update=sync: a round is one step for all")
+        if self.critic_returns is not None and is_off_policy(self.critic_returns) and not is_off_policy(self.returns):
+            problem = "must go with returns that correct for lag as well (vtrace): the actor would learn uncorrected"
+            raise ConfigError("critic_returns", type(self.critic_returns).__name__, problem)
         if isinstance(self.algorithm, Reusing):
             self._check_reuse(self.algorithm)
 
@@ -154,7 +157,7 @@ class Experiment:
         """Raise ConfigError where rollouts cannot be taken apart: into transitions, or into those of an environment."""
         if self.rollout_length == "episode":
             return
-        count, length = self.envs_per_worker, self.rollout_length
+        count, length = 0 if self.backend.joins_rollouts else self.envs_per_worker, self.rollout_length
         try:
             algorithm.check_rollout(*((count, length) if whole_sequences else (count * length, 1)))
         except ConfigError as error:
@@ -184,25 +187,38 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def load_experiment(config: Mapping[str, Any], check: bool = True) -> Experiment:
+def load_experiment(config: Mapping[str, Any], check: bool = True, *, to_train: bool = True) -> Experiment:
     """The experiment that a plain configuration describes, with every check there is.
 
     check: False leaves out those that make an environment and a network, for processes whose parent has done them.
+    to_train: False leaves out those of what only training needs, which may be gone by the time its policy is played:
+    the cluster or the GPU of its backend, the run that it started from.
     Raises ConfigError.
     """
     plugins = build(config.get("plugins") or (), tuple[str, ...], "plugins")
     import_plugins(plugins)
     experiment = build(dict(config), Experiment, plugins=plugins)
-    if check:
-        _check_parts(experiment)
+    if not check:
+        return experiment
+    if to_train:
+        _ask_backend(experiment, "check", experiment)
+    network = _check_parts(experiment)
+    if to_train:
+        _ask_backend(experiment, "check_network", network)
+        _check_start(experiment.init_from, network)
     return experiment
 
 
-def _check_parts(experiment: Experiment) -> None:
-    """Make one environment and one network: do they exist, and do they fit all that is said about them?"""
-    check = getattr(experiment.backend, "check", None)
-    if check is not None:
-        check(experiment)
+def _ask_backend(experiment: Experiment, check: str, what: Experiment | ActorCritic) -> None:
+    """Call the check of that name, if the backend has one."""
+    method = getattr(experiment.backend, check, None)
+    if method is not None:
+        method(what)
+
+
+def _check_parts(experiment: Experiment) -> ActorCritic:
+    """Make one environment and one network, which is returned: do they exist, and do they fit all that is said about
+    them?"""
     try:
         validate = getattr(experiment.env, "validate", None)
         if validate is not None:
@@ -225,11 +241,17 @@ def _check_parts(experiment: Experiment) -> None:
         check_parts(experiment.optimizer, network.parts)
     except ConfigError as error:
         raise error.under("optimizer") from error
-    if experiment.init_from is not None:
-        start = checkpoint.load(best_checkpoint(Path(experiment.init_from)), key="init_from")["store"]["parameters"]
-        if start.shape != network.vector.shape:
-            problem = f"must be a run of the same network: it has {start.size} parameters, not {network.vector.size}"
-            raise ConfigError("init_from", experiment.init_from, problem)
+    return network
+
+
+def _check_start(folder: str | None, network: ActorCritic) -> None:
+    """Do the parameters of the run in that folder fit?"""
+    if folder is None:
+        return
+    start = checkpoint.load(best_checkpoint(Path(folder)), key="init_from")["store"]["parameters"]
+    if start.shape != network.vector.shape:
+        problem = f"must be a run of the same network: it has {start.size} parameters, not {network.vector.size}"
+        raise ConfigError("init_from", folder, problem)
 
 
 def read_config(folder: str | Path, plugins: Sequence[str] = (), key: str = "resume") -> dict[str, Any]:

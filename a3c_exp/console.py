@@ -154,7 +154,8 @@ class Progress:
     On a terminal it is one live line; in a log it is a plain line every `interval` seconds, and the last one.
 
     terminal: where it is shown; plain lines go through the log.
-    total_steps, max_seconds, max_episodes: the run's ends, from which the time left is told.
+    total_steps, max_seconds, max_episodes: the run's ends, from which the time left is told; all of them count what
+        came before a resume.
     interval: seconds between plain lines.
     """
 

@@ -41,3 +41,9 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     """The names most like `name`, to end a message with; empty where nothing comes near."""
     near = difflib.get_close_matches(name, list(known), n=3)
     return f"; the nearest: {', '.join(near)}" if near else ""
+
+
+def one_line(error: Exception) -> str:
+    """An exception as one line: its type and what it says."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from a3c_exp import checkpoint, seeding
@@ -36,7 +35,7 @@ from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.recurrent import forget
 from a3c_exp.normalisation import Normalisation
 from a3c_exp.rollout import restarts
-from a3c_exp.schema import build
+from a3c_exp.schema import build, pairs
 from a3c_exp.seeding import Role
 from a3c_exp.threading_limits import one_thread
 from a3c_exp.worker import build_network
@@ -157,8 +156,7 @@ def load_run(folder: str | Path, which: Literal["best", "latest"] | None = None,
     plugins: as in training; they are not taken from the run's folder. Raises ConfigError.
     """
     folder = Path(folder).expanduser()
-    # What it started from is no longer needed, and may be gone.
-    experiment = load_experiment(read_config(folder, plugins, key="run") | {"init_from": None})
+    experiment = load_experiment(read_config(folder, plugins, key="run"), to_train=False)
     path = best_checkpoint(folder) if which is None else folder / CHECKPOINTS / {"best": BEST, "latest": LATEST}[which]
     state = checkpoint.load(path)
     try:
@@ -286,7 +284,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"{usage}\n\n{inspect.getdoc(Options)}")
         return 0 if arguments else 2
     try:
-        folder, options = Path(arguments[0]), build(_pairs(arguments[1:]), Options)
+        folder, options = Path(arguments[0]), build(pairs(arguments[1:]), Options)
         with one_thread():
             episodes = replay(folder, options)
     except ConfigError as error:
@@ -296,20 +294,6 @@ def main(arguments: Sequence[str]) -> int:
         return 130
     print(report(episodes))
     return 0
-
-
-def _pairs(arguments: Sequence[str]) -> dict[str, Any]:
-    """key=value arguments, the values read as YAML."""
-    pairs = {}
-    for argument in arguments:
-        key, equals, value = argument.partition("=")
-        if not equals:
-            raise ConfigError("command line", argument, "must be key=value")
-        try:
-            pairs[key] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise ConfigError(key, value, "must be a plain value") from None
-    return pairs
 
 
 if __name__ == "__main__":

@@ -23,23 +23,29 @@ EPSILON = 1e-8
 class Moments:
     """Count, sum and sum of squares of raw observations and of discounted returns, as one row.
 
-    row: float64 [2 + 2 * size + 2]: count of observations, their sums, their sums of squares, and count, sum and sum
-    of squares of the returns (all 0 where they are not measured).
+    row: float64 [1 + 2 * size + 3]: count of observations, their sums, their sums of squares, and count, sum and sum
+    of squares of the returns (all 0 where they are not measured). size: of an observation, 0 where only returns are.
     """
 
     row: NDArray[np.float64]
 
     @staticmethod
-    def width(size: int) -> int:
-        """Length of a row for observations of `size` numbers."""
-        return 1 + 2 * size + 3
+    def width(shape: tuple[int, ...], observations: bool, rewards: bool) -> int:
+        """Length of a row for observations of this shape; 0 where neither they nor rewards are normalised."""
+        if not (observations or rewards):
+            return 0
+        return 1 + 2 * _size(shape, observations) + 3
 
     @classmethod
-    def of(cls, observations: Array, returns: Array | None) -> Moments:
-        """observations [N, ...], returns [N] or None."""
-        flat = observations.reshape(len(observations), -1).astype(np.float64)
+    def of(cls, observations: Array | None, returns: Array | None) -> Moments:
+        """observations [N, ...] and returns [N], N may be 0; None for what is not normalised."""
+        head = np.zeros(1)
+        if observations is not None:
+            # Not -1 for the width: of no observations it could be anything.
+            flat = observations.reshape(len(observations), _size(observations.shape[1:])).astype(np.float64)
+            head = np.concatenate([[len(flat)], flat.sum(0), np.square(flat).sum(0)])
         tail = (0.0, 0.0, 0.0) if returns is None else (len(returns), returns.sum(), np.square(returns).sum())
-        return cls(np.concatenate([[len(flat)], flat.sum(0), np.square(flat).sum(0), tail]))
+        return cls(np.concatenate([head, tail]))
 
     def merge(self, other: Moments | None) -> Moments:
         return self if other is None else Moments(self.row + other.row)
@@ -59,7 +65,7 @@ class Normalisation:
         cls, row: NDArray[np.float64], shape: tuple[int, ...], observations: bool, rewards: bool
     ) -> Normalisation:
         """From the summed rows of all workers. Before anything has been observed: mean 0, scale 1."""
-        size = int(np.prod(shape))
+        size = _size(shape, observations)
         mean = inverse_std = None
         if observations:
             centre, std = _mean_and_std(row[0], row[1 : 1 + size], row[1 + size : 1 + 2 * size])
@@ -83,6 +89,10 @@ class Normalisation:
         if self.reward_scale is None:
             return rewards
         return (rewards * np.float32(self.reward_scale)).clip(-CLIP, CLIP)
+
+
+def _size(shape: tuple[int, ...], measured: bool = True) -> int:
+    return int(np.prod(shape)) if measured else 0
 
 
 def _mean_and_std(

@@ -69,7 +69,7 @@ class Pushed(NamedTuple):
 class Layout:
     """What the shared block must hold.
 
-    parts: where each part of the network lies in the vector. observation_shape: None if nothing is normalised.
+    parts: where each part of the network lies in the vector.
     """
 
     size: int
@@ -81,7 +81,7 @@ class Layout:
     synchronous: bool = False
     locked: bool = False
     moments_per_worker: bool = False
-    observation_shape: tuple[int, ...] | None = None
+    observation_shape: tuple[int, ...] = ()
     normalize_observations: bool = False
     normalize_rewards: bool = False
 
@@ -92,7 +92,7 @@ class Layout:
     def arrays(self) -> Shapes:
         """Shape and type of every array in the block, in order."""
         rows, size = self.workers + 1, self.size  # the last row: totals from before a resumption
-        width = 0 if self.observation_shape is None else Moments.width(int(np.prod(self.observation_shape)))
+        width = Moments.width(self.observation_shape, self.normalize_observations, self.normalize_rewards)
         banks = self.workers if self.moments_per_worker else 1
         return {
             "flags": ((FLAGS,), np.dtype(np.int64)),
@@ -158,10 +158,10 @@ class SharedParameters:
         observed: Moments | None = None,
         weight: int | None = None,
     ) -> Pushed | None:
-        """Step the parameters with a worker's gradient [P]; None for one that was not finite: only counters move.
+        """Step the parameters with a worker's gradient [P]; None where there is none to step with: only counters move.
 
-        transitions: environment steps to count. weight: transitions that the gradient was made of, by which a
-        synchronous round weighs it; None: the same.
+        transitions: environment steps to count. weight: of the gradient in a synchronous round's average; None: by
+        these.
         Returns what became of it, or None while a synchronous round waits for other workers: then ask `poll`.
         """
         row = self._rows[worker]
@@ -211,7 +211,7 @@ class SharedParameters:
         return Pushed(version + 1, version - pulled.version, True, 1)
 
     def _step_round(self, pulled: Pulled) -> int:
-        """Average the gradients of the round, weighted by transitions, and step once. Returns the steps made."""
+        """Average the gradients of the round by their weights, and step once. Returns the steps made."""
         weights = self._rows[:-1, TRANSITIONS] * self._round_members()
         applied = 0
         if weights.any():
@@ -296,7 +296,7 @@ class SharedParameters:
     def normalisation(self) -> Normalisation | None:
         """The statistics of all workers together, as they are now; None if nothing is normalised."""
         layout = self.layout
-        if layout.observation_shape is None:
+        if not self._statistics.size:
             return None
         return Normalisation.from_row(
             self._statistics.sum(0), layout.observation_shape, layout.normalize_observations, layout.normalize_rewards
@@ -348,8 +348,8 @@ class SharedParameters:
             }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Set everything as `state` had it. The number of workers may differ: totals are kept, a worker without moments
-        of its own in the state takes those of a worker that has some.
+        """Set everything as `state` had it. The number of workers may differ: totals are kept, and a worker that has no
+        moments of its own in the state begins with the first ones, which is what the optimizer corrects for.
 
         Raises ValueError if the state is one of another network or optimizer.
         """
@@ -360,8 +360,9 @@ class SharedParameters:
                 f"parameters and moments of shapes {state['parameters'].shape}, {moments.shape[1:]} for {expected}"
             )
         self._parameters[:] = state["parameters"]
-        banks = self._moments.shape[1]
-        self._moments[:] = moments[np.arange(banks) % len(moments)]
+        self._moments[:] = self.layout.optimizer.initial_moments(self.layout.size)
+        kept = min(self._moments.shape[1], len(moments))
+        self._moments[:, :kept] = moments[:kept]
         self._rows[:] = 0
         known = min(self.layout.workers, len(updates) - 1)
         self._rows[:known, UPDATES] = updates[:known]

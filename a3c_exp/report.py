@@ -1,9 +1,10 @@
 """A table of finished runs: one row for each configuration, over its seeds.
 
-    python -m a3c_exp.report outputs/<sweep> [more folders] [random=20]
+    python -m a3c_exp.report outputs/<sweep> [more folders] [random=20] [plugins=[my_package]]
 
 Every folder is searched for runs. Those whose configurations differ in nothing but the seed share a row, which is
-named by what differs between the rows. random=n adds what a policy of random actions returns over n episodes.
+named by what differs between the rows. random=n adds what a policy of random actions returns over n episodes, in an
+environment of your own if `plugins` names its package as in training.
 """
 
 from __future__ import annotations
@@ -20,10 +21,22 @@ import numpy as np
 import yaml
 
 from a3c_exp.config import CONFIG_FILE, SUMMARY_FILE
-from a3c_exp.errors import ConfigError
+from a3c_exp.errors import ConfigError, require
+from a3c_exp.schema import build, pairs
 
 # What a row is not told apart by: it says where a run lies or how it was watched, not what it computes.
 IGNORED = ("seed", "init_from", "plugins")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the command takes besides folders. random: episodes of the random policy, 0 for none."""
+
+    random: int = 0
+    plugins: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require(self.random >= 0, "random", self.random, "a whole number >= 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +71,20 @@ def group(runs: Sequence[Finished]) -> dict[str, list[Finished]]:
     The key is the environment, and what is special to the runs among those of that environment.
     """
     groups: dict[str, list[Finished]] = {}
-    for env in dict.fromkeys(str(run.settings.get("env.id")) for run in runs):
-        members = [run for run in runs if str(run.settings.get("env.id")) == env]
+    for env in dict.fromkeys(map(_environment, runs)):
+        members = [run for run in runs if _environment(run) == env]
         keys = sorted({key for run in members for key in run.settings if key not in IGNORED})
         differing = [key for key in keys if len({json.dumps(run.settings.get(key)) for run in members}) > 1]
         for run in members:
-            special = [f"{key}={run.settings[key]}" for key in differing if run.settings.get(key) is not None]
+            special = [f"{key}={run.settings[key]}" for key in differing if run.settings.get(key) not in (None, {})]
             groups.setdefault(", ".join([env, *special]), []).append(run)
     return groups
+
+
+def _environment(run: Finished) -> str:
+    """What an environment is called: its registered name, its game, or else its class."""
+    names = (run.settings.get(f"env.{key}") for key in ("id", "game", "_target_"))
+    return str(next((name for name in names if name is not None), None))
 
 
 COLUMNS = (
@@ -74,13 +93,18 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def table(groups: Mapping[str, Sequence[Finished]], random_episodes: int = 0) -> str:
-    """A Markdown table, one row a group. Medians over seeds, with the range in brackets."""
+def table(groups: Mapping[str, Sequence[Finished]], random_episodes: int = 0, plugins: Sequence[str] = ()) -> str:
+    """A Markdown table, one row a group. Medians over seeds, with the range in brackets.
+
+    plugins: as in training, for the environments of the random policy. Raises ConfigError.
+    """
     columns = list(COLUMNS) + (["random policy"] if random_episodes else [])
     rows = [columns, ["---"] * len(columns)]
     for name, runs in groups.items():
         row = [name, *_cells([run.summary for run in runs])]
-        rows.append(row + ([f"{_random_return(runs[0].config, random_episodes):.1f}"] if random_episodes else []))
+        if random_episodes:
+            row.append(f"{_random_return(runs[0].config | {'plugins': list(plugins)}, random_episodes):.1f}")
+        rows.append(row)
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
@@ -109,7 +133,7 @@ def _random_return(config: Mapping[str, Any], episodes: int) -> float:
     """The mean return of uniformly random actions in the environment of a configuration."""
     from a3c_exp.config import load_experiment
 
-    env = load_experiment({**config, "plugins": []}).env.make(1, [0])
+    env = load_experiment(config, to_train=False).env.make(1, [0])
     env.action_space.seed(0)
     returns: list[float] = []
     total = 0.0
@@ -117,7 +141,7 @@ def _random_return(config: Mapping[str, Any], episodes: int) -> float:
     while len(returns) < episodes:
         step = env.step(np.stack([env.action_space.sample()]))
         total += float(step.reward[0])
-        if step.terminated[0] or step.truncated[0]:
+        if step.over[0]:
             returns.append(total)
             total = 0.0
     env.close()
@@ -125,26 +149,24 @@ def _random_return(config: Mapping[str, Any], episodes: int) -> float:
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    """The settings of a configuration, by their dotted keys."""
+    """The settings of a configuration, by their dotted keys; an empty group is a setting too."""
     for key, value in config.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and value:
             yield from flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 
 
 def main(arguments: Sequence[str]) -> int:
-    options = [argument for argument in arguments if argument.startswith("random=")]
+    options = [argument for argument in arguments if argument.startswith(("random=", "plugins="))]
     folders = [Path(argument) for argument in arguments if argument not in options]
     if not folders or "--help" in arguments:
         print((__doc__ or "").strip())
         return 0 if "--help" in arguments else 2
     try:
-        episodes = options[-1].partition("=")[2] if options else "0"
-        if not episodes.isdecimal():
-            raise ConfigError("random", episodes, "must be a whole number >= 0")
+        given = build(pairs(options), Options)
         runs = find_runs(folders)
-        text = table(group(runs), int(episodes))
+        text = table(group(runs), given.random, given.plugins)
     except ConfigError as error:
         print(f"a3c_exp: {error}", file=sys.stderr)
         return 2

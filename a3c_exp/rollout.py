@@ -225,7 +225,8 @@ class Collector:
         observed = None
         if normalisation is not None:
             discounted = self._discounted_returns(shaped, ended) if normalisation.reward_scale is not None else None
-            observed = Moments.of(raw[valid], None if discounted is None else discounted[valid])
+            seen = None if normalisation.mean is None else raw[valid]
+            observed = Moments.of(seen, None if discounted is None else discounted[valid])
             shaped = normalisation.rewards(shaped)
         return Rollout(
             observations=raw if normalisation is None else normalisation.observations(raw),

@@ -141,9 +141,9 @@ class _Session:
             experiment, background=not experiment.backend.deterministic, stopped=lambda: self._interruption.asked
         )
         stop = experiment.stop
-        self._progress = Progress(
-            terminal, experiment.total_steps, max_seconds=stop.max_seconds, max_episodes=stop.max_episodes
-        )
+        # The limit is this session's, the seconds of the tally are those before it too.
+        limit = None if stop.max_seconds is None else self._tally.seconds + stop.max_seconds
+        self._progress = Progress(terminal, experiment.total_steps, max_seconds=limit, max_episodes=stop.max_episodes)
         self._next_log = 0.0
         self._next_evaluation = _next(self._tally.steps, experiment.eval.every)
         self._next_checkpoint = _next(self._tally.steps, experiment.checkpoint.every)

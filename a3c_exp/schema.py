@@ -19,7 +19,7 @@ import typing
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NoReturn, TypeVar, Union, cast
 
-from a3c_exp.errors import ConfigError
+from a3c_exp.errors import ConfigError, one_line
 
 PACKAGE = "a3c_exp"
 TARGET = "_target_"
@@ -57,8 +57,24 @@ def import_plugins(plugins: Sequence[str]) -> None:
     for plugin in plugins:
         try:
             importlib.import_module(plugin)
-        except ImportError as error:
-            raise ConfigError("plugins", plugin, f"cannot be imported: {error}") from error
+        except Exception as error:  # a user's module may raise anything
+            raise ConfigError("plugins", plugin, f"cannot be imported: {one_line(error)}") from error
+
+
+def pairs(arguments: Sequence[str]) -> dict[str, Any]:
+    """key=value arguments, the values read as YAML. Raises ConfigError."""
+    import yaml
+
+    found = {}
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if not equals:
+            raise ConfigError("command line", argument, "must be key=value")
+        try:
+            found[key] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise ConfigError(key, value, "must be a plain value") from None
+    return found
 
 
 def _key(path: str, name: str) -> str:

@@ -67,7 +67,6 @@ def build_network(experiment: Experiment) -> tuple[ActorCritic, EnvBatch]:
 def layout(experiment: Experiment, network: ActorCritic, observation_shape: tuple[int, ...]) -> Layout:
     """What the shared block of this experiment must hold."""
     env = experiment.env
-    normalised = env.normalize_observations or env.normalize_rewards
     return Layout(
         size=len(network.vector),
         parts=network.parts,
@@ -78,7 +77,7 @@ def layout(experiment: Experiment, network: ActorCritic, observation_shape: tupl
         synchronous=experiment.update == "sync",
         locked=experiment.lock,
         moments_per_worker=experiment.moments == "worker",
-        observation_shape=observation_shape if normalised else None,
+        observation_shape=observation_shape,
         normalize_observations=env.normalize_observations,
         normalize_rewards=env.normalize_rewards,
     )
@@ -88,13 +87,13 @@ def layout(experiment: Experiment, network: ActorCritic, observation_shape: tupl
 class Update:
     """A push in the making: the pull it goes back to, and what is to be told of it.
 
-    observed: sums for normalisation. weight: transitions behind the gradient, None: those of the event.
+    observed: sums for normalisation. weight: of the gradient in a synchronous round; 0: there is none.
     """
 
     pulled: Pulled
     event: Event
     observed: Moments | None = None
-    weight: int | None = None
+    weight: int = 0
 
     def add(self, rollout: Rollout) -> None:
         """The gradient is also of this rollout."""
@@ -269,6 +268,8 @@ class Pusher:
         self._experiment, self._network, self._index, self._store = experiment, network, index, store
         self._rng, self._learner = rng, Learner(experiment, network)
         self._reusing = experiment.algorithm if isinstance(experiment.algorithm, Reusing) else None
+        # A loss that is a sum has the weight of its transitions in it already.
+        self._is_sum = getattr(experiment.algorithm, "reduction", "mean") == "sum"
         self._rejected_in_a_row = 0
 
     def pull(self) -> Pulled:
@@ -287,6 +288,7 @@ class Pusher:
         for rollout in rollouts:
             if rollout.transitions:
                 update.event.add(self._learner.add_gradient(rollout, progress))
+        update.weight = min(update.event.steps, 1) if self._is_sum else update.event.steps
         yield from self._push(update, progress)
 
     def _learn_in_minibatches(self, update: Update, rollout: Rollout, reusing: Reusing) -> Iterator[Event | Pause]:
@@ -314,13 +316,14 @@ class Pusher:
             yield Pause.WAITING
 
     def _push(self, update: Update, progress: float) -> Iterator[Event | Pause]:
-        """Clip the gradient and push it, or nothing if it is not finite; then yield the event."""
+        """Clip the gradient and push it, or nothing if it is not finite or of no transition; then yield the event."""
         experiment, network, store, event = self._experiment, self._network, self._store, update.event
         network.fetch_gradient()
         norm = clip(network.gradient, experiment.optimizer, network.parts)
         rate = experiment.optimizer.learning_rate * experiment.schedule(progress)
         event.add({"grad_norm": norm, "learning_rate": rate})
-        observed, gradient = update.observed, network.gradient if math.isfinite(norm) else None
+        observed, rejected = update.observed, not math.isfinite(norm)
+        gradient = None if rejected or not update.weight else network.gradient
         if observed is not None and not np.isfinite(observed.row).all():
             observed = None  # one of these would spoil the shared statistics for good
         yield Pause.BEFORE_PUSH
@@ -333,10 +336,10 @@ class Pusher:
             event.updates = pushed.applied
             if pushed.accepted:
                 event.staleness[pushed.staleness] += 1
-        if gradient is None:
+        if rejected:
             event.rejected = 1
             event.metrics.clear()
-        self._rejected_in_a_row = self._rejected_in_a_row + 1 if gradient is None else 0
+        self._rejected_in_a_row = self._rejected_in_a_row + 1 if rejected else 0
         yield event
         if self._rejected_in_a_row == REJECTIONS_IN_A_ROW:
             raise RunError(
@@ -361,11 +364,8 @@ class Worker:
         return self._network
 
     def run(self) -> Iterator[Event | Pause]:
-        """Pull, collect, gradient, push, until the run has its `total_steps` or the store has been stopped.
-
-        Yields an Event after each push, and a Pause where others may go first. Raises RunError when too many gradients
-        in a row were not finite.
-        """
+        """Pull, collect, gradient, push, until the run has its `total_steps` or the store has been stopped: an Event
+        after each push, a Pause where others may go first. Raises RunError when gradients in a row were not finite."""
         store = self._store
         store.start()
         while not store.stopped:

@@ -23,14 +23,27 @@ START_SECONDS = 120.0
 
 def training_speed(*overrides: str, seconds: float) -> float:
     """Environment steps a second of a run of so many seconds, counted from its first worker's first step."""
-    with _finished(*overrides, seconds=seconds) as run:
+    return _speed(*overrides, f"stop.max_seconds={seconds}")
+
+
+def whole_training_speed(*overrides: str, steps: int) -> float:
+    """The same of a run of so many steps, all of them learned from as often as they are to be: where rollouts are gone
+    over for seconds, a run that ends by the clock has taken steps that it has not paid for."""
+    return _speed(*overrides, f"total_steps={steps}")
+
+
+def _speed(*overrides: str) -> float:
+    with _finished(*overrides) as run:
         summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     return float(summary["steps"] / summary["training_seconds"])
 
 
 def curve(name: str, *overrides: str, seconds: float) -> float:
     """The mean over a run of so many seconds of one of its curves, without the first point, when not all have begun."""
-    with _finished(*overrides, seconds=seconds) as run, open(run / "metrics.csv", newline="", encoding="utf-8") as file:
+    with (
+        _finished(*overrides, f"stop.max_seconds={seconds}") as run,
+        open(run / "metrics.csv", newline="", encoding="utf-8") as file,
+    ):
         _, *points = (float(row[name]) for row in csv.DictReader(file) if row.get(name))
     return mean(points)
 
@@ -58,10 +71,10 @@ def peak_memory(*overrides: str, seconds: float) -> float:
 
 
 @contextmanager
-def _finished(*overrides: str, seconds: float) -> Iterator[Path]:
-    """The folder of a run of so many seconds, counted from its first worker's first step."""
+def _finished(*overrides: str) -> Iterator[Path]:
+    """The folder of a run that ends by itself."""
     with tempfile.TemporaryDirectory() as folder:
-        process = _start(folder, *overrides, *ENDLESS, f"stop.max_seconds={seconds}")
+        process = _start(folder, *ENDLESS, *overrides)
         if process.wait():
             raise RuntimeError(f"it failed: a3c_exp {' '.join(overrides)}")
         (run,) = Path(folder).glob("outputs/*")

@@ -25,7 +25,11 @@ from a3c_exp.startup import conf_folder
 
 OPTIONS = sorted(f"{path.parent.name}={path.stem}" for path in conf_folder().glob("*/*.yaml"))
 # What an option needs beside it, where that is not the default.
-NEEDS = {"env=gym": ["env.id=CartPole-v1"], "env=atari": ["env.game=freeway"]} | {
+NEEDS = {
+    "env=gym": ["env.id=CartPole-v1"],
+    "env=atari": ["env.game=freeway"],
+    "critic_returns=vtrace": ["returns=vtrace"],
+} | {
     f"network={name}": ["env=gym", "env.id=CarRacing-v3", "env.max_episode_steps=100", "rollout_length=8"]
     for name in ("cnn", "cnn_nature", "cnn_impala")
 }

@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import yaml
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 from runs import BANDIT, CORRIDOR, SCRIPTED, TARGET, config, latest, train
 from scripted import Echo
@@ -45,6 +46,20 @@ class TestThePolicyInAnotherProgram:
             observation, reward, terminated, truncated, _ = env.step(action)
             total, over = total + float(reward), terminated or truncated
         assert total == pytest.approx(0.96)
+
+    @pytest.mark.parametrize(
+        "backend",
+        [
+            {"_target_": "a3c_exp.backends.ray.Ray", "address": "127.0.0.1:1"},
+            {"_target_": "a3c_exp.backends.ga3c.Ga3c", "device": "cuda"},
+        ],
+        ids=["a cluster that is gone", "a GPU that is not here"],
+    )
+    def test_needs_nothing_of_what_it_was_trained_on(self, backend: dict[str, str], tmp_path: Path) -> None:
+        train(tmp_path)
+        whole = yaml.safe_load((tmp_path / "config.yaml").read_text())
+        (tmp_path / "config.yaml").write_text(yaml.safe_dump(whole | {"backend": backend, "init_from": "/gone"}))
+        assert type(a3c_exp.load(tmp_path, plugins=["scripted"]).act(np.zeros(4))) is int
 
     @pytest.mark.parametrize(
         ("observations", "observation", "actions"),

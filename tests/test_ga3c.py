@@ -21,6 +21,7 @@ from a3c_exp.backends.ga3c import threads
 from a3c_exp.backends.ga3c.exchange import Exchange
 from a3c_exp.config import load_experiment
 from a3c_exp.errors import ConfigError
+from a3c_exp.events import Event
 from a3c_exp.rollout import Rollout, together
 from a3c_exp.runner import run
 from a3c_exp.seeding import Role, environment_seeds
@@ -78,6 +79,24 @@ def test_what_agents_cannot_do_is_refused_in_one_line(key: str) -> None:
         load_experiment(ga3c(envs_per_worker=1, **{key: wrong[key]}))
     assert str(refused.value).startswith(f"{key} = ")
     assert "\n" not in str(refused.value)
+
+
+def test_an_agent_that_asks_for_more_than_a_prediction_batch_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"prediction_batch.maximum = 3: must be at least envs_per_worker=4"):
+        load_experiment(ga3c(backend__prediction_batch={"maximum": 3}))
+
+
+def test_minibatches_are_of_what_a_trainer_has_together_not_of_one_agents_rollout() -> None:
+    """A single agent's rollout has 4 transitions here; as many as it takes are learned from at once."""
+    algorithm = {"_target_": "a3c_exp.algorithms.PPO", "minibatch_size": 16, "epochs": 2}
+    whole = ga3c(workers=4, envs_per_worker=1, algorithm=algorithm, backend__training_batch=16, total_steps=320)
+    events, state, error = drain(whole)
+    assert error is None
+    assert state["steps"] >= 320
+    assert state["version"] == sum(event.updates for event in events) >= 2 * 320 / 32
+    sequences = {"network": {"_target_": "a3c_exp.networks.Lstm", "cells": 4}, "algorithm__minibatch_size": 6}
+    with pytest.raises(ConfigError, match="must be a multiple of rollout_length=4"):
+        load_experiment(ga3c(algorithm=algorithm, **sequences))
 
 
 class TestEveryTransitionIsLearnedFromOnce:
@@ -139,6 +158,18 @@ class TestEveryTransitionIsLearnedFromOnce:
             mine = [rollout for rollout in learned if int(rollout.observations[0, 0, 0]) == name]
             moments = np.concatenate([rollout.observations[:, 0, 2] for rollout in mine])
             np.testing.assert_array_equal(moments, np.arange(len(moments)))
+
+    def test_who_stops_the_store_has_all_that_was_collected_learned_from(self, learned: list[Rollout]) -> None:
+        """Rollouts that wait in the queue, too. Every step ends an episode here, and agents tell of those."""
+        told: list[Event] = []
+        single = {"env__kwargs": {"lengths": (1,)}, "total_steps": 10**9, "backend__training_batch": 64}
+        with running(ga3c(SCRIPTED, workers=3, envs_per_worker=1, **single)) as (events, store):
+            while store.steps < 200:
+                told += filter(None, [next(events)])
+            store.stop()
+            told += filter(None, events)
+            collected = sum(len(event.episodes) for event in told)
+            assert collected == sum(rollout.transitions for rollout in learned) == store.steps
 
 
 def _copied(rollout: Rollout) -> Rollout:
@@ -304,13 +335,6 @@ class TestFaults:
             wait_until(lambda: (next(events), store.steps > 100)[1])
             events.close()
             self.nothing_is_left()
-
-    def test_who_stops_the_store_has_all_that_was_collected_learned_from(self) -> None:
-        with running(ga3c(workers=3, total_steps=10**9)) as (events, store):
-            wait_until(lambda: (next(events), store.steps > 100)[1])
-            store.stop()
-            list(events)
-        self.nothing_is_left()
 
 
 @pytest.mark.parametrize("name", ["ga3c_cartpole", "ga3c_pong"])

@@ -213,6 +213,12 @@ class TestDevices:
         assert error is None
         assert np.isfinite(state["parameters"]).all()
 
+    def test_a_memory_is_refused_before_anything_is_started(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        lstm = {"_target_": "a3c_exp.networks.Lstm", "cells": 4}
+        with pytest.raises(ConfigError, match=r"backend.device = 'cuda': must be cpu or auto: the cells of"):
+            load_experiment(ga3c(backend__device="cuda", network=lstm))
+
     @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
     def test_a_gpu_that_is_not_there_is_refused(self) -> None:
         with pytest.raises(ConfigError, match=r"backend.device = 'cuda': must be cpu or auto"):

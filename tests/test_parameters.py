@@ -91,6 +91,20 @@ def test_moments_of_its_own_are_nobody_elses() -> None:
     np.testing.assert_allclose(pull(s)[0] - before, pull(alone)[0], rtol=1e-5)
 
 
+def test_a_worker_who_joins_at_a_resumption_begins_with_moments_that_fit_its_count() -> None:
+    """Adam's first step has the length of the rate. With the grown moments of another it would be a third of that."""
+    settings: dict[str, Any] = {"optimizer": Adam(learning_rate=0.1, max_grad_norm=None), "moments_per_worker": True}
+    s = store(**settings, workers=1)
+    for _ in range(300):
+        s.push(0, ones(0.5), pull(s)[1], 1)
+    resumed = store(**settings, workers=2)
+    resumed.restore(s.state())
+    for worker in range(2):
+        before = pull(resumed)[0].copy()
+        resumed.push(worker, ones(0.5), pull(resumed, worker)[1], 1)
+        np.testing.assert_allclose(before - pull(resumed)[0], 0.1, rtol=1e-3)
+
+
 def test_a_synchronous_round_steps_once_with_the_average_weighted_by_transitions() -> None:
     s = store(synchronous=True)
     pulls = [pull(s, w)[1] for w in range(3)]

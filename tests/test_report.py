@@ -56,7 +56,7 @@ def test_the_last_line_says_where_it_comes_from(tmp_path: Path, capsys: pytest.C
     assert "Commit abc" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("arguments", [["nowhere"], ["nowhere", "random=x"]])
+@pytest.mark.parametrize("arguments", [["nowhere"], ["nowhere", "random=3"]])
 def test_a_folder_without_runs_is_one_clear_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert report.main(arguments) == 2
     error = capsys.readouterr().err
@@ -79,3 +79,47 @@ def test_a_random_policy_stands_beside_the_trained_one(tmp_path: Path) -> None:
     (folder / "config.yaml").write_text(yaml.safe_dump(compose([])))
     lines = report.table(report.group(report.find_runs([tmp_path])), random_episodes=30).splitlines()
     assert 15 < float(lines[2].strip("| ").split("|")[-1]) < 35
+
+
+def test_games_are_told_apart_by_their_names_and_other_environments_by_their_classes(tmp_path: Path) -> None:
+    run(tmp_path / "a", 0, 1000)
+    for name, env in {
+        "b": {"_target_": "a3c_exp.envs.Atari", "game": "pong"},
+        "c": {"_target_": "a3c_exp.envs.Atari", "game": "breakout"},
+        "d": {"_target_": "mine.Env"},
+    }.items():
+        run(tmp_path / name, 0, 1000)
+        (tmp_path / name / "config.yaml").write_text(yaml.safe_dump({"env": env, "returns": {"n": 5}}))
+    assert list(report.group(report.find_runs([tmp_path]))) == ["CartPole-v1", "pong", "breakout", "mine.Env"]
+
+
+def test_an_empty_setting_and_a_filled_one_are_told_apart(tmp_path: Path) -> None:
+    for name, kwargs in {"a": {}, "b": {"gravity": -5.0}}.items():
+        run(tmp_path / name, 0, 1000)
+        env = {"_target_": "a3c_exp.envs.Gym", "id": "LunarLander-v3", "kwargs": kwargs}
+        (tmp_path / name / "config.yaml").write_text(yaml.safe_dump({"env": env}))
+    rows = list(report.group(report.find_runs([tmp_path])))
+    assert rows == ["LunarLander-v3", "LunarLander-v3, env.kwargs.gravity=-5.0"]
+
+
+def test_a_random_policy_plays_environments_of_the_users_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from runs import SCRIPTED, config
+
+    run(tmp_path / "a", 0, 1000)
+    whole = config(SCRIPTED, backend__address="127.0.0.1:1", backend___target_="a3c_exp.backends.ray.Ray")
+    (tmp_path / "a" / "config.yaml").write_text(yaml.safe_dump(whole))
+    assert report.main([str(tmp_path), "random=2"]) == 2
+    assert "allow it with plugins=[scripted]" in capsys.readouterr().err
+    assert report.main([str(tmp_path), "random=2", "plugins=[scripted]"]) == 0
+    assert "| random policy |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("random", ["x", "-1"])
+def test_a_number_of_random_episodes_that_is_none_is_refused(
+    random: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path / "a", 0, 1000)
+    assert report.main([str(tmp_path), f"random={random}"]) == 2
+    assert capsys.readouterr().err.startswith("a3c_exp: random = ")

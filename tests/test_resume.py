@@ -13,9 +13,10 @@ import pytest
 from runs import BACKENDS, CORRIDOR, TARGET, TARGETS, config, latest, same, train
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from a3c_exp import checkpoint
+from a3c_exp import checkpoint, runner
 from a3c_exp.__main__ import main
 from a3c_exp.config import read_config
+from a3c_exp.console import Progress
 from a3c_exp.errors import ConfigError
 from a3c_exp.runner import Run, run
 
@@ -181,6 +182,23 @@ class TestTheCurve:
         assert second["training_seconds"] > first["training_seconds"]
         assert second["solved_at_steps"] == first["solved_at_steps"], "when it was solved first"
         assert (second["steps"], second["episodes"], second["updates"]) == (480, 480, 30)
+
+    def test_a_limit_of_seconds_is_the_resumptions_own_and_so_is_the_time_left(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ends: list[float | None] = []
+
+        class Noting(Progress):
+            def __init__(self, *arguments: Any, max_seconds: float | None, **others: Any) -> None:
+                ends.append(max_seconds)
+                super().__init__(*arguments, max_seconds=max_seconds, **others)
+
+        monkeypatch.setattr(runner, "Progress", Noting)
+        first = train(tmp_path, total_steps=10**9, stop__max_seconds=0.5).summary
+        second = resume(tmp_path, stop__max_seconds=0.3).summary
+        assert second["stop_reason"] == "max_seconds"
+        assert 0.3 <= second["training_seconds"] - first["training_seconds"] < 3
+        assert ends[1] is not None and 0.3 <= ends[1] - first["wall_seconds"] < 3
 
 
 class TestFromTheCommandLine:

@@ -167,7 +167,7 @@ def test_rewards_are_scaled_then_clipped_for_training_only() -> None:
 
 
 def normalisation(size: int = 4, rewards: bool = False, row: np.ndarray | None = None) -> Normalisation:
-    row = np.zeros(Moments.width(size)) if row is None else row
+    row = np.zeros(Moments.width((size,), True, rewards)) if row is None else row
     return Normalisation.from_row(row, (size,), True, rewards)
 
 
@@ -188,6 +188,19 @@ def test_what_was_observed_is_the_sums_over_the_raw_observations() -> None:
     plain = collect(collector(length=4, lengths=(9,), count=2))
     assert rollout.observed is not None
     np.testing.assert_allclose(rollout.observed.row, Moments.of(plain.observations.reshape(-1, 4), None).row)
+
+
+def test_where_rewards_alone_are_normalised_no_observation_is_added_up() -> None:
+    """Those of pictures would be thousands of numbers a rollout, which nobody looks at."""
+    scaling = Normalisation.from_row(np.zeros(Moments.width((4,), False, True)), (4,), False, True)
+    rollout = collect(collector(length=4, lengths=(9,), count=2), normalisation=scaling)
+    assert rollout.observed is not None
+    assert (len(rollout.observed.row), rollout.observed.row[-3]) == (4, 8)
+
+
+def test_of_no_transition_there_is_nothing_to_add() -> None:
+    assert not Moments.of(np.zeros((0, 2, 3)), np.zeros(0)).row.any()
+    assert len(Moments.of(np.zeros((0, 2, 3)), np.zeros(0)).row) == Moments.width((2, 3), True, True)
 
 
 def test_statistics_of_all_rows_are_those_of_all_observations() -> None:

@@ -289,8 +289,18 @@ def test_plugins_are_imported_so_that_what_they_register_is_there(
     monkeypatch.syspath_prepend(tmp_path)
     import_plugins(["my_plugin_for_schema"])
     assert sys.modules["my_plugin_for_schema"].registered  # type: ignore[attr-defined]
-    with pytest.raises(ConfigError, match="plugins = 'no_such_plugin': cannot be imported"):
-        import_plugins(["no_such_plugin"])
+
+
+@pytest.mark.parametrize("plugin", ["no_such_plugin", "", ".relative", "broken_plugin_for_schema"])
+def test_a_plugin_that_cannot_be_imported_for_whatever_reason_is_one_line(
+    plugin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_plugin_for_schema.py").write_text("undefined\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError) as refused:
+        import_plugins([plugin])
+    assert str(refused.value).startswith(f"plugins = {plugin!r}: cannot be imported: ")
+    assert "Error: " in str(refused.value) and "\n" not in str(refused.value)
 
 
 def test_nearest_names_come_before_the_rest() -> None:

@@ -115,6 +115,9 @@ def test_records_of_other_settings_do_not_count(tmp_path: Path) -> None:
     assert results.read({"optimizer": {"rate": 0.2}, "gamma": 0.99}) == []
     assert results.read({"optimizer": {"rate": 0.1}}) == []
     assert results.read({"optimizer": {"rate": 0.1, "new": False}, "gamma": 0.99}) == [RECORD], "it was not there then"
+    results.write({"env": {"kwargs": {}}}, [RECORD])
+    assert results.read({"env": {"kwargs": {}}}) == [RECORD]
+    assert results.read({"env": {"kwargs": {"gravity": -5}}}) == [], "that it was empty was a setting"
 
 
 def test_records_of_before_a_column_was_added_are_read(tmp_path: Path) -> None:

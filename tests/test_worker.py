@@ -11,7 +11,7 @@ from runs import BANDIT, CORRIDOR, SCRIPTED, TARGET, config
 from a3c_exp.config import load_experiment
 from a3c_exp.errors import RunError
 from a3c_exp.events import Event
-from a3c_exp.parameters import SharedParameters
+from a3c_exp.parameters import STEPS, SharedParameters
 from a3c_exp.worker import REJECTIONS_IN_A_ROW, Pause, Setup, Worker, build_network, layout
 
 
@@ -96,6 +96,32 @@ class TestTheLoop:
         assert (event.updates, event.rejected, store.version) == (1, 1, 1)
         assert sum(event.staleness.values()) == 0, "nothing of it landed"
         assert next(step.updates for step in waiting if isinstance(step, Event)) == 0
+
+    @pytest.mark.parametrize("reduction", ["mean", "sum"])
+    def test_a_round_is_the_average_over_transitions_or_with_sums_over_workers(self, reduction: str) -> None:
+        """Sums have the weight of their transitions in them: weighed again, a rollout would count by its square."""
+        lengths = {"env__kwargs": {"lengths": (2, 6)}, "rollout_length": "episode", "envs_per_worker": 1}
+        store, (one, other) = made(
+            env=SCRIPTED, workers=2, update="sync", algorithm__reduction=reduction, **lengths, seed=1
+        )
+        before, steps = store.parameters(), [one.run(), other.run()]
+        for worker in steps:
+            assert next(worker) is Pause.BEFORE_PUSH
+        next(steps[0])
+        next(steps[1])
+        gradients, taken = store._gradients, store._rows[:-1, STEPS]
+        assert sorted(taken) == [2, 6]
+        weights = taken / taken.sum() if reduction == "mean" else np.array([0.5, 0.5])
+        np.testing.assert_allclose(before - store.parameters(), weights @ gradients, rtol=1e-4, atol=1e-6)
+
+    def test_a_rollout_without_any_transition_is_no_update(self) -> None:
+        """A vector environment that restarts late answers the step behind an episode's end with a reset alone."""
+        late = {"env__vectorized": True, "env__normalize_observations": True, "env__kwargs": {"lengths": (2,)}}
+        store, (worker,) = made(env=SCRIPTED, envs_per_worker=1, rollout_length=1, total_steps=6, **late)
+        events = [step for step in worker.run() if isinstance(step, Event)]
+        assert [event.steps for event in events] == [1, 1, 0] * 2 + [1, 1]
+        assert [event.updates for event in events] == [event.steps for event in events]
+        assert (store.version, sum(event.rejected for event in events)) == (6, 0)
 
 
 class TestTheGradient:

@@ -31,13 +31,16 @@ FAILURES = (Exception, SystemExit)
 class Backend(Protocol):
     """Runs the workers of an experiment.
 
-    One that cannot do all that an experiment may ask for has a method `check(experiment)`, which raises ConfigError.
+    One that cannot do all that an experiment may ask for has a method `check(experiment)`, or one that has to see the
+    network, `check_network(network)`. They raise ConfigError.
 
     deterministic: the same seed gives the same run, bit for bit; then nothing that happens beside the training may
     depend on the clock either.
+    joins_rollouts: a gradient is of as many rollouts as there are to learn from; else of one worker's own.
     """
 
     deterministic: ClassVar[bool]
+    joins_rollouts: ClassVar[bool]
 
     def store(self, layout: Layout) -> SharedParameters:
         """New shared parameters where this backend's workers can reach them."""

@@ -18,7 +18,7 @@ from a3c_exp.envs.batch import EnvBatch
 from a3c_exp.envs.loop import Env, Loop
 from a3c_exp.envs.spaces import action_problem, observation_problem
 from a3c_exp.envs.vector import Vector, autoreset_mode
-from a3c_exp.errors import ConfigError, require, suggestion
+from a3c_exp.errors import ConfigError, one_line, require, suggestion
 
 T = TypeVar("T")
 
@@ -132,10 +132,10 @@ class Gym:
             try:
                 env = wrapper(env, **arguments)
             except gymnasium.error.DependencyNotInstalled as error:
-                lacks = "pip install 'a3c-exp[pictures]'" if "opencv" in str(error) else _line(error)
+                lacks = "pip install 'a3c-exp[pictures]'" if "opencv" in str(error) else one_line(error)
                 raise ConfigError("wrappers", entry, f"needs a package that is not installed: {lacks}") from error
             except Exception as error:
-                raise ConfigError("wrappers", entry, f"does not fit {self.id}: {_line(error)}") from error
+                raise ConfigError("wrappers", entry, f"does not fit {self.id}: {one_line(error)}") from error
         return env
 
     def _native(self, spec: EnvSpec, count: int, render_mode: str | None) -> VectorEnv[Any, Any, Any]:
@@ -179,7 +179,7 @@ class Gym:
             raise ConfigError("id", self.id, _missing(spec, error)) from error
         except Exception as error:
             key, value = ("kwargs", self.kwargs) if self.kwargs else ("id", self.id)
-            raise ConfigError(key, value, f"{spec.id} cannot be made: {_line(error)}") from error
+            raise ConfigError(key, value, f"{spec.id} cannot be made: {one_line(error)}") from error
 
     def _check(self, env: Env | VectorEnv[Any, Any, Any], observations: Any, actions: Any) -> None:
         """Refuse spaces that cannot be handled."""
@@ -205,7 +205,7 @@ def _import(module: str, key: str, value: str) -> Any:
     try:
         return importlib.import_module(module)
     except Exception as error:
-        raise ConfigError(key, value, f"the module {module} cannot be imported: {_line(error)}") from error
+        raise ConfigError(key, value, f"the module {module} cannot be imported: {one_line(error)}") from error
 
 
 def _wrapper(name: str) -> Callable[..., Env]:
@@ -227,10 +227,4 @@ def _missing(spec: EnvSpec, error: Exception) -> str:
     for start, line in _PACKAGES.items():
         if entry.startswith(start):
             return f"needs a package that is not installed: {line}"
-    return f"needs a package that is not installed: {_line(error)}"
-
-
-def _line(error: Exception) -> str:
-    """An exception as one line."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return f"needs a package that is not installed: {one_line(error)}"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # imports torch, and the server of processes must be started 
     from a3c_exp.backends.ga3c.threads import Crew
     from a3c_exp.config import Experiment
     from a3c_exp.events import Event
+    from a3c_exp.networks import ActorCritic
     from a3c_exp.parameters import Layout, SharedParameters
     from a3c_exp.worker import Pause, Setup
 
@@ -94,6 +95,7 @@ class Ga3c:
     """
 
     deterministic: ClassVar[bool] = False
+    joins_rollouts: ClassVar[bool] = True
 
     predictors: int = 1
     trainers: int = 1
@@ -121,9 +123,18 @@ class Ga3c:
         }
         for key, (value, allowed) in refused.items():
             require(getattr(experiment, key) != value, key, value, f"{allowed} (backend=ga3c)")
+        most, asked = self.prediction_batch.maximum, experiment.envs_per_worker
+        allowed = f"at least envs_per_worker={asked}: an agent asks about all its environments at once"
+        require(most >= asked, "backend.prediction_batch.maximum", most, allowed)
         if experiment.accumulate != 1:
             problem = "must be 1 with backend=ga3c: backend.training_batch is how much is learned from at once"
             raise ConfigError("accumulate", experiment.accumulate, problem)
+
+    def check_network(self, network: ActorCritic) -> None:
+        """Raise ConfigError for a network that cannot compute on the device."""
+        from a3c_exp.backends.ga3c.device import check_network
+
+        check_network(network, self.device)
 
     def prepare(self, modules: Iterable[str]) -> None:
         Processes().prepare(modules)

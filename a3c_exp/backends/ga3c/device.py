@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from a3c_exp.algorithms import Evaluation
-from a3c_exp.errors import ConfigError, RunError
+from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.recurrent import Memory
 
@@ -24,13 +24,17 @@ def check_device(name: DeviceName) -> None:
         raise ConfigError("backend.device", name, "must be cpu or auto: torch finds no GPU here")
 
 
+def check_network(network: ActorCritic, name: DeviceName) -> None:
+    """Raise ConfigError where the network cannot compute there."""
+    if name == "cuda" and network.core is not None:
+        raise ConfigError("backend.device", name, "must be cpu or auto: the cells of network=lstm compute on the CPU")
+
+
 def placed(network: ActorCritic, name: DeviceName) -> ActorCritic:
     """The network, where it is to compute. `auto`: on a GPU where there is one, unless the network has a memory, whose
-    cells compute on the CPU. To be called by the thread that uses it. Raises RunError."""
+    cells compute on the CPU. To be called by the thread that uses it."""
     if name == "cpu" or (name == "auto" and (network.core is not None or not torch.cuda.is_available())):
         return network
-    if network.core is not None:
-        raise RunError(f"backend.device = {name}: must be cpu or auto: the cells of network=lstm compute on the CPU")
     return OnDevice(network, torch.device("cuda"))
 
 

@@ -70,12 +70,11 @@ class Plan:
         seen = np.dtype(np.float32) if settings.normalize_observations else np.dtype(space.dtype)
         parameters, _, state = network.infer(np.zeros((1, *space.shape), seen), network.initial_state(1))
         actions, _ = network.head.sample(parameters, np.random.default_rng(0))
-        normalised = settings.normalize_observations or settings.normalize_rewards
         return cls(
             agents=experiment.worker_count, environments=count, length=length, rollouts=rollouts,
             observation=(space.shape, seen), action=(actions.shape[1:], actions.dtype),
             parameters=parameters.shape[1], state=0 if state is None else state.shape[1],
-            observed=Moments.width(int(np.prod(space.shape))) if normalised else 0,
+            observed=Moments.width(space.shape, settings.normalize_observations, settings.normalize_rewards),
         )  # fmt: skip
 
     def asked(self) -> Shapes:

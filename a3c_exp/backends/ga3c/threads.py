@@ -70,7 +70,7 @@ class Predictor:
     ) -> None:  # fmt: skip
         self._network = placed(build_network(setup.experiment)[0], device)
         self._store, self._exchange, self._crew, self._number = store, exchange, crew, number
-        self._maximum, self._wait = max(1, maximum // exchange.plan.environments), wait
+        self._maximum, self._wait = maximum // exchange.plan.environments, wait
         self._version = -1
 
     def run(self) -> Iterator[Event]:

@@ -42,8 +42,9 @@ class LocalEpochs:
     def __init__(self, layout: Layout, remote: RemoteParameters) -> None:
         self._remote = remote
         alone = replace(
-            layout, workers=1, synchronous=False, locked=False, moments_per_worker=False, observation_shape=None
-        )
+            layout, workers=1, synchronous=False, locked=False, moments_per_worker=False,
+            normalize_observations=False, normalize_rewards=False,
+        )  # fmt: skip
         self._copy = SharedParameters(alone)
         self._copy.initialise(np.zeros(layout.size, np.float32))
         self._rollout: _Rollout | None = None
