@@ -136,11 +136,11 @@ class Experiment:
             raise ConfigError("envs_per_worker", self.envs_per_worker, "must be 1 where rollout_length=episode")
         if self.update == "sync" and self.moments == "worker":
             raise ConfigError("moments", "worker", "must be 'shared' where update=sync: a round is one step for all")
+        if isinstance(self.algorithm, Reusing):
+            self._check_reuse(self.algorithm)
         if self.critic_returns is not None and is_off_policy(self.critic_returns) and not is_off_policy(self.returns):
             problem = "must go with returns that correct for lag as well (vtrace): the actor would learn uncorrected"
             raise ConfigError("critic_returns", type(self.critic_returns).__name__, problem)
-        if isinstance(self.algorithm, Reusing):
-            self._check_reuse(self.algorithm)
 
     def _check_reuse(self, algorithm: Reusing) -> None:
         """Refuse what cannot be done with rollouts that are learned from more than once."""
@@ -157,7 +157,9 @@ class Experiment:
         """Raise ConfigError where rollouts cannot be taken apart: into transitions, or into those of an environment."""
         if self.rollout_length == "episode":
             return
-        count, length = 0 if self.backend.joins_rollouts else self.envs_per_worker, self.rollout_length
+        count, length = self.envs_per_worker, self.rollout_length
+        if getattr(self.backend, "joins_rollouts", False):
+            count = 0
         try:
             algorithm.check_rollout(*((count, length) if whole_sequences else (count * length, 1)))
         except ConfigError as error:

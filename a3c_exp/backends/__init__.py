@@ -32,15 +32,14 @@ class Backend(Protocol):
     """Runs the workers of an experiment.
 
     One that cannot do all that an experiment may ask for has a method `check(experiment)`, or one that has to see the
-    network, `check_network(network)`. They raise ConfigError.
+    network, `check_network(network)`. They raise ConfigError. One that learns from rollouts of several workers together
+    says so by `joins_rollouts = True`: minibatches need not divide a rollout then.
 
     deterministic: the same seed gives the same run, bit for bit; then nothing that happens beside the training may
     depend on the clock either.
-    joins_rollouts: a gradient is of as many rollouts as there are to learn from; else of one worker's own.
     """
 
     deterministic: ClassVar[bool]
-    joins_rollouts: ClassVar[bool]
 
     def store(self, layout: Layout) -> SharedParameters:
         """New shared parameters where this backend's workers can reach them."""

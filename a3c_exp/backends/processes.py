@@ -131,7 +131,6 @@ class Processes:
     """
 
     deterministic: ClassVar[bool] = False
-    joins_rollouts: ClassVar[bool] = False
 
     def check(self, experiment: Experiment) -> None:
         """Raise ConfigError where no worker process could be started."""

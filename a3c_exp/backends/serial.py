@@ -25,7 +25,6 @@ class Serial:
     """
 
     deterministic: ClassVar[bool] = True
-    joins_rollouts: ClassVar[bool] = False
 
     def prepare(self, modules: Iterable[str]) -> None:
         """Nothing to start."""

@@ -29,7 +29,6 @@ class Threads:
     """
 
     deterministic: ClassVar[bool] = False
-    joins_rollouts: ClassVar[bool] = False
 
     def prepare(self, modules: Iterable[str]) -> None:
         """Nothing to start."""

@@ -39,7 +39,6 @@ class Ray:
     """
 
     deterministic: ClassVar[bool] = False
-    joins_rollouts: ClassVar[bool] = False
 
     address: str = "local"
     shards: int = 1
