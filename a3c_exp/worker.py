@@ -365,7 +365,7 @@ class Worker:
 
     def run(self) -> Iterator[Event | Pause]:
         """Pull, collect, gradient, push, until the run has its `total_steps` or the store has been stopped: an Event
-        after each push, a Pause where others may go first. Raises RunError when gradients in a row were not finite."""
+        after each push, a Pause where others may go first. RunError: too many gradients were not finite."""
         store = self._store
         store.start()
         while not store.stopped:
