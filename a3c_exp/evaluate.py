@@ -90,8 +90,11 @@ class Policy:
         """The action for one observation, both as the gymnasium environment itself has them. See `reset`.
 
         greedy: the most likely action (the mean, for continuous ones), else one drawn from the distribution.
+        Raises ValueError for an observation of another shape.
         """
-        observations = self._env.encode([observation])
+        observations, shape = self._env.encode([observation]), self._env.observation_space.shape
+        if observations.shape[1:] != shape or len(observations) != 1:
+            raise ValueError(f"observation: has shape {np.shape(observation)}; one observation is needed, {shape}")
         actions, self._state = self.act_batch(observations, self._state, greedy)
         action = self._env.decode(actions)[0]
         return int(action) if np.ndim(action) == 0 and np.issubdtype(action.dtype, np.integer) else np.asarray(action)

@@ -1,6 +1,7 @@
 """`python -m study`: run what is missing, then write RESULTS.md from results/.
 
-Finished runs are not run again as long as their settings are what they were; a study that was interrupted goes on.
+Finished runs are not run again as long as their settings are what they were; a study that was interrupted goes on, and
+with it the run that it was in.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import a3c_exp
-from a3c_exp.config import SUMMARY_FILE
+from a3c_exp.config import CHECKPOINTS, LATEST, SUMMARY_FILE
 from study.entries import RunFailedError
 from study.records import Record
 
@@ -25,6 +25,8 @@ EPISODES = 100
 FIRST_EVALUATION_SEED = 10_000
 # How a run ends that has come to its own end.
 ENDS = ("total_steps", "max_episodes", "mean_return")
+# And how one ends that can go on: stopped by a signal, or killed before it could write a summary.
+INTERRUPTED, KILLED = "interrupted", "killed"
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,12 @@ class Training:
         return {key: value for key, value in a3c_exp.compose(self.overrides).items() if key != "seed"}
 
     def run(self, seed: int, folder: Path) -> Record:
-        """What is in `folder` already is replaced, unless it is this run, finished: then it is only played."""
+        """What is in `folder` already is replaced, unless it is this run: then it goes on, or is only played."""
         overrides = [*self.overrides, f"seed={seed}"]
-        if not _is_finished(folder, a3c_exp.compose(overrides)):
+        stopped = _stop_reason(folder, a3c_exp.compose(overrides))
+        if stopped in (INTERRUPTED, KILLED) and (folder / CHECKPOINTS / LATEST).is_file():
+            execute(["-m", "a3c_exp", f"resume={folder}"], folder.with_suffix(".log"))
+        elif stopped not in ENDS:
             shutil.rmtree(folder, ignore_errors=True)
             execute(["-m", "a3c_exp", *overrides, f"hydra.run.dir={folder}"], folder.with_suffix(".log"))
         summary = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
@@ -71,14 +76,17 @@ def execute(arguments: Sequence[str], log: Path) -> None:
         raise RunFailedError(f"exit code {code}: {shlex.join(command)}; its output is in {log}")
 
 
-def _is_finished(folder: Path, config: Mapping[str, Any]) -> bool:
+def _stop_reason(folder: Path, config: Mapping[str, Any]) -> Any:
+    """Why the run in `folder` ended; None where there is none with this configuration."""
     from a3c_exp.config import read_config
 
     try:
-        summary = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
-        return summary["stop_reason"] in ENDS and read_config(folder) == config
+        if read_config(folder) != config:
+            return None
+        summary = folder / SUMMARY_FILE
+        return json.loads(summary.read_text(encoding="utf-8"))["stop_reason"] if summary.exists() else KILLED
     except (OSError, ValueError, KeyError, a3c_exp.ConfigError):
-        return False
+        return None
 
 
 def _greedy_returns(folder: Path, seed: int, checkpoint: Literal["best", "latest"]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,12 @@ class TestThePolicyInAnotherProgram:
         whole = yaml.safe_load((tmp_path / "config.yaml").read_text())
         (tmp_path / "config.yaml").write_text(yaml.safe_dump(whole | {"backend": backend, "init_from": "/gone"}))
         assert type(a3c_exp.load(tmp_path, plugins=["scripted"]).act(np.zeros(4))) is int
+
+    @pytest.mark.parametrize(("observation", "shape"), [([0.0, 1.0], "(2,)"), ([[0.0]] * 3, "(3, 1)"), ([], "(0,)")])
+    def test_an_observation_of_another_shape_is_refused(self, observation: object, shape: str, tmp_path: Path) -> None:
+        train(tmp_path, "Pendulum-v1")
+        with pytest.raises(ValueError, match=f"observation: has shape {re.escape(shape)}.* {re.escape('(3,)')}"):
+            a3c_exp.load(tmp_path).act(observation)
 
     @pytest.mark.parametrize(
         ("observations", "observation", "actions"),

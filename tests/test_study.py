@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import a3c_exp
+from a3c_exp import checkpoint
 from a3c_exp.startup import conf_folder
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # study is not installed: it belongs to the checkout
@@ -222,6 +223,26 @@ def test_an_interrupted_study_leaves_no_run_behind(tmp_path: Path) -> None:
     finally:
         process.kill()
     assert '"stop_reason": "interrupted"' in (tmp_path / "endless_s0" / "summary.json").read_text()
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_run_that_was_cut_off_goes_on_from_its_checkpoint(tmp_path: Path, how: signal.Signals) -> None:
+    """Hours of training are not done again, whether or not the run could still write its summary."""
+    recipe, folder = Training((*SMALL, "total_steps=40000", "checkpoint.every=64")), tmp_path / "run"
+    latest = folder / "checkpoints" / "latest.ckpt"
+    command = [sys.executable, "-m", "a3c_exp", *recipe.overrides, "seed=0", f"hydra.run.dir={folder}"]
+    process = subprocess.Popen(command, cwd=ROOT)
+    try:
+        deadline = time.monotonic() + 60
+        while not latest.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.send_signal(how)
+        process.wait(30)
+    finally:
+        process.kill()
+    assert (folder / "summary.json").exists() == (how == signal.SIGTERM)
+    assert recipe.run(0, folder).steps == 40000
+    assert checkpoint.load(latest)["resumed"] == 1
 
 
 # What is written.
