@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from a3c_exp import files
+from study import curves
 from study.document import document
 from study.entries import Entry, RunFailedError
 from study.records import Results
@@ -55,25 +56,36 @@ def train(entry: Entry, seeds: int) -> list[str]:
         if any(record.seed == seed for record in records):
             continue
         print(f"{entry.name}, seed {seed}: ", end="", flush=True)
+        run = RUNS / f"{entry.name}_s{seed}"
         try:
-            record = entry.recipe.run(seed, RUNS / f"{entry.name}_s{seed}")
+            record = entry.recipe.run(seed, run)
         except RunFailedError as failure:
             print("failed")
             failures.append(f"{entry.name}, seed {seed}: {failure}")
             continue
         results.write(settings, sorted([*records, record], key=lambda record: record.seed))
+        if entry.curve:
+            curves.keep(run, RECORDS / "curves" / f"{entry.name}_s{seed}.csv")
         solved = "-" if record.solved_seconds is None else f"{record.solved_seconds:.1f} s"
         print(f"greedy return {record.greedy_return:.1f}, solved after {solved}, {record.seconds:.1f} s in all")
     return failures
 
 
 def write() -> None:
-    """RESULTS.md from all records that fit the settings of today."""
+    """RESULTS.md, and the picture in it, from all records that fit the settings of today."""
     found = {
         heading: [(entry, Results(RECORDS, entry.name).read(entry.recipe.settings())) for entry in section]
         for heading, section in SECTIONS.items()
     }
-    files.write_text(DOCUMENT, document(found, EPISODES))
+    drawn = {
+        entry.title: [RECORDS / "curves" / f"{entry.name}_s{record.seed}.csv" for record in records]
+        for entry, records in (line for section in found.values() for line in section)
+        if entry.curve and records
+    }
+    picture = RECORDS / "curves" / "curves.svg"
+    if drawn:
+        curves.draw(drawn, picture)
+    files.write_text(DOCUMENT, document(found, EPISODES, picture.relative_to(DOCUMENT.parent) if drawn else None))
 
 
 def _parser() -> argparse.ArgumentParser:

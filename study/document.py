@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import mean, median
 
 import numpy as np
@@ -46,13 +47,25 @@ fresh episodes. Training return: the mean of the last 100 training episodes, act
 over the seeds; solved: that mean has reached the preset's `goal`. Seconds, steps and steps/s of training are medians.
 """
 
+CURVES = """\
+## Curves
 
-def document(sections: Mapping[str, Sequence[tuple[Entry, Sequence[Record]]]], episodes: int) -> str:
-    """The whole text. An entry without records says so."""
+A line a run, from the records in [{folder}/]({folder}/).
+
+![The mean return of 100 training episodes over the steps of training]({picture})
+"""
+
+
+def document(
+    sections: Mapping[str, Sequence[tuple[Entry, Sequence[Record]]]], episodes: int, picture: Path | None = None
+) -> str:
+    """The whole text. An entry without records says so. picture: of curves, by its path from where the text will be."""
     parts = [PREAMBLE.format(episodes=episodes)]
     for heading, lines in sections.items():
         preface = f"{PRESETS}\n" if _are_presets(lines) else ""
         parts.append(f"## {heading}\n\n{preface}{_table(lines)}\n\n{_origin(lines)}\n")
+    if picture is not None:
+        parts.append(CURVES.format(picture=picture.as_posix(), folder=picture.parent.as_posix()))
     return "\n".join(parts)
 
 

@@ -55,7 +55,7 @@ class Source:
 @dataclass(frozen=True)
 class Entry:
     """title: its line in the table. published: of rl-baselines3-zoo's A2C and PPO, mean and deviation of one run.
-    source: of a preset."""
+    source: of a preset. curve: whether to keep how its runs learned, and draw it."""
 
     name: str
     env: str
@@ -65,3 +65,4 @@ class Entry:
     goals: Goals | None = None
     published: tuple[str, str] | None = None
     source: Source | None = None
+    curve: bool = False

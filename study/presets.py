@@ -18,10 +18,10 @@ def _notebooks(name: str) -> str:
     return f"[{name}]({GITHUB}/{repository}/blob/master/{name})"
 
 
-def _preset(name: str, env: str, source: Source, *overrides: str, seeds: int = 5) -> Entry:
+def _preset(name: str, env: str, source: Source, *overrides: str, seeds: int = 5, curve: bool = False) -> Entry:
     experiment = (f"experiment={name}", *overrides)
     key = "_".join(["preset", name, *(override.partition("=")[2] for override in overrides)])
-    return Entry(key, env, " ".join((f"`{name}`", *overrides)), Training(experiment), seeds, source=source)
+    return Entry(key, env, " ".join((f"`{name}`", *overrides)), Training(experiment), seeds, source=source, curve=curve)
 
 
 PRESETS = (
@@ -76,17 +76,17 @@ PRESETS = (
     _preset(
         "ga3c_pong", "pong",
         Source(GA3C, "Pong: 18 after a day (table 3)", "python -m a3c_exp experiment=ga3c_pong"),
-        "total_steps=2000000", seeds=2,
+        "total_steps=2000000", seeds=2, curve=True,
     ),
     _preset("fast_cartpole", "cartpole", OURS),
     _preset("fast_lunar", "lunar", OURS),
     _preset("ppo_lunar", "lunar", Source("our own", "zoo PPO: 242 +- 32, 1M"), seeds=10),
-    _preset("pong", "pong", Source("our own", "zoo A2C: 17.3 +- 3.2, PPO: 21.0 +- 0.1, 10M"), seeds=2),
+    _preset("pong", "pong", Source("our own", "zoo A2C: 17.3 +- 3.2, PPO: 21.0 +- 0.1, 10M"), seeds=2, curve=True),
     *(
         _preset(
             name, "pong",
             Source(PAPER, f"{reports} (table S3; human starts)", f"python -m a3c_exp experiment={name}"),
-            "total_steps=2000000", seeds=2,
+            "total_steps=2000000", seeds=2, curve=True,
         )
         for name, reports in (
             ("a3c_paper_atari", "Pong: 11.4 after a day, 5.6 after four"),

@@ -22,6 +22,7 @@ from a3c_exp.startup import conf_folder
 sys.path.insert(0, str(Path(__file__).parent.parent))  # study is not installed: it belongs to the checkout
 
 from study import __main__ as study
+from study import curves
 from study.document import document
 from study.entries import Entry, Goals, RunFailedError, Source
 from study.presets import PRESETS
@@ -243,6 +244,22 @@ def test_a_run_that_was_cut_off_goes_on_from_its_checkpoint(tmp_path: Path, how:
     assert (folder / "summary.json").exists() == (how == signal.SIGTERM)
     assert recipe.run(0, folder).steps == 40000
     assert checkpoint.load(latest)["resumed"] == 1
+
+
+def test_curves_are_kept_and_drawn(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = Training((*SMALL, "total_steps=1024"))
+    monkeypatch.setattr(study, "SECTIONS", {"One": (Entry("tiny", "cartpole", "Tiny", recipe, 1, curve=True),)})
+    assert study.main([]) == 0
+    table = np.loadtxt(places / "results" / "curves" / "tiny_s0.csv", delimiter=",", skiprows=1, ndmin=2)
+    assert 1 <= len(table) <= curves.POINTS
+    assert np.all(np.diff(table[:, 0]) > 0)
+    assert np.all((table[:, 2] >= 8) & (table[:, 2] <= 500)), "CartPole's returns"
+    text = (places / "RESULTS.md").read_text()
+    assert "](results/curves/curves.svg)" in text
+    picture = (places / "results" / "curves" / "curves.svg").read_bytes()
+    assert b"<!-- Tiny -->" in picture
+    study.write()
+    assert (places / "results" / "curves" / "curves.svg").read_bytes() == picture, "git sees no change"
 
 
 # What is written.
