@@ -109,32 +109,16 @@ class A3C:
         """See the class; metrics: policy_loss, value_loss (with its 1/2), entropy."""
         mask = batch.mask
         advantages = batch.advantages.detach()
-        errors = evaluation.values - batch.targets.detach()
-        if mask is None:
-            count = float(errors.numel())
-            entropy = evaluation.entropy.sum()
-        else:
-            # At least 1: a rollout of one row can hold no transition at all, and then its gradient is 0.
-            count = max(float(mask.sum()), 1.0)
-            entropy = torch.dot(evaluation.entropy.flatten(), mask.flatten())
-            errors = errors * mask
+        count = _count(advantages, mask)
         if self.normalize_advantages:
             advantages = _normalized(advantages, mask, count)
         if mask is not None:
             advantages = advantages * mask
 
-        # Dot products, and coefficients given to an addition: half the nodes of the formula as it is written, and at
-        # this size a node costs more than its arithmetic.
         policy_loss = torch.dot(evaluation.log_probs.flatten(), (advantages * (-1 / count)).flatten())
-        errors = errors.flatten()
-        squares = torch.dot(errors, errors)
-        loss = torch.add(policy_loss, squares, alpha=0.5 * self.value_coefficient / count)
-        loss = torch.sub(loss, entropy, alpha=value(self.entropy, progress) / count)
-        metrics = {
-            "policy_loss": policy_loss.detach(),
-            "value_loss": squares.detach() * (0.5 / count),
-            "entropy": entropy.detach() / count,
-        }
+        squares = _sum_of_squares(evaluation.values - batch.targets.detach(), mask)
+        entropy = _total(evaluation.entropy, mask)
+        loss, metrics = _combined(self, policy_loss, squares, entropy, count, progress)
         return (loss * count if self.reduction == "sum" else loss), metrics
 
 
@@ -210,38 +194,35 @@ class PPO:
         which estimates KL(mu || pi) (Schulman 2020, "Approximating KL divergence"), clip_fraction: the share of
         transitions whose r lies outside the clip range."""
         mask, advantages = batch.mask, batch.advantages.detach()
-        count = float(advantages.numel()) if mask is None else max(float(mask.sum()), 1.0)
-        weights = torch.full_like(advantages, 1 / count) if mask is None else mask / count
-        log_ratios = evaluation.log_probs - batch.log_probs
-        if mask is not None:
-            log_ratios = log_ratios * mask  # what does not count may be anything, and 0 times infinity is not 0
+        count = _count(advantages, mask)
         if self.normalize_advantages:
             advantages = _normalized(advantages, mask, count)
+        log_ratios = evaluation.log_probs - batch.log_probs
+        if mask is not None:
+            # What does not count may be anything, and 0 times infinity is not 0.
+            advantages, log_ratios = advantages * mask, log_ratios * mask
 
+        # min(r A, clip(r) A) is A times r held below 1 + epsilon where A > 0, and above 1 - epsilon where A < 0.
         epsilon, ratios = value(self.clip, progress), log_ratios.exp()
-        clipped = ratios.clamp(1 - epsilon, 1 + epsilon)
-        policy_loss = -(weights * torch.minimum(ratios * advantages, clipped * advantages)).sum()
-        value_loss = (weights * self._squared_errors(evaluation.values, batch, progress)).sum() / 2
-        entropy = (weights * evaluation.entropy).sum()
-        loss = policy_loss + self.value_coefficient * value_loss - value(self.entropy, progress) * entropy
+        gains = advantages >= 0
+        held = ratios.clamp(torch.where(gains, -math.inf, 1 - epsilon), torch.where(gains, 1 + epsilon, math.inf))
+        policy_loss = torch.dot(held.flatten(), (advantages * (-1 / count)).flatten())
+        squares, entropy = self._squares(evaluation.values, batch, progress), _total(evaluation.entropy, mask)
+        loss, metrics = _combined(self, policy_loss, squares, entropy, count, progress)
         with torch.no_grad():
-            metrics = {
-                "policy_loss": policy_loss.detach(),
-                "value_loss": value_loss.detach(),
-                "entropy": entropy.detach(),
-                "approx_kl": (weights * (ratios - 1 - log_ratios)).sum(),
-                "clip_fraction": (weights * (ratios != clipped)).sum(),
-            }
+            metrics["approx_kl"] = _total(ratios - 1 - log_ratios, mask) / count
+            metrics["clip_fraction"] = _total(((ratios - 1).abs() > epsilon).float(), mask) / count
         return loss, metrics
 
-    def _squared_errors(self, values: Tensor, batch: Batch, progress: float) -> Tensor:
+    def _squares(self, values: Tensor, batch: Batch, progress: float) -> Tensor:
+        """The sum of the critic's squared errors, over the rows that count."""
         targets = batch.targets.detach()
-        squares = (values - targets).square()
+        errors = values - targets
         if self.value_clip is None:
-            return squares
+            return _sum_of_squares(errors, batch.mask)
         bound = value(self.value_clip, progress)
         clipped = batch.values + (values - batch.values).clamp(-bound, bound)
-        return torch.maximum(squares, (clipped - targets).square())
+        return _total(torch.maximum(errors.square(), (clipped - targets).square()), batch.mask)
 
 
 def explained_variance(
@@ -266,6 +247,39 @@ def explained_variance(
 def _require_coefficients(value_coefficient: float, entropy: float | Schedule) -> None:
     require(0 <= value_coefficient < math.inf, "value_coefficient", value_coefficient, "a number >= 0")
     require_throughout(math.isfinite, "entropy", entropy, "a finite number")
+
+
+def _combined(
+    weights: A3C | PPO, policy_loss: Tensor, squares: Tensor, entropy: Tensor, count: float, progress: float
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss, and what both algorithms report, from the mean of the policy's part and the sums of the others.
+
+    Here and above dot products, and coefficients given to an addition: half the nodes of the formula as it is written,
+    and at this size a node costs more than its arithmetic.
+    """
+    loss = torch.add(policy_loss, squares, alpha=0.5 * weights.value_coefficient / count)
+    loss = torch.sub(loss, entropy, alpha=value(weights.entropy, progress) / count)
+    metrics = {
+        "policy_loss": policy_loss.detach(),
+        "value_loss": squares.detach() * (0.5 / count),
+        "entropy": entropy.detach() / count,
+    }
+    return loss, metrics
+
+
+def _count(rows: Tensor, mask: Tensor | None) -> float:
+    """At least 1: a rollout of one row can hold no transition at all, and then its gradient is 0."""
+    return float(rows.numel()) if mask is None else max(float(mask.sum()), 1.0)
+
+
+def _total(rows: Tensor, mask: Tensor | None) -> Tensor:
+    """The sum over the rows that count."""
+    return rows.sum() if mask is None else torch.dot(rows.flatten(), mask.flatten())
+
+
+def _sum_of_squares(rows: Tensor, mask: Tensor | None) -> Tensor:
+    counted = (rows if mask is None else rows * mask).flatten()
+    return torch.dot(counted, counted)
 
 
 def _normalized(advantages: Tensor, mask: Tensor | None, count: float) -> Tensor:

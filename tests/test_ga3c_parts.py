@@ -62,7 +62,7 @@ class TestTogether:
     @pytest.mark.parametrize("network", [Mlp(sizes=(8,)), Lstm(encoder=Mlp(sizes=(8,)), cells=4)], ids=["mlp", "lstm"])
     @pytest.mark.parametrize("returns", ["NStep", "GAE", "Discounted", "VTrace", "NStepZero"])
     def test_its_gradient_is_the_mean_of_theirs_by_transitions(self, network: Any, returns: str) -> None:
-        from a3c_exp.worker import Learner
+        from a3c_exp.learner import Learner
 
         rollouts = self.rollouts(network)
         estimator = {"_target_": f"a3c_exp.returns.{returns}"} | ({"n": 2} if returns.startswith("NStep") else {})
