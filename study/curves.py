@@ -37,7 +37,7 @@ def draw(curves: Mapping[str, Sequence[Path]], target: Path) -> None:
     for number, (title, paths) in enumerate(curves.items()):
         for index, path in enumerate(paths):
             steps, _, returns = np.loadtxt(path, delimiter=",", skiprows=1, ndmin=2).T
-            axes.plot(steps / 1e6, returns, color=f"C{number}", label=None if index else title)
+            axes.plot(steps / 1e6, returns, color=f"C{number}", label=None if index else title.replace("`", ""))
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     with matplotlib.rc_context({"svg.hashsalt": "curves"}):  # the same curves are the same file
