@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from a3c_exp import files
 
@@ -36,9 +37,15 @@ def draw(curves: Mapping[str, Sequence[Path]], target: Path) -> None:
     axes = figure.add_subplot(xlabel="million steps", ylabel="mean return of 100 training episodes")
     for number, (title, paths) in enumerate(curves.items()):
         for index, path in enumerate(paths):
-            steps, _, returns = np.loadtxt(path, delimiter=",", skiprows=1, ndmin=2).T
+            steps, _, returns = _read(path).T
             axes.plot(steps / 1e6, returns, color=f"C{number}", label=None if index else title.replace("`", ""))
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     with matplotlib.rc_context({"svg.hashsalt": "curves"}):  # the same curves are the same file
         figure.savefig(target, format="svg", metadata={"Date": None})
+
+
+def _read(path: Path) -> NDArray[np.float64]:
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = list(csv.reader(file))[1:]
+    return np.array(rows, np.float64).reshape(-1, len(COLUMNS))  # a run may end before any episode has

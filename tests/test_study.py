@@ -262,6 +262,19 @@ def test_curves_are_kept_and_drawn(places: Path, monkeypatch: pytest.MonkeyPatch
     assert (places / "results" / "curves" / "curves.svg").read_bytes() == picture, "git sees no change"
 
 
+def test_the_document_is_written_without_what_draws_curves(
+    places: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Hours of training may lie behind it."""
+    monkeypatch.setattr(study, "SECTIONS", {"One": (replace(entry(Counting(), 0), curve=True),)})
+    (places / "results").mkdir()
+    Results(places / "results", "name").write(Counting().settings(), [RECORD])
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert study.main([]) == 0
+    assert "matplotlib" in capsys.readouterr().err
+    assert "| Title | 1 of 0 |" in (places / "RESULTS.md").read_text()
+
+
 # What is written.
 
 
