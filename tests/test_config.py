@@ -29,6 +29,7 @@ NEEDS = {
     "env=gym": ["env.id=CartPole-v1"],
     "env=atari": ["env.game=freeway"],
     "critic_returns=vtrace": ["returns=vtrace"],
+    "experiment=pong": ["algorithm.minibatch_size=16"],
 } | {
     f"network={name}": ["env=gym", "env.id=CarRacing-v3", "env.max_episode_steps=100", "rollout_length=8"]
     for name in ("cnn", "cnn_nature", "cnn_impala")

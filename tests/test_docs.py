@@ -39,6 +39,7 @@ CONF = ROOT / "conf"
 
 # What makes a run of the documents one of a moment. Workers are two where a command leaves that to the machine.
 SMALL = ["total_steps=200", "envs_per_worker=2", "rollout_length=8", "eval.every=100", "eval.episodes=1"]
+ATARI = {"env=atari", "env=pong"}
 DEFAULTS = {"backend": "serial", "workers": "2"}
 
 
@@ -64,6 +65,8 @@ def small(arguments: list[str]) -> list[str]:
     """A training command in its small form."""
     given = {argument.partition("=")[0] for argument in arguments}
     extra = [f"{key}={value}" for key, value in DEFAULTS.items() if key not in given]
+    if ATARI & set(arguments):
+        extra.append("env.max_frames=400")
     return arguments + extra + ([SMALL[0]] if "resume" in given else SMALL)
 
 
@@ -130,7 +133,7 @@ RUNS = [[], *(words for words in TRAIN if words not in INFORM)]
 
 @pytest.mark.parametrize("arguments", RUNS, ids=" ".join)
 def test_training_commands_of_the_readme_train(arguments: list[str], here: Path) -> None:
-    if {"env=atari", "env=pong"} & set(arguments):
+    if ATARI & set(arguments):
         pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
     assert main(small(placed(arguments))) == 0
     folders = sorted((here / "outputs").iterdir())

@@ -22,7 +22,7 @@ from a3c_exp.startup import conf_folder
 sys.path.insert(0, str(Path(__file__).parent.parent))  # study is not installed: it belongs to the checkout
 
 from study import __main__ as study
-from study import curves
+from study import curves, runs
 from study.document import document
 from study.entries import Entry, Goals, RunFailedError, Source
 from study.presets import PRESETS
@@ -227,9 +227,12 @@ def test_an_interrupted_study_leaves_no_run_behind(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_a_run_that_was_cut_off_goes_on_from_its_checkpoint(tmp_path: Path, how: signal.Signals) -> None:
+def test_a_run_that_was_cut_off_goes_on_from_its_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: signal.Signals
+) -> None:
     """Hours of training are not done again, whether or not the run could still write its summary."""
-    recipe, folder = Training((*SMALL, "total_steps=40000", "checkpoint.every=64")), tmp_path / "run"
+    monkeypatch.setattr(runs, "EPISODES", 2)
+    recipe, folder = Training((*SMALL, "total_steps=12800", "checkpoint.every=640")), tmp_path / "run"
     latest = folder / "checkpoints" / "latest.ckpt"
     command = [sys.executable, "-m", "a3c_exp", *recipe.overrides, "seed=0", f"hydra.run.dir={folder}"]
     process = subprocess.Popen(command, cwd=ROOT)
@@ -242,7 +245,7 @@ def test_a_run_that_was_cut_off_goes_on_from_its_checkpoint(tmp_path: Path, how:
     finally:
         process.kill()
     assert (folder / "summary.json").exists() == (how == signal.SIGTERM)
-    assert recipe.run(0, folder).steps == 40000
+    assert recipe.run(0, folder).steps == 12800
     assert checkpoint.load(latest)["resumed"] == 1
 
 
