@@ -45,7 +45,7 @@ class Samples(NamedTuple):
         index, batch = torch.from_numpy(columns), self.batch
 
         def part(array: Tensor) -> Tensor:
-            return array.index_select(1, index)  # [:, index] moves pictures byte by byte, 14 times as slowly
+            return array.index_select(1, index)  # [:, index] would move pictures byte by byte
 
         told = (batch.log_probs, batch.values, batch.advantages, batch.targets)
         log_probs, values, advantages, targets = map(part, told)

@@ -187,7 +187,8 @@ def test_the_commands_behind_the_results_are_of_a_run_that_can_be_made(arguments
     """Its environment and network are made. That every choice in them also trains is tested with the configurations."""
     if "pong" in " ".join(arguments) or "atari" in " ".join(arguments):
         pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
-    first = [word.partition(",")[0] for word in arguments if word != "-m"]  # of a sweep
+    sweep = arguments[0] == "-m"
+    first = [word.partition(",")[0] for word in arguments[1:]] if sweep else arguments
     load_experiment(a3c_exp.compose([*first, "seed=1"]))
 
 
