@@ -14,8 +14,9 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 TORCH ?= cpu
 PIP_ARGS ?=
 ARGS ?=
-# Tests of two files at a time; those of one file share what takes long to start.
-SIDE_BY_SIDE := -n 2 --dist loadfile
+# Two tests at a time. Each process has half of them in the order of the files, so that those of one file share what
+# takes long to start; who is done first takes over what the other has left.
+SIDE_BY_SIDE := -n 2 --dist worksteal
 
 VENV := .venv
 BIN := $(VENV)/bin

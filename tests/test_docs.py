@@ -255,7 +255,7 @@ def test_make_targets_call_what_they_are_said_to() -> None:
             assert calls[-1] == f".venv/bin/python -m a3c_exp {arguments}".rstrip()
             assert shlex.split(arguments) in RUNS
         if words[0] == "test":
-            assert calls[-1] == f".venv/bin/python -m pytest -n 2 --dist loadfile {arguments}".rstrip()
+            assert calls[-1] == f".venv/bin/python -m pytest -n 2 --dist worksteal {arguments}".rstrip()
             assert (ROOT / arguments).exists()
         if words[0] == "presets":
             assert calls[-1] == ".venv/bin/python -m study --presets"
