@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 from gymnasium.spaces import Discrete
 
 from a3c_exp import checkpoint
@@ -234,7 +233,7 @@ def _check_parts(experiment: Experiment) -> ActorCritic:
         raise ConfigError("epsilon", experiment.epsilon, problem)
     try:
         experiment.network.check(env.observation_space, env.action_space)
-        network = experiment.network.build(env.observation_space, env.action_space, np.random.default_rng(0))
+        network = experiment.network.build(env.observation_space, env.action_space, None)
     finally:
         env.close()
     if network.core is not None and isinstance(experiment.algorithm, Reusing):

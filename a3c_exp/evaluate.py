@@ -175,7 +175,7 @@ def load(folder: str | Path, which: Literal["best", "latest"] | None = None, plu
 
 def make_policy(experiment: Experiment, store_state: dict[str, Any]) -> Policy:
     """A policy of its own from the state of the shared parameters. Raises ValueError where it is another network's."""
-    network, env = build_network(experiment)
+    network, env = build_network(experiment, draw=False)
     parameters = store_state["parameters"]
     if parameters.shape != network.vector.shape:
         raise ValueError(f"it has {parameters.size} parameters, the network {network.vector.size}")

@@ -49,12 +49,12 @@ class Setup:
     resumed: int = 0
 
 
-def build_network(experiment: Experiment) -> tuple[ActorCritic, EnvBatch]:
+def build_network(experiment: Experiment, *, draw: bool = True) -> tuple[ActorCritic, EnvBatch]:
     """The network with the parameters that the run's seed draws; and the environment it was built for, closed, which
-    still tells its spaces."""
+    still tells its spaces. draw: False for a network whose parameters are about to be overwritten."""
     env = experiment.env.make(1, [0])
     try:
-        rng = seeding.generator(experiment.seed, Role.PARAMETERS)
+        rng = seeding.generator(experiment.seed, Role.PARAMETERS) if draw else None
         network = experiment.network.build(env.observation_space, env.action_space, rng)
         return network, env
     finally:
@@ -241,9 +241,8 @@ class Worker:
         self._pulls_again = is_off_policy(setup.experiment.returns)
 
     def _build(self, env: EnvBatch) -> ActorCritic:
-        # Whatever it draws is overwritten by the first pull.
-        rng = np.random.default_rng(0)
-        self._network = self._experiment.network.build(env.observation_space, env.action_space, rng)
+        # Nothing is drawn: the first pull brings the parameters.
+        self._network = self._experiment.network.build(env.observation_space, env.action_space, None)
         return self._network
 
     def run(self) -> Iterator[Event | Pause]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,14 @@ from omegaconf.basecontainer import BaseContainer
 import a3c_exp
 from a3c_exp import ConfigError, compose
 from a3c_exp.backends.processes import Processes
+from a3c_exp.backends.ray import Ray
+from a3c_exp.backends.ray.cluster import connected
 from a3c_exp.config import Experiment, check_folder, config_text, load_experiment, read_config, usable_cores
 from a3c_exp.report import flat
 from a3c_exp.returns import GAE
 from a3c_exp.schedules import Linear
 from a3c_exp.startup import conf_folder
+from a3c_exp.worker import build_network, layout
 
 OPTIONS = sorted(f"{path.parent.name}={path.stem}" for path in conf_folder().glob("*/*.yaml"))
 # What an option needs beside it, where that is not the default.
@@ -49,6 +53,18 @@ def config(composed: dict[str, Any]) -> dict[str, Any]:
     return deepcopy(composed)
 
 
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """One for all options that need one: it takes seconds to start."""
+    if importlib.util.find_spec("ray") is None:  # not imported: that is for `connected`
+        pytest.skip("clusters: pip install 'a3c-exp[ray]'")
+    experiment = load_experiment(compose(["backend=ray", "workers=1"]))
+    network, env = build_network(experiment)
+    assert isinstance(experiment.backend, Ray)
+    with connected(experiment.backend, 1, layout(experiment, network, env.observation_space.shape)):
+        yield
+
+
 def change(config: dict[str, Any], key: str, value: object) -> dict[str, Any]:
     *places, name = key.split(".")
     node = config
@@ -62,17 +78,21 @@ def change(config: dict[str, Any], key: str, value: object) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-def test_every_option_composes_and_trains_a_few_steps(option: str, tmp_path: Path) -> None:
-    """Presets with the workers and rollouts that they ask for; Atari games take too long for that."""
+def test_every_option_composes_and_trains_a_few_steps(
+    option: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Presets with the workers and rollouts that they ask for; Atari games and clusters take too long for that."""
     overrides = [option, *FEW_STEPS, *NEEDS.get(option, ())]
-    if compose(overrides)["env"]["_target_"] == "a3c_exp.envs.Atari":
+    composed = compose(overrides)
+    if composed["env"]["_target_"] == "a3c_exp.envs.Atari":
         pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
         overrides.append("rollout_length=8")
     elif option in PRESETS:
         overrides = [option, "total_steps=100", "eval.every=null"]
-    if option == "backend=ray" and importlib.util.find_spec("ray") is None:  # not imported: the backend does that
-        pytest.skip("clusters: pip install 'a3c-exp[ray]'")
-    if not option.startswith("backend=") and list(compose(overrides)["backend"]) == ["_target_"]:
+    if composed["backend"]["_target_"] == "a3c_exp.backends.ray.Ray":
+        request.getfixturevalue("cluster")
+        overrides.append("workers=1")
+    if not option.startswith("backend=") and list(composed["backend"]) == ["_target_"]:
         overrides.append("backend=serial")  # quicker, where a preset does not say how its own backend is to be
     run = a3c_exp.train(overrides, tmp_path / "run")
     assert run.summary["stop_reason"] == "total_steps"

@@ -201,7 +201,7 @@ class Elsewhere:
 
     def check(self, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> None: ...
 
-    def build(self, observation_space: Any, action_space: Any, rng: np.random.Generator) -> ActorCritic:
+    def build(self, observation_space: Any, action_space: Any, rng: np.random.Generator | None) -> ActorCritic:
         return Mlp(sizes=()).build(observation_space, action_space, rng)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -43,6 +44,21 @@ class TestTheLoop:
         assert (store.version, store.steps) == (0, 0)
         assert isinstance(next(steps), Event)
         assert (store.version, store.steps) == (1, 16)
+
+    def test_a_worker_draws_no_parameters_of_its_own(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Orthogonal matrices of a large network take seconds, and with the first pull they would be gone."""
+        monkeypatch.setattr("torch.nn.init.orthogonal_", Mock(side_effect=AssertionError("drawn")))
+        whole = config(BANDIT)
+        whole["network"]["init"] = "orthogonal"
+        experiment = load_experiment(whole)
+        network, spaces = build_network(experiment, draw=False)
+        store = SharedParameters(layout(experiment, network, spaces.observation_space.shape))
+        start = np.arange(len(network.vector), dtype=np.float32) / len(network.vector)
+        store.initialise(start)
+        next(Worker(Setup(experiment=experiment), 0, store).run())  # it has pulled, and acted
+        assert np.array_equal(store.parameters(), start)
+        with pytest.raises(AssertionError, match="drawn"):
+            build_network(experiment)
 
     def test_it_ends_with_the_runs_steps_not_its_own(self) -> None:
         store, (one, other) = made(workers=2, total_steps=100)

@@ -45,9 +45,9 @@ class Network(Protocol):
         """Raise ConfigError if this network cannot serve these spaces."""
 
     def build(
-        self, observation_space: gym.Space[Any], action_space: gym.Space[Any], rng: np.random.Generator
+        self, observation_space: gym.Space[Any], action_space: gym.Space[Any], rng: np.random.Generator | None
     ) -> ActorCritic:
-        """A network with freshly drawn parameters."""
+        """A network with freshly drawn parameters; without `rng`, with some that the caller is about to overwrite."""
 
 
 class ActorCritic:

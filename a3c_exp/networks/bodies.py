@@ -9,13 +9,12 @@ from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
-import torch
 from torch import nn
 
 from a3c_exp.errors import require
 from a3c_exp.networks.actor_critic import ActorCritic, Body
 from a3c_exp.networks.heads import initialise_heads, make_head
-from a3c_exp.networks.layers import Initialisation, Linear, initialise
+from a3c_exp.networks.layers import Initialisation, Linear, initialise, torch_generator
 
 
 class LayeredBody(Body, Protocol):
@@ -54,10 +53,10 @@ class Bodies:
         self,
         make_body: Callable[[], LayeredBody],
         action_space: gym.Space[Any],
-        rng: np.random.Generator,
+        rng: np.random.Generator | None,
         make_critic_body: Callable[[], LayeredBody] | None = None,
     ) -> ActorCritic:
-        """Bodies, the head that fits the actions, and the value, with freshly drawn parameters.
+        """Bodies, the head that fits the actions, and the value. rng: see `Network.build`.
 
         make_critic_body: where the critic's own body is not made as the actor's.
         """
@@ -66,7 +65,7 @@ class Bodies:
         head = make_head(actor_body.features, action_space, self.state_dependent_std, self.initial_std)
         value = Linear(critic_body.features, 1)
 
-        generator = torch.Generator().manual_seed(int(rng.integers(2**63)))
+        generator = torch_generator(rng)
         body_gain = math.sqrt(2) if self.init == "orthogonal" else 1.0
         for body in [actor_body] if self.shared else [actor_body, critic_body]:
             for layer in body.layers:

@@ -48,7 +48,7 @@ class PictureNetwork(Bodies, ABC):
         self.check_actions(action_space)
 
     def build(
-        self, observation_space: gym.Space[Any], action_space: gym.Space[Any], rng: np.random.Generator
+        self, observation_space: gym.Space[Any], action_space: gym.Space[Any], rng: np.random.Generator | None
     ) -> ActorCritic:
         self.check(observation_space, action_space)
         picture = self._picture(observation_space)

@@ -238,7 +238,7 @@ def mixed_with_uniform(logits: Array, epsilon: float) -> Array:
 
 
 def initialise_heads(
-    head: Head, value: Linear, scheme: Initialisation, policy_gain: float, generator: torch.Generator
+    head: Head, value: Linear, scheme: Initialisation, policy_gain: float, generator: torch.Generator | None
 ) -> None:
     """Draw the last layers of the policy, with gain `policy_gain`, and of the value function, with gain 1."""
     initialise(head.linear, scheme, policy_gain, generator)

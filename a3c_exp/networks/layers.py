@@ -60,13 +60,23 @@ ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Array], Array
 }
 
 
-def initialise(layer: nn.Linear | nn.Conv2d, scheme: Initialisation, gain: float, generator: torch.Generator) -> None:
+def torch_generator(rng: np.random.Generator | None) -> torch.Generator | None:
+    """A generator for `initialise`, seeded by the next number of `rng`; None, with which nothing is drawn, without."""
+    return None if rng is None else torch.Generator().manual_seed(int(rng.integers(2**63)))
+
+
+def initialise(
+    layer: nn.Linear | nn.Conv2d, scheme: Initialisation, gain: float, generator: torch.Generator | None
+) -> None:
     """Draw the weights of one layer; biases start at 0 (`default`: torch's own, biases drawn too).
 
     What is said of an output's incoming weights holds for a convolution's kernel of one output channel.
     orthogonal: Saxe et al. 2014, scaled by `gain`. glorot: Glorot and Bengio 2010, uniform; `gain` is not used.
     normalized_columns: normal, each output's incoming weights scaled to the norm `gain` (universe-starter-agent).
+    Without a generator the layer stays as torch made it: orthogonal weights of a large layer cost a second.
     """
+    if generator is None:
+        return
     weight, bias = layer.weight, layer.bias
     assert bias is not None
     with torch.no_grad():

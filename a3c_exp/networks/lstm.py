@@ -7,12 +7,11 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import torch
 
 from a3c_exp.errors import ConfigError, require
 from a3c_exp.networks.actor_critic import ActorCritic, Network
 from a3c_exp.networks.heads import initialise_heads, make_head
-from a3c_exp.networks.layers import Initialisation, Linear
+from a3c_exp.networks.layers import Initialisation, Linear, torch_generator
 from a3c_exp.networks.mlp import Mlp
 from a3c_exp.networks.recurrent import LstmCore
 
@@ -49,14 +48,14 @@ class Lstm:
         make_head(1, action_space, self.state_dependent_std, self.initial_std)
 
     def build(
-        self, observation_space: gym.Space[Any], action_space: gym.Space[Any], rng: np.random.Generator
+        self, observation_space: gym.Space[Any], action_space: gym.Space[Any], rng: np.random.Generator | None
     ) -> ActorCritic:
         self.check(observation_space, action_space)
         encoder = self.encoder.build(observation_space, action_space, rng)
         if encoder.core is not None:
             raise ConfigError("network.encoder", type(self.encoder).__name__, "must be a network without a memory")
         body = encoder.actor_body
-        generator = torch.Generator().manual_seed(int(rng.integers(2**63)))
+        generator = torch_generator(rng)
         core = LstmCore(body.features, self.cells)
         core.initialise(self.init, self.forget_bias, generator)
         head = make_head(self.cells, action_space, self.state_dependent_std, self.initial_std)

@@ -44,7 +44,7 @@ class Mlp(Bodies):
         self.check_actions(action_space)
 
     def build(
-        self, observation_space: gym.Space[Any], action_space: gym.Space[Any], rng: np.random.Generator
+        self, observation_space: gym.Space[Any], action_space: gym.Space[Any], rng: np.random.Generator | None
     ) -> ActorCritic:
         self.check(observation_space, action_space)
         assert observation_space.shape is not None

@@ -55,7 +55,7 @@ class LstmCore:
         self.recurrent = nn.Parameter(torch.empty(cells, 4 * cells))
         self.bias = nn.Parameter(torch.empty(4 * cells))
 
-    def initialise(self, scheme: Initialisation, forget_bias: float, generator: torch.Generator) -> None:
+    def initialise(self, scheme: Initialisation, forget_bias: float, generator: torch.Generator | None) -> None:
         """Draw each gate's two matrices as layers of their own, with gain 1. Biases are 0 but the forget gate's."""
         cells = self.features
         with torch.no_grad():

@@ -157,7 +157,7 @@ class Ga3c:
 
         self.prepare(())
         experiment = setup.experiment
-        network, env = build_network(experiment)
+        network, env = build_network(experiment, draw=False)
         exchange = Exchange(Plan.of(experiment, self.rollouts, network, env))
         threads: list[_Thread] = []
         agents: list[Child] = []

@@ -68,7 +68,7 @@ class Predictor:
         self, setup: Setup, store: SharedParameters, exchange: Exchange, crew: Crew, device: DeviceName, maximum: int,
         wait: float, number: int,
     ) -> None:  # fmt: skip
-        self._network = placed(build_network(setup.experiment)[0], device)
+        self._network = placed(build_network(setup.experiment, draw=False)[0], device)
         self._store, self._exchange, self._crew, self._number = store, exchange, crew, number
         self._maximum, self._wait = maximum // exchange.plan.environments, wait
         self._version = -1
@@ -135,7 +135,7 @@ class Trainer:
         number: int,
     ) -> None:  # fmt: skip
         experiment = setup.experiment
-        network = placed(build_network(experiment)[0], device)
+        network = placed(build_network(experiment, draw=False)[0], device)
         row = experiment.worker_count + number
         rng = seeding.generator(experiment.seed, Role.MINIBATCHES, row, resumed=setup.resumed)
         store.restore_random_state(row, rng)
