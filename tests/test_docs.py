@@ -39,7 +39,10 @@ CONF = ROOT / "conf"
 
 # What makes a run of the documents one of a moment. Workers are two where a command leaves that to the machine.
 SMALL = ["total_steps=200", "envs_per_worker=2", "rollout_length=8", "eval.every=100", "eval.episodes=1"]
+# Pictures take milliseconds each, and a game's emulator most of a second to start.
+SMALL_PICTURES = ["total_steps=64", "envs_per_worker=2", "rollout_length=8", "eval.every=null"]
 ATARI = {"env=atari", "env=pong"}
+PICTURES = ATARI | {"network=cnn"}
 DEFAULTS = {"backend": "serial", "workers": "2"}
 
 
@@ -65,9 +68,8 @@ def small(arguments: list[str]) -> list[str]:
     """A training command in its small form."""
     given = {argument.partition("=")[0] for argument in arguments}
     extra = [f"{key}={value}" for key, value in DEFAULTS.items() if key not in given]
-    if ATARI & set(arguments):
-        extra.append("env.max_frames=400")
-    return arguments + extra + ([SMALL[0]] if "resume" in given else SMALL)
+    few = SMALL_PICTURES if PICTURES & set(arguments) else SMALL
+    return arguments + extra + (few[:1] if "resume" in given else few)
 
 
 def rows(document: str, heading: str) -> list[list[str]]:
