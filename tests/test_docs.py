@@ -40,8 +40,8 @@ CONF = ROOT / "conf"
 # What makes a run of the documents one of a moment. Workers are two where a command leaves that to the machine.
 SMALL = ["total_steps=200", "envs_per_worker=2", "rollout_length=8", "eval.every=100", "eval.episodes=1"]
 # Pictures take milliseconds each, and a game's emulator most of a second to start.
-SMALL_PICTURES = ["total_steps=64", "envs_per_worker=2", "rollout_length=8", "eval.every=null"]
-ATARI = {"env=atari", "env=pong"}
+SMALL_PICTURES = ["total_steps=64", "envs_per_worker=2", "eval.every=null"]
+ATARI = {"env=atari", "experiment=pong"}
 PICTURES = ATARI | {"network=cnn"}
 DEFAULTS = {"backend": "serial", "workers": "2"}
 
@@ -237,7 +237,7 @@ def test_pip_commands_name_what_is_there() -> None:
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 def test_make_targets_call_what_they_are_said_to() -> None:
     targets = starting(README, CONTRIBUTING, RESULTS, start="make")
-    quick_start = [["train"], ["train", "ARGS=env=lunar workers=16"], ["train", "ARGS=env=pong"], ["test"]]
+    quick_start = [["train"], ["train", "ARGS=env=lunar workers=16"], ["train", "ARGS=experiment=pong"], ["test"]]
     assert targets[:4] == quick_start
     # Not the settings of a make that may be running these tests.
     foreign = ("MAKE", "MFLAGS", "ARGS", "ENV")
