@@ -61,7 +61,10 @@ ROBUSTNESS = (
 
 # What the other loss reaches where A3C's stays short of the goal. Ended at a mean of 260 in training, as A3C is there,
 # LunarLanderContinuous's policy is still learned around its noise, and without it, greedily, lands far worse.
-PPO_SETTINGS = {"acrobot": (), "lunar_continuous": ("stop.mean_return=null", "total_steps=1000000")}
+PPO_SETTINGS = {
+    "acrobot": ("env.normalize_observations=true", "returns.lambda_=0.94"),  # as rl-baselines3-zoo has it
+    "lunar_continuous": ("stop.mean_return=null", "total_steps=1000000"),
+}
 PPO = tuple(
     replace(
         entry, name=f"{entry.name}_ppo", title=f"{entry.title}, PPO", seeds=5,
