@@ -59,8 +59,8 @@ ROBUSTNESS = (
     _lunar("threads", "backend=threads"),
 )
 
-# What the other loss reaches where A3C's stays short of the goal. Ended at a mean of 260 in training, as A3C is there,
-# LunarLanderContinuous's policy is still learned around its noise, and without it, greedily, lands far worse.
+# What the other loss reaches where A3C's stays short of the goal. LunarLanderContinuous trains on past the mean of 260
+# that ends A3C there: its policy is then still one that needs its noise, and greedily it lands far worse.
 PPO_SETTINGS = {
     "acrobot": ("env.normalize_observations=true", "returns.lambda_=0.94"),  # as rl-baselines3-zoo has it
     "lunar_continuous": ("stop.mean_return=null", "total_steps=1000000"),
