@@ -114,6 +114,9 @@ def play(
 ) -> Episodes:
     """Play `episodes` whole episodes; their returns are those of the environment's own rewards.
 
+    One that goes on for LONGEST_EPISODE steps is cut there and counts as one. Its environment is not restarted: the
+    next one begins where it was cut.
+
     Each environment plays a share that is fixed beforehand: taking the first to finish would favour short episodes.
     stopped: asked at each step; if it says so, what has ended by then is returned.
     watch: called before each step of the first environment's first episode.
@@ -130,11 +133,12 @@ def play(
         actions, state = policy.act_batch(observations, state, greedy)
         step = env.step(actions)
         observations = step.obs
-        if state is not None:
-            state = forget(state, restarts(step))
         returns += step.reward
         lengths += step.valid
-        for index in np.flatnonzero(step.over | (lengths >= LONGEST_EPISODE)):
+        cut = lengths >= LONGEST_EPISODE
+        if state is not None:
+            state = forget(state, restarts(step) | cut)
+        for index in np.flatnonzero(step.over | cut):
             if quota[index]:
                 quota[index] -= 1
                 done.append((returns[index], lengths[index]))
@@ -253,8 +257,9 @@ class Recorder:
     def __call__(self, env: EnvBatch) -> None:
         if len(self._frames) < self.LONGEST:
             frame = env.render()
-            if frame is not None:
-                self._frames.append(frame)
+            if frame is None:
+                raise ConfigError("video", True, "must be false: this environment draws no pictures")
+            self._frames.append(frame)
 
     def write(self) -> None:
         from moviepy import ImageSequenceClip

@@ -81,10 +81,9 @@ class Tally:
         count = len(episodes.returns)
         self.episodes += count
         columns = episodes.end_steps, episodes.returns, episodes.lengths
-        if count > RECENT:
-            columns = columns[0][-RECENT:], columns[1][-RECENT:], columns[2][-RECENT:]
         ends, returns, lengths = (column.tolist() for column in columns)
-        if not self._ends or ends[0] >= self._ends[-1]:
+        # They may fall where a worker goes on while its last update is still under way.
+        if (not self._ends or ends[0] >= self._ends[-1]) and ends == sorted(ends):
             self._ends += ends
             self._returns += returns
             self._lengths += lengths

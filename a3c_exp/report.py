@@ -25,7 +25,7 @@ from a3c_exp.errors import ConfigError, require
 from a3c_exp.schema import build, pairs
 
 # What a row is not told apart by: it says where a run lies or how it was watched, not what it computes.
-IGNORED = ("seed", "init_from", "plugins")
+IGNORED = ("seed", "plugins")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +59,17 @@ def find_runs(folders: Iterable[Path]) -> list[Finished]:
             try:
                 summary = json.loads(path.read_text(encoding="utf-8"))
                 config = yaml.safe_load((path.parent / CONFIG_FILE).read_text(encoding="utf-8"))
-                runs.append(Finished(dict(flat(config)), config, summary))
+                runs.append(Finished(_settings(config), config, summary))
             except (OSError, ValueError, AttributeError, yaml.YAMLError) as error:
                 raise ConfigError("folder", str(path.parent), f"its run cannot be read: {error}") from error
     return runs
+
+
+def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    settings = dict(flat(config))
+    if settings.get("init_from") is not None:
+        settings["init_from"] = "a run"  # from which one differs from seed to seed
+    return settings
 
 
 def group(runs: Sequence[Finished]) -> dict[str, list[Finished]]:
@@ -101,14 +108,14 @@ def table(groups: Mapping[str, Sequence[Finished]], random_episodes: int = 0, pl
     columns = list(COLUMNS) + (["random policy"] if random_episodes else [])
     rows = [columns, ["---"] * len(columns)]
     for name, runs in groups.items():
-        row = [name, *_cells([run.summary for run in runs])]
+        row = [name, *_cells([run.summary for run in runs], has_goal=runs[0].settings.get("goal", True) is not None)]
         if random_episodes:
             row.append(f"{_random_return(runs[0].config | {'plugins': list(plugins)}, random_episodes):.1f}")
         rows.append(row)
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def _cells(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
+def _cells(summaries: Sequence[Mapping[str, Any]], has_goal: bool) -> list[str]:
     def spread(key: str, digits: int = 1) -> str:
         values = [s[key] for s in summaries if s.get(key) is not None]
         if not values:
@@ -119,7 +126,7 @@ def _cells(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
     solved = sum(s["solved_at_steps"] is not None for s in summaries)
     return [
         str(len(summaries)),
-        f"{solved} of {len(summaries)}",
+        f"{solved} of {len(summaries)}" if has_goal else "-",
         spread("solved_at_steps", 0),
         spread("solved_at_seconds"),
         spread("mean_return_100"),

@@ -14,8 +14,8 @@ from a3c_exp.errors import require
 class Schedule(Protocol):
     """A number for every point of a run.
 
-    `progress` is the share of the run that is done: environment steps of all workers together, over `total_steps`.
-    It may pass 1, because the last rollouts are finished, not cut.
+    `progress` is the share of the run that is done, from 0 to 1: environment steps of all workers together, over
+    `total_steps`.
     """
 
     def __call__(self, progress: float) -> float: ...

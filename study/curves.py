@@ -17,8 +17,8 @@ COLUMNS = ("step", "wall_seconds", "rollout/ep_rew_mean")
 
 
 def keep(run: Path, target: Path) -> None:
-    """Write POINTS rows of COLUMNS, or fewer, over the length of the run in `run`: steps, seconds of training
-    until then, and the mean return of the last 100 training episodes."""
+    """Write POINTS rows of COLUMNS, or fewer, over the length of the run in `run`: steps, seconds since it
+    was started, and the mean return of the last 100 training episodes."""
     with open(run / "metrics.csv", newline="", encoding="utf-8") as file:
         rows = [[row[name] for name in COLUMNS] for row in csv.DictReader(file) if row[COLUMNS[-1]]]
     chosen = np.unique(np.linspace(0, len(rows) - 1, POINTS).round().astype(int))

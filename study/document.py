@@ -27,7 +27,8 @@ PREAMBLE = """\
 Written by `make learn` from the records in [results/](results/): trained with the settings that `env=<name>` ships, the
 final policy then played greedily over {episodes} episodes with seeds of their own. IQM: the interquartile mean over
 seeds, with its 95 % stratified bootstrap interval. Solved: the mean of the last 100 training episodes has reached the
-environment's `goal`; steps and seconds (of training) until then are medians, with the range over the seeds that did.
+environment's `goal`, where it has one; steps and seconds (of training) until then are medians, with the range, over the
+seeds that did. What is wanted of the seconds is wanted of the median over all seeds: one that did not is slowest.
 Seconds are of the machine named below a table, whose raw environments [bench/RESULTS.md](bench/RESULTS.md) has timed.
 Staleness: updates of others between a worker's pull and its push, mean of the run. Zoo: what rl-baselines3-zoo reports,
 one run each, mean and deviation of the reward, after how many steps. What was tried on the way to these settings is in
@@ -92,7 +93,7 @@ def _cells(entry: Entry, records: Sequence[Record]) -> list[str]:
         f"{mean(greedy):.1f}",
         f"{min(greedy):.1f}, {max(greedy):.1f}",
         *(_wanted(entry.goals, greedy, records) if entry.goals else ("", "")),
-        f"{len(solved)} of {len(records)}",
+        _solved(entry, len(solved), records),
         _spread([float(record.solved_steps or 0) for record in solved], 0),
         _spread([record.solved_seconds or 0.0 for record in solved], 1),
         f"{median(record.steps_per_second for record in records):,.0f}",
@@ -110,7 +111,7 @@ def _preset_cells(entry: Entry, records: Sequence[Record]) -> list[str]:
         _estimate([record.greedy_return for record in records]),
         f"{mean(best):.1f}, {min(best):.1f}" if best else "-",
         f"{mean(trained):.1f}" if trained else "-",
-        f"{len(solved)} of {len(records)}",
+        _solved(entry, len(solved), records),
         _spread(solved, 1),
         *(
             f"{median(getattr(record, name) for record in records):,.0f}"
@@ -122,6 +123,11 @@ def _preset_cells(entry: Entry, records: Sequence[Record]) -> list[str]:
 
 def _seeds(entry: Entry, records: Sequence[Record]) -> str:
     return f"{len(records)}" if len(records) == entry.seeds else f"{len(records)} of {entry.seeds}"
+
+
+def _solved(entry: Entry, solved: int, records: Sequence[Record]) -> str:
+    has_goal = entry.recipe.settings().get("goal", True) is not None
+    return f"{solved} of {len(records)}" if has_goal else "no goal"
 
 
 def _estimate(greedy: Sequence[float]) -> str:

@@ -34,12 +34,11 @@ class RunFailedError(Exception):
 @dataclass(frozen=True)
 class Goals:
     """What an entry is to reach: greedy_return by the mean over seeds, worst_seed by each, seconds by the median time
-    of training until `solved`, the mean of 100 training episodes."""
+    of training until the environment's goal, a mean of 100 training episodes."""
 
     greedy_return: float
     worst_seed: float | None = None
     seconds: float | None = None
-    solved: float | None = None
 
 
 @dataclass(frozen=True)

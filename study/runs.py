@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +25,7 @@ EPISODES = 100
 # Final policies are played in episodes that no run has seen: their seeds are far from those of training.
 FIRST_EVALUATION_SEED = 10_000
 # How a run ends that has come to its own end.
-ENDS = ("total_steps", "max_episodes", "mean_return")
+ENDS = ("total_steps", "max_episodes", "max_seconds", "mean_return")
 # And how one ends that can go on: stopped by a signal, or killed before it could write a summary.
 INTERRUPTED, KILLED = "interrupted", "killed"
 
@@ -40,13 +41,16 @@ class Training:
         return shlex.join(["python", "-m", "a3c_exp", *self.overrides])
 
     def settings(self) -> Mapping[str, Any]:
-        return {key: value for key, value in a3c_exp.compose(self.overrides).items() if key != "seed"}
+        return _settings(self.overrides)
 
     def run(self, seed: int, folder: Path) -> Record:
         """What is in `folder` already is replaced, unless it is this run: then it goes on, or is only played."""
         overrides = [*self.overrides, f"seed={seed}"]
-        stopped = _stop_reason(folder, a3c_exp.compose(overrides))
-        if stopped in (INTERRUPTED, KILLED) and (folder / CHECKPOINTS / LATEST).is_file():
+        config = a3c_exp.compose(overrides)
+        stopped = _stop_reason(folder, config)
+        # A run of so many seconds would have all of them again.
+        resumable = config["stop"]["max_seconds"] is None and (folder / CHECKPOINTS / LATEST).is_file()
+        if stopped in (INTERRUPTED, KILLED) and resumable:
             execute(["-m", "a3c_exp", f"resume={folder}"], folder.with_suffix(".log"))
         elif stopped not in ENDS:
             shutil.rmtree(folder, ignore_errors=True)
@@ -55,6 +59,11 @@ class Training:
         final = _greedy_returns(folder, seed, "latest")
         best = _greedy_returns(folder, seed, "best") if summary["best_eval_return"] is not None else None
         return _record(f"{self.command} seed={seed}", seed, summary, final, best)
+
+
+@cache
+def _settings(overrides: tuple[str, ...]) -> Mapping[str, Any]:
+    return {key: value for key, value in a3c_exp.compose(overrides).items() if key != "seed"}
 
 
 def execute(arguments: Sequence[str], log: Path) -> None:

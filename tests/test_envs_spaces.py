@@ -75,6 +75,15 @@ class TestSpaces:
             batch.step(actions)
         assert np.array(env.received).tolist() == np.array(native.received).tolist() == received
 
+    @pytest.mark.parametrize("shape", [(2,), (2, 1)])
+    def test_actions_keep_to_bounds_that_float32_does_not_know(self, shape: tuple[int, ...]) -> None:
+        """0.1 in float32 is more than 0.1, and some environments assert that they contain what they are given."""
+        space = Box(-0.1, 0.1, shape, np.float64)
+        _, decode = decoder(space)
+        decoded = decode(np.array([[0.1, -0.1], [0.05, 0.0]], np.float32))
+        assert all(space.contains(action) for action in decoded)
+        assert decoded[1].ravel() == pytest.approx([0.05, 0.0])
+
     def test_an_environment_cannot_write_into_the_policys_actions(self) -> None:
         class Rude(Echo):
             def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -203,6 +204,28 @@ class TestPlaying:
         frames: list[Any] = []
         evaluate.play(Sharer(), env, 3, watch=lambda env: frames.append(env.render()))  # type: ignore[arg-type]
         assert [int(frame[0, 0, 0]) for frame in frames] == [0, 1, 2, 3, 4]
+
+    def test_one_that_is_cut_is_forgotten(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(evaluate, "LONGEST_EPISODE", 5)
+        env = Gym(id=SCRIPTED, kwargs={"lengths": (0,)}).make(1, [0])
+        seen: list[float] = []
+
+        class Ageing(Sharer):
+            """Its state counts the steps that it remembers."""
+
+            def act_batch(self, observations: np.ndarray, state: Any, greedy: bool) -> tuple[np.ndarray, Any]:
+                seen.append(0.0 if state is None else float(state[0, 0]))
+                return np.zeros(1, np.int64), np.full((1, 1), seen[-1] + 1, np.float32)
+
+        assert evaluate.play(Ageing(), env, 3).lengths.tolist() == [5, 5, 5]  # type: ignore[arg-type]
+        assert seen == [0, 1, 2, 3, 4] * 3
+
+    def test_a_film_of_what_cannot_be_drawn_is_refused_before_it_is_played(self, tmp_path: Path) -> None:
+        pytest.importorskip("moviepy")
+        blind = SimpleNamespace(render=lambda: None, reset=lambda: np.zeros((1, 1)), count=1)
+        recorder = evaluate.Recorder(tmp_path / "film.mp4")
+        with pytest.raises(ConfigError, match="video = True: must be false: this environment draws no pictures"):
+            evaluate.play(Sharer(), blind, 1, watch=recorder)  # type: ignore[arg-type]
 
     def test_what_is_reported(self) -> None:
         text = evaluate.report(Episodes(np.array([1.0, 2.0, 6.0]), np.array([4, 5, 6]), np.zeros(3, np.int64)))

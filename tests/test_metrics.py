@@ -164,6 +164,15 @@ def test_the_last_100_are_those_that_ended_last_not_those_of_the_worker_heard_la
     assert tally.mean_return_100 == 2  # 50 of each
 
 
+def test_a_worker_that_goes_on_while_its_update_is_under_way_may_date_episodes_back() -> None:
+    """As on GA3C and on a cluster, where the run's steps do not count that update yet."""
+    tally = Tally()
+    tally.add(event(0, [1.0] * 60, ends=[*range(10, 60), *range(30, 40)]))
+    tally.add(event(1, [3.0] * 60, ends=list(range(45, 105))))
+    assert tally.mean_return_100 == pytest.approx((60 * 3 + 40 * 1) / 100)
+    assert tally._ends == sorted(tally._ends)
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.floats(-1e3, 1e3)), min_size=1, max_size=150),
     st.lists(st.integers(1, 40), min_size=150, max_size=150),

@@ -13,9 +13,13 @@ from a3c_exp import report
 from a3c_exp.errors import ConfigError
 
 
-def run(folder: Path, seed: int, solved: int | None, n: int = 5, env: str = "CartPole-v1", **summary: Any) -> None:
+def run(
+    folder: Path, seed: int, solved: int | None, n: int = 5, env: str = "CartPole-v1", goal: float | None = 475.0,
+    init_from: str | None = None, **summary: Any,
+) -> None:  # fmt: skip
     folder.mkdir(parents=True)
     config = {"env": {"_target_": "a3c_exp.envs.Gym", "id": env}, "returns": {"n": n}, "seed": seed}
+    config |= {"goal": goal, "init_from": init_from}
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     values = {
         "solved_at_steps": solved, "solved_at_seconds": solved and solved / 1000, "mean_return_100": 480.0,
@@ -33,6 +37,21 @@ def test_runs_that_differ_in_their_seed_alone_share_a_row(tmp_path: Path) -> Non
         "CartPole-v1, returns.n=5": 3,
         "CartPole-v1, returns.n=9": 3,
     }
+
+
+def test_runs_that_start_from_another_are_told_from_those_that_do_not(tmp_path: Path) -> None:
+    for seed in range(2):
+        run(tmp_path / f"a{seed}", seed, 9000)
+        run(tmp_path / f"b{seed}", seed, 1000, init_from=f"outputs/{seed}")
+    groups = report.group(report.find_runs([tmp_path]))
+    assert {name: len(runs) for name, runs in groups.items()} == {"CartPole-v1": 2, "CartPole-v1, init_from=a run": 2}
+
+
+def test_without_a_goal_there_is_nothing_to_reach(tmp_path: Path) -> None:
+    run(tmp_path / "a", 0, None, env="Pendulum-v1", goal=None)
+    assert (
+        report.table(report.group(report.find_runs([tmp_path]))).splitlines()[2].startswith("| Pendulum-v1 | 1 | - |")
+    )
 
 
 def test_what_differs_between_environments_is_not_told(tmp_path: Path) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -249,6 +250,36 @@ def test_a_run_that_was_cut_off_goes_on_from_its_checkpoint(
     assert checkpoint.load(latest)["resumed"] == 1
 
 
+@pytest.mark.parametrize(
+    ("settings", "ended", "trains"),
+    [
+        ((), "max_seconds", None),
+        ((), "interrupted", "resume="),
+        (("stop.max_seconds=30",), "max_seconds", None),
+        (("stop.max_seconds=30",), "interrupted", "env=cartpole"),
+        ((), "failed", "env=cartpole"),
+    ],
+)
+def test_what_is_done_with_the_run_that_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: tuple[str, ...], ended: str, trains: str | None
+) -> None:
+    """One that ended is only played, one that was cut off goes on; but one of so many seconds would get them twice."""
+    recipe, folder = Training((*SMALL, "checkpoint.every=32", *settings)), tmp_path / "run"
+    summary = dict(a3c_exp.train([*recipe.overrides, "seed=0"], folder).summary)
+    (folder / "summary.json").write_text(json.dumps(summary | {"stop_reason": ended}))
+    called: list[Sequence[str]] = []
+
+    def execute(arguments: Sequence[str], log: Path) -> None:
+        called.append(arguments)
+        folder.mkdir(exist_ok=True)
+        (folder / "summary.json").write_text(json.dumps(summary))
+
+    monkeypatch.setattr(runs, "execute", execute)
+    monkeypatch.setattr(runs, "_greedy_returns", lambda *_: np.array([9.0, 10.0]))
+    assert recipe.run(0, folder).greedy_return == 9.5
+    assert [arguments[2].startswith(trains or "") for arguments in called] == ([] if trains is None else [True])
+
+
 def test_curves_are_kept_and_drawn(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = Training((*SMALL, "total_steps=1024"))
     monkeypatch.setattr(study, "SECTIONS", {"One": (Entry("tiny", "cartpole", "Tiny", recipe, 1, curve=True),)})
@@ -287,6 +318,13 @@ def test_the_table_counts_seeds_that_never_solved_it_as_the_slowest() -> None:
     text = document({"One": lines}, 100)
     assert "450.0 [400.0, 500.0] | 450.0 | 400.0, 500.0" in text
     assert "mean >= 450, solved <= 5 s | yes, no | 1 of 2 | 600 (600 to 600) | 1.2 (1.2 to 1.2)" in text
+
+
+def test_where_there_is_no_goal_none_is_missed() -> None:
+    aimless = Counting()
+    aimless.settings = lambda: {"goal": None}  # type: ignore[method-assign]
+    record = replace(RECORD, solved_steps=None, solved_seconds=None)
+    assert "| no goal | - | - |" in document({"One": [(entry(aimless, 1), [record])]}, 100)
 
 
 def test_presets_stand_beside_what_their_sources_report() -> None:

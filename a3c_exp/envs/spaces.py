@@ -74,7 +74,7 @@ def decoder(space: Space[Any]) -> tuple[Space[Any], Decode]:
         return MultiBinary(int(np.prod(space.shape))), _shifted(space.dtype, 0, space.shape)
     if isinstance(space, Box):
         low, high = space.low.reshape(-1), space.high.reshape(-1)
-        return Box(low, high, dtype=space.dtype.type), _shifted(space.dtype, 0, space.shape)
+        return Box(low, high, dtype=space.dtype.type), _within(space)
     raise TypeError(action_problem(space))
 
 
@@ -107,6 +107,14 @@ def _one_hot(counts: Sequence[int], start: Array) -> Encode:
         return encoded
 
     return encode
+
+
+def _within(space: Box) -> Decode:
+    cast = _shifted(space.dtype, 0, space.shape)
+    if space.dtype != np.float64:
+        return cast
+    # A policy keeps to the bounds in float32, in which 0.1 is a little more.
+    return lambda actions: np.clip(cast(actions), space.low, space.high)
 
 
 def _shifted(dtype: np.dtype[Any], start: int | Array, shape: tuple[int, ...]) -> Decode:
