@@ -28,7 +28,11 @@ class Recipe(Protocol):
 
 
 class RunFailedError(Exception):
-    """A training run that did not come to its end; the message says where to look."""
+    """A training run that did not come to its end; the message says where to look. code: that it exited with."""
+
+    def __init__(self, message: str, code: int | None = None) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ FIRST_EVALUATION_SEED = 10_000
 ENDS = ("total_steps", "max_episodes", "max_seconds", "mean_return")
 # And how one ends that can go on: stopped by a signal, or killed before it could write a summary.
 INTERRUPTED, KILLED = "interrupted", "killed"
+REFUSED = 2  # the exit code of a command that cannot be run
 
 
 @dataclass(frozen=True)
@@ -44,15 +45,14 @@ class Training:
         return _settings(self.overrides)
 
     def run(self, seed: int, folder: Path) -> Record:
-        """What is in `folder` already is replaced, unless it is this run: then it goes on, or is only played."""
+        """What is in `folder` already is replaced, unless it is this run: then it goes on if it can, or is played."""
         overrides = [*self.overrides, f"seed={seed}"]
         config = a3c_exp.compose(overrides)
         stopped = _stop_reason(folder, config)
         # A run of so many seconds would have all of them again.
         resumable = config["stop"]["max_seconds"] is None and (folder / CHECKPOINTS / LATEST).is_file()
-        if stopped in (INTERRUPTED, KILLED) and resumable:
-            execute(["-m", "a3c_exp", f"resume={folder}"], folder.with_suffix(".log"))
-        elif stopped not in ENDS:
+        there = stopped in ENDS or (stopped in (INTERRUPTED, KILLED) and resumable and _goes_on(folder))
+        if not there:
             shutil.rmtree(folder, ignore_errors=True)
             execute(["-m", "a3c_exp", *overrides, f"hydra.run.dir={folder}"], folder.with_suffix(".log"))
         summary = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
@@ -82,7 +82,18 @@ def execute(arguments: Sequence[str], log: Path) -> None:
                 process.send_signal(signal.SIGINT)
                 process.wait()
     if code:
-        raise RunFailedError(f"exit code {code}: {shlex.join(command)}; its output is in {log}")
+        raise RunFailedError(f"exit code {code}: {shlex.join(command)}; its output is in {log}", code)
+
+
+def _goes_on(folder: Path) -> bool:
+    """Resume the run in `folder`; False where it is refused, as with a checkpoint that an older version has written."""
+    try:
+        execute(["-m", "a3c_exp", f"resume={folder}"], folder.with_suffix(".log"))
+    except RunFailedError as failure:
+        if failure.code != REFUSED:
+            raise
+        return False
+    return True
 
 
 def _stop_reason(folder: Path, config: Mapping[str, Any]) -> Any:

@@ -280,6 +280,17 @@ def test_what_is_done_with_the_run_that_is_there(
     assert [arguments[2].startswith(trains or "") for arguments in called] == ([] if trains is None else [True])
 
 
+def test_a_run_that_cannot_go_on_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its checkpoint may be one of an older version."""
+    monkeypatch.setattr(runs, "EPISODES", 2)
+    recipe, folder = Training((*SMALL, "checkpoint.every=32")), tmp_path / "run"
+    summary = dict(a3c_exp.train([*recipe.overrides, "seed=0"], folder).summary)
+    (folder / "summary.json").write_text(json.dumps(summary | {"stop_reason": "interrupted"}))
+    (folder / "checkpoints" / "latest.ckpt").write_bytes(b"of another time")
+    assert recipe.run(0, folder).steps == 64
+    assert checkpoint.load(folder / "checkpoints" / "latest.ckpt")["resumed"] == 0
+
+
 def test_curves_are_kept_and_drawn(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = Training((*SMALL, "total_steps=1024"))
     monkeypatch.setattr(study, "SECTIONS", {"One": (Entry("tiny", "cartpole", "Tiny", recipe, 1, curve=True),)})
