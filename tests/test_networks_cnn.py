@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -128,8 +129,7 @@ def test_pictures_by_portions_give_what_all_at_once_give(name: str, monkeypatch:
 
 @pytest.mark.parametrize("name", COMPONENTS)
 def test_in_bfloat16_it_is_the_same_network_to_two_digits(name: str) -> None:
-    half = build(replace(COMPONENTS[name], precision="bfloat16"))
-    full = build(COMPONENTS[name])
+    half, full = build(replace(COMPONENTS[name], precision="bfloat16")), build(COMPONENTS[name])
     seen = pictures()
     np.testing.assert_array_equal(half.vector, full.vector)
     assert half.infer(seen)[1].dtype == half.gradient.dtype == np.float32
@@ -140,14 +140,28 @@ def test_in_bfloat16_it_is_the_same_network_to_two_digits(name: str) -> None:
 
 @pytest.mark.parametrize(("amx", "vectors"), [(True, "AVX512"), (False, "AVX512"), (False, "DEFAULT")])
 def test_auto_takes_only_what_this_processor_gains_by(amx: bool, vectors: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """bfloat16 with AMX, for many pictures; channels last with AVX-512, in bfloat16 and where they pay in float32."""
     monkeypatch.setattr(convolutions, "_multiplies_bfloat16", lambda: amx)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: vectors)
-    chosen = Arithmetic.choose("auto", "auto")
-    assert (chosen.dtype == torch.bfloat16) == amx
-    assert chosen.learn_channels_last == (vectors == "AVX512")
-    assert chosen.act_channels_last == amx
-    assert Arithmetic.choose("float32", False) == Arithmetic(torch.float32, False, False)
-    assert Arithmetic.choose("bfloat16", True) == Arithmetic(torch.bfloat16, True, True)
+    auto, wide = Arithmetic("auto", "auto"), vectors == "AVX512"
+    assert auto.of(many=True, last_pays=True) == (torch.bfloat16 if amx else torch.float32, wide)
+    assert auto.of(many=True, last_pays=False) == (torch.bfloat16 if amx else torch.float32, amx)
+    assert auto.of(many=False, last_pays=True) == (torch.float32, wide)
+    assert auto.of(many=False, last_pays=False) == (torch.float32, False)
+    for many, last_pays in product((False, True), repeat=2):
+        assert Arithmetic("float32", False).of(many, last_pays) == (torch.float32, False)
+        assert Arithmetic("bfloat16", True).of(many, last_pays) == (torch.bfloat16, True)
+
+
+@pytest.mark.parametrize("name", COMPONENTS)
+def test_few_pictures_stay_in_float32(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolutions, "_multiplies_bfloat16", lambda: True)
+    auto, half = (build(replace(COMPONENTS[name], precision=choice)) for choice in ("auto", "bfloat16"))
+    full, many = build(COMPONENTS[name]), pictures(20)
+    few = many[:2]
+    np.testing.assert_array_equal(auto.infer(few)[1], full.infer(few)[1])
+    np.testing.assert_array_equal(auto.infer(many)[1], half.infer(many)[1])
+    assert not np.array_equal(half.infer(few)[1], full.infer(few)[1])
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ class PictureNetwork(Bodies, ABC):
     """What networks for pictures have in common.
 
     features: units of the affine layer behind the convolutions, from which actions and values are made.
-    precision: float32, bfloat16, or auto: bfloat16 where the processor is faster with it.
+    precision: float32, bfloat16, or auto: bfloat16 where and when the processor is faster with it.
     channels_last: how pictures lie in memory while they are convolved; auto: as the processor is faster.
     The other settings are those of `Bodies`.
     """
@@ -52,7 +52,7 @@ class PictureNetwork(Bodies, ABC):
     ) -> ActorCritic:
         self.check(observation_space, action_space)
         picture = self._picture(observation_space)
-        arithmetic = Arithmetic.choose(self.precision, self.channels_last)
+        arithmetic = Arithmetic(self.precision, self.channels_last)
         return self.assemble(lambda: self._body(picture, arithmetic), action_space, rng)
 
     def _picture(self, observation_space: gym.Space[Any]) -> Picture:

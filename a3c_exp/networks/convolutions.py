@@ -6,10 +6,11 @@ are far fewer numbers.
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -28,30 +29,32 @@ CHUNK_BYTES = 8 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """How convolutions are computed; only speed and rounding depend on it.
+    """How convolutions are computed; only speed and rounding depend on it. Parameters, gradients and features are
+    float32 in any case: `dtype` is that of what flows between layers.
 
-    dtype: of what flows between layers. Parameters, gradients and features are float32 in any case.
-    learn_channels_last, act_channels_last: whether the channels of a point lie side by side in memory, in the pass
-        that learns and in the one that acts.
+    precision: bfloat16, float32, or auto: bfloat16 where the processor multiplies matrices of it (AMX), for pictures
+        that are not few. For few, converting the weights takes longer than is gained.
+    channels_last: whether the channels of a point lie side by side in memory. auto: with AVX-512, in bfloat16, and in
+        float32 where it pays.
     """
 
-    dtype: torch.dtype
-    learn_channels_last: bool
-    act_channels_last: bool
+    precision: Precision
+    channels_last: bool | Literal["auto"]
 
-    @classmethod
-    def choose(cls, precision: Precision, channels_last: bool | Literal["auto"]) -> Arithmetic:
-        """`auto` goes by what the processor can do, so that every worker of a run decides alike, and takes what has
-        been measured to gain (bench/PROFILE.md): bfloat16 only where the processor multiplies matrices of it (AMX);
-        channels last with AVX-512, in the pass that learns, and with bfloat16 in the one that acts too.
+    def of(self, many: bool, last_pays: bool) -> tuple[torch.dtype, bool]:
+        """The type, and whether channels lie last. `auto` goes by how many pictures there are and what the processor
+        can do, so that every worker of a run decides alike; bench/PROFILE.md has what was measured.
+
+        many: whether the pictures are not few. last_pays: whether channels last are faster in float32 too.
         """
-        half = precision == "bfloat16" or (precision == "auto" and _multiplies_bfloat16())
-        fast = torch.backends.cpu.get_cpu_capability() == "AVX512"
-        learn = fast if channels_last == "auto" else channels_last
-        act = (fast and half) if channels_last == "auto" else channels_last
-        return cls(torch.bfloat16 if half else torch.float32, learn, act)
+        half = self.precision == "bfloat16" or (self.precision == "auto" and many and _multiplies_bfloat16())
+        last = self.channels_last
+        if last == "auto":
+            last = (half or last_pays) and torch.backends.cpu.get_cpu_capability() == "AVX512"
+        return (torch.bfloat16 if half else torch.float32), last
 
 
+@functools.cache
 def _multiplies_bfloat16() -> bool:
     try:
         return " amx_bf16 " in Path("/proc/cpuinfo").read_text(encoding="utf-8")
@@ -101,19 +104,29 @@ class Picture:
         return None
 
     def arrange(self, x: Tensor, dtype: torch.dtype, channels_last: bool) -> Tensor:
-        """Observations [N, ...] as [N, C, H, W] of `dtype`. What is reordered is so while it is small: as uint8."""
+        """Observations [N, ...] as [N, C, H, W] of `dtype`."""
         x = x.permute(self.axes).reshape(-1, self.channels, self.height, self.width)
-        if channels_last:
-            return x.permute(0, 2, 3, 1).contiguous().to(dtype).permute(0, 3, 1, 2)
-        return x.contiguous().to(dtype)
+        if not channels_last:
+            return x.contiguous().to(dtype)
+        if x.is_contiguous(memory_format=torch.channels_last):
+            return x.to(dtype)
+        arranged = torch.empty(x.shape, dtype=dtype, memory_format=torch.channels_last)
+        for channel in range(self.channels):  # in half the time of one permuted copy (bench/PROFILE.md)
+            arranged[:, channel] = x[:, channel]
+        return arranged
 
 
 class PictureBody(ABC):
     """Convolutions, and one affine layer that makes the features: uint8 [N, ...] -> float32 [N, features].
 
     Observations that are floats (an environment's own, or normalised ones) are taken as they are, without the scale.
-    widest: float32 numbers of the largest output of a layer, for one picture.
+    few: fewer pictures than this are not computed in bfloat16 unless that is asked for.
+    last_pays: whether channels last are faster in float32 even where no gradient is wanted.
+    widest: how many numbers the largest output of a layer has, for one picture.
     """
+
+    few: ClassVar[int] = 12
+    last_pays: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -129,7 +142,7 @@ class PictureBody(ABC):
         self.convolutions, self.last = convolutions, Linear(flat, features)
         self._picture, self._arithmetic = picture, arithmetic
         self._activate = ACTIVATIONS[activation][0]
-        self._chunk = max(1, CHUNK_BYTES // (4 * widest))
+        self._widest = widest
 
     @property
     def layers(self) -> list[nn.Linear | nn.Conv2d]:
@@ -144,11 +157,11 @@ class PictureBody(ABC):
         self.last.bind()
 
     def __call__(self, observations: Tensor) -> Tensor:
-        return self._forward(observations, self._arithmetic.learn_channels_last)
+        return self._forward(observations, learning=True)
 
     def infer(self, observations: NDArray[Any]) -> NDArray[np.float32]:
         with torch.inference_mode():
-            features = self._forward(torch.from_numpy(observations), self._arithmetic.act_channels_last)
+            features = self._forward(torch.from_numpy(observations), learning=False)
         result: NDArray[np.float32] = features.numpy()
         return result
 
@@ -156,12 +169,14 @@ class PictureBody(ABC):
     def _convolve(self, x: Tensor, scale: float) -> Tensor:
         """[N, C, H, W] times `scale` -> [N, C', H', W'], all layers but the last."""
 
-    def _forward(self, observations: Tensor, channels_last: bool) -> Tensor:
-        parts = [self._encode(part, channels_last) for part in torch.split(observations, self._chunk)]
+    def _forward(self, observations: Tensor, learning: bool) -> Tensor:
+        dtype, channels_last = self._arithmetic.of(len(observations) >= self.few, learning or self.last_pays)
+        at_once = max(1, CHUNK_BYTES // (self._widest * dtype.itemsize))
+        portions = -(-len(observations) // at_once)
+        parts = [self._encode(part, dtype, channels_last) for part in torch.tensor_split(observations, portions)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _encode(self, observations: Tensor, channels_last: bool) -> Tensor:
-        dtype = self._arithmetic.dtype
+    def _encode(self, observations: Tensor, dtype: torch.dtype, channels_last: bool) -> Tensor:
         scale = 1.0 if observations.is_floating_point() else 1 / 255
         x = self._convolve(self._picture.arrange(observations, dtype, channels_last), scale).flatten(1)
         if dtype == torch.float32:
@@ -202,6 +217,9 @@ class ResidualBody(PictureBody):
 
     channels: of each section. blocks: residual ones in a section.
     """
+
+    few = 4
+    last_pays = True
 
     def __init__(
         self, picture: Picture, channels: tuple[int, ...], blocks: int, features: int, arithmetic: Arithmetic
