@@ -19,13 +19,15 @@ from pathlib import Path
 from statistics import median
 
 from a3c_exp import files, provenance
+from a3c_exp.networks.convolutions import multiplies_bfloat16
 from bench.peers import MissingPeerError, peer_versions
 from bench.rows import ROWS, Row
 
 FOLDER = Path(__file__).parent
 INTRODUCTION = """Written by `make bench` from [results.csv](results.csv); `python -m bench --only lunar` measures a row
-anew. Figures are medians over rounds, a ratio that of the rounds' own. Measured: the date, the commit, and how many
-rounds of how many seconds."""
+anew. Figures are medians over rounds, a ratio that of the rounds' own. Measured: the date, the commit, how many rounds
+of how many seconds, and the machine. Networks for pictures have `network.precision=auto`, on both sides: float32, and
+bfloat16 for 12 pictures and more where the processor has AMX."""
 HEADER = ("what", "a3c_exp", "compared with", "its figure", "ratio (lowest - highest)", "bar", "reached", "measured")
 
 
@@ -34,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags = _parser().parse_args(arguments)
     rounds, seconds = (1, 2.0) if flags.quick else (flags.rounds, flags.seconds)
     commit = provenance.commit() or "no commit"
-    measured = f"{datetime.date.today()}, {commit[:7]}{commit[40:]}, {rounds} x {seconds:g} s"
+    measured = f"{datetime.date.today()}, {commit[:7]}{commit[40:]}, {rounds} x {seconds:g} s, {_machine()}"
     for row in ROWS:
         if flags.only is not None and row.name not in flags.only:
             continue
@@ -59,7 +61,7 @@ def record(name: str, lines: list[list[str]]) -> None:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([known, *line] for known, line in found)
     files.write_text(table, text.getvalue())
-    document = f"# Speed and memory\n\n{INTRODUCTION}\n\n{_conditions()}\n\n{_table([line for _, line in found])}\n"
+    document = f"# Speed and memory\n\n{INTRODUCTION}\n\n{_versions()}\n\n{_table([line for _, line in found])}\n"
     files.write_text(FOLDER / "RESULTS.md", document)
 
 
@@ -125,16 +127,17 @@ def _figure(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
-def _conditions() -> str:
-    """The machine, and what is installed on it."""
-    machine, versions = provenance.machine(), provenance.versions()
-    versions |= peer_versions()
-    lines = [
-        f"{machine['processor']}, {machine['usable_cores']} usable cores, "
-        f"{int(machine['memory_bytes'] or 0) / 1e9:.0f} GB, {machine['system']}.",
-        ", ".join(f"{name} {version or '(not here)'}" for name, version in versions.items()) + ".",
-    ]
-    return "\n".join(f"- {line}" for line in lines)
+def _machine() -> str:
+    machine = provenance.machine()
+    matrices = " with AMX" if multiplies_bfloat16() else ""
+    memory = f"{int(machine['memory_bytes'] or 0) / 1e9:.0f} GB"
+    return f"{machine['processor']}{matrices}, {machine['usable_cores']} usable cores, {memory}"
+
+
+def _versions() -> str:
+    """What is installed."""
+    versions = provenance.versions() | peer_versions()
+    return ", ".join(f"{name} {version or '(not here)'}" for name, version in versions.items()) + "."
 
 
 def _table(cells: list[list[str]]) -> str:

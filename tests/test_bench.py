@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from a3c_exp import provenance
+
 sys.path.insert(0, str(Path(__file__).parent.parent))  # bench is not installed: it belongs to the checkout
 
 from bench import __main__ as bench
-from bench import arithmetic
+from bench import arithmetic, pictures
 from bench.peers import MissingPeerError
 from bench.rows import ROWS, Measurement, Row
 from bench.runs import curve, peak_memory, training_speed
@@ -48,6 +50,15 @@ def test_a_bar_may_be_for_a_figure_of_its_own() -> None:
 def test_atari_games_are_stepped() -> None:
     pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
     assert atari_random_stepping("pong", 2, 0.1) > 0
+
+
+def test_a_picture_has_a_cost_in_each_arithmetic(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
+    assert pictures.main(["--turns", "1", "--pictures", "2"]) == 0
+    lines = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()]
+    assert [line[0] for line in lines[2:]] == list(pictures.NETWORKS)
+    for line in lines[2:]:
+        assert all(float(figure) > 0 for cell in line[2:] for figure in cell.split(","))
 
 
 def test_what_ga3c_may_gain_is_worked_out(capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,6 +109,7 @@ def test_what_was_measured_stays_until_it_is_measured_anew(
     assert bench.main(["--rounds", "1"]) == 0
     before = (tmp_path / "RESULTS.md").read_text()
     assert "| title | 30 steps/s | theirs | 60 steps/s | 0.5 (0.5 - 0.5) | >= 0.4 | yes |" in before
+    assert str(provenance.machine()["processor"]) in before.splitlines()[-1]
 
     capsys.readouterr()
     assert bench.main(["--only", "name", "--rounds", "1"]) == 0

@@ -141,7 +141,7 @@ def test_in_bfloat16_it_is_the_same_network_to_two_digits(name: str) -> None:
 @pytest.mark.parametrize(("amx", "vectors"), [(True, "AVX512"), (False, "AVX512"), (False, "DEFAULT")])
 def test_auto_takes_only_what_this_processor_gains_by(amx: bool, vectors: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """bfloat16 with AMX, for many pictures; channels last with AVX-512, in bfloat16 and where they pay in float32."""
-    monkeypatch.setattr(convolutions, "_multiplies_bfloat16", lambda: amx)
+    monkeypatch.setattr(convolutions, "multiplies_bfloat16", lambda: amx)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: vectors)
     auto, wide = Arithmetic("auto", "auto"), vectors == "AVX512"
     assert auto.of(many=True, last_pays=True) == (torch.bfloat16 if amx else torch.float32, wide)
@@ -155,7 +155,7 @@ def test_auto_takes_only_what_this_processor_gains_by(amx: bool, vectors: str, m
 
 @pytest.mark.parametrize("name", COMPONENTS)
 def test_few_pictures_stay_in_float32(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convolutions, "_multiplies_bfloat16", lambda: True)
+    monkeypatch.setattr(convolutions, "multiplies_bfloat16", lambda: True)
     auto, half = (build(replace(COMPONENTS[name], precision=choice)) for choice in ("auto", "bfloat16"))
     full, many = build(COMPONENTS[name]), pictures(20)
     few = many[:2]

@@ -47,7 +47,7 @@ class Arithmetic:
 
         many: whether the pictures are not few. last_pays: whether channels last are faster in float32 too.
         """
-        half = self.precision == "bfloat16" or (self.precision == "auto" and many and _multiplies_bfloat16())
+        half = self.precision == "bfloat16" or (self.precision == "auto" and many and multiplies_bfloat16())
         last = self.channels_last
         if last == "auto":
             last = (half or last_pays) and torch.backends.cpu.get_cpu_capability() == "AVX512"
@@ -55,7 +55,8 @@ class Arithmetic:
 
 
 @functools.cache
-def _multiplies_bfloat16() -> bool:
+def multiplies_bfloat16() -> bool:
+    """Whether this processor has instructions for products of matrices of bfloat16 (AMX)."""
     try:
         return " amx_bf16 " in Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
