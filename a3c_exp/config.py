@@ -178,7 +178,9 @@ class Experiment:
             text = warning(self.rollout_length) if warning and self.rollout_length != "episode" else None
             if text:
                 lines.append(f"{name}: {text}")
-        return lines
+        warning = getattr(self.backend, "warning", None)
+        text = warning(self) if warning else None
+        return [*lines, f"backend: {text}"] if text else lines
 
 
 def usable_cores() -> int:

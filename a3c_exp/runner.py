@@ -218,7 +218,7 @@ class _Session:
     def _warn_of_rejected(self, event: Event) -> None:
         if event.rejected and not self._rejected:
             self._rejected = True
-            log.warning("worker %d had a gradient that was not finite: it was refused", event.worker)
+            log.warning("a gradient that was not finite was refused")
 
     def _note_goal(self) -> None:
         goal = self._experiment.goal

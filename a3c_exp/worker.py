@@ -141,15 +141,15 @@ class Gatherer:
 class Pusher:
     """The half of a worker that learns: rollouts become gradients in its own network, and gradients pushes.
 
-    index: of its row in the store. rng: what minibatches are drawn from.
+    index: of its row in the store. rng: what minibatches are drawn from. name: who it is, in words.
     """
 
     def __init__(
         self, experiment: Experiment, network: ActorCritic, index: int, store: SharedParameters,
-        rng: np.random.Generator,
+        rng: np.random.Generator, name: str,
     ) -> None:  # fmt: skip
         self._experiment, self._network, self._index, self._store = experiment, network, index, store
-        self._rng, self._learner = rng, Learner(experiment, network)
+        self._rng, self._learner, self._name = rng, Learner(experiment, network), name
         self._reusing = experiment.algorithm if isinstance(experiment.algorithm, Reusing) else None
         # A loss that is a sum has the weight of its transitions in it already.
         self._is_sum = getattr(experiment.algorithm, "reduction", "mean") == "sum"
@@ -226,7 +226,7 @@ class Pusher:
         yield event
         if self._rejected_in_a_row == REJECTIONS_IN_A_ROW:
             raise RunError(
-                f"the last {REJECTIONS_IN_A_ROW} gradients of worker {self._index} were not finite: "
+                f"the last {REJECTIONS_IN_A_ROW} gradients of {self._name} were not finite: "
                 "training has diverged (a smaller learning rate or gradient clipping may help)"
             )
 
@@ -237,7 +237,7 @@ class Worker:
     def __init__(self, setup: Setup, index: int, store: SharedParameters) -> None:
         self._experiment, self._index, self._store = setup.experiment, index, store
         self._gatherer = Gatherer(setup, index, store, self._build)
-        self._pusher = Pusher(setup.experiment, self._network, index, store, self._gatherer.rng)
+        self._pusher = Pusher(setup.experiment, self._network, index, store, self._gatherer.rng, f"worker {index}")
         self._pulls_again = is_off_policy(setup.experiment.returns)
 
     def _build(self, env: EnvBatch) -> ActorCritic:

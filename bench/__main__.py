@@ -18,9 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
+import torch
+
 from a3c_exp import files, provenance
 from a3c_exp.networks.convolutions import multiplies_bfloat16
-from bench.peers import MissingPeerError, peer_versions
+from bench.peers import UnavailableError, peer_versions
 from bench.rows import ROWS, Row
 
 FOLDER = Path(__file__).parent
@@ -81,15 +83,17 @@ def table_lines(row: Row, rounds: int, seconds: float) -> list[list[str]]:
     missing: dict[str, str] = {}
     for number in range(rounds):
         for measurement in (row.subject, *row.against):
-            if measurement.label in missing:
+            if missing.keys() & {measurement.label, row.subject.label}:
                 continue
             try:
                 figure = measurement.measure(seconds)
-            except MissingPeerError as reason:
+            except UnavailableError as reason:
                 missing[measurement.label] = str(reason)
                 continue
             found.setdefault(measurement.label, []).append(figure)
             print(f"{row.name}, round {number + 1}: {measurement.label}: {_figure(figure)} {row.unit}", file=sys.stderr)
+    if row.subject.label in missing:
+        return [[row.title, missing[row.subject.label], "", "", "", *_bar(None, row.at_least, row.at_most)]]
     ours = found[row.subject.label]
     own = f"{_figure(median(ours))} {row.unit}"
     if not row.against:
@@ -131,7 +135,8 @@ def _machine() -> str:
     machine = provenance.machine()
     matrices = " with AMX" if multiplies_bfloat16() else ""
     memory = f"{int(machine['memory_bytes'] or 0) / 1e9:.0f} GB"
-    return f"{machine['processor']}{matrices}, {machine['usable_cores']} usable cores, {memory}"
+    gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
+    return f"{machine['processor']}{matrices}, {machine['usable_cores']} usable cores, {memory}{gpu}"
 
 
 def _versions() -> str:

@@ -18,8 +18,8 @@ from typing import Any
 SAMPLE_FACTORY_PYTHON = "SAMPLE_FACTORY_PYTHON"
 
 
-class MissingPeerError(Exception):
-    """A system that is not installed here; the message says how to get it."""
+class UnavailableError(Exception):
+    """What is to be measured is not here; the message says how to get it."""
 
 
 def stable_baselines3(
@@ -31,7 +31,7 @@ def stable_baselines3(
     """
     needs = ["stable_baselines3"] + (["ale_py", "cv2"] if "NoFrameskip" in env_id else [])
     if not all(_has(sys.executable, module) for module in needs):
-        raise MissingPeerError("not installed: pip install 'a3c-exp[bench]'")
+        raise UnavailableError("not installed: pip install 'a3c-exp[bench]'")
     command = [sys.executable, "-m", "bench.stable_baselines3", algorithm, env_id, str(environments), str(seconds)]
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
@@ -61,7 +61,7 @@ def sample_factory(seconds: float) -> float:
     """Steps a second of Sample Factory's APPO with its CartPole example, two workers of 16 environments."""
     python = _sample_factory_python()
     if not _has(python, "sf_examples"):
-        raise MissingPeerError(
+        raise UnavailableError(
             "not installed: in an environment of its own (it needs gymnasium < 1) pip install sample-factory, "
             f"then {SAMPLE_FACTORY_PYTHON}=<its python>"
         )

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
+
 from bench.capacity import SIZES, measured_pushes
-from bench.peers import sample_factory, stable_baselines3
+from bench.peers import UnavailableError, sample_factory, stable_baselines3
 from bench.runs import curve, peak_memory, seconds_to_first_update, training_speed, whole_training_speed
 from bench.stepping import atari_random_stepping, random_stepping
 from study.peers import ZOO
@@ -14,7 +16,7 @@ from study.peers import ZOO
 
 @dataclass(frozen=True)
 class Measurement:
-    """measure: takes how many seconds it may run, returns a figure. It may raise MissingPeerError."""
+    """measure: takes how many seconds it may run, returns a figure. It may raise UnavailableError."""
 
     label: str
     measure: Callable[[float], float]
@@ -75,6 +77,27 @@ def _ga3c_curve(agents: int, name: str) -> Row:
     return Row(f"ga3c_{name}_{agents}", title, subject, unit="on average", at_least=bar)
 
 
+def _on_gpu(measure: Callable[[float], float]) -> Callable[[float], float]:
+    def measured(seconds: float) -> float:
+        if not torch.cuda.is_available():
+            raise UnavailableError("no GPU here: on a machine with one, make setup TORCH=default")
+        return measure(seconds)
+
+    return measured
+
+
+def _gpu_rows(agents: int, network: str, title: str) -> tuple[Row, Row]:
+    """Steps a second beside those of this machine's cores, and predictions a second."""
+    games = ("env=pong", f"network={network}", "rollout_length=20")
+    on_gpu = (*games, f"workers={agents}", "envs_per_worker=1", *GA3C, "backend.device=cuda")
+    name, title = f"ga3c_gpu_{network}_{agents}", f"Pong, GA3C on a GPU, {agents} agents x 1, {title}"
+    speed = Measurement("GA3C", _on_gpu(lambda seconds: training_speed(*on_gpu, seconds=seconds)))
+    rate = "ga3c/predictions_per_second"
+    answers = Measurement("GA3C", _on_gpu(lambda seconds: curve(rate, *on_gpu, seconds=seconds)))
+    cores = _training("processes, a worker of 16 games a core", *games, "envs_per_worker=16")
+    return Row(name, title, speed, (cores,)), Row(f"{name}_predictions", title, answers, unit="predictions/s")
+
+
 def _start(workers: int) -> Row:
     subject = Measurement("env=lunar", lambda _: seconds_to_first_update("env=lunar", f"workers={workers}"))
     title = f"Command to first update, {workers} workers"
@@ -114,6 +137,7 @@ SIXTEEN_GAMES = ("env=pong", "workers=16", "envs_per_worker=1", "rollout_length=
 GA3C = ("backend=ga3c", "backend.training_batch=80")
 GA3C_CURVES = {
     "prediction_batch": "observations answered together",
+    "training_batch": "transitions learned from together",
     "agent_wait": "share of its time that an agent waits",
     "prediction_queue": "requests that wait when a batch is taken, those taken included",
     "training_queue": "rollouts that wait when a batch is taken, those taken included",
@@ -187,6 +211,12 @@ ROWS = (
     _ga3c_row("cnn", "the A3C paper's CNN", 1.4),
     _ga3c_row("cnn_nature", "Nature CNN", 1.9),
     *(_ga3c_curve(agents, name) for agents in (4, 16, 64) for name in GA3C_CURVES),
+    *(
+        row
+        for network, title in (("cnn", "the A3C paper's CNN"), ("cnn_nature", "Nature CNN"))
+        for agents in (32, 128)
+        for row in _gpu_rows(agents, network, title)
+    ),
     Row(
         "lstm",
         "CartPole-v1, Python environments, 2 x 16, LSTM of 64 cells",

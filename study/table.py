@@ -67,11 +67,12 @@ PPO_SETTINGS = {
 }
 PPO = tuple(
     replace(
-        entry, name=f"{entry.name}_ppo", title=f"{entry.title}, PPO", seeds=5,
-        recipe=Training((f"env={entry.env}", "experiment=ppo", *PPO_SETTINGS[entry.name])),
+        entry, name=f"{entry.name}_ppo{suffix}", title=f"{entry.title}, PPO{title}", seeds=5,
+        recipe=Training((f"env={entry.env}", "experiment=ppo", *PPO_SETTINGS[entry.name], *update)),
     )
     for entry in ENVIRONMENTS
     if entry.name in PPO_SETTINGS
+    for suffix, title, update in (("", ", in synchronous rounds", ()), ("_async", ", asynchronous", ("update=async",)))
 )  # fmt: skip
 
 # And CartPole on every backend, those with queues and servers in between among them.

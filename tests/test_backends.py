@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -337,3 +338,20 @@ def test_a_temporary_folder_whose_path_leaves_no_room_for_a_socket_is_refused(
     longest = "/tmp/" + "x" * 66
     monkeypatch.setattr(tempfile, "tempdir", longest)
     load_experiment(config(backend=backend))
+
+
+@pytest.mark.parametrize(("backend", "each"), [("processes", 3), ("ga3c", 6)])
+def test_there_is_room_for_the_files_of_all_workers(backend: str, each: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit of this process's own is raised, one of the system's is told, before anything is started."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, before[1]))
+    try:
+        load_experiment(config(backend=backend, workers=60))
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (64 + 60 * each, before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (200, 200))
+    most = (200 - 64) // each
+    load_experiment(config(backend=backend, workers=most))
+    with pytest.raises(ConfigError, match=rf"^workers = {most + 1}: must be at most {most}: no more than 200 files"):
+        load_experiment(config(backend=backend, workers=most + 1))

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from a3c_exp import provenance
 
@@ -13,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # bench is not installed:
 
 from bench import __main__ as bench
 from bench import arithmetic, pictures
-from bench.peers import MissingPeerError
+from bench.peers import UnavailableError
 from bench.rows import ROWS, Measurement, Row
 from bench.runs import curve, peak_memory, training_speed
 from bench.stepping import atari_random_stepping, random_stepping
@@ -24,7 +25,7 @@ def row(*against: Measurement, at_least: float | None = None) -> Row:
 
 
 def missing(_: float) -> float:
-    raise MissingPeerError("not installed: pip install it")
+    raise UnavailableError("not installed: pip install it")
 
 
 def test_a_row_runs_beside_what_it_is_compared_with() -> None:
@@ -40,6 +41,22 @@ def test_a_row_runs_beside_what_it_is_compared_with() -> None:
 def test_a_curve_of_a_run_has_a_mean() -> None:
     overrides = ("env=cartpole", "backend=ga3c", "workers=2", "envs_per_worker=4", "network.sizes=[8]")
     assert 1 <= curve("ga3c/prediction_batch", *overrides, seconds=2.0) <= 8
+
+
+def test_what_is_not_there_is_told_in_place_of_its_figure() -> None:
+    """The peer was not waited for either: there is nothing that it could be compared with."""
+    subject = Row("name", "title", Measurement("on a GPU", missing), (Measurement("peer", pytest.fail),), at_least=2.0)
+    (line,) = bench.table_lines(subject, rounds=2, seconds=0.0)
+    assert line == ["title", "not installed: pip install it", "", "", "", ">= 2", "not measured"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_row_of_a_gpu_says_that_there_is_none() -> None:
+    rows = [row for row in ROWS if row.name.startswith("ga3c_gpu")]
+    assert len(rows) == 8
+    for one in rows:
+        (line,) = bench.table_lines(one, rounds=1, seconds=0.1)
+        assert line[1].startswith("no GPU here")
 
 
 def test_a_bar_may_be_for_a_figure_of_its_own() -> None:

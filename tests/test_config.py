@@ -330,6 +330,10 @@ def test_what_runs_but_is_probably_not_meant_is_warned_about() -> None:
     assert load_experiment(compose(["returns=n_step_zero", "returns.n=5", "rollout_length=8"])).warnings == []
     (warning,) = load_experiment(compose(["returns=n_step_zero", "returns.n=8", "rollout_length=8"])).warnings
     assert warning.startswith("returns: n = 8 ")
+    agents = ["backend=ga3c", "workers=2", "envs_per_worker=1", "rollout_length=5"]
+    assert load_experiment(compose([*agents, "backend.training_batch=20"])).warnings == []
+    (warning,) = load_experiment(compose([*agents, "backend.training_batch=21"])).warnings
+    assert warning.startswith("backend: training_batch=21 is more than agents have room for")
 
 
 # A run's folder is not trusted.

@@ -259,7 +259,9 @@ class TestManyAgents:
 
     def test_a_run_goes_on_from_its_checkpoint_also_on_another_backend(self, tmp_path: Path) -> None:
         whole = ga3c(CORRIDOR, workers=3, backend__trainers=2, total_steps=640)
-        run(whole, tmp_path)
+        done = run(whole | {"eval": {"every": 320, "episodes": 1}}, tmp_path)
+        assert done.summary["best_eval_return"] is not None
+        assert "the network computes on the CPU" in (tmp_path / "train.log").read_text()
         before = latest(tmp_path)["store"]
         for backend, workers, total in (("ga3c", 2, 1280), ("serial", 1, 1600)):
             done = run(config(CORRIDOR, backend, workers=workers, total_steps=total), tmp_path, resume=True)
@@ -313,7 +315,7 @@ class TestFaults:
 
     def test_training_that_diverges_ends_with_the_reason_alone(self) -> None:
         error = self.failed(env=SCRIPTED, env__kwargs={"fails_at": 9, "failure": "nan"}, workers=2)
-        assert "not finite" in error
+        assert error.startswith("the last 20 gradients of trainer 0 were not finite")
         assert "Traceback" not in error
 
     @pytest.mark.parametrize("moment", range(3))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import re
 import time
@@ -18,7 +19,7 @@ from test_ga3c import ga3c
 
 from a3c_exp.backends.ga3c import tune
 from a3c_exp.backends.ga3c.device import OnDevice
-from a3c_exp.backends.ga3c.exchange import Plan, Queue
+from a3c_exp.backends.ga3c.exchange import RESTING, WAITING, WORKING, Exchange, Plan, Queue
 from a3c_exp.backends.ga3c.tune import TUNE_SECONDS, Count, Tuner
 from a3c_exp.config import load_experiment
 from a3c_exp.envs import Gym
@@ -26,6 +27,7 @@ from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic, Cnn, Lstm, Mlp
 from a3c_exp.rollout import Collector, LocalActor, RewardShaping, Rollout, together
 from a3c_exp.runner import run
+from a3c_exp.worker import build_network
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU")
 
@@ -104,12 +106,29 @@ class TestTheQueue:
 
     def test_the_block_has_room_for_what_the_network_says_and_takes(self) -> None:
         experiment = load_experiment(ga3c(TARGET, workers=2, network={"_target_": "a3c_exp.networks.Lstm", "cells": 8}))
-        from a3c_exp.worker import build_network
-
         plan = Plan.of(experiment, 2, *build_network(experiment))
         assert (plan.parameters, plan.state, plan.observed) == (2, 16, 0)
         assert plan.action == ((1,), np.dtype(np.float32))
         assert plan.told()["observations"][0] == (4, 4, 4, 1)
+
+    def test_an_agent_that_has_not_seen_its_mail_yet_works(self) -> None:
+        """Trainers make do with less than `training_batch` where nobody works. An agent whose slot has just been freed
+        does, however long it is kept from its core; one that rests does not, whatever waits for it."""
+        experiment = load_experiment(ga3c(workers=2))
+        exchange = Exchange(Plan.of(experiment, 1, *build_network(experiment)))
+        port, status = exchange.port(0), exchange.asked["status"]
+        assert exchange.working == 2
+        assert port.free_slot() == 0
+        status[0] = WAITING
+        assert exchange.working == 1
+        exchange.free([0])
+        assert exchange.working == 2
+        status[0] = RESTING
+        assert exchange.working == 1
+        status[0] = WAITING
+        assert port.free_slot() == 0
+        assert status[0] == WORKING
+        exchange.close()
 
 
 class TestTuning:
@@ -138,6 +157,18 @@ class TestTuning:
         assert abs(trainers.now - 2) <= 1
         assert told[0] == {}
         assert all(row.keys() == {"ga3c/agents", "ga3c/trainers"} for row in told[1:])
+
+    def test_what_is_in_force_is_measured_again(self) -> None:
+        """Throughput falls by a third for good, as where a policy plays longer episodes: what was measured before that
+        is no yardstick, and the counts still find to what is best."""
+        looks = itertools.count()
+
+        def speed(agents: int, trainers: int) -> int:
+            return (3 if next(looks) < 10 else 1) * (100 * agents + 1000 * min(trainers, 2))
+
+        (agents, trainers), _ = self.tuned(speed, looks=200)
+        assert agents.now >= LIMITS["agents"] - 1
+        assert abs(trainers.now - 2) <= 1
 
     def test_no_count_leaves_its_limits(self) -> None:
         _, told = self.tuned(lambda agents, trainers: np.random.default_rng(agents * trainers).integers(100))
@@ -181,7 +212,8 @@ class TestDevices:
         return here, OnDevice(other, torch.device(device))
 
     @pytest.fixture(params=["cpu", pytest.param("cuda", marks=GPU)])
-    def pair(self, request: pytest.FixtureRequest) -> tuple[ActorCritic, ActorCritic]:
+    def pair(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[ActorCritic, ActorCritic]:
+        monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # convolutions in full float32
         return self.networks(request.param)
 
     def test_a_network_answers_alike_on_each(self, pair: tuple[ActorCritic, ActorCritic]) -> None:
@@ -190,6 +222,7 @@ class TestDevices:
         for _ in range(2):
             for one, other in zip(here.infer(seen)[:2], there.infer(seen)[:2], strict=True):
                 np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+            np.testing.assert_array_equal(there.values(seen), there.infer(seen)[1])
             here.vector *= 1.5
             there.vector[:] = here.vector
             there.load()

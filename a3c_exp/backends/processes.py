@@ -6,6 +6,7 @@ import ctypes
 import fcntl
 import multiprocessing
 import os
+import resource
 import signal
 import sys
 import tempfile
@@ -36,6 +37,9 @@ Failures = tuple[type[BaseException], ...]
 # Of the 103 characters that every system with such sockets has room for, /pymp-12345678/listener-12345678 takes 32.
 LONGEST_TEMPORARY_FOLDER = 71
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+# Files that a run has open, whatever the number of its workers: fewer than this.
+OWN_FILES = 64
 
 
 class FileLock:
@@ -133,8 +137,9 @@ class Processes:
     deterministic: ClassVar[bool] = False
 
     def check(self, experiment: Experiment) -> None:
-        """Raise ConfigError where no worker process could be started."""
+        """Raise ConfigError where no worker process could be started, or not so many of them."""
         _check_temporary_folder()
+        allow_files(experiment.worker_count, each=3)
 
     def prepare(self, modules: Iterable[str]) -> None:
         """Start the server; it imports in the background while this process goes on. Raises as `check` does."""
@@ -171,6 +176,20 @@ def _check_temporary_folder() -> None:
     if len(os.fsencode(folder)) > LONGEST_TEMPORARY_FOLDER:
         allowed = f"a folder whose path has at most {LONGEST_TEMPORARY_FOLDER} characters"
         raise ConfigError("TMPDIR", folder, f"must be {allowed}: worker processes are asked for through a socket there")
+
+
+def allow_files(workers: int, each: int) -> None:
+    """Let this process have so many files open for each of its workers, beside its own. ConfigError where the system
+    does not allow it."""
+    needed = workers * each + OWN_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and needed > hard:
+        most = max(0, hard - OWN_FILES) // each
+        raise ConfigError(
+            "workers", workers, f"must be at most {most}: no more than {hard} files may be open (ulimit -Hn)"
+        )
+    if soft != resource.RLIM_INFINITY and needed > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def shared_block(nbytes: int) -> Any:

@@ -36,6 +36,8 @@ class Arithmetic:
         that are not few. For few, converting the weights takes longer than is gained.
     channels_last: whether the channels of a point lie side by side in memory. auto: with AVX-512, in bfloat16, and in
         float32 where it pays.
+
+    On a GPU nothing has been measured: there `auto` is float32, as torch computes it, with channels first.
     """
 
     precision: Precision
@@ -171,9 +173,11 @@ class PictureBody(ABC):
         """[N, C, H, W] times `scale` -> [N, C', H', W'], all layers but the last."""
 
     def _forward(self, observations: Tensor, learning: bool) -> Tensor:
-        dtype, channels_last = self._arithmetic.of(len(observations) >= self.few, learning or self.last_pays)
-        at_once = max(1, CHUNK_BYTES // (self._widest * dtype.itemsize))
-        portions = -(-len(observations) // at_once)
+        count, on_cpu = len(observations), observations.device.type == "cpu"
+        many, last_pays = on_cpu and count >= self.few, on_cpu and (learning or self.last_pays)
+        dtype, channels_last = self._arithmetic.of(many, last_pays)
+        at_once = max(1, CHUNK_BYTES // (self._widest * dtype.itemsize)) if on_cpu else count
+        portions = -(-count // at_once)
         parts = [self._encode(part, dtype, channels_last) for part in torch.tensor_split(observations, portions)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -11,7 +12,7 @@ from multiprocessing import Pipe, connection
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from a3c_exp.backends import GRACE_SECONDS, merged
-from a3c_exp.backends.processes import Child, Processes, drain, end, report, start
+from a3c_exp.backends.processes import Child, Processes, allow_files, drain, end, report, start
 from a3c_exp.errors import ConfigError, require
 
 if TYPE_CHECKING:  # imports torch, and the server of processes must be started before that
@@ -22,6 +23,8 @@ if TYPE_CHECKING:  # imports torch, and the server of processes must be started 
     from a3c_exp.networks import ActorCritic
     from a3c_exp.parameters import Layout, SharedParameters
     from a3c_exp.worker import Pause, Setup
+
+log = logging.getLogger("a3c_exp")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +118,7 @@ class Ga3c:
         from a3c_exp.backends.ga3c.device import check_device
 
         Processes().check(experiment)
+        allow_files(experiment.worker_count, each=6)
         check_device(self.device)
         refused = {
             "update": ("sync", "async: agents have no gradients that rounds could be made of"),
@@ -129,6 +133,14 @@ class Ga3c:
         if experiment.accumulate != 1:
             problem = "must be 1 with backend=ga3c: backend.training_batch is how much is learned from at once"
             raise ConfigError("accumulate", experiment.accumulate, problem)
+
+    def warning(self, experiment: Experiment) -> str | None:
+        """What is probably not meant, or None."""
+        assert isinstance(experiment.rollout_length, int)
+        room = experiment.worker_count * self.rollouts * experiment.rollout_length * experiment.envs_per_worker
+        if self.rollouts == 1 or room >= self.training_batch:
+            return None
+        return f"training_batch={self.training_batch} is more than agents have room for: they all wait for each update"
 
     def check_network(self, network: ActorCritic) -> None:
         """Raise ConfigError for a network that cannot compute on the device."""
@@ -151,6 +163,7 @@ class Ga3c:
 
     def run(self, setup: Setup, store: SharedParameters) -> Generator[Event | None, None, None]:
         from a3c_exp.backends.ga3c.agent import Agent
+        from a3c_exp.backends.ga3c.device import on_gpu
         from a3c_exp.backends.ga3c.exchange import Exchange, Plan
         from a3c_exp.backends.ga3c.threads import Crew
         from a3c_exp.worker import build_network
@@ -158,6 +171,7 @@ class Ga3c:
         self.prepare(())
         experiment = setup.experiment
         network, env = build_network(experiment, draw=False)
+        log.info("the network computes on the %s", "GPU" if on_gpu(network, self.device) else "CPU")
         exchange = Exchange(Plan.of(experiment, self.rollouts, network, env))
         threads: list[_Thread] = []
         agents: list[Child] = []

@@ -30,12 +30,15 @@ def check_network(network: ActorCritic, name: DeviceName) -> None:
         raise ConfigError("backend.device", name, "must be cpu or auto: the cells of network=lstm compute on the CPU")
 
 
+def on_gpu(network: ActorCritic, name: DeviceName) -> bool:
+    """Whether the network is to compute there. `auto`: where there is one, unless the network has a memory, whose cells
+    compute on the CPU."""
+    return name == "cuda" or (name == "auto" and network.core is None and torch.cuda.is_available())
+
+
 def placed(network: ActorCritic, name: DeviceName) -> ActorCritic:
-    """The network, where it is to compute. `auto`: on a GPU where there is one, unless the network has a memory, whose
-    cells compute on the CPU. To be called by the thread that uses it."""
-    if name == "cpu" or (name == "auto" and (network.core is not None or not torch.cuda.is_available())):
-        return network
-    return OnDevice(network, torch.device("cuda"))
+    """The network, where it is to compute. To be called by the thread that uses it."""
+    return OnDevice(network, torch.device("cuda")) if on_gpu(network, name) else network
 
 
 class OnDevice(ActorCritic):
@@ -80,6 +83,9 @@ class OnDevice(ActorCritic):
             both = torch.cat([self.head.forward(features), self.value(critic_features)], dim=1)
             found: NDArray[np.float32] = both.cpu().numpy()
         return found[:, :-1], found[:, -1], None
+
+    def values(self, observations: Array, state: Array | None = None) -> Array:
+        return self.infer(observations, state)[1]
 
     def _send(self, tensor: Tensor) -> Tensor:
         return (tensor.pin_memory() if self._pins else tensor).to(self._device, non_blocking=True)

@@ -36,8 +36,8 @@ Array = NDArray[Any]
 # How long who waits for a queue does so before it looks whether there is still somebody to wait for.
 POLL_SECONDS = 0.02
 
-# What an agent is about, in its place of `status`.
-WORKING, WAITING, ENDED = range(3)
+# What an agent is about, in its place of `status`: WAITING for a slot, or RESTING since it is not to act.
+WORKING, WAITING, RESTING, ENDED = range(4)
 
 # In an agent's mail: its request has been answered. Smaller numbers: that slot of its rollouts is free.
 ANSWERED = 255
@@ -123,9 +123,7 @@ class Queue:
     @property
     def depth(self) -> int:
         """How many numbers wait."""
-        waiting = array.array("i", [0])
-        fcntl.ioctl(self.reader, termios.FIONREAD, waiting)
-        return waiting[0] // 4
+        return _bytes_in(self.reader) // 4
 
     def close(self) -> None:
         os.close(self.reader)
@@ -159,8 +157,11 @@ class Exchange:
 
     @property
     def working(self) -> int:
-        """How many agents do something of which a request will come."""
-        return int(np.count_nonzero(self.asked["status"] == WORKING))
+        """How many agents do something of which a request will come. Who waits for a slot, and has mail, has it only
+        not seen yet: an agent may be kept from its core for long."""
+        status = self.asked["status"]
+        found = sum(_bytes_in(self._mail[agent][0]) > 0 for agent in np.flatnonzero(status == WAITING))
+        return int(np.count_nonzero(status == WORKING)) + found
 
     @property
     def over(self) -> bool:
@@ -216,6 +217,8 @@ class Port:
         self._after = asked["after"][agent]
         self._told = arrays_in(blocks[1], plan.told())
         self._number = np.int32(agent).tobytes()
+        self._poll = select.poll()
+        self._poll.register(mail, select.POLLIN)
         self._free: list[int] = []
         self.waited = 0.0
 
@@ -242,8 +245,9 @@ class Port:
         """One of the agent's slots for rollouts, once there is one."""
         if not self._free:
             self._status[self.agent] = WAITING
+            self._await_mail()
+            self._status[self.agent] = WORKING  # before the mail is taken: see `Exchange.working`
             self._free.append(self._receive())
-            self._status[self.agent] = WORKING
         return self._free.pop(0)
 
     def hand_over(self, slot: int, rollout: Rollout, versions: Sequence[int]) -> None:
@@ -266,13 +270,19 @@ class Port:
 
     def park(self, seconds: float) -> None:
         """Do nothing for so long."""
-        self._status[self.agent] = WAITING
+        self._status[self.agent] = RESTING
         time.sleep(seconds)
+        self.waited += seconds
         self._status[self.agent] = WORKING
 
     def leave(self) -> None:
         """Nothing will come from here any more."""
         self._status[self.agent] = ENDED
+
+    def _await_mail(self) -> None:
+        began = time.perf_counter()
+        self._poll.poll()
+        self.waited += time.perf_counter() - began
 
     def _receive(self) -> int:
         began = time.perf_counter()
@@ -281,6 +291,13 @@ class Port:
         if not mail:
             raise UnheardError
         return mail[0]
+
+
+def _bytes_in(pipe: int) -> int:
+    """How much waits to be read from it."""
+    waiting = array.array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, waiting)
+    return waiting[0]
 
 
 def _write(pipe: int, number: bytes) -> None:

@@ -139,7 +139,7 @@ class Trainer:
         row = experiment.worker_count + number
         rng = seeding.generator(experiment.seed, Role.MINIBATCHES, row, resumed=setup.resumed)
         store.restore_random_state(row, rng)
-        self._pusher = Pusher(experiment, network, row, store, rng)
+        self._pusher = Pusher(experiment, network, row, store, rng, f"trainer {number}")
         self._row, self._number, self._exchange, self._crew, self._minimum = row, number, exchange, crew, minimum
 
     def run(self) -> Iterator[Event | Pause]:

@@ -30,6 +30,7 @@ class Count:
 
 class Tuner:
     """Moves one of the counts up or down, by one and at random, and takes it back unless more is learned from a second.
+    What is in force again is measured again before the next move: throughput changes with the policy and the machine.
 
     steps: what has been learned from so far. clock: seconds.
     """
@@ -52,13 +53,13 @@ class Tuner:
         began, before = self._began
         if now - began < TUNE_SECONDS:
             return {}
-        self._judge((steps - before) / (now - began))
-        self._move()
+        if self._keeps((steps - before) / (now - began)):
+            self._move()
         self._began = now, steps
         return {f"ga3c/{count.name}": count.now for count in self._counts}
 
-    def _judge(self, rate: float) -> None:
-        """Keep the last move, or take it back."""
+    def _keeps(self, rate: float) -> bool:
+        """Keep the last move, or take it back; whether it was kept, or there was none."""
         counts = ", ".join(f"{count.now} {count.name}" for count in self._counts)
         kept = self._moved is None or rate > self._rate
         log.info("tune: %s: %.0f steps/s, %s", counts, rate, "kept" if kept else f"less than {self._rate:.0f}")
@@ -67,6 +68,8 @@ class Tuner:
         elif self._moved is not None:
             count, by = self._moved
             count.move(-by)
+            self._moved = None
+        return kept
 
     def _move(self) -> None:
         moves = [(count, by) for count in self._counts for by in (-1, 1) if 1 <= count.now + by <= count.most]
