@@ -158,7 +158,10 @@ class Trainer:
                 "ga3c/lag": pulled.version - float(acted.mean()) if acted.size else 0.0,
                 **rate.add(1, self._crew.count),
             })  # fmt: skip
-            yield from self._pusher.learn(update, [rollout])
+            for event in self._pusher.learn(update, [rollout]):
+                if self._exchange.closing:  # the run is being saved, or has been: nothing may be pushed any more
+                    return
+                yield event
             self._exchange.free(slots)
 
     def _gather(self) -> list[int] | None:
