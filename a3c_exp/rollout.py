@@ -181,6 +181,7 @@ class Collector:
 
     length: steps of a rollout, or "episode" for one whole episode. With one environment a rollout also ends where an
     episode does, so no rollout of a single environment spans two episodes (Mnih et al. 2016, algorithm S3).
+    shaping: of rewards; another may be set between rollouts.
     initial_state: the recurrent state with which every episode begins, [B, S] of zeros; None for a network without one.
     """
 
@@ -192,7 +193,7 @@ class Collector:
         gamma: float,
         initial_state: Array | None = None,
     ) -> None:
-        self._env, self._shaping, self._gamma = env, shaping, gamma
+        self._env, self.shaping, self._gamma = env, shaping, gamma
         self._length = None if length == "episode" else length
         self._single = env.count == 1
         self._observations = env.reset()
@@ -221,7 +222,7 @@ class Collector:
         next_values = self._next_values(actor, values, terminated, truncated, finals, states, normalisation)
         over = ended if goes_on[0] is None else ended & ~_stacked(goes_on)
         episodes = self._finish_episodes(rewards, valid, over, steps)
-        shaped = self._shaping(rewards)
+        shaped = self.shaping(rewards)
         observed = None
         if normalisation is not None:
             discounted = self._discounted_returns(shaped, ended) if normalisation.reward_scale is not None else None

@@ -116,9 +116,8 @@ class Gatherer:
         store.restore_random_state(index, self.rng)
         self.env = experiment.env.make(experiment.envs_per_worker, seeds)
         network = make(self.env)
-        shaping = RewardShaping(experiment.env.reward_scale, experiment.env.reward_clip)
         state = network.initial_state(experiment.envs_per_worker)
-        self._collector = Collector(self.env, experiment.rollout_length, shaping, experiment.gamma, state)
+        self._collector = Collector(self.env, experiment.rollout_length, RewardShaping(), experiment.gamma, state)
         self._actor = LocalActor(network, self.rng)
         self._explores = experiment.epsilon != 0
 
@@ -129,8 +128,11 @@ class Gatherer:
 
     def rollouts(self, pulled: Pulled, count: int) -> Iterator[Rollout]:
         """Collect so many with what was pulled."""
+        progress, env = self._store.progress(pulled.steps), self._experiment.env
         if self._explores:
-            self._actor.epsilon = value(self._experiment.epsilon, self._store.progress(pulled.steps))
+            self._actor.epsilon = value(self._experiment.epsilon, progress)
+        clip = None if env.reward_clip is None else value(env.reward_clip, progress)
+        self._collector.shaping = RewardShaping(env.reward_scale, clip)
         steps = pulled.steps
         for _ in range(count):
             rollout = self._collector.collect(self._actor, pulled.version, steps, pulled.normalisation)

@@ -12,7 +12,9 @@ from runs import BANDIT, CORRIDOR, SCRIPTED, TARGET, config
 from a3c_exp.config import load_experiment
 from a3c_exp.errors import RunError
 from a3c_exp.events import Event
+from a3c_exp.learner import Learner
 from a3c_exp.parameters import STEPS, SharedParameters
+from a3c_exp.rollout import Rollout
 from a3c_exp.worker import REJECTIONS_IN_A_ROW, Pause, Setup, Worker, build_network, layout
 
 
@@ -195,6 +197,22 @@ class TestTheGradient:
         nothing, _, _ = first_update(env__reward_clip=1e-9, **settings)
         np.testing.assert_array_equal(event.episodes.returns, plain.episodes.returns)
         assert np.linalg.norm(shaped) > np.linalg.norm(nothing)
+
+    def test_a_clip_may_change_as_the_run_goes_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Rewards of a hundred and more are clipped to 8 at first and to 4 at the end: what is learned from says so."""
+        learned: list[float] = []
+        add_gradient = Learner.add_gradient
+
+        def noted(self: Learner, rollout: Rollout, progress: float) -> dict[str, float]:
+            learned.append(float(rollout.rewards.max()))
+            return add_gradient(self, rollout, progress)
+
+        monkeypatch.setattr(Learner, "add_gradient", noted)
+        clip = {"_target_": "a3c_exp.schedules.Linear", "start": 8.0, "end": 4.0}
+        _, (worker,) = made(SCRIPTED, env__reward_clip=clip, env__reward_scale=100.0)
+        list(worker.run())
+        assert len(learned) > 4
+        np.testing.assert_allclose(learned, np.linspace(8, 4, len(learned), endpoint=False))
 
 
 def _sgd(rate: float, norm: float | None = None) -> dict[str, Any]:

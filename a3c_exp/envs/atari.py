@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -15,9 +14,10 @@ from gymnasium.spaces import Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
-from a3c_exp.envs.batch import EnvBatch, Step
+from a3c_exp.envs.batch import EnvBatch, Step, require_shaping
 from a3c_exp.envs.spaces import Array, encoder
 from a3c_exp.errors import ConfigError, require, suggestion
+from a3c_exp.schedules import Schedule
 
 INSTALL = "pip install 'a3c-exp[atari]'"
 
@@ -45,7 +45,8 @@ class Atari:
     all_actions: the joystick's 18, also those that the game does not know.
     stack, height, width: of an observation.
     threads: that step one worker's games. With as many workers as cores, more than 1 takes from the others.
-    reward_scale, reward_clip: training's rewards are the game's times the scale, clipped to (-clip, clip).
+    reward_scale, reward_clip: training's rewards are the game's times the scale, clipped to (-clip, clip);
+        the clip may be a schedule.
     normalize_rewards: by running statistics that all workers share.
     """
 
@@ -64,7 +65,7 @@ class Atari:
     width: int = 84
     threads: int = 1
     reward_scale: float = 1.0
-    reward_clip: float | None = 1.0
+    reward_clip: float | Schedule | None = 1.0
     normalize_rewards: bool = False
 
     def __post_init__(self) -> None:
@@ -72,9 +73,7 @@ class Atari:
         require(self.noop_max >= 0, "noop_max", self.noop_max, "a whole number >= 0")
         for name in ("frame_skip", "max_frames", "stack", "height", "width", "threads"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "a whole number >= 1")
-        scale, clip = self.reward_scale, self.reward_clip
-        require(math.isfinite(scale) and scale > 0, "reward_scale", scale, "a finite number > 0")
-        require(clip is None or clip > 0, "reward_clip", clip, "a number > 0, or null")
+        require_shaping(self.reward_scale, self.reward_clip)
 
     def make(self, count: int, seeds: Sequence[int], render_mode: str | None = None) -> EnvBatch:
         """`count` games, each with its seed (0 <= seed < 2**31). Raises ConfigError where there is no such game.

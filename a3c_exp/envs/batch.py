@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from gymnasium.spaces import Box, Space
 from numpy.typing import NDArray
+
+from a3c_exp.errors import require
+from a3c_exp.schedules import Schedule, require_throughout
 
 Array = NDArray[Any]
 
@@ -84,12 +88,19 @@ class EnvBatch(Protocol):
         """Release what the environments hold. The batch cannot be used afterwards; closing twice is harmless."""
 
 
+def require_shaping(scale: float, clip: float | Schedule | None) -> None:
+    """Raise ConfigError for what rewards can be neither multiplied by nor clipped to."""
+    require(math.isfinite(scale) and scale > 0, "reward_scale", scale, "a finite number > 0")
+    if clip is not None:
+        require_throughout(lambda most: most > 0, "reward_clip", clip, "a number > 0, null")
+
+
 @runtime_checkable
 class Environment(Protocol):
     """The component behind the `env` group: makes batches, and says how what they give is to be treated.
 
-    reward_scale, reward_clip: what training multiplies rewards by, and then clips them to (-clip, clip); reported
-        returns are those of the environment itself.
+    reward_scale, reward_clip: what training multiplies rewards by, and then clips them to (-clip, clip), the clip
+        being a number or a schedule; reported returns are those of the environment itself.
     normalize_observations, normalize_rewards: whether training divides by running statistics that all workers share.
     Whoever collects rollouts applies these; a batch gives everything raw.
     """
@@ -97,7 +108,7 @@ class Environment(Protocol):
     @property
     def reward_scale(self) -> float: ...
     @property
-    def reward_clip(self) -> float | None: ...
+    def reward_clip(self) -> float | Schedule | None: ...
     @property
     def normalize_observations(self) -> bool: ...
     @property

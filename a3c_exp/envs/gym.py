@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -14,11 +13,12 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import VectorEnv
 
 from a3c_exp.envs.atari import INSTALL
-from a3c_exp.envs.batch import EnvBatch
+from a3c_exp.envs.batch import EnvBatch, require_shaping
 from a3c_exp.envs.loop import Env, Loop
 from a3c_exp.envs.spaces import action_problem, observation_problem
 from a3c_exp.envs.vector import Vector, autoreset_mode
 from a3c_exp.errors import ConfigError, one_line, require, suggestion
+from a3c_exp.schedules import Schedule
 
 T = TypeVar("T")
 
@@ -47,7 +47,8 @@ class Gym:
         With arguments as {name: {argument: value}}.
     max_episode_steps: the time limit; null keeps the registered one. An episode that reaches it is truncated.
     vectorized: use the environment's native vector form, where it has one (CartPole-v1), instead of a Python loop.
-    reward_scale, reward_clip: training's rewards are the environment's times the scale, clipped to (-clip, clip).
+    reward_scale, reward_clip: training's rewards are the environment's times the scale, clipped to (-clip, clip);
+        the clip may be a schedule.
     normalize_observations, normalize_rewards: by running statistics that all workers share.
     """
 
@@ -57,15 +58,14 @@ class Gym:
     max_episode_steps: int | None = None
     vectorized: bool = False
     reward_scale: float = 1.0
-    reward_clip: float | None = None
+    reward_clip: float | Schedule | None = None
     normalize_observations: bool = False
     normalize_rewards: bool = False
 
     def __post_init__(self) -> None:
-        limit, scale, clip = self.max_episode_steps, self.reward_scale, self.reward_clip
+        limit = self.max_episode_steps
         require(limit is None or limit >= 1, "max_episode_steps", limit, "a whole number >= 1, or null")
-        require(math.isfinite(scale) and scale > 0, "reward_scale", scale, "a finite number > 0")
-        require(clip is None or clip > 0, "reward_clip", clip, "a number > 0, or null")
+        require_shaping(self.reward_scale, self.reward_clip)
         require(not (self.vectorized and self.wrappers), "vectorized", True, "false where wrappers are used")
         for name in ("id", "max_episode_steps", "disable_env_checker", "num_envs", "render_mode"):
             require(name not in self.kwargs, f"kwargs.{name}", self.kwargs.get(name), "left out: it is set elsewhere")
