@@ -54,6 +54,7 @@ class OnDevice(ActorCritic):
         self.head, self.value, self.core, self.shared = network.head, network.value, None, network.shared
         self.parts = network.parts
         self._device, self._pins = device, device.type == "cuda"
+        self._staging: dict[str, Tensor] = {}
         if self._pins:
             torch.cuda.set_stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
         here = [torch.from_numpy(array).clone() for array in (network.vector, network.gradient)]
@@ -72,12 +73,12 @@ class OnDevice(ActorCritic):
         self._there[1].zero_()
 
     def evaluate(self, observations: Tensor, actions: Tensor, memory: Memory | None = None) -> Evaluation:
-        found = super().evaluate(self._send(observations), self._send(actions), memory)
+        found = super().evaluate(self._send("learned", observations), self._send("actions", actions), memory)
         return Evaluation(found.log_probs.cpu(), found.entropy.cpu(), found.values.cpu())
 
     def infer(self, observations: Array, state: Array | None = None) -> tuple[Array, Array, Array | None]:
         with torch.inference_mode():
-            seen = self._send(torch.from_numpy(observations))
+            seen = self._send("seen", torch.from_numpy(observations))
             features = self.actor_body(seen)
             critic_features = features if self.shared else self.critic_body(seen)
             both = torch.cat([self.head.forward(features), self.value(critic_features)], dim=1)
@@ -87,8 +88,16 @@ class OnDevice(ActorCritic):
     def values(self, observations: Array, state: Array | None = None) -> Array:
         return self.infer(observations, state)[1]
 
-    def _send(self, tensor: Tensor) -> Tensor:
-        return (tensor.pin_memory() if self._pins else tensor).to(self._device, non_blocking=True)
+    def _send(self, name: str, tensor: Tensor) -> Tensor:
+        """By way of a buffer that the device reads by itself. It is written to again by the next call for that name: by
+        then what was computed from this one has been waited for."""
+        count = tensor.numel()
+        buffer = self._staging.get(name)
+        if buffer is None or len(buffer) < count:
+            buffer = self._staging[name] = torch.empty(count, dtype=tensor.dtype, pin_memory=self._pins)
+        staged = buffer[:count].view(tensor.shape)
+        staged.copy_(tensor)
+        return staged.to(self._device, non_blocking=True)
 
     def _wait(self) -> None:
         if self._pins:
