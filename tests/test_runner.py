@@ -341,6 +341,6 @@ class TestWhereItRuns:
         assert "not finite" in done.summary["error"]
         assert done.summary["rejected_updates"] == 20
         assert done.exit_code == 1
-        assert "it was refused" in (tmp_path / "train.log").read_text()
+        assert "a gradient that was not finite was refused" in (tmp_path / "train.log").read_text()
         assert rows(tmp_path)[-1]["train/rejected_updates"] == "20"
         assert np.isfinite(latest(tmp_path)["store"]["parameters"]).all()
