@@ -332,6 +332,25 @@ class TestFaults:
                     assert time.monotonic() - killed < 20
         self.nothing_is_left()
 
+    def test_a_trainer_that_outlasts_the_run_pushes_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A batch may take longer than the end of the run waits for it. What is saved then stays as it is."""
+        begun, go_on = threading.Event(), threading.Event()
+
+        def slow(rollouts: Any) -> Rollout:
+            begun.set()
+            assert go_on.wait(30)
+            return together(rollouts)
+
+        monkeypatch.setattr(threads, "together", slow)
+        with running(ga3c(workers=2, total_steps=10**9)) as (events, store):
+            wait_until(lambda: (next(events), begun.is_set())[1])
+            events.close()
+            before = store.version
+            go_on.set()
+            wait_until(lambda: not [one for one in threading.enumerate() if one.name.startswith("trainer")])
+            assert store.version == before
+        self.nothing_is_left()
+
     def test_who_closes_the_iterator_ends_everybody(self) -> None:
         with running(ga3c(workers=3, total_steps=10**9)) as (events, store):
             wait_until(lambda: (next(events), store.steps > 100)[1])
