@@ -146,6 +146,11 @@ class Experiment:
         name = type(algorithm).__name__
         if self.accumulate != 1:
             raise ConfigError("accumulate", self.accumulate, f"must be 1 with {name}: take longer rollouts instead")
+        if self.epsilon != 0:
+            # Before anything is learned pi / mu would be as far from 1 as blind draws are frequent: past the clip range
+            # for good actions, which would teach nothing, and past any target of the divergence.
+            problem = f"must be 0 with {name}, which stays close to the policy that acted: algorithm.entropy explores"
+            raise ConfigError("epsilon", self.epsilon, problem)
         for key, returns in (("returns", self.returns), ("critic_returns", self.critic_returns)):
             if returns is not None and is_off_policy(returns):
                 problem = f"must be one that leaves it to {name} to weigh old actions: gae, for one"

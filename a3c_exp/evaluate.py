@@ -100,7 +100,10 @@ class Policy:
         return int(action) if np.ndim(action) == 0 and np.issubdtype(action.dtype, np.integer) else np.asarray(action)
 
     def reset(self) -> None:
-        """A new episode begins: forget what `act` has seen. Without effect on a network that remembers nothing."""
+        """A new episode begins: forget what `act` has seen. Without effect on a network that remembers nothing.
+
+        What was trained with `env.life_loss=true` has begun anew behind every lost life as well.
+        """
         self._state = None
 
 

@@ -464,6 +464,10 @@ def test_rounds_go_on_in_a_run_that_is_resumed(backend: str, tmp_path: Path) -> 
         ),
         ({"accumulate": 2}, "accumulate = 2: must be 1 with PPO: take longer rollouts instead"),
         (
+            {"epsilon": 0.3},
+            "epsilon = 0.3: must be 0 with PPO, which stays close to the policy that acted: algorithm.entropy explores",
+        ),
+        (
             {"returns": "a3c_exp.returns.VTrace"},
             "returns = 'VTrace': must be one that leaves it to PPO to weigh old actions: gae, for one",
         ),
