@@ -63,9 +63,9 @@ def train(entry: Entry, seeds: int) -> list[str]:
             print("failed")
             failures.append(f"{entry.name}, seed {seed}: {failure}")
             continue
-        results.write(settings, sorted([*records, record], key=lambda record: record.seed))
         if entry.curve:
             curves.keep(run, RECORDS / "curves" / f"{entry.name}_s{seed}.csv")
+        results.write(settings, sorted([*records, record], key=lambda record: record.seed))
         solved = "-" if record.solved_seconds is None else f"{record.solved_seconds:.1f} s"
         print(f"greedy return {record.greedy_return:.1f}, solved after {solved}, {record.seconds:.1f} s in all")
     return failures
@@ -88,6 +88,8 @@ def write() -> None:
             curves.draw(drawn, picture)
         except ImportError:
             print(f"{picture.name} is not drawn anew: it needs matplotlib, pip install -e '.[bench]'", file=sys.stderr)
+    else:
+        picture.unlink(missing_ok=True)
     shown = picture.relative_to(DOCUMENT.parent) if picture.exists() else None
     files.write_text(DOCUMENT, document(found, EPISODES, shown))
 

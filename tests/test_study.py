@@ -305,6 +305,9 @@ def test_curves_are_kept_and_drawn(places: Path, monkeypatch: pytest.MonkeyPatch
     assert b"<!-- Tiny -->" in picture
     study.write()
     assert (places / "results" / "curves" / "curves.svg").read_bytes() == picture, "git sees no change"
+    monkeypatch.setattr(study, "SECTIONS", {"One": (Entry("other", "cartpole", "Other", recipe, 1, curve=True),)})
+    study.write()
+    assert "curves" not in (places / "RESULTS.md").read_text(), "a picture of runs whose records are gone"
 
 
 def test_the_document_is_written_without_what_draws_curves(
