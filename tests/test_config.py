@@ -36,7 +36,7 @@ NEEDS = {
     "experiment=pong": ["algorithm.minibatch_size=16"],
 } | {
     f"network={name}": ["env=gym", "env.id=CarRacing-v3", "env.max_episode_steps=100", "rollout_length=8"]
-    for name in ("cnn", "cnn_nature", "cnn_impala")
+    for name in ("cnn", "cnn_nature", "cnn_impala", "cnn_small")
 }
 PRESETS = [option for option in OPTIONS if option.startswith("experiment=")]
 FEW_STEPS = ["workers=2", "envs_per_worker=2", "rollout_length=128", "total_steps=100", "eval.every=null"]
@@ -181,6 +181,7 @@ def test_a_preset_says_where_it_comes_from(option: str) -> None:
                 "returns.lambda_": 1, "optimizer.max_grad_norm": 40, "env.reward_scale": 0.001,
                 "optimizer.learning_rate": 5e-4, "algorithm.value_coefficient": 0.5,
                 "network.init": "normalized_columns", "workers": "auto",
+                "algorithm.entropy": 0.01 * 0.001,  # the source's, in proportion to rewards without its factor
             },
         ),
         (

@@ -58,8 +58,9 @@ class PictureNetwork(Bodies, ABC):
     def _picture(self, observation_space: gym.Space[Any]) -> Picture:
         picture = Picture.of(observation_space.shape or ())
         if picture is None:
-            problem = f"must be a network for observations of shape {observation_space.shape}"
-            raise ConfigError("network", "cnn", f"{problem}: a CNN takes pictures. For vectors network=mlp")
+            problem = f"must be a network for observations of shape {observation_space.shape}: a CNN takes pictures"
+            vectors = "network=mlp (in front of LSTM cells network@network.encoder=mlp)"
+            raise ConfigError("network", "cnn", f"{problem}. For vectors {vectors}")
         return picture
 
     @abstractmethod

@@ -44,7 +44,11 @@ class Lstm:
         require(0.01 <= self.initial_std <= 7, "initial_std", self.initial_std, "a number from 0.01 to 7")
 
     def check(self, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> None:
-        self.encoder.check(observation_space, action_space)
+        try:
+            self.encoder.check(observation_space, action_space)
+        except ConfigError as error:
+            key = error.key.replace("network", "network.encoder", 1)
+            raise ConfigError(key, error.value, error.problem) from error
         make_head(1, action_space, self.state_dependent_std, self.initial_std)
 
     def build(
