@@ -215,7 +215,7 @@ def test_kernels_have_the_size_that_their_scheme_says() -> None:
 
 @pytest.mark.parametrize("component", [Cnn(), Impala()])
 def test_a_vector_is_refused_with_what_to_use(component: PictureNetwork) -> None:
-    with pytest.raises(ConfigError, match=r"shape \(4,\): a CNN takes pictures. For vectors network=mlp"):
+    with pytest.raises(ConfigError, match=r"shape \(4,\): a CNN takes pictures. For vectors network=mlp \(in front of"):
         component.check(Box(-1, 1, (4,)), Discrete(2))
 
 
