@@ -162,6 +162,8 @@ def _explain(hydra: Hydra, overrides: Sequence[str], config_name: str, complaint
             return ConfigError(key, given, "several values need -m (or quotes, if they are one text)")
         if options and isinstance(value, str) and value not in options:
             return ConfigError(key, value, f"is no option: {nearest(value, options)}")
+        if options and value is None and not override.is_delete():
+            return ConfigError(key, value, f"must be one of {', '.join(options)}; ~{key} takes away what was chosen")
         if options:
             choices.append(str(override.input_line))
         elif not override.is_add() and not override.is_force_add():

@@ -68,6 +68,7 @@ BAD = [
     ("init_from=nowhere", "init_from = 'nowhere/checkpoints/latest.ckpt': there is no such checkpoint"),
     ("resume=nowhere", "resume = 'nowhere': must be the folder of a run: it has no readable config.yaml"),
     ("-m resume=nowhere", "resume = 'nowhere': cannot go with -m"),
+    ("critic_returns=null", "critic_returns = None: must be one of discounted, gae, n_step, n_step_zero, vtrace; ~"),
     ("critic_returns=vtrace", "critic_returns = 'VTrace': must go with returns that correct for lag as well (vtrace)"),
     ("plugins=[no_such_package]", "plugins = 'no_such_package': cannot be imported: "),
     ("seed", "command line = 'seed': must be key=value"),
