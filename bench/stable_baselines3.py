@@ -28,7 +28,7 @@ def main(algorithm: str, env_id: str, environments: int, seconds: float, setting
         policy, made = "CnnPolicy", VecFrameStack(make_atari_env(env_id, environments), 4)
     else:
         torch.set_num_threads(1)  # for networks of this size its fastest setting
-        # Its default is to be ready to draw, for which LunarLander makes particles: up to seven times the work.
+        # Its default is to be ready to draw, for which LunarLander makes particles whenever an engine fires.
         policy, made = "MlpPolicy", make_vec_env(env_id, environments, env_kwargs={"render_mode": None})
     model = kind(policy, made, device="cpu", **settings)
     model.set_logger(Logger(None, []))  # its default leaves a folder in /tmp

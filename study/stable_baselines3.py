@@ -46,7 +46,7 @@ def main(algorithm: str, env_id: str, goal: float, seed: int) -> dict[str, Any]:
     settings = dict(ZOO[algorithm, env_id])
     steps, count = settings.pop("steps"), settings.pop("envs")
     torch.set_num_threads(1)  # for networks of this size its fastest setting
-    # Its default is to be ready to draw, for which LunarLander makes particles: up to seven times the work of a step.
+    # Its default is to be ready to draw, for which LunarLander makes particles whenever an engine fires.
     made = make_vec_env(env_id, count, seed=seed, env_kwargs={"render_mode": None})
     given = {key: _schedule(value) for key, value in settings.items()}
     model = getattr(stable_baselines3, algorithm)("MlpPolicy", made, seed=seed, device="cpu", **given)
