@@ -100,6 +100,14 @@ class running:  # noqa: N801 - reads as a statement
             waiting -= set() if event is None else {event.worker}
 
 
+def answers(one: running) -> bool:
+    """Whether the first server of a run is there, with or without a state."""
+    try:
+        return bool(ray.get(one.store.crew._servers[0].news.remote(), timeout=10))
+    except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
+        return False
+
+
 class TestOneWorkerThatWaitsIsTheSameAsOnAnyBackend:
     SETTINGS: ClassVar[dict[str, dict[str, Any]]] = {
         "the defaults": {},
@@ -211,17 +219,33 @@ class TestFaults:
             for _ in range(3):
                 one.heard_from({0, 1})
 
-    def test_a_server_that_is_killed_starts_again_from_the_last_checkpoint(self, cluster: Any) -> None:
+    def test_a_server_that_is_killed_starts_again_from_the_last_checkpoint(
+        self, cluster: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
         with running(workers=2, backend={"shards": 2}) as one:
             one.heard_from({0, 1})
             saved = one.store.state()
             one.heard_from({0, 1})
             os.kill(min(actors("ParameterServer")), signal.SIGKILL)
-            for _ in range(2):
-                one.heard_from({0, 1})
+            wait_until(lambda: [next(one.events), "a parameter server has died" in caplog.text][1], 120)
+            wait_until(lambda: [next(one.events), one.store.state()["version"] > saved["version"]][1], 120)
+            assert one.store.steps > saved["steps"], "steps that were made are not made again"
+
+    def test_one_that_is_there_again_and_has_nothing_yet_is_not_saved(self, cluster: Any) -> None:
+        """Who saves just then saves what was fetched before."""
+        with running() as one:
+            one.heard_from({0})
+            saved = one.store.state()
+            (server,) = actors("ParameterServer")
+            os.kill(server, signal.SIGKILL)
+            wait_until(lambda: set(actors("ParameterServer")) - {server}, 120)
+            deadline = time.monotonic() + 120
+            while not answers(one):
+                assert time.monotonic() < deadline, "the server does not come back"
             state = one.store.state()
-            assert state["steps"] > saved["steps"], "steps that were made are not made again"
-            assert state["version"] > saved["version"]
+            assert saved["parameters"].any()
+            assert np.array_equal(state["parameters"], saved["parameters"])
+            assert state["version"] == saved["version"]
 
     def test_a_node_that_dies_takes_its_workers_with_it_and_they_come_back_where_there_is_room(
         self, cluster: Any

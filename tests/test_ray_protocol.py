@@ -70,7 +70,7 @@ class Cluster:
             self.ask(server.begin(self.life, cut(self.known, stretch), range(self.layout.workers)))
 
     def fetch(self) -> dict[str, Any]:
-        self.known = joined([self.ask(server.state()) for server in self.servers])
+        self.known = joined([self.ask(server.state()) for server in self.servers], self.life) or self.known
         return self.known
 
     def kill(self, server: int) -> None:

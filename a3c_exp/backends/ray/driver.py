@@ -277,13 +277,13 @@ class Crew:
     # -- what the runner asks for -----------------------------------------------------------------------------------
 
     def fetch(self) -> dict[str, Any] | None:
-        """The state of all servers together; None where one does not answer."""
+        """The state of all servers together; None where one does not answer, or has died and not begun again."""
         calls = [server.state.remote() for server in self._servers]
         try:
-            state = joined(self._ray.get(calls, timeout=FETCH_SECONDS))
+            state = joined(self._ray.get(calls, timeout=FETCH_SECONDS), self._life)
         except (*self._lost, self._ray.exceptions.GetTimeoutError):
             return None
-        if self._backend.local_epochs:
+        if state is not None and self._backend.local_epochs:
             state["moments"] = self._mirror.last_state()["moments"]
         return state
 

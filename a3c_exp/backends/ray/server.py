@@ -166,9 +166,9 @@ class ParameterServer:
         seconds = self._store.training_seconds
         return News(self._life, events, self._store.steps, seconds, sorted(self._members), received, sent)
 
-    async def state(self) -> dict[str, Any]:
-        """All that a checkpoint needs of this stretch."""
-        return self._store.state()
+    async def state(self) -> tuple[int, dict[str, Any]]:
+        """All that a checkpoint needs of this stretch, and of which life it is."""
+        return self._life, self._store.state()
 
     async def stop(self) -> None:
         """Ask every worker to end before its next rollout."""

@@ -118,8 +118,15 @@ def cut(state: Mapping[str, Any], stretch: slice) -> dict[str, Any]:
     }
 
 
-def joined(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The whole of the states of all stretches; counters are those of the first, who keeps them for all."""
+def joined(answers: Sequence[tuple[int, Mapping[str, Any]]], life: int) -> dict[str, Any] | None:
+    """The whole of the states of all stretches; counters are those of the first, who keeps them for all.
+
+    answers: what the servers say of their lives and states. None if one of them has not begun this life: a server that
+    has died and started again has nothing yet.
+    """
+    if any(own != life for own, _ in answers):
+        return None
+    states = [state for _, state in answers]
     return {
         **states[0],
         "parameters": np.concatenate([state["parameters"] for state in states]),
