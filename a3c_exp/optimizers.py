@@ -61,6 +61,11 @@ class Optimizer(Protocol):
         ...
 
     @property
+    def staleness_power(self) -> float:
+        """p: the rate of an update is divided by max(1, its staleness)^p."""
+        ...
+
+    @property
     def parts(self) -> dict[str, Part]:
         """By the name of a part of the network; parts that are not named here are as the rest."""
         ...
@@ -90,12 +95,14 @@ class FlatOptimizer(ABC):
 
     learning_rate: float
     max_grad_norm: float | None = None
+    staleness_power: float = 0.0
     parts: dict[str, Part] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        rate, norm = self.learning_rate, self.max_grad_norm
+        rate, norm, power = self.learning_rate, self.max_grad_norm, self.staleness_power
         require(0 < rate < math.inf, "learning_rate", rate, "a number > 0")
         require(norm is None or norm > 0, "max_grad_norm", norm, "a number > 0, or null for no clipping")
+        require(0 <= power < math.inf, "staleness_power", power, "a number >= 0; 0: stale or not, all the same")
 
     @property
     @abstractmethod
@@ -255,12 +262,16 @@ def check_parts(optimizer: Optimizer, names: Collection[str]) -> None:
             raise ConfigError("parts", name, f"the network has no such part, only {', '.join(sorted(names))}")
 
 
-def rates(optimizer: Optimizer, slices: Mapping[str, slice], size: int, factor: float) -> Rate:
+def rates(optimizer: Optimizer, slices: Mapping[str, slice], size: int, factor: float, staleness: int = 0) -> Rate:
     """The learning rate of an update: a number, or float32 [size] where a part has its own.
 
     slices: where each part of the network lies in the flat vector.
     factor: what the schedule says now.
+    staleness: of the gradient, in updates. With a power of 1 the rate is divided by it, as in Zhang, Gupta, Lian and
+        Liu 2016, arXiv 1511.05950.
     """
+    if optimizer.staleness_power and staleness > 1:
+        factor /= staleness**optimizer.staleness_power
     rest = optimizer.learning_rate * factor
     own = {name: part.learning_rate for name, part in optimizer.parts.items() if part.learning_rate is not None}
     if not own:

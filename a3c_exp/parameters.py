@@ -204,11 +204,12 @@ class SharedParameters:
         version = self.version
         bank = worker if layout.moments_per_worker else 0
         t = int(row[UPDATES] if layout.moments_per_worker else version) + 1
-        self._optimize(gradient, pulled.steps, bank, t)
+        staleness = version - pulled.version
+        self._optimize(gradient, pulled.steps, bank, t, staleness)
         row[UPDATES] += 1
         if self._locked:
             self._flags[VERSION] = version + 1
-        return Pushed(version + 1, version - pulled.version, True, 1)
+        return Pushed(version + 1, staleness, True, 1)
 
     def _step_round(self, pulled: Pulled) -> int:
         """Average the gradients of the round by their weights, and step once. Returns the steps made."""
@@ -223,7 +224,7 @@ class SharedParameters:
         self._flags[ROUNDS] += 1
         return applied
 
-    def _optimize(self, gradient: NDArray[np.float32], steps: int, bank: int, t: int) -> None:
+    def _optimize(self, gradient: NDArray[np.float32], steps: int, bank: int, t: int, staleness: int = 0) -> None:
         """One optimizer step: in place, or from the copy in force into the other one."""
         layout, front = self.layout, 0
         if self._locked:
@@ -231,7 +232,8 @@ class SharedParameters:
             front, back = (version + 1) & 1, version & 1
             self._parameters[front] = self._parameters[back]
             self._moments[front] = self._moments[back]
-        rate = rates(layout.optimizer, layout.parts, layout.size, layout.schedule(self.progress(steps)))
+        factor = layout.schedule(self.progress(steps))
+        rate = rates(layout.optimizer, layout.parts, layout.size, factor, staleness)
         layout.optimizer.step(self._parameters[front], self._moments[front, bank], gradient, rate, t)
 
     def _round_members(self) -> NDArray[np.bool_]:

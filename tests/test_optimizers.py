@@ -218,6 +218,11 @@ def test_a_part_has_its_own_rate_which_follows_the_schedule_too():
     np.testing.assert_allclose(rate, [0.05] * 4 + [0.0] * 2 + [0.5] * 3)
 
 
+def test_what_a_part_has_for_itself_is_divided_by_the_staleness_too():
+    optimizer = SGD(learning_rate=0.1, staleness_power=1.0, parts={"critic": Part(learning_rate=1.0)})
+    np.testing.assert_allclose(rates(optimizer, SLICES, 9, 0.5, staleness=5), [0.01] * 6 + [0.1] * 3)
+
+
 def test_a_part_with_a_rate_of_0_keeps_its_parameters():
     optimizer = sgd(actor=Part(learning_rate=0.0))
     parameters = np.zeros(9, np.float32)
@@ -327,6 +332,10 @@ def test_they_are_optimizers(optimizer: Optimizer):
         (
             lambda: SGD(learning_rate=1, max_grad_norm=0),
             "max_grad_norm = 0: must be a number > 0, or null for no clipping",
+        ),
+        (
+            lambda: SGD(learning_rate=1, staleness_power=-1.0),
+            "staleness_power = -1.0: must be a number >= 0; 0: stale or not, all the same",
         ),
         (lambda: SGD(learning_rate=1, momentum=1.0), "momentum = 1.0: must be a number from 0 to less than 1"),
         (lambda: RMSProp(learning_rate=1, decay=1.0), "decay = 1.0: must be a number from 0 to less than 1"),

@@ -63,6 +63,20 @@ def test_staleness_is_the_updates_that_landed_between_pull_and_push(locked: bool
     assert s.push(0, ones(), first, 1).staleness == 2  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("locked", [False, True])
+@pytest.mark.parametrize(("power", "step"), [(0.0, 1.0), (0.5, 0.5), (1.0, 0.25)])
+def test_the_rate_is_divided_by_a_power_of_the_staleness(power: float, step: float, locked: bool) -> None:
+    """Fresh gradients, and those that one update has overtaken, have the whole rate; here the last is 4 updates old."""
+    s = store(optimizer=SGD(learning_rate=1.0, staleness_power=power), locked=locked)
+    _, first = pull(s, 0)
+    for landed in range(4):
+        s.push(1, ones(), first if landed == 1 else pull(s, 1)[1], 1)
+    before = pull(s)[0]
+    np.testing.assert_array_equal(before, -4 * ones())
+    assert s.push(0, ones(), first, 1).staleness == 4  # type: ignore[union-attr]
+    np.testing.assert_array_equal(pull(s)[0], before - step)
+
+
 def test_a_refused_gradient_moves_counters_only() -> None:
     s = store()
     _, pulled = pull(s)
