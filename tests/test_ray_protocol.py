@@ -368,6 +368,25 @@ class TestEpochsOnACopy:
         assert (told.updates, told.steps) == (2, 24)
 
 
+    def test_are_stale_as_a_whole(self, cluster: Any) -> None:
+        """One worker's rollout is overtaken by four of another's: a quarter of its change is left, not of each step."""
+        whole = layout(2, optimizer=SGD(learning_rate=1.0, staleness_power=1.0))
+        servers = cluster(summing(whole))
+        slow, fast = (LocalEpochs(whole, servers.worker(index)) for index in range(2))
+        for index, worker in enumerate((slow, fast)):
+            worker.start()
+            learn(worker, index, 1.0)
+        for _ in range(3):
+            learn(slow, 0, 1.0)
+        for _ in range(4):
+            fast.finish(1)
+            learn(fast, 1, 0.0)
+        assert servers.fetch()["parameters"].tolist() == [-1.0] * SIZE
+        slow.finish(0)
+        slow.leave(0)
+        assert servers.fetch()["parameters"].tolist() == [-2.0] * SIZE
+
+
 class TestTheWire:
     @given(arrays(np.float32, 9, elements=st.floats(-(2.0**99), 2.0**99, width=32)))
     def test_float32_is_exact_and_bfloat16_has_eight_bits(self, vector: Any) -> None:

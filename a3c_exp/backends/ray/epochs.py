@@ -16,8 +16,9 @@ from a3c_exp.schedules import Constant
 
 
 def summing(layout: Layout) -> Layout:
-    """The layout of servers that add up what workers have changed: gradient descent at rate 1, without moments."""
-    descent = SGD(learning_rate=1.0)
+    """The layout of servers that add up what workers have changed: gradient descent at rate 1, without moments.
+    A change is stale as a whole, so it is here that its staleness shortens it."""
+    descent = SGD(learning_rate=1.0, staleness_power=layout.optimizer.staleness_power)
     return replace(layout, optimizer=descent, schedule=Constant(value=1.0), moments_per_worker=False)
 
 
@@ -79,7 +80,7 @@ class LocalEpochs:
         rollout.transitions += transitions
         if observed is not None:
             rollout.observed = observed.merge(rollout.observed)
-        self._copy.push(0, gradient, pulled, 0)
+        self._copy.push(0, gradient, pulled._replace(version=self._copy.version), 0)  # nothing is stale on a copy
         return Pushed(pulled.version, 0, False, 0)
 
     def keep_random_state(self, worker: int, rng: np.random.Generator) -> None:
