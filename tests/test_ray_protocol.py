@@ -367,7 +367,6 @@ class TestEpochsOnACopy:
         (told,) = servers.events()
         assert (told.updates, told.steps) == (2, 24)
 
-
     def test_are_stale_as_a_whole(self, cluster: Any) -> None:
         """One worker's rollout is overtaken by four of another's: a quarter of its change is left, not of each step."""
         whole = layout(2, optimizer=SGD(learning_rate=1.0, staleness_power=1.0))
