@@ -51,13 +51,39 @@ def _lunar(name: str, *overrides: str, seeds: int = 5) -> Entry:
     return Entry(f"lunar_{name}", "lunar", " ".join(overrides), Training(("env=lunar", *overrides)), seeds)
 
 
-# The same settings, whatever the number of workers and wherever they run. The default is a worker a core.
+DEFAULT = tuple(
+    replace(entry, title="default (a worker a core)", goals=None) for entry in ENVIRONMENTS if entry.name == "lunar"
+)
+
+# The same settings, whatever the number of workers and wherever they run.
 ROBUSTNESS = (
-    *(replace(entry, title="default (a worker a core)", goals=None) for entry in ENVIRONMENTS if entry.name == "lunar"),
+    *DEFAULT,
     *(_lunar(f"workers_{workers}", f"workers={workers}") for workers in (1, 4, 8)),
     _lunar("workers_16", "workers=16", seeds=10),  # the stalest gradients, so where a seed would fail first
     _lunar("serial", "backend=serial"),
     _lunar("threads", "backend=threads"),
+)
+
+# What each of the settings is worth.
+CHANGES = (
+    *DEFAULT,
+    _lunar("lock", "lock=true"),
+    _lunar("sync", "update=sync"),
+    _lunar("moments_per_worker", "moments=worker"),
+    _lunar("staleness_power", "workers=16", "optimizer.staleness_power=0.5"),
+    _lunar("shared_body", "network.shared=true"),
+    _lunar("torch_init", "network.init=default"),
+    _lunar("constant_rate", "schedule=constant"),
+    _lunar("half_rate", "optimizer.learning_rate=1e-3"),
+    _lunar("adam", "optimizer=adam"),
+    _lunar("n_step", "returns=n_step", "returns.n=null"),
+    _lunar("normalized_advantages", "algorithm.normalize_advantages=true"),
+    _lunar("normalized_observations", "env.normalize_observations=true"),
+    _lunar("normalized_rewards", "env.normalize_rewards=true"),
+    _lunar("rollout_32", "rollout_length=32"),
+    _lunar("more_environments", "envs_per_worker=16"),
+    _lunar("gamma", "gamma=0.99"),
+    _lunar("entropy", "algorithm.entropy=0.01"),
 )
 
 # What the other loss reaches where A3C's stays short of the goal. LunarLanderContinuous trains on past the mean of 260
@@ -101,6 +127,7 @@ SECTIONS = {
     "Environments": ENVIRONMENTS,
     "PPO, where A3C stays short of the goal": PPO,
     "LunarLander with other numbers of workers, and on every backend": ROBUSTNESS,
+    "LunarLander with one thing changed": CHANGES,
     "CartPole on the other backends": BACKENDS,
     "stable-baselines3 on the same machine": PEERS,
     "Presets": PRESETS,
