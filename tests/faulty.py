@@ -60,7 +60,7 @@ class Faulty(Bandit):
             case "hang":
                 time.sleep(10)
             case "leave a child":
-                subprocess.Popen(["sleep", "10"], close_fds=False)
+                subprocess.Popen(["sleep", "30"], close_fds=False)
                 os.kill(os.getpid(), signal.SIGKILL)
 
 

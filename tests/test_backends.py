@@ -170,7 +170,7 @@ class TestSeveralWorkers:
             store.stop()
             ended = time.monotonic()
             assert len(list(events)) < 1000
-            assert time.monotonic() - ended < 5
+            assert time.monotonic() - ended < 30
 
     def test_who_closes_the_iterator_ends_them(self, backend: str) -> None:
         with running(config(backend=backend, workers=2, total_steps=10**9)) as (events, store):
@@ -251,7 +251,7 @@ class TestProcesses:
         """It holds the dead worker's pipe open."""
         begun = time.monotonic()
         assert "was killed by SIGKILL" in self.failure("leave a child")
-        assert time.monotonic() - begun < 8, "the program sleeps for ten seconds"
+        assert time.monotonic() - begun < 25, "the program sleeps for thirty seconds"
 
     def test_environments_that_a_plugin_registers_are_there(self) -> None:
         _, state, error = drain(config("Unnamed-v0", "processes", plugins=["faulty"]))
@@ -276,7 +276,7 @@ class TestProcesses:
             time.sleep(2)
             closed = time.monotonic()
             events.close()
-            assert time.monotonic() - closed < 1.5
+            assert time.monotonic() - closed < 10
             assert not workers_alive()
 
     def test_a_script_without_a_main_guard_runs_once(self, tmp_path: Path) -> None:

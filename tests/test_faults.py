@@ -91,7 +91,7 @@ class TestAWorkerThatFails:
         killed = time.monotonic()
         os.kill(children[0], signal.SIGKILL)
         thread.join()
-        assert time.monotonic() - killed < 10
+        assert time.monotonic() - killed < 30
         assert "was killed by SIGKILL" in results[0].summary["error"]
 
     def test_can_be_gone_on_from(self, tmp_path: Path) -> None:

@@ -258,7 +258,7 @@ class TestEvaluation:
         monkeypatch.setattr(Evaluator, "submit", submit_and_interrupt)
         begun = time.monotonic()
         done = train(tmp_path, SCRIPTED, env__kwargs={"lengths": [0]}, eval__every=10**9)
-        assert time.monotonic() - begun < 4
+        assert time.monotonic() - begun < 30, "its evaluation would never end"
         assert (done.summary["stop_reason"], done.summary["signal"], done.exit_code) == ("total_steps", 2, 130)
         assert latest(tmp_path)["store"]["steps"] == 160
         assert signal.getsignal(signal.SIGINT) is handler
