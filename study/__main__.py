@@ -32,6 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:  # presets are a study of their own
         entries = [entry for entry in entries if flags.presets == (entry.source is not None)]
     chosen = [entry for entry in entries if flags.env in (None, entry.env)]
+    if not chosen:
+        print("study: no entry fits these arguments; presets are run with --presets", file=sys.stderr)
+        return 2
     failures: list[str] = []
     signal.signal(signal.SIGTERM, _interrupt)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 from statistics import mean, median
 
@@ -14,11 +15,11 @@ from study.statistics import bootstrap_interval, interquartile_mean
 
 COLUMNS = (
     "", "seeds", "greedy return: IQM [95 %]", "mean", "worst, best seed", "wanted", "reached",
-    "solved", "steps to it", "seconds to it", "steps/s", "staleness", "zoo A2C", "zoo PPO",
+    "solved", "steps to it", "seconds to it", "steps/s", "staleness", "machine", "zoo A2C", "zoo PPO",
 )  # fmt: skip
 PRESET_COLUMNS = (
     "system", "source", "what it reports", "seeds", "greedy return: IQM [95 %]", "of the best kept", "training return",
-    "solved", "seconds to it", "seconds", "steps", "steps/s", "staleness",
+    "solved", "seconds to it", "seconds", "steps", "steps/s", "staleness", "machine",
 )  # fmt: skip
 
 PREAMBLE = """\
@@ -26,13 +27,15 @@ PREAMBLE = """\
 
 Written by `make learn` from the records in [results/](results/): trained with the settings that `env=<name>` ships, the
 final policy then played greedily over {episodes} episodes with seeds of their own. IQM: the interquartile mean over
-seeds, with its 95 % stratified bootstrap interval. Solved: the mean of the last 100 training episodes has reached the
-environment's `goal`, where it has one; steps and seconds (of training) until then are medians, with the range, over the
-seeds that did. What is wanted of the seconds is wanted of the median over all seeds: one that did not is slowest.
-Seconds are of the machine named below a table, whose raw environments [bench/RESULTS.md](bench/RESULTS.md) has timed.
+seeds without the lowest and the highest quarter (of three seeds or fewer, the mean), with its 95 % bootstrap interval.
+What is wanted is wanted of the mean over seeds, whatever its interval. Solved: the mean of the last 100 training
+episodes has reached the environment's `goal`, where it has one, and every environment has ended one; steps and seconds
+(of training) until then are medians over all seeds, "never" where half of them never did, with the range of those that
+did. Seconds and steps/s are of the machine whose number a row has (below its table; its raw environments are timed in
+[bench/RESULTS.md](bench/RESULTS.md)), as busy as it was: compare them within a machine, and not to the last third.
 Staleness: updates of others between a worker's pull and its push, mean of the run. Zoo: what rl-baselines3-zoo reports,
-one run each, mean and deviation of the reward, after how many steps. What was tried on the way to these settings is in
-[docs/tuning.md](docs/tuning.md).
+one run each, mean and deviation of the reward, after how many steps (LunarLander in version 2). What was tried on the
+way to these settings is in [docs/tuning.md](docs/tuning.md).
 
 ```sh
 make learn
@@ -62,9 +65,11 @@ def document(
 ) -> str:
     """The whole text. An entry without records says so. picture: of curves, by its path from where the text will be."""
     parts = [PREAMBLE.format(episodes=episodes)]
+    seen = sorted({record.machine for lines in sections.values() for _, records in lines for record in records})
+    machines = {machine: number for number, machine in enumerate(seen, 1)}
     for heading, lines in sections.items():
         preface = f"{PRESETS}\n" if _are_presets(lines) else ""
-        parts.append(f"## {heading}\n\n{preface}{_table(lines)}\n\n{_origin(lines)}\n")
+        parts.append(f"## {heading}\n\n{preface}{_table(lines, machines)}\n\n{_origin(lines, machines)}\n")
     if picture is not None:
         parts.append(CURVES.format(picture=picture.as_posix(), folder=picture.parent.as_posix()))
     return "\n".join(parts)
@@ -74,50 +79,51 @@ def _are_presets(lines: Sequence[tuple[Entry, Sequence[Record]]]) -> bool:
     return all(entry.source for entry, _ in lines)
 
 
-def _table(lines: Sequence[tuple[Entry, Sequence[Record]]]) -> str:
+def _table(lines: Sequence[tuple[Entry, Sequence[Record]]], machines: Mapping[str, int]) -> str:
     columns, cells = (PRESET_COLUMNS, _preset_cells) if _are_presets(lines) else (COLUMNS, _cells)
     rows = [list(columns), ["---"] * len(columns)]
     for entry, records in lines:
         head = [entry.title, *((entry.source.name, entry.source.reports) if entry.source else ())]
         blank = ["0", *[""] * (len(columns) - len(head) - 1)]
-        rows.append([*head, *(cells(entry, records) if records else blank)])
+        where = ", ".join(str(number) for number in sorted({machines[record.machine] for record in records}))
+        rows.append([*head, *(cells(entry, records, where) if records else blank)])
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
-def _cells(entry: Entry, records: Sequence[Record]) -> list[str]:
+def _cells(entry: Entry, records: Sequence[Record], machines: str) -> list[str]:
     greedy = [record.greedy_return for record in records]
-    solved = [record for record in records if record.solved_steps is not None]
     return [
         _seeds(entry, records),
         _estimate(greedy),
         f"{mean(greedy):.1f}",
         f"{min(greedy):.1f}, {max(greedy):.1f}",
         *(_wanted(entry.goals, greedy, records) if entry.goals else ("", "")),
-        _solved(entry, len(solved), records),
-        _spread([float(record.solved_steps or 0) for record in solved], 0),
-        _spread([record.solved_seconds or 0.0 for record in solved], 1),
+        _solved(entry, records),
+        _spread([record.solved_steps for record in records], 0),
+        _spread([record.solved_seconds for record in records], 1),
         f"{median(record.steps_per_second for record in records):,.0f}",
         _staleness(records),
+        machines,
         *(entry.published or ("", "")),
     ]
 
 
-def _preset_cells(entry: Entry, records: Sequence[Record]) -> list[str]:
+def _preset_cells(entry: Entry, records: Sequence[Record], machines: str) -> list[str]:
     trained = [record.last_100 for record in records if record.last_100 is not None]
     best = [record.best_return for record in records if record.best_return is not None]
-    solved = [record.solved_seconds for record in records if record.solved_seconds is not None]
     return [
         _seeds(entry, records),
         _estimate([record.greedy_return for record in records]),
         f"{mean(best):.1f}, {min(best):.1f}" if best else "-",
         f"{mean(trained):.1f}" if trained else "-",
-        _solved(entry, len(solved), records),
-        _spread(solved, 1),
+        _solved(entry, records),
+        _spread([record.solved_seconds for record in records], 1),
         *(
             f"{median(getattr(record, name) for record in records):,.0f}"
             for name in ("seconds", "steps", "steps_per_second")
         ),
         _staleness(records),
+        machines,
     ]
 
 
@@ -125,7 +131,8 @@ def _seeds(entry: Entry, records: Sequence[Record]) -> str:
     return f"{len(records)}" if len(records) == entry.seeds else f"{len(records)} of {entry.seeds}"
 
 
-def _solved(entry: Entry, solved: int, records: Sequence[Record]) -> str:
+def _solved(entry: Entry, records: Sequence[Record]) -> str:
+    solved = sum(record.solved_steps is not None for record in records)
     has_goal = entry.recipe.settings().get("goal", True) is not None
     return f"{solved} of {len(records)}" if has_goal else "no goal"
 
@@ -141,24 +148,33 @@ def _staleness(records: Sequence[Record]) -> str:
 
 
 def _wanted(goals: Goals, greedy: Sequence[float], records: Sequence[Record]) -> tuple[str, str]:
-    """What an entry is to reach, and which of it is reached. Runs that never solved it count as the slowest."""
+    """What an entry is to reach, and which of it is reached."""
     found = [("mean", f">= {goals.greedy_return:g}", mean(greedy) >= goals.greedy_return)]
     if goals.worst_seed is not None:
         found.append(("worst", f">= {goals.worst_seed:g}", min(greedy) >= goals.worst_seed))
     if goals.seconds is not None:
-        times = [float("inf") if record.solved_seconds is None else record.solved_seconds for record in records]
-        found.append(("solved", f"<= {goals.seconds:g} s", median(times) <= goals.seconds))
+        time = _median([record.solved_seconds for record in records])
+        found.append(("solved", f"<= {goals.seconds:g} s", time <= goals.seconds))
     wanted = ", ".join(f"{what} {bar}" for what, bar, _ in found)
     return wanted, ", ".join("yes" if reached else "no" for *_, reached in found)
 
 
-def _spread(values: Sequence[float], digits: int) -> str:
-    if not values:
+def _median(values: Sequence[float | None]) -> float:
+    """Of runs of which those with None never got there: they count as the slowest."""
+    return median(float("inf") if value is None else value for value in values)
+
+
+def _spread(values: Sequence[float | None], digits: int) -> str:
+    """The median of all, and the range of those that got there."""
+    there = [value for value in values if value is not None]
+    if not there:
         return "-"
-    return f"{median(values):,.{digits}f} ({min(values):,.{digits}f} to {max(values):,.{digits}f})"
+    middle = _median(values)
+    shown = f"{middle:,.{digits}f}" if isfinite(middle) else "never"
+    return f"{shown} ({min(there):,.{digits}f} to {max(there):,.{digits}f})"
 
 
-def _origin(lines: Sequence[tuple[Entry, Sequence[Record]]]) -> str:
+def _origin(lines: Sequence[tuple[Entry, Sequence[Record]]], machines: Mapping[str, int]) -> str:
     """Commands, commits and machines behind a table."""
     told = [
         "Each with `seed=0`, `seed=1` and so on:",
@@ -173,7 +189,8 @@ def _origin(lines: Sequence[tuple[Entry, Sequence[Record]]]) -> str:
     records = [record for _, records in lines for record in records]
     if records:
         commits = sorted({record.commit for record in records})
-        machines = sorted({record.machine for record in records})
+        here = {record.machine for record in records}
+        named = [f"{number}: {machine}" for machine, number in machines.items() if machine in here]
         dates = sorted({record.date for record in records})
-        told += ["", f"{', '.join(machines)}; {dates[0]} to {dates[-1]}; commits {', '.join(commits)}."]
+        told += ["", f"Machine {'; '.join(named)}. {dates[0]} to {dates[-1]}; commits {', '.join(commits)}."]
     return "\n".join(told)

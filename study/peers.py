@@ -47,6 +47,8 @@ class StableBaselines3:
         if importlib.util.find_spec("stable_baselines3") is None:
             raise RunFailedError("stable-baselines3 is not installed: pip install 'a3c-exp[bench]'")
         log = folder.with_suffix(".log")
-        execute([*self.command.split()[1:], str(seed)], log)
+        execute([*self.command.split()[1:], f"seed={seed}"], log)
         found = json.loads(log.read_text(encoding="utf-8").splitlines()[-1])
-        return Record(seed=seed, staleness_mean=None, staleness_max=None, command=f"{self.command} {seed}", **found)
+        return Record(
+            seed=seed, staleness_mean=None, staleness_max=None, command=f"{self.command} seed={seed}", **found
+        )

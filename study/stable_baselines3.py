@@ -1,4 +1,4 @@
-"""`python -m study.stable_baselines3 ALGORITHM ENVIRONMENT GOAL SEED`: one run with the zoo's settings, as JSON."""
+"""`python -m study.stable_baselines3 ALGORITHM ENVIRONMENT GOAL seed=SEED`: one run with the zoo's settings, as JSON."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def main(algorithm: str, env_id: str, goal: float, seed: int) -> dict[str, Any]:
     watch = Watch(goal, count)
     model.learn(steps, callback=watch)
     seconds = time.perf_counter() - watch.started
-    played = make_vec_env(env_id, 16, seed=FIRST_EVALUATION_SEED + seed)
+    played = make_vec_env(env_id, 16, seed=FIRST_EVALUATION_SEED + 16 * seed)  # each takes a seed of its own
     returns, _ = evaluate_policy(model, played, EPISODES, return_episode_rewards=True)
     return {
         "steps": model.num_timesteps,
@@ -82,4 +82,5 @@ def _schedule(value: Any) -> float | Callable[[float], float]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], sys.argv[2], float(sys.argv[3]), int(sys.argv[4]))))
+    algorithm, env_id, goal, seed = sys.argv[1:]
+    print(json.dumps(main(algorithm, env_id, float(goal), int(seed.removeprefix("seed=")))))

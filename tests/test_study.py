@@ -331,7 +331,22 @@ def test_the_table_counts_seeds_that_never_solved_it_as_the_slowest() -> None:
     lines = [(entry(Counting(), 2, Goals(450, seconds=5)), [RECORD, slow])]
     text = document({"One": lines}, 100)
     assert "450.0 [400.0, 500.0] | 450.0 | 400.0, 500.0" in text
-    assert "mean >= 450, solved <= 5 s | yes, no | 1 of 2 | 600 (600 to 600) | 1.2 (1.2 to 1.2)" in text
+    assert "mean >= 450, solved <= 5 s | yes, no | 1 of 2 | never (600 to 600) | never (1.2 to 1.2)" in text
+    third = replace(RECORD, seed=2, solved_steps=800, solved_seconds=1.4)
+    text = document({"One": [(entry(Counting(), 3), [RECORD, slow, third])]}, 100)
+    assert "2 of 3 | 800 (600 to 800) | 1.4 (1.2 to 1.4)" in text
+
+
+def test_a_row_says_which_machine_its_seconds_are_of() -> None:
+    other = replace(RECORD, seed=1, machine="another")
+    rows = [(entry(Counting(), 1), [RECORD]), (entry(Counting(), 2), [RECORD, other])]
+    text = document({"One": rows, "Two": [(entry(Counting(), 1), [other])]}, 100)
+    one, two = text.split("## Two")
+    assert "| 0.90 | 1 |" in one
+    assert "| 0.90 | 1, 2 |" in one
+    assert f"Machine 1: {RECORD.machine}; 2: another. " in one
+    assert "| 0.90 | 2 |" in two
+    assert "Machine 2: another. " in two
 
 
 def test_where_there_is_no_goal_none_is_missed() -> None:
@@ -347,7 +362,7 @@ def test_presets_stand_beside_what_their_sources_report() -> None:
         {"Presets": [(preset, [RECORD, replace(RECORD, seed=1, last_100=470.5, seconds=4.0, best_return=480.0)])]}, 100
     )
     row = "| Title | [a paper](x) | 200 (its table 1) | 2 | 500.0 [500.0, 500.0] | 485.0, 480.0 | 475.5 |"
-    assert f"{row} 2 of 2 | 1.2 (1.2 to 1.2) | 3 | 1,000 | 500 | 0.90 |" in text
+    assert f"{row} 2 of 2 | 1.2 (1.2 to 1.2) | 3 | 1,000 | 500 | 0.90 | 1 |" in text
     assert "a part:\n\n```sh\npython -m a3c_exp\n```" in text
     assert "| Title | [a paper](x) | 200 (its table 1) | 0 |" in document({"Presets": [(preset, [])]}, 100)
 
@@ -369,6 +384,11 @@ def test_presets_are_a_study_of_their_own(places: Path, monkeypatch: pytest.Monk
     assert study.main(["--presets"]) == 0
     assert study.main(["--only", "preset"]) == 0
     assert (one.seeds, other.seeds) == ([0], [0])
+
+
+def test_where_nothing_is_to_be_trained_it_says_so(places: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert study.main(["--env", "pong"]) == 2
+    assert "no entry fits these arguments; presets are run with --presets" in capsys.readouterr().err
 
 
 def test_an_entry_without_records_says_so() -> None:
