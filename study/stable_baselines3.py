@@ -1,4 +1,4 @@
-"""`python -m study.stable_baselines3 ALGORITHM ENVIRONMENT GOAL seed=SEED`: one run with the zoo's settings, as JSON."""
+"""`python -m study.stable_baselines3 ALGORITHM ENVIRONMENT GOAL seed=N`: a run with the zoo's settings, as JSON."""
 
 from __future__ import annotations
 
