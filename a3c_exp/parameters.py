@@ -165,22 +165,25 @@ class SharedParameters:
         Returns what became of it, or None while a synchronous round waits for other workers: then ask `poll`.
         """
         row = self._rows[worker]
-        if observed is not None:
-            self._statistics[worker] += observed.row
+        self.count(worker, transitions, observed)
         if self.layout.synchronous:
             with self._lock:  # a barrier: whoever sees the row's round also sees its gradient
                 if gradient is not None:
                     self._gradients[worker] = gradient
                 row[TRANSITIONS] = 0 if gradient is None else transitions if weight is None else weight
-                row[STEPS] += transitions
                 row[ROUND] = self._flags[ROUNDS] + 1
             return self.poll(worker, pulled)
         pushed = Pushed(pulled.version, 0, False, 0)
         if gradient is not None:
             with self._lock if self._locked else _NO_LOCK:
                 pushed = self._step(worker, gradient, pulled)
-        row[STEPS] += transitions
         return pushed
+
+    def count(self, worker: int, transitions: int, observed: Moments | None = None) -> None:
+        """Count a worker's environment steps, and what was observed in them."""
+        if observed is not None:
+            self._statistics[worker] += observed.row
+        self._rows[worker, STEPS] += transitions
 
     def poll(self, worker: int, pulled: Pulled) -> Pushed | None:
         """What became of a push into a synchronous round; None while the round still waits.
@@ -247,7 +250,8 @@ class SharedParameters:
 
     def finish(self, worker: int) -> None:
         """The worker makes no more gradients of its rollout: rounds go on without it until `others_learn` is over."""
-        self._rows[worker, FINISHED] += 1
+        if self._rows[worker, FINISHED] != LEFT:
+            self._rows[worker, FINISHED] += 1
 
     def others_learn(self, worker: int) -> bool:
         """Whether others still make gradients, in rounds, of rollouts of the same turn as the one finished here."""

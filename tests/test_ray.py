@@ -231,7 +231,9 @@ class TestFaults:
             wait_until(lambda: [next(one.events), one.store.state()["version"] > saved["version"]][1], 120)
             assert one.store.steps > saved["steps"], "steps that were made are not made again"
 
-    def test_one_that_is_there_again_and_has_nothing_yet_is_not_saved(self, cluster: Any) -> None:
+    def test_one_that_is_there_again_and_has_nothing_yet_is_not_saved(
+        self, cluster: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
         """Who saves just then saves what was fetched before."""
         with running() as one:
             one.heard_from({0})
@@ -246,6 +248,7 @@ class TestFaults:
             assert saved["parameters"].any()
             assert np.array_equal(state["parameters"], saved["parameters"])
             assert state["version"] == saved["version"]
+            assert f"what it has is taken as of update {saved['version']}" in caplog.text
 
     def test_a_node_that_dies_takes_its_workers_with_it_and_they_come_back_where_there_is_room(
         self, cluster: Any

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from runs import wait_until
 
 from a3c_exp import seeding
 from a3c_exp.backends.ray.client import Link, RemoteParameters
@@ -42,6 +44,7 @@ class Cluster:
     """Servers whose calls all run in one thread, as those of an actor do.
 
     lose_answers: so many of the next calls are taken, but the caller hears that they were lost.
+    down: servers that have died and not started again: all calls are lost.
     """
 
     def __init__(self, whole: Layout, shards: int = 1, wire: Any = "float32") -> None:
@@ -53,6 +56,8 @@ class Cluster:
         self.servers: list[ParameterServer] = []
         self.life = self.lose_answers = 0
         self.calls: list[str] = []
+        self.down: set[int] = set()
+        self.under_way: dict[int, list[Future[Any]]] = {}
         first = SharedParameters(whole)
         first.initialise(np.zeros(whole.size, np.float32))
         self.known = first.state()
@@ -66,8 +71,13 @@ class Cluster:
     def begin(self) -> None:
         """What the driver does once a server is there, or there again."""
         self.life += 1
-        for server, stretch in zip(self.servers, self.stretches, strict=True):
-            self.ask(server.begin(self.life, cut(self.known, stretch), range(self.layout.workers)))
+        for server in range(len(self.servers)):
+            self.begin_one(server)
+
+    def begin_one(self, server: int, members: Iterable[int] | None = None) -> None:
+        own = cut(self.known, self.stretches[server])
+        everybody = range(self.layout.workers)
+        self.ask(self.servers[server].begin(self.life, own, everybody if members is None else members))
 
     def fetch(self) -> dict[str, Any]:
         self.known = joined([self.ask(server.state()) for server in self.servers], self.life) or self.known
@@ -76,22 +86,34 @@ class Cluster:
     def kill(self, server: int) -> None:
         """Whatever it had under way is lost; another starts in its place."""
         self.servers[server] = self.new(server)
+        for call in self.under_way.pop(server, []):
+            call.cancel()
 
     def ask(self, call: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(call, self.loop).result(10)
 
     def call(self, server: int, method: str, *arguments: Any) -> Future[Any]:
         self.calls.append(method)
-        future: Future[Any] = asyncio.run_coroutine_threadsafe(
-            getattr(self.servers[server], method)(*arguments), self.loop
-        )
-        if not self.lose_answers:
-            return future
-        self.lose_answers -= 1
-        future.result(10)
-        lost: Future[Any] = Future()
-        lost.set_exception(LostError())
-        return lost
+        told: Future[Any] = Future()
+        if server in self.down:
+            told.set_exception(LostError())
+            return told
+        made = asyncio.run_coroutine_threadsafe(getattr(self.servers[server], method)(*arguments), self.loop)
+        if self.lose_answers:
+            self.lose_answers -= 1
+            made.result(10)
+            told.set_exception(LostError())
+            return told
+
+        def tell(made: Future[Any]) -> None:
+            if made.cancelled():
+                told.set_exception(LostError())
+            else:
+                told.set_result(made.result())
+
+        self.under_way.setdefault(server, []).append(made)
+        made.add_done_callback(tell)
+        return told
 
     def worker(self, index: int = 0, in_flight: int = 0, first: int = 0) -> RemoteParameters:
         link = Link(
@@ -133,6 +155,24 @@ def learn(worker: Any, index: int, gradient: Any, steps: int = 1, observed: Mome
     worker.push(index, vector, pulled, steps, observed)
     worker.tell(Event(index, steps=steps))
     return mine
+
+
+def together(workers: Sequence[tuple[Any, int]], rollouts: int) -> None:
+    """Let each worker learn from so many rollouts, of two minibatches, at the same time."""
+
+    def work(worker: Any, index: int) -> None:
+        for _ in range(rollouts):
+            for _ in range(2):
+                learn(worker, index, -1.0)
+            worker.finish(index)
+        worker.pull(index, np.empty(SIZE, np.float32))
+
+    threads = [threading.Thread(target=work, args=one) for one in workers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive(), "somebody waits in vain"
 
 
 class TestOneWorker:
@@ -291,6 +331,50 @@ class TestAServerThatDies:
         (told,) = servers.events()
         assert (told.updates, told.steps, told.staleness) == (0, 16, {})
 
+    def test_nobody_acts_with_parameters_of_two_lives(self, cluster: Any) -> None:
+        """One server has answered before the other died: the worker asks again until both have begun the next life."""
+        servers = cluster(layout(1), shards=2)
+        worker, mine = servers.worker(), np.empty(SIZE, np.float32)
+        worker.start()
+        learn(worker, 0, -1.0)
+        worker.pull(0, mine)
+        servers.fetch()
+        for _ in range(2):
+            learn(worker, 0, -1.0)
+        wait_until(lambda: all(future.done() for future in worker._sent[0].futures))
+        lost: Future[Any] = Future()
+        lost.set_exception(LostError())
+        worker._sent[0].futures[1] = lost
+        servers.kill(1)
+        servers.begin()
+        worker.pull(0, mine)
+        assert mine.tolist() == [1.0] * SIZE
+        assert learn(worker, 0, -1.0).tolist() == [1.0] * SIZE
+        worker.leave(0)
+        assert servers.fetch()["parameters"].tolist() == [2.0] * SIZE
+
+    def test_a_life_begins_once_though_it_is_asked_for_twice(self, cluster: Any) -> None:
+        servers = cluster(layout(1))
+        worker = servers.worker()
+        worker.start()
+        learn(worker, 0, -1.0)
+        worker.leave(0)
+        servers.begin_one(0)
+        assert servers.fetch()["version"] == 1
+
+    def test_steps_that_a_living_one_has_counted_have_been_made(self, cluster: Any) -> None:
+        """The driver knows of those that it has been told of."""
+        servers = cluster(layout(1), shards=2)
+        worker = servers.worker()
+        worker.start()
+        learn(worker, 0, -1.0, steps=16)
+        worker.pull(0, np.empty(SIZE, np.float32))
+        servers.kill(1)
+        servers.begin()
+        worker.leave(0)
+        state = servers.fetch()
+        assert (state["version"], state["steps"]) == (0, 16)
+
 
 class TestRounds:
     def test_are_one_step_with_the_average_and_wait_for_all(self, cluster: Any) -> None:
@@ -323,6 +407,65 @@ class TestRounds:
         assert not workers[0]._sent[0].futures[0].done()
         learn(other, 1, -3.0)
         assert learn(workers[0], 0, 0.0).tolist() == [4.0] * SIZE
+
+    def test_one_that_is_taken_for_gone_and_is_not_takes_part_again(self, cluster: Any) -> None:
+        """The driver had not heard of it. Nobody's count of rollouts is spoilt, and rounds are of two."""
+        servers = cluster(layout(2, synchronous=True))
+        workers = [servers.worker(index) for index in range(2)]
+        for worker in workers:
+            worker.start()
+        servers.ask(servers.servers[0].leave(1))
+        together([(workers[0], 0), (workers[1], 1)], rollouts=3)
+        mine = np.empty(SIZE, np.float32)
+        workers[0].push(0, mine * 0, workers[0].pull(0, mine), 1)
+        workers[0].tell(Event(0, steps=1))
+        time.sleep(0.1)
+        assert not workers[0]._sent[0].futures[0].done(), "it waits for the other"
+
+    def test_what_one_that_died_has_left_behind_does_not_bring_it_back(self, cluster: Any) -> None:
+        servers = cluster(layout(2, synchronous=True))
+        one, dead = servers.worker(0), servers.worker(1)
+        one.start(), dead.start()
+        servers.ask(servers.servers[0].leave(1, 1 << 32))
+        mine = np.empty(SIZE, np.float32)
+        dead.push(1, mine * 0, dead.pull(1, mine), 1)
+        dead.tell(Event(1, steps=1))
+        assert learn(one, 0, -1.0).tolist() == [0.0] * SIZE
+        assert one.pull(0, mine).version == 1, "a round of one"
+
+    @pytest.mark.parametrize("dies", [0, 1])
+    def test_go_on_where_one_of_two_servers_dies_in_the_middle_of_one(self, cluster: Any, dies: int) -> None:
+        """One worker waits in the round; the other is still collecting, and its push meets a server that is away."""
+        servers = cluster(layout(2, synchronous=True), shards=2)
+        workers = [servers.worker(index) for index in range(2)]
+        for worker in workers:
+            worker.start()
+        pulled = [worker.pull(index, np.empty(SIZE, np.float32)) for index, worker in enumerate(workers)]
+
+        def push(index: int) -> None:
+            workers[index].push(index, np.full(SIZE, -1, np.float32), pulled[index], 1)
+            workers[index].tell(Event(index, steps=1))
+
+        push(0)
+        servers.down.add(dies)
+        servers.kill(dies)
+        servers.life += 1
+        servers.begin_one(1 - dies)
+        push(1)
+        waiting = [threading.Thread(target=w.pull, args=(i, np.empty(SIZE, np.float32))) for i, w in enumerate(workers)]
+        for thread in waiting:
+            thread.start()
+        time.sleep(0.2)
+        servers.down.clear()
+        servers.begin_one(dies)
+        for thread in waiting:
+            thread.join(20)
+            assert not thread.is_alive(), "one server waits for the one worker, the other for the other"
+        together([(workers[0], 0), (workers[1], 1)], rollouts=3)
+        for index, worker in enumerate(workers):
+            worker.pull(index, np.empty(SIZE, np.float32))
+            assert len({(reply.life, reply.version) for reply in worker._replies}) == 1
+        assert len(set(servers.fetch()["parameters"].tolist())) == 1
 
     def test_wait_for_those_who_have_more_minibatches(self, cluster: Any) -> None:
         servers = cluster(layout(2, synchronous=True))

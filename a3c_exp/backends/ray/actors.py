@@ -58,11 +58,10 @@ def _store(
 
 def link(servers: Sequence[Any], backend: Ray) -> Link:
     """The way from an actor to the servers of these handles."""
-    import ray
+    from a3c_exp.backends.ray.cluster import lost_errors
 
     def call(server: int, method: str, *arguments: Any) -> Future[Any]:
         future: Future[Any] = getattr(servers[server], method).remote(*arguments).future()
         return future
 
-    lost = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError)
-    return Link(call=call, lost=lost, servers=len(servers), wire=backend.wire, in_flight=backend.in_flight)
+    return Link(call=call, lost=lost_errors(), servers=len(servers), wire=backend.wire, in_flight=backend.in_flight)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -105,6 +105,9 @@ class RemoteParameters:
             self._take(self._call("pull", [()] * len(self._stretches)))
         while len(self._sent) > self._limit or (self._sent and all(future.done() for future in self._sent[0].futures)):
             self._receive()
+        while len({reply.life for reply in self._replies}) > 1 and not self.stopped:  # a server has died meanwhile
+            time.sleep(RETRY_SECONDS)
+            self._take(self._call("pull", [()] * len(self._stretches)))
         self._unseen = False
         for stretch, reply in zip(self._stretches, self._replies, strict=True):
             decode(reply.parameters, into[stretch])
@@ -151,7 +154,7 @@ class RemoteParameters:
     def finish(self, worker: int) -> None:
         """The worker makes no more gradients of its rollout: in synchronous rounds, tell the servers."""
         if self._layout.synchronous:
-            self._send([Message(worker, 0, 0, 0, 0, 0, finished=True)] * len(self._stretches))
+            self._send([Message(worker, 0, 0, reply.life, 0, 0, finished=True) for reply in self._replies])
 
     def others_learn(self, worker: int) -> bool:
         """Never: the answer to `finish` comes when the others have finished, and the next pull waits for it."""
@@ -205,17 +208,21 @@ class RemoteParameters:
         self._unseen = True
 
     def _answers(self, sent: _Sent) -> list[Any]:
-        """What the servers answer. To one that died, or could not be reached, the message is sent again."""
-        answers = []
-        for server, future in enumerate(sent.futures):
-            while True:
+        """What the servers answer. To one that died, or could not be reached, the message is sent again: at once, since
+        the others may be waiting for what depends on it."""
+        answers: dict[int, Any] = {}
+        waiting = dict(enumerate(sent.futures))
+        while waiting:
+            wait(waiting.values(), return_when=FIRST_COMPLETED)
+            for server, future in [(server, future) for server, future in waiting.items() if future.done()]:
                 try:
-                    answers.append(future.result())
-                    break
+                    answers[server] = future.result()
+                    del waiting[server]
                 except self._link.lost:
                     time.sleep(RETRY_SECONDS)
-                    future = self._link.call(server, sent.method, *map(_as_oldest, sent.arguments[server]))
-        return answers
+                    arguments = map(_as_oldest, sent.arguments[server])
+                    waiting[server] = self._link.call(server, sent.method, *arguments)
+        return [answers[server] for server in range(len(sent.futures))]
 
     def _take(self, replies: list[Reply]) -> None:
         self._replies = replies

@@ -33,6 +33,17 @@ and where the room is full it waits and writes to the disk. `python -m bench --o
 second with 128 MiB and 35.7 with 512. Memory is taken as it is used."""
 
 
+def lost_errors() -> tuple[type[BaseException], ...]:
+    """What a call raises whose actor has died or cannot be reached. Where memory runs out Ray kills one, and says so
+    with an error of its own."""
+    from ray import exceptions
+
+    return (
+        exceptions.RayActorError, exceptions.ObjectLostError, exceptions.OutOfMemoryError,
+        exceptions.NodeDiedError, exceptions.WorkerCrashedError,
+    )  # fmt: skip
+
+
 def on_loopback() -> None:
     """Keep what Ray starts from the network: to be called before Ray is first imported, and for the whole process.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from a3c_exp.backends import GRACE_SECONDS, MERGE_SECONDS
 from a3c_exp.backends.ray.actors import WorkerActor
 from a3c_exp.backends.ray.client import RETRY_SECONDS
+from a3c_exp.backends.ray.cluster import lost_errors
 from a3c_exp.backends.ray.epochs import summing
 from a3c_exp.backends.ray.server import ParameterServer
 from a3c_exp.backends.ray.wire import News, cut, joined, piece, stretches
@@ -24,8 +25,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("a3c_exp")
 
-FETCH_SECONDS = 5.0
-"""How long a state is waited for, before the last that was fetched is taken in its place."""
+FETCH_SECONDS = 30.0
+"""How long a state is waited for, before the last that was fetched is taken in its place: it comes behind all pushes
+that the servers have before them."""
+LAST_FETCH_SECONDS = 120.0
+"""And at the end of a run, when no more pushes come."""
 ROOM_SECONDS = 30.0
 """After so long, a worker for which the cluster has no room is no longer waited for in rounds, and the user is told."""
 PATIENCE_SECONDS = 600.0
@@ -46,11 +50,14 @@ class Mirror(SharedParameters):
         super().__init__(layout)
         self.crew: Crew | None = None
 
-    def state(self) -> dict[str, Any]:
-        """As the servers have it now; where they cannot be reached, as they last had it."""
-        state = None if self.crew is None else self.crew.fetch()
-        if state is not None:
-            self.restore(state)
+    def state(self, seconds: float = FETCH_SECONDS) -> dict[str, Any]:
+        """As the servers have it now; where they do not answer in so many seconds, as they last had it."""
+        if self.crew is not None:
+            state = self.crew.fetch(seconds)
+            if state is not None:
+                self.restore(state)
+            else:
+                log.warning("a parameter server does not answer: what it has is taken as of update %d", self.version)
         return self.last_state()
 
     def last_state(self) -> dict[str, Any]:
@@ -88,7 +95,7 @@ class Crew:
     def __init__(self, backend: Ray, setup: Setup, mirror: Mirror) -> None:
         import ray
 
-        self._ray, self._lost = ray, (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError)
+        self._ray, self._lost = ray, lost_errors()
         self._backend, self._setup, self._mirror = backend, setup, mirror
         self._layout = summing(mirror.layout) if backend.local_epochs else mirror.layout
         self._stretches = stretches(self._layout.size, backend.shards)
@@ -145,20 +152,22 @@ class Crew:
         state = self._mirror.last_state()
         if self._backend.local_epochs:
             state["moments"] = state["moments"][:1, :0]
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        for server, stretch in zip(self._servers, self._stretches, strict=True):
-            own = self._ray.put(cut(state, stretch))
-            while True:
-                try:
-                    yield from self._wait(server.begin.remote(self._life, own, self._members))
-                    break
-                except self._lost as error:
-                    if time.monotonic() > deadline:
-                        raise RunError(f"no parameter server could be started: {error}") from error
-                    time.sleep(RETRY_SECONDS)
-                    yield None
+        for server, stretch in enumerate(self._stretches):
+            yield from self._reach(server, "begin", self._life, self._ray.put(cut(state, stretch)), self._members)
         if self._mirror.stopped:
             self.stop()
+
+    def _reach(self, server: int, method: str, *arguments: Any) -> Generator[None, None, Any]:
+        """Call a server that may be about to start again, until it answers."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                return (yield from self._wait(getattr(self._servers[server], method).remote(*arguments)))
+            except self._lost as error:
+                if time.monotonic() > deadline:
+                    raise RunError(f"no parameter server could be started: {error}") from error
+                time.sleep(RETRY_SECONDS)
+                yield None
 
     def _wait(self, call: Any) -> Generator[None, None, Any]:
         while not self._ray.wait([call], timeout=MERGE_SECONDS)[0]:
@@ -169,12 +178,12 @@ class Crew:
         self._news[self._servers[server].news.remote()] = server
 
     def _hear(self, server: int, call: Any) -> Iterator[Event | None]:
-        """Take in a server's news, or find that it has died."""
+        """Take in a server's news, or find that it has died: then it is there again, and has nothing."""
         try:
-            news: News | None = self._ray.get(call)
+            news: News = self._ray.get(call)
         except self._lost:
-            news = None
-        if news is None or news.life == 0:
+            news = yield from self._reach(server, "news")
+        if news.life == 0:
             log.warning("a parameter server has died: it starts again from the last state that was fetched")
             yield from self._begin()
         else:
@@ -245,7 +254,7 @@ class Crew:
     def _replace(self, hired: _Hired, cause: str) -> None:
         self._members = [worker for worker in self._members if worker != hired.index]
         for server in self._servers:
-            server.leave.remote(hired.index)
+            server.leave.remote(hired.index, NUMBERS * (hired.attempt + 1))
         if self._mirror.stopped or self._mirror.steps >= self._layout.total_steps:
             return
         deaths = self._fruitless[hired.index] = self._fruitless.get(hired.index, 0) + 1
@@ -276,11 +285,11 @@ class Crew:
 
     # -- what the runner asks for -----------------------------------------------------------------------------------
 
-    def fetch(self) -> dict[str, Any] | None:
+    def fetch(self, seconds: float) -> dict[str, Any] | None:
         """The state of all servers together; None where one does not answer, or has died and not begun again."""
         calls = [server.state.remote() for server in self._servers]
         try:
-            state = joined(self._ray.get(calls, timeout=FETCH_SECONDS), self._life)
+            state = joined(self._ray.get(calls, timeout=seconds), self._life)
         except (*self._lost, self._ray.exceptions.GetTimeoutError):
             return None
         if state is not None and self._backend.local_epochs:
@@ -296,7 +305,7 @@ class Crew:
         self._mirror.stop()
         if self._hired:
             self._ray.wait(list(self._hired), num_returns=len(self._hired), timeout=GRACE_SECONDS)
-        self._mirror.state()
+        self._mirror.state(LAST_FETCH_SECONDS)
         self._mirror.crew = None
         for actor in [*(hired.actor for hired in self._hired.values()), *self._servers]:
             self._ray.kill(actor)

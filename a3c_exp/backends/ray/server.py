@@ -25,7 +25,8 @@ class ParameterServer:
 
     It begins empty, and so it begins again when it has died: everybody waits until the driver has given it a state.
     With each state begins another life. A gradient of parameters that were lost with an earlier life is not applied,
-    but its steps and episodes count.
+    but its steps and episodes count; nor does it take part in a round, since the server that has died cannot know who
+    had pushed into that one.
 
     A message is taken at most once, and those of a worker in their order, whatever has been sent again.
     """
@@ -56,11 +57,16 @@ class ParameterServer:
     async def join(self, worker: int) -> tuple[Reply, NDArray[np.uint64]]:
         """A worker is about to begin: the parameters, and the state of its generator (zeros if there is none)."""
         await self._until(self._alive)
-        self._store.join(worker)
+        self._be_joined(worker)
         self._store.start()
-        self._members.add(worker)
-        self._change()
         return self._reply(), self._store.random_state(worker).copy()
+
+    def _be_joined(self, worker: int) -> None:
+        """Who sends messages takes part, also if it was taken for one that does not come."""
+        if worker not in self._members:
+            self._store.join(worker)
+            self._members.add(worker)
+            self._change()
 
     async def pull(self) -> Reply:
         """The parameters as they are now."""
@@ -78,11 +84,13 @@ class ParameterServer:
             await self._changed.wait()
         if self._taken[worker] < number:
             self._taken[worker] = number
-            if message.finished:
-                await self._finish(worker)
-            else:
+            if message.life == self._life:
+                self._be_joined(worker)
+            if not message.finished:
                 await self._push(message)
-            self._answered[worker] = number
+            elif message.life == self._life:
+                await self._finish(worker)
+            self._answered[worker] = max(number, self._answered.get(worker, 0))
             self._change()
         await self._until(lambda: self._answered.get(worker, 0) >= number)
         return self._reply()
@@ -93,7 +101,12 @@ class ParameterServer:
             store.random_state(worker)[:] = message.random_state
         pulled = Pulled(message.version, message.steps, None)
         observed = None if message.observed is None else Moments(message.observed)
-        pushed = store.push(worker, self._gradient(message), pulled, message.transitions, observed, message.weight)
+        gradient = self._gradient(message)
+        pushed: Pushed | None = Pushed(store.version, 0, False, 0)
+        if self._layout.synchronous and message.life != self._life:
+            store.count(worker, message.transitions, observed)
+        else:
+            pushed = store.push(worker, gradient, pulled, message.transitions, observed, message.weight)
         self._change()
         while pushed is None and not store.stopped:
             await self._changed.wait()
@@ -136,8 +149,13 @@ class ParameterServer:
         self._sent += sent.nbytes
         return Reply(self._life, pulled.version, pulled.steps, pulled.normalisation, sent, self._store.stopped)
 
-    async def leave(self, worker: int) -> None:
-        """The worker has ended or died, or has not come: rounds no longer wait for it."""
+    async def leave(self, worker: int, last: int = 0) -> None:
+        """The worker has ended or died, or has not come: rounds no longer wait for it.
+
+        last: its messages up to this number are not taken any more, should they still arrive.
+        """
+        for numbers in (self._taken, self._answered):
+            numbers[worker] = max(last, numbers.get(worker, 0))
         self._store.leave(worker)
         self._members.discard(worker)
         self._change()
@@ -149,8 +167,13 @@ class ParameterServer:
 
     async def begin(self, life: int, state: Mapping[str, Any], members: Iterable[int]) -> None:
         """Take up a state (see `SharedParameters.state`). members: workers that joined in an earlier life.
-        Rounds of the first life wait for all workers, those of a later one for these."""
-        self._store.restore(state)
+        Rounds of the first life wait for all workers, those of a later one for these.
+
+        Steps that a server of an earlier life has counted since the state was told have been made. A life begins once,
+        however often it is asked for."""
+        if life == self._life:
+            return
+        self._store.restore({**state, "steps": max(state["steps"], self._store.steps)})
         self._life, self._members = life, set(members)
         for worker in range(self._layout.workers):
             if life > 1 and worker not in self._members:
