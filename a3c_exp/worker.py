@@ -254,7 +254,7 @@ class Worker:
         store.start()
         while not store.stopped:
             pulled = self._pusher.pull()
-            if pulled.steps >= self._experiment.total_steps:
+            if store.stopped or pulled.steps >= self._experiment.total_steps:  # a pull may bring that
                 return
             yield from self._learn(pulled)
 

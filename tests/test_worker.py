@@ -81,6 +81,19 @@ class TestTheLoop:
         assert isinstance(event, Event)
         assert (event.updates, event.steps, store.version) == (1, 16, 1)
 
+    def test_one_that_hears_of_the_end_as_it_pulls_begins_no_rollout(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        store, (worker,) = made()
+        pull = store.pull
+
+        def pull_and_stop(index: int, into: Any) -> Any:
+            pulled = pull(index, into)
+            store.stop()
+            return pulled
+
+        monkeypatch.setattr(store, "pull", pull_and_stop)
+        assert list(worker.run()) == []
+        assert store.steps == 0
+
     def test_a_worker_stopped_in_a_round_says_what_it_had_done_too(self) -> None:
         """Its steps and episodes have happened, though its gradient waits for others who will not come."""
         store, (worker, _) = made(workers=2, update="sync")
