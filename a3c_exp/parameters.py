@@ -157,11 +157,13 @@ class SharedParameters:
         transitions: int,
         observed: Moments | None = None,
         weight: int | None = None,
+        number: int | None = None,
     ) -> Pushed | None:
         """Step the parameters with a worker's gradient [P]; None where there is none to step with: only counters move.
 
         transitions: environment steps to count. weight: of the gradient in a synchronous round's average; None: by
-        these.
+        these. number: of the synchronous round that it is for, behind `rounds`; None: the next. Rounds before it do not
+        wait for this worker.
         Returns what became of it, or None while a synchronous round waits for other workers: then ask `poll`.
         """
         row = self._rows[worker]
@@ -171,7 +173,7 @@ class SharedParameters:
                 if gradient is not None:
                     self._gradients[worker] = gradient
                 row[TRANSITIONS] = 0 if gradient is None else transitions if weight is None else weight
-                row[ROUND] = self._flags[ROUNDS] + 1
+                row[ROUND] = self._flags[ROUNDS] + 1 if number is None else number
             return self.poll(worker, pulled)
         pushed = Pushed(pulled.version, 0, False, 0)
         if gradient is not None:
@@ -192,10 +194,10 @@ class SharedParameters:
         """
         row = self._rows[worker]
         applied = 0
-        if self._flags[ROUNDS] < row[ROUND] and self._round_is_complete():
+        while self._flags[ROUNDS] < row[ROUND] and self._round_is_complete():
             with self._lock:
                 if self._flags[ROUNDS] < row[ROUND] and self._round_is_complete():
-                    applied = self._step_round(pulled)
+                    applied += self._step_round(pulled)
         if self._flags[ROUNDS] < row[ROUND]:
             return None
         accepted = bool(row[TRANSITIONS])
@@ -246,7 +248,8 @@ class SharedParameters:
 
     def _round_is_complete(self) -> bool:
         finished = self._rows[:-1, FINISHED]
-        return bool((self._round_members() | (finished > finished.min())).all())
+        ready = self._rows[:-1, ROUND] > self._flags[ROUNDS]
+        return bool((ready | (finished > finished.min())).all())
 
     def finish(self, worker: int) -> None:
         """The worker makes no more gradients of its rollout: rounds go on without it until `others_learn` is over."""
@@ -284,6 +287,11 @@ class SharedParameters:
             seeding.unpack(rng, self._random_states[worker])
 
     # -- everybody's ------------------------------------------------------------------------------------------------
+
+    @property
+    def rounds(self) -> int:
+        """How many synchronous rounds are over."""
+        return int(self._flags[ROUNDS])
 
     @property
     def version(self) -> int:
@@ -370,6 +378,7 @@ class SharedParameters:
         kept = min(self._moments.shape[1], len(moments))
         self._moments[:, :kept] = moments[:kept]
         self._rows[:] = 0
+        self._flags[ROUNDS] = 0
         known = min(self.layout.workers, len(updates) - 1)
         self._rows[:known, UPDATES] = updates[:known]
         self._rows[-1, UPDATES] = state["version"] - updates[:known].sum()

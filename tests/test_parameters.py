@@ -63,6 +63,15 @@ def test_staleness_is_the_updates_that_landed_between_pull_and_push(locked: bool
     assert s.push(0, ones(), first, 1).staleness == 2  # type: ignore[union-attr]
 
 
+def test_one_that_has_left_and_finishes_is_not_waited_for() -> None:
+    s = store(synchronous=True)
+    s.leave(1)
+    s.leave(2)
+    s.finish(1)
+    s.finish(0)
+    assert not s.others_learn(0)
+
+
 @pytest.mark.parametrize("locked", [False, True])
 @pytest.mark.parametrize(("power", "step"), [(0.0, 1.0), (0.5, 0.5), (1.0, 0.25)])
 def test_the_rate_is_divided_by_a_power_of_the_staleness(power: float, step: float, locked: bool) -> None:

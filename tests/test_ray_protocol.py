@@ -157,14 +157,16 @@ def learn(worker: Any, index: int, gradient: Any, steps: int = 1, observed: Mome
     return mine
 
 
-def together(workers: Sequence[tuple[Any, int]], rollouts: int) -> None:
-    """Let each worker learn from so many rollouts, of two minibatches, at the same time."""
+def together(workers: Sequence[tuple[Any, int]], rollouts: int, minibatches: bool = True) -> None:
+    """Let each worker learn from so many rollouts at the same time: with two pushes each and a word at the end, as
+    those who learn in minibatches do, or just so many pushes."""
 
     def work(worker: Any, index: int) -> None:
         for _ in range(rollouts):
-            for _ in range(2):
+            learn(worker, index, -1.0)
+            if minibatches:
                 learn(worker, index, -1.0)
-            worker.finish(index)
+                worker.finish(index)
         worker.pull(index, np.empty(SIZE, np.float32))
 
     threads = [threading.Thread(target=work, args=one) for one in workers]
@@ -415,6 +417,9 @@ class TestRounds:
         for worker in workers:
             worker.start()
         servers.ask(servers.servers[0].leave(1))
+        learn(workers[1], 1, -1.0)
+        wait_until(lambda: servers.ask(servers.servers[0].news()).members == [0, 1])
+        learn(workers[0], 0, -1.0)
         together([(workers[0], 0), (workers[1], 1)], rollouts=3)
         mine = np.empty(SIZE, np.float32)
         workers[0].push(0, mine * 0, workers[0].pull(0, mine), 1)
@@ -432,6 +437,25 @@ class TestRounds:
         dead.tell(Event(1, steps=1))
         assert learn(one, 0, -1.0).tolist() == [0.0] * SIZE
         assert one.pull(0, mine).version == 1, "a round of one"
+
+    def test_are_the_same_on_all_servers_where_one_joins_in_the_middle(self, cluster: Any) -> None:
+        """One server hears of it before a round, the other behind that."""
+        servers = cluster(layout(2, synchronous=True), shards=2)
+        one = servers.worker(0)
+        one.start()
+        for server in servers.servers:
+            servers.ask(server.leave(1))
+        learn(one, 0, -1.0)
+        one.pull(0, np.empty(SIZE, np.float32))
+        servers.ask(servers.servers[0].join(1))
+        learn(one, 0, -1.0)
+        late = servers.worker(1)
+        late.start()
+        together([(one, 0), (late, 1)], rollouts=6, minibatches=False)
+        for index, worker in enumerate((one, late)):
+            worker.pull(index, np.empty(SIZE, np.float32))
+            assert len({(reply.rounds, reply.version) for reply in worker._replies}) == 1
+        assert servers.fetch()["parameters"].tolist() == [2.0 + 6] * SIZE
 
     @pytest.mark.parametrize("dies", [0, 1])
     def test_go_on_where_one_of_two_servers_dies_in_the_middle_of_one(self, cluster: Any, dies: int) -> None:

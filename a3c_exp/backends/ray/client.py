@@ -142,11 +142,14 @@ class RemoteParameters:
         assert self._message is not None
         event.add(self._measured())
         messages = []
+        number = 1 + max(reply.rounds for reply in self._replies)  # all servers take it into the same round
         for index, (stretch, reply) in enumerate(zip(self._stretches, self._replies, strict=True)):
             gradient = None if self._gradient is None else self._gradient[stretch]
             own = event if index == 0 else None
             messages.append(
-                replace(self._message, life=reply.life, version=reply.version, gradient=gradient, event=own)
+                replace(
+                    self._message, life=reply.life, version=reply.version, gradient=gradient, event=own, number=number
+                )
             )
         self._message = self._gradient = None
         self._send(messages)

@@ -103,10 +103,11 @@ class ParameterServer:
         observed = None if message.observed is None else Moments(message.observed)
         gradient = self._gradient(message)
         pushed: Pushed | None = Pushed(store.version, 0, False, 0)
-        if self._layout.synchronous and message.life != self._life:
+        if self._layout.synchronous and (message.life != self._life or message.number <= store.rounds):
             store.count(worker, message.transitions, observed)
         else:
-            pushed = store.push(worker, gradient, pulled, message.transitions, observed, message.weight)
+            number = message.number if self._layout.synchronous else None
+            pushed = store.push(worker, gradient, pulled, message.transitions, observed, message.weight, number)
         self._change()
         while pushed is None and not store.stopped:
             await self._changed.wait()
@@ -144,10 +145,13 @@ class ParameterServer:
 
     def _reply(self) -> Reply:
         parameters = np.empty(self._layout.size, np.float32)
-        pulled = self._store.pull(0, parameters)
+        store = self._store
+        pulled = store.pull(0, parameters)
         sent = encode(parameters, self._wire)
         self._sent += sent.nbytes
-        return Reply(self._life, pulled.version, pulled.steps, pulled.normalisation, sent, self._store.stopped)
+        return Reply(
+            self._life, pulled.version, pulled.steps, pulled.normalisation, sent, store.stopped, store.rounds
+        )  # fmt: skip
 
     async def leave(self, worker: int, last: int = 0) -> None:
         """The worker has ended or died, or has not come: rounds no longer wait for it.

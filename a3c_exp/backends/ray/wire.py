@@ -31,6 +31,7 @@ class Message:
     gradient: the server's stretch of it as `encode` gave it; None for one that was not finite.
     transitions, weight, observed: as `SharedParameters.push` takes them.
     event: what the worker has to tell of it; only the first server gets it.
+    number: of the synchronous round that the gradient is for, the same for all servers.
     """
 
     worker: int
@@ -46,10 +47,14 @@ class Message:
     event: Event | None = None
     random_state: NDArray[np.uint64] | None = None
     finished: bool = False
+    number: int = 0
 
 
 class Reply(NamedTuple):
-    """A server's answer to anything: its parameters (as `encode` gave them) and how far the run is."""
+    """A server's answer to anything: its parameters (as `encode` gave them) and how far the run is.
+
+    rounds: how many synchronous ones are over.
+    """
 
     life: int
     version: int
@@ -57,6 +62,7 @@ class Reply(NamedTuple):
     normalisation: Normalisation | None
     parameters: NDArray[Any]
     stopped: bool
+    rounds: int
 
 
 class News(NamedTuple):
