@@ -35,6 +35,7 @@ from a3c_exp.optimizers import Optimizer, rates
 from a3c_exp.schedules import Schedule
 
 Lock = AbstractContextManager[Any]
+_NO_LOCK = nullcontext()
 
 # Columns of a worker's row of counters; 8 to a row, so that two workers' rows share no cache line.
 UPDATES, STEPS, FINISHED, ROUND, TRANSITIONS = range(5)
@@ -218,7 +219,8 @@ class SharedParameters:
 
     def _step_round(self, pulled: Pulled) -> int:
         """Average the gradients of the round by their weights, and step once. Returns the steps made."""
-        weights = self._rows[:-1, TRANSITIONS] * self._round_members()
+        members = self._rows[:-1, ROUND] == self._flags[ROUNDS] + 1  # others are for a later one, or have not pushed
+        weights = self._rows[:-1, TRANSITIONS] * members
         applied = 0
         if weights.any():
             gradient = (weights / weights.sum()).astype(np.float32) @ self._gradients
@@ -240,11 +242,6 @@ class SharedParameters:
         factor = layout.schedule(self.progress(steps))
         rate = rates(layout.optimizer, layout.parts, layout.size, factor, staleness)
         layout.optimizer.step(self._parameters[front], self._moments[front, bank], gradient, rate, t)
-
-    def _round_members(self) -> NDArray[np.bool_]:
-        """bool [workers]: whose gradient lies ready for the round in progress."""
-        members: NDArray[np.bool_] = self._rows[:-1, ROUND] == self._flags[ROUNDS] + 1
-        return members
 
     def _round_is_complete(self) -> bool:
         finished = self._rows[:-1, FINISHED]
@@ -401,6 +398,3 @@ class SharedParameters:
     @property
     def _front(self) -> int:
         return self.version & 1 if self._locked else 0
-
-
-_NO_LOCK = nullcontext()
