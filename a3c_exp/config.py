@@ -21,13 +21,17 @@ from a3c_exp.algorithms import Algorithm, Reusing
 from a3c_exp.backends import Backend
 from a3c_exp.envs import Environment
 from a3c_exp.errors import ConfigError, require
-from a3c_exp.networks import ActorCritic, Network
+from a3c_exp.networks import ActorCritic, Network, sees_pictures
 from a3c_exp.optimizers import Optimizer, check_parts
 from a3c_exp.returns import Returns, is_off_policy
 from a3c_exp.schedules import Schedule, require_throughout
 from a3c_exp.schema import build, import_plugins
 
 # What a run's folder holds.
+LEAPS = (
+    "RMSProp whose mean square starts at 0 begins with steps of several rates, which have left convolutions dead for "
+    "good: optimizer=rmsprop_tf or optimizer=adam"
+)
 CONFIG_FILE = "config.yaml"
 SUMMARY_FILE = "summary.json"
 CHECKPOINTS, LATEST, BEST = "checkpoints", "latest.ckpt", "best.ckpt"
@@ -183,6 +187,8 @@ class Experiment:
             text = warning(self.rollout_length) if warning and self.rollout_length != "episode" else None
             if text:
                 lines.append(f"{name}: {text}")
+        if sees_pictures(self.network) and getattr(self.optimizer, "leaps", False):
+            lines.append(f"optimizer: {LEAPS}")
         warning = getattr(self.backend, "warning", None)
         text = warning(self) if warning else None
         return [*lines, f"backend: {text}"] if text else lines

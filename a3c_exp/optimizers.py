@@ -136,8 +136,8 @@ class RMSProp(FlatOptimizer):
         s <- decay s + (1 - decay) g^2
         parameters <- parameters - rate g / (sqrt(s) + epsilon)     or, epsilon_inside,  g / sqrt(s + epsilon)
 
-    torch has epsilon outside the root and s = 0 at first. TensorFlow, with which the settings of Mnih et al. 2016
-    became known, has it inside and s = 1 at first. The start matters more: from 0, the first steps move every weight by
+    torch has epsilon outside the root and s = 0 at first. Mnih et al. 2016 (section 4.5) and TensorFlow have it inside,
+    TensorFlow with s = 1 at first. The start matters more: from 0, the first steps move every weight by
     rate / sqrt(1 - decay), ten times the rate at a decay of 0.99, however small its gradient.
 
     With `momentum` the quotient is added to a velocity v <- momentum v + quotient, and the rate multiplies that.
@@ -156,6 +156,11 @@ class RMSProp(FlatOptimizer):
         start = self.initial_mean_square
         require(0 <= start < math.inf, "initial_mean_square", start, "a number >= 0; 0 and 1 are usual")
         require(0 <= self.momentum < 1, "momentum", self.momentum, "a number from 0 to less than 1")
+
+    @property
+    def leaps(self) -> bool:
+        """Whether the first steps are of several rates, however small the gradients are."""
+        return self.initial_mean_square == 0 and self.epsilon < 1e-3
 
     @property
     def moment_count(self) -> int:

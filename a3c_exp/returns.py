@@ -126,7 +126,7 @@ class NStepZero:
 
 @dataclass(frozen=True, kw_only=True)
 class GAE:
-    """Generalised advantage estimation, Schulman et al. 2016 (arXiv 1506.02438, equations 12 and 16).
+    """Generalised advantage estimation, Schulman et al. 2016 (arXiv 1506.02438, equations 11 and 16).
 
         delta_t = r_t + gamma V(s_{t+1}) - V(s_t)
         A_t = delta_t + gamma lambda A_{t+1},  within an episode and a rollout

@@ -28,8 +28,8 @@ from bench.rows import ROWS, Row
 FOLDER = Path(__file__).parent
 INTRODUCTION = """Written by `make bench` from [results.csv](results.csv); `python -m bench --only lunar` measures a row
 anew. Figures are medians over rounds, a ratio that of the rounds' own. Measured: the date, the commit, how many rounds
-of how many seconds, and the machine. Networks for pictures have `network.precision=auto`, on both sides: float32, and
-bfloat16 for 12 pictures and more where the processor has AMX."""
+of how many seconds, and the machine. Our networks for pictures have `network.precision=auto`: float32, and for 12
+pictures and more (IMPALA's: 4) bfloat16 where the processor multiplies it (AMX, or AVX-512's bfloat16)."""
 HEADER = ("what", "a3c_exp", "compared with", "its figure", "ratio (lowest - highest)", "bar", "reached", "measured")
 
 
@@ -133,10 +133,10 @@ def _figure(value: float) -> str:
 
 def _machine() -> str:
     machine = provenance.machine()
-    matrices = " with AMX" if multiplies_bfloat16() else ""
+    half = " with bfloat16" if multiplies_bfloat16() else ""
     memory = f"{int(machine['memory_bytes'] or 0) / 1e9:.0f} GB"
     gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
-    return f"{machine['processor']}{matrices}, {machine['usable_cores']} usable cores, {memory}{gpu}"
+    return f"{machine['processor']}{half}, {machine['usable_cores']} usable cores, {memory}{gpu}"
 
 
 def _versions() -> str:

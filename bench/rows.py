@@ -80,7 +80,7 @@ def _ga3c_curve(agents: int, name: str) -> Row:
 def _on_gpu(measure: Callable[[float], float]) -> Callable[[float], float]:
     def measured(seconds: float) -> float:
         if not torch.cuda.is_available():
-            raise UnavailableError("no GPU here: on a machine with one, make setup TORCH=default")
+            raise UnavailableError("no GPU here: on a machine with one, make clean setup TORCH=default")
         return measure(seconds)
 
     return measured
@@ -95,7 +95,8 @@ def _gpu_rows(agents: int, network: str, title: str) -> tuple[Row, Row]:
     rate = "ga3c/predictions_per_second"
     answers = Measurement("GA3C", _on_gpu(lambda seconds: curve(rate, *on_gpu, seconds=seconds)))
     cores = _training("processes, a worker of 16 games a core", *games, "envs_per_worker=16")
-    return Row(name, title, speed, (cores,)), Row(f"{name}_predictions", title, answers, unit="predictions/s")
+    predictions = Row(f"{name}_predictions", f"{title}, predictions", answers, unit="predictions/s")
+    return Row(name, title, speed, (cores,)), predictions
 
 
 def _start(workers: int) -> Row:
@@ -132,7 +133,7 @@ PAPER = (
     "env=cartpole", MLP, "network.shared=true", "workers=2", "envs_per_worker=1", "rollout_length=20", "returns=n_step",
 )  # fmt: skip
 PONG = ("env=pong", "network=cnn", "workers=2", "envs_per_worker=16", "rollout_length=20")
-# GA3C against a worker a game, each with its fastest kernels (bfloat16 where the processor has AMX): `precision=auto`.
+# GA3C against a worker a game, each with its fastest kernels: `precision=auto`.
 SIXTEEN_GAMES = ("env=pong", "workers=16", "envs_per_worker=1", "rollout_length=20")
 GA3C = ("backend=ga3c", "backend.training_batch=80")
 GA3C_CURVES = {
@@ -194,7 +195,7 @@ ROWS = (
     ),
     Row(
         "paper",
-        "CartPole-v1, the paper's setting: 2 x 1, rollout 20, MLP 64-64",
+        "CartPole-v1, one environment a worker: 2 x 1, rollout 20, shared MLP 64-64",
         _training("processes", *PAPER),
         (_stepping("CartPole-v1"),),
         at_least=0.10,

@@ -28,11 +28,13 @@ PREAMBLE = """\
 Written by `make learn` from the records in [results/](results/): trained with the settings that `env=<name>` ships, the
 final policy then played greedily over {episodes} episodes with seeds of their own. IQM: the interquartile mean over
 seeds without the lowest and the highest quarter (of three seeds or fewer, the mean), with its 95 % bootstrap interval.
-What is wanted is wanted of the mean over seeds, whatever its interval. Solved: the mean of the last 100 training
-episodes has reached the environment's `goal`, where it has one, and every environment has ended one; steps and seconds
-(of training) until then are medians over all seeds, "never" where half of them never did, with the range of those that
-did. Seconds and steps/s are of the machine whose number a row has (below its table; its raw environments are timed in
-[bench/RESULTS.md](bench/RESULTS.md)), as busy as it was: compare them within a machine, and not to the last third.
+Of two or three seeds that interval is their range, and settles nothing. What is wanted is wanted of the mean over seeds
+(and of the worst seed where it says so), whatever the interval. Solved: 100 training episodes in a row, at least one of
+each environment among all so far, have had a mean of the environment's `goal`, where it has one; steps and seconds (of
+training) until then are medians over all seeds, "never" where half of them never did, with the range of those that did.
+Seconds and steps/s are of the machine whose number a row has (below its table; its raw environments are timed in
+[bench/RESULTS.md](bench/RESULTS.md)), and of how busy it was with other work: one command has taken up to five times as
+long there. They are orders of magnitude; what is compared by speed is timed side by side in bench/RESULTS.md.
 Staleness: updates of others between a worker's pull and its push, mean of the run. Zoo: what rl-baselines3-zoo reports,
 one run each, mean and deviation of the reward, after how many steps (LunarLander in version 2). What was tried on the
 way to these settings is in [docs/tuning.md](docs/tuning.md).
@@ -44,12 +46,15 @@ make presets
 ```
 """
 PRESETS = """\
-Written by `make presets`. Each preset is trained to its own end, with the settings of its source (what differs is said
-at the head of its file in [conf/experiment/](conf/experiment/)). Greedy return: of the final policy, and of the
-parameters kept because evaluation beside training found them best (`best.ckpt`; mean and worst seed), both in the same
-fresh episodes. Training return: the mean of the last 100 training episodes, actions drawn as they are in training, mean
-over the seeds; solved: that mean has reached the preset's `goal`. Seconds, steps and steps/s of training are medians.
+Written by `make presets`. Each preset is trained to its own end, or to that in its row, with the settings of its source
+(what differs is said at the head of its file in [conf/experiment/](conf/experiment/)). Greedy return: of the final
+policy, and of the parameters kept because evaluation beside training found them best (`best.ckpt`; mean and worst
+seed), both in the same fresh episodes. Training return: the mean of the last 100 training episodes, actions drawn as
+they are in training, mean over the seeds; solved: that mean has reached the preset's `goal`. Seconds, steps and steps/s
+of training are medians.
 """
+
+FULL_LENGTH = "At their full length (here they are shortened; a rate that falls does so within the shortened run):"
 
 CURVES = """\
 ## Curves
@@ -185,7 +190,7 @@ def _origin(lines: Sequence[tuple[Entry, Sequence[Record]]], machines: Mapping[s
     ]
     whole = [entry.source.full for entry, _ in lines if entry.source and entry.source.full]
     if whole:
-        told += ["", "The whole runs, of which these are a part:", "", "```sh", *whole, "```"]
+        told += ["", FULL_LENGTH, "", "```sh", *whole, "```"]
     records = [record for _, records in lines for record in records]
     if records:
         commits = sorted({record.commit for record in records})

@@ -127,8 +127,8 @@ PEERS = tuple(
 
 SECTIONS = {
     "Environments": ENVIRONMENTS,
-    "PPO, where A3C stays short of the goal": PPO,
-    "LunarLander with other numbers of workers, and on every backend": ROBUSTNESS,
+    "PPO, where A3C stays short of what was wanted": PPO,
+    "LunarLander with other numbers of workers, and on other backends of one machine": ROBUSTNESS,
     "LunarLander with one thing changed": CHANGES,
     "CartPole on the other backends": BACKENDS,
     "stable-baselines3 on the same machine": PEERS,

@@ -343,6 +343,15 @@ def test_what_runs_but_is_probably_not_meant_is_warned_about() -> None:
     assert warning.startswith("backend: training_batch=21 is more than agents have room for")
 
 
+def test_an_optimizer_that_may_kill_convolutions_is_warned_about() -> None:
+    pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
+    for network in ("cnn", "cnn_impala", "lstm network@network.encoder=cnn"):
+        overrides = ["env=pong", *f"network={network}".split()]
+        assert load_experiment(compose(overrides)).warnings == []
+        (warning,) = load_experiment(compose([*overrides, "optimizer=rmsprop"])).warnings
+        assert warning.startswith("optimizer: RMSProp whose mean square starts at 0 begins with steps of several rates")
+
+
 # A run's folder is not trusted.
 
 

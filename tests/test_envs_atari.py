@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from runs import config
 
+import a3c_exp
 from a3c_exp import evaluate
 from a3c_exp.config import load_experiment
 from a3c_exp.envs import Atari, EnvBatch, Environment, Vector
@@ -158,6 +160,19 @@ def test_evaluations_are_of_whole_games() -> None:
         env.close()
     for one, other in zip((played[0].returns, played[0].lengths), (played[1].returns, played[1].lengths), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_the_first_updates_leave_the_convolutions_alive(tmp_path: Path) -> None:
+    """A rectifier that a long step has pushed below 0 for every picture never learns again. With optimizer=rmsprop a
+    fifth of the last layer's units are left after these 20 updates, and later none."""
+    settings = ["env=pong", "backend=serial", "workers=1", "total_steps=6400", "eval.every=null"]
+    trained = a3c_exp.train(settings, folder=tmp_path)
+    network, env = a3c_exp.load(trained.folder).network, Atari(game="pong").make(4, [0, 1, 2, 3])
+    seen, rng = [env.reset()], np.random.default_rng(0)
+    seen += [env.step(rng.integers(0, 6, 4)).obs for _ in range(200)]
+    env.close()
+    features = network.actor_body.infer(np.concatenate(seen[::5]))
+    assert (features > 0).any(0).mean() > 0.35
 
 
 def test_what_is_played_can_be_filmed() -> None:

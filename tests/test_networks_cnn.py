@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -138,19 +139,28 @@ def test_in_bfloat16_it_is_the_same_network_to_two_digits(name: str) -> None:
     assert one @ other > 0.99 * np.linalg.norm(one) * np.linalg.norm(other)
 
 
-@pytest.mark.parametrize(("amx", "vectors"), [(True, "AVX512"), (False, "AVX512"), (False, "DEFAULT")])
-def test_auto_takes_only_what_this_processor_gains_by(amx: bool, vectors: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """bfloat16 with AMX, for many pictures; channels last with AVX-512, in bfloat16 and where they pay in float32."""
-    monkeypatch.setattr(convolutions, "multiplies_bfloat16", lambda: amx)
+@pytest.mark.parametrize(("half", "vectors"), [(True, "AVX512"), (False, "AVX512"), (False, "DEFAULT")])
+def test_auto_takes_what_this_processor_gains_by(half: bool, vectors: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """bfloat16 for many pictures, if it is multiplied; channels last with AVX-512, in bfloat16 and where they pay."""
+    monkeypatch.setattr(convolutions, "multiplies_bfloat16", lambda: half)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: vectors)
     auto, wide = Arithmetic("auto", "auto"), vectors == "AVX512"
-    assert auto.of(many=True, last_pays=True) == (torch.bfloat16 if amx else torch.float32, wide)
-    assert auto.of(many=True, last_pays=False) == (torch.bfloat16 if amx else torch.float32, amx)
+    assert auto.of(many=True, last_pays=True) == (torch.bfloat16 if half else torch.float32, wide)
+    assert auto.of(many=True, last_pays=False) == (torch.bfloat16 if half else torch.float32, half)
     assert auto.of(many=False, last_pays=True) == (torch.float32, wide)
     assert auto.of(many=False, last_pays=False) == (torch.float32, False)
     for many, last_pays in product((False, True), repeat=2):
         assert Arithmetic("float32", False).of(many, last_pays) == (torch.float32, False)
         assert Arithmetic("bfloat16", True).of(many, last_pays) == (torch.bfloat16, True)
+
+
+@pytest.mark.parametrize(
+    ("flags", "multiplies"),
+    [("fpu avx512f amx_tile amx_bf16", True), ("fpu avx512f avx512_bf16 clzero", True), ("fpu avx512f", False)],
+)
+def test_processors_that_multiply_bfloat16(flags: str, multiplies: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: f"processor\t: 0\nflags\t\t: {flags}\n")
+    assert convolutions.multiplies_bfloat16.__wrapped__() == multiplies
 
 
 @pytest.mark.parametrize("name", COMPONENTS)

@@ -363,7 +363,7 @@ def test_presets_stand_beside_what_their_sources_report() -> None:
     )
     row = "| Title | [a paper](x) | 200 (its table 1) | 2 | 500.0 [500.0, 500.0] | 485.0, 480.0 | 475.5 |"
     assert f"{row} 2 of 2 | 1.2 (1.2 to 1.2) | 3 | 1,000 | 500 | 0.90 | 1 |" in text
-    assert "a part:\n\n```sh\npython -m a3c_exp\n```" in text
+    assert "shortened run):\n\n```sh\npython -m a3c_exp\n```" in text
     assert "| Title | [a paper](x) | 200 (its table 1) | 0 |" in document({"Presets": [(preset, [])]}, 100)
 
 

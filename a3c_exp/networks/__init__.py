@@ -1,8 +1,8 @@
 """Bodies, recurrent cores, action heads and the actor-critic that they make."""
 
 from a3c_exp.networks.actor_critic import ActorCritic, Network
-from a3c_exp.networks.cnn import Cnn, Impala
+from a3c_exp.networks.cnn import Cnn, Impala, sees_pictures
 from a3c_exp.networks.lstm import Lstm
 from a3c_exp.networks.mlp import Mlp
 
-__all__ = ["ActorCritic", "Cnn", "Impala", "Lstm", "Mlp", "Network"]
+__all__ = ["ActorCritic", "Cnn", "Impala", "Lstm", "Mlp", "Network", "sees_pictures"]

@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 
 from a3c_exp.errors import ConfigError, require
-from a3c_exp.networks.actor_critic import ActorCritic
+from a3c_exp.networks.actor_critic import ActorCritic, Network
 from a3c_exp.networks.bodies import Bodies
 from a3c_exp.networks.convolutions import (
     Arithmetic,
@@ -70,6 +70,11 @@ class PictureNetwork(Bodies, ABC):
     @abstractmethod
     def _body(self, picture: Picture, arithmetic: Arithmetic) -> PictureBody:
         """A body with parameters of its own."""
+
+
+def sees_pictures(network: Network) -> bool:
+    """Whether a network, or the encoder in front of its memory, is one for pictures."""
+    return isinstance(getattr(network, "encoder", network), PictureNetwork)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,8 +32,8 @@ class Arithmetic:
     """How convolutions are computed; only speed and rounding depend on it. Parameters, gradients and features are
     float32 in any case: `dtype` is that of what flows between layers.
 
-    precision: bfloat16, float32, or auto: bfloat16 where the processor multiplies matrices of it (AMX), for pictures
-        that are not few. For few, converting the weights takes longer than is gained.
+    precision: bfloat16, float32, or auto: bfloat16 where the processor multiplies it (AMX, or AVX-512's own), for
+        pictures that are not few. For few, converting the weights takes longer than is gained.
     channels_last: whether the channels of a point lie side by side in memory. auto: with AVX-512, in bfloat16, and in
         float32 where it pays.
 
@@ -58,11 +58,12 @@ class Arithmetic:
 
 @functools.cache
 def multiplies_bfloat16() -> bool:
-    """Whether this processor has instructions for products of matrices of bfloat16 (AMX)."""
+    """Whether this processor has instructions for products of bfloat16: of matrices (AMX) or vectors (AVX-512)."""
     try:
-        return " amx_bf16 " in Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        described = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
         return False
+    return not {"amx_bf16", "avx512_bf16"}.isdisjoint(described.split())
 
 
 class Conv(nn.Conv2d):
