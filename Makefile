@@ -40,7 +40,7 @@ test: $(VENV)/dev ## the test suite, minutes; make test ARGS=tests/test_returns.
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
 
 test-slow: $(VENV)/dev ## the slower checks
-	$(BIN)/python -m pytest -m slow $(ARGS)
+	$(BIN)/python -m pytest -m slow -o faulthandler_timeout=3600 $(ARGS)
 
 lint: $(VENV)/dev ## ruff: rules and format
 	$(BIN)/ruff check .
