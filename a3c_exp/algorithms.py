@@ -202,14 +202,17 @@ class PPO:
             # What does not count may be anything, and 0 times infinity is not 0.
             advantages, log_ratios = advantages * mask, log_ratios * mask
 
-        # min(r A, clip(r) A) is A times r held below 1 + epsilon where A > 0, and above 1 - epsilon where A < 0.
-        epsilon, ratios = value(self.clip, progress), log_ratios.exp()
-        gains = advantages >= 0
-        held = ratios.clamp(torch.where(gains, -math.inf, 1 - epsilon), torch.where(gains, 1 + epsilon, math.inf))
+        # min(r A, clip(r) A) is A times r held below 1 + epsilon where A > 0, and above 1 - epsilon where A < 0. It is
+        # ln r that is held: an r too large for float32 would have a gradient of 0 times infinity.
+        epsilon, gains = value(self.clip, progress), advantages >= 0
+        lowest = torch.where(gains, -math.inf, math.log1p(-epsilon))
+        highest = torch.where(gains, math.log1p(epsilon), math.inf)
+        held = log_ratios.clamp(lowest, highest).exp()
         policy_loss = torch.dot(held.flatten(), (advantages * (-1 / count)).flatten())
         squares, entropy = self._squares(evaluation.values, batch, progress), _total(evaluation.entropy, mask)
         loss, metrics = _combined(self, policy_loss, squares, entropy, count, progress)
         with torch.no_grad():
+            ratios = log_ratios.exp()
             metrics["approx_kl"] = _total(ratios - 1 - log_ratios, mask) / count
             metrics["clip_fraction"] = _total(((ratios - 1).abs() > epsilon).float(), mask) / count
         return loss, metrics

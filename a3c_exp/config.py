@@ -22,6 +22,7 @@ from a3c_exp.backends import Backend
 from a3c_exp.envs import Environment
 from a3c_exp.errors import ConfigError, require
 from a3c_exp.networks import ActorCritic, Network, sees_pictures
+from a3c_exp.normalisation import Moments
 from a3c_exp.optimizers import Optimizer, check_parts
 from a3c_exp.returns import Returns, is_off_policy
 from a3c_exp.schedules import Schedule, require_throughout
@@ -189,9 +190,12 @@ class Experiment:
                 lines.append(f"{name}: {text}")
         if sees_pictures(self.network) and getattr(self.optimizer, "leaps", False):
             lines.append(f"optimizer: {LEAPS}")
-        warning = getattr(self.backend, "warning", None)
-        text = warning(self) if warning else None
-        return [*lines, f"backend: {text}"] if text else lines
+        for name in ("env", "backend"):
+            warning = getattr(getattr(self, name), "warning", None)
+            text = warning(self) if warning else None
+            if text:
+                lines.append(f"{name}: {text}")
+        return lines
 
 
 def usable_cores() -> int:
@@ -219,7 +223,7 @@ def load_experiment(config: Mapping[str, Any], check: bool = True, *, to_train: 
     network = _check_parts(experiment)
     if to_train:
         _ask_backend(experiment, "check_network", network)
-        _check_start(experiment.init_from, network)
+        _check_start(experiment.init_from, network, experiment.env.normalize_observations)
     return experiment
 
 
@@ -258,13 +262,17 @@ def _check_parts(experiment: Experiment) -> ActorCritic:
     return network
 
 
-def _check_start(folder: str | None, network: ActorCritic) -> None:
-    """Do the parameters of the run in that folder fit?"""
+def _check_start(folder: str | None, network: ActorCritic, normalized: bool) -> None:
+    """Do the parameters of the run in that folder fit, and have they seen observations as they will see them here?"""
     if folder is None:
         return
-    start = checkpoint.load(best_checkpoint(Path(folder)), key="init_from")["store"]["parameters"]
+    store = checkpoint.load(best_checkpoint(Path(folder)), key="init_from")["store"]
+    start = store["parameters"]
     if start.shape != network.vector.shape:
         problem = f"must be a run of the same network: it has {start.size} parameters, not {network.vector.size}"
+        raise ConfigError("init_from", folder, problem)
+    if Moments.has_observations(store["statistics"]) != normalized:
+        problem = f"must be a run with env.normalize_observations={str(normalized).lower()}, as this one has"
         raise ConfigError("init_from", folder, problem)
 
 

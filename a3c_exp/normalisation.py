@@ -17,6 +17,7 @@ Array = NDArray[Any]
 # Beyond ten standard deviations an observation says no more than that it is extreme; the same bound as in the field.
 CLIP = 10.0
 EPSILON = 1e-8
+CONSTANT = 1e-10  # a variance below this share of the squared mean is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +37,21 @@ class Moments:
             return 0
         return 1 + 2 * _size(shape, observations) + 3
 
+    @staticmethod
+    def has_observations(row: NDArray[np.float64]) -> bool:
+        """Whether a row has sums of observations in it."""
+        return len(row) > Moments.width((), False, True)
+
     @classmethod
     def of(cls, observations: Array | None, returns: Array | None) -> Moments:
-        """observations [N, ...] and returns [N], N may be 0; None for what is not normalised."""
-        head = np.zeros(1)
+        """observations [N, ...] and returns [N], N may be 0; None for what is not normalised. A row with a number that
+        is not finite is left out: one would spoil the sums for good."""
+        head, tail = np.zeros(1), np.zeros(3)
         if observations is not None:
             # Not -1 for the width: of no observations it could be anything.
-            flat = observations.reshape(len(observations), _size(observations.shape[1:])).astype(np.float64)
-            head = np.concatenate([[len(flat)], flat.sum(0), np.square(flat).sum(0)])
-        tail = (0.0, 0.0, 0.0) if returns is None else (len(returns), returns.sum(), np.square(returns).sum())
+            head = _sums(observations.reshape(len(observations), _size(observations.shape[1:])))
+        if returns is not None:
+            tail = _sums(returns[:, None])
         return cls(np.concatenate([head, tail]))
 
     def merge(self, other: Moments | None) -> Moments:
@@ -95,6 +102,16 @@ def _size(shape: tuple[int, ...], measured: bool = True) -> int:
     return int(np.prod(shape)) if measured else 0
 
 
+def _sums(rows: Array) -> NDArray[np.float64]:
+    """Of rows [N, size] that are finite: their count, sums and sums of squares, [1 + 2 * size]."""
+    numbers = rows.astype(np.float64)
+    with np.errstate(all="ignore"):  # of what is about to be left out
+        squares = np.square(numbers)
+        sums = np.concatenate([[len(numbers)], numbers.sum(0), squares.sum(0)])
+    finite = np.isfinite(squares).all(1) if not np.isfinite(sums).all() else None
+    return sums if finite is None else _sums(numbers[finite])
+
+
 def _mean_and_std(
     count: float, total: NDArray[np.float64], squares: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -102,5 +119,6 @@ def _mean_and_std(
         return np.zeros_like(total), np.ones_like(total)
     mean = total / count
     variance = np.maximum(squares / count - mean * mean, 0)
-    # A number that never varies carries nothing to scale; dividing by its rounding error would invent something.
-    return mean, np.where(variance > EPSILON * (1 + mean * mean), np.sqrt(variance + EPSILON), 1.0)
+    # A number that never varies carries nothing to scale; dividing by its rounding error would invent something. In
+    # sums of float64 that error is far below CONSTANT of the squared mean.
+    return mean, np.where(variance > CONSTANT * mean * mean, np.sqrt(variance + EPSILON), 1.0)

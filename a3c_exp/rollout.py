@@ -295,25 +295,29 @@ class Collector:
             self._running_returns += rewards.sum(0, np.float64)
             self._running_lengths += valid.sum(0)
             return Episodes()
-        returns = np.cumsum(rewards, axis=0, dtype=np.float64) + self._running_returns
-        lengths = np.cumsum(valid, axis=0) + self._running_lengths
-        envs, times = np.nonzero(ended.T)
+        # Each environment's rows are cut into pieces, behind every end of an episode. Its first piece goes on with what
+        # was under way, its last is under way again unless it ends an episode too. A sum for each piece: a reward that
+        # is no number spoils the return of its own episode alone.
+        length = len(rewards)
+        ends = ended.T.ravel()
+        begins = np.concatenate([[True], ends[:-1]])
+        begins[::length] = True
+        starts = np.flatnonzero(begins)
+        tails = np.append(starts[1:], ends.size) - 1
+        returns = np.add.reduceat(rewards.T.ravel(), starts, dtype=np.float64)
+        lengths = np.add.reduceat(valid.T.ravel(), starts, dtype=np.int64)
+        first, last = starts % length == 0, tails % length == length - 1
+        returns[first] += self._running_returns
+        lengths[first] += self._running_lengths
+        over = ends[tails]
+        self._running_returns = np.where(over, 0.0, returns)[last]
+        self._running_lengths = np.where(over, 0, lengths)[last]
+
+        envs, times = np.divmod(tails[over], length)
         self._ended_once[envs] = True
-        end_returns, end_lengths = returns[times, envs], lengths[times, envs]
-        # Sorted by environment, then time: what came before an episode in the same rollout is the row above it.
-        same_env = envs[1:] == envs[:-1]
-        episode_returns, episode_lengths = end_returns.copy(), end_lengths.copy()
-        episode_returns[1:] -= np.where(same_env, end_returns[:-1], 0.0)
-        episode_lengths[1:] -= np.where(same_env, end_lengths[:-1], 0)
-        self._running_returns, self._running_lengths = returns[-1], lengths[-1]
-        last = np.append(~same_env, True)
-        self._running_returns[envs[last]] -= end_returns[last]
-        self._running_lengths[envs[last]] -= end_lengths[last]
-        for env in envs[last][~np.isfinite(end_returns[last])]:  # a reward that is no number spoils no later episode
-            self._running_returns[env] = rewards[times[envs == env][-1] + 1 :, env].sum(dtype=np.float64)
         order = np.argsort(times, kind="stable")
         end_steps = steps + (times[order] + 1) * self._env.count
-        return Episodes(episode_returns[order], episode_lengths[order], end_steps.astype(np.int64))
+        return Episodes(returns[over][order], lengths[over][order], end_steps.astype(np.int64))
 
     def _discounted_returns(self, rewards: NDArray[np.float32], ended: NDArray[np.bool_]) -> NDArray[np.float64]:
         """The running discounted sum of rewards at each row, float64 [T, B]: its spread is what they are divided by."""

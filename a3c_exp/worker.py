@@ -207,12 +207,10 @@ class Pusher:
         norm = clip(network.gradient, experiment.optimizer, network.parts)
         rate = experiment.optimizer.learning_rate * experiment.schedule(progress)
         event.add({"grad_norm": norm, "learning_rate": rate})
-        observed, rejected = update.observed, not math.isfinite(norm)
+        rejected = not math.isfinite(norm)
         gradient = None if rejected or not update.weight else network.gradient
-        if observed is not None and not np.isfinite(observed.row).all():
-            observed = None  # one of these would spoil the shared statistics for good
         yield Pause.BEFORE_PUSH
-        pushed = store.push(self._index, gradient, update.pulled, event.steps, observed, update.weight)
+        pushed = store.push(self._index, gradient, update.pulled, event.steps, update.observed, update.weight)
         store.keep_random_state(self._index, self._rng)
         while pushed is None and not store.stopped:
             yield Pause.WAITING

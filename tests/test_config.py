@@ -323,7 +323,10 @@ def test_a_start_from_a_run_of_another_network_is_refused(tmp_path: Path, config
     run = a3c_exp.train(["backend=serial", *FEW_STEPS, "network.sizes=[8]"], tmp_path / "run")
     with pytest.raises(ConfigError, match=r"init_from = .*: must be a run of the same network"):
         load_experiment(change(config, "init_from", str(run.folder)))
-    load_experiment(change(change(config, "network.sizes", [8]), "init_from", str(run.folder)))
+    same = change(change(config, "network.sizes", [8]), "init_from", str(run.folder))
+    load_experiment(same)
+    with pytest.raises(ConfigError, match=r"init_from = .*: must be a run with env.normalize_observations=true, as"):
+        load_experiment(change(same, "env.normalize_observations", True))
 
 
 def test_a_start_from_a_damaged_checkpoint_is_refused(tmp_path: Path, config: dict[str, Any]) -> None:
@@ -341,6 +344,11 @@ def test_what_runs_but_is_probably_not_meant_is_warned_about() -> None:
     assert load_experiment(compose([*agents, "backend.training_batch=20"])).warnings == []
     (warning,) = load_experiment(compose([*agents, "backend.training_batch=21"])).warnings
     assert warning.startswith("backend: training_batch=21 is more than agents have room for")
+
+
+def test_wrappers_that_normalise_by_themselves_are_warned_about() -> None:
+    (warning,) = load_experiment(compose(["env=pendulum", "env.wrappers=[NormalizeReward]"])).warnings
+    assert warning.startswith("env: NormalizeReward keeps statistics") and "env.normalize_rewards=true" in warning
 
 
 def test_an_optimizer_that_may_kill_convolutions_is_warned_about() -> None:

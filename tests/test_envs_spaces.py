@@ -25,6 +25,7 @@ OBSERVATIONS: list[tuple[Space[Any], Any, list[Any]]] = [
     (Discrete(3, start=-1), np.int64(-1), [1, 0, 0]),
     (MultiDiscrete([2, 3]), np.array([1, 2]), [0, 1, 0, 0, 1]),
     (MultiDiscrete([2, 3], start=[5, 1]), np.array([5, 2]), [1, 0, 0, 1, 0]),
+    (MultiDiscrete([2, 3], dtype=np.uint64), np.array([1, 2], np.uint64), [0, 1, 0, 0, 1]),
     (MultiDiscrete(np.array([[2], [2]])), np.array([[0], [1]]), [1, 0, 0, 1]),
     (MultiBinary(3), np.array([1, 0, 1], np.int8), [1, 0, 1]),
     (MultiBinary([2, 2]), np.array([[1, 0], [0, 1]], np.int8), [1, 0, 0, 1]),

@@ -128,6 +128,29 @@ def test_actions_beyond_the_range_are_clipped_for_the_environment_only() -> None
     np.testing.assert_allclose(head.to_env(np.array([[5.0], [-5.0]], np.float32)), [[2], [-2]])
 
 
+def test_where_one_bound_is_missing_actions_begin_beyond_the_other() -> None:
+    """Not at it: there half of them would be clipped."""
+    low, high = np.array([5, -np.inf], np.float32), np.array([np.inf, -5], np.float32)
+    head = build(Box(low, high)).head
+    np.testing.assert_allclose(
+        head.to_env(np.array([[0, 0], [2, -2], [-9, 9]], np.float32)), [[6, -6], [8, -8], [5, -5]]
+    )
+
+
+@pytest.mark.parametrize(("log_std", "action", "back"), [(-9.0, 3.0, True), (-9.0, 0.0, False), (4.0, 0.0, True)])
+def test_a_deviation_beyond_its_range_can_come_back_and_goes_no_further(
+    log_std: float, action: float, back: bool
+) -> None:
+    """More likely is an action far out by a larger deviation, and one at the mean by a smaller."""
+    head = build(Box(-1, 1, (1,))).head
+    parameters = torch.tensor([[0.0, log_std]], requires_grad=True)
+    log_prob, _ = head.log_prob_and_entropy(parameters, torch.tensor([[action]]))
+    (-log_prob).sum().backward()
+    assert parameters.grad is not None
+    step = -float(parameters.grad[0, 1])
+    assert step * log_std < 0 if back else step == 0
+
+
 def test_unbounded_actions_are_passed_as_they_are() -> None:
     head = build(Box(-np.inf, np.inf, (1,))).head
     np.testing.assert_allclose(head.to_env(np.array([[5.0]], np.float32)), [[5]])

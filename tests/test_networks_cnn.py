@@ -182,6 +182,10 @@ def test_few_pictures_stay_in_float32(name: str, monkeypatch: pytest.MonkeyPatch
         ((8, 9, 3), (3, 8, 9)),
         ((8, 8, 1), (1, 8, 8)),
         ((4, 8, 9, 3), (12, 8, 9)),
+        ((4, 3, 8, 9), (12, 8, 9)),
+        ((20, 8, 8), (20, 8, 8)),
+        ((8, 8, 20), (20, 8, 8)),
+        ((8, 8, 8), (8, 8, 8)),
     ],
 )
 def test_every_layout_of_a_picture_is_understood(shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
@@ -190,15 +194,25 @@ def test_every_layout_of_a_picture_is_understood(shape: tuple[int, ...], expecte
     assert picture is not None
     assert (picture.channels, picture.height, picture.width) == expected
     seen = np.random.default_rng(2).integers(0, 256, (2, *shape)).astype(np.uint8)
-    by_hand = {
-        2: lambda: seen[:, None],
-        3: lambda: seen.transpose(0, 3, 1, 2) if shape[-1] < 4 else seen,
-        4: lambda: np.concatenate([frame.transpose(0, 3, 1, 2) for frame in seen.swapaxes(0, 1)], 1),
-    }[len(shape)]()
+    frames = seen.reshape(2, -1, *shape[-3:]) if len(shape) > 2 else seen[:, None, None]
+    if shape[-1] in (1, 3, 20):
+        frames = np.moveaxis(frames, -1, 2)
+    by_hand = np.concatenate([frames[:, moment] for moment in range(frames.shape[1])], 1)
     for channels_last in (False, True):
         arranged = picture.arrange(torch.from_numpy(seen), torch.float32, channels_last)
         assert arranged.dtype == torch.float32
         np.testing.assert_array_equal(arranged.numpy(), by_hand)
+
+
+def test_the_largest_number_of_a_picture_is_seen_as_1() -> None:
+    """A game on a board that says 0 or 1 is no darker than one that says 0 or 255."""
+    boards = np.random.default_rng(2).integers(0, 2, (3, *SMALL.shape)).astype(np.uint8)
+    for high in (1, 255):
+        space = Box(0, high, SMALL.shape, np.uint8)
+        network = build(COMPONENTS["plain"], space)
+        np.testing.assert_allclose(
+            network.values(boards * np.uint8(high)), network.values(boards.astype(np.float32)), atol=1e-5
+        )
 
 
 def test_floats_are_taken_as_they_are() -> None:

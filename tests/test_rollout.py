@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -136,14 +138,28 @@ def test_an_episodes_return_is_the_sum_of_its_rewards_across_rollouts(vectorized
         assert 0 <= rest <= length / 8
 
 
-def test_a_reward_that_is_no_number_spoils_no_later_episode() -> None:
-    c = collector(count=2, length=4, lengths=(3,), fails_at=2, failure="nan")
-    returns = [collect(c).episodes.returns]
-    for env in c._env._envs:  # type: ignore[attr-defined]
-        env.unwrapped.fails_at = None
-    returns += [collect(c).episodes.returns for _ in range(4)]
-    assert np.isnan(returns[0]).all()
-    assert all(np.isfinite(each).all() for each in returns[2:])
+def test_a_reward_that_is_no_number_spoils_the_return_of_its_own_episode_alone() -> None:
+    """Here the next episodes of the same rollout, and of those behind it, have returns."""
+    c = collector(count=2, length=7, lengths=(3,), fails_at=2, failure="nan")
+    envs = [env.unwrapped for env in c._env._envs]  # type: ignore[attr-defined]
+    c._env.step = healed_after(3, envs, c._env.step)  # type: ignore[method-assign]
+    returns = np.concatenate([collect(c).episodes.returns for _ in range(4)])
+    assert np.isnan(returns[:2]).all()
+    assert np.isfinite(returns[2:]).all() and len(returns) > 8
+
+
+def healed_after(count: int, envs: list[Any], step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`step`, behind whose call of that number the environments do not fail any more."""
+    calls = itertools.count(1)
+
+    def stepped(actions: Any) -> Any:
+        answer = step(actions)
+        if next(calls) == count:
+            for env in envs:
+                env.fails_at = None
+        return answer
+
+    return stepped
 
 
 def test_an_episodes_end_is_dated_by_the_runs_steps() -> None:
@@ -210,6 +226,24 @@ def test_statistics_of_all_rows_are_those_of_all_observations() -> None:
     scaled = normalisation(2, row=np.sum(rows, axis=0)).observations(seen)
     np.testing.assert_allclose(scaled.mean(0), 0, atol=1e-4)
     np.testing.assert_allclose(scaled.std(0), 1, atol=1e-4)
+
+
+def test_a_row_that_is_not_finite_is_left_out_of_the_statistics_alone() -> None:
+    """Where one observation in fifty is, there is still something to normalise by."""
+    seen = np.random.default_rng(0).normal(5, 3, (1000, 2)).astype(np.float32)
+    spoiled = seen.copy()
+    spoiled[::50, 1], spoiled[7] = np.inf, np.nan
+    kept = np.isfinite(spoiled).all(1)
+    returns = np.where(kept, 1.5, np.nan)
+    np.testing.assert_allclose(Moments.of(spoiled, returns).row, Moments.of(seen[kept], returns[kept]).row)
+    assert Moments.of(spoiled[:1], None).row[0] == 0
+
+
+@pytest.mark.parametrize(("mean", "deviation"), [(100.0, 0.01), (0.0, 1e-3), (-3.0, 1e3)])
+def test_a_number_that_varies_little_is_still_normalised(mean: float, deviation: float) -> None:
+    seen = np.random.default_rng(0).normal(mean, deviation, (1000, 1)).astype(np.float32).astype(np.float64)
+    scaled = normalisation(1, row=Moments.of(seen, None).row).observations(seen)
+    assert 0.9 < scaled.std() < 1.1
 
 
 def test_a_number_that_never_varies_is_centred_and_not_blown_up() -> None:

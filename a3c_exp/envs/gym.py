@@ -85,6 +85,14 @@ class Gym:
         for entry in self.wrappers:
             _wrapper(_name(entry))
 
+    def warning(self, _: object) -> str | None:
+        """What is probably not meant."""
+        own = {"NormalizeObservation": "env.normalize_observations", "NormalizeReward": "env.normalize_rewards"}
+        for name, key in own.items():
+            if name in map(_name, self.wrappers):
+                return f"{name} keeps statistics of each environment alone, which no checkpoint holds: take {key}=true"
+        return None
+
     def make(self, count: int, seeds: Sequence[int], render_mode: str | None = None) -> EnvBatch:
         """`count` environments, each with its seed (0 <= seed < 2**31), drawn as `render_mode` says (None: not at all).
 

@@ -97,11 +97,11 @@ def _flat(size: int) -> Encode:
 
 
 def _one_hot(counts: Sequence[int], start: Array) -> Encode:
-    columns = np.concatenate([[0], np.cumsum(counts)[:-1]]) - start
+    columns = np.concatenate([[0], np.cumsum(counts)[:-1]]) - start.astype(np.int64)  # which may be unsigned
     width = sum(counts)
 
     def encode(observations: Sequence[Any] | Array) -> Array:
-        entries = np.asarray(observations).reshape(-1, len(counts))
+        entries = np.asarray(observations, np.int64).reshape(-1, len(counts))
         encoded = np.zeros((len(entries), width), np.float32)
         encoded[np.arange(len(entries))[:, None], entries + columns] = 1.0
         return encoded

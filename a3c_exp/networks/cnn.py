@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -61,6 +61,8 @@ class PictureNetwork(Bodies, ABC):
             problem = f"must be a network for observations of shape {observation_space.shape}: a CNN takes pictures"
             vectors = "network=mlp (in front of LSTM cells network@network.encoder=mlp)"
             raise ConfigError("network", "cnn", f"{problem}. For vectors {vectors}")
+        if isinstance(observation_space, gym.spaces.Box) and observation_space.dtype == np.uint8:
+            return replace(picture, brightest=max(int(observation_space.high.max()), 1))
         return picture
 
     @abstractmethod

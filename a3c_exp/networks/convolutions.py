@@ -1,7 +1,7 @@
 """Bodies for pictures. torch's forward pass both learns and acts here: a convolution takes long enough.
 
-A picture is uint8 until the moment it is convolved, and its scale (1/255) goes into the first layer's weights, which
-are far fewer numbers.
+A picture is uint8 until the moment it is convolved, and its scale (1/255, unless its space has another bound) goes into
+the first layer's weights, which are far fewer numbers.
 """
 
 from __future__ import annotations
@@ -83,28 +83,34 @@ class Conv(nn.Conv2d):
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """How observations are laid out. Of three axes the last is that of colours if it is shorter than the first.
+    """How observations are laid out. Of three axes the last is that of colours if it is the shortest, or if the first
+    two are as long as one another; else the first is that of channels.
 
     channels, height, width: as a convolution sees them. Stacked frames are channels, as colours are.
+    brightest: the largest number of a uint8 picture, which a convolution sees as 1.
     """
 
     channels: int
     height: int
     width: int
     axes: tuple[int, ...]
+    brightest: int = 255
 
     @classmethod
     def of(cls, shape: tuple[int, ...]) -> Picture | None:
-        """[H, W], [stack, H, W], [H, W, colours] or [stack, H, W, colours]; None for what is no picture."""
+        """[H, W], [channels, H, W], [H, W, colours], or a stack of either of these two; None for what is no picture."""
         match shape:
             case (height, width):
                 return cls(1, height, width, (0, 1, 2))
-            case (height, width, colours) if colours < height:
+            case (height, width, colours) if colours < min(height, width) or height == width != colours:
                 return cls(colours, height, width, (0, 3, 1, 2))
-            case (stack, height, width):
-                return cls(stack, height, width, (0, 1, 2, 3))
-            case (stack, height, width, colours):
-                return cls(stack * colours, height, width, (0, 1, 4, 2, 3))
+            case (channels, height, width):
+                return cls(channels, height, width, (0, 1, 2, 3))
+            case (stack, *frame):
+                one = cls.of(tuple(frame)) if len(frame) == 3 else None
+                if one is not None:
+                    axes = (0, 1, *(axis + 1 for axis in one.axes[1:]))
+                    return cls(stack * one.channels, one.height, one.width, axes)
         return None
 
     def arrange(self, x: Tensor, dtype: torch.dtype, channels_last: bool) -> Tensor:
@@ -183,7 +189,7 @@ class PictureBody(ABC):
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _encode(self, observations: Tensor, dtype: torch.dtype, channels_last: bool) -> Tensor:
-        scale = 1.0 if observations.is_floating_point() else 1 / 255
+        scale = 1.0 if observations.is_floating_point() else 1 / self._picture.brightest
         x = self._convolve(self._picture.arrange(observations, dtype, channels_last), scale).flatten(1)
         if dtype == torch.float32:
             return self._activate(self.last(x))

@@ -144,10 +144,11 @@ class Gaussian(Head):
     """Independent normals: Box spaces. Actions are float32 [B, D], D the size of the box, flattened.
 
     The normal lives in a space of its own in which every bounded dimension reaches from -1 to 1, so that one initial
-    standard deviation means the same for every environment; unbounded dimensions are left as they are. `to_env` maps
-    to the environment's range and clips there. Log-probabilities are those of the action before the clip: the clip is
-    part of the environment, so the policy gradient is unbiased (a tanh inside the policy would need its Jacobian and
-    has no closed entropy). Where an action is far outside, the clip takes its effect away and entropy is overstated.
+    standard deviation means the same for every environment; unbounded dimensions are left as they are, and those with
+    one bound begin 1 beyond it. `to_env` maps to the environment's range and clips there. Log-probabilities are those
+    of the action before the clip: the clip is part of the environment, so the policy gradient is unbiased (a tanh
+    inside the policy would need its Jacobian and has no closed entropy). Where an action is far outside, the clip takes
+    its effect away and entropy is overstated.
 
     state_dependent_std: the log standard deviation is an output of the network, else a free parameter a dimension.
     """
@@ -157,9 +158,9 @@ class Gaussian(Head):
         super().__init__(Linear(features, 2 * size if state_dependent_std else size))
         self._size = size
         low, high = space.low.astype(np.float32).ravel(), space.high.astype(np.float32).ravel()
-        bounded = np.isfinite(low) & np.isfinite(high)
         self._low, self._high = low, high
-        own_low, own_high = np.where(bounded, low, -1), np.where(bounded, high, 1)
+        own_low = np.where(np.isfinite(low), low, np.where(np.isfinite(high), high - 2, -1))
+        own_high = np.where(np.isfinite(high), high, np.where(np.isfinite(low), low + 2, 1))
         self._centre = (own_low / 2 + own_high / 2).astype(np.float32)
         self._half_range = (own_high / 2 - own_low / 2).astype(np.float32)
         self.initial_log_std = math.log(initial_std)
@@ -203,7 +204,7 @@ class Gaussian(Head):
 
     def log_prob_and_entropy(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_std = torch.split(parameters, self._size, dim=-1)
-        log_std = log_std.clamp(*LOG_STD_RANGE)
+        log_std = _Within.apply(log_std, *LOG_STD_RANGE)  # type: ignore[no-untyped-call]
         noise = (actions - mean) * torch.exp(-log_std)
         constant = 0.5 * math.log(2 * math.pi) * self._size
         total_log_std = log_std.sum(-1)
@@ -212,6 +213,24 @@ class Gaussian(Head):
     def to_env(self, actions: Array) -> Array:
         wanted: Array = self._centre + self._half_range * actions
         return wanted.clip(self._low, self._high)
+
+
+class _Within(torch.autograd.Function):
+    """x.clamp(low, high), whose gradient still leads back: where x is outside, what would drive it further is 0 and
+    what drives it back is not."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, low: float, high: float) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.bounds = low, high
+        return x.clamp(low, high)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (x,), (gradient,), (low, high) = ctx.saved_tensors, gradients, ctx.bounds
+        # A step goes against the gradient: it is further out below `low` where the gradient is above 0.
+        further = ((x < low) & (gradient > 0)) | ((x > high) & (gradient < 0))
+        return gradient.masked_fill(further, 0.0), None, None
 
 
 def make_head(features: int, space: gym.Space[Any], state_dependent_std: bool, initial_std: float) -> Head:
