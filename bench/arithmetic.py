@@ -80,7 +80,7 @@ def microseconds(call: Callable[[], object], seconds: float) -> float:
     """Of processor time, all threads of this process together, for one call."""
     call()
     count, began, used = 0, time.perf_counter(), time.process_time()
-    while time.perf_counter() - began < seconds:
+    while not count or time.perf_counter() - began < seconds:
         call()
         count += 1
     return 1e6 * (time.process_time() - used) / count
