@@ -135,7 +135,8 @@ class Crew:
         for server in range(len(self._servers)):
             self._ask(server)
         while self._hired:
-            ready, _ = self._ray.wait([*self._news, *self._hired], timeout=MERGE_SECONDS)
+            # It tells of one, the first in this order that is ready: news are ready again and again.
+            ready, _ = self._ray.wait([*self._hired, *self._news], timeout=MERGE_SECONDS)
             if not ready:
                 yield None
             for call in ready:
@@ -158,19 +159,22 @@ class Crew:
             self.stop()
 
     def _reach(self, server: int, method: str, *arguments: Any) -> Generator[None, None, Any]:
-        """Call a server that may be about to start again, until it answers."""
+        """Call a server that may be about to start, or to start again, until it answers."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
-                return (yield from self._wait(getattr(self._servers[server], method).remote(*arguments)))
-            except self._lost as error:
+                return (yield from self._wait(getattr(self._servers[server], method).remote(*arguments), deadline))
+            except (*self._lost, TimeoutError) as error:
                 if time.monotonic() > deadline:
                     raise RunError(f"no parameter server could be started: {error}") from error
                 time.sleep(RETRY_SECONDS)
                 yield None
 
-    def _wait(self, call: Any) -> Generator[None, None, Any]:
+    def _wait(self, call: Any, deadline: float) -> Generator[None, None, Any]:
+        """What a call gives. Raises TimeoutError."""
         while not self._ray.wait([call], timeout=MERGE_SECONDS)[0]:
+            if time.monotonic() > deadline:
+                raise TimeoutError("it does not answer")
             yield None
         return self._ray.get(call)
 
@@ -210,11 +214,12 @@ class Crew:
 
     def _last_news(self) -> Iterator[Event | None]:
         """What was under way when the last worker ended."""
+        deadline = time.monotonic() + LAST_FETCH_SECONDS
         try:
             for call in [*(call for call, server in self._news.items() if server == 0), self._servers[0].news.remote()]:
-                news = yield from self._wait(call)
+                news = yield from self._wait(call, deadline)
                 yield from self._tell(news)
-        except self._lost:
+        except (*self._lost, TimeoutError):
             log.warning("a parameter server has died at the end of the run: its last moments are lost")
 
     # -- workers ----------------------------------------------------------------------------------------------------
@@ -266,6 +271,8 @@ class Crew:
     def _dismiss(self, hired: _Hired) -> None:
         self._ray.kill(hired.actor)
         del self._hired[hired.run]
+        for server in self._servers:  # it may just have joined, and rounds would wait for it
+            server.leave.remote(hired.index, NUMBERS * (hired.attempt + 1))
 
     def _look_for_room(self) -> None:
         """Go on without those for whom there is no room yet."""
