@@ -26,13 +26,15 @@ from a3c_exp.normalisation import Moments
 from a3c_exp.optimizers import Optimizer, check_parts
 from a3c_exp.returns import Returns, is_off_policy
 from a3c_exp.schedules import Schedule, require_throughout
-from a3c_exp.schema import build, import_plugins
+from a3c_exp.schema import build, flat, import_plugins
 
-# What a run's folder holds.
 LEAPS = (
     "RMSProp whose mean square starts at 0 begins with steps of several rates, which have left convolutions dead for "
     "good: optimizer=rmsprop_tf or optimizer=adam"
 )
+# Settings of a network that parameters which are there already do not depend on.
+FIRST_OR_FAST = frozenset({"init", "policy_gain", "initial_std", "precision", "channels_last"})
+# What a run's folder holds.
 CONFIG_FILE = "config.yaml"
 SUMMARY_FILE = "summary.json"
 CHECKPOINTS, LATEST, BEST = "checkpoints", "latest.ckpt", "best.ckpt"
@@ -223,7 +225,8 @@ def load_experiment(config: Mapping[str, Any], check: bool = True, *, to_train: 
     network = _check_parts(experiment)
     if to_train:
         _ask_backend(experiment, "check_network", network)
-        _check_start(experiment.init_from, network, experiment.env.normalize_observations)
+        if experiment.init_from is not None:
+            _check_start(experiment.init_from, config, network, experiment.env.normalize_observations)
     return experiment
 
 
@@ -251,6 +254,10 @@ def _check_parts(experiment: Experiment) -> ActorCritic:
     try:
         experiment.network.check(env.observation_space, env.action_space)
         network = experiment.network.build(env.observation_space, env.action_space, None)
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "allocate memory" not in str(error):
+            raise
+        raise ConfigError("network", type(experiment.network).__name__, "is too large for the memory here") from error
     finally:
         env.close()
     if network.core is not None and isinstance(experiment.algorithm, Reusing):
@@ -262,16 +269,23 @@ def _check_parts(experiment: Experiment) -> ActorCritic:
     return network
 
 
-def _check_start(folder: str | None, network: ActorCritic, normalized: bool) -> None:
-    """Do the parameters of the run in that folder fit, and have they seen observations as they will see them here?"""
-    if folder is None:
-        return
-    store = checkpoint.load(best_checkpoint(Path(folder)), key="init_from")["store"]
-    start = store["parameters"]
+def _check_start(folder: str, config: Mapping[str, Any], network: ActorCritic, normalized: bool) -> None:
+    """Do the parameters of the run in that folder mean the same here: in the same network, with observations that are
+    seen in the same way?"""
+    state = checkpoint.load(best_checkpoint(Path(folder)), key="init_from")
+    try:
+        start, statistics = state["store"]["parameters"], state["store"]["statistics"]
+    except (KeyError, TypeError):
+        raise ConfigError("init_from", folder, "its checkpoint is not that of a run") from None
     if start.shape != network.vector.shape:
         problem = f"must be a run of the same network: it has {start.size} parameters, not {network.vector.size}"
         raise ConfigError("init_from", folder, problem)
-    if Moments.has_observations(store["statistics"]) != normalized:
+    there, here = (dict(flat(each.get("network") or {})) for each in (read_config(folder, key="init_from"), config))
+    for key in there.keys() & here.keys():
+        if there[key] != here[key] and key.rpartition(".")[2] not in FIRST_OR_FAST:
+            problem = f"must be a run of the same network: it has network.{key}={there[key]}, not {here[key]}"
+            raise ConfigError("init_from", folder, problem)
+    if Moments.has_observations(statistics) != normalized:
         problem = f"must be a run with env.normalize_observations={str(normalized).lower()}, as this one has"
         raise ConfigError("init_from", folder, problem)
 

@@ -85,7 +85,8 @@ class Normalisation:
         return cls(mean, inverse_std, scale)
 
     def observations(self, raw: Array) -> Array:
-        """[B, ...] -> float32 [B, ...], mean 0 and variance 1 over what has been seen, clipped to +-10."""
+        """[B, ...] -> float32 [B, ...], mean 0 and variance 1 over what has been seen (less for numbers whose deviation
+        is 1e-4 or below), clipped to +-10."""
         if self.mean is None or self.inverse_std is None:
             return raw
         scaled: Array = (raw - self.mean) * self.inverse_std

@@ -22,7 +22,7 @@ import yaml
 
 from a3c_exp.config import CONFIG_FILE, SUMMARY_FILE
 from a3c_exp.errors import ConfigError, require
-from a3c_exp.schema import build, pairs
+from a3c_exp.schema import build, flat, pairs
 
 # What a row is not told apart by: it says where a run lies or how it was watched, not what it computes.
 IGNORED = ("seed", "plugins")
@@ -153,15 +153,6 @@ def _random_return(config: Mapping[str, Any], episodes: int) -> float:
             total = 0.0
     env.close()
     return float(np.mean(returns))
-
-
-def flat(config: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    """The settings of a configuration, by their dotted keys; an empty group is a setting too."""
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -4,6 +4,7 @@ stop."""
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import threading
 import time
@@ -274,7 +275,8 @@ class _Session:
             return
         values = {"eval/mean_reward": evaluation.mean_return, "eval/mean_ep_length": evaluation.mean_length}
         self._log(evaluation.steps, values)
-        if self._best is None or evaluation.mean_return > self._best:
+        mean = evaluation.mean_return
+        if not math.isnan(mean) and (self._best is None or mean > self._best):
             self._best = evaluation.mean_return
             self._save(BEST, evaluation.state)
 

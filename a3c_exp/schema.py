@@ -157,7 +157,10 @@ def _value(value: object, hint: Any, path: str, plugins: tuple[str, ...]) -> obj
 
 
 def _number(value: object, hint: type[int] | type[float], path: str) -> int | float:
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
+    try:
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
+            _refuse(value, hint, path)
+    except OverflowError:  # a whole number beyond all floats
         _refuse(value, hint, path)
     if hint is int and value != int(value):
         _refuse(value, hint, path)
@@ -294,3 +297,12 @@ def _find(target: object, key: str, plugins: tuple[str, ...]) -> type:
         components = [name for name in classes if not name.startswith("_")]
         raise ConfigError(key, target, f"is no component class of {module_name}: {nearest(name, components)}")
     return classes[name]
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    """The settings of a configuration, by their dotted keys; an empty group is a setting too."""
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

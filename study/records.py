@@ -13,7 +13,7 @@ from typing import Any, get_args, get_type_hints
 import yaml
 
 from a3c_exp import files
-from a3c_exp.report import flat
+from a3c_exp.schema import flat
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,14 +16,14 @@ from hydra.core.singleton import Singleton
 from omegaconf.basecontainer import BaseContainer
 
 import a3c_exp
-from a3c_exp import ConfigError, compose
+from a3c_exp import ConfigError, checkpoint, compose
 from a3c_exp.backends.processes import Processes
 from a3c_exp.backends.ray import Ray
 from a3c_exp.backends.ray.cluster import connected
 from a3c_exp.config import Experiment, check_folder, config_text, load_experiment, read_config, usable_cores
-from a3c_exp.report import flat
 from a3c_exp.returns import GAE
 from a3c_exp.schedules import Linear
+from a3c_exp.schema import flat
 from a3c_exp.startup import conf_folder
 from a3c_exp.worker import build_network, layout
 
@@ -325,8 +325,19 @@ def test_a_start_from_a_run_of_another_network_is_refused(tmp_path: Path, config
         load_experiment(change(config, "init_from", str(run.folder)))
     same = change(change(config, "network.sizes", [8]), "init_from", str(run.folder))
     load_experiment(same)
+    load_experiment(change(deepcopy(same), "network.init", "glorot"))
+    with pytest.raises(ConfigError, match=r"init_from = .*: .* it has network.activation=tanh, not relu"):
+        load_experiment(change(deepcopy(same), "network.activation", "relu"))
     with pytest.raises(ConfigError, match=r"init_from = .*: must be a run with env.normalize_observations=true, as"):
-        load_experiment(change(same, "env.normalize_observations", True))
+        load_experiment(change(deepcopy(same), "env.normalize_observations", True))
+    checkpoint.save(run.folder / "checkpoints" / "latest.ckpt", {"other": 1})
+    with pytest.raises(ConfigError, match=r"init_from = .*: its checkpoint is not that of a run"):
+        load_experiment(same)
+
+
+def test_a_network_beyond_all_memory_is_refused(config: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="network = 'Mlp': is too large for the memory here"):
+        load_experiment(change(config, "network.sizes", [10**8, 10**8]))
 
 
 def test_a_start_from_a_damaged_checkpoint_is_refused(tmp_path: Path, config: dict[str, Any]) -> None:

@@ -137,18 +137,31 @@ def test_where_one_bound_is_missing_actions_begin_beyond_the_other() -> None:
     )
 
 
-@pytest.mark.parametrize(("log_std", "action", "back"), [(-9.0, 3.0, True), (-9.0, 0.0, False), (4.0, 0.0, True)])
-def test_a_deviation_beyond_its_range_can_come_back_and_goes_no_further(
-    log_std: float, action: float, back: bool
-) -> None:
-    """More likely is an action far out by a larger deviation, and one at the mean by a smaller."""
-    head = build(Box(-1, 1, (1,))).head
-    parameters = torch.tensor([[0.0, log_std]], requires_grad=True)
-    log_prob, _ = head.log_prob_and_entropy(parameters, torch.tensor([[action]]))
-    (-log_prob).sum().backward()
-    assert parameters.grad is not None
-    step = -float(parameters.grad[0, 1])
-    assert step * log_std < 0 if back else step == 0
+@pytest.mark.parametrize("state_dependent", [False, True])
+@pytest.mark.parametrize("log_std", [-9.0, 4.0])
+def test_a_deviation_beyond_its_range_can_come_back_and_goes_no_further(log_std: float, state_dependent: bool) -> None:
+    """An action far out is more likely by a larger deviation, one at the mean by a smaller. A parameter of its own goes
+    where all rows together would have it, an output of the network where its row would."""
+    head: Any = build(Box(-1, 1, (1,)), state_dependent_std=state_dependent).head
+    where = head.linear.bias if state_dependent else head.log_std
+    with torch.no_grad():
+        head.linear.weight.zero_()
+        where[-1] = log_std
+
+    def step(*actions: float) -> float:
+        where.grad = None
+        features = torch.zeros(len(actions), head.linear.in_features)
+        log_probs, _ = head.log_prob_and_entropy(head.forward(features), torch.tensor(actions)[:, None])
+        (-log_probs.mean()).backward()
+        return -float(where.grad[-1])
+
+    far, near = (3.0, 0.0) if log_std < 0 else (99.0, 0.0)  # in deviations of the range's end: out of and within it
+    back, further = (far, near) if log_std < 0 else (near, far)
+    assert step(back) * log_std < 0
+    assert step(further) == 0
+    if not state_dependent:
+        mixed = [near] * 9 + [far]
+        assert step(*mixed) * log_std < 0 if log_std < 0 else step(*mixed) == 0, "the far one outweighs the rest"
 
 
 def test_unbounded_actions_are_passed_as_they_are() -> None:

@@ -603,7 +603,7 @@ class TestTheDriver:
 
     def crew(self, **ray: Any) -> Crew:
         crew = object.__new__(Crew)
-        crew._ray, crew._lost = SimpleNamespace(wait=lambda calls, timeout: ([], calls), **ray), ()
+        crew._ray, crew._late = SimpleNamespace(wait=lambda calls, timeout: ([], calls), **ray), (TimeoutError,)
         crew._servers, crew._hired = [mock.MagicMock(), mock.MagicMock()], {}
         return crew
 

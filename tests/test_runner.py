@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import logging
+import math
 import os
 import signal
 import threading
@@ -213,8 +214,11 @@ class TestEvaluation:
         episodes = evaluate.play(loaded.policy, loaded.experiment.env.make(4, seeds), 4)
         assert episodes.returns.mean() == pytest.approx(max(values))
 
-    def test_a_worse_one_does_not_replace_the_best(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        found = iter([1.0, 3.0, 2.0, 3.0])
+    @pytest.mark.parametrize("first", [1.0, math.nan])
+    def test_a_worse_one_does_not_replace_the_best(
+        self, first: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        found = iter([first, 3.0, 2.0, 3.0])
         states: list[dict[str, Any]] = []
 
         def evaluated(evaluator: Evaluator, state: dict[str, Any]) -> Evaluation:

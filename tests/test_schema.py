@@ -129,6 +129,7 @@ def test_a_whole_number_counts_as_a_float() -> None:
         ({"scale": True}, "picture.scale = True: must be a number"),
         ({"scale": float("nan")}, "picture.scale = nan: must be a number"),
         ({"scale": float("inf")}, "picture.scale = inf: must be a number"),
+        ({"count": 10**400}, f"picture.count = {10**400}: must be a whole number"),
         ({"shown": 1}, "picture.shown = 1: must be true or false"),
         ({"title": 7}, "picture.title = 7: must be text"),
         ({"mode": "crop"}, "picture.mode = 'crop': must be 'fill' or 'fit'"),

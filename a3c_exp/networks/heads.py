@@ -159,10 +159,11 @@ class Gaussian(Head):
         self._size = size
         low, high = space.low.astype(np.float32).ravel(), space.high.astype(np.float32).ravel()
         self._low, self._high = low, high
-        own_low = np.where(np.isfinite(low), low, np.where(np.isfinite(high), high - 2, -1))
-        own_high = np.where(np.isfinite(high), high, np.where(np.isfinite(low), low + 2, 1))
-        self._centre = (own_low / 2 + own_high / 2).astype(np.float32)
-        self._half_range = (own_high / 2 - own_low / 2).astype(np.float32)
+        below, above = np.isfinite(low), np.isfinite(high)
+        lowest, highest = np.where(below, low, 0), np.where(above, high, 0)
+        both, beyond = below & above, np.where(below, 1, 0) - np.where(above, 1, 0)
+        self._centre = np.where(both, lowest / 2 + highest / 2, lowest + highest + beyond).astype(np.float32)
+        self._half_range = np.where(both, highest / 2 - lowest / 2, 1).astype(np.float32)
         self.initial_log_std = math.log(initial_std)
         self.log_std = None if state_dependent_std else nn.Parameter(torch.full((size,), self.initial_log_std))
 
@@ -180,8 +181,11 @@ class Gaussian(Head):
     def forward(self, features: Tensor) -> Tensor:
         outputs = self.linear(features)
         if self.log_std is None:
-            return outputs
-        return torch.cat([outputs, self.log_std.expand_as(outputs)], dim=-1)
+            mean, log_std = torch.split(outputs, self._size, dim=-1)
+            return torch.cat([mean, _Within.apply(log_std, *LOG_STD_RANGE)], dim=-1)  # type: ignore[no-untyped-call]
+        # Before it is spread over the rows: where it is outside, all of them together say which way it goes.
+        log_std = _Within.apply(self.log_std, *LOG_STD_RANGE)  # type: ignore[no-untyped-call]
+        return torch.cat([outputs, log_std.expand_as(outputs)], dim=-1)
 
     def bind(self) -> None:
         super().bind()
@@ -204,7 +208,7 @@ class Gaussian(Head):
 
     def log_prob_and_entropy(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_std = torch.split(parameters, self._size, dim=-1)
-        log_std = _Within.apply(log_std, *LOG_STD_RANGE)  # type: ignore[no-untyped-call]
+        log_std = log_std.clamp(*LOG_STD_RANGE)
         noise = (actions - mean) * torch.exp(-log_std)
         constant = 0.5 * math.log(2 * math.pi) * self._size
         total_log_std = log_std.sum(-1)

@@ -96,11 +96,12 @@ class Crew:
         import ray
 
         self._ray, self._lost = ray, lost_errors()
+        self._late: tuple[type[BaseException], ...] = (*self._lost, TimeoutError)
         self._backend, self._setup, self._mirror = backend, setup, mirror
         self._layout = summing(mirror.layout) if backend.local_epochs else mirror.layout
         self._stretches = stretches(self._layout.size, backend.shards)
         self._servers = [self._place_server(piece(self._layout, stretch)) for stretch in self._stretches]
-        self._life = 0
+        self._life, self._begun = 0, False
         self._news: dict[Any, int] = {}
         self._hired: dict[Any, _Hired] = {}
         self._members: list[int] = []
@@ -155,6 +156,7 @@ class Crew:
             state["moments"] = state["moments"][:1, :0]
         for server, stretch in enumerate(self._stretches):
             yield from self._reach(server, "begin", self._life, self._ray.put(cut(state, stretch)), self._members)
+        self._begun = True
         if self._mirror.stopped:
             self.stop()
 
@@ -164,7 +166,7 @@ class Crew:
         while True:
             try:
                 return (yield from self._wait(getattr(self._servers[server], method).remote(*arguments), deadline))
-            except (*self._lost, TimeoutError) as error:
+            except self._late as error:
                 if time.monotonic() > deadline:
                     raise RunError(f"no parameter server could be started: {error}") from error
                 time.sleep(RETRY_SECONDS)
@@ -219,7 +221,7 @@ class Crew:
             for call in [*(call for call, server in self._news.items() if server == 0), self._servers[0].news.remote()]:
                 news = yield from self._wait(call, deadline)
                 yield from self._tell(news)
-        except (*self._lost, TimeoutError):
+        except self._late:
             log.warning("a parameter server has died at the end of the run: its last moments are lost")
 
     # -- workers ----------------------------------------------------------------------------------------------------
@@ -312,7 +314,8 @@ class Crew:
         self._mirror.stop()
         if self._hired:
             self._ray.wait(list(self._hired), num_returns=len(self._hired), timeout=GRACE_SECONDS)
-        self._mirror.state(LAST_FETCH_SECONDS)
+        if self._begun:
+            self._mirror.state(LAST_FETCH_SECONDS)
         self._mirror.crew = None
         for actor in [*(hired.actor for hired in self._hired.values()), *self._servers]:
             self._ray.kill(actor)
