@@ -612,6 +612,13 @@ class TestTheDriver:
         with pytest.raises(RunError, match="no parameter server could be started: it does not answer"):
             list(self.crew()._reach(0, "news"))
 
+    @pytest.mark.parametrize("begun", [False, True])
+    def test_what_no_server_has_is_not_waited_for_at_the_end(self, begun: bool) -> None:
+        crew = self.crew(kill=lambda actor: None)
+        crew._mirror, crew._begun = mock.MagicMock(), begun
+        crew.close()
+        assert crew._mirror.state.called == begun
+
     def test_rounds_do_not_wait_for_who_is_dismissed(self) -> None:
         """It may have joined after the last news, and would never push."""
         killed: list[Any] = []
