@@ -106,11 +106,12 @@ def _size(shape: tuple[int, ...], measured: bool = True) -> int:
 def _sums(rows: Array) -> NDArray[np.float64]:
     """Of rows [N, size] that are finite: their count, sums and sums of squares, [1 + 2 * size]."""
     numbers = rows.astype(np.float64)
-    with np.errstate(all="ignore"):  # of what is about to be left out
+    with np.errstate(over="ignore"):  # of what is about to be left out
         squares = np.square(numbers)
-        sums = np.concatenate([[len(numbers)], numbers.sum(0), squares.sum(0)])
-    finite = np.isfinite(squares).all(1) if not np.isfinite(sums).all() else None
-    return sums if finite is None else _sums(numbers[finite])
+    finite = np.isfinite(squares).all(1)
+    if not finite.all():
+        numbers, squares = numbers[finite], squares[finite]
+    return np.concatenate([[len(numbers)], numbers.sum(0), squares.sum(0)])
 
 
 def _mean_and_std(
