@@ -106,12 +106,14 @@ def _size(shape: tuple[int, ...], measured: bool = True) -> int:
 def _sums(rows: Array) -> NDArray[np.float64]:
     """Of rows [N, size] that are finite: their count, sums and sums of squares, [1 + 2 * size]."""
     numbers = rows.astype(np.float64)
-    with np.errstate(over="ignore"):  # of what is about to be left out
+    with np.errstate(over="ignore", invalid="ignore"):  # of what is about to be left out
         squares = np.square(numbers)
-    finite = np.isfinite(squares).all(1)
-    if not finite.all():
+        total, total_squares = numbers.sum(0), squares.sum(0)
+    if not (np.isfinite(total).all() and np.isfinite(total_squares).all()):
+        finite = np.isfinite(squares).all(1)
         numbers, squares = numbers[finite], squares[finite]
-    return np.concatenate([[len(numbers)], numbers.sum(0), squares.sum(0)])
+        total, total_squares = numbers.sum(0), squares.sum(0)
+    return np.concatenate([[len(numbers)], total, total_squares])
 
 
 def _mean_and_std(
