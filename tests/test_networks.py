@@ -148,6 +148,11 @@ def test_a_deviation_beyond_its_range_can_come_back_and_goes_no_further(log_std:
         head.linear.weight.zero_()
         where[-1] = log_std
 
+    features = np.zeros((2, head.linear.in_features), np.float32)
+    acted, learned = head.infer(features), head.forward(torch.from_numpy(features))
+    np.testing.assert_array_equal(acted, learned.detach().numpy())
+    assert acted[:, -1].tolist() == [-5.0 if log_std < 0 else 2.0] * 2
+
     def step(*actions: float) -> float:
         where.grad = None
         features = torch.zeros(len(actions), head.linear.in_features)

@@ -7,9 +7,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -19,13 +17,10 @@ from hypothesis.extra.numpy import arrays
 from runs import wait_until
 
 from a3c_exp import seeding
-from a3c_exp.backends.ray import driver
 from a3c_exp.backends.ray.client import Link, RemoteParameters
-from a3c_exp.backends.ray.driver import Crew
 from a3c_exp.backends.ray.epochs import LocalEpochs, summing
 from a3c_exp.backends.ray.server import ParameterServer
 from a3c_exp.backends.ray.wire import Message, cut, decode, encode, joined, piece, stretches
-from a3c_exp.errors import RunError
 from a3c_exp.events import Event
 from a3c_exp.normalisation import Moments
 from a3c_exp.optimizers import SGD, Adam
@@ -596,35 +591,3 @@ class TestTheWire:
             {"actor": slice(0, 0), "critic": slice(0, 3)},
         ]
         assert len(stretches(2, 5)) == 2, "no server without a number to hold"
-
-
-class TestTheDriver:
-    """Of what no cluster does on demand: Ray is a stand-in here."""
-
-    def crew(self, **ray: Any) -> Crew:
-        crew = object.__new__(Crew)
-        crew._ray, crew._late = SimpleNamespace(wait=lambda calls, timeout: ([], calls), **ray), (TimeoutError,)
-        crew._servers, crew._hired = [mock.MagicMock(), mock.MagicMock()], {}
-        return crew
-
-    def test_servers_that_never_start_end_the_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(driver, "PATIENCE_SECONDS", 0.0)
-        with pytest.raises(RunError, match="no parameter server could be started: it does not answer"):
-            list(self.crew()._reach(0, "news"))
-
-    @pytest.mark.parametrize("begun", [False, True])
-    def test_what_no_server_has_is_not_waited_for_at_the_end(self, begun: bool) -> None:
-        crew = self.crew(kill=lambda actor: None)
-        crew._mirror, crew._begun = mock.MagicMock(), begun
-        crew.close()
-        assert crew._mirror.state.called == begun
-
-    def test_rounds_do_not_wait_for_who_is_dismissed(self) -> None:
-        """It may have joined after the last news, and would never push."""
-        killed: list[Any] = []
-        crew = self.crew(kill=killed.append)
-        crew._hired["run"] = hired = driver._Hired(2, "actor", "run", 1)
-        crew._dismiss(hired)
-        assert (killed, crew._hired) == (["actor"], {})
-        for server in crew._servers:
-            server.leave.remote.assert_called_once_with(2, 2 * driver.NUMBERS)

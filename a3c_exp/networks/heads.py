@@ -151,6 +151,7 @@ class Gaussian(Head):
     its effect away and entropy is overstated.
 
     state_dependent_std: the log standard deviation is an output of the network, else a free parameter a dimension.
+        Either is held within LOG_STD_RANGE where the parameters are made, in `forward` and `infer`.
     """
 
     def __init__(self, features: int, space: gym.spaces.Box, state_dependent_std: bool, initial_std: float) -> None:
@@ -194,11 +195,14 @@ class Gaussian(Head):
     def infer(self, features: Array) -> Array:
         outputs = self.linear.infer(features)
         if self._log_std is None:
+            log_std = outputs[:, self._size :]
+            log_std.clip(*LOG_STD_RANGE, out=log_std)
             return outputs
-        return np.concatenate([outputs, np.broadcast_to(self._log_std, outputs.shape)], axis=-1)
+        log_std = self._log_std.clip(*LOG_STD_RANGE)
+        return np.concatenate([outputs, np.broadcast_to(log_std, outputs.shape)], axis=-1)
 
     def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-        mean, log_std = parameters[:, : self._size], parameters[:, self._size :].clip(*LOG_STD_RANGE)
+        mean, log_std = parameters[:, : self._size], parameters[:, self._size :]
         noise = rng.standard_normal(mean.shape, dtype=np.float32)
         log_probs = -(0.5 * noise * noise + log_std).sum(-1) - 0.5 * math.log(2 * math.pi) * self._size
         return mean + np.exp(log_std) * noise, log_probs
@@ -208,7 +212,6 @@ class Gaussian(Head):
 
     def log_prob_and_entropy(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_std = torch.split(parameters, self._size, dim=-1)
-        log_std = log_std.clamp(*LOG_STD_RANGE)
         noise = (actions - mean) * torch.exp(-log_std)
         constant = 0.5 * math.log(2 * math.pi) * self._size
         total_log_std = log_std.sum(-1)
