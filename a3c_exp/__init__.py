@@ -47,7 +47,14 @@ def train(overrides: Sequence[str] | Mapping[str, Any] = (), folder: str | Path 
     from a3c_exp.composition import compose, run_folder
     from a3c_exp.startup import prepare
 
-    config = dict(overrides) if isinstance(overrides, Mapping) else compose(overrides)
+    if isinstance(overrides, Mapping):
+        config = dict(overrides)
+    else:
+        for override in overrides:
+            key, _, value = override.lstrip("+~").partition("=")
+            if key == "resume" or key.partition(".")[0] == "hydra":
+                raise ConfigError(key, value, "is for the command line: `folder` says where a run from Python writes")
+        config = compose(overrides)
     prepare(config)
     from a3c_exp.config import check_folder, load_experiment
 

@@ -1,4 +1,5 @@
-"""Losses: what the gradient is taken of. With returns.py the only reinforcement-learning mathematics of the project."""
+"""Losses, as the gradient that is taken of them. With returns.py the only reinforcement-learning mathematics of the
+project."""
 
 from __future__ import annotations
 
@@ -8,26 +9,26 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from a3c_exp.errors import ConfigError, require
 from a3c_exp.schedules import Schedule, require_throughout, value
 
+Floats = NDArray[np.float32]
+
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What the learner's network says about a batch, with the graph that leads back to its parameters.
+    """What the learner's network says about a batch; or a loss's derivatives by each of these numbers.
 
     log_probs: float32 [T, B], log pi(a_t | s_t) of the actions that were taken, summed over the parts of an action.
     entropy: float32 [T, B], of pi(. | s_t), in nats.
     values: float32 [T, B], V(s_t).
     """
 
-    log_probs: Tensor
-    entropy: Tensor
-    values: Tensor
+    log_probs: Floats
+    entropy: Floats
+    values: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +40,19 @@ class Batch:
     mask: float32 [T, B], 1 where a row is a transition, 0 where it is not; None where every row is one.
     """
 
-    log_probs: Tensor
-    values: Tensor
-    advantages: Tensor
-    targets: Tensor
-    mask: Tensor | None = None
+    log_probs: Floats
+    values: Floats
+    advantages: Floats
+    targets: Floats
+    mask: Floats | None = None
 
 
 @runtime_checkable
 class Algorithm(Protocol):
     """A loss of a batch."""
 
-    def loss(self, evaluation: Evaluation, batch: Batch, progress: float) -> tuple[Tensor, dict[str, Tensor]]:
-        """The scalar to take the gradient of, and metrics: detached scalars, each a mean over the transitions.
+    def gradient(self, evaluation: Evaluation, batch: Batch, progress: float) -> tuple[Evaluation, dict[str, float]]:
+        """The loss's derivatives by what the network says, in its shape, and metrics, each a mean over the transitions.
 
         The metrics have at least policy_loss, value_loss and entropy, without their coefficients.
         progress: share of the run that is done, for coefficients that follow a schedule.
@@ -105,21 +106,27 @@ class A3C:
         _require_coefficients(self.value_coefficient, self.entropy)
         require(self.reduction in ("mean", "sum"), "reduction", self.reduction, "mean or sum")
 
-    def loss(self, evaluation: Evaluation, batch: Batch, progress: float) -> tuple[Tensor, dict[str, Tensor]]:
+    def gradient(self, evaluation: Evaluation, batch: Batch, progress: float) -> tuple[Evaluation, dict[str, float]]:
         """See the class; metrics: policy_loss, value_loss (with its 1/2), entropy."""
-        mask = batch.mask
-        advantages = batch.advantages.detach()
+        mask, advantages = batch.mask, batch.advantages
         count = _count(advantages, mask)
         if self.normalize_advantages:
             advantages = _normalized(advantages, mask, count)
-        if mask is not None:
-            advantages = advantages * mask
+        advantages = _masked(advantages, mask)
+        errors = _masked(evaluation.values - batch.targets, mask)
+        entropy = value(self.entropy, progress)
 
-        policy_loss = torch.dot(evaluation.log_probs.flatten(), (advantages * (-1 / count)).flatten())
-        squares = _sum_of_squares(evaluation.values - batch.targets.detach(), mask)
-        entropy = _total(evaluation.entropy, mask)
-        loss, metrics = _combined(self, policy_loss, squares, entropy, count, progress)
-        return (loss * count if self.reduction == "sum" else loss), metrics
+        scale = 1.0 if self.reduction == "sum" else 1 / count
+        by = Evaluation(
+            log_probs=advantages * -scale,
+            entropy=_spread(-entropy * scale, evaluation.entropy, mask),
+            values=errors * (self.value_coefficient * scale),
+        )
+        return by, {
+            "policy_loss": -_dot(_masked(evaluation.log_probs, mask), advantages) / count,
+            "value_loss": 0.5 * _dot(errors, errors) / count,
+            "entropy": _total(evaluation.entropy, mask) / count,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,43 +196,52 @@ class PPO:
     def enough(self, metrics: Mapping[str, float]) -> bool:
         return self.target_kl is not None and metrics["approx_kl"] > self.target_kl
 
-    def loss(self, evaluation: Evaluation, batch: Batch, progress: float) -> tuple[Tensor, dict[str, Tensor]]:
+    def gradient(self, evaluation: Evaluation, batch: Batch, progress: float) -> tuple[Evaluation, dict[str, float]]:
         """See the class; metrics: policy_loss, value_loss (with its 1/2), entropy, approx_kl: the mean of r - 1 - ln r,
         which estimates KL(mu || pi) (Schulman 2020, "Approximating KL divergence"), clip_fraction: the share of
         transitions whose r lies outside the clip range."""
-        mask, advantages = batch.mask, batch.advantages.detach()
+        mask, advantages = batch.mask, batch.advantages
         count = _count(advantages, mask)
         if self.normalize_advantages:
             advantages = _normalized(advantages, mask, count)
-        log_ratios = evaluation.log_probs - batch.log_probs
-        if mask is not None:
-            # What does not count may be anything, and 0 times infinity is not 0.
-            advantages, log_ratios = advantages * mask, log_ratios * mask
+        # What does not count may be anything, and 0 times infinity is not 0.
+        advantages, log_ratios = _masked(advantages, mask), _masked(evaluation.log_probs - batch.log_probs, mask)
 
-        # min(r A, clip(r) A) is A times r held below 1 + epsilon where A > 0, and above 1 - epsilon where A < 0. It is
-        # ln r that is held: an r too large for float32 would have a gradient of 0 times infinity.
+        # min(r A, clip(r) A) is A times r held below 1 + epsilon where A > 0, and above 1 - epsilon where A < 0; where
+        # it is held it does not change with r. It is ln r that is held: r itself may be too large for float32.
         epsilon, gains = value(self.clip, progress), advantages >= 0
-        lowest = torch.where(gains, -math.inf, math.log1p(-epsilon))
-        highest = torch.where(gains, math.log1p(epsilon), math.inf)
-        held = log_ratios.clamp(lowest, highest).exp()
-        policy_loss = torch.dot(held.flatten(), (advantages * (-1 / count)).flatten())
-        squares, entropy = self._squares(evaluation.values, batch, progress), _total(evaluation.entropy, mask)
-        loss, metrics = _combined(self, policy_loss, squares, entropy, count, progress)
-        with torch.no_grad():
-            ratios = log_ratios.exp()
-            metrics["approx_kl"] = _total(ratios - 1 - log_ratios, mask) / count
-            metrics["clip_fraction"] = _total(((ratios - 1).abs() > epsilon).float(), mask) / count
-        return loss, metrics
+        lowest = np.where(gains, np.float32(-math.inf), np.float32(math.log1p(-epsilon)))
+        highest = np.where(gains, np.float32(math.log1p(epsilon)), np.float32(math.inf))
+        held = np.clip(log_ratios, lowest, highest)
+        free = held == log_ratios
+        with np.errstate(over="ignore"):
+            ratios, weighted = np.exp(log_ratios), np.exp(held) * advantages
+        squares, by_values = self._squares(evaluation.values, batch, progress)
 
-    def _squares(self, values: Tensor, batch: Batch, progress: float) -> Tensor:
-        """The sum of the critic's squared errors, over the rows that count."""
-        targets = batch.targets.detach()
-        errors = values - targets
+        by = Evaluation(
+            log_probs=np.where(free, weighted * (-1 / count), np.float32(0)),
+            entropy=_spread(-value(self.entropy, progress) / count, evaluation.entropy, mask),
+            values=by_values * (self.value_coefficient / count),
+        )
+        return by, {
+            "policy_loss": -float(weighted.sum()) / count,
+            "value_loss": 0.5 * squares / count,
+            "entropy": _total(evaluation.entropy, mask) / count,
+            "approx_kl": _total(ratios - 1 - log_ratios, mask) / count,
+            "clip_fraction": _total(np.abs(ratios - 1) > epsilon, mask) / count,
+        }
+
+    def _squares(self, values: Floats, batch: Batch, progress: float) -> tuple[float, Floats]:
+        """The sum of the critic's squared errors, over the rows that count, and half its derivative by the values."""
+        errors = _masked(values - batch.targets, batch.mask)
         if self.value_clip is None:
-            return _sum_of_squares(errors, batch.mask)
+            return _dot(errors, errors), errors
         bound = value(self.value_clip, progress)
-        clipped = batch.values + (values - batch.values).clamp(-bound, bound)
-        return _total(torch.maximum(errors.square(), (clipped - targets).square()), batch.mask)
+        moved = values - batch.values
+        clipped = _masked(batch.values + moved.clip(-bound, bound) - batch.targets, batch.mask)
+        worse = clipped * clipped > errors * errors
+        counted = np.where(worse, clipped, errors)
+        return _dot(counted, counted), np.where(worse & (np.abs(moved) > bound), np.float32(0), counted)
 
 
 def explained_variance(
@@ -252,45 +268,35 @@ def _require_coefficients(value_coefficient: float, entropy: float | Schedule) -
     require_throughout(math.isfinite, "entropy", entropy, "a finite number")
 
 
-def _combined(
-    weights: A3C | PPO, policy_loss: Tensor, squares: Tensor, entropy: Tensor, count: float, progress: float
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss, and what both algorithms report, from the mean of the policy's part and the sums of the others.
-
-    Here and above dot products, and coefficients given to an addition: half the nodes of the formula as it is written,
-    and at this size a node costs more than its arithmetic.
-    """
-    loss = torch.add(policy_loss, squares, alpha=0.5 * weights.value_coefficient / count)
-    loss = torch.sub(loss, entropy, alpha=value(weights.entropy, progress) / count)
-    metrics = {
-        "policy_loss": policy_loss.detach(),
-        "value_loss": squares.detach() * (0.5 / count),
-        "entropy": entropy.detach() / count,
-    }
-    return loss, metrics
-
-
-def _count(rows: Tensor, mask: Tensor | None) -> float:
+def _count(rows: Floats, mask: Floats | None) -> float:
     """At least 1: a rollout of one row can hold no transition at all, and then its gradient is 0."""
-    return float(rows.numel()) if mask is None else max(float(mask.sum()), 1.0)
+    return float(rows.size) if mask is None else max(float(mask.sum()), 1.0)
 
 
-def _total(rows: Tensor, mask: Tensor | None) -> Tensor:
+def _masked(rows: Floats, mask: Floats | None) -> Floats:
+    """0 where a row does not count, whatever stands there."""
+    return rows if mask is None else np.where(mask != 0, rows, np.float32(0))
+
+
+def _total(rows: NDArray[Any], mask: Floats | None) -> float:
     """The sum over the rows that count."""
-    return rows.sum() if mask is None else torch.dot(rows.flatten(), mask.flatten())
+    return float(rows.sum()) if mask is None else float(rows[mask != 0].sum())
 
 
-def _sum_of_squares(rows: Tensor, mask: Tensor | None) -> Tensor:
-    counted = (rows if mask is None else rows * mask).flatten()
-    return torch.dot(counted, counted)
+def _dot(a: Floats, b: Floats) -> float:
+    return float(np.vdot(a, b))
 
 
-def _normalized(advantages: Tensor, mask: Tensor | None, count: float) -> Tensor:
+def _spread(number: float, like: Floats, mask: Floats | None) -> Floats:
+    """The number in every row that counts, 0 in the others."""
+    return np.full_like(like, number) if mask is None else mask * np.float32(number)
+
+
+def _normalized(advantages: Floats, mask: Floats | None, count: float) -> Floats:
     """Mean 0 and standard deviation 1 over the rows that count; rows that do not count are unspecified."""
-    counted = advantages if mask is None else advantages * mask
-    deviations = advantages - counted.sum() / count
-    spread: Tensor = torch.linalg.vector_norm(deviations if mask is None else deviations * mask) / math.sqrt(count)
-    return deviations / (spread + 1e-8)
+    deviations = advantages - _total(advantages, mask) / count
+    counted = _masked(deviations, mask)
+    return deviations / (math.sqrt(_dot(counted, counted) / count) + 1e-8)
 
 
 def _squared_deviations(x: NDArray[np.float64]) -> float:

@@ -21,7 +21,7 @@ from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from a3c_exp import __version__
-from a3c_exp.composition import CONFIG_NAME, compose_node, plain, session, sweep
+from a3c_exp.composition import CONFIG_NAME, compose_node, plain, replacing, session, sweep
 from a3c_exp.errors import ConfigError, RunError
 from a3c_exp.resume import is_resume, resume_folder, resumed
 from a3c_exp.startup import conf_folder, importing, prepare
@@ -41,7 +41,7 @@ def command(arguments: Sequence[str]) -> int:
     flags = parser.parse_intermixed_args(arguments)  # -m may stand anywhere
     if flags.experimental_rerun is not None:
         raise ConfigError("--experimental-rerun", flags.experimental_rerun, "is refused: it runs what a file holds")
-    if any(map(is_resume, flags.overrides)):
+    if any(map(is_resume, flags.overrides)) and not flags.help:
         return _resume(flags)
     name = flags.config_name or CONFIG_NAME
     with session(flags.config_dir, flags.config_path) as hydra:
@@ -77,7 +77,7 @@ def _run_sweep(hydra: Hydra, name: str, overrides: list[str]) -> None:
         with open_dict(node):
             node.hydra.job.num, node.hydra.job.id = number, str(number)
         _check(plain(node), f"{node.hydra.sweep.dir}/{node.hydra.sweep.subdir}", "hydra.sweep.dir")
-    hydra.multirun(name, _job, [*overrides, "hydra.mode=MULTIRUN"])
+    hydra.multirun(name, _job, [*replacing(overrides), "hydra.mode=MULTIRUN"])
 
 
 def _make(folder: str, key: str) -> None:
@@ -106,7 +106,10 @@ def _job(node: DictConfig) -> float | None:
 def _resume(flags: Namespace) -> int:
     if flags.multirun:
         raise ConfigError("resume", resume_folder(flags.overrides), "cannot go with -m: one run goes on at a time")
-    config, folder = resumed(flags.overrides)
+    if flags.hydra_help or flags.info or flags.shell_completion:
+        problem = "goes with --cfg job or nothing: Hydra has no part in it"
+        raise ConfigError("resume", resume_folder(flags.overrides), problem)
+    config, folder = resumed(flags.overrides, flags.config_dir)
     if flags.cfg:
         print(OmegaConf.to_yaml(OmegaConf.create(config)), end="")
         return 0

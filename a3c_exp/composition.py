@@ -20,7 +20,7 @@ from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import IntervalSweep, Override
+from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, OverrideType
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobRuntime
 from hydra.errors import HydraException
@@ -61,19 +61,36 @@ def session(config_dir: str | None = None, config_path: str | None = None) -> It
         BaseContainer._resolvers = resolvers
 
 
-def compose(overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The configuration that `python -m a3c_exp <overrides>` would run with. Raises ConfigError."""
-    with session() as hydra:
+def compose(overrides: Sequence[str] = (), config_dir: str | None = None) -> dict[str, Any]:
+    """The configuration that `python -m a3c_exp <overrides>` would run with. Raises ConfigError.
+
+    config_dir: see `session`.
+    """
+    with session(config_dir) as hydra:
         return plain(compose_node(hydra, overrides))
 
 
 def compose_node(hydra: Hydra, overrides: Sequence[str], config_name: str = CONFIG_NAME) -> DictConfig:
     """One job's composed configuration, Hydra's own settings under `hydra` included. Raises ConfigError."""
-    parse(overrides)
     try:
-        return hydra.compose_config(config_name, list(overrides), RunMode.RUN, with_log_configuration=False)
+        return hydra.compose_config(config_name, replacing(overrides), RunMode.RUN, with_log_configuration=False)
     except _COMPLAINTS as complaint:
         raise _explain(hydra, overrides, config_name, complaint) from complaint
+
+
+def replacing(overrides: Sequence[str]) -> list[str]:
+    """The overrides, so put that a component given as a whole takes the place of the one that is there.
+
+    Hydra would merge the two: a schedule in place of another would keep the settings of both.
+    """
+    put = []
+    for override in parse(overrides):
+        text, value = str(override.input_line), override.value() if not override.is_delete() else None
+        given = value.list if isinstance(value, ChoiceSweep) else [value]
+        whole = any(isinstance(each, dict) and "_target_" in each for each in given)
+        set_already = override.type is OverrideType.CHANGE
+        put += [f"~{override.key_or_group}", f"+{text}"] if whole and set_already else [text]
+    return put
 
 
 def plain(node: DictConfig) -> dict[str, Any]:
@@ -102,12 +119,13 @@ def sweep(hydra: Hydra, overrides: Sequence[str], config_name: str = CONFIG_NAME
     """
     parsed = parse(overrides, hydra)
     try:
-        node = hydra.compose_config(config_name, list(overrides), RunMode.MULTIRUN, with_log_configuration=False)
+        put = replacing(overrides)
+        node = hydra.compose_config(config_name, put, RunMode.MULTIRUN, with_log_configuration=False)
         sweeper = node.hydra.sweeper
         parameters = parse([f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()], hydra)
         if not str(sweeper.get("_target_")).endswith(".BasicSweeper"):
             return [[_first(override) for override in [*parameters, *parsed]]]
-        return [job for batch in BasicSweeper.split_arguments([*parameters, *parsed], None) for job in batch]
+        return [job for batch in BasicSweeper.split_arguments([*parameters, *parse(put, hydra)], None) for job in batch]
     except _COMPLAINTS as complaint:
         raise _explain(hydra, [_first(override) for override in parsed], config_name, complaint) from complaint
 

@@ -33,7 +33,7 @@ LEAPS = (
     "good: optimizer=rmsprop_tf or optimizer=adam"
 )
 # Settings of a network that parameters which are there already do not depend on.
-FIRST_OR_FAST = frozenset({"init", "policy_gain", "initial_std", "precision", "channels_last"})
+FIRST_OR_FAST = frozenset({"init", "policy_gain", "initial_std", "forget_bias", "precision", "channels_last"})
 # What a run's folder holds.
 CONFIG_FILE = "config.yaml"
 SUMMARY_FILE = "summary.json"

@@ -54,6 +54,11 @@ class Moments:
             tail = _sums(returns[:, None])
         return cls(np.concatenate([head, tail]))
 
+    def without_returns(self) -> Moments:
+        row = self.row.copy()
+        row[-3:] = 0
+        return Moments(row)
+
     def merge(self, other: Moments | None) -> Moments:
         return self if other is None else Moments(self.row + other.row)
 

@@ -388,12 +388,13 @@ class SharedParameters:
         self._random_states[:known] = state["random_states"][:known]
 
     def start_from(self, state: Mapping[str, Any]) -> None:
-        """Take the parameters of `state`, and its statistics where both have some; nothing else. Raises ValueError."""
+        """Take the parameters of `state`, and its statistics of observations where both have some; nothing else: what
+        returns were there depends on rewards and discount. Raises ValueError."""
         if state["parameters"].shape != (self.layout.size,):
             raise ValueError(f"it has {state['parameters'].size} parameters, this one {self.layout.size}")
         self._parameters[:] = state["parameters"]
         if self._statistics.size and state["statistics"].shape == self._statistics.shape[1:]:
-            self._statistics[-1] = state["statistics"]
+            self._statistics[-1] = Moments(state["statistics"]).without_returns().row
 
     @property
     def _front(self) -> int:

@@ -31,11 +31,11 @@ def resume_folder(overrides: Sequence[str]) -> str:
     return folders[0]
 
 
-def resumed(overrides: Sequence[str]) -> tuple[dict[str, Any], Path]:
+def resumed(overrides: Sequence[str], config_dir: str | None = None) -> tuple[dict[str, Any], Path]:
     """The configuration that a resumed run goes on with, and its folder.
 
     overrides: `resume=<folder>` and any of MAY_CHANGE; `plugins` has to be given again, since a folder may come from
-    anyone and cannot itself allow code. Raises ConfigError.
+    anyone and cannot itself allow code. config_dir: where a backend of one's own is. Raises ConfigError.
     """
     from a3c_exp.config import read_config
 
@@ -45,21 +45,19 @@ def resumed(overrides: Sequence[str]) -> tuple[dict[str, Any], Path]:
         if change.is_sweep_override():
             values = str(change.input_line).partition("=")[2]
             raise ConfigError(change.key_or_group, values, "must be one value in a resumed run")
+        if change.is_delete():
+            raise ConfigError(change.key_or_group, None, "must be one value in a resumed run")
         if change.key_or_group.partition(".")[0] not in MAY_CHANGE:
             problem = f"cannot change in a resumed run; what can: {', '.join(MAY_CHANGE)}"
-            raise ConfigError(change.key_or_group, _value(change), problem)
+            raise ConfigError(change.key_or_group, change.value(), problem)
     config = read_config(folder)
     options = [str(change.input_line) for change in changes if change.key_or_group == "backend"]
     if options:
-        config["backend"] = compose(options)["backend"]
+        config["backend"] = compose(options, config_dir)["backend"]
     for change in changes:
         if change.key_or_group != "backend":
             _apply(config, change)
     return config, Path(folder).expanduser().absolute()
-
-
-def _value(change: Override) -> Any:
-    return None if change.is_delete() else change.value()
 
 
 def _apply(config: dict[str, Any], change: Override) -> None:
@@ -67,8 +65,6 @@ def _apply(config: dict[str, Any], change: Override) -> None:
     problem = unknown_key(change, config)
     if problem is not None:
         raise problem
-    if change.is_delete():
-        raise ConfigError(change.key_or_group, _value(change), "must be one value in a resumed run")
     node = config
     *places, name = change.key_or_group.split(".")
     for place in places:

@@ -14,6 +14,7 @@ import difflib
 import importlib
 import inspect
 import math
+import re
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
@@ -71,7 +72,8 @@ def pairs(arguments: Sequence[str]) -> dict[str, Any]:
         if not equals:
             raise ConfigError("command line", argument, "must be key=value")
         try:
-            found[key] = yaml.safe_load(value)
+            # YAML 1.1 wants a point in it, a command line of Hydra does not.
+            found[key] = float(value) if re.fullmatch(r"[-+]?\d+[eE][-+]?\d+", value) else yaml.safe_load(value)
         except yaml.YAMLError:
             raise ConfigError(key, value, "must be a plain value") from None
     return found

@@ -1,193 +1,171 @@
-"""The loss of A3C: its value by the formula, its gradients by hand, and what must not have one."""
+"""The loss of A3C: its gradient by the formula and by hand, and what it says of itself."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Discrete
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from torch import Tensor
 
 from a3c_exp.algorithms import A3C, Algorithm, Batch, Evaluation, explained_variance
 from a3c_exp.errors import ConfigError
+from a3c_exp.networks.heads import Categorical
 from a3c_exp.schedules import Linear
 
 SHAPE = (5, 3)
 COUNT = 15
 
 
+def draw(seed: int, count: int) -> list[np.ndarray]:
+    return list(np.random.default_rng(seed).standard_normal((count, *SHAPE)).astype(np.float32))
+
+
 def evaluation(seed: int = 0) -> Evaluation:
-    """Leaves of the graph, so that each has a gradient of its own."""
-    generator = torch.Generator().manual_seed(seed)
-    return Evaluation(*(torch.randn(SHAPE, generator=generator).requires_grad_() for _ in range(3)))
+    return Evaluation(*draw(seed, 3))
 
 
-def batch(seed: int = 1, mask: Tensor | None = None) -> Batch:
-    generator = torch.Generator().manual_seed(seed)
-    return Batch(*(torch.randn(SHAPE, generator=generator) for _ in range(4)), mask=mask)
+def batch(seed: int = 1, mask: np.ndarray | None = None) -> Batch:
+    return Batch(*draw(seed, 4), mask=mask)
 
 
-def a_mask() -> Tensor:
-    mask = torch.ones(SHAPE)
+def a_mask() -> np.ndarray:
+    mask = np.ones(SHAPE, np.float32)
     mask[1, 0] = mask[4, 2] = mask[3, 1] = 0
     return mask
 
 
-def by_the_formula(x: Evaluation, y: Batch, value_coefficient: float, entropy: float) -> list[float]:
-    """What each transition adds to the loss, in double precision; only the rows that count."""
-    rows = zip(*(z.detach().double().flatten().tolist() for z in (x.log_probs, x.values, x.entropy)), strict=True)
-    given = zip(*(z.double().flatten().tolist() for z in (y.advantages, y.targets)), strict=True)
-    counts = [1.0] * COUNT if y.mask is None else y.mask.flatten().tolist()
-    return [
-        -log_prob * advantage + value_coefficient * 0.5 * (target - value) ** 2 - entropy * h
-        for (log_prob, value, h), (advantage, target), counted in zip(rows, given, counts, strict=True)
-        if counted
-    ]
-
-
-@pytest.mark.parametrize("mask", [None, a_mask()], ids=["every row", "some rows"])
-def test_it_is_the_formula(mask: Tensor | None):
-    x, y = evaluation(), batch(mask=mask)
-    terms = by_the_formula(x, y, 0.25, 0.1)
-    mean, _ = A3C(value_coefficient=0.25, entropy=0.1).loss(x, y, 0.0)
-    total, _ = A3C(value_coefficient=0.25, entropy=0.1, reduction="sum").loss(x, y, 0.0)
-    assert mean.item() == pytest.approx(sum(terms) / len(terms), rel=1e-5)
-    assert total.item() == pytest.approx(sum(terms), rel=1e-5)
+def loss(x: Evaluation, y: Batch, value_coefficient: float, entropy: float, reduction: str) -> torch.Tensor:
+    """The formula as it is written, for torch to find its derivatives; only the rows that count."""
+    counted = slice(None) if y.mask is None else y.mask != 0
+    log_probs, h, values = (torch.from_numpy(z.astype(np.float64)).requires_grad_() for z in astuple(x))
+    advantages, targets = (torch.from_numpy(z.astype(np.float64)[counted]) for z in (y.advantages, y.targets))
+    errors = targets - values[counted]
+    terms = -log_probs[counted] * advantages + value_coefficient * 0.5 * errors**2 - entropy * h[counted]
+    total = terms.mean() if reduction == "mean" else terms.sum()
+    total.backward()
+    total.by = [z.grad.numpy() for z in (log_probs, h, values)]
+    return total
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("mask", [None, a_mask()], ids=["every row", "some rows"])
-def test_its_gradients_are_those_by_hand(reduction: str, mask: Tensor | None):
+def test_its_gradient_is_that_of_the_formula(reduction: str, mask: np.ndarray | None):
+    x, y = evaluation(), batch(mask=mask)
+    by, _ = A3C(value_coefficient=0.25, entropy=0.1, reduction=reduction).gradient(x, y, 0.0)
+    for one, other in zip(astuple(by), loss(x, y, 0.25, 0.1, reduction).by, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+        assert one.dtype == np.float32
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("mask", [None, a_mask()], ids=["every row", "some rows"])
+def test_its_gradient_is_that_by_hand(reduction: str, mask: np.ndarray | None):
     """dL/dlog pi = -A, dL/dV = c_v (V - G), dL/dH = -c_e: over the count for a mean, 0 where a row does not count."""
     x, y = evaluation(), batch(mask=mask)
-    loss, _ = A3C(value_coefficient=0.25, entropy=0.1, reduction=reduction).loss(x, y, 0.0)
-    loss.backward()
-    counted = torch.ones(SHAPE) if mask is None else mask
+    by, _ = A3C(value_coefficient=0.25, entropy=0.1, reduction=reduction).gradient(x, y, 0.0)
+    counted = np.ones(SHAPE) if mask is None else mask
     weight = counted if reduction == "sum" else counted / counted.sum()
-    torch.testing.assert_close(x.log_probs.grad, -y.advantages * weight)
-    torch.testing.assert_close(x.values.grad, 0.25 * (x.values.detach() - y.targets) * weight)
-    torch.testing.assert_close(x.entropy.grad, -0.1 * weight)
+    np.testing.assert_allclose(by.log_probs, -y.advantages * weight, rtol=1e-5)
+    np.testing.assert_allclose(by.values, 0.25 * (x.values - y.targets) * weight, rtol=1e-5)
+    np.testing.assert_allclose(by.entropy, -0.1 * weight, rtol=1e-5)
 
 
 def test_its_gradient_reaches_the_logits_of_a_softmax_as_by_hand():
     """dL/dlogits = A (pi - onehot) + c_e pi (log pi + H), for one state."""
-    logits = torch.tensor([0.5, -1.0, 0.2], requires_grad=True)
-    log_pi = logits.log_softmax(0)
-    entropy = -(log_pi.exp() * log_pi).sum()
+    logits = np.array([[0.5, -1.0, 0.2]], np.float32)
     action, advantage, c = 2, 1.7, 0.3
-    cells = [z.reshape(1, 1) for z in (log_pi[action], entropy, torch.zeros((), requires_grad=True))]
-    one = torch.ones(1, 1)
-    loss, _ = A3C(entropy=c).loss(Evaluation(*cells), Batch(0 * one, 0 * one, advantage * one, 0 * one), 0.0)
-    loss.backward()
-    pi, h = log_pi.detach().exp(), entropy.detach()
-    expected = advantage * (pi - torch.eye(3)[action]) + c * pi * (log_pi.detach() + h)
-    torch.testing.assert_close(logits.grad, expected)
-
-
-@pytest.mark.parametrize("normalize", [False, True])
-def test_no_gradient_flows_into_the_advantage_or_the_target(normalize: bool):
-    """Not even where they come with a graph, as those made of the learner's own values do."""
-    x, y = evaluation(), batch()
-    values = torch.randn(SHAPE, requires_grad=True)
-    y = replace(y, advantages=y.advantages - values, targets=y.targets + values)
-    loss, _ = A3C(normalize_advantages=normalize).loss(x, y, 0.0)
-    loss.backward()
-    assert values.grad is None
+    log_probs, entropy, backward = Categorical(1, Discrete(3)).evaluate(logits, np.array([action]))
+    one = np.ones((1, 1), np.float32)
+    x = Evaluation(log_probs[None], entropy[None], 0 * one)
+    by, _ = A3C(entropy=c).gradient(x, Batch(0 * one, 0 * one, advantage * one, 0 * one), 0.0)
+    pi = np.exp(logits[0]) / np.exp(logits[0]).sum()
+    expected = advantage * (pi - np.eye(3)[action]) + c * pi * (np.log(pi) - (pi * np.log(pi)).sum())
+    np.testing.assert_allclose(backward(by.log_probs[0], by.entropy[0])[0], expected, rtol=1e-5)
 
 
 def test_the_policy_learns_nothing_from_the_critics_error_nor_the_critic_from_the_advantage():
-    x = evaluation()
-    loss, _ = A3C(entropy=0.0).loss(x, replace(batch(), advantages=torch.zeros(SHAPE)), 0.0)
-    loss.backward()
-    assert not x.log_probs.grad.any()
-    assert not x.entropy.grad.any()
-    other = evaluation()
-    loss, _ = A3C(value_coefficient=0.0).loss(other, batch(), 0.0)
-    loss.backward()
-    assert not other.values.grad.any()
+    by, _ = A3C(entropy=0.0).gradient(evaluation(), replace(batch(), advantages=np.zeros(SHAPE, np.float32)), 0.0)
+    assert not by.log_probs.any() and not by.entropy.any() and by.values.all()
+    by, _ = A3C(value_coefficient=0.0).gradient(evaluation(), batch(), 0.0)
+    assert not by.values.any() and by.log_probs.all()
 
 
-def test_a_row_that_does_not_count_changes_nothing():
-    """As if it were not there: loss, gradients, metrics."""
-    algorithm = A3C(normalize_advantages=True)
+@pytest.mark.parametrize("garbage", [1e6, math.nan])
+def test_a_row_that_does_not_count_changes_nothing(garbage: float):
+    """As if it were not there: gradient and metrics."""
     results = []
-    for garbage in (0.0, 1e6):
+    for hidden in (0.0, garbage):
         x, y = evaluation(), batch(mask=a_mask())
-        hidden = y.mask == 0
-        with torch.no_grad():
-            for z in (x.log_probs, x.values, x.entropy, y.advantages, y.targets):
-                z[hidden] = garbage
-        loss, metrics = algorithm.loss(x, y, 0.0)
-        loss.backward()
-        assert not x.log_probs.grad[hidden].any()
-        results.append([loss, *metrics.values(), x.log_probs.grad, x.values.grad, x.entropy.grad])
+        for z in (x.log_probs, x.values, x.entropy, y.advantages, y.targets):
+            z[y.mask == 0] = hidden
+        by, metrics = A3C(normalize_advantages=True).gradient(x, y, 0.0)
+        assert not by.log_probs[y.mask == 0].any()
+        results.append([*astuple(by), *metrics.values()])
     for one, other in zip(*results, strict=True):
-        torch.testing.assert_close(one, other)
+        np.testing.assert_array_equal(one, other)
 
 
 def test_a_mask_of_ones_is_no_mask():
     for algorithm in (A3C(), A3C(normalize_advantages=True, reduction="sum")):
-        one, _ = algorithm.loss(evaluation(), batch(), 0.0)
-        other, _ = algorithm.loss(evaluation(), batch(mask=torch.ones(SHAPE)), 0.0)
-        torch.testing.assert_close(one, other)
+        one, _ = algorithm.gradient(evaluation(), batch(), 0.0)
+        other, _ = algorithm.gradient(evaluation(), batch(mask=np.ones(SHAPE, np.float32)), 0.0)
+        for by, and_by in zip(astuple(one), astuple(other), strict=True):
+            np.testing.assert_allclose(by, and_by, rtol=1e-6)
 
 
 @pytest.mark.parametrize("normalize", [False, True])
 def test_a_batch_without_any_transition_has_no_gradient(normalize: bool):
     """One row of reset steps: possible, and no reason for a gradient that is not a number."""
-    x = evaluation()
-    loss, metrics = A3C(normalize_advantages=normalize).loss(x, batch(mask=torch.zeros(SHAPE)), 0.0)
-    loss.backward()
-    assert loss.item() == 0
-    assert all(metric.item() == 0 for metric in metrics.values())
-    assert not any(z.grad.any() for z in (x.log_probs, x.values, x.entropy))
+    nothing = batch(mask=np.zeros(SHAPE, np.float32))
+    by, metrics = A3C(normalize_advantages=normalize).gradient(evaluation(), nothing, 0.0)
+    assert not any(z.any() for z in astuple(by))
+    assert set(metrics.values()) == {0.0}
 
 
-def test_its_metrics_are_means_without_coefficients_or_a_graph():
-    """The same for either reduction, so that curves can be compared."""
-    x, y = evaluation(), batch()
+@pytest.mark.parametrize("mask", [None, a_mask()], ids=["every row", "some rows"])
+def test_its_metrics_are_means_without_coefficients(mask: np.ndarray | None):
+    """The same for either reduction, so that curves can be compared; with them they are the loss."""
+    x, y = evaluation(), batch(mask=mask)
+    counted = slice(None) if mask is None else mask != 0
     for reduction in ("mean", "sum"):
-        _, metrics = A3C(value_coefficient=0.3, entropy=0.2, reduction=reduction).loss(x, y, 0.0)
-        assert set(metrics) == {"policy_loss", "value_loss", "entropy"}
-        assert not any(metric.requires_grad or metric.ndim for metric in metrics.values())
-        torch.testing.assert_close(metrics["policy_loss"], -(x.log_probs * y.advantages).mean().detach())
-        torch.testing.assert_close(metrics["value_loss"], 0.5 * ((y.targets - x.values) ** 2).mean().detach())
-        torch.testing.assert_close(metrics["entropy"], x.entropy.mean().detach())
+        _, metrics = A3C(value_coefficient=0.3, entropy=0.2, reduction=reduction).gradient(x, y, 0.0)
+        assert metrics == pytest.approx({
+            "policy_loss": -(x.log_probs * y.advantages)[counted].mean(),
+            "value_loss": 0.5 * ((y.targets - x.values)[counted] ** 2).mean(),
+            "entropy": x.entropy[counted].mean(),
+        })  # fmt: skip
+        whole = metrics["policy_loss"] + 0.3 * metrics["value_loss"] - 0.2 * metrics["entropy"]
+        assert whole == pytest.approx(loss(x, y, 0.3, 0.2, "mean").item(), rel=1e-5)
 
 
 def test_the_entropy_bonus_follows_its_schedule():
     algorithm = A3C(entropy=Linear(start=0.2, end=0.0))
     for progress in (0.0, 0.5, 1.0):
-        x = evaluation()
-        loss, _ = algorithm.loss(x, batch(), progress)
-        loss.backward()
-        torch.testing.assert_close(x.entropy.grad, torch.full(SHAPE, -0.2 * (1 - progress) / COUNT))
+        by, _ = algorithm.gradient(evaluation(), batch(), progress)
+        np.testing.assert_allclose(by.entropy, np.full(SHAPE, -0.2 * (1 - progress) / COUNT), rtol=1e-6)
 
 
 @pytest.mark.parametrize("mask", [None, a_mask()], ids=["every row", "some rows"])
-def test_normalised_advantages_have_mean_0_and_deviation_1(mask: Tensor | None):
+def test_normalised_advantages_have_mean_0_and_deviation_1(mask: np.ndarray | None):
     """Read off the gradient of the log-probabilities, which is -A."""
-    x, y = evaluation(), batch(mask=mask)
+    y = batch(mask=mask)
     y = replace(y, advantages=7 + 30 * y.advantages)
-    loss, _ = A3C(normalize_advantages=True, reduction="sum").loss(x, y, 0.0)
-    loss.backward()
-    counted = torch.ones(SHAPE, dtype=torch.bool) if mask is None else mask > 0
-    used = -x.log_probs.grad[counted]
-    expected = (y.advantages[counted] - y.advantages[counted].mean()) / y.advantages[counted].std(correction=0)
-    torch.testing.assert_close(used, expected)
+    by, _ = A3C(normalize_advantages=True, reduction="sum").gradient(evaluation(), y, 0.0)
+    counted = slice(None) if mask is None else mask != 0
+    expected = (y.advantages[counted] - y.advantages[counted].mean()) / y.advantages[counted].std()
+    np.testing.assert_allclose(-by.log_probs[counted], expected, rtol=1e-4, atol=1e-6)
 
 
 def test_equal_advantages_normalise_to_nothing():
-    x = evaluation()
-    y = replace(batch(), advantages=torch.full(SHAPE, 3.0))
-    loss, _ = A3C(normalize_advantages=True).loss(x, y, 0.0)
-    loss.backward()
-    assert not x.log_probs.grad.any()
+    y = replace(batch(), advantages=np.full(SHAPE, 3.0, np.float32))
+    by, _ = A3C(normalize_advantages=True).gradient(evaluation(), y, 0.0)
+    assert not by.log_probs.any()
 
 
 def test_it_is_an_algorithm():

@@ -54,7 +54,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "proximal, in rounds of whole rollouts": {
         "algorithm": PPO, "algorithm__minibatch_size": None, "update": "sync", "env": CORRIDOR,
     },
-    "v-trace": {"returns": "a3c_exp.returns.VTrace"},
+    "v-trace": {"returns": {"_target_": "a3c_exp.returns.VTrace", "rho_clip": 0.5, "c_clip": 0.5}},
     "now and then a blind action": {
         "epsilon": {"_target_": "a3c_exp.schedules.Linear", "start": 0.5, "end": 0.1, "until": 0.5},
     },

@@ -13,7 +13,7 @@ from a3c_exp import provenance
 sys.path.insert(0, str(Path(__file__).parent.parent))  # bench is not installed: it belongs to the checkout
 
 from bench import __main__ as bench
-from bench import arithmetic, pictures
+from bench import arithmetic, gradients, pictures
 from bench.peers import UnavailableError
 from bench.rows import ROWS, Measurement, Row
 from bench.runs import curve, peak_memory, training_speed
@@ -76,6 +76,13 @@ def test_a_picture_has_a_cost_in_each_arithmetic(capsys: pytest.CaptureFixture[s
     assert [line[0] for line in lines[2:]] == list(pictures.NETWORKS)
     for line in lines[2:]:
         assert all(float(figure) > 0 for cell in line[2:] for figure in cell.split(","))
+
+
+def test_a_gradient_has_a_cost_in_each_way(capsys: pytest.CaptureFixture[str]) -> None:
+    assert gradients.main(["--turns", "1", "--seconds", "0.01", "--transitions", "5", "20"]) == 0
+    lines = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [line[0] for line in lines] == ["5", "20"]
+    assert all(float(figure) > 0 for line in lines for figure in line[1:])
 
 
 def test_what_ga3c_may_gain_is_worked_out(capsys: pytest.CaptureFixture[str]) -> None:

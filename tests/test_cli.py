@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 import a3c_exp.__main__ as program
 from a3c_exp import compose
@@ -82,6 +83,10 @@ BAD = [
     ("-m seed=0,1 gamma=0.9,1.5", "gamma = 1.5: must be a number from 0 to 1"),  # the last job of four
     ("-m env=cartpole,lunr", "env = 'lunr': is no option: did you mean 'lunar'? Allowed: "),
     ("-m sed=0,1", "sed = 0: is no setting: did you mean 'seed'?"),
+    (
+        "algorithm.entrpy={_target_:a3c_exp.schedules.Linear}",
+        "algorithm.entrpy = {'_target_': 'a3c_exp.schedules.Linear'}: is no setting: did you mean 'entropy'?",
+    ),
     ("hydra.mode=MULTIRUN gamma=0.9,1.5", "gamma = 1.5: must be a number from 0 to 1"),
 ]
 
@@ -168,7 +173,30 @@ def test_cfg_job_prints_the_composed_configuration(here: Path, capfd: pytest.Cap
     assert list(here.iterdir()) == []
 
 
+@pytest.mark.parametrize("flag", ["--info", "--hydra-help"])
+def test_a_question_is_not_answered_by_training_on(
+    flag: str, here: Path, finished: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = content(finished)
+    assert program.main([f"resume={finished}", "total_steps=1e6", flag]) == 2
+    assert capfd.readouterr().err.startswith("a3c_exp: resume = ")
+    assert program.main([f"resume={finished}", "total_steps=1e6", "--help"]) == 0
+    assert content(finished) == before
+
+
 # Runs.
+
+
+@pytest.mark.parametrize("given", ["{_target_: a3c_exp.schedules.Linear, end: 0.5}", "0.25"])
+def test_a_schedule_takes_the_place_of_the_one_that_a_preset_has_set(given: str, here: Path) -> None:
+    """Not merged with it: it would end up with the settings of both."""
+    key = "algorithm.entropy"
+    assert "start" in compose(["env=lunar_continuous"])["algorithm"]["entropy"]
+    assert compose(["env=lunar_continuous", f"{key}={given}"])["algorithm"]["entropy"] == yaml.safe_load(given)
+    options = [f"{key}={given},0.5", "seed=3"]
+    assert program.main([*QUICK, "-m", "env=lunar_continuous", "total_steps=64", *options]) == 0
+    runs = [yaml.safe_load(path.read_text()) for path in sorted((here / "outputs").glob("*_sweep/*/config.yaml"))]
+    assert [run["algorithm"]["entropy"] for run in runs] == [yaml.safe_load(given), 0.5]
 
 
 def test_a_run_is_in_a_folder_named_by_time_and_seed(here: Path) -> None:
@@ -238,6 +266,7 @@ def test_resume_goes_on_in_the_same_folder_with_what_may_change(tmp_path: Path, 
         ("backend=thread", "backend = 'thread': is no option: did you mean 'threads'?"),
         ("total_steps=many", "total_steps = 'many': must be a whole number"),
         ("workers=1,2", "workers = '1,2': must be one value in a resumed run"),
+        ("~backend", "backend = None: must be one value in a resumed run"),
     ],
 )
 def test_what_may_not_change_in_a_resumed_run_is_refused(

@@ -325,7 +325,7 @@ def test_a_start_from_a_run_of_another_network_is_refused(tmp_path: Path, config
         load_experiment(change(config, "init_from", str(run.folder)))
     same = change(change(config, "network.sizes", [8]), "init_from", str(run.folder))
     load_experiment(same)
-    load_experiment(change(deepcopy(same), "network.init", "glorot"))
+    load_experiment(change(deepcopy(same), "network.init", "glorot"))  # parameters that are there are not drawn
     with pytest.raises(ConfigError, match=r"init_from = .*: .* it has network.activation=tanh, not relu"):
         load_experiment(change(deepcopy(same), "network.activation", "relu"))
     with pytest.raises(ConfigError, match=r"init_from = .*: must be a run with env.normalize_observations=true, as"):

@@ -79,6 +79,31 @@ class TestGym:
         assert frame is not None
         assert frame.shape == (400, 600, 3)
 
+    @pytest.mark.parametrize("mode", [None, "rgb_array"])
+    def test_observations_may_be_what_is_drawn(self, mode: str | None) -> None:
+        """Whether or not somebody watches besides."""
+        pictures = Gym(id="CartPole-v1", kwargs={"render_mode": "rgb_array"}, wrappers=("AddRenderObservation",))
+        batch = pictures.make(1, [0], mode)
+        assert batch.reset().shape == (1, 400, 600, 3)
+        assert batch.step(np.array([0])).obs.dtype == np.uint8
+
+    def test_games_are_known_by_their_old_names_too(self) -> None:
+        pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
+        batch = made(Gym(id="PongNoFrameskip-v4"))
+        assert batch.observation_space.shape == (210, 160, 3)
+
+    def test_a_reward_may_be_an_array_of_one_number(self) -> None:
+        """As home-made environments of continuous actions often have it."""
+
+        class Squared(gymnasium.RewardWrapper[Any, Any]):
+            def reward(self, reward: Any) -> Any:
+                return np.array([reward]) ** 2
+
+        env = Squared(gymnasium.make("Pendulum-v1"))
+        batch = Loop([env, env], [0, 1])
+        batch.reset()
+        assert batch.step(np.zeros((2, 1), np.float32)).reward.shape == (2,)
+
 
 def failure(make: Callable[[], object]) -> str:
     with pytest.raises(ConfigError) as caught:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from learning import learned
 from runs import CORNERS, CORRIDOR, SCRIPTED, SMALL_CNN, TARGET, config, drain
 from test_backends import running
 from test_ga3c import ga3c
@@ -228,13 +229,12 @@ class TestDevices:
             there.load()
 
     def test_and_learns_alike(self, pair: tuple[ActorCritic, ActorCritic]) -> None:
-        seen = torch.from_numpy(np.random.default_rng(0).integers(0, 255, (3, 2, 12, 12, 3)).astype(np.uint8))
-        actions = torch.from_numpy(np.random.default_rng(1).integers(0, 4, (3, 2)))
+        seen = np.random.default_rng(0).integers(0, 255, (3, 2, 12, 12, 3)).astype(np.uint8)
+        actions = np.random.default_rng(1).integers(0, 4, (3, 2))
         for _ in range(2):
             for network in pair:
                 network.gradient.fill(0)
-                found = network.evaluate(seen, actions)
-                (found.log_probs.sum() + found.entropy.sum() + found.values.square().sum()).backward()
+                learned(network, seen, actions, log_probs=1, entropy=1, values=2)
                 network.fetch_gradient()
             here, there = pair
             assert here.gradient.any()

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from runs import SCRIPTED, config
 from scripted import vector
-from torch import Tensor
 
 from a3c_exp.algorithms import A3C, Batch, Evaluation
 from a3c_exp.config import load_experiment
@@ -34,9 +33,9 @@ class Noting(A3C):
 
     given: list[Batch]
 
-    def loss(self, evaluation: Evaluation, batch: Batch, progress: float) -> tuple[Tensor, dict[str, Tensor]]:
+    def gradient(self, evaluation: Evaluation, batch: Batch, progress: float) -> tuple[Evaluation, dict[str, float]]:
         self.given.append(batch)
-        return super().loss(evaluation, batch, progress)
+        return super().gradient(evaluation, batch, progress)
 
 
 def lagging(env: Callable[[], EnvBatch], kind: Any, epsilon: float) -> tuple[Rollout, ActorCritic]:
@@ -116,8 +115,8 @@ def test_v_trace_is_given_the_learners_own_values_and_ratios(
 
     advantages, targets = by_definition(rollout, network, vtrace)
     counts = rollout.valid
-    np.testing.assert_allclose(batch.advantages.numpy()[counts], advantages[counts], rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(batch.targets.numpy()[counts], targets[counts], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(batch.advantages[counts], advantages[counts], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(batch.targets[counts], targets[counts], rtol=1e-4, atol=1e-4)
 
     # The rollout is one that tells: ends of both kinds inside, ratios on both sides of the bounds, and a critic that
     # says something else than when it acted.

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
+from learning import learned
 from runs import SCRIPTED
 
 from a3c_exp.envs import Gym
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic, Lstm, Mlp
-from a3c_exp.networks.recurrent import LstmCore, Memory, Unrolled
-from a3c_exp.rollout import Collector, LocalActor, RewardShaping, Rollout
+from a3c_exp.networks.recurrent import LstmCore, Memory, unrolled
+from a3c_exp.rollout import Collector, LocalActor, RewardShaping
 
 SPACE = Box(-1, 1, (4,))
 T, B, F, C = 9, 5, 3, 6
@@ -57,22 +58,38 @@ class TestTheCells:
             theirs.weight_hh_l0.copy_(as_torch(own.recurrent))
             theirs.bias_ih_l0.copy_(as_torch(own.bias[None])[:, 0])
             theirs.bias_hh_l0.zero_()
-        seen, state = torch.from_numpy(normal(T, B, F)), normal(B, 2 * C)
-        expected, (h, c) = theirs(seen, (torch.from_numpy(state[None, :, :C]), torch.from_numpy(state[None, :, C:])))
-        found = own(seen, Memory(state, np.zeros((T, B), np.bool_)))
-        torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
-        for row in seen.numpy():
+        seen, state = normal(T, B, F), normal(B, 2 * C)
+        expected, (h, c) = theirs(
+            torch.from_numpy(seen), (torch.from_numpy(state[None, :, :C]), torch.from_numpy(state[None, :, C:]))
+        )
+        found, _ = own.learn(seen, Memory(state, np.zeros((T, B), np.bool_)))
+        np.testing.assert_allclose(found, expected.detach(), atol=1e-6, rtol=1e-5)
+        for row in seen:
             _, state = own.infer(row, state)
         np.testing.assert_allclose(state, np.concatenate([h[0].detach(), c[0].detach()], 1), atol=1e-6)
 
     @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
     def test_gradients_are_those_of_finite_differences(self, share: float) -> None:
         """In double precision, of all steps at once, with restarts inside and in the last row."""
-        sums = torch.from_numpy(normal(5, 2, 4 * 3).astype(np.float64)).requires_grad_()
-        weight = torch.from_numpy(normal(3, 4 * 3, seed=5).astype(np.float64) / 2).requires_grad_()
         over = np.random.default_rng(4).permutation(np.arange(10) < 10 * share).reshape(5, 2)
         memory = Memory(normal(2, 2 * 3).astype(np.float64), over)
-        assert torch.autograd.gradcheck(lambda s, w: Unrolled.apply(s, w, memory), (sums, weight))
+        where = {"sums": normal(5, 2, 4 * 3).astype(np.float64), "weight": normal(3, 4 * 3, seed=5) / np.float64(2)}
+        weights = normal(5, 2, 3, seed=6).astype(np.float64)
+
+        def run(sums: np.ndarray, weight: np.ndarray) -> Any:
+            return unrolled(sums, weight.reshape(3, 4, 3).transpose(1, 0, 2), memory)
+
+        _, backward = run(**where)
+        for (name, at), by in zip(where.items(), backward(weights), strict=True):
+            slopes = np.empty_like(at)
+            for i in np.ndindex(at.shape):
+                ends = []
+                for step in (1e-6, -1e-6):
+                    moved = at.copy()
+                    moved[i] += step
+                    ends.append((run(**where | {name: moved})[0] * weights).sum())
+                slopes[i] = (ends[0] - ends[1]) / 2e-6
+            np.testing.assert_allclose(by, slopes, rtol=1e-5, atol=1e-7)
 
     def test_extreme_sums_saturate_without_a_word(self) -> None:
         own = core()
@@ -103,9 +120,38 @@ class TestActingAndLearning:
             state = np.where(ended[:, None], 0, state)
             acted.append((actions_, log_probs, values, state))
         taken, log_probs, values, _ = (np.stack(column) for column in zip(*acted, strict=True))
-        learned = network.evaluate(torch.from_numpy(seen), torch.from_numpy(taken), Memory(first, over))
-        np.testing.assert_allclose(learned.values.detach(), values, atol=1e-6)
-        np.testing.assert_allclose(learned.log_probs.detach(), log_probs, atol=3e-6)
+        again, _ = network.evaluate(seen, taken, Memory(first, over))
+        np.testing.assert_allclose(again.values, values, atol=1e-6)
+        np.testing.assert_allclose(again.log_probs, log_probs, atol=3e-6)
+
+    def test_the_gradient_is_that_of_torch_step_by_step(self) -> None:
+        """The whole way: heads, cells with restarts, and the encoder, against a graph of the published formulas."""
+        network, over = build(), restarts()
+        seen, taken = normal(T, B, 4), np.random.default_rng(6).integers(0, 2, (T, B))
+        first = normal(B, 16)
+        weights = dict(zip(("log_probs", "entropy", "values"), normal(3, T, B, seed=7), strict=True))
+        learned(network, seen, taken, Memory(first, over), **weights)
+        found = network.gradient.copy()
+
+        core: Any = network.core
+        h, c = torch.from_numpy(first).chunk(2, 1)
+        total = torch.zeros(())
+        for t in range(T):
+            sums = network.actor_body(torch.from_numpy(seen[t])) @ core.inputs + h @ core.recurrent + core.bias
+            o, i, f = sums[:, : 3 * 8].sigmoid().chunk(3, 1)
+            c = f * c + i * sums[:, 3 * 8 :].tanh()
+            h = o * c.tanh()
+            told = torch.distributions.Categorical(logits=network.head.forward(h))
+            said = {
+                "log_probs": told.log_prob(torch.from_numpy(taken[t])), "entropy": told.entropy(),
+                "values": network.value(h)[:, 0],
+            }  # fmt: skip
+            total = total + sum((torch.from_numpy(weights[name][t]) * said[name]).sum() for name in said)
+            goes_on = torch.from_numpy(~over[t]).float()[:, None]
+            h, c = h * goes_on, c * goes_on
+        network.gradient.fill(0)
+        total.backward()
+        np.testing.assert_allclose(found, network.gradient, rtol=1e-4, atol=1e-5)
 
     @pytest.mark.parametrize("vectorized", [False, True])
     @pytest.mark.parametrize("ends", [("terminated",), ("truncated",), ("terminated", "truncated", "both")], ids=str)
@@ -117,32 +163,28 @@ class TestActingAndLearning:
         states = []
         for _ in range(4):
             rollout = collector.collect(actor, 0, 0, None)
-            learned = evaluated(network, rollout)
+            again, _ = network.evaluate(rollout.observations, rollout.actions, rollout.memory)
             valid = rollout.valid
-            np.testing.assert_allclose(learned.values.detach().numpy()[valid], rollout.values[valid], atol=1e-5)
-            np.testing.assert_allclose(learned.log_probs.detach().numpy()[valid], rollout.log_probs[valid], atol=1e-5)
+            np.testing.assert_allclose(again.values[valid], rollout.values[valid], atol=1e-5)
+            np.testing.assert_allclose(again.log_probs[valid], rollout.log_probs[valid], atol=1e-5)
             states.append(rollout.state)
         assert any(state is not None and state.any() for state in states[1:])
 
     def test_no_gradient_reaches_back_into_an_earlier_episode(self) -> None:
-        network = build()
+        own = core()
         over = np.zeros((T, B), np.bool_)
         over[4] = True
-        seen = torch.from_numpy(normal(T, B, 4)).requires_grad_()
-        taken = torch.zeros(T, B, dtype=torch.int64)
-        network.evaluate(seen, taken, Memory(np.zeros((B, 16), np.float32), over)).values[5:].sum().backward()
-        assert seen.grad is not None
-        assert not seen.grad[:5].any() and seen.grad[5:].any(-1).all()
+        _, backward = own.learn(normal(T, B, F), Memory(np.zeros((B, 2 * C), np.float32), over))
+        by_hidden = np.zeros((T, B, C), np.float32)
+        by_hidden[5:] = 1
+        by_features = backward(by_hidden)
+        assert not by_features[:5].any() and by_features[5:].any(-1).all()
 
 
 def collecting(count: int, vectorized: bool = False, length: int = 7, **kwargs: Any) -> tuple[ActorCritic, Collector]:
     network = build()
     env = Gym(id=SCRIPTED, kwargs=kwargs, vectorized=vectorized).make(count, list(range(count)))
     return network, Collector(env, length, RewardShaping(), 0.9, network.initial_state(count))
-
-
-def evaluated(network: ActorCritic, rollout: Rollout) -> Any:
-    return network.evaluate(torch.from_numpy(rollout.observations), torch.from_numpy(rollout.actions), rollout.memory)
 
 
 class TestTheValueBehindARow:
@@ -216,10 +258,9 @@ class TestTheComponent:
         network = build()
         network.vector.fill(0)
         assert not network.values(normal(B, 4), network.initial_state(B)).any()
-        seen, taken = torch.from_numpy(normal(T, B, 4)), torch.zeros(T, B, dtype=torch.int64)
+        seen, taken = normal(T, B, 4), np.zeros((T, B), np.int64)
         memory = Memory(np.zeros((B, 16), np.float32), restarts())
-        assert not network.evaluate(seen, taken, memory).values.any()
-        network.evaluate(seen, taken, memory).values.sum().backward()
+        assert not learned(network, seen, taken, memory, values=1).values.any()
         assert network.gradient[network.parts["critic"]].any()
 
     @pytest.mark.parametrize("init", ["orthogonal", "glorot", "normalized_columns", "default"])
@@ -254,10 +295,10 @@ class TestTheComponent:
         network = build(encoder=Elsewhere())
         assert network.core is not None and network.core.inputs.shape == (4, 4 * 8)
         state = network.initial_state(B)
-        seen, taken = normal(1, B, 4), torch.zeros(1, B, dtype=torch.int64)
+        seen, taken = normal(1, B, 4), np.zeros((1, B), np.int64)
         memory = Memory(state, np.zeros((1, B), np.bool_))
-        learned = network.evaluate(torch.from_numpy(seen), taken, memory)
-        np.testing.assert_allclose(learned.values[0].detach(), network.values(seen[0], state), atol=1e-6)
+        again, _ = network.evaluate(seen, taken, memory)
+        np.testing.assert_allclose(again.values[0], network.values(seen[0], state), atol=1e-6)
 
     def test_a_core_needs_a_shared_body(self) -> None:
         network, other = build(), build()

@@ -1,4 +1,4 @@
-"""The network that acts (numpy) and the one that learns (torch) are one: same weights, same numbers."""
+"""What acts and what learns are one network: same weights, same numbers; and its gradient is the one torch finds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from learning import evaluated_by_torch, learned, torchs_gradient
 
+from a3c_exp.algorithms import Evaluation
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic, Mlp
 from a3c_exp.networks.heads import mixed_with_uniform
@@ -38,18 +40,54 @@ def test_acting_and_learning_agree_on_values_and_log_probabilities(
     seen = observations()
     parameters, values, _ = network.infer(seen)
     actions, log_probs = network.head.sample(parameters, np.random.default_rng(3))
-    learned = network.evaluate(torch.from_numpy(seen)[None], torch.from_numpy(actions)[None])
-    np.testing.assert_allclose(learned.values[0].detach(), values, atol=1e-6)
+    again, _ = network.evaluate(seen[None], actions[None])
+    np.testing.assert_allclose(again.values[0], values, atol=1e-6)
     np.testing.assert_allclose(network.values(seen), values, atol=1e-6)
-    np.testing.assert_allclose(learned.log_probs[0].detach(), log_probs, atol=3e-6)
+    np.testing.assert_allclose(again.log_probs[0], log_probs, atol=3e-6)
+
+
+@pytest.mark.parametrize("space", ACTION_SPACES, ids=str)
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("settings", [{}, {"state_dependent_std": True}, {"sizes": ()}, {"sizes": (5,)}], ids=str)
+def test_its_gradient_is_that_of_torch(space: gym.Space[Any], shared: bool, settings: dict[str, Any]) -> None:
+    network = build(space, shared=shared, **settings)
+    seen = observations(12).reshape(4, 3, 8)
+    compare_gradients(network, seen, space)
+
+
+@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
+def test_so_it_is_through_every_activation(activation: Any) -> None:
+    """With observations far enough out for its flat parts to be seen."""
+    network = build(activation=activation, init="default")
+    compare_gradients(network, 9 * observations(12).reshape(4, 3, 8), ACTION_SPACES[0])
+
+
+def test_a_batch_that_is_smaller_than_the_one_before_is_not_mixed_with_it() -> None:
+    """Room for what lies between the layers is kept from one batch to the next."""
+    network = build()
+    for rows in (12, 4, 8, 16):
+        compare_gradients(network, observations(16)[:rows].reshape(-1, 2, 8), ACTION_SPACES[0])
+
+
+def compare_gradients(network: ActorCritic, seen: np.ndarray, space: gym.Space[Any]) -> None:
+    parameters, _, _ = network.infer(seen.reshape(-1, 8))
+    actions, _ = network.head.sample(parameters, np.random.default_rng(3))
+    actions = actions.reshape(*seen.shape[:2], *actions.shape[1:])
+    weights = Evaluation(*np.random.default_rng(4).standard_normal((3, *seen.shape[:2])).astype(np.float32))
+    network.gradient.fill(0)
+    learned(network, seen, actions, **{name: getattr(weights, name) for name in Evaluation.__slots__})
+    found = network.gradient.copy()
+    expected = torchs_gradient(network, seen, actions, space, weights)
+    assert np.abs(expected).max() > 0.1
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
 def test_every_activation_is_the_same_function_twice(activation: Any) -> None:
     network = build(activation=activation)
     seen = 3 * observations()
-    learned = network.evaluate(torch.from_numpy(seen)[None], torch.zeros(1, len(seen), dtype=torch.int64))
-    np.testing.assert_allclose(learned.values[0].detach(), network.values(seen), atol=1e-5)
+    expected = network.value(network.critic_body(torch.from_numpy(seen)))[:, 0].detach()
+    np.testing.assert_allclose(network.values(seen), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("space", ACTION_SPACES, ids=str)
@@ -58,18 +96,9 @@ def test_entropy_is_that_of_torchs_distributions(space: gym.Space[Any]) -> None:
     seen = observations()
     parameters, _, _ = network.infer(seen)
     actions, _ = network.head.sample(parameters, np.random.default_rng(3))
-    entropy = network.evaluate(torch.from_numpy(seen)[None], torch.from_numpy(actions)[None]).entropy[0]
-    p = torch.from_numpy(parameters)
-    match space:
-        case Discrete():
-            expected = torch.distributions.Categorical(logits=p).entropy()
-        case MultiDiscrete():
-            expected = sum(torch.distributions.Categorical(logits=part).entropy() for part in p.split([3, 4], -1))
-        case MultiBinary():
-            expected = torch.distributions.Bernoulli(logits=p).entropy().sum(-1)
-        case _:
-            expected = torch.distributions.Normal(p[:, :3], p[:, 3:].exp()).entropy().sum(-1)
-    torch.testing.assert_close(entropy.detach(), expected, atol=1e-5, rtol=1e-5)
+    found, _ = network.evaluate(seen[None], actions[None])
+    _, expected = evaluated_by_torch(space, torch.from_numpy(parameters), torch.from_numpy(actions))
+    np.testing.assert_allclose(found.entropy[0], expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("space", [Discrete(4), MultiDiscrete([2, 2]), MultiBinary(2)], ids=str)
@@ -148,17 +177,28 @@ def test_a_deviation_beyond_its_range_can_come_back_and_goes_no_further(log_std:
         head.linear.weight.zero_()
         where[-1] = log_std
 
+    head.bind()
     features = np.zeros((2, head.linear.in_features), np.float32)
     acted, learned = head.infer(features), head.forward(torch.from_numpy(features))
     np.testing.assert_array_equal(acted, learned.detach().numpy())
     assert acted[:, -1].tolist() == [-5.0 if log_std < 0 else 2.0] * 2
 
     def step(*actions: float) -> float:
-        where.grad = None
-        features = torch.zeros(len(actions), head.linear.in_features)
-        log_probs, _ = head.log_prob_and_entropy(head.forward(features), torch.tensor(actions)[:, None])
+        """Of the last parameter, as arrays have it and as torch has it."""
+        count = len(actions)
+        features, taken = np.zeros((count, head.linear.in_features), np.float32), np.float32(actions)[:, None]
+        where.grad.zero_()
+        parameters, back = head.learn(features)
+        _, _, by_parameters = head.evaluate(parameters, taken)
+        back(by_parameters(np.full(count, -1 / count, np.float32), np.zeros(count, np.float32)))
+        found = -float(where.grad[-1])
+
+        where.grad.zero_()
+        parameters = head.forward(torch.from_numpy(features))
+        log_probs, _ = evaluated_by_torch(Box(-1, 1, (1,)), parameters, torch.from_numpy(taken))
         (-log_probs.mean()).backward()
-        return -float(where.grad[-1])
+        assert found == pytest.approx(-float(where.grad[-1]), rel=1e-4)
+        return found
 
     far, near = (3.0, 0.0) if log_std < 0 else (99.0, 0.0)  # in deviations of the range's end: out of and within it
     back, further = (far, near) if log_std < 0 else (near, far)
@@ -179,11 +219,10 @@ def test_the_mode_is_the_most_likely_action(space: gym.Space[Any]) -> None:
     network = build(space)
     seen = observations()
     parameters, _, _ = network.infer(seen)
-    mode = torch.from_numpy(np.ascontiguousarray(network.head.mode(parameters)))
-    best, _ = network.head.log_prob_and_entropy(torch.from_numpy(parameters), mode)
+    best, _, _ = network.head.evaluate(parameters, network.head.mode(parameters))
     for seed in range(20):
         sampled, _ = network.head.sample(parameters, np.random.default_rng(seed))
-        other, _ = network.head.log_prob_and_entropy(torch.from_numpy(parameters), torch.from_numpy(sampled))
+        other, _, _ = network.head.evaluate(parameters, sampled)
         assert (other <= best + 1e-6).all()
 
 
@@ -205,8 +244,7 @@ def test_the_critic_may_have_layers_of_its_own_size() -> None:
 
 def test_the_critics_loss_leaves_the_actors_part_alone() -> None:
     network = build(shared=False)
-    seen = torch.from_numpy(observations())[None]
-    network.evaluate(seen, torch.zeros(1, 7, dtype=torch.int64)).values.sum().backward()
+    learned(network, observations()[None], np.zeros((1, 7), np.int64), values=1)
     assert not network.gradient[network.parts["actor"]].any()
     assert network.gradient[network.parts["critic"]].any()
 
@@ -214,14 +252,13 @@ def test_the_critics_loss_leaves_the_actors_part_alone() -> None:
 def test_backward_adds_to_one_flat_gradient_that_stays_where_it_is() -> None:
     """The ancestors' bug: since torch 2, zero_grad() sets gradients to None, and aliased gradients silently part."""
     network = build()
-    seen = torch.from_numpy(observations())[None]
-    actions = torch.zeros(1, 7, dtype=torch.int64)
-    network.evaluate(seen, actions).values.sum().backward()
+    seen, actions = observations()[None], np.zeros((1, 7), np.int64)
+    learned(network, seen, actions, values=1)
     once = network.gradient.copy()
-    network.evaluate(seen, actions).values.sum().backward()
+    learned(network, seen, actions, values=1)
     np.testing.assert_allclose(network.gradient, 2 * once, rtol=1e-5)
     network.gradient.fill(0)
-    network.evaluate(seen, actions).values.sum().backward()
+    learned(network, seen, actions, values=1)
     np.testing.assert_allclose(network.gradient, once, rtol=1e-5)
 
 
@@ -230,7 +267,7 @@ def test_writing_to_the_vector_changes_both_networks() -> None:
     network.vector.fill(0)
     seen = observations()
     assert not network.values(seen).any()
-    evaluation = network.evaluate(torch.from_numpy(seen)[None], torch.zeros(1, 7, dtype=torch.int64))
+    evaluation, _ = network.evaluate(seen[None], np.zeros((1, 7), np.int64))
     assert not evaluation.values.any()
 
 

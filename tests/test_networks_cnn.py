@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
+from learning import learned, torchs_gradient
 from torch import nn
 
+from a3c_exp.algorithms import Evaluation
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic, Cnn, Impala, Mlp, convolutions
 from a3c_exp.networks.cnn import PictureNetwork
@@ -41,8 +43,7 @@ def pictures(count: int = 7, space: Box = SMALL) -> np.ndarray:
 def gradient(network: ActorCritic, seen: np.ndarray) -> np.ndarray:
     """Of the values' sum plus the log-probabilities', one step of a batch."""
     network.gradient.fill(0)
-    evaluation = network.evaluate(torch.from_numpy(seen)[None], torch.zeros(1, len(seen), dtype=torch.int64))
-    (evaluation.values.sum() + evaluation.log_probs.sum()).backward()  # type: ignore[no-untyped-call]
+    learned(network, seen[None], np.zeros((1, len(seen)), np.int64), values=1, log_probs=1)
     return network.gradient.copy()
 
 
@@ -74,11 +75,11 @@ def test_acting_and_learning_agree(name: str, channels_last: bool) -> None:
     seen = pictures()
     parameters, values, _ = network.infer(seen)
     actions, log_probs = network.head.sample(parameters, np.random.default_rng(3))
-    learned = network.evaluate(torch.from_numpy(seen)[None], torch.from_numpy(actions)[None])
+    again, _ = network.evaluate(seen[None], actions[None])
     assert parameters.dtype == values.dtype == np.float32
-    np.testing.assert_allclose(learned.values[0].detach(), values, atol=1e-5)
+    np.testing.assert_allclose(again.values[0], values, atol=1e-5)
     np.testing.assert_allclose(network.values(seen), values, atol=1e-5)
-    np.testing.assert_allclose(learned.log_probs[0].detach(), log_probs, atol=1e-5)
+    np.testing.assert_allclose(again.log_probs[0], log_probs, atol=1e-5)
 
 
 def test_it_is_the_network_that_torch_makes_of_the_same_layers() -> None:
@@ -108,6 +109,18 @@ def test_a_residual_block_adds_to_what_it_is_given() -> None:
         x = nn.functional.max_pool2d(nn.functional.conv2d(x, first.weight, first.bias, padding=1), 3, 2, 1)
     expected = torch.relu(nn.functional.linear(torch.relu(x).flatten(1), body.last.weight, body.last.bias))
     np.testing.assert_allclose(body.infer(seen), expected.detach(), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", COMPONENTS)
+def test_its_gradient_is_that_of_torch(name: str) -> None:
+    """Heads and values are computed on arrays, and lead back into the graph of the convolutions."""
+    network, space = build(COMPONENTS[name]), Discrete(5)
+    seen, actions = pictures(6).reshape(3, 2, *SMALL.shape), np.arange(6).reshape(3, 2) % 5
+    weights = Evaluation(*np.random.default_rng(4).standard_normal((3, 3, 2)).astype(np.float32))
+    learned(network, seen, actions, **{name: getattr(weights, name) for name in Evaluation.__slots__})
+    found = network.gradient.copy()
+    expected = torchs_gradient(network, seen, actions, space, weights)
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("name", COMPONENTS)

@@ -208,6 +208,19 @@ def test_without_rounds_nobody_waits() -> None:
     assert not s.others_learn(0)
 
 
+def test_a_start_from_other_parameters_knows_its_observations_and_not_its_returns() -> None:
+    """What returns were there depends on rewards and discount, which may be others here."""
+    both: dict[str, Any] = {"observation_shape": (2,), "normalize_observations": True, "normalize_rewards": True}
+    first, second = store(**both), store(**both)
+    seen, returns = np.array([[3.0, 5.0], [5.0, 9.0]]), np.array([1000.0, -1000.0])
+    first.push(0, ones(), pull(first)[1], 2, Moments.of(seen, returns))
+    second.start_from(first.state())
+    scales = pull(second)[1].normalisation
+    assert scales is not None and scales.mean is not None
+    np.testing.assert_allclose(scales.mean, [4, 7])
+    assert scales.reward_scale == 1.0
+
+
 def test_statistics_are_sums_of_rows() -> None:
     s = store(observation_shape=(2,), normalize_observations=True)
     seen = np.random.default_rng(0).normal(3, 2, (100, 2)).astype(np.float32)

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import pytest
 
 from a3c_exp.errors import ConfigError, require
-from a3c_exp.schema import build, import_plugins, nearest
+from a3c_exp.schema import build, import_plugins, nearest, pairs
 
 HERE = __name__.partition(".")[0]  # what a user would list in `plugins` to have this file's classes built
 
@@ -302,6 +302,13 @@ def test_a_plugin_that_cannot_be_imported_for_whatever_reason_is_one_line(
         import_plugins([plugin])
     assert str(refused.value).startswith(f"plugins = {plugin!r}: cannot be imported: ")
     assert "Error: " in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1e2", 100.0), ("2.5e-3", 0.0025), ("1E+2", 100.0), ("e2", "e2"), ("1e", "1e"), ("3", 3)]
+)
+def test_numbers_are_read_as_on_the_command_line_of_a_run(text: str, value: object) -> None:
+    assert pairs([f"episodes={text}"]) == {"episodes": value}
 
 
 def test_nearest_names_come_before_the_rest() -> None:

@@ -67,8 +67,10 @@ class Gym:
         require(limit is None or limit >= 1, "max_episode_steps", limit, "a whole number >= 1, or null")
         require_shaping(self.reward_scale, self.reward_clip)
         require(not (self.vectorized and self.wrappers), "vectorized", True, "false where wrappers are used")
-        for name in ("id", "max_episode_steps", "disable_env_checker", "num_envs", "render_mode"):
+        for name in ("id", "max_episode_steps", "disable_env_checker", "num_envs"):
             require(name not in self.kwargs, f"kwargs.{name}", self.kwargs.get(name), "left out: it is set elsewhere")
+        drawn = self.kwargs.get("render_mode", "rgb_array")
+        require(drawn == "rgb_array", "kwargs.render_mode", drawn, "rgb_array, for observations that are drawn")
         for entry in self.wrappers:
             require(isinstance(entry, str) or len(entry) == 1, "wrappers", entry, "a name, or {name: arguments}")
 
@@ -115,10 +117,11 @@ class Gym:
         module, _, name = self.id.rpartition(":")
         if module:
             _import(module, "id", self.id)
-        elif name.startswith("ALE/") and name not in gymnasium.registry:
-            if importlib.util.find_spec("ale_py") is None:
+        elif name not in gymnasium.registry:  # it may be a game, some of which have names like any other
+            if importlib.util.find_spec("ale_py") is not None:
+                gymnasium.register_envs(importlib.import_module("ale_py"))
+            elif name.startswith("ALE/"):
                 raise ConfigError("id", self.id, f"needs the Atari packages: {INSTALL}")
-            gymnasium.register_envs(importlib.import_module("ale_py"))
         if name in gymnasium.registry:
             return gymnasium.registry[name]
         raise ConfigError("id", self.id, "no such environment is registered" + suggestion(name, gymnasium.registry))
@@ -129,7 +132,8 @@ class Gym:
         def make() -> Env:
             drawing = self._drawing(spec.entry_point, render_mode)
             limit = self.max_episode_steps
-            return gymnasium.make(spec, max_episode_steps=limit, disable_env_checker=True, **self.kwargs, **drawing)
+            arguments = self.kwargs | drawing
+            return gymnasium.make(spec, max_episode_steps=limit, disable_env_checker=True, **arguments)
 
         env = self._made(spec, make)
         for entry in self.wrappers:
@@ -166,6 +170,7 @@ class Gym:
 
     def _drawing(self, entry_point: Any, render_mode: str | None) -> dict[str, str]:
         """The argument that asks for drawing. Refuses what the environment does not offer; gymnasium only warns."""
+        render_mode = render_mode or self.kwargs.get("render_mode")  # observations may be what is drawn
         if render_mode is None:
             return {}
         creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point

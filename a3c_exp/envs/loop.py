@@ -74,6 +74,8 @@ class Loop:
                 ended.append((index, terminated, truncated))
         self._tick += 1
         obs, reward = self.encode(observations), np.array(rewards, np.float32)
+        if reward.ndim != 1:  # arrays of one number each, where that is all they are
+            reward = reward.reshape(self.count)
         if not ended and self._tick < self._due:
             return Step(obs, reward, self._none, self._none, obs, self._all)
         return self._restart(obs, reward, ended)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol, runtime_checkable
 
 import gymnasium as gym
@@ -28,13 +28,22 @@ class Part(Protocol):
 
 
 class Body(Part, Protocol):
-    """From observations [N, ...] to features [N, F], in torch to learn and on arrays to act."""
+    """From observations [N, ...] to features [N, F]."""
 
     features: int
 
-    def __call__(self, observations: Tensor, /) -> Tensor: ...
+    def infer(self, observations: Array, /) -> Array:
+        """To act."""
+        ...
 
-    def infer(self, observations: Array, /) -> Array: ...
+    def learn(self, observations: Array, /) -> tuple[Array, Callable[[Array], None]]:
+        """To learn: what is called with the loss's derivatives by the features adds those by the parameters to their
+        gradients. It is called once."""
+        ...
+
+    def __call__(self, observations: Tensor, /) -> Tensor:
+        """On a GPU, for both."""
+        ...
 
 
 @runtime_checkable
@@ -99,8 +108,8 @@ class ActorCritic:
             place = vector[start:end].view_as(parameter)
             place.copy_(parameter.detach())
             parameter.data = place
-            # A gradient that is there is added to in place, so backward writes into the flat vector. The network's
-            # zero_grad() would cut that link (it sets gradients to None): `gradient.fill(0)` is the way.
+            # A gradient that is there is added to in place, by torch too, so that it lands in the flat vector. The
+            # network's zero_grad() would cut that link (it sets gradients to None): `gradient.fill(0)` is the way.
             parameter.grad = gradient[start:end].view_as(parameter)
             start = end
 
@@ -114,21 +123,49 @@ class ActorCritic:
         """The state of `count` environments whose episodes begin."""
         return None if self.core is None else self.core.initial_state(count)
 
-    def evaluate(self, observations: Tensor, actions: Tensor, memory: Memory | None = None) -> Evaluation:
-        """The learner's forward pass. observations [T, B, ...], actions [T, B, ...] -> [T, B] each, with gradients.
+    def evaluate(
+        self, observations: Array, actions: Array, memory: Memory | None = None
+    ) -> tuple[Evaluation, Callable[[Evaluation], None]]:
+        """To learn: observations [T, B, ...], actions [T, B, ...] -> what the network says of them, [T, B] each; and
+        what adds a loss's gradient to `gradient`, given its derivatives by that. It may be called once.
 
         memory: with a core, the state at t = 0 and the rows behind which episodes begin; without one, not looked at.
         """
-        time, batch = observations.shape[:2]
-        flat = observations.flatten(0, 1)
-        features = self.actor_body(flat)
+        shape = observations.shape[:2]
+        parameters, values, backward = self._outputs(observations, memory)
+        taken = actions.reshape(-1, *actions.shape[2:])
+        log_probs, entropy, by_parameters = self.head.evaluate(parameters, taken)
+
+        def add_gradient(by: Evaluation) -> None:
+            backward(by_parameters(by.log_probs.ravel(), by.entropy.ravel()), by.values.ravel())
+
+        return Evaluation(log_probs.reshape(shape), entropy.reshape(shape), values.reshape(shape)), add_gradient
+
+    def _outputs(
+        self, observations: Array, memory: Memory | None
+    ) -> tuple[Array, Array, Callable[[Array, Array], None]]:
+        """[T, B, ...] -> distribution parameters [T B, P], values [T B], and the way back from both."""
+        flat = observations.reshape(-1, *observations.shape[2:])
+        features, through_body = self.actor_body.learn(flat)
         if self.core is not None:
             assert memory is not None
-            features = self.core(features.view(time, batch, -1), memory).flatten(0, 1)
-        parameters = self.head.forward(features)
-        values = self.value(features if self.shared else self.critic_body(flat))
-        log_probs, entropy = self.head.log_prob_and_entropy(parameters, actions.flatten(0, 1))
-        return Evaluation(log_probs.view(time, batch), entropy.view(time, batch), values.view(time, batch))
+            by_time, through_core = self.core.learn(features.reshape(*observations.shape[:2], -1), memory)
+            features = by_time.reshape(len(flat), -1)
+        critic_features, through_critic_body = (features, None) if self.shared else self.critic_body.learn(flat)
+        parameters, through_head = self.head.learn(features)
+
+        def backward(by_parameters: Array, by_values: Array) -> None:
+            by_features = through_head(by_parameters)
+            by_critic_features = self.value.backward(critic_features, by_values[:, None])
+            if through_critic_body is None:
+                by_features += by_critic_features
+            else:
+                through_critic_body(by_critic_features)
+            if self.core is not None:
+                by_features = through_core(by_features.reshape(by_time.shape)).reshape(len(flat), -1)
+            through_body(by_features)
+
+        return parameters, self.value.infer(critic_features)[:, 0], backward
 
     def infer(self, observations: Array, state: Array | None = None) -> tuple[Array, Array, Array | None]:
         """The acting forward pass: [B, ...] -> distribution parameters [B, P], values [B], the state after."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from a3c_exp.networks.layers import ACTIVATIONS, ActivationName, Linear
+from a3c_exp.networks.layers import ACTIVATIONS, ActivationName, Array, Linear, through_torch
 
 Precision = Literal["auto", "float32", "bfloat16"]
 
@@ -151,7 +152,7 @@ class PictureBody(ABC):
         self.features = features
         self.convolutions, self.last = convolutions, Linear(flat, features)
         self._picture, self._arithmetic = picture, arithmetic
-        self._activate = ACTIVATIONS[activation][0]
+        self._activate = ACTIVATIONS[activation].of_tensor
         self._widest = widest
 
     @property
@@ -168,6 +169,9 @@ class PictureBody(ABC):
 
     def __call__(self, observations: Tensor) -> Tensor:
         return self._forward(observations, learning=True)
+
+    def learn(self, observations: NDArray[Any]) -> tuple[Array, Callable[[Array], None]]:
+        return through_torch(self, observations)
 
     def infer(self, observations: NDArray[Any]) -> NDArray[np.float32]:
         with torch.inference_mode():

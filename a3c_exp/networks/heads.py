@@ -1,15 +1,18 @@
 """Action distributions: one head for each kind of action space.
 
 A head turns features into the parameters of a distribution (float32 [..., P]: logits, or means and log standard
-deviations side by side). Acting works on those parameters in numpy with the worker's own generator, learning in torch.
+deviations side by side), draws from it with the worker's own generator, and says how likely an action is and how that
+moves with the parameters.
 """
 
 from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -19,9 +22,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from a3c_exp.errors import ConfigError
-from a3c_exp.networks.layers import Initialisation, Linear, initialise
+from a3c_exp.networks.layers import Backward, Initialisation, Linear, array_of, gradient_of, initialise
 
 Array = NDArray[Any]
+# Log-probabilities [N], entropies [N], and from the loss's derivatives by these two to those by the parameters [N, P].
+Evaluated = tuple[Array, Array, Callable[[Array, Array], Array]]
 
 # exp(-5) of half an action range is exploration in name only, exp(2) covers any range: beyond lies only overflow.
 LOG_STD_RANGE = (-5.0, 2.0)
@@ -52,12 +57,16 @@ class Head(ABC):
         return bare
 
     def forward(self, features: Tensor) -> Tensor:
-        """[N, features] -> parameters [N, P]."""
+        """[N, features] -> parameters [N, P], where torch computes."""
         return self.linear(features)
 
     def infer(self, features: Array) -> Array:
-        """The same on float32 arrays [B, features]."""
+        """The same on float32 arrays."""
         return self.linear.infer(features)
+
+    def learn(self, features: Array) -> tuple[Array, Backward]:
+        """The same, and the way back."""
+        return self.linear.infer(features), functools.partial(self.linear.backward, features)
 
     @abstractmethod
     def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
@@ -68,8 +77,8 @@ class Head(ABC):
         """The most likely actions [B, ...]."""
 
     @abstractmethod
-    def log_prob_and_entropy(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """parameters [N, P], actions [N, ...] -> log-probabilities [N], entropies [N], with gradients."""
+    def evaluate(self, parameters: Array, actions: Array) -> Evaluated:
+        """parameters [N, P], actions [N, ...] -> see `Evaluated`. The way back can be taken once."""
 
     def to_env(self, actions: Array) -> Array:
         """What the environment is given for `actions`: within its own range."""
@@ -89,8 +98,8 @@ class Categorical(Head):
         choices: Array = parameters.argmax(-1)
         return choices
 
-    def log_prob_and_entropy(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        return _choice_log_prob_and_entropy(parameters, actions)
+    def evaluate(self, parameters: Array, actions: Array) -> Evaluated:
+        return _evaluate_choice(parameters, actions)
 
 
 class MultiCategorical(Head):
@@ -110,10 +119,14 @@ class MultiCategorical(Head):
     def mode(self, parameters: Array) -> Array:
         return np.stack([logits.argmax(-1) for logits in np.split(parameters, self._ends, axis=-1)], axis=-1)
 
-    def log_prob_and_entropy(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        pieces = zip(torch.split(parameters, self._sizes, dim=-1), actions.unbind(-1), strict=True)
-        pairs = [_choice_log_prob_and_entropy(logits, action) for logits, action in pieces]
-        return torch.stack([p for p, _ in pairs]).sum(0), torch.stack([e for _, e in pairs]).sum(0)
+    def evaluate(self, parameters: Array, actions: Array) -> Evaluated:
+        pieces = zip(np.split(parameters, self._ends, axis=-1), actions.T, strict=True)
+        log_probs, entropies, backwards = zip(*itertools.starmap(_evaluate_choice, pieces), strict=True)
+
+        def backward(by_log_probs: Array, by_entropy: Array) -> Array:
+            return np.concatenate([back(by_log_probs, by_entropy) for back in backwards], axis=-1)
+
+        return np.add.reduce(log_probs), np.add.reduce(entropies), backward
 
 
 class Bernoulli(Head):
@@ -132,12 +145,17 @@ class Bernoulli(Head):
     def mode(self, parameters: Array) -> Array:
         return (parameters > 0).astype(np.int8)
 
-    def log_prob_and_entropy(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        taken = actions.to(parameters.dtype)
-        log_probs = -nn.functional.binary_cross_entropy_with_logits(parameters, taken, reduction="none").sum(-1)
-        log_one, log_zero = nn.functional.logsigmoid(parameters), nn.functional.logsigmoid(-parameters)
-        one = log_one.exp()
-        return log_probs, -(one * log_one + (1 - one) * log_zero).sum(-1)
+    def evaluate(self, parameters: Array, actions: Array) -> Evaluated:
+        log_one, log_zero = -np.logaddexp(0, -parameters), -np.logaddexp(0, parameters)
+        one = np.exp(log_one)
+        log_probs = np.where(actions, log_one, log_zero).sum(-1)
+
+        def backward(by_log_probs: Array, by_entropy: Array) -> Array:
+            # dH/dx = -x p (1 - p), with p the probability of a 1 and x its logit.
+            by: Array = by_log_probs[:, None] * (actions - one) - by_entropy[:, None] * parameters * one * (1 - one)
+            return by
+
+        return log_probs, -(one * log_one + (1 - one) * log_zero).sum(-1), backward
 
 
 class Gaussian(Head):
@@ -190,16 +208,31 @@ class Gaussian(Head):
 
     def bind(self) -> None:
         super().bind()
-        self._log_std = None if self.log_std is None else self.log_std.detach().numpy()
+        self._log_std = None if self.log_std is None else array_of(self.log_std)
+        self._log_std_gradient = None if self.log_std is None else gradient_of(self.log_std)
 
     def infer(self, features: Array) -> Array:
-        outputs = self.linear.infer(features)
-        if self._log_std is None:
-            log_std = outputs[:, self._size :]
-            log_std.clip(*LOG_STD_RANGE, out=log_std)
-            return outputs
-        log_std = self._log_std.clip(*LOG_STD_RANGE)
-        return np.concatenate([outputs, np.broadcast_to(log_std, outputs.shape)], axis=-1)
+        return self._with_log_std(self.linear.infer(features))[0]
+
+    def learn(self, features: Array) -> tuple[Array, Backward]:
+        parameters, log_std = self._with_log_std(self.linear.infer(features))
+
+        def backward(by: Array) -> Array:
+            by_log_std = by[:, self._size :]
+            if self._log_std_gradient is not None:
+                by, by_log_std = by[:, : self._size], by_log_std.sum(0)
+            by_log_std[_further_out(log_std, by_log_std, *LOG_STD_RANGE)] = 0
+            if self._log_std_gradient is not None:
+                self._log_std_gradient += by_log_std
+            return self.linear.backward(features, by)
+
+        return parameters, backward
+
+    def _with_log_std(self, outputs: Array) -> tuple[Array, Array]:
+        """The parameters, and the log standard deviations before they were held within their range."""
+        log_std = outputs[:, self._size :].copy() if self._log_std is None else self._log_std
+        means, held = outputs[:, : self._size], log_std.clip(*LOG_STD_RANGE)
+        return np.concatenate([means, np.broadcast_to(held, means.shape)], axis=-1), log_std
 
     def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
         mean, log_std = parameters[:, : self._size], parameters[:, self._size :]
@@ -210,12 +243,20 @@ class Gaussian(Head):
     def mode(self, parameters: Array) -> Array:
         return parameters[:, : self._size]
 
-    def log_prob_and_entropy(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        mean, log_std = torch.split(parameters, self._size, dim=-1)
-        noise = (actions - mean) * torch.exp(-log_std)
+    def evaluate(self, parameters: Array, actions: Array) -> Evaluated:
+        mean, log_std = parameters[:, : self._size], parameters[:, self._size :]
+        scale = np.exp(-log_std)
+        noise = (actions - mean) * scale
         constant = 0.5 * math.log(2 * math.pi) * self._size
         total_log_std = log_std.sum(-1)
-        return -0.5 * noise.square().sum(-1) - total_log_std - constant, total_log_std + constant + 0.5 * self._size
+        log_probs = -0.5 * (noise * noise).sum(-1) - total_log_std - constant
+
+        def backward(by_log_probs: Array, by_entropy: Array) -> Array:
+            by_mean = by_log_probs[:, None] * noise
+            by_log_std = by_mean * noise - by_log_probs[:, None] + by_entropy[:, None]
+            return np.concatenate([by_mean * scale, by_log_std], axis=-1)
+
+        return log_probs, total_log_std + constant + 0.5 * self._size, backward
 
     def to_env(self, actions: Array) -> Array:
         wanted: Array = self._centre + self._half_range * actions
@@ -234,10 +275,14 @@ class _Within(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        (x,), (gradient,), (low, high) = ctx.saved_tensors, gradients, ctx.bounds
-        # A step goes against the gradient: it is further out below `low` where the gradient is above 0.
-        further = ((x < low) & (gradient > 0)) | ((x > high) & (gradient < 0))
-        return gradient.masked_fill(further, 0.0), None, None
+        (x,), (gradient,), bounds = ctx.saved_tensors, gradients, ctx.bounds
+        return gradient.masked_fill(_further_out(x, gradient, *bounds), 0.0), None, None
+
+
+def _further_out(x: Any, gradient: Any, low: float, high: float) -> Any:
+    """Where a step would drive what is beyond its range further, arrays or tensors alike. A step goes against the
+    gradient: it is further out below `low` where the gradient is above 0."""
+    return ((x < low) & (gradient > 0)) | ((x > high) & (gradient < 0))
 
 
 def make_head(features: int, space: gym.Space[Any], state_dependent_std: bool, initial_std: float) -> Head:
@@ -310,7 +355,26 @@ def _rows(count: int) -> NDArray[np.intp]:
     return np.arange(count)
 
 
-def _choice_log_prob_and_entropy(logits: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-    log_probs = torch.log_softmax(logits, dim=-1)
-    entropy = -(log_probs.exp() * log_probs).sum(-1)
-    return log_probs.gather(-1, actions.unsqueeze(-1)).squeeze(-1), entropy
+def _evaluate_choice(logits: Array, actions: Array) -> Evaluated:
+    """See `Evaluated`: for logits [N, A], and which of the A was chosen, int64 [N]."""
+    log_probs = logits.T.copy()  # actions first, as above
+    log_probs -= np.maximum.reduce(log_probs, 0)
+    probabilities = np.exp(log_probs)
+    total = np.add.reduce(probabilities, 0)
+    log_probs -= np.log(total)
+    probabilities /= total
+    entropy = -np.add.reduce(probabilities * log_probs, 0)
+    rows = np.arange(len(actions))
+
+    def backward(by_log_probs: Array, by_entropy: Array) -> Array:
+        # d log pi(a) / dx_k = [k = a] - p_k, dH / dx_k = -p_k (log p_k + H)
+        by = log_probs + entropy
+        by *= by_entropy
+        by += by_log_probs
+        by *= probabilities
+        np.negative(by, by)
+        by[actions, rows] += by_log_probs
+        by_logits: Array = by.T
+        return by_logits
+
+    return log_probs[actions, rows], entropy, backward

@@ -1,7 +1,8 @@
-"""Layers whose forward pass exists twice over the same weights: in torch to learn, in numpy to act.
+"""Layers in numpy, forward and backward, over weights that torch can compute with too.
 
-One module call of torch costs tens of microseconds whatever its size; the numpy expressions here cost a few, which
-is most of the time of a worker with few environments. Both read the same memory, and tests hold them equal.
+An operation of torch costs several microseconds whatever its size, and twice that with a graph behind it; numpy's cost
+one or two, which is most of the time of networks and batches as small as they are here (bench/PROFILE.md). Torch's form
+is there for what torch computes: convolutions, and everything on a GPU. Tests hold the two equal.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 Array = NDArray[np.float32]
+# From the loss's derivatives by a layer's outputs to those by its inputs; those by its parameters are added to their
+# gradients. The argument may be written over.
+Backward = Callable[[Array], Array]
 Initialisation = Literal["orthogonal", "glorot", "normalized_columns", "default"]
 ActivationName = Literal["tanh", "relu", "relu6", "leaky_relu", "elu", "silu"]
 
@@ -49,14 +53,45 @@ def _silu(x: Array) -> Array:
     return y
 
 
-# The numpy functions may write over their argument, which is always a fresh matrix product.
-ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Array], Array]]] = {
-    "tanh": (torch.tanh, _tanh),
-    "relu": (torch.relu, _relu),
-    "relu6": (nn.functional.relu6, _relu6),
-    "leaky_relu": (nn.functional.leaky_relu, _leaky_relu),
-    "elu": (nn.functional.elu, _elu),
-    "silu": (nn.functional.silu, _silu),
+def _times_tanh_slope(by: Array, _: Array, y: Array) -> None:
+    y *= y
+    y *= by
+    by -= y
+
+
+def _times_silu_slope(by: Array, x: Array, y: Array) -> None:
+    sigmoid: Array = np.reciprocal(1 + np.exp(-x))
+    by *= sigmoid + y * (1 - sigmoid)
+
+
+class Activation(NamedTuple):
+    """y = f(x), for tensors and for arrays, and the way back.
+
+    of_array: may write over its argument, which is always a matrix product; `times_slope` then gets y as both.
+    times_slope: multiplies its first argument, in place, by dy/dx at x and y; both are then of no use any more.
+    """
+
+    of_tensor: Callable[[Tensor], Tensor]
+    of_array: Callable[[Array], Array]
+    times_slope: Callable[[Array, Array, Array], None]
+
+
+def _times(slope: Callable[[Array], NDArray[Any]]) -> Callable[[Array, Array, Array], None]:
+    def times_slope(by: Array, _: Array, y: Array) -> None:
+        by *= slope(y)
+
+    return times_slope
+
+
+ACTIVATIONS = {
+    "tanh": Activation(torch.tanh, _tanh, _times_tanh_slope),
+    "relu": Activation(torch.relu, _relu, _times(lambda y: y > 0)),
+    "relu6": Activation(nn.functional.relu6, _relu6, _times(lambda y: (y > 0) & (y < 6))),
+    "leaky_relu": Activation(
+        nn.functional.leaky_relu, _leaky_relu, _times(lambda y: np.where(y > 0, np.float32(1), np.float32(0.01)))
+    ),
+    "elu": Activation(nn.functional.elu, _elu, _times(lambda y: np.minimum(y, 0) + 1)),
+    "silu": Activation(nn.functional.silu, _silu, _times_silu_slope),
 }
 
 
@@ -97,14 +132,26 @@ def initialise(
             bias.uniform_(-bound, bound, generator=generator)
 
 
+def through_torch(module: Callable[[Tensor], Tensor], inputs: NDArray[Any]) -> tuple[Array, Callable[[Array], None]]:
+    """The outputs of what torch computes, and what adds their derivatives to the gradients of its parameters."""
+    outputs = module(torch.from_numpy(inputs))
+
+    def backward(by_outputs: Array) -> None:
+        if outputs.requires_grad:  # something is learned in it
+            outputs.backward(torch.from_numpy(by_outputs))  # type: ignore[no-untyped-call]
+
+    return outputs.detach().numpy(), backward
+
+
 class Linear(nn.Linear):
     """An affine layer that can also be applied to arrays, over the same weights."""
 
     def bind(self) -> None:
-        """Take views of the parameters as they lie now. Call it after they have been moved."""
+        """Take views of the parameters as they lie now, and of their gradients. Call it after they have been moved."""
         self._affine = self.weight, self.bias
-        self._weight_t: Array = self.weight.detach().numpy().T
-        self._bias: Array = self.bias.detach().numpy()
+        self._weight, self._bias = array_of(self.weight), array_of(self.bias)
+        self._weight_gradient, self._bias_gradient = gradient_of(self.weight), gradient_of(self.bias)
+        self._weight_t = self._weight.T
 
     def __call__(self, x: Tensor) -> Tensor:
         """[N, in_features] -> [N, out_features].
@@ -113,11 +160,22 @@ class Linear(nn.Linear):
         """
         return nn.functional.linear(x, *self._affine)
 
-    def infer(self, x: Array) -> Array:
-        """The same on arrays; the result is a fresh array."""
-        y: Array = x.dot(self._weight_t)
+    def infer(self, x: Array, out: Array | None = None) -> Array:
+        """The same on arrays; the result is a fresh array, or `out`."""
+        y: Array = np.dot(x, self._weight_t, out)
         y += self._bias
         return y
+
+    def backward(self, x: Array, by_y: Array) -> Array:
+        """See `Backward`: for the inputs that it was given, [N, in_features], and [N, out_features] -> as x."""
+        self.add_gradient(x, by_y)
+        by_x: Array = by_y.dot(self._weight)
+        return by_x
+
+    def add_gradient(self, x: Array, by_y: Array) -> None:
+        """The same, for inputs that are given."""
+        self._weight_gradient += by_y.T.dot(x)
+        self._bias_gradient += np.add.reduce(by_y, 0)
 
 
 class MlpBody:
@@ -127,7 +185,8 @@ class MlpBody:
         widths = [inputs, *sizes]
         self.features = widths[-1]
         self.layers = [Linear(a, b) for a, b in itertools.pairwise(widths)]
-        self._activate, self._activate_array = ACTIVATIONS[activation]
+        self._activation = ACTIVATIONS[activation]
+        self._rows, self._kept = 0, list[Array]()
 
     def parameters(self) -> list[nn.Parameter]:
         return [parameter for layer in self.layers for parameter in layer.parameters()]
@@ -138,10 +197,50 @@ class MlpBody:
 
     def __call__(self, x: Tensor) -> Tensor:
         for layer in self.layers:
-            x = self._activate(layer(x))
+            x = self._activation.of_tensor(layer(x))
         return x
 
     def infer(self, x: Array) -> Array:
         for layer in self.layers:
-            x = self._activate_array(layer.infer(x))
+            x = self._activation.of_array(layer.infer(x))
         return x
+
+    def learn(self, x: Array) -> tuple[Array, Callable[[Array], None]]:
+        """See `networks.actor_critic.Body`. The features are overwritten by the next call."""
+        seen, sums, outputs = [], self._room(len(x)), []
+        for layer, room in zip(self.layers, sums, strict=True):
+            seen.append(x)
+            x = self._activation.of_array(layer.infer(x, room))
+            outputs.append(x)
+
+        def backward(by: Array) -> None:
+            for i in range(len(seen) - 1, -1, -1):
+                self._activation.times_slope(by, sums[i], outputs[i])
+                if i == 0:
+                    self.layers[0].add_gradient(seen[0], by)
+                else:
+                    by = self.layers[i].backward(seen[i], by)
+
+        return x, backward
+
+    def _room(self, count: int) -> list[Array]:
+        """For the layers' outputs, of so many rows. Kept: what is given back to the system is cleared each time it is
+        asked for again, which takes longer than the arithmetic where batches are large."""
+        if count > self._rows:
+            self._rows = count
+            self._kept = [np.empty((count, layer.out_features), np.float32) for layer in self.layers]
+        return [kept[:count] for kept in self._kept]
+
+
+def array_of(parameter: Tensor) -> Array:
+    """The numbers themselves, not a copy."""
+    array: Array = parameter.detach().numpy()
+    return array
+
+
+def gradient_of(parameter: Tensor) -> Array:
+    """Its gradient itself, not a copy. Made, with zeros, where there is none yet."""
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    array: Array = parameter.grad.numpy()
+    return array

@@ -7,15 +7,15 @@ Where an episode ends, nothing is remembered, and no gradient flows.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
-from a3c_exp.networks.layers import Array, Initialisation, Linear, initialise
+from a3c_exp.networks.layers import Array, Backward, Initialisation, Linear, array_of, gradient_of, initialise
 
 Bools = NDArray[np.bool_]
 
@@ -86,11 +86,23 @@ class LstmCore:
         hidden, cell = _step(sums, state[:, :cells], state[:, cells:], self._recurrent)
         return hidden, np.concatenate([hidden, cell], axis=1)
 
-    def __call__(self, features: Tensor, memory: Memory) -> Tensor:
-        """All steps of a rollout: features [T, B, F] -> h [T, B, C]."""
-        sums = torch.addmm(self.bias, features.flatten(0, 1), self.inputs).view(*features.shape[:2], -1)
-        hidden: Tensor = Unrolled.apply(sums, self.recurrent, memory)  # type: ignore[no-untyped-call]
-        return hidden
+    def learn(self, features: Array, memory: Memory) -> tuple[Array, Backward]:
+        """All steps of a rollout, and the way back: features [T, B, F] -> h [T, B, C]."""
+        rows = features.reshape(-1, features.shape[-1])
+        sums = rows.dot(array_of(self.inputs))
+        sums += array_of(self.bias)
+        hidden, back = unrolled(sums.reshape(*features.shape[:2], -1), self._recurrent, memory)
+
+        def backward(by_hidden: Array) -> Array:
+            by_sums, by_recurrent = back(by_hidden)
+            by_rows = by_sums.reshape(len(rows), -1)
+            gradient_of(self.inputs)[:] += rows.T.dot(by_rows)
+            gradient_of(self.recurrent)[:] += by_recurrent
+            gradient_of(self.bias)[:] += np.add.reduce(by_rows, 0)
+            by_features: Array = by_rows.dot(array_of(self.inputs).T)
+            return by_features.reshape(features.shape)
+
+        return hidden, backward
 
 
 def _by_gate(matrix: Tensor) -> Array:
@@ -120,50 +132,44 @@ def _step(sums: Array, hidden: Array, cell: Array, recurrent: Array) -> tuple[Ar
     return hidden, cell
 
 
-class Unrolled(torch.autograd.Function):
-    """`_step` for every row of a rollout, and backpropagation through time."""
+def unrolled(sums: Array, weight: Array, memory: Memory) -> tuple[Array, Callable[[Array], tuple[Array, Array]]]:
+    """`_step` for every row of a rollout, and backpropagation through time.
 
-    @staticmethod
-    def forward(ctx: Any, sums: Tensor, recurrent: Tensor, memory: Memory) -> Tensor:
-        """sums: x_t W + b, [T, B, 4 C]; recurrent: U, [C, 4 C] -> h [T, B, C]."""
-        weight = _by_gate(recurrent)
-        (time, count, _), cells = sums.shape, len(recurrent)
-        gates = sums.detach().numpy().reshape(time, count, 4, cells).transpose(0, 2, 1, 3).copy()
-        restarted: list[bool] = np.any(memory.restarts, axis=1).tolist()
-        before = np.empty((2, time, count, cells), gates.dtype)  # h and c with which each row begins
-        out = np.empty_like(before[0])
-        hidden, cell = memory.state[:, :cells], memory.state[:, cells:]
-        for t in range(time):
-            before[0, t], before[1, t] = hidden, cell
-            hidden, cell = _step(gates[t], hidden, cell, weight)
-            out[t] = hidden
-            if restarted[t]:
-                hidden, cell = forget(hidden, memory.restarts[t]), forget(cell, memory.restarts[t])
-        ctx.kept = gates, before, weight, memory.restarts
-        return torch.from_numpy(out)
+    sums: x_t W + b, [T, B, 4 C]; weight: U, [4, C, C] -> h [T, B, C], and from the loss's derivatives by that to those
+    by sums and by U as [C, 4 C].
+    """
+    (time, count, _), cells = sums.shape, weight.shape[-1]
+    gates = sums.reshape(time, count, 4, cells).transpose(0, 2, 1, 3).copy()
+    restarts = memory.restarts
+    restarted: list[bool] = np.any(restarts, axis=1).tolist()
+    before = np.empty((2, time, count, cells), gates.dtype)  # h and c with which each row begins
+    out = np.empty_like(before[0])
+    hidden, cell = memory.state[:, :cells], memory.state[:, cells:]
+    for t in range(time):
+        before[0, t], before[1, t] = hidden, cell
+        hidden, cell = _step(gates[t], hidden, cell, weight)
+        out[t] = hidden
+        if restarted[t]:
+            hidden, cell = forget(hidden, restarts[t]), forget(cell, restarts[t])
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
-        gates, before, weight, restarts = ctx.kept
-        time, _, count, cells = gates.shape
+    def backward(by_hidden: Array) -> tuple[Array, Array]:
         o, i, f, g = gates.swapaxes(0, 1)
         squashed = np.tanh(f * before[1] + i * g)
         # How h_t moves with o's sum and with c_t, and c_t with the other sums: for all rows at once.
         by_output, by_cell = squashed * o * (1 - o), o * (1 - squashed * squashed)
         by_others = np.stack([g * i * (1 - i), before[1] * f * (1 - f), i * (1 - g * g)], axis=1)
         # What is left goes back row by row. hidden, cell: the loss's gradient by h_t and c_t.
-        sums, back = np.empty_like(gates), weight.transpose(0, 2, 1)
-        restarted, rows = restarts.any(1).tolist(), gradient.numpy()
+        by_sums, back = np.empty_like(gates), weight.transpose(0, 2, 1)
         hidden = cell = np.zeros_like(before[0, 0])
         for t in range(time - 1, -1, -1):
             if restarted[t]:
                 hidden, cell = forget(hidden, restarts[t]), forget(cell, restarts[t])
-            hidden = hidden + rows[t]
+            hidden = hidden + by_hidden[t]
             cell = cell + hidden * by_cell[t]
-            np.multiply(hidden, by_output[t], out=sums[t, 0])
-            np.multiply(cell, by_others[t], out=sums[t, 1:])
-            hidden, cell = np.add.reduce(np.matmul(sums[t], back)), cell * f[t]
-        by_row = sums.transpose(0, 2, 1, 3).reshape(time * count, 4 * cells)
-        to_recurrent = before[0].reshape(time * count, cells).T.dot(by_row)
-        return torch.from_numpy(by_row.reshape(time, count, -1)), torch.from_numpy(to_recurrent), None
+            np.multiply(hidden, by_output[t], out=by_sums[t, 0])
+            np.multiply(cell, by_others[t], out=by_sums[t, 1:])
+            hidden, cell = np.add.reduce(np.matmul(by_sums[t], back)), cell * f[t]
+        by_row = by_sums.transpose(0, 2, 1, 3).reshape(time * count, 4 * cells)
+        return by_row.reshape(time, count, -1), before[0].reshape(time * count, cells).T.dot(by_row)
+
+    return out, backward

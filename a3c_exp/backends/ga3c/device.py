@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -9,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from a3c_exp.algorithms import Evaluation
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic
+from a3c_exp.networks.layers import through_torch
 from a3c_exp.networks.recurrent import Memory
 
 Array = NDArray[Any]
@@ -72,18 +74,28 @@ class OnDevice(ActorCritic):
         self._wait()
         self._there[1].zero_()
 
-    def evaluate(self, observations: Tensor, actions: Tensor, memory: Memory | None = None) -> Evaluation:
-        found = super().evaluate(self._send("learned", observations), self._send("actions", actions), memory)
-        return Evaluation(found.log_probs.cpu(), found.entropy.cpu(), found.values.cpu())
+    def _outputs(
+        self, observations: Array, memory: Memory | None
+    ) -> tuple[Array, Array, Callable[[Array, Array], None]]:
+        flat = observations.reshape(-1, *observations.shape[2:])
+        found, through = through_torch(partial(self._both, "learned"), flat)
+
+        def backward(by_parameters: Array, by_values: Array) -> None:
+            through(np.column_stack([by_parameters, by_values]))
+
+        return found[:, :-1], found[:, -1], backward
 
     def infer(self, observations: Array, state: Array | None = None) -> tuple[Array, Array, Array | None]:
         with torch.inference_mode():
-            seen = self._send("seen", torch.from_numpy(observations))
-            features = self.actor_body(seen)
-            critic_features = features if self.shared else self.critic_body(seen)
-            both = torch.cat([self.head.forward(features), self.value(critic_features)], dim=1)
-            found: NDArray[np.float32] = both.cpu().numpy()
+            found: NDArray[np.float32] = self._both("seen", torch.from_numpy(observations)).numpy()
         return found[:, :-1], found[:, -1], None
+
+    def _both(self, name: str, observations: Tensor) -> Tensor:
+        """Parameters and values side by side, here: [N, P + 1]."""
+        seen = self._send(name, observations)
+        features = self.actor_body(seen)
+        critic_features = features if self.shared else self.critic_body(seen)
+        return torch.cat([self.head.forward(features), self.value(critic_features)], dim=1).cpu()
 
     def values(self, observations: Array, state: Array | None = None) -> Array:
         return self.infer(observations, state)[1]

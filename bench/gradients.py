@@ -1,0 +1,73 @@
+"""What a gradient costs on arrays, and by torch's graph over the same weights: `python -m bench.gradients`.
+
+Two bodies of 64-64, four actions, the loss of A3C. Torch's way is what a GPU would take: the layers' torch forms, and
+the loss as it is written in `algorithms.A3C`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from a3c_exp.algorithms import A3C, Batch
+from a3c_exp.networks import ActorCritic, Mlp
+from a3c_exp.threading_limits import one_thread
+from bench.arithmetic import microseconds
+
+INPUTS, ACTIONS = 8, 4
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print both, in microseconds of processor time a gradient: the median of turns."""
+    parser = argparse.ArgumentParser(prog="python -m bench.gradients", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=0.3, help="of each measurement (default 0.3)")
+    parser.add_argument("--turns", type=int, default=9, help="of both, one after the other (default 9)")
+    parser.add_argument("--transitions", type=int, nargs="*", default=(5, 20, 64, 512, 4096))
+    flags = parser.parse_args(arguments)
+    print("| transitions | arrays | torch's graph | ratio |\n| --- | --- | --- | --- |")
+    with one_thread():
+        for count in flags.transitions:
+            ways = both(count)
+            spent = [[microseconds(way, flags.seconds) for way in ways] for _ in range(flags.turns)]
+            arrays, graph = np.median(spent, axis=0)
+            print(f"| {count} | {arrays:.0f} | {graph:.0f} | {graph / arrays:.2f} |", flush=True)
+    return 0
+
+
+def both(count: int) -> tuple[Callable[[], None], Callable[[], None]]:
+    """The gradient of so many transitions in each of the ways, added to the same network's."""
+    rng = np.random.default_rng(0)
+    network = Mlp().build(gym.spaces.Box(-1, 1, (INPUTS,)), gym.spaces.Discrete(ACTIONS), rng)
+    seen = rng.standard_normal((1, count, INPUTS)).astype(np.float32)
+    actions = rng.integers(0, ACTIONS, (1, count))
+    batch = Batch(*rng.standard_normal((4, 1, count)).astype(np.float32))
+    algorithm = A3C()
+
+    def arrays() -> None:
+        evaluation, add_gradient = network.evaluate(seen, actions)
+        by, _ = algorithm.gradient(evaluation, batch, 0.0)
+        add_gradient(by)
+
+    return arrays, lambda: _graph(network, algorithm, seen, actions, batch)
+
+
+def _graph(network: ActorCritic, algorithm: A3C, seen: np.ndarray, actions: np.ndarray, batch: Batch) -> None:
+    flat, taken = torch.from_numpy(seen[0]), torch.from_numpy(actions[0])
+    log_pi = network.head.forward(network.actor_body(flat)).log_softmax(-1)
+    values = network.value(network.critic_body(flat))[:, 0]
+    log_probs = log_pi.gather(-1, taken[:, None])[:, 0]
+    entropy = -(log_pi.exp() * log_pi).sum(-1).mean()
+    policy_loss = -(log_probs * torch.from_numpy(batch.advantages[0])).mean()
+    value_loss = 0.5 * (values - torch.from_numpy(batch.targets[0])).square().mean()
+    loss = policy_loss + algorithm.value_coefficient * value_loss - 0.01 * entropy
+    loss.backward()  # type: ignore[no-untyped-call]
+    for metric in (policy_loss, value_loss, entropy):
+        metric.item()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
