@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 # What Sample Factory runs with: it needs gymnasium < 1, so it can only live in an environment of its own.
 SAMPLE_FACTORY_PYTHON = "SAMPLE_FACTORY_PYTHON"
@@ -23,10 +23,16 @@ class UnavailableError(Exception):
 
 
 def stable_baselines3(
-    algorithm: str, env_id: str, environments: int, seconds: float, settings: Mapping[str, Any] | None = None
+    algorithm: str,
+    env_id: str,
+    environments: int,
+    seconds: float,
+    settings: Mapping[str, Any] | None = None,
+    way: Literal["fastest", "default"] = "fastest",
 ) -> float:
     """Steps a second of stable-baselines3's A2C or PPO, its defaults but for the number of environments and `settings`.
 
+    way: with one thread of torch and nothing made ready to be drawn, or as it comes.
     On an Atari game (by its id without frame skip) with the CNN that is its default there.
     """
     needs = ["stable_baselines3"] + (["ale_py", "cv2"] if "NoFrameskip" in env_id else [])
@@ -35,7 +41,7 @@ def stable_baselines3(
     command = [sys.executable, "-m", "bench.stable_baselines3", algorithm, env_id, str(environments), str(seconds)]
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
-            [*command, json.dumps(dict(settings or {}))],
+            [*command, json.dumps(dict(settings or {})), way],
             cwd=Path(__file__).parent.parent,
             env=os.environ | {"TMPDIR": folder},  # it leaves a log there
             check=True,

@@ -158,11 +158,17 @@ PPO_LUNAR = (
     "algorithm.epochs=4", "algorithm.minibatch_size=64", "algorithm.entropy=0.01", "gamma=0.999",
 )  # fmt: skip
 PPO_ROUND = 2 * 8 * 1024
-PPO_ROUND_SECONDS = 2.5  # about
+PPO_ROUND_SECONDS = 0.8  # about
 _ZOO = {key: value for key, value in ZOO["PPO", "LunarLander-v3"].items() if key not in ("steps", "envs")}
-PPO_PEER = Measurement(
-    "stable-baselines3 PPO, 16 environments",
-    lambda seconds: stable_baselines3("PPO", "LunarLander-v3", 16, seconds, _ZOO),
+PPO_PEERS = (
+    Measurement(
+        "stable-baselines3 PPO, 16 environments, as it comes",
+        lambda seconds: stable_baselines3("PPO", "LunarLander-v3", 16, seconds, _ZOO, "default"),
+    ),
+    Measurement(
+        "the same with one thread of torch and nothing ready to be drawn",
+        lambda seconds: stable_baselines3("PPO", "LunarLander-v3", 16, seconds, _ZOO),
+    ),
 )
 SAMPLE_FACTORY = Measurement("Sample Factory APPO, 2 x 16", sample_factory)
 
@@ -206,7 +212,7 @@ ROWS = (
         "ppo",
         "LunarLander-v3, PPO with the zoo's recipe, processes, 2 workers x 8",
         Measurement("processes", _ppo_speed),
-        (PPO_PEER,),
+        (*PPO_PEERS, _stepping("LunarLander-v3")),
         at_least=10.0,
     ),
     _ga3c_row("cnn", "the A3C paper's CNN", 1.4),

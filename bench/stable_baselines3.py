@@ -1,7 +1,8 @@
-"""`python -m bench.stable_baselines3 A2C|PPO ENVIRONMENT ENVIRONMENTS SECONDS [SETTINGS]`: its steps a second.
+"""`python -m bench.stable_baselines3 A2C|PPO ENVIRONMENT ENVIRONMENTS SECONDS [SETTINGS [WAY]]`: its steps a second.
 
 Atari games by their ids without frame skip (PongNoFrameskip-v4), with its own preprocessing. SETTINGS, as JSON: what is
-not to be its default.
+not to be its default. WAY, where observations are vectors: `fastest`, one thread of torch and nothing made ready to be
+drawn, or `default`, as it comes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import VecFrameStack
 
 
-def main(algorithm: str, env_id: str, environments: int, seconds: float, settings: dict[str, Any]) -> float:
+def main(
+    algorithm: str, env_id: str, environments: int, seconds: float, settings: dict[str, Any], way: str = "fastest"
+) -> float:
     """Train for so many seconds or more, whole iterations (a rollout, and what is learned from it) behind the first."""
     kind = getattr(stable_baselines3, algorithm)
     made: Any
@@ -26,6 +29,8 @@ def main(algorithm: str, env_id: str, environments: int, seconds: float, setting
         import ale_py  # noqa: F401 - registers the games
 
         policy, made = "CnnPolicy", VecFrameStack(make_atari_env(env_id, environments), 4)
+    elif way == "default":
+        policy, made = "MlpPolicy", make_vec_env(env_id, environments)
     else:
         torch.set_num_threads(1)  # for networks of this size its fastest setting
         # Its default is to be ready to draw, for which LunarLander makes particles whenever an engine fires.
@@ -47,4 +52,4 @@ def main(algorithm: str, env_id: str, environments: int, seconds: float, setting
 
 if __name__ == "__main__":
     given = json.loads(sys.argv[5]) if len(sys.argv) > 5 else {}
-    print(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), given))
+    print(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), given, *sys.argv[6:]))

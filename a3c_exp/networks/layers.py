@@ -174,8 +174,9 @@ class Linear(nn.Linear):
 
     def add_gradient(self, x: Array, by_y: Array) -> None:
         """The same, for inputs that are given."""
-        self._weight_gradient += by_y.T.dot(x)
-        self._bias_gradient += np.add.reduce(by_y, 0)
+        weight, bias = self._weight_gradient, self._bias_gradient
+        weight += by_y.T.dot(x)  # not of `self.`: torch would look at what is assigned, for longer than this takes
+        bias += np.add.reduce(by_y, 0)
 
 
 class MlpBody:
