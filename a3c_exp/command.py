@@ -143,9 +143,9 @@ def _inform(hydra: Hydra, name: str, flags: Namespace, parser: ArgumentParser) -
     if flags.hydra_help:
         hydra.hydra_help(config_name=name, args_parser=parser, args=flags)
     elif flags.cfg:
-        hydra.show_cfg(name, flags.overrides, flags.cfg, flags.package, flags.resolve)
+        hydra.show_cfg(name, replacing(flags.overrides), flags.cfg, flags.package, flags.resolve)
     else:
-        hydra.show_info(flags.info, config_name=name, overrides=flags.overrides)
+        hydra.show_info(flags.info, config_name=name, overrides=replacing(flags.overrides))
 
 
 HELP = """\

@@ -208,4 +208,11 @@ def unknown_key(override: Override, config: dict[str, Any]) -> ConfigError | Non
             known = [key for key in node if key != "_target_"]
             return ConfigError(override.key_or_group, value, f"is no setting: {nearest(name, known)}{hint}")
         node = node[name]
+    given = None if override.is_delete() else override.value()
+    if isinstance(node, dict) and isinstance(given, dict) and "_target_" not in given:
+        for name in map(str, given):
+            if name not in node:
+                key = f"{override.key_or_group}.{name}"
+                problem = f"is no setting: {nearest(name, node)}; +{key}=<value> adds one"
+                return ConfigError(key, given[name], problem)
     return None

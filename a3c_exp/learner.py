@@ -53,12 +53,17 @@ class Samples(NamedTuple):
         return Samples(part(self.observations), part(self.actions), taken, memory)
 
 
+# A gradient that is not finite is refused and told of by whoever was to push it: numpy need not say so as well.
+_in_silence = np.errstate(over="ignore", invalid="ignore", divide="ignore")
+
+
 class Learner:
     """From a rollout to a gradient, in a worker's own network."""
 
     def __init__(self, experiment: Experiment, network: ActorCritic) -> None:
         self._experiment, self._network = experiment, network
 
+    @_in_silence
     def add_gradient(self, rollout: Rollout, progress: float) -> dict[str, float]:
         """Add the loss's gradient over one rollout to `network.gradient`; returns what the loss has to report."""
         seen = rollout.observations, rollout.actions, rollout.memory
@@ -85,6 +90,7 @@ class Learner:
         samples = Samples(in_a_row(rollout.observations), in_a_row(rollout.actions), Batch(*map(in_a_row, columns)))
         return samples, report
 
+    @_in_silence
     def add_gradient_of(self, samples: Samples, progress: float) -> dict[str, float]:
         """The same as `add_gradient`, for a part of one."""
         evaluation, add_gradient = self._network.evaluate(samples.observations, samples.actions, samples.memory)

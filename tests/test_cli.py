@@ -52,6 +52,10 @@ BAD = [
     ("seed.x=1", "seed.x = 1: seed has no settings of its own"),
     ("+colour=red", "colour = 'red': is no setting of Experiment: Allowed: "),
     ("~colour", "colour = None: is no setting: "),
+    (
+        "optimizer.parts={actor:{max_grad_norm:1.0}}",
+        "optimizer.parts.actor = {'max_grad_norm': 1.0}: is no setting: Allowed: none; +optimizer.parts",
+    ),
     ("~network", "network = None: must be given: a mapping that names a Network by _target_"),
     ("seed=true", "seed = True: must be a whole number"),
     ("gamma=1.5", "gamma = 1.5: must be a number from 0 to 1"),
@@ -193,6 +197,7 @@ def test_a_schedule_takes_the_place_of_the_one_that_a_preset_has_set(given: str,
     key = "algorithm.entropy"
     assert "start" in compose(["env=lunar_continuous"])["algorithm"]["entropy"]
     assert compose(["env=lunar_continuous", f"{key}={given}"])["algorithm"]["entropy"] == yaml.safe_load(given)
+    assert program.main(["--cfg", "job", "env=lunar_continuous", f"{key}={given}"]) == 0
     options = [f"{key}={given},0.5", "seed=3"]
     assert program.main([*QUICK, "-m", "env=lunar_continuous", "total_steps=64", *options]) == 0
     runs = [yaml.safe_load(path.read_text()) for path in sorted((here / "outputs").glob("*_sweep/*/config.yaml"))]

@@ -125,3 +125,21 @@ def test_v_trace_is_given_the_learners_own_values_and_ratios(
     ratios = np.exp(log_probs - rollout.log_probs)[counts]
     assert ratios.min() < 0.8 and ratios.max() > 1.1
     assert np.abs(values - rollout.values)[counts].max() > 0.1
+
+
+@pytest.mark.parametrize("kind", NETWORKS.values(), ids=NETWORKS)
+@pytest.mark.parametrize("name", ["A3C", "PPO"])
+def test_a_network_that_has_diverged_has_a_gradient_that_is_not_finite_and_no_more_is_said(
+    kind: Any, name: str
+) -> None:
+    """Whoever was to push it refuses it, and tells."""
+    rollout, network = lagging(ENVIRONMENTS["one by one"], kind, 0.0)
+    algorithm = {"_target_": f"a3c_exp.algorithms.{name}"} | ({"minibatch_size": None} if name == "PPO" else {})
+    learner = Learner(replace(load_experiment(config(SCRIPTED, algorithm=algorithm)), gamma=GAMMA), network)
+    network.vector *= 1e30
+    with np.errstate(over="raise", invalid="raise", divide="raise"):
+        if name == "PPO":
+            learner.add_gradient_of(learner.samples(rollout)[0], 0.0)
+        else:
+            learner.add_gradient(rollout, 0.0)
+    assert not np.isfinite(network.gradient).all()
