@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -255,7 +256,7 @@ def _check_parts(experiment: Experiment) -> ActorCritic:
         experiment.network.check(env.observation_space, env.action_space)
         network = experiment.network.build(env.observation_space, env.action_space, None)
     except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and "allocate memory" not in str(error):
+        if not isinstance(error, MemoryError) and not re.search("allocate memory|calculation overflowed", str(error)):
             raise
         raise ConfigError("network", type(experiment.network).__name__, "is too large for the memory here") from error
     finally:

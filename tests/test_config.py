@@ -338,6 +338,8 @@ def test_a_start_from_a_run_of_another_network_is_refused(tmp_path: Path, config
 def test_a_network_beyond_all_memory_is_refused(config: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="network = 'Mlp': is too large for the memory here"):
         load_experiment(change(config, "network.sizes", [10**8, 10**8]))
+    with pytest.raises(ConfigError, match="network = 'Mlp': is too large for the memory here"):
+        load_experiment(change(config, "network.sizes", [10**18, 8]))
 
 
 def test_a_start_from_a_damaged_checkpoint_is_refused(tmp_path: Path, config: dict[str, Any]) -> None:

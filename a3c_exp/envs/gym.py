@@ -147,7 +147,8 @@ class Gym:
                 lacks = "pip install 'a3c-exp[pictures]'" if "opencv" in str(error) else one_line(error)
                 raise ConfigError("wrappers", entry, f"needs a package that is not installed: {lacks}") from error
             except Exception as error:
-                raise ConfigError("wrappers", entry, f"does not fit {self.id}: {one_line(error)}") from error
+                hint = ". +env.kwargs.render_mode=rgb_array draws" if "render_mode" in str(error) else ""
+                raise ConfigError("wrappers", entry, f"does not fit {self.id}: {one_line(error)}{hint}") from error
         return env
 
     def _native(self, spec: EnvSpec, count: int, render_mode: str | None) -> VectorEnv[Any, Any, Any]:
