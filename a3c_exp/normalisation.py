@@ -55,6 +55,7 @@ class Moments:
         return cls(np.concatenate([head, tail]))
 
     def without_returns(self) -> Moments:
+        """For another run, whose returns may be others: they depend on rewards and discount."""
         row = self.row.copy()
         row[-3:] = 0
         return Moments(row)

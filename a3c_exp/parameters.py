@@ -388,8 +388,7 @@ class SharedParameters:
         self._random_states[:known] = state["random_states"][:known]
 
     def start_from(self, state: Mapping[str, Any]) -> None:
-        """Take the parameters of `state`, and its statistics of observations where both have some; nothing else: what
-        returns were there depends on rewards and discount. Raises ValueError."""
+        """Take the parameters of `state`, and what it knows of observations where both know some. Raises ValueError."""
         if state["parameters"].shape != (self.layout.size,):
             raise ValueError(f"it has {state['parameters'].size} parameters, this one {self.layout.size}")
         self._parameters[:] = state["parameters"]
