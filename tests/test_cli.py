@@ -261,6 +261,14 @@ def test_resume_goes_on_in_the_same_folder_with_what_may_change(tmp_path: Path, 
     assert [path.name for path in here.iterdir()] == ["run"]
 
 
+def test_a_run_goes_on_with_a_backend_of_ones_own(here: Path) -> None:
+    (here / "my_conf" / "backend").mkdir(parents=True)
+    (here / "my_conf" / "backend" / "mine.yaml").write_text((conf_folder() / "backend" / "threads.yaml").read_text())
+    assert program.main([*QUICK, "hydra.run.dir=run"]) == 0
+    assert program.main(["--config-dir", "my_conf", "resume=run", "total_steps=128", "backend=mine"]) == 0
+    assert json.loads((here / "run" / "summary.json").read_text())["steps"] >= 128
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -453,3 +453,16 @@ def test_a_bad_configuration_raises_before_anything_is_written(tmp_path: Path) -
 def test_a_trained_policy_acts(tmp_path: Path) -> None:
     run = a3c_exp.train(["backend=serial", *FEW_STEPS], tmp_path / "run")
     assert a3c_exp.load(run.folder).act([0.0, 0.0, 0.0, 0.0]) in (0, 1)
+
+
+@pytest.mark.parametrize("override", ["resume=outputs/run", "hydra.run.dir=elsewhere"])
+def test_what_only_the_command_line_understands_is_refused_from_python(override: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"is for the command line: `folder` says where"):
+        a3c_exp.train(["backend=serial", *FEW_STEPS, override], tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_start_may_differ_in_where_a_memory_would_have_begun(tmp_path: Path) -> None:
+    lstm = ["backend=serial", *FEW_STEPS, "network=lstm", "network.cells=4", "network.encoder.sizes=[4]"]
+    run = a3c_exp.train(lstm, tmp_path / "run")
+    load_experiment(a3c_exp.compose([*lstm, "network.forget_bias=0", f"init_from={run.folder}"]))
