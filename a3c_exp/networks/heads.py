@@ -169,7 +169,7 @@ class Gaussian(Head):
     its effect away and entropy is overstated.
 
     state_dependent_std: the log standard deviation is an output of the network, else a free parameter a dimension.
-        Either is held within LOG_STD_RANGE where the parameters are made, in `forward` and `infer`.
+        Either is held within LOG_STD_RANGE where the parameters are made: in `forward`, `infer` and `learn`.
     """
 
     def __init__(self, features: int, space: gym.spaces.Box, state_dependent_std: bool, initial_std: float) -> None:
