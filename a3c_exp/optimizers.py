@@ -1,12 +1,14 @@
 """Optimizers of one flat vector: RMSProp, Adam, SGD, and the rates and clipping of the network's parts.
 
 They change numpy arrays in place. Those may be shared, and other workers may read and write them at the same time
-without a lock (Hogwild): a lost or half-applied update is acceptable then, a mean square below 0 is not, because its
-root would spoil the parameters for ever. Mean squares are therefore only ever scaled down and added to.
+without a lock (Hogwild): a lost or half-applied update is acceptable then, a step out of all proportion is not, since
+it spoils the parameters for ever. So a gradient is divided by the root of a mean square that is sure to hold its own,
+and Adam leaves an element alone whose two moments do not belong together.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
@@ -176,10 +178,10 @@ class RMSProp(FlatOptimizer):
         mean_square = moments[0]
         _add_square(mean_square, gradient, self.decay, scratch)
         if self.epsilon_inside:
-            np.add(mean_square, self.epsilon, out=scratch)
+            scratch += self.epsilon
             np.sqrt(scratch, out=scratch)
         else:
-            np.sqrt(mean_square, out=scratch)
+            np.sqrt(scratch, out=scratch)
             scratch += self.epsilon
         np.divide(gradient, scratch, out=scratch)
         if not self.momentum:
@@ -222,12 +224,29 @@ class Adam(FlatOptimizer):
         mean += scratch
         _add_square(mean_square, gradient, second, scratch)
         # Both corrections in the denominator: one pass instead of two.
-        correction = 1 - first**t
-        np.sqrt(mean_square, out=scratch)
-        scratch *= correction / math.sqrt(1 - second**t)
+        correction, square_correction = 1 - first**t, math.sqrt(1 - second**t)
+        np.sqrt(scratch, out=scratch)
+        scratch *= correction / square_correction
         scratch += correction * self.epsilon
         np.divide(mean, scratch, out=scratch)
+        longest = self._longest * square_correction / correction
+        if max(scratch.max(), -scratch.min()) > longest:
+            torn = np.abs(scratch) > longest
+            scratch[torn] = mean[torn] = 0
         return scratch
+
+    @functools.cached_property
+    def _longest(self) -> float:
+        """What |m| / sqrt(v) cannot exceed, whatever the gradients were: by Cauchy and Schwarz, with b1^2 < b2,
+        (1 - b1) / sqrt((1 - b2) (1 - b1^2 / b2)). No bound otherwise.
+
+        More than that means that another worker has written one of the two and not yet the other, or has written over
+        one of them. Where v has nothing of a gradient that m has, the step would be m / epsilon.
+        """
+        first, second = self.betas
+        if first**2 >= second:
+            return math.inf
+        return 1.001 * (1 - first) / math.sqrt((1 - second) * (1 - first**2 / second))  # and a little for rounding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,11 +326,15 @@ def clip(gradient: Floats, optimizer: Optimizer, slices: Mapping[str, slice]) ->
 
 
 def _add_square(mean_square: Floats, gradient: Floats, decay: float, scratch: Floats) -> None:
-    """mean_square <- decay mean_square + (1 - decay) gradient^2, never below 0 whoever else is writing to it."""
+    """mean_square <- decay mean_square + (1 - decay) gradient^2; the result is in `scratch` too.
+
+    There it is at least (1 - decay) gradient^2, whoever else is writing to `mean_square`.
+    """
     np.multiply(gradient, gradient, out=scratch)
     scratch *= 1 - decay
     mean_square *= decay
     mean_square += scratch
+    np.maximum(scratch, mean_square, out=scratch)
 
 
 def _without(vector: Floats, taken: list[slice]) -> list[Floats]:

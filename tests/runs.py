@@ -72,8 +72,11 @@ def latest(folder: Path) -> dict[str, Any]:
     return checkpoint.load(folder / "checkpoints" / "latest.ckpt")
 
 
-def drain(whole: dict[str, Any]) -> tuple[list[Event], dict[str, Any], RunError | None]:
-    """Run the backend alone: its events, the state that the shared parameters end with, and what it failed with."""
+def drain(
+    whole: dict[str, Any], enough: Callable[[list[Event]], bool] = lambda events: False
+) -> tuple[list[Event], dict[str, Any], RunError | None]:
+    """Run the backend alone, to its end or until there are enough events: those, the state that the shared parameters
+    end with, and what it failed with."""
     experiment: Experiment = load_experiment(whole)
     network, env = build_network(experiment)
     store = experiment.backend.store(layout(experiment, network, env.observation_space.shape))
@@ -81,7 +84,10 @@ def drain(whole: dict[str, Any]) -> tuple[list[Event], dict[str, Any], RunError 
     events, error, threads = [], None, torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        events.extend(event for event in experiment.backend.run(Setup(experiment=experiment), store) if event)
+        for event in experiment.backend.run(Setup(experiment=experiment), store):
+            events.extend([event] if event else [])
+            if enough(events):
+                store.stop()
     except RunError as failed:
         error = failed
     finally:

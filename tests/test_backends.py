@@ -133,10 +133,22 @@ class TestSeveralWorkers:
         events, state, error = drain(config(backend=backend, workers=3, total_steps=3200))
         updates, steps, measured, returns = totals(events)
         assert error is None
-        assert {event.worker for event in events} == {0, 1, 2}
+        assert {event.worker for event in events} <= {0, 1, 2}, "who begins late finds nothing left to do"
         assert updates == measured == state["version"] == steps / 16
         assert steps == state["steps"] == len(returns) >= 3200, "an episode of this bandit is one step"
         assert steps < 3200 + 3 * 16, "no worker starts a rollout once the run has its steps"
+
+    def test_adam_keeps_its_measure_where_most_gradients_are_zero(self, backend: str) -> None:
+        """Of 500 inputs one is on: workers who write over one another's moments must not divide by what is missing."""
+        state = drain(
+            config(
+                backend=backend, workers=2, total_steps=6000, env=SCRIPTED, env__id="Taxi-v4", env__kwargs={},
+                envs_per_worker=1, rollout_length=5, network__sizes=[64, 64],
+                optimizer={"_target_": "a3c_exp.optimizers.Adam", "learning_rate": 1e-3},
+            )
+        )[1]  # fmt: skip
+        assert state["version"] >= 1200
+        assert np.abs(state["parameters"]).max() < 5, "with torn moments: several hundred"
 
     def test_locked_updates_are_counted_too(self, backend: str) -> None:
         events, state, _ = drain(config(backend=backend, workers=3, total_steps=1600, lock=True))
@@ -144,7 +156,8 @@ class TestSeveralWorkers:
         assert updates == measured == state["version"] == steps / 16
 
     def test_moments_of_its_own_are_kept_for_each(self, backend: str) -> None:
-        _, state, _ = drain(config(backend=backend, workers=2, total_steps=1600, moments="worker"))
+        whole = config(backend=backend, workers=2, total_steps=10**9, moments="worker")
+        _, state, _ = drain(whole, enough=lambda events: {event.worker for event in events if event.updates} == {0, 1})
         assert state["moments"].shape[0] == 2
         assert state["moments"].any(axis=(1, 2)).all()
         assert not same(state["moments"][0], state["moments"][1])
