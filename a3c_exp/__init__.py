@@ -28,19 +28,25 @@ __all__ = ["ConfigError", "RunError", "__version__", "compose", "load", "train"]
 # `--help` nor a child process that only steps environments should wait for it.
 
 
-def compose(overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The configuration that `python -m a3c_exp <overrides>` would run with, as a plain mapping. Raises ConfigError."""
+def compose(overrides: Sequence[str] = (), config_dir: str | None = None) -> dict[str, Any]:
+    """The configuration that `python -m a3c_exp <overrides>` would run with, as a plain mapping. Raises ConfigError.
+
+    config_dir: a folder of YAML files of one's own, as --config-dir on the command line.
+    """
     from a3c_exp.composition import compose
 
-    return compose(overrides)
+    return compose(overrides, config_dir)
 
 
-def train(overrides: Sequence[str] | Mapping[str, Any] = (), folder: str | Path | None = None) -> Run:
+def train(
+    overrides: Sequence[str] | Mapping[str, Any] = (), folder: str | Path | None = None, config_dir: str | None = None
+) -> Run:
     """Train as `python -m a3c_exp <overrides>` does, and return the run: its folder and its summary.
 
     overrides: what one would write on the command line, or a whole configuration as `compose` returns it and as a
         run's config.yaml holds it.
     folder: where the run writes; outputs/<date>_<time>_s<seed> where none is given.
+    config_dir: see `compose`.
     Raises ConfigError, before anything is started or written, where the configuration cannot run.
     No state of Hydra is left behind, and none that is there is disturbed.
     """
@@ -49,12 +55,17 @@ def train(overrides: Sequence[str] | Mapping[str, Any] = (), folder: str | Path 
 
     if isinstance(overrides, Mapping):
         config = dict(overrides)
+        if not isinstance(config.get("env"), Mapping):
+            problem = 'must be a whole one, as compose returns it; single settings are a list: ["env=lunar", "seed=1"]'
+            raise ConfigError("configuration", config, problem)
+    elif isinstance(overrides, str):
+        raise ConfigError("overrides", overrides, f'must be a list: ["{overrides}"]')
     else:
         for override in overrides:
             key, _, value = override.lstrip("+~").partition("=")
             if key == "resume" or key.partition(".")[0] == "hydra":
                 raise ConfigError(key, value, "is for the command line: `folder` says where a run from Python writes")
-        config = compose(overrides)
+        config = compose(overrides, config_dir)
     prepare(config)
     from a3c_exp.config import check_folder, load_experiment
 

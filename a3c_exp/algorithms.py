@@ -182,6 +182,7 @@ class PPO:
         size, transitions = self.minibatch_size, count * length
         if size is not None and transitions % size:
             problem = f"must divide a rollout: rollout_length x envs_per_worker is {transitions} transitions"
+            problem += " (experiment=ppo sets all of them)"
             raise ConfigError("minibatch_size", size, problem)
         if size is not None and size % length:
             problem = f"must be a multiple of rollout_length={length}: a network with a memory learns whole sequences"

@@ -21,7 +21,7 @@ from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from a3c_exp import __version__
-from a3c_exp.composition import CONFIG_NAME, compose_node, plain, replacing, session, sweep
+from a3c_exp.composition import CONFIG_NAME, compose_node, plain, session, sweep
 from a3c_exp.errors import ConfigError, RunError
 from a3c_exp.resume import is_resume, resume_folder, resumed
 from a3c_exp.startup import conf_folder, importing, prepare
@@ -58,6 +58,8 @@ def command(arguments: Sequence[str]) -> int:
 
 def _run_one(hydra: Hydra, name: str, overrides: list[str]) -> int:
     node = compose_node(hydra, overrides, name)
+    if not node.hydra.run.dir:
+        raise ConfigError("hydra.run.dir", node.hydra.run.dir, "must be the name of a folder; . for this one")
     _check(plain(node), node.hydra.run.dir, "hydra.run.dir")
     with open_dict(node):
         node.hydra.mode = RunMode.RUN
@@ -73,11 +75,18 @@ def _run_one(hydra: Hydra, name: str, overrides: list[str]) -> int:
 
 def _run_sweep(hydra: Hydra, name: str, overrides: list[str]) -> None:
     nodes = [compose_node(hydra, job, name) for job in sweep(hydra, overrides, name)]
+    folders: set[str] = set()
     for number, node in enumerate(nodes):
+        OmegaConf.copy_cache(nodes[0], node)  # the time that it is, for one
         with open_dict(node):
             node.hydra.job.num, node.hydra.job.id = number, str(number)
-        _check(plain(node), f"{node.hydra.sweep.dir}/{node.hydra.sweep.subdir}", "hydra.sweep.dir")
-    hydra.multirun(name, _job, [*replacing(overrides), "hydra.mode=MULTIRUN"])
+        subdir = node.hydra.sweep.subdir
+        folder = f"{node.hydra.sweep.dir}/{subdir}"
+        if folder in folders:
+            raise ConfigError("hydra.sweep.subdir", subdir, "is the folder of two runs: add ${hydra.job.num} to it")
+        folders.add(folder)
+        _check(plain(node), folder, "hydra.sweep.dir")
+    hydra.multirun(name, _job, [*overrides, "hydra.mode=MULTIRUN"])
 
 
 def _make(folder: str, key: str) -> None:
@@ -143,9 +152,9 @@ def _inform(hydra: Hydra, name: str, flags: Namespace, parser: ArgumentParser) -
     if flags.hydra_help:
         hydra.hydra_help(config_name=name, args_parser=parser, args=flags)
     elif flags.cfg:
-        hydra.show_cfg(name, replacing(flags.overrides), flags.cfg, flags.package, flags.resolve)
+        hydra.show_cfg(name, flags.overrides, flags.cfg, flags.package, flags.resolve)
     else:
-        hydra.show_info(flags.info, config_name=name, overrides=replacing(flags.overrides))
+        hydra.show_info(flags.info, config_name=name, overrides=flags.overrides)
 
 
 HELP = """\

@@ -6,6 +6,7 @@ left of Hydra's global state, and nothing that is there is disturbed: notebooks 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -13,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from hydra import version
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_config_search_path
 from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.default_element import ConfigDefault
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -31,11 +34,77 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from a3c_exp.errors import ConfigError
-from a3c_exp.schema import nearest
+from a3c_exp.schema import TARGET, nearest, settings_of
 from a3c_exp.startup import conf_folder
 
 CONFIG_NAME = "config"
 _COMPLAINTS = (HydraException, OmegaConfBaseException, YAMLError, ValueError, AssertionError)
+
+
+class Loader(ConfigLoaderImpl):
+    """Hydra's, with two rules of this project for a component that takes the place of another."""
+
+    def load_configuration(
+        self, config_name: str | None, overrides: list[str], run_mode: RunMode, *further: Any, **named: Any
+    ) -> DictConfig:
+        if run_mode is RunMode.MULTIRUN:  # of Hydra's own settings; each job is composed again
+            return super().load_configuration(config_name, overrides, run_mode, *further, **named)
+        put = _replacing(overrides)
+        node = super().load_configuration(config_name, put, run_mode, *further, **named)
+        self._leave_out(node, config_name, [override for override in parse(put) if not override.is_delete()])
+        return node
+
+    def _leave_out(self, node: DictConfig, config_name: str | None, overrides: Sequence[Override]) -> None:
+        """Of components that the command line chooses, what presets have set for others in their place.
+
+        One that is written out stays as it is written. One that is chosen by name keeps the settings that it knows:
+        `experiment=pong algorithm=a3c` keeps the entropy's weight and has no use for PPO's epochs.
+        """
+        choices = [o for o in overrides if o.value() in self.get_group_options(o.key_or_group)]
+        for override in overrides:
+            place, value = override.package or override.key_or_group, override.value()
+            written = isinstance(value, dict) and TARGET in value and self.get_group_options(place)
+            component = OmegaConf.select(node, place) if written or override in choices else None
+            if not isinstance(component, DictConfig):
+                continue
+            unknown = {str(key) for key in component} - _set_in(place, overrides) - {TARGET}
+            if not written:
+                unknown -= self._in_file(override.key_or_group, str(value))
+                rest = [str(other.input_line) for other in choices if other is not override]
+                unknown &= self._only_others_know(component, place, config_name, rest, node) if unknown else set()
+            with open_dict(node):
+                for key in unknown:
+                    del component[key]
+
+    def _only_others_know(
+        self, component: DictConfig, place: str, config_name: str | None, rest: list[str], node: DictConfig
+    ) -> set[str]:
+        """The settings of the component that would stand in that place otherwise, and that this one does not know."""
+        try:
+            before = OmegaConf.select(super().load_configuration(config_name, rest, RunMode.RUN), place)
+            plugins = list(node.get("plugins") or [])
+            return settings_of(before.get(TARGET), plugins) - settings_of(component.get(TARGET), plugins)
+        except Exception:  # whatever is wrong there, the check of the whole says it in one line
+            return set()
+
+    def _in_file(self, group: str, choice: str) -> set[str]:
+        """The settings that a component's file writes out, and those of the group that it builds on: found without
+        importing its class."""
+        file = self.repository.load_config(f"{group}/{choice}")
+        if file is None:
+            return set()
+        inside = OmegaConf.select(file.config, group)
+        names = {str(key) for key in (inside if isinstance(inside, DictConfig) else file.config)}
+        parents = [default.path for default in file.defaults_list or [] if isinstance(default, ConfigDefault)]
+        return names.union(*(self._in_file(group, path) for path in parents if path not in (None, "_self_")))
+
+
+def _set_in(place: str, overrides: Sequence[Override]) -> set[str]:
+    """The settings of the component in that place that the command line gives."""
+    dotted = {o.key_or_group.removeprefix(f"{place}.") for o in overrides if o.key_or_group.startswith(f"{place}.")}
+    written = [o.value() for o in overrides if o.key_or_group == place]
+    inside = {str(name) for mapping in written if isinstance(mapping, dict) for name in mapping}
+    return {name.partition(".")[0] for name in dotted} | inside
 
 
 @contextmanager
@@ -55,7 +124,9 @@ def session(config_dir: str | None = None, config_path: str | None = None) -> It
     Singleton._instances = {cls: made for cls, made in kept.items() if cls not in states}
     try:
         version.setbase("1.3")
-        yield Hydra.create_main_hydra2("a3c_exp", path)
+        hydra = Hydra("a3c_exp", Loader(path))
+        GlobalHydra.instance().initialize(hydra)
+        yield hydra
     finally:
         Singleton._instances = kept
         BaseContainer._resolvers = resolvers
@@ -73,12 +144,12 @@ def compose(overrides: Sequence[str] = (), config_dir: str | None = None) -> dic
 def compose_node(hydra: Hydra, overrides: Sequence[str], config_name: str = CONFIG_NAME) -> DictConfig:
     """One job's composed configuration, Hydra's own settings under `hydra` included. Raises ConfigError."""
     try:
-        return hydra.compose_config(config_name, replacing(overrides), RunMode.RUN, with_log_configuration=False)
+        return hydra.compose_config(config_name, list(overrides), RunMode.RUN, with_log_configuration=False)
     except _COMPLAINTS as complaint:
         raise _explain(hydra, overrides, config_name, complaint) from complaint
 
 
-def replacing(overrides: Sequence[str]) -> list[str]:
+def _replacing(overrides: Sequence[str]) -> list[str]:
     """The overrides, so put that a component given as a whole takes the place of the one that is there.
 
     Hydra would merge the two: a schedule in place of another would keep the settings of both.
@@ -119,13 +190,12 @@ def sweep(hydra: Hydra, overrides: Sequence[str], config_name: str = CONFIG_NAME
     """
     parsed = parse(overrides, hydra)
     try:
-        put = replacing(overrides)
-        node = hydra.compose_config(config_name, put, RunMode.MULTIRUN, with_log_configuration=False)
+        node = hydra.compose_config(config_name, list(overrides), RunMode.MULTIRUN, with_log_configuration=False)
         sweeper = node.hydra.sweeper
         parameters = parse([f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()], hydra)
         if not str(sweeper.get("_target_")).endswith(".BasicSweeper"):
             return [[_first(override) for override in [*parameters, *parsed]]]
-        return [job for batch in BasicSweeper.split_arguments([*parameters, *parse(put, hydra)], None) for job in batch]
+        return [job for batch in BasicSweeper.split_arguments([*parameters, *parsed], None) for job in batch]
     except _COMPLAINTS as complaint:
         raise _explain(hydra, [_first(override) for override in parsed], config_name, complaint) from complaint
 
@@ -150,7 +220,9 @@ def parse(overrides: Sequence[str], hydra: Hydra | None = None) -> list[Override
     parser, parsed = OverridesParser.create(hydra.config_loader if hydra else None), []
     for text in overrides:
         try:
-            parsed.append(parser.parse_override(text))
+            override = parser.parse_override(text)
+            override.config_loader = parser.config_loader  # which glob(*) asks for the options
+            parsed.append(override)
         except HydraException as complaint:
             key, equals, value = text.partition("=")
             problem = f"cannot be read: {_line(complaint)}" if equals else "must be key=value"
@@ -181,7 +253,9 @@ def _explain(hydra: Hydra, overrides: Sequence[str], config_name: str, complaint
         if options and isinstance(value, str) and value not in options:
             return ConfigError(key, value, f"is no option: {nearest(value, options)}")
         if options and value is None and not override.is_delete():
-            return ConfigError(key, value, f"must be one of {', '.join(options)}; ~{key} takes away what was chosen")
+            needed = plain(hydra.compose_config(config_name, [], RunMode.RUN, with_log_configuration=False)).get(key)
+            problem = "" if needed else f"; ~{key} takes away what was chosen"
+            return ConfigError(key, value, f"must be one of {', '.join(options)}{problem}")
         if options:
             choices.append(str(override.input_line))
         elif not override.is_add() and not override.is_force_add():
@@ -190,6 +264,11 @@ def _explain(hydra: Hydra, overrides: Sequence[str], config_name: str, complaint
         base = plain(hydra.compose_config(config_name, choices, RunMode.RUN, with_log_configuration=False))
     except (*_COMPLAINTS, ConfigError):
         settings, base = [], {}
+    nowhere = re.search(r"Could not override '(\w+)@\1\.(\w+)'", str(complaint))
+    chosen = [override for override in parse(overrides) if nowhere and override.key_or_group == nowhere[1]]
+    if nowhere and chosen:
+        problem = f"there is no {nowhere[1]}.{nowhere[2]} to choose one for: network=lstm has an encoder"
+        return ConfigError(chosen[-1].get_key_element(), chosen[-1].value(), problem)
     problems = (unknown_key(override, base) for override in settings if not override.is_hydra_override())
     return next(filter(None, problems), ConfigError("command line", " ".join(overrides), _line(complaint)))
 

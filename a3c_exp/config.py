@@ -273,18 +273,24 @@ def _check_parts(experiment: Experiment) -> ActorCritic:
 def _check_start(folder: str, config: Mapping[str, Any], network: ActorCritic, normalized: bool) -> None:
     """Do the parameters of the run in that folder mean the same here: in the same network, with observations that are
     seen in the same way?"""
+    from omegaconf import OmegaConf
+
     state = checkpoint.load(best_checkpoint(Path(folder)), key="init_from")
     try:
         start, statistics = state["store"]["parameters"], state["store"]["statistics"]
     except (KeyError, TypeError):
         raise ConfigError("init_from", folder, "its checkpoint is not that of a run") from None
+    theirs = read_config(folder, key="init_from")
+    ours: Any = OmegaConf.to_container(OmegaConf.create(dict(config)))  # as it will be saved: with lists for tuples
     if start.shape != network.vector.shape:
         problem = f"must be a run of the same network: it has {start.size} parameters, not {network.vector.size}"
-        raise ConfigError("init_from", folder, problem)
-    there, here = (dict(flat(each.get("network") or {})) for each in (read_config(folder, key="init_from"), config))
-    for key in there.keys() & here.keys():
-        if there[key] != here[key] and key.rpartition(".")[2] not in FIRST_OR_FAST:
-            problem = f"must be a run of the same network: it has network.{key}={there[key]}, not {here[key]}"
+        place, here = ((each.get("env") or {}).get("id") for each in (theirs, ours))
+        raise ConfigError("init_from", folder, problem + (f"; it was of {place}, not {here}" if place != here else ""))
+    network_there, network_here = (dict(flat(each.get("network") or {})) for each in (theirs, ours))
+    for key in network_there.keys() & network_here.keys():
+        it_has, needed = network_there[key], network_here[key]
+        if it_has != needed and key.rpartition(".")[2] not in FIRST_OR_FAST:
+            problem = f"must be a run of the same network: it has network.{key}={it_has}, not {needed}"
             raise ConfigError("init_from", folder, problem)
     if Moments.has_observations(statistics) != normalized:
         problem = f"must be a run with env.normalize_observations={str(normalized).lower()}, as this one has"

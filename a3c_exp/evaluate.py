@@ -70,7 +70,7 @@ class Policy:
 
     def seeded(self, seed: int) -> Policy:
         """The same policy, drawing its samples from another seed."""
-        rng = seeding.generator(seed, Role.EVALUATION, _REPLAY)
+        rng = seeding.generator(seed, Role.EVALUATION_ACTIONS, _REPLAY)
         return Policy(self.network, self.normalisation, self._env, rng)
 
     def act_batch(self, observations: Array, state: Array | None, greedy: bool = True) -> tuple[Array, Array | None]:
@@ -158,6 +158,7 @@ class Loaded:
     policy: Policy
     experiment: Experiment
     steps: int
+    checkpoint: Path
 
 
 def load_run(folder: str | Path, which: Literal["best", "latest"] | None = None, plugins: Sequence[str] = ()) -> Loaded:
@@ -170,7 +171,7 @@ def load_run(folder: str | Path, which: Literal["best", "latest"] | None = None,
     path = best_checkpoint(folder) if which is None else folder / CHECKPOINTS / {"best": BEST, "latest": LATEST}[which]
     state = checkpoint.load(path)
     try:
-        return Loaded(make_policy(experiment, state["store"]), experiment, int(state["store"]["steps"]))
+        return Loaded(make_policy(experiment, state["store"]), experiment, int(state["store"]["steps"]), path)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError("checkpoint", str(path), f"does not fit the run's {CONFIG_FILE}: {error}") from error
 
@@ -188,7 +189,7 @@ def make_policy(experiment: Experiment, store_state: dict[str, Any]) -> Policy:
         raise ValueError(f"it has {parameters.size} parameters, the network {network.vector.size}")
     network.vector[:] = parameters
     normalisation = make_normalisation(experiment, env.observation_space.shape, store_state["statistics"])
-    rng = seeding.generator(experiment.seed, Role.EVALUATION)
+    rng = seeding.generator(experiment.seed, Role.EVALUATION_ACTIONS)
     return Policy(network, normalisation, env, rng)
 
 
@@ -202,12 +203,15 @@ def make_normalisation(
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What the command line of a replay takes.
+    """Play with the policy that a run has trained.
 
-    episodes: how many to play. checkpoint: best (the latest where no evaluation was made) or latest.
-    greedy: the most likely actions, else sampled ones. seed: of the environments and of sampling.
-    video: write an mp4 of the first episode (its first minute) into the run's folder. render: 'human' opens a window.
-    plugins: as in training.
+    episodes: how many to play (100).
+    checkpoint: `best` or `latest` (the best; the latest where no evaluation was made in training).
+    greedy: the most likely actions (true), else sampled ones (false).
+    seed: of the environments and of sampling (0).
+    video: true writes an mp4 of the first episode, its first minute, into the run's folder (false).
+    render: `human` opens a window (null).
+    plugins: as in training ([]).
     """
 
     episodes: int = 100
@@ -224,9 +228,8 @@ class Options:
         require(not (self.video and self.render), "video", self.video, "false where render=human")
 
 
-def replay(folder: Path, options: Options) -> Episodes:
+def replay(loaded: Loaded, folder: Path, options: Options) -> Episodes:
     """Play a run's policy as `options` say. Raises ConfigError."""
-    loaded = load_run(folder, options.checkpoint, options.plugins)
     drawing = "rgb_array" if options.video else options.render
     count = 1 if drawing else min(options.episodes, BATCH)
     seeds = seeding.environment_seeds(options.seed, Role.EVALUATION, _REPLAY, count)
@@ -297,12 +300,14 @@ def main(arguments: Sequence[str]) -> int:
     try:
         folder, options = Path(arguments[0]), build(pairs(arguments[1:]), Options)
         with one_thread():
-            episodes = replay(folder, options)
+            loaded = load_run(folder, options.checkpoint, options.plugins)
+            episodes = replay(loaded, folder, options)
     except ConfigError as error:
         print(f"a3c_exp: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
+    print(f"policy: {loaded.checkpoint.name}, after {loaded.steps:,} steps")
     print(report(episodes))
     return 0
 

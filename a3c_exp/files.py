@@ -1,11 +1,40 @@
-"""Files that are never found half written: replaced in one go, or appended to in whole pieces."""
+"""Files that are never found half written: replaced in one go, or appended to in whole pieces; folders that one
+process at a time writes to."""
 
 from __future__ import annotations
 
+import fcntl
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
+
+from a3c_exp.errors import ConfigError
+
+
+@contextmanager
+def alone(folder: Path, key: str) -> Iterator[None]:
+    """Have `folder` to oneself, until this ends or its process dies (with all that it may have forked). Where a file
+    system knows no such locks, nothing is made sure of.
+
+    Raises ConfigError, put down to `key`, where somebody else has it, or where there is none.
+    """
+    try:
+        place = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:
+        raise ConfigError(key, str(folder), "there is no such folder") from None
+    try:
+        with suppress(OSError):
+            try:
+                fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(key, str(folder), "must be without a run that is still going on") from None
+        yield
+    finally:
+        with suppress(OSError):
+            fcntl.flock(place, fcntl.LOCK_UN)
+        os.close(place)
 
 
 def replace(path: Path, write: Callable[[IO[bytes]], object]) -> None:

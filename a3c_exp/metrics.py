@@ -112,14 +112,15 @@ class Tally:
         """The mean return of the last 100 episodes; None before 100 have ended."""
         return self.mean_return if len(self._returns) == RECENT else None
 
-    def reached(self, goal: float) -> bool:
+    def reached(self, goal: float, foreseen: bool = False) -> bool:
         """Whether the mean return of the last 100 training episodes is at least `goal`.
 
         Not before 100 episodes have ended, nor before every environment has ended one (since the run, or its
-        resumption, began): with many environments the short episodes come first, and short may mean good.
+        resumption, began): with many environments the short episodes come first, and short may mean good. foreseen:
+        whatever has ended since.
         """
         mean = self.mean_return_100
-        return mean is not None and mean >= goal and sum(self._ended.values()) >= self.environments
+        return mean is not None and mean >= goal and (foreseen or sum(self._ended.values()) >= self.environments)
 
     @property
     def staleness_mean(self) -> float | None:

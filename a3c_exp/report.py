@@ -2,15 +2,17 @@
 
     python -m a3c_exp.report outputs/<sweep> [more folders] [random=20] [plugins=[my_package]]
 
-Every folder is searched for runs. Those whose configurations differ in nothing but the seed share a row, which is
-named by what differs between the rows. random=n adds what a policy of random actions returns over n episodes, in an
-environment of your own if `plugins` names its package as in training.
+Every folder is searched for runs; those that failed or were interrupted are counted and left out. Those whose
+configurations differ in nothing but the seed share a row, which is named by what differs between the rows. random=n
+adds what a policy of random actions returns over n episodes, in an environment of your own if `plugins` names its
+package as in training.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +28,9 @@ from a3c_exp.schema import build, flat, pairs
 
 # What a row is not told apart by: it says where a run lies or how it was watched, not what it computes.
 IGNORED = ("seed", "plugins")
+
+# How runs end that say nothing about their configuration.
+BROKEN = ("failed", "interrupted")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +54,7 @@ class Finished:
 
 
 def find_runs(folders: Iterable[Path]) -> list[Finished]:
-    """All finished runs below `folders`, by path. Raises ConfigError where there is none, or one cannot be read."""
+    """All ended runs below `folders`, by path. Raises ConfigError where there is none, or one cannot be read."""
     runs = []
     for folder in folders:
         paths = sorted(folder.rglob(SUMMARY_FILE)) if folder.is_dir() else []
@@ -63,6 +68,15 @@ def find_runs(folders: Iterable[Path]) -> list[Finished]:
             except (OSError, ValueError, AttributeError, yaml.YAMLError) as error:
                 raise ConfigError("folder", str(path.parent), f"its run cannot be read: {error}") from error
     return runs
+
+
+def whole(runs: Sequence[Finished]) -> tuple[list[Finished], Counter[str]]:
+    """Those that ended as they were to, and how many did not, by the reason. Raises ConfigError where none did."""
+    broken = Counter(run.summary["stop_reason"] for run in runs if run.summary.get("stop_reason") in BROKEN)
+    kept = [run for run in runs if run.summary.get("stop_reason") not in BROKEN]
+    if not kept:
+        raise ConfigError("folder", f"{len(runs)} runs", f"must hold finished ones, not only {' and '.join(BROKEN)}")
+    return kept, broken
 
 
 def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,15 +177,18 @@ def main(arguments: Sequence[str]) -> int:
         return 0 if "--help" in arguments else 2
     try:
         given = build(pairs(options), Options)
-        runs = find_runs(folders)
+        runs, broken = whole(find_runs(folders))
         text = table(group(runs), given.random, given.plugins)
     except ConfigError as error:
         print(f"a3c_exp: {error}", file=sys.stderr)
         return 2
     print(text)
     commits = sorted({str(run.summary.get("commit")) for run in runs})
-    machine = runs[0].summary.get("machine", {})
-    print(f"\nCommit {', '.join(commits)}; {machine.get('processor')}, {machine.get('usable_cores')} cores.")
+    machines = [run.summary.get("machine") or {} for run in runs]
+    named = sorted({f"{machine.get('processor')}, {machine.get('usable_cores')} cores" for machine in machines})
+    print(f"\nCommit {', '.join(commits)}; {'; '.join(named)}.")
+    if broken:
+        print(f"Left out: {', '.join(f'{count} {reason}' for reason, count in sorted(broken.items()))}.")
     return 0
 
 

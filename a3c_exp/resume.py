@@ -20,13 +20,13 @@ MAY_CHANGE = ("backend", "checkpoint", "eval", "plugins", "stop", "total_steps",
 
 
 def is_resume(override: str) -> bool:
-    return override.lstrip("+").startswith("resume=") and override.partition("=")[2] not in ("", "null")
+    return override.lstrip("+").startswith("resume=") and override.partition("=")[2] != "null"
 
 
 def resume_folder(overrides: Sequence[str]) -> str:
     """The folder that is given, taken as it stands: no quotes are needed where it has commas or equal signs."""
     folders = [override.partition("=")[2].strip("'\"") for override in overrides if is_resume(override)]
-    if len(folders) != 1:
+    if len(folders) != 1 or not folders[0]:
         raise ConfigError("resume", ", ".join(folders), "must be one run's folder")
     return folders[0]
 

@@ -26,6 +26,7 @@ from a3c_exp.config import (
     best_checkpoint,
     config_text,
     load_experiment,
+    read_config,
 )
 from a3c_exp.console import Progress, Terminal, run_log
 from a3c_exp.errors import ConfigError, RunError
@@ -75,14 +76,17 @@ def run(config: Mapping[str, Any], folder: Path, resume: bool = False) -> Run:
     store = experiment.backend.store(layout(experiment, network, env.observation_space.shape))
     store.initialise(network.vector)
     state = None
-    if resume:
-        state = checkpoint.load(folder / CHECKPOINTS / LATEST, key="resume")
-        _restore(store, state, folder)
-    elif experiment.init_from is not None:
+    if experiment.init_from is not None and not resume:
         _start_from(store, Path(experiment.init_from))
     with ExitStack() as stack:
         try:
-            (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+            if resume:
+                stack.enter_context(files.alone(folder, "resume"))
+                state = checkpoint.load(folder / CHECKPOINTS / LATEST, key="resume")
+                _restore(store, state, folder)
+            else:
+                (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+                stack.enter_context(files.alone(folder, "folder"))
             files.write_text(folder / CONFIG_FILE, config_text(config))
             terminal = stack.enter_context(run_log(folder / "train.log"))
             stack.enter_context(one_thread())
@@ -97,6 +101,9 @@ def _restore(store: SharedParameters, state: Mapping[str, Any], folder: Path) ->
         store.restore(state["store"])
     except _MISFITS as error:
         raise ConfigError("resume", str(folder), f"its checkpoint does not fit its configuration: {error}") from error
+    total = store.layout.total_steps
+    if total < store.steps and total != read_config(folder).get("total_steps"):
+        raise ConfigError("total_steps", total, f"must be {store.steps} or more: the run has made so many steps")
 
 
 def _start_from(store: SharedParameters, folder: Path) -> None:
@@ -171,8 +178,9 @@ class _Session:
     def run(self) -> Run:
         """Train until a stop rule holds, a worker fails or the user interrupts; then write down what there is."""
         log.info("run folder: %s", self._folder)
-        setup = Setup(experiment=self._experiment, resumed=self._resumed)
-        events = self._experiment.backend.run(setup, self._store)
+        if self._resumed and (rule := self._stop_reason(foreseen=True)):
+            log.warning("stop.%s holds already: stop.%s=null goes on past it", rule, rule)
+        events = self._experiment.backend.run(Setup(experiment=self._experiment, resumed=self._resumed), self._store)
         with _interruptions(self._interruption):
             try:
                 self._drain(events)
@@ -226,12 +234,12 @@ class _Session:
         if self._solved is None and goal is not None and self._tally.reached(goal):
             self._solved = self._tally.steps, self._training_seconds
 
-    def _stop_reason(self) -> str | None:
-        """Which rule, if any, ends the run now."""
+    def _stop_reason(self, foreseen: bool = False) -> str | None:
+        """Which rule, if any, ends the run now; foreseen: or once each environment has ended an episode."""
         stop, tally = self._experiment.stop, self._tally
         if self._interruption.asked:
             return "interrupted"
-        if stop.mean_return is not None and tally.reached(stop.mean_return):
+        if stop.mean_return is not None and tally.reached(stop.mean_return, foreseen):
             return "mean_return"
         if stop.max_episodes is not None and tally.episodes >= stop.max_episodes:
             return "max_episodes"

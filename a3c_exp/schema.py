@@ -45,6 +45,11 @@ def allowed_module(module: str, plugins: Iterable[str]) -> bool:
     return any(module == package or module.startswith(f"{package}.") for package in (PACKAGE, *plugins))
 
 
+def settings_of(target: object, plugins: Sequence[str] = ()) -> set[str]:
+    """The settings of the component that `_target_` names. Raises ConfigError."""
+    return set(_fields(_find(target, TARGET, tuple(plugins))))
+
+
 def nearest(name: str, allowed: Iterable[str]) -> str:
     """What is allowed, opened by the names most like `name`: "did you mean 'seed'? Allowed: gamma, seed"."""
     names = sorted(allowed)
@@ -226,11 +231,14 @@ def _fields(cls: type) -> dict[str, dataclasses.Field[Any]]:
 
 
 def _component(node: object, hint: Any, path: str, plugins: tuple[str, ...]) -> object:
+    if isinstance(node, str) and "." in path and not dataclasses.is_dataclass(hint):
+        group = hint.__name__.lower()
+        raise ConfigError(path, node, f"must be {_describe(hint)}; {group}@{path}={node} takes what a file has")
     if not isinstance(node, Mapping):
         _refuse(node, hint, path)
     if TARGET not in node and not dataclasses.is_dataclass(hint):
         raise ConfigError(_key(path, TARGET), None, f"must name the class of {_a(hint)}")
-    cls = _find(node[TARGET], _key(path, TARGET), plugins) if TARGET in node else cast(type, hint)
+    cls = _find(node[TARGET], _key(path, TARGET), plugins, hint) if TARGET in node else cast(type, hint)
     values = _arguments({str(name): value for name, value in node.items() if name != TARGET}, cls, path, plugins)
     try:
         component: object = cls(**values)
@@ -260,11 +268,15 @@ def _is_a(component: object, hint: Any) -> bool:
     """Whether the component is what is asked for; as a Protocol, whether its methods take what the Protocol's take."""
     if not isinstance(component, hint):
         return False
-    methods = {name: method for name, method in vars(hint).items() if inspect.isfunction(method)}
-    wanted = {name for name in methods if not name.startswith("_") or name == "__call__"}
     return not getattr(hint, "_is_protocol", False) or all(
-        _takes(getattr(type(component), name), methods[name]) for name in wanted
+        _takes(getattr(type(component), name), method) for name, method in _methods(hint).items()
     )
+
+
+def _methods(hint: Any) -> dict[str, Any]:
+    """The methods that a Protocol asks for, by name."""
+    methods = {name: method for name, method in vars(hint).items() if inspect.isfunction(method)}
+    return {name: method for name, method in methods.items() if not name.startswith("_") or name == "__call__"}
 
 
 def _takes(method: Any, wanted: Any) -> bool:
@@ -277,8 +289,9 @@ def _takes(method: Any, wanted: Any) -> bool:
     return True
 
 
-def _find(target: object, key: str, plugins: tuple[str, ...]) -> type:
-    """The dataclass of that dotted name, if configuration may name it."""
+def _find(target: object, key: str, plugins: tuple[str, ...], hint: Any = object) -> type:
+    """The dataclass of that dotted name, if configuration may name it; where there is none, the error names those that
+    have what `hint` asks for."""
     refusal = ConfigError(key, target, f"must be a component class of {PACKAGE} or of a package listed in plugins")
     if not isinstance(target, str):
         raise refusal
@@ -296,7 +309,10 @@ def _find(target: object, key: str, plugins: tuple[str, ...]) -> type:
         if isinstance(cls, type) and dataclasses.is_dataclass(cls) and allowed_module(cls.__module__, plugins)
     }
     if name not in classes:
-        components = [name for name in classes if not name.startswith("_")]
+        wanted = _methods(hint)
+        components = [
+            name for name, cls in classes.items() if not name.startswith("_") and all(hasattr(cls, m) for m in wanted)
+        ]
         raise ConfigError(key, target, f"is no component class of {module_name}: {nearest(name, components)}")
     return classes[name]
 

@@ -27,9 +27,10 @@ from bench.rows import ROWS, Row
 
 FOLDER = Path(__file__).parent
 INTRODUCTION = """Written by `make bench` from [results.csv](results.csv); `python -m bench --only lunar` measures a row
-anew. Figures are medians over rounds, a ratio that of the rounds' own. Measured: the date, the commit, how many rounds
-of how many seconds, and the machine. Our networks for pictures have `network.precision=auto`: float32, and for 12
-pictures and more (IMPALA's: 4) bfloat16 where the processor multiplies it (AMX, or AVX-512's bfloat16)."""
+anew. Figures are medians over rounds, a ratio that of the rounds' own. Where one thing is compared with several, the
+bar is for the first of them. Measured: the date, the commit, how many rounds of how many seconds, and the machine. Our
+networks for pictures have `network.precision=auto`: float32, and for 12 pictures and more (IMPALA's: 4) bfloat16 where
+the processor multiplies it (AMX, or AVX-512's bfloat16)."""
 HEADER = ("what", "a3c_exp", "compared with", "its figure", "ratio (lowest - highest)", "bar", "reached", "measured")
 
 

@@ -110,12 +110,12 @@ def _stop_reason(folder: Path, config: Mapping[str, Any]) -> Any:
 
 
 def _greedy_returns(folder: Path, seed: int, checkpoint: Literal["best", "latest"]) -> Any:
-    from a3c_exp.evaluate import Options, replay
+    from a3c_exp.evaluate import Options, load_run, replay
     from a3c_exp.threading_limits import one_thread
 
     with one_thread():
         options = Options(episodes=EPISODES, checkpoint=checkpoint, seed=FIRST_EVALUATION_SEED + seed)
-        return replay(folder, options).returns
+        return replay(load_run(folder, checkpoint), folder, options).returns
 
 
 def _record(command: str, seed: int, summary: Mapping[str, Any], returns: Any, best: Any) -> Record:

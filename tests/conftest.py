@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 HERE = str(Path(__file__).parent)
 
@@ -17,3 +21,19 @@ if HERE not in sys.path:
     sys.path.insert(0, HERE)
 if HERE not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [HERE, os.environ.get("PYTHONPATH")]))
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    """Makes parameter servers without Ray (servers.Cluster), and ends them."""
+    from servers import Cluster
+
+    made: list[Cluster] = []
+
+    def make(*arguments: Any, **settings: Any) -> Cluster:
+        made.append(Cluster(*arguments, **settings))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,9 @@ import yaml
 
 import a3c_exp.__main__ as program
 from a3c_exp import compose
-from a3c_exp.startup import conf_folder
+from a3c_exp.config import load_experiment
+from a3c_exp.schema import flat
+from a3c_exp.startup import conf_folder, importing
 
 # Runs of a moment: one worker, few steps, no evaluation.
 QUICK = ["backend=serial", "workers=1", "envs_per_worker=1", "rollout_length=8", "total_steps=64", "eval.every=null"]
@@ -76,6 +80,8 @@ BAD = [
     ("critic_returns=null", "critic_returns = None: must be one of discounted, gae, n_step, n_step_zero, vtrace; ~"),
     ("critic_returns=vtrace", "critic_returns = 'VTrace': must go with returns that correct for lag as well (vtrace)"),
     ("plugins=[no_such_package]", "plugins = 'no_such_package': cannot be imported: "),
+    ("hydra/launcher=null", "hydra/launcher = None: must be one of basic"),
+    ("plugins=null experiment=pong algorithm=a3c", "plugins = None: must be a list"),
     ("seed", "command line = 'seed': must be key=value"),
     ("seed=[", "seed = '[': cannot be read: "),
     ("seed=0,1", "seed = '0,1': several values need -m"),
@@ -91,6 +97,28 @@ BAD = [
         "algorithm.entrpy={_target_:a3c_exp.schedules.Linear}",
         "algorithm.entrpy = {'_target_': 'a3c_exp.schedules.Linear'}: is no setting: did you mean 'entropy'?",
     ),
+    (
+        "-m algorithm.entrpy={_target_:a3c_exp.schedules.Linear} seed=0,1",
+        "algorithm.entrpy = {'_target_': 'a3c_exp.schedules.Linear'}: is no setting: did you mean 'entropy'?",
+    ),
+    (
+        "-m seed=0,1 hydra.sweep.subdir=run",
+        "hydra.sweep.subdir = 'run': is the folder of two runs: add ${hydra.job.num}",
+    ),
+    ("network@network.encoder=cnn", "network@network.encoder = 'cnn': there is no network.encoder to choose one for"),
+    ("experiment=a3c_paper_atari_lstm network=cnn", "network = 'cnn': there is no network.encoder to choose one for"),
+    (
+        "network=lstm network.encoder=mlp",
+        "network.encoder = 'mlp': must be a mapping that names a Network by _target_; ",
+    ),
+    ("returns=null", "returns = None: must be one of discounted, gae, n_step, n_step_zero, vtrace"),
+    ("env=lunar network=cnn_small", "network = 'Cnn': must be a network for observations of shape (8,): a CNN takes "),
+    (
+        "algorithm._target_=a3c_exp.algorithms.No",
+        "algorithm._target_ = 'a3c_exp.algorithms.No': is no component class of",
+    ),
+    ("resume=", "resume = '': must be one run's folder"),
+    ("hydra.run.dir=", "hydra.run.dir = '': must be the name of a folder; . for this one"),
     ("hydra.mode=MULTIRUN gamma=0.9,1.5", "gamma = 1.5: must be a number from 0 to 1"),
 ]
 
@@ -188,6 +216,24 @@ def test_a_question_is_not_answered_by_training_on(
     assert content(finished) == before
 
 
+# Ctrl-C.
+
+
+def test_a_ctrl_c_that_somebodys_import_would_swallow_is_heard() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    reached = []
+    with pytest.raises(KeyboardInterrupt), importing():
+        with suppress(BaseException):
+            signal.raise_signal(signal.SIGINT)
+        reached.append(True)
+    assert reached
+    with pytest.raises(KeyboardInterrupt), importing():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        pytest.fail("the second one is heard at once")
+    assert signal.getsignal(signal.SIGINT) is before
+
+
 # Runs.
 
 
@@ -202,6 +248,89 @@ def test_a_schedule_takes_the_place_of_the_one_that_a_preset_has_set(given: str,
     assert program.main([*QUICK, "-m", "env=lunar_continuous", "total_steps=64", *options]) == 0
     runs = [yaml.safe_load(path.read_text()) for path in sorted((here / "outputs").glob("*_sweep/*/config.yaml"))]
     assert [run["algorithm"]["entropy"] for run in runs] == [yaml.safe_load(given), 0.5]
+
+
+@pytest.mark.parametrize(
+    ("command", "gone", "stays"),
+    [
+        ("experiment=threads_n_step_zero returns=gae", "returns.n", "optimizer.betas"),
+        ("experiment=pong algorithm=a3c", "algorithm.epochs", "algorithm.entropy"),
+        ("experiment=a3c_paper_atari optimizer=adam", "optimizer.decay", "optimizer.learning_rate"),
+        ("experiment=ga3c_cartpole backend=processes", "backend.predictors", "optimizer.learning_rate"),
+        ("experiment=pong env=lunar network=mlp", "env.height", "algorithm.epochs"),
+        ("experiment=pong env=pong", "env.no_such_setting", "env.height"),
+        ("experiment=lstm_cartpole network@network.encoder=mlp", "network.no_such_setting", "network.cells"),
+    ],
+)
+def test_a_component_takes_the_place_of_a_presets_and_what_it_does_not_know_goes(
+    command: str, gone: str, stays: str
+) -> None:
+    preset, chosen = compose(command.split()[:1]), compose(command.split())
+    load_experiment(chosen)
+    assert gone not in dict(flat(chosen))
+    assert dict(flat(chosen))[stays] == dict(flat(preset))[stays]
+
+
+def test_what_a_component_does_not_know_is_refused_where_the_user_asks_for_it(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert program.main(["experiment=threads_n_step_zero", "returns=gae", "returns.n=3"]) == 2
+    assert capfd.readouterr().err == "a3c_exp: returns.n = 3: is no setting of GAE: Allowed: lambda_\n"
+
+
+def test_what_nobody_knows_is_refused_whoever_is_chosen(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Left out is only what the component knows that another has taken the place of: not what is mistyped."""
+    files = {
+        "env/mine.yaml": "# @package _global_\ndefaults: [gym, override /network: mlp]\nenv: {id: A-v0, sale: 1}\n",
+        "env/other.yaml": "# @package _global_\ndefaults: [gym]\nenv: {id: CartPole-v1}\nalgorithm: {entorpy: 0}\n",
+        "experiment/mine.yaml": "# @package _global_\ndefaults: [override /algorithm: ppo]\nalgorithm: {epoch: 3}\n",
+    }
+    for name, text in files.items():
+        (here / "dir" / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / "dir" / name).write_text(text)
+    for command, key in {
+        "--config-dir dir env=mine": "env.sale",
+        "--config-dir dir env=other algorithm=ppo": "algorithm.entorpy",
+        "--config-dir dir experiment=mine algorithm=ppo": "algorithm.epoch",
+        "experiment=pong algorithm=a3c algorithm={epochs:9}": "algorithm.epochs",
+        "returns=gae +returns={n:3}": "returns.n",
+    }.items():
+        assert program.main(command.split()) == 2
+        assert capfd.readouterr().err.startswith(f"a3c_exp: {key} = "), command
+
+
+def test_a_component_that_is_written_out_has_nothing_of_a_preset(here: Path) -> None:
+    chosen = compose(["experiment=pong", "algorithm={_target_:a3c_exp.algorithms.A3C,reduction:sum}"])
+    assert chosen["algorithm"] == {"_target_": "a3c_exp.algorithms.A3C", "reduction": "sum"}
+    sgd = "{_target_:a3c_exp.optimizers.SGD,learning_rate:0.1}"
+    chosen = compose(["env=lunar", f"optimizer={sgd}", "+optimizer.momentum=0.5"])
+    assert chosen["optimizer"] == {"_target_": "a3c_exp.optimizers.SGD", "learning_rate": 0.1, "momentum": 0.5}
+
+
+def test_a_sweep_over_names_and_components_that_are_written_out(here: Path) -> None:
+    constant = "{_target_:a3c_exp.schedules.Constant,value:0.5}"
+    assert program.main([*QUICK, "-m", f"schedule={constant},linear"]) == 0
+    runs = [yaml.safe_load(path.read_text()) for path in sorted((here / "outputs").glob("*_sweep/*/config.yaml"))]
+    assert [run["schedule"]["_target_"].rpartition(".")[2] for run in runs] == ["Constant", "Linear"]
+
+
+def test_the_runs_of_a_sweep_may_have_folders_named_by_their_settings(here: Path) -> None:
+    folders = ["hydra.sweep.dir=${env.id}", "hydra.sweep.subdir=s${seed}"]
+    assert program.main([*QUICK, "-m", "env=cartpole,acrobot", *folders]) == 0
+    assert sorted(path.parent.name for path in here.glob("*/s0")) == ["Acrobot-v1", "CartPole-v1"]
+
+
+def test_a_sweep_over_the_components_of_a_preset(here: Path) -> None:
+    quick = [word for word in QUICK if not word.startswith("rollout_length")]
+    assert program.main([*quick, "-m", "experiment=threads_n_step_zero", "returns=gae,n_step", "total_steps=10"]) == 0
+    runs = [yaml.safe_load(path.read_text()) for path in sorted((here / "outputs").glob("*_sweep/*/config.yaml"))]
+    assert [run["returns"].get("n") for run in runs] == [None, 15]
+
+
+def test_a_sweep_over_all_options_of_a_name(here: Path) -> None:
+    assert program.main([*QUICK, "-m", "schedule=glob(l*)", "returns=glob(n_step*)"]) == 0
+    runs = [yaml.safe_load(path.read_text()) for path in sorted((here / "outputs").glob("*_sweep/*/config.yaml"))]
+    assert [run["returns"]["_target_"].rpartition(".")[2] for run in runs] == ["NStep", "NStepZero"]
 
 
 def test_a_run_is_in_a_folder_named_by_time_and_seed(here: Path) -> None:

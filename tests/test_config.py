@@ -325,11 +325,14 @@ def test_a_start_from_a_run_of_another_network_is_refused(tmp_path: Path, config
         load_experiment(change(config, "init_from", str(run.folder)))
     same = change(change(config, "network.sizes", [8]), "init_from", str(run.folder))
     load_experiment(same)
+    load_experiment(change(deepcopy(same), "network.sizes", (8,)))  # as a program may write it
     load_experiment(change(deepcopy(same), "network.init", "glorot"))  # parameters that are there are not drawn
     with pytest.raises(ConfigError, match=r"init_from = .*: .* it has network.activation=tanh, not relu"):
         load_experiment(change(deepcopy(same), "network.activation", "relu"))
     with pytest.raises(ConfigError, match=r"init_from = .*: must be a run with env.normalize_observations=true, as"):
         load_experiment(change(deepcopy(same), "env.normalize_observations", True))
+    with pytest.raises(ConfigError, match=r"parameters, not \d+; it was of CartPole-v1, not Acrobot-v1"):
+        load_experiment(change(deepcopy(same), "env.id", "Acrobot-v1"))
     checkpoint.save(run.folder / "checkpoints" / "latest.ckpt", {"other": 1})
     with pytest.raises(ConfigError, match=r"init_from = .*: its checkpoint is not that of a run"):
         load_experiment(same)

@@ -225,7 +225,7 @@ class TestErrors:
             ({"stack": 0}, "stack = 0: must be a whole number >= 1"),
             ({"threads": 0}, "threads = 0: must be a whole number >= 1"),
             ({"reward_scale": 0.0}, "reward_scale = 0.0: must be a finite number > 0"),
-            ({"reward_clip": 0.0}, "reward_clip = 0.0: must be a number > 0, null, or a schedule"),
+            ({"reward_clip": 0.0}, "reward_clip = 0.0: must be a number > 0 (null: no clip), or a schedule"),
         ],
     )
     def test_values_out_of_range(self, values: dict[str, Any], expected: str) -> None:

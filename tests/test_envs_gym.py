@@ -260,7 +260,7 @@ class TestErrors:
             ({"max_episode_steps": 0}, "max_episode_steps = 0: must be a whole number >= 1, or null"),
             ({"reward_scale": 0.0}, "reward_scale = 0.0: must be a finite number > 0"),
             ({"reward_scale": float("nan")}, "reward_scale = nan: must be a finite number > 0"),
-            ({"reward_clip": -1.0}, "reward_clip = -1.0: must be a number > 0, null, or a schedule"),
+            ({"reward_clip": -1.0}, "reward_clip = -1.0: must be a number > 0 (null: no clip), or a schedule"),
         ],
     )
     def test_values_out_of_range(self, values: dict[str, Any], expected: str) -> None:

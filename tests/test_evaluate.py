@@ -241,8 +241,9 @@ class TestTheCommandLine:
     ) -> None:
         assert evaluate.main([str(corridor), "episodes=5", "plugins=[scripted]"]) == 0
         said = capsys.readouterr().out.splitlines()
-        assert said[0] == "returns: 0.96 0.96 0.96 0.96 0.96"
-        assert said[1].startswith("5 episodes: mean return 0.96 +- ")
+        assert said[0].startswith("policy: best.ckpt, after ")
+        assert said[1] == "returns: 0.96 0.96 0.96 0.96 0.96"
+        assert said[2].startswith("5 episodes: mean return 0.96 +- ")
 
     def test_as_a_program(self, corridor: Path) -> None:
         command = [sys.executable, "-m", "a3c_exp.evaluate", str(corridor), "episodes=2", "plugins=[scripted]"]

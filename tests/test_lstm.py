@@ -278,7 +278,7 @@ class TestTheComponent:
         torch.testing.assert_close(network.head.linear.weight.detach().norm(dim=1), torch.full((2,), 0.01))
 
     def test_a_picture_is_refused_by_an_encoder_for_vectors(self) -> None:
-        with pytest.raises(ConfigError, match=r"^network.encoder = 'mlp': must .* an MLP takes vectors"):
+        with pytest.raises(ConfigError, match=r"^network.encoder = 'Mlp': must .* an MLP takes vectors"):
             Lstm().check(Box(0, 255, (84, 84, 4), np.uint8), Discrete(2))
 
     @pytest.mark.parametrize("settings", [{"cells": 0}, {"forget_bias": 11.0}, {"policy_gain": 0.0}])

@@ -442,7 +442,8 @@ def test_rounds_go_on_in_a_run_that_is_resumed(backend: str, tmp_path: Path) -> 
     [
         (
             {"minibatch_size": 5},
-            "algorithm.minibatch_size = 5: must divide a rollout: rollout_length x envs_per_worker is 16 transitions",
+            "algorithm.minibatch_size = 5: must divide a rollout: rollout_length x envs_per_worker is 16 transitions "
+            "(experiment=ppo sets all of them)",
         ),
         ({"accumulate": 2}, "accumulate = 2: must be 1 with PPO: take longer rollouts instead"),
         (

@@ -75,6 +75,18 @@ def test_the_last_line_says_where_it_comes_from(tmp_path: Path, capsys: pytest.C
     assert "Commit abc" in capsys.readouterr().out
 
 
+def test_runs_that_broke_off_are_counted_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(tmp_path / "a", 0, 1000, stop_reason="mean_return", machine={"processor": "this one", "usable_cores": 2})
+    run(tmp_path / "b", 1, None, stop_reason="interrupted")
+    run(tmp_path / "c", 2, 5000, stop_reason="total_steps", machine={"processor": "that one", "usable_cores": 8})
+    assert report.main([str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "| CartPole-v1 | 2 | 2 of 2 |" in said
+    assert said.endswith("; that one, 8 cores; this one, 2 cores.\nLeft out: 1 interrupted.\n")
+    assert report.main([str(tmp_path / "b")]) == 2
+    assert "must hold finished ones" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("arguments", [["nowhere"], ["nowhere", "random=3"]])
 def test_a_folder_without_runs_is_one_clear_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert report.main(arguments) == 2

@@ -5,17 +5,19 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from runs import BACKENDS, CORRIDOR, TARGET, TARGETS, config, latest, same, train
+from runs import BACKENDS, CORRIDOR, TARGET, TARGETS, config, latest, same, train, wait_until
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from a3c_exp import checkpoint, runner
 from a3c_exp.__main__ import main
-from a3c_exp.config import read_config
+from a3c_exp.config import config_text, read_config
 from a3c_exp.console import Progress
 from a3c_exp.errors import ConfigError
 from a3c_exp.runner import Run, run
@@ -175,10 +177,11 @@ class TestTheCurve:
 
     def test_times_add_up_and_the_resumption_is_counted(self, tmp_path: Path) -> None:
         first = train(tmp_path, goal=0.0, stop__mean_return=0.0, total_steps=10**6).summary
+        saved = latest(tmp_path)["tally"]["seconds"]
         second = resume(tmp_path, stop__mean_return=None, total_steps=480).summary
         assert json.loads((tmp_path / "summary.json").read_text()) == second
         assert (first["resumed"], second["resumed"]) == (0, 1)
-        assert second["wall_seconds"] > first["wall_seconds"]
+        assert second["wall_seconds"] > saved > 0
         assert second["training_seconds"] > first["training_seconds"]
         assert second["solved_at_steps"] == first["solved_at_steps"], "when it was solved first"
         assert (second["steps"], second["episodes"], second["updates"]) == (480, 480, 30)
@@ -245,6 +248,49 @@ class TestFromTheCommandLine:
         assert said.startswith("a3c_exp: resume = ")
         assert said.count("\n") == 1
         assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
+
+    def test_a_run_that_still_goes_on_is_left_alone(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        folder = tmp_path / "run"
+        whole = config(total_steps=10**9, checkpoint__every=100)
+        (tmp_path / "config.yaml").write_text(config_text(whole))
+        program = (
+            "import sys, yaml, a3c_exp; whole = yaml.safe_load(open(sys.argv[1]))\n"
+            "if __name__ == '__main__': a3c_exp.train(whole, sys.argv[2])"
+        )
+        with subprocess.Popen([sys.executable, "-c", program, tmp_path / "config.yaml", folder]) as other:
+            try:
+                wait_until(lambda: (folder / "checkpoints" / "latest.ckpt").exists(), seconds=60)
+                capfd.readouterr()
+                assert main([f"resume={folder}", "plugins=[scripted]"]) == 2
+                said = capfd.readouterr().err.splitlines()
+                assert f"a3c_exp: resume = '{folder}': must be without a run that is still going on" in said
+            finally:
+                other.kill()
+        assert main([f"resume={folder}", "plugins=[scripted]", "stop.max_seconds=0.1"]) == 0, (
+            "who is dead holds nothing"
+        )
+
+    def test_a_run_cannot_be_told_to_have_made_fewer_steps(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        train(tmp_path, total_steps=150)
+        before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+        assert main([f"resume={tmp_path}", "plugins=[scripted]", "total_steps=100"]) == 2
+        assert "a3c_exp: total_steps = 100: must be 160 or more: the run has made so many" in capsys.readouterr().err
+        assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
+        assert main([f"resume={tmp_path}", "plugins=[scripted]"]) == 0, "what has all its steps may be ended in order"
+
+    @pytest.mark.parametrize(("rule", "first", "later"), [("max_episodes", 100, 200), ("mean_return", 0.0, "null")])
+    def test_who_goes_on_is_told_of_a_rule_that_ends_the_run_again(
+        self, rule: str, first: float, later: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        train(tmp_path, total_steps=2000, **{f"stop__{rule}": first})
+        capsys.readouterr()
+        assert main([f"resume={tmp_path}", "plugins=[scripted]"]) == 0
+        told = f"stop.{rule} holds already: stop.{rule}=null goes on past it"
+        assert told in capsys.readouterr().err
+        assert main([f"resume={tmp_path}", "plugins=[scripted]", f"stop.{rule}={later}"]) == 0
+        assert told not in capsys.readouterr().err
 
     def test_it_raises_for_who_calls_it_from_python(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="no such checkpoint"):

@@ -364,7 +364,9 @@ def test_presets_stand_beside_what_their_sources_report() -> None:
     row = "| Title | [a paper](x) | 200 (its table 1) | 2 | 500.0 [500.0, 500.0] | 485.0, 480.0 | 475.5 |"
     assert f"{row} 2 of 2 | 1.2 (1.2 to 1.2) | 3 | 1,000 | 500 | 0.90 | 1 |" in text
     assert "shortened run):\n\n```sh\npython -m a3c_exp\n```" in text
-    assert "| Title | [a paper](x) | 200 (its table 1) | 0 |" in document({"Presets": [(preset, [])]}, 100)
+    assert "| Title | [a paper](x) | 200 (its table 1) | 0 of 2, not run yet |" in document(
+        {"Presets": [(preset, [])]}, 100
+    )
 
 
 def test_every_preset_is_studied_over_enough_seeds() -> None:
@@ -392,4 +394,4 @@ def test_where_nothing_is_to_be_trained_it_says_so(places: Path, capsys: pytest.
 
 
 def test_an_entry_without_records_says_so() -> None:
-    assert "| Title | 0 |" in document({"One": [(entry(Counting()), [])]}, 100)
+    assert "| Title | 0 of 3, not run yet |" in document({"One": [(entry(Counting()), [])]}, 100)

@@ -58,7 +58,11 @@ class FileLock:
 
     def __enter__(self) -> None:
         self._threads.acquire()
-        fcntl.lockf(self._fd, fcntl.LOCK_EX)
+        try:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX)
+        except BaseException:  # a second Ctrl-C may come while it waits
+            self._threads.release()
+            raise
 
     def __exit__(self, *_: object) -> None:
         fcntl.lockf(self._fd, fcntl.LOCK_UN)

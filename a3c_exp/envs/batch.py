@@ -92,7 +92,7 @@ def require_shaping(scale: float, clip: float | Schedule | None) -> None:
     """Raise ConfigError for what rewards can be neither multiplied by nor clipped to."""
     require(math.isfinite(scale) and scale > 0, "reward_scale", scale, "a finite number > 0")
     if clip is not None:
-        require_throughout(lambda most: most > 0, "reward_clip", clip, "a number > 0, null")
+        require_throughout(lambda most: most > 0, "reward_clip", clip, "a number > 0 (null: no clip)")
 
 
 @runtime_checkable

@@ -60,7 +60,7 @@ class PictureNetwork(Bodies, ABC):
         if picture is None:
             problem = f"must be a network for observations of shape {observation_space.shape}: a CNN takes pictures"
             vectors = "network=mlp (in front of LSTM cells network@network.encoder=mlp)"
-            raise ConfigError("network", "cnn", f"{problem}. For vectors {vectors}")
+            raise ConfigError("network", type(self).__name__, f"{problem}. For vectors {vectors}")
         if isinstance(observation_space, gym.spaces.Box) and observation_space.dtype == np.uint8:
             return replace(picture, brightest=max(int(observation_space.high.max()), 1))
         return picture

@@ -40,7 +40,7 @@ class Mlp(Bodies):
             problem = f"must be a network for observations of shape {shape}: an MLP takes vectors"
             pictures = "network=cnn (in front of LSTM cells network@network.encoder=cnn)"
             others = f"For pictures {pictures}, for other arrays env.wrappers=[FlattenObservation]"
-            raise ConfigError("network", "mlp", f"{problem}. {others}")
+            raise ConfigError("network", type(self).__name__, f"{problem}. {others}")
         self.check_actions(action_space)
 
     def build(
