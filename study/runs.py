@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import shlex
@@ -67,20 +68,24 @@ def _settings(overrides: tuple[str, ...]) -> Mapping[str, Any]:
 
 
 def execute(arguments: Sequence[str], log: Path) -> None:
-    """Run this Python with `arguments` in the checkout, its output to `log`; if it must end early, as Ctrl-C ends it.
+    """Run this Python with `arguments` in the checkout, its output to `log`; if it must end early, as Ctrl-C ends it,
+    once for every signal that comes here (of which the terminal would send it one of its own).
 
     Raises RunFailedError.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "wb") as output:
         command = [sys.executable, *arguments]
-        process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output, process_group=0
+        )
         try:
             code = process.wait()
         finally:
-            if process.poll() is None:
-                process.send_signal(signal.SIGINT)
-                process.wait()
+            while process.poll() is None:
+                with contextlib.suppress(KeyboardInterrupt):
+                    process.send_signal(signal.SIGINT)
+                    process.wait()
     if code:
         raise RunFailedError(f"exit code {code}: {shlex.join(command)}; its output is in {log}", code)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from runs import wait_until
 
 import a3c_exp
 from a3c_exp import checkpoint
@@ -225,6 +226,33 @@ def test_an_interrupted_study_leaves_no_run_behind(tmp_path: Path) -> None:
     finally:
         process.kill()
     assert '"stop_reason": "interrupted"' in (tmp_path / "endless_s0" / "summary.json").read_text()
+
+
+def test_a_second_signal_reaches_the_run_too(tmp_path: Path) -> None:
+    """Whoever does not want to wait for the run's orderly end presses Ctrl-C again; nothing of it stays behind."""
+    told = tmp_path / "signals"
+    run = (
+        "import signal, time; from pathlib import Path\n"
+        f"told = Path({str(told)!r}); seen = []\n"
+        "def note(*_):\n"
+        "    seen.append(1); told.write_text(str(len(seen)))\n"
+        "    if len(seen) == 2: raise SystemExit\n"
+        "signal.signal(signal.SIGINT, note); told.write_text('0')\n"
+        "while True: time.sleep(0.01)\n"
+    )
+    study = (
+        "from pathlib import Path; from study.runs import execute\n"
+        f"execute(['-c', {run!r}], Path({str(tmp_path / 'log')!r}))\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", study], cwd=ROOT, stderr=subprocess.DEVNULL)
+    try:
+        for signals in ("0", "1"):
+            wait_until(lambda: told.exists() and told.read_text() == signals)  # noqa: B023
+            process.send_signal(signal.SIGINT)
+        assert process.wait(30) == -signal.SIGINT
+    finally:
+        process.kill()
+    assert told.read_text() == "2"
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
