@@ -2,7 +2,7 @@
 
 Children of multiprocessing get a copy of sys.path; programs that a test starts by command line only get the
 environment. The scripted environments (scripted.py) are therefore there for both, as 'scripted:Scripted-v0' with
-plugins=[scripted].
+plugins=[scripted]. A drawn example may take as long as it takes: a machine that stalls for a moment fails no property.
 """
 
 from __future__ import annotations
@@ -14,6 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 HERE = str(Path(__file__).parent)
 

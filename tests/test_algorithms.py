@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Discrete
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -217,7 +217,6 @@ def test_rows_that_do_not_count_are_left_out():
     assert math.isnan(explained_variance(values, targets, 0 * mask))
 
 
-@settings(deadline=None)
 @given(arrays(np.float32, (6, 2), elements=st.floats(-100, 100, width=32)), st.integers(0, 100))
 def test_it_agrees_with_its_definition_in_float64(targets: np.ndarray, seed: int):
     values = np.random.default_rng(seed).normal(size=(6, 2)).astype(np.float32)

@@ -221,7 +221,6 @@ def gae_definition(x: Trajectory, gamma: float, lambda_: float) -> NDArray[np.fl
     return by_definition(x, row)
 
 
-@settings(deadline=None)
 @given(trajectories(), gammas, st.integers(1, 25))
 def test_n_step_is_its_definition(x: Trajectory, gamma: float, n: int):
     advantages, returns = NStep(n=n)(x, gamma)
@@ -229,7 +228,6 @@ def test_n_step_is_its_definition(x: Trajectory, gamma: float, n: int):
     close(advantages, n_step_definition(x, gamma, n) - x.values)
 
 
-@settings(deadline=None)
 @given(trajectories(), gammas, st.integers(1, 25))
 def test_n_step_zero_is_its_definition(x: Trajectory, gamma: float, n: int):
     advantages, returns = NStepZero(n=n)(x, gamma)
@@ -237,7 +235,6 @@ def test_n_step_zero_is_its_definition(x: Trajectory, gamma: float, n: int):
     close(advantages, n_step_zero_definition(x, gamma, n) - x.values)
 
 
-@settings(deadline=None)
 @given(trajectories(), gammas, st.sampled_from([0.0, 0.3, 0.95, 1.0]))
 def test_gae_is_its_definition(x: Trajectory, gamma: float, lambda_: float):
     advantages, returns = GAE(lambda_=lambda_)(x, gamma)
@@ -271,7 +268,6 @@ def v_trace_definition(
 bounds = st.sampled_from([(1.0, 1.0), (2.0, 0.5), (1e6, 1e6)])
 
 
-@settings(deadline=None)
 @given(trajectories(), gammas, st.sampled_from([0.0, 0.3, 0.95, 1.0]), bounds)
 def test_v_trace_is_its_definition(x: Trajectory, gamma: float, lambda_: float, bound: tuple[float, float]):
     actual = VTrace(lambda_=lambda_, rho_clip=bound[0], c_clip=bound[1])(x, gamma)
@@ -293,7 +289,6 @@ def test_a_long_episode_keeps_five_digits():
 # -- against one another ---------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(trajectories(), gammas)
 def test_gae_of_one_is_n_step_over_the_rollout(x: Trajectory, gamma: float):
     for one, other in zip(GAE(lambda_=1)(x, gamma), NStep()(x, gamma), strict=True):
@@ -304,7 +299,6 @@ def on_policy(x: Trajectory) -> Trajectory:
     return replace(x, target_log_probs=x.log_probs)
 
 
-@settings(deadline=None)
 @given(trajectories(), gammas, st.sampled_from([0.0, 0.3, 0.95, 1.0]), bounds)
 def test_v_trace_of_the_policy_that_acted_is_the_lambda_return(
     x: Trajectory, gamma: float, lambda_: float, bound: tuple[float, float]
@@ -316,7 +310,6 @@ def test_v_trace_of_the_policy_that_acted_is_the_lambda_return(
         close(one, other)
 
 
-@settings(deadline=None)
 @given(trajectories(), gammas)
 def test_v_trace_of_the_policy_that_acted_is_n_step_over_the_rollout(x: Trajectory, gamma: float):
     for one, other in zip(VTrace()(on_policy(x), gamma), NStep()(x, gamma), strict=True):
@@ -342,7 +335,6 @@ def test_only_v_trace_asks_for_the_policy_that_learns():
     assert [type(estimator) for estimator in ESTIMATORS if is_off_policy(estimator)] == [VTrace]
 
 
-@settings(deadline=None)
 @given(trajectories(), gammas)
 def test_gae_of_zero_is_one_step(x: Trajectory, gamma: float):
     for one, other in zip(GAE(lambda_=0)(x, gamma), NStep(n=1)(x, gamma), strict=True):
@@ -356,7 +348,6 @@ def test_an_n_past_the_rollout_is_all_of_it(x: Trajectory, gamma: float, more: i
     np.testing.assert_array_equal(Discounted()(x, gamma)[1], whole)
 
 
-@settings(deadline=None)
 @given(trajectories(truncations=False), gammas, st.integers(1, 20))
 def test_both_n_steps_agree_where_no_term_is_missing(x: Trajectory, gamma: float, n: int):
     """In rows whose n steps lie inside the rollout, with terminal states (which nothing follows) as the only ends."""
@@ -373,7 +364,6 @@ def test_missing_terms_as_zero_need_no_critic_where_n_is_the_rollout(x: Trajecto
     np.testing.assert_array_equal(NStepZero(n=n)(x, gamma)[1], NStepZero(n=n)(blind, gamma)[1])
 
 
-@settings(deadline=None)
 @given(trajectories())
 def test_a_perfect_critic_leaves_no_advantage(x: Trajectory):
     """Where V(s_t) is r_t + gamma V(s_{t+1}) in every row, each unbiased estimator finds the same, and advantage 0."""
@@ -389,7 +379,7 @@ def test_a_perfect_critic_leaves_no_advantage(x: Trajectory):
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(x=trajectories(), gamma=gammas)
 def test_environments_do_not_touch_one_another(estimator: Returns, x: Trajectory, gamma: float):
     together = estimator(x, gamma)
@@ -400,7 +390,7 @@ def test_environments_do_not_touch_one_another(estimator: Returns, x: Trajectory
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(x=trajectories(), gamma=gammas)
 def test_what_follows_an_end_does_not_reach_back(estimator: Returns, x: Trajectory, gamma: float):
     """Neither another episode nor a reset row, which is no transition: whatever stands there, rows before it stay."""
@@ -420,7 +410,7 @@ def test_what_follows_an_end_does_not_reach_back(estimator: Returns, x: Trajecto
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(x=trajectories(), gamma=gammas)
 def test_they_are_pure_functions(estimator: Returns, x: Trajectory, gamma: float):
     """float32 [T, B]; nothing given is changed, and nothing returned is a view of it."""
