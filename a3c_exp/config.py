@@ -15,15 +15,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from gymnasium.spaces import Discrete
 
 from a3c_exp import checkpoint
 from a3c_exp.algorithms import Algorithm, Reusing
 from a3c_exp.backends import Backend
-from a3c_exp.envs import Environment
+from a3c_exp.envs import EnvBatch, Environment
 from a3c_exp.errors import ConfigError, require
 from a3c_exp.networks import ActorCritic, Network, sees_pictures
-from a3c_exp.normalisation import Moments
+from a3c_exp.normalisation import Moments, seen
 from a3c_exp.optimizers import Optimizer, check_parts
 from a3c_exp.returns import Returns, is_off_policy
 from a3c_exp.schedules import Schedule, require_throughout
@@ -182,6 +183,12 @@ class Experiment:
         """`workers`, with 'auto' told in numbers."""
         return usable_cores() if self.workers == "auto" else self.workers
 
+    def build_network(self, env: EnvBatch, rng: np.random.Generator | None) -> ActorCritic:
+        """The network for such environments, with parameters drawn from `rng`, or not drawn. Raises ConfigError."""
+        space = seen(env.observation_space, self.env.normalize_observations)
+        self.network.check(space, env.action_space)
+        return self.network.build(space, env.action_space, rng)
+
     @property
     def warnings(self) -> list[str]:
         """What runs, but is probably not meant, one line each."""
@@ -253,8 +260,7 @@ def _check_parts(experiment: Experiment) -> ActorCritic:
         problem = f"must be 0 where actions are not Discrete: they are {env.action_space}"
         raise ConfigError("epsilon", experiment.epsilon, problem)
     try:
-        experiment.network.check(env.observation_space, env.action_space)
-        network = experiment.network.build(env.observation_space, env.action_space, None)
+        network = experiment.build_network(env, None)
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and not re.search("allocate memory|calculation overflowed", str(error)):
             raise

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
@@ -62,6 +63,12 @@ class Moments:
 
     def merge(self, other: Moments | None) -> Moments:
         return self if other is None else Moments(self.row + other.row)
+
+
+def seen(space: Box, normalized: bool) -> Box:
+    """The space of observations as a network sees them, given that of the environment: normalised ones are floats, and
+    their scale is no longer that of their bounds."""
+    return Box(-np.inf, np.inf, space.shape, np.float32) if normalized else space
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ def build_network(experiment: Experiment, *, draw: bool = True) -> tuple[ActorCr
     env = experiment.env.make(1, [0])
     try:
         rng = seeding.generator(experiment.seed, Role.PARAMETERS) if draw else None
-        network = experiment.network.build(env.observation_space, env.action_space, rng)
+        network = experiment.build_network(env, rng)
         return network, env
     finally:
         env.close()
@@ -242,7 +242,7 @@ class Worker:
 
     def _build(self, env: EnvBatch) -> ActorCritic:
         # Nothing is drawn: the first pull brings the parameters.
-        self._network = self._experiment.network.build(env.observation_space, env.action_space, None)
+        self._network = self._experiment.build_network(env, None)
         return self._network
 
     def run(self) -> Iterator[Event | Pause]:

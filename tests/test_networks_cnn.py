@@ -12,13 +12,16 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from learning import learned, torchs_gradient
+from runs import CORNERS, SMALL_CNN, config
 from torch import nn
 
 from a3c_exp.algorithms import Evaluation
+from a3c_exp.config import load_experiment
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic, Cnn, Impala, Mlp, convolutions
 from a3c_exp.networks.cnn import PictureNetwork
 from a3c_exp.networks.convolutions import Arithmetic, Picture
+from a3c_exp.worker import build_network
 
 ATARI = Box(0, 255, (4, 84, 84), np.uint8)
 SMALL = Box(0, 255, (2, 20, 18), np.uint8)
@@ -217,21 +220,24 @@ def test_every_layout_of_a_picture_is_understood(shape: tuple[int, ...], expecte
         np.testing.assert_array_equal(arranged.numpy(), by_hand)
 
 
-def test_the_largest_number_of_a_picture_is_seen_as_1() -> None:
-    """A game on a board that says 0 or 1 is no darker than one that says 0 or 255."""
-    boards = np.random.default_rng(2).integers(0, 2, (3, *SMALL.shape)).astype(np.uint8)
-    for high in (1, 255):
-        space = Box(0, high, SMALL.shape, np.uint8)
-        network = build(COMPONENTS["plain"], space)
-        np.testing.assert_allclose(
-            network.values(boards * np.uint8(high)), network.values(boards.astype(np.float32)), atol=1e-5
-        )
+@pytest.mark.parametrize(
+    ("low", "high", "dtype"),
+    [(0, 1, np.uint8), (0, 255, np.uint8), (0, 255, np.float32), (-255, 100, np.float32), (-1, 1, np.float32)],
+)
+def test_the_largest_number_of_a_picture_is_seen_as_1(low: int, high: int, dtype: Any) -> None:
+    """A game on a board that says 0 or 1 is no darker than one that says 0 or 255, in bytes or in floats."""
+    board = np.random.default_rng(2).integers(0, 2, (3, *SMALL.shape))
+    shown = build(COMPONENTS["plain"], Box(low, high, SMALL.shape, dtype)).values((board * high).astype(dtype))
+    furthest = max(-low, high)
+    expected = build(COMPONENTS["plain"], Box(0, 1, SMALL.shape)).values((board * high / furthest).astype(np.float32))
+    np.testing.assert_allclose(shown, expected, atol=1e-5)
 
 
-def test_floats_are_taken_as_they_are() -> None:
-    network = build(COMPONENTS["plain"])
-    seen = pictures()
-    np.testing.assert_allclose(network.values((seen / 255).astype(np.float32)), network.values(seen), atol=1e-5)
+@pytest.mark.parametrize("bound", [np.inf, np.finfo(np.float32).max, 0.1])
+def test_numbers_without_a_bound_and_small_ones_are_taken_as_they_are(bound: float) -> None:
+    seen = (pictures(space=SMALL) / 255 * 0.1).astype(np.float32)
+    taken = build(COMPONENTS["plain"], Box(-bound, bound, SMALL.shape)).values(seen)
+    np.testing.assert_array_equal(taken, build(COMPONENTS["plain"], Box(-1, 1, SMALL.shape)).values(seen))
 
 
 def test_the_same_seed_draws_the_same_parameters() -> None:
@@ -281,3 +287,13 @@ def test_a_picture_that_is_too_small_is_refused() -> None:
 def test_values_out_of_range_are_refused(make: Any) -> None:
     with pytest.raises(ConfigError):
         make()
+
+
+def test_normalised_pictures_have_their_scale_already() -> None:
+    """Statistics have made them small: they must not be divided by 255 once more."""
+    networks = []
+    for normalized in (False, True):
+        experiment = load_experiment(config(CORNERS, network=SMALL_CNN, env__normalize_observations=normalized))
+        networks.append(build_network(experiment)[0])
+    seen = np.random.default_rng(2).integers(0, 256, (5, 12, 12, 3)).astype(np.uint8)
+    np.testing.assert_allclose(networks[0].values(seen), networks[1].values((seen / 255).astype(np.float32)), atol=1e-5)

@@ -61,9 +61,11 @@ class PictureNetwork(Bodies, ABC):
             problem = f"must be a network for observations of shape {observation_space.shape}: a CNN takes pictures"
             vectors = "network=mlp (in front of LSTM cells network@network.encoder=mlp)"
             raise ConfigError("network", type(self).__name__, f"{problem}. For vectors {vectors}")
-        if isinstance(observation_space, gym.spaces.Box) and observation_space.dtype == np.uint8:
-            return replace(picture, brightest=max(int(observation_space.high.max()), 1))
-        return picture
+        assert isinstance(observation_space, gym.spaces.Box)  # only a Box has two axes or more
+        brightest = max(float(np.abs(bound).max()) for bound in (observation_space.low, observation_space.high))
+        # What is without a bound is taken as it is, and so is what is small already.
+        bounded = brightest < np.finfo(np.float32).max
+        return replace(picture, brightest=max(brightest, 1.0) if bounded else 1.0)
 
     @abstractmethod
     def _check_size(self, picture: Picture) -> None:

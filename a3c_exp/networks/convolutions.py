@@ -1,7 +1,7 @@
 """Bodies for pictures. torch's forward pass both learns and acts here: a convolution takes long enough.
 
-A picture is uint8 until the moment it is convolved, and its scale (1/255, unless its space has another bound) goes into
-the first layer's weights, which are far fewer numbers.
+A picture stays what it is, uint8 as a rule, until the moment it is convolved, and its scale (1/255, unless its space
+has another bound) goes into the first layer's weights, which are far fewer numbers.
 """
 
 from __future__ import annotations
@@ -88,14 +88,14 @@ class Picture:
     two are as long as one another; else the first is that of channels.
 
     channels, height, width: as a convolution sees them. Stacked frames are channels, as colours are.
-    brightest: the largest number of a uint8 picture, which a convolution sees as 1.
+    brightest: the largest number that a picture may hold, which a convolution sees as 1.
     """
 
     channels: int
     height: int
     width: int
     axes: tuple[int, ...]
-    brightest: int = 255
+    brightest: float = 255
 
     @classmethod
     def of(cls, shape: tuple[int, ...]) -> Picture | None:
@@ -128,9 +128,8 @@ class Picture:
 
 
 class PictureBody(ABC):
-    """Convolutions, and one affine layer that makes the features: uint8 [N, ...] -> float32 [N, features].
+    """Convolutions, and one affine layer that makes the features: uint8 or float32 [N, ...] -> float32 [N, features].
 
-    Observations that are floats (an environment's own, or normalised ones) are taken as they are, without the scale.
     few: fewer pictures than this are not computed in bfloat16 unless that is asked for.
     last_pays: whether channels last are faster in float32 even where no gradient is wanted.
     widest: how many numbers the largest output of a layer has, for one picture.
@@ -193,8 +192,8 @@ class PictureBody(ABC):
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _encode(self, observations: Tensor, dtype: torch.dtype, channels_last: bool) -> Tensor:
-        scale = 1.0 if observations.is_floating_point() else 1 / self._picture.brightest
-        x = self._convolve(self._picture.arrange(observations, dtype, channels_last), scale).flatten(1)
+        picture = self._picture.arrange(observations, dtype, channels_last)
+        x = self._convolve(picture, 1 / self._picture.brightest).flatten(1)
         if dtype == torch.float32:
             return self._activate(self.last(x))
         x = functional.linear(x, self.last.weight.to(dtype), self.last.bias.to(dtype))
