@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from a3c_exp.errors import ConfigError, require
 from a3c_exp.schedules import Schedule, require_throughout, value
 
 Floats = NDArray[np.float32]
+Real = TypeVar("Real", np.float32, np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,9 +275,9 @@ def _count(rows: Floats, mask: Floats | None) -> float:
     return float(rows.size) if mask is None else max(float(mask.sum()), 1.0)
 
 
-def _masked(rows: Floats, mask: Floats | None) -> Floats:
+def _masked(rows: NDArray[Real], mask: Floats | None) -> NDArray[Real]:
     """0 where a row does not count, whatever stands there."""
-    return rows if mask is None else np.where(mask != 0, rows, np.float32(0))
+    return rows if mask is None else np.where(mask != 0, rows, rows.dtype.type(0))
 
 
 def _total(rows: NDArray[Any], mask: Floats | None) -> float:
@@ -284,7 +285,7 @@ def _total(rows: NDArray[Any], mask: Floats | None) -> float:
     return float(rows.sum()) if mask is None else float(rows[mask != 0].sum())
 
 
-def _dot(a: Floats, b: Floats) -> float:
+def _dot(a: NDArray[Any], b: NDArray[Any]) -> float:
     return float(np.vdot(a, b))
 
 
@@ -294,10 +295,15 @@ def _spread(number: float, like: Floats, mask: Floats | None) -> Floats:
 
 
 def _normalized(advantages: Floats, mask: Floats | None, count: float) -> Floats:
-    """Mean 0 and standard deviation 1 over the rows that count; rows that do not count are unspecified."""
-    deviations = advantages - _total(advantages, mask) / count
+    """Mean 0 and standard deviation 1 over the rows that count; rows that do not count are unspecified.
+
+    In float64: where all advantages are the same, float32's error in their mean would be all that is left of them, and
+    blown up to 1."""
+    wide = advantages.astype(np.float64)
+    deviations = wide - _total(wide, mask) / count
     counted = _masked(deviations, mask)
-    return deviations / (math.sqrt(_dot(counted, counted) / count) + 1e-8)
+    normalized = deviations / (math.sqrt(_dot(counted, counted) / count) + 1e-8)
+    return normalized.astype(np.float32)
 
 
 def _squared_deviations(x: NDArray[np.float64]) -> float:

@@ -21,8 +21,8 @@ import numpy as np
 from a3c_exp import files
 from a3c_exp.errors import ConfigError
 
-VERSION = 1
-"""The version of the format that is written, and the newest that is read."""
+VERSION = 2
+"""The version of what is written, and the only one that is read. 2: statistics are means, no sums."""
 
 _STATE = "state.json"
 _ARRAY = "__array__"  # {"__array__": "parameters.npy"} stands for an array in state.json
@@ -76,13 +76,13 @@ def load(path: Path, key: str = "checkpoint") -> dict[str, Any]:
     """What `save` was given. Nothing in the file can make it run code.
 
     key: the configuration key to which an error is put down: ConfigError for a file that is missing, damaged, of
-    another kind or of a newer version.
+    another kind or of another version.
     """
     try:
         with zipfile.ZipFile(path) as archive:
             header = json.loads(_entry(archive, _STATE))
-            if header["version"] > VERSION:
-                problem = f"is of version {header['version']}, this program reads up to {VERSION}"
+            if int(header["version"]) != VERSION:
+                problem = f"is of version {header['version']}, this program reads version {VERSION}"
                 raise ConfigError(key, str(path), problem)
             state = _join(header["state"], archive)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Running statistics of observations and returns, kept as sums so that many workers can add to them.
+"""Running statistics of observations and returns, kept so that many workers can add to them.
 
 A worker pulls one Normalisation and uses it for a whole rollout: acting, bootstrapping and learning see the same
 scaling. What it observes travels back with its push as Moments.
@@ -18,15 +18,19 @@ Array = NDArray[Any]
 # Beyond ten standard deviations an observation says no more than that it is extreme; the same bound as in the field.
 CLIP = 10.0
 EPSILON = 1e-8
-CONSTANT = 1e-10  # a variance below this share of the squared mean is none
+CONSTANT = 1e-20  # a variance below this share of the squared mean is none: float64 is wrong by 1e-32 of it
 
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Count, sum and sum of squares of raw observations and of discounted returns, as one row.
+    """Count, mean and sum of squared deviations of raw observations and of discounted returns, as one row.
 
-    row: float64 [1 + 2 * size + 3]: count of observations, their sums, their sums of squares, and count, sum and sum
-    of squares of the returns (all 0 where they are not measured). size: of an observation, 0 where only returns are.
+    Sums of squares would be shorter, and lose what varies little around a large mean. And where a reader meets a row
+    half written, these are of two moments close to one another, and its scale is hardly wrong.
+
+    row: float64 [1 + 2 * size + 3]: count of observations, their means, their sums of squared deviations, and count,
+    mean and sum of squared deviations of the returns (all 0 where they are not measured). size: of an observation, 0
+    where only returns are.
     """
 
     row: NDArray[np.float64]
@@ -46,13 +50,13 @@ class Moments:
     @classmethod
     def of(cls, observations: Array | None, returns: Array | None) -> Moments:
         """observations [N, ...] and returns [N], N may be 0; None for what is not normalised. A row with a number that
-        is not finite is left out: one would spoil the sums for good."""
+        is not finite is left out: one would spoil the means for good."""
         head, tail = np.zeros(1), np.zeros(3)
         if observations is not None:
             # Not -1 for the width: of no observations it could be anything.
-            head = _sums(observations.reshape(len(observations), _size(observations.shape[1:])))
+            head = _measured(observations.reshape(len(observations), _size(observations.shape[1:])))
         if returns is not None:
-            tail = _sums(returns[:, None])
+            tail = _measured(returns[:, None])
         return cls(np.concatenate([head, tail]))
 
     def without_returns(self) -> Moments:
@@ -62,7 +66,14 @@ class Moments:
         return Moments(row)
 
     def merge(self, other: Moments | None) -> Moments:
-        return self if other is None else Moments(self.row + other.row)
+        return self if other is None else Moments.together(np.stack([self.row, other.row]))
+
+    @classmethod
+    def together(cls, rows: NDArray[np.float64]) -> Moments:
+        """Of all that rows [N, width] have measured; the width is 0 where nothing is normalised."""
+        if not rows.size:
+            return cls(np.zeros(0))
+        return cls(np.concatenate([_joined(rows[:, :-3]), _joined(rows[:, -3:])]))
 
 
 def seen(space: Box, normalized: bool) -> Box:
@@ -84,7 +95,7 @@ class Normalisation:
     def from_row(
         cls, row: NDArray[np.float64], shape: tuple[int, ...], observations: bool, rewards: bool
     ) -> Normalisation:
-        """From the summed rows of all workers. Before anything has been observed: mean 0, scale 1."""
+        """From the row of all workers together. Before anything has been observed: mean 0, scale 1."""
         size = _size(shape, observations)
         mean = inverse_std = None
         if observations:
@@ -116,26 +127,34 @@ def _size(shape: tuple[int, ...], measured: bool = True) -> int:
     return int(np.prod(shape)) if measured else 0
 
 
-def _sums(rows: Array) -> NDArray[np.float64]:
-    """Of rows [N, size] that are finite: their count, sums and sums of squares, [1 + 2 * size]."""
+def _measured(rows: Array) -> NDArray[np.float64]:
+    """Of rows [N, size] that are finite: their count, means and sums of squared deviations, [1 + 2 * size]."""
     numbers = rows.astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):  # of what is about to be left out
-        squares = np.square(numbers)
-        total, total_squares = numbers.sum(0), squares.sum(0)
-    if not (np.isfinite(total).all() and np.isfinite(total_squares).all()):
-        finite = np.isfinite(squares).all(1)
-        numbers, squares = numbers[finite], squares[finite]
-        total, total_squares = numbers.sum(0), squares.sum(0)
-    return np.concatenate([[len(numbers)], total, total_squares])
+        mean = numbers.sum(0) / max(len(numbers), 1)
+        squares = np.square(numbers - mean).sum(0)
+        if not (np.isfinite(mean).all() and np.isfinite(squares).all()):
+            numbers = numbers[np.isfinite(np.square(numbers)).all(1)]
+            mean = numbers.sum(0) / max(len(numbers), 1)
+            squares = np.square(numbers - mean).sum(0)
+    return np.concatenate([[len(numbers)], mean, squares])
+
+
+def _joined(groups: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Count, means and sums of squared deviations of groups [N, 1 + 2 * size] as those of one (the updating formula of
+    Chan, Golub and LeVeque 1979, STAN-CS-79-773, for N groups)."""
+    size = groups.shape[1] // 2
+    counts, means, squares = groups[:, :1], groups[:, 1 : 1 + size], groups[:, 1 + size :]
+    count = counts.sum()
+    mean = (counts / max(count, 1) * means).sum(0)
+    return np.concatenate([[count], mean, (squares + counts * np.square(means - mean)).sum(0)])
 
 
 def _mean_and_std(
-    count: float, total: NDArray[np.float64], squares: NDArray[np.float64]
+    count: float, mean: NDArray[np.float64], squares: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     if count < 2:
-        return np.zeros_like(total), np.ones_like(total)
-    mean = total / count
-    variance = np.maximum(squares / count - mean * mean, 0)
-    # A number that never varies carries nothing to scale; dividing by its rounding error would invent something. In
-    # sums of float64 that error is far below CONSTANT of the squared mean.
+        return np.zeros_like(mean), np.ones_like(mean)
+    variance = squares / count
+    # A number that never varies carries nothing to scale; dividing by its rounding error would invent something.
     return mean, np.where(variance > CONSTANT * mean * mean, np.sqrt(variance + EPSILON), 1.0)

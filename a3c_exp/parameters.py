@@ -185,7 +185,7 @@ class SharedParameters:
     def count(self, worker: int, transitions: int, observed: Moments | None = None) -> None:
         """Count a worker's environment steps, and what was observed in them."""
         if observed is not None:
-            self._statistics[worker] += observed.row
+            self._statistics[worker] = observed.merge(Moments(self._statistics[worker])).row
         self._rows[worker, STEPS] += transitions
 
     def poll(self, worker: int, pulled: Pulled) -> Pushed | None:
@@ -309,9 +309,8 @@ class SharedParameters:
         layout = self.layout
         if not self._statistics.size:
             return None
-        return Normalisation.from_row(
-            self._statistics.sum(0), layout.observation_shape, layout.normalize_observations, layout.normalize_rewards
-        )
+        row, shape = Moments.together(self._statistics).row, layout.observation_shape
+        return Normalisation.from_row(row, shape, layout.normalize_observations, layout.normalize_rewards)
 
     def start(self) -> None:
         """A worker is about to take its first step; the first of all starts the clock of the training."""
@@ -354,7 +353,7 @@ class SharedParameters:
                 "version": self.version,
                 "updates": self._rows[:, UPDATES].copy(),
                 "steps": self.steps,
-                "statistics": self._statistics.sum(0),
+                "statistics": Moments.together(self._statistics).row,
                 "random_states": self._random_states.copy(),
             }
 

@@ -95,7 +95,7 @@ class Rollout:
     valid: False where the row is no transition (a vector environment spent the step on a reset).
     version: of the parameters that acted; where that may change inside a rollout, of each step, int64 [T, B].
     state: the recurrent state at t = 0, float32 [B, S]; None for a network without one.
-    observed: sums over the raw observations and returns, for the shared statistics; None if nothing is normalised.
+    observed: moments of the raw observations and returns, for the shared statistics; None if nothing is normalised.
     """
 
     observations: Array

@@ -84,7 +84,7 @@ def layout(experiment: Experiment, network: ActorCritic, observation_shape: tupl
 class Update:
     """A push in the making: the pull it goes back to, and what is to be told of it.
 
-    observed: sums for normalisation. weight: of the gradient in a synchronous round; 0: there is none.
+    observed: for normalisation. weight: of the gradient in a synchronous round; 0: there is none.
     """
 
     pulled: Pulled

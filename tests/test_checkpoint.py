@@ -198,9 +198,10 @@ def archive(path: Path, header: Any, compression: int = zipfile.ZIP_STORED, **en
     return path
 
 
-def test_a_checkpoint_of_a_newer_version_says_so(tmp_path: Path) -> None:
-    path = archive(tmp_path / "c", {"version": checkpoint.VERSION + 1, "state": {}})
-    assert refusal(path) == f"is of version {checkpoint.VERSION + 1}, this program reads up to {checkpoint.VERSION}"
+@pytest.mark.parametrize("version", [checkpoint.VERSION - 1, checkpoint.VERSION + 1])
+def test_a_checkpoint_of_another_version_says_so(tmp_path: Path, version: int) -> None:
+    path = archive(tmp_path / "c", {"version": version, "state": {}})
+    assert refusal(path) == f"is of version {version}, this program reads version {checkpoint.VERSION}"
 
 
 @pytest.mark.parametrize(
@@ -210,13 +211,13 @@ def test_a_checkpoint_of_a_newer_version_says_so(tmp_path: Path) -> None:
         "[" * 100_000,
         "[]",
         "7",
-        {"version": "1", "state": {}},
-        {"version": 1},
-        {"version": 1, "state": [1]},
-        {"version": 1, "state": {"__array__": 3}},
-        {"version": 1, "state": {"x": {"__array__": ["a"]}}},
-        {"version": 1, "state": {"x": {"__array__": "missing.npy"}}},
-        {"version": 1, "state": {"x": {"__array__": "state.json"}}},
+        {"version": "x", "state": {}},
+        {"version": checkpoint.VERSION},
+        {"version": checkpoint.VERSION, "state": [1]},
+        {"version": checkpoint.VERSION, "state": {"__array__": 3}},
+        {"version": checkpoint.VERSION, "state": {"x": {"__array__": ["a"]}}},
+        {"version": checkpoint.VERSION, "state": {"x": {"__array__": "missing.npy"}}},
+        {"version": checkpoint.VERSION, "state": {"x": {"__array__": "state.json"}}},
     ],
 )
 def test_a_header_that_makes_no_sense_is_refused(tmp_path: Path, header: Any) -> None:
@@ -224,7 +225,7 @@ def test_a_header_that_makes_no_sense_is_refused(tmp_path: Path, header: Any) ->
 
 
 def test_a_compressed_archive_which_could_grow_without_end_is_refused(tmp_path: Path) -> None:
-    path = archive(tmp_path / "c", {"version": 1, "state": {}}, zipfile.ZIP_DEFLATED)
+    path = archive(tmp_path / "c", {"version": checkpoint.VERSION, "state": {}}, zipfile.ZIP_DEFLATED)
     assert "compressed" in refusal(path)
 
 
@@ -242,7 +243,7 @@ def test_a_pickle_in_a_checkpoint_is_refused_and_not_run(tmp_path: Path) -> None
     trap = tmp_path / "trap"
     with open(tmp_path / "x.npy", "wb") as file:
         np.save(file, np.array([Mischief(trap)], dtype=object), allow_pickle=True)
-    header = {"version": 1, "state": {"x": {"__array__": "x.npy"}}}
+    header = {"version": checkpoint.VERSION, "state": {"x": {"__array__": "x.npy"}}}
     path = archive(tmp_path / "c", header, x=(tmp_path / "x.npy").read_bytes())
     assert "Object arrays cannot be loaded" in refusal(path)
     assert not trap.exists()

@@ -221,7 +221,7 @@ def test_a_start_from_other_parameters_knows_its_observations_and_not_its_return
     assert scales.reward_scale == 1.0
 
 
-def test_statistics_are_sums_of_rows() -> None:
+def test_statistics_are_those_of_all_workers() -> None:
     s = store(observation_shape=(2,), normalize_observations=True)
     seen = np.random.default_rng(0).normal(3, 2, (100, 2)).astype(np.float32)
     for worker, part in enumerate(np.split(seen, [20, 50])):
@@ -229,6 +229,25 @@ def test_statistics_are_sums_of_rows() -> None:
     normalisation = pull(s)[1].normalisation
     np.testing.assert_allclose(normalisation.mean, seen.mean(0), rtol=1e-5)
     np.testing.assert_allclose(1 / normalisation.inverse_std, seen.std(0), rtol=1e-5)
+
+
+def test_statistics_met_half_written_are_hardly_wrong() -> None:
+    """A worker writes its row while another reads it: whichever part is the newer one, the scale holds."""
+    settings: dict[str, Any] = {"observation_shape": (2,), "normalize_observations": True}
+    rng = np.random.default_rng(0)
+    before, after = store(**settings), store(**settings)
+    for seen in np.split(rng.normal(100, 1, (2000, 2)), 100):
+        before.count(0, 20, Moments.of(seen, None))
+        after.count(0, 20, Moments.of(seen, None))
+    after.count(0, 20, Moments.of(rng.normal(100, 1, (20, 2)), None))
+    old, new = before.state(), after.state()
+    for written in range(1, len(new["statistics"])):
+        torn = np.concatenate([new["statistics"][:written], old["statistics"][written:]])
+        before.restore(old | {"statistics": torn})
+        scale = before.normalisation()
+        assert scale is not None and scale.mean is not None and scale.inverse_std is not None
+        np.testing.assert_allclose(scale.mean, 100, atol=0.1)
+        np.testing.assert_allclose(scale.inverse_std, 1, atol=0.05)
 
 
 @pytest.mark.parametrize("locked", [False, True])

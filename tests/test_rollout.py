@@ -199,7 +199,7 @@ def test_a_rollout_is_normalised_with_one_set_of_statistics_bootstraps_included(
     np.testing.assert_allclose(rollout.next_values[1, 0], expected, rtol=1e-5)
 
 
-def test_what_was_observed_is_the_sums_over_the_raw_observations() -> None:
+def test_what_was_observed_is_told_of_the_raw_observations() -> None:
     rollout = collect(collector(length=4, lengths=(9,), count=2), normalisation=normalisation())
     plain = collect(collector(length=4, lengths=(9,), count=2))
     assert rollout.observed is not None
@@ -223,7 +223,12 @@ def test_statistics_of_all_rows_are_those_of_all_observations() -> None:
     rng = np.random.default_rng(0)
     seen = rng.normal(5, 3, (1000, 2)).astype(np.float32)
     rows = [Moments.of(part, None).row for part in np.split(seen, 4)]
-    scaled = normalisation(2, row=np.sum(rows, axis=0)).observations(seen)
+    together = Moments.together(np.stack(rows))
+    np.testing.assert_allclose(together.row, Moments.of(seen, None).row, rtol=1e-12)
+    np.testing.assert_allclose(
+        Moments(rows[0]).merge(Moments.together(np.stack(rows[1:]))).row, together.row, rtol=1e-12
+    )
+    scaled = normalisation(2, row=together.row).observations(seen)
     np.testing.assert_allclose(scaled.mean(0), 0, atol=1e-4)
     np.testing.assert_allclose(scaled.std(0), 1, atol=1e-4)
 
@@ -239,7 +244,9 @@ def test_a_row_that_is_not_finite_is_left_out_of_the_statistics_alone() -> None:
     assert Moments.of(spoiled[:1], None).row[0] == 0
 
 
-@pytest.mark.parametrize(("mean", "deviation"), [(100.0, 0.01), (0.0, 1e-3), (-3.0, 1e3)])
+@pytest.mark.parametrize(
+    ("mean", "deviation"), [(100.0, 0.01), (0.0, 1e-3), (-3.0, 1e3), (1e6, 5.0), (1000.0, 0.005), (1.7e9, 1e4)]
+)
 def test_a_number_that_varies_little_is_still_normalised(mean: float, deviation: float) -> None:
     seen = np.random.default_rng(0).normal(mean, deviation, (1000, 1)).astype(np.float32).astype(np.float64)
     scaled = normalisation(1, row=Moments.of(seen, None).row).observations(seen)
@@ -247,8 +254,12 @@ def test_a_number_that_varies_little_is_still_normalised(mean: float, deviation:
 
 
 def test_a_number_that_never_varies_is_centred_and_not_blown_up() -> None:
-    seen = np.full((100, 1), 7.0)
-    np.testing.assert_allclose(normalisation(1, row=Moments.of(seen, None).row).observations(seen + 0.5), 0.5)
+    seen = np.full((7, 1), np.float32(0.1))  # whose float64 sums are rounded
+    moments = Moments.of(seen, None)
+    for _ in range(10_000):
+        moments = Moments.of(seen, None).merge(moments)
+    shown = normalisation(1, row=moments.row).observations(seen + np.float32(0.5))
+    np.testing.assert_allclose(shown, 0.5, rtol=1e-6)
 
 
 def test_rewards_are_divided_by_the_deviation_of_the_discounted_return() -> None:
@@ -257,7 +268,7 @@ def test_rewards_are_divided_by_the_deviation_of_the_discounted_return() -> None
     assert first.observed is not None
     r = first.rewards[:, 0].astype(float)  # nothing observed yet: unscaled
     running = np.array([r[0], r[1] + 0.5 * r[0], r[2] + 0.5 * (r[1] + 0.5 * r[0])])
-    np.testing.assert_allclose(first.observed.row[-3:], [3, running.sum(), (running**2).sum()])
+    np.testing.assert_allclose(first.observed.row[-3:], [3, running.mean(), 3 * running.var()])
     second = collect(c, normalisation=normalisation(rewards=True, row=first.observed.row))
     raw = np.array([Scripted.reward(0, t + 4, a) for t, a in enumerate([1, 0, 1])])
     np.testing.assert_allclose(second.rewards[:, 0], raw / running.std(), rtol=1e-5)

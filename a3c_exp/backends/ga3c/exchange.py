@@ -48,7 +48,7 @@ class Plan:
     """What the block must hold. A agents of K environments, L steps a rollout.
 
     rollouts: slots of each agent. observation, action: shape and type of one. parameters: of an action's distribution.
-    state: numbers of a recurrent state, 0 without one. observed: of a row of sums for normalisation, 0 without one.
+    state: numbers of a recurrent state, 0 without one. observed: of a row of moments for normalisation, 0 without one.
     """
 
     agents: int
