@@ -98,7 +98,7 @@ class Layout:
         return {
             "flags": ((FLAGS,), np.dtype(np.int64)),
             "rows": ((rows, COLUMNS), np.dtype(np.int64)),
-            "statistics": ((rows, width), np.dtype(np.float64)),
+            "statistics": ((self.workers, width), np.dtype(np.float64)),
             "random_states": ((self.workers, seeding.STATE_WORDS), np.dtype(np.uint64)),
             "parameters": ((self.copies, size), np.dtype(np.float32)),
             "moments": ((self.copies, banks, self.optimizer.moment_count, size), np.dtype(np.float32)),
@@ -382,7 +382,7 @@ class SharedParameters:
         self._rows[-1, STEPS] = state["steps"]
         if self._statistics.size:
             self._statistics[:] = 0
-            self._statistics[-1] = state["statistics"]
+            self._statistics[0] = state["statistics"]  # where one worker alone goes on as if it had never stopped
         self._random_states[:] = 0
         self._random_states[:known] = state["random_states"][:known]
 
@@ -392,7 +392,7 @@ class SharedParameters:
             raise ValueError(f"it has {state['parameters'].size} parameters, this one {self.layout.size}")
         self._parameters[:] = state["parameters"]
         if self._statistics.size and state["statistics"].shape == self._statistics.shape[1:]:
-            self._statistics[-1] = Moments(state["statistics"]).without_returns().row
+            self._statistics[0] = Moments(state["statistics"]).without_returns().row
 
     @property
     def _front(self) -> int:
