@@ -140,7 +140,7 @@ class TestStopping:
     def test_after_so_much_time(self, backend: str, tmp_path: Path) -> None:
         said = self.stopped(tmp_path, backend, stop__max_seconds=0.3)
         assert said["stop_reason"] == "max_seconds"
-        assert 0.3 <= said["training_seconds"] < 3
+        assert 0.3 <= said["training_seconds"] < 30
 
     def test_at_its_goal(self, backend: str, tmp_path: Path) -> None:
         said = self.stopped(tmp_path, backend, goal=0.0, stop__mean_return=0.0)
