@@ -283,9 +283,9 @@ class _Session:
             return
         values = {"eval/mean_reward": evaluation.mean_return, "eval/mean_ep_length": evaluation.mean_length}
         self._log(evaluation.steps, values)
-        mean = evaluation.mean_return
-        if not math.isnan(mean) and (self._best is None or mean > self._best):
-            self._best = evaluation.mean_return
+        mean, best = evaluation.mean_return, self._best
+        if not math.isnan(mean) and (best is None or mean > best or (mean == best and BEST in self._unwritten)):
+            self._best = mean
             self._save(BEST, evaluation.state)
 
     def _log(self, step: int, values: dict[str, float]) -> None:

@@ -3,6 +3,7 @@ keeps what it has learned, and leaves nothing behind."""
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 import os
@@ -284,3 +285,19 @@ class TestAFullDisk:
         assert "latest.ckpt cannot be written" in (tmp_path / "train.log").read_text()
         assert (done.summary["unwritten"], done.exit_code) == ([], 0)
         assert latest(tmp_path)["store"]["steps"] == 160
+
+    def test_takes_the_best_that_could_not_be_written_from_the_next_as_good(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        save, refused = checkpoint.save, []
+
+        def full_at_first(path: Path, state: dict[str, Any]) -> None:
+            if path.name == "best.ckpt" and not refused:
+                refused.append(state["store"]["steps"])
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            save(path, state)
+
+        monkeypatch.setattr(checkpoint, "save", full_at_first)
+        done = train(tmp_path, eval__every=32, optimizer__learning_rate=1e-12)  # every evaluation is as good
+        assert (done.summary["unwritten"], done.exit_code) == ([], 0)
+        assert checkpoint.load(tmp_path / "checkpoints" / "best.ckpt")["store"]["steps"] > refused[0]

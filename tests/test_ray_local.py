@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from test_ray import actors, on_ray
 from a3c_exp.backends.ray.cluster import on_loopback
 from a3c_exp.config import load_experiment
 from a3c_exp.errors import ConfigError, RunError
+from a3c_exp.runner import run
 
 
 class TestALocalCluster:
@@ -108,6 +110,20 @@ def test_ray_is_told_to_stay_on_this_machine_before_it_is_imported(monkeypatch: 
 def test_an_address_where_nobody_answers_is_refused_at_once(address: str) -> None:
     with pytest.raises(ConfigError, match=r"backend.address = .*must be 'local', 'auto' or host:port .*not answer"):
         load_experiment(on_ray(backend={"address": address}))
+
+
+def test_sigterm_while_ray_starts_ends_the_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray has a handler of its own meanwhile, which turns the signal into SystemExit."""
+    import ray
+
+    def interrupted(**_: object) -> None:
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(number))
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(ray, "init", interrupted)
+    done = run(on_ray(), tmp_path)
+    assert (done.exit_code, done.summary["stop_reason"]) == (128 + signal.SIGTERM, "interrupted")
+    assert latest(tmp_path)["store"]["steps"] == 0
 
 
 def test_epochs_on_a_copy_need_an_algorithm_with_epochs() -> None:

@@ -201,7 +201,9 @@ class TestTheCurve:
         second = resume(tmp_path, stop__max_seconds=0.3).summary
         assert second["stop_reason"] == "max_seconds"
         assert 0.3 <= second["training_seconds"] - first["training_seconds"] < 60
-        assert ends[1] is not None and 0.299 <= ends[1] - first["wall_seconds"] < 60, "seconds are written with 3 digits"
+        assert ends[1] is not None and 0.299 <= ends[1] - first["wall_seconds"] < 60, (
+            "seconds are written with 3 digits"
+        )
 
 
 class TestFromTheCommandLine:

@@ -86,6 +86,9 @@ def _join(ray: Any, arguments: dict[str, Any]) -> None:
     try:
         with _handlers_kept():
             ray.init(**arguments)
+    except SystemExit:  # what Ray makes of SIGTERM while it starts
+        signal.raise_signal(signal.SIGTERM)
+        raise RunError("asked to end while Ray was starting") from None
     except Exception as error:  # of many kinds, some of them bare
         where = arguments.get("address", "local")
         raise RunError(f"backend.address = {where!r}: there is no Ray cluster: {error}") from error
