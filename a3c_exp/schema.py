@@ -246,8 +246,9 @@ def _component(node: object, hint: Any, path: str, plugins: tuple[str, ...]) -> 
         raise (error.under(path) if path else error) from None
     except (TypeError, ValueError, ArithmeticError) as error:
         raise ConfigError(path or "configuration", dict(node), f"refused by {cls.__name__}: {error}") from error
-    if not _is_a(component, hint):
-        raise ConfigError(_key(path, TARGET), node.get(TARGET), f"must be the class of {_a(hint)}")
+    misfit = _misfit(component, hint)
+    if misfit is not None:
+        raise ConfigError(_key(path, TARGET), node.get(TARGET), f"must be the class of {_a(hint)}: {misfit}")
     return component
 
 
@@ -264,19 +265,32 @@ def _arguments(node: dict[str, object], cls: type, path: str, plugins: tuple[str
     return {name: _value(value, hints[name], _key(path, name), plugins) for name, value in node.items()}
 
 
-def _is_a(component: object, hint: Any) -> bool:
-    """Whether the component is what is asked for; as a Protocol, whether its methods take what the Protocol's take."""
-    if not isinstance(component, hint):
-        return False
-    return not getattr(hint, "_is_protocol", False) or all(
-        _takes(getattr(type(component), name), method) for name, method in _methods(hint).items()
-    )
+def _misfit(component: object, hint: Any) -> str | None:
+    """What keeps the component from being what is asked for: a Protocol's attribute that it has not, or a method that
+    does not take what the Protocol's takes; None where nothing does."""
+    if not getattr(hint, "_is_protocol", False):
+        return None if isinstance(component, hint) else f"{type(component).__name__} is none"
+    for name, method in _methods(hint).items():
+        own = _member(type(component), name)
+        if own is None:
+            return f"it has no method {name}"
+        if not _takes(own, method):
+            return f"its {name} must take ({', '.join(list(inspect.signature(method).parameters)[1:])})"
+    attributes = {name for cls in hint.__mro__ for name in (*vars(cls), *vars(cls).get("__annotations__", ()))}
+    missing = sorted(name for name in attributes if not name.startswith("_") and not hasattr(component, name))
+    return f"it has no {missing[0]}" if missing else None
 
 
 def _methods(hint: Any) -> dict[str, Any]:
     """The methods that a Protocol asks for, by name."""
     methods = {name: method for name, method in vars(hint).items() if inspect.isfunction(method)}
     return {name: method for name, method in methods.items() if not name.startswith("_") or name == "__call__"}
+
+
+def _member(cls: type, name: str) -> Any:
+    """What the class or one that it inherits from defines under that name; None: nothing. (To ask the class for
+    `__call__` gives type's own.)"""
+    return next((vars(each)[name] for each in cls.__mro__ if name in vars(each)), None)
 
 
 def _takes(method: Any, wanted: Any) -> bool:
@@ -300,8 +314,8 @@ def _find(target: object, key: str, plugins: tuple[str, ...], hint: Any = object
         raise refusal
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ConfigError(key, target, f"cannot be imported: {error}") from error
+    except Exception as error:  # a user's module may raise anything
+        raise ConfigError(key, target, f"cannot be imported: {one_line(error)}") from error
     classes = {
         name: cls
         for name, cls in vars(module).items()
@@ -310,8 +324,10 @@ def _find(target: object, key: str, plugins: tuple[str, ...], hint: Any = object
     }
     if name not in classes:
         wanted = _methods(hint)
+        if isinstance(vars(module).get(name), type) and vars(module)[name].__module__ == module_name:
+            raise ConfigError(key, target, "must be a dataclass: its fields are its settings")
         components = [
-            name for name, cls in classes.items() if not name.startswith("_") and all(hasattr(cls, m) for m in wanted)
+            name for name, cls in classes.items() if not name.startswith("_") and all(_member(cls, m) for m in wanted)
         ]
         raise ConfigError(key, target, f"is no component class of {module_name}: {nearest(name, components)}")
     return classes[name]

@@ -175,7 +175,7 @@ def test_a_range_that_a_component_declares_is_reported_from_the_outside() -> Non
 
 def test_a_component_of_another_kind_is_refused() -> None:
     words = refusal(shape={"_target_": f"{__name__}.Colour", "name": "red"})
-    assert words == f"picture.shape._target_ = '{__name__}.Colour': must be the class of a Shape"
+    assert words == f"picture.shape._target_ = '{__name__}.Colour': must be the class of a Shape: it has no method area"
 
 
 @runtime_checkable
@@ -197,8 +197,49 @@ class OtherAnswer:
 
 def test_components_that_are_both_only_called_are_told_apart_by_what_they_take() -> None:
     build({"_target_": f"{__name__}.Answer"}, Question, "it", plugins=[HERE])  # type: ignore[type-abstract]
-    with pytest.raises(ConfigError, match="must be the class of a Question"):
+    with pytest.raises(ConfigError, match=r"must be the class of a Question: its __call__ must take \(one, two\)"):
         build({"_target_": f"{__name__}.OtherAnswer"}, Question, "it", plugins=[HERE])  # type: ignore[type-abstract]
+
+
+@runtime_checkable
+class Clerk(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    def ask(self, question: str) -> str: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nameless:
+    def ask(self, question: str) -> str:
+        return question
+
+
+class Plain:
+    name = "a class that is no dataclass"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "cls", "missing"),
+    [
+        (Question, "Nameless", "must be the class of a Question: it has no method __call__"),
+        (Clerk, "Answer", "must be the class of a Clerk: it has no method ask"),
+        (Clerk, "Nameless", "must be the class of a Clerk: it has no name"),
+        (Clerk, "Plain", "must be a dataclass: its fields are its settings"),
+    ],
+)
+def test_what_a_class_of_ones_own_lacks_is_named(wanted: Any, cls: str, missing: str) -> None:
+    with pytest.raises(ConfigError, match=missing):
+        build({"_target_": f"{__name__}.{cls}"}, wanted, "it", plugins=[HERE])
+
+
+def test_a_module_that_cannot_be_imported_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_module.py").write_text("x = nowhere")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError) as told:
+        build({"_target_": "broken_module.X"}, Clerk, "it", plugins=["broken_module"])  # type: ignore[type-abstract]
+    said = "it._target_ = 'broken_module.X': cannot be imported: NameError: name 'nowhere' is not defined"
+    assert str(told.value) == said
 
 
 def test_a_mapping_without_a_class_is_refused_where_the_class_could_be_any() -> None:
