@@ -238,10 +238,11 @@ def test_a_second_signal_reaches_the_run_too(tmp_path: Path) -> None:
         "    seen.append(1); told.write_text(str(len(seen)))\n"
         "    if len(seen) == 2: raise SystemExit\n"
         "signal.signal(signal.SIGINT, note); told.write_text('0')\n"
-        "while True: time.sleep(0.01)\n"
+        "for _ in range(6000): time.sleep(0.01)\n"
     )
     study = (
-        "from pathlib import Path; from study.runs import execute\n"
+        "import signal; from pathlib import Path; from study.runs import execute\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell lets what it starts with & ignore it
         f"execute(['-c', {run!r}], Path({str(tmp_path / 'log')!r}))\n"
     )
     process = subprocess.Popen([sys.executable, "-c", study], cwd=ROOT, stderr=subprocess.DEVNULL)
