@@ -146,7 +146,9 @@ def _joined(groups: NDArray[np.float64]) -> NDArray[np.float64]:
     size = groups.shape[1] // 2
     counts, means, squares = groups[:, :1], groups[:, 1 : 1 + size], groups[:, 1 + size :]
     count = counts.sum()
-    mean = (counts / max(count, 1) * means).sum(0)
+    if not count:  # nothing yet, or not measured at all
+        return np.zeros(groups.shape[1])
+    mean = (counts / count * means).sum(0)
     return np.concatenate([[count], mean, (squares + counts * np.square(means - mean)).sum(0)])
 
 
