@@ -24,7 +24,7 @@ from a3c_exp.backends import Backend
 from a3c_exp.envs import EnvBatch, Environment
 from a3c_exp.errors import ConfigError, require
 from a3c_exp.networks import ActorCritic, Network, sees_pictures
-from a3c_exp.normalisation import Moments, seen
+from a3c_exp.normalisation import Moments, network_space
 from a3c_exp.optimizers import Optimizer, check_parts
 from a3c_exp.returns import Returns, is_off_policy
 from a3c_exp.schedules import Schedule, require_throughout
@@ -185,7 +185,7 @@ class Experiment:
 
     def build_network(self, env: EnvBatch, rng: np.random.Generator | None) -> ActorCritic:
         """The network for such environments, with parameters drawn from `rng`, or not drawn. Raises ConfigError."""
-        space = seen(env.observation_space, self.env.normalize_observations)
+        space = network_space(env.observation_space, self.env.normalize_observations)
         self.network.check(space, env.action_space)
         return self.network.build(space, env.action_space, rng)
 

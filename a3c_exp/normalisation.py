@@ -76,7 +76,7 @@ class Moments:
         return cls(np.concatenate([_joined(rows[:, :-3]), _joined(rows[:, -3:])]))
 
 
-def seen(space: Box, normalized: bool) -> Box:
+def network_space(space: Box, normalized: bool) -> Box:
     """The space of observations as a network sees them, given that of the environment: normalised ones are floats, and
     their scale is no longer that of their bounds."""
     return Box(-np.inf, np.inf, space.shape, np.float32) if normalized else space
