@@ -18,10 +18,11 @@ from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobStatus, run_job
 from hydra.types import HydraContext, RunMode
+from hydra.utils import to_absolute_path
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from a3c_exp import __version__
-from a3c_exp.composition import CONFIG_NAME, compose_node, plain, session, sweep
+from a3c_exp.composition import CONFIG_NAME, compose_node, plain, session, setting, sweep
 from a3c_exp.errors import ConfigError, RunError
 from a3c_exp.resume import is_resume, resume_folder, resumed
 from a3c_exp.startup import conf_folder, importing, prepare
@@ -58,14 +59,15 @@ def command(arguments: Sequence[str]) -> int:
 
 def _run_one(hydra: Hydra, name: str, overrides: list[str]) -> int:
     node = compose_node(hydra, overrides, name)
-    if not node.hydra.run.dir:
-        raise ConfigError("hydra.run.dir", node.hydra.run.dir, "must be the name of a folder; . for this one")
-    _check(plain(node), node.hydra.run.dir, "hydra.run.dir")
+    folder = setting(node, "hydra.run.dir")
+    if not folder:
+        raise ConfigError("hydra.run.dir", folder, "must be the name of a folder; . for this one")
+    _check(plain(node), folder, "hydra.run.dir")
     with open_dict(node):
         node.hydra.mode = RunMode.RUN
     context = HydraContext(config_loader=hydra.config_loader, callbacks=Callbacks(node))
     context.callbacks.on_run_start(config=node, config_name=name)
-    _make(node.hydra.run.dir, "hydra.run.dir")
+    _make(folder, "hydra.run.dir")
     done = run_job(_job, node, "hydra.run.dir", None, context)
     context.callbacks.on_run_end(config=node, config_name=name, job_return=done)
     if done.status != JobStatus.COMPLETED:
@@ -75,13 +77,15 @@ def _run_one(hydra: Hydra, name: str, overrides: list[str]) -> int:
 
 def _run_sweep(hydra: Hydra, name: str, overrides: list[str]) -> None:
     nodes = [compose_node(hydra, job, name) for job in sweep(hydra, overrides, name)]
+    if not nodes:
+        raise ConfigError("command line", " ".join(overrides), "is a sweep without a run: one of its choices is empty")
     folders: set[str] = set()
     for number, node in enumerate(nodes):
         OmegaConf.copy_cache(nodes[0], node)  # the time that it is, for one
         with open_dict(node):
             node.hydra.job.num, node.hydra.job.id = number, str(number)
-        subdir = node.hydra.sweep.subdir
-        folder = f"{node.hydra.sweep.dir}/{subdir}"
+        subdir = setting(node, "hydra.sweep.subdir")
+        folder = f"{setting(node, 'hydra.sweep.dir')}/{subdir}"
         if folder in folders:
             raise ConfigError("hydra.sweep.subdir", subdir, "is the folder of two runs: add ${hydra.job.num} to it")
         folders.add(folder)
@@ -102,8 +106,11 @@ def _job(node: DictConfig) -> float | None:
     from a3c_exp.config import check_folder
     from a3c_exp.runner import run
 
-    folder = check_folder(Path(HydraConfig.get().runtime.output_dir), "hydra.run.dir")
-    done = run(plain(node), folder)
+    hydra, config = HydraConfig.get(), plain(node)
+    folder = check_folder(Path(hydra.runtime.output_dir), "hydra.run.dir")
+    if hydra.job.chdir and config["init_from"] is not None:  # which was checked where the command was given
+        config["init_from"] = to_absolute_path(config["init_from"])
+    done = run(config, folder)
     if done.summary["signal"] is not None:
         raise KeyboardInterrupt(done.exit_code)  # a sweep ends here too
     if done.exit_code:

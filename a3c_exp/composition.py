@@ -164,6 +164,14 @@ def _replacing(overrides: Sequence[str]) -> list[str]:
     return put
 
 
+def setting(node: DictConfig, key: str) -> Any:
+    """The value at a dotted key of a composed configuration. Raises ConfigError where it refers to what is not."""
+    try:
+        return OmegaConf.select(node, key)
+    except OmegaConfBaseException as complaint:
+        raise ConfigError(key, _raw(node, key), f"cannot be resolved: {_line(complaint)}") from complaint
+
+
 def plain(node: DictConfig) -> dict[str, Any]:
     """A composed configuration as plain scalars, lists and mappings, without Hydra's own settings."""
     with open_dict(node):
@@ -231,7 +239,10 @@ def parse(overrides: Sequence[str], hydra: Hydra | None = None) -> list[Override
 
 
 def _line(error: BaseException) -> str:
-    """The first line of a complaint of many."""
+    """The first line of a complaint of many; with its place, where a file cannot be read."""
+    mark = getattr(error, "problem_mark", None)
+    if mark is not None:
+        return f"{mark.name}, line {mark.line + 1}: {getattr(error, 'problem', None) or 'cannot be read'}"
     cause = error if str(error) or error.__cause__ is None else error.__cause__
     return (str(cause).strip() or type(cause).__name__).splitlines()[0].strip()
 

@@ -36,6 +36,8 @@ LEAPS = (
 )
 # Settings of a network that parameters which are there already do not depend on.
 FIRST_OR_FAST = frozenset({"init", "policy_gain", "initial_std", "forget_bias", "precision", "channels_last"})
+# Of workers, and of the environments of each. More are taken for a slip: no machine has the memory.
+MOST = 2**16
 # What a run's folder holds.
 CONFIG_FILE = "config.yaml"
 SUMMARY_FILE = "summary.json"
@@ -132,8 +134,9 @@ class Experiment:
     def __post_init__(self) -> None:
         workers, rollout = self.workers, self.rollout_length
         require(self.seed >= 0, "seed", self.seed, "a whole number >= 0")
-        require(workers == "auto" or workers >= 1, "workers", workers, "a whole number >= 1, or 'auto'")
-        require(self.envs_per_worker >= 1, "envs_per_worker", self.envs_per_worker, "a whole number >= 1")
+        count = f"a whole number from 1 to {MOST}"
+        require(workers == "auto" or 1 <= workers <= MOST, "workers", workers, f"{count}, or 'auto'")
+        require(1 <= self.envs_per_worker <= MOST, "envs_per_worker", self.envs_per_worker, count)
         require(rollout == "episode" or rollout >= 1, "rollout_length", rollout, "a whole number >= 1, or 'episode'")
         require(self.accumulate >= 1, "accumulate", self.accumulate, "a whole number >= 1")
         require(0 <= self.gamma <= 1, "gamma", self.gamma, "a number from 0 to 1")
@@ -281,12 +284,12 @@ def _check_start(folder: str, config: Mapping[str, Any], network: ActorCritic, n
     seen in the same way?"""
     from omegaconf import OmegaConf
 
+    theirs = read_config(folder, key="init_from")
     state = checkpoint.load(best_checkpoint(Path(folder)), key="init_from")
     try:
         start, statistics = state["store"]["parameters"], state["store"]["statistics"]
     except (KeyError, TypeError):
         raise ConfigError("init_from", folder, "its checkpoint is not that of a run") from None
-    theirs = read_config(folder, key="init_from")
     ours: Any = OmegaConf.to_container(OmegaConf.create(dict(config)))  # as it will be saved: with lists for tuples
     if start.shape != network.vector.shape:
         problem = f"must be a run of the same network: it has {start.size} parameters, not {network.vector.size}"
@@ -319,10 +322,12 @@ def read_config(folder: str | Path, plugins: Sequence[str] = (), key: str = "res
     except (OSError, UnicodeDecodeError):
         raise ConfigError(key, str(folder), f"must be the folder of a run: it has no readable {CONFIG_FILE}") from None
     except (YAMLError, OmegaConfBaseException) as error:
-        raise ConfigError(key, str(folder), f"its {CONFIG_FILE} is damaged: {str(error).splitlines()[0]}") from error
+        raise ConfigError(key, str(folder), f"its {CONFIG_FILE} is damaged: {' '.join(str(error).split())}") from error
     if not isinstance(config, dict) or not config:
         raise ConfigError(key, str(folder), f"its {CONFIG_FILE} is damaged: it holds no settings")
-    return {str(name): value for name, value in config.items()} | {"plugins": list(plugins)}
+    return {str(name): value for name, value in config.items()} | {
+        "plugins": plugins if isinstance(plugins, str) else list(plugins)  # a text is refused as such, not by letters
+    }
 
 
 def config_text(config: Mapping[str, Any]) -> str:
@@ -336,6 +341,12 @@ def best_checkpoint(folder: Path) -> Path:
     """A run's best checkpoint, or the latest where no evaluation has been made. It may not exist."""
     best = folder / CHECKPOINTS / BEST
     return best if best.exists() else folder / CHECKPOINTS / LATEST
+
+
+def latest_checkpoint(folder: Path) -> Path:
+    """A run's latest checkpoint, or the best where it was killed before it had saved another. It may not exist."""
+    latest, best = folder / CHECKPOINTS / LATEST, folder / CHECKPOINTS / BEST
+    return best if best.exists() and not latest.exists() else latest
 
 
 def check_folder(folder: Path, key: str = "folder") -> Path:

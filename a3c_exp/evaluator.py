@@ -17,6 +17,9 @@ from a3c_exp.errors import RunError
 from a3c_exp.evaluate import BATCH, Policy, make_normalisation, make_policy, play
 from a3c_exp.seeding import Role
 
+# How soon one that waits for an evaluation notices that it was asked to stop.
+_ASKED_EVERY_SECONDS = 0.1
+
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
@@ -56,19 +59,25 @@ class Evaluator:
         self._thread = threading.Thread(target=self._work, args=(state,), name="evaluation", daemon=True)
         self._thread.start()
         if not self._background:
-            self._thread.join()
+            self._wait()
 
     def result(self, wait: bool = False) -> Evaluation | None:
         """What the evaluation under way has found, once; None while it has not. Raises RunError if it failed."""
-        if self._thread is None or (self._thread.is_alive() and not wait):
+        if wait:
+            self._wait()
+        if self._thread is None or self._thread.is_alive():
             return None
-        self._thread.join()
         self._thread = None
         failure, result = self._failure, self._result
         self._failure = self._result = None
         if failure is not None:
             raise RunError(failure)
         return result
+
+    def _wait(self) -> None:
+        """For the evaluation under way; one that hangs in its environment keeps nobody once it is asked to stop."""
+        while self._thread is not None and self._thread.is_alive() and not self._asked():
+            self._thread.join(_ASKED_EVERY_SECONDS)
 
     def close(self) -> None:
         """End the evaluation under way, without a result. One that hangs in its environment is left behind."""

@@ -98,6 +98,11 @@ class Tally:
         del self._ends[:-RECENT], self._returns[:-RECENT], self._lengths[:-RECENT]
 
     @property
+    def moved(self) -> bool:
+        """Whether anything has been done since the last `window()`, or since the run was resumed."""
+        return self.steps > self._window_steps
+
+    @property
     def seconds(self) -> float:
         """Wall-clock seconds of the run, those before a resume included."""
         return self._earlier_seconds + self._clock() - self._started

@@ -2,10 +2,10 @@
 
     python -m a3c_exp.report outputs/<sweep> [more folders] [random=20] [plugins=[my_package]]
 
-Every folder is searched for runs; those that failed or were interrupted are counted and left out. Those whose
-configurations differ in nothing but the seed share a row, which is named by what differs between the rows. random=n
-adds what a policy of random actions returns over n episodes, in an environment of your own if `plugins` names its
-package as in training.
+Every folder is searched for runs; those that failed, were interrupted or cannot be read are left out, and told. Those
+whose configurations differ in nothing but the seed share a row, which is named by what differs between the rows.
+random=n adds what a policy of random actions returns over n episodes, in an environment of your own if `plugins` names
+its package as in training.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 import yaml
 
 from a3c_exp.config import CONFIG_FILE, SUMMARY_FILE
-from a3c_exp.errors import ConfigError, require
+from a3c_exp.errors import ConfigError, one_line, require
 from a3c_exp.schema import build, flat, pairs
 
 # What a row is not told apart by: it says where a run lies or how it was watched, not what it computes.
@@ -53,21 +53,35 @@ class Finished:
     summary: dict[str, Any]
 
 
-def find_runs(folders: Iterable[Path]) -> list[Finished]:
-    """All ended runs below `folders`, by path. Raises ConfigError where there is none, or one cannot be read."""
-    runs = []
+def find_runs(folders: Iterable[Path]) -> tuple[list[Finished], dict[Path, str]]:
+    """All ended runs below `folders`, by path, and the folders of those that cannot be read, with the reason.
+
+    Raises ConfigError for a folder below which there is none, or none that can be read.
+    """
+    runs: list[Finished] = []
+    damaged: dict[Path, str] = {}
     for folder in folders:
         paths = sorted(folder.rglob(SUMMARY_FILE)) if folder.is_dir() else []
         if not paths:
             raise ConfigError("folder", str(folder), f"must hold finished runs: no {SUMMARY_FILE} is below it")
         for path in paths:
             try:
-                summary = json.loads(path.read_text(encoding="utf-8"))
-                config = yaml.safe_load((path.parent / CONFIG_FILE).read_text(encoding="utf-8"))
-                runs.append(Finished(_settings(config), config, summary))
-            except (OSError, ValueError, AttributeError, yaml.YAMLError) as error:
-                raise ConfigError("folder", str(path.parent), f"its run cannot be read: {error}") from error
-    return runs
+                runs.append(_read(path.parent))
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
+                damaged[path.parent] = one_line(error)
+    if not runs:
+        where, why = next(iter(damaged.items()))
+        raise ConfigError("folder", str(where), f"its run cannot be read: {why}")
+    return runs, damaged
+
+
+def _read(folder: Path) -> Finished:
+    """The run in that folder. Raises what json, yaml and mappings without their keys raise."""
+    summary = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
+    config = yaml.safe_load((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+    for key in ("stop_reason", "solved_at_steps"):
+        summary[key]
+    return Finished(_settings(config), config, summary)
 
 
 def whole(runs: Sequence[Finished]) -> tuple[list[Finished], Counter[str]]:
@@ -177,7 +191,8 @@ def main(arguments: Sequence[str]) -> int:
         return 0 if "--help" in arguments else 2
     try:
         given = build(pairs(options), Options)
-        runs, broken = whole(find_runs(folders))
+        found, damaged = find_runs(folders)
+        runs, broken = whole(found)
         text = table(group(runs), given.random, given.plugins)
     except ConfigError as error:
         print(f"a3c_exp: {error}", file=sys.stderr)
@@ -189,6 +204,8 @@ def main(arguments: Sequence[str]) -> int:
     print(f"\nCommit {', '.join(commits)}; {'; '.join(named)}.")
     if broken:
         print(f"Left out: {', '.join(f'{count} {reason}' for reason, count in sorted(broken.items()))}.")
+    for folder, why in damaged.items():
+        print(f"Left out: {folder} cannot be read: {why}")
     return 0
 
 

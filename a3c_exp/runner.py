@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import logging
 import math
-import signal
-import threading
 import time
 import traceback
 from collections.abc import Generator, Iterator, Mapping
@@ -25,6 +23,7 @@ from a3c_exp.config import (
     Experiment,
     best_checkpoint,
     config_text,
+    latest_checkpoint,
     load_experiment,
     read_config,
 )
@@ -32,6 +31,7 @@ from a3c_exp.console import Progress, Terminal, run_log
 from a3c_exp.errors import ConfigError, RunError
 from a3c_exp.evaluator import Evaluation, Evaluator
 from a3c_exp.events import Event
+from a3c_exp.interruption import Interruption, interruptions
 from a3c_exp.metrics import Tally, Writer
 from a3c_exp.parameters import SharedParameters
 from a3c_exp.threading_limits import one_thread
@@ -82,7 +82,7 @@ def run(config: Mapping[str, Any], folder: Path, resume: bool = False) -> Run:
         try:
             if resume:
                 stack.enter_context(files.alone(folder, "resume"))
-                state = checkpoint.load(folder / CHECKPOINTS / LATEST, key="resume")
+                state = checkpoint.load(latest_checkpoint(folder), key="resume")
                 _restore(store, state, folder)
             else:
                 (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
@@ -128,7 +128,7 @@ class _Session:
         terminal: Terminal,
     ) -> None:
         self._experiment, self._folder, self._store = experiment, folder, store
-        self._interruption = _Interruption()
+        self._interruption = Interruption()
         self._tally = Tally(experiment.worker_count * experiment.envs_per_worker)
         self._resumed = 0
         self._earlier_training_seconds = 0.0
@@ -181,7 +181,7 @@ class _Session:
         if self._resumed and (rule := self._stop_reason(foreseen=True)):
             log.warning("stop.%s holds already: stop.%s=null goes on past it", rule, rule)
         events = self._experiment.backend.run(Setup(experiment=self._experiment, resumed=self._resumed), self._store)
-        with _interruptions(self._interruption):
+        with interruptions(self._interruption):
             try:
                 self._drain(events)
                 self._evaluate_last()
@@ -220,9 +220,11 @@ class _Session:
                 log.warning("workers that did not finish their rollout within %.0f s are ended", PATIENCE_SECONDS)
                 break
             self._keep_house()
+        self._training_ended = self._training_seconds
+        if self._tally.rejected and not self._tally.updates:
+            raise RunError("no gradient was finite, so nothing has been learned: are all rewards finite?")
         if self._reason is None:
             self._reason = "total_steps"
-        self._training_ended = self._training_seconds
 
     def _warn_of_rejected(self, event: Event) -> None:
         if event.rejected and not self._rejected:
@@ -258,7 +260,7 @@ class _Session:
         if tally.steps >= self._next_checkpoint:
             self._next_checkpoint = _next(tally.steps, experiment.checkpoint.every)
             self._save(LATEST, self._store.state())
-        if tally.steps and tally.seconds >= self._next_log:  # the first point: what the first update has to say
+        if tally.moved and tally.seconds >= self._next_log:  # the first point: what the first update has to say
             self._next_log = tally.seconds + LOG_SECONDS + LOG_SHARE * tally.seconds
             self._log(tally.steps, tally.window())
         self._progress.update(tally, self._best)
@@ -273,7 +275,7 @@ class _Session:
         if self._reason == "interrupted" or self._experiment.eval.every is None:
             return
         self._take(self._evaluator.result(wait=True))
-        if self._evaluated != self._store.steps:
+        if self._evaluated != self._store.steps and not self._interruption.asked:
             self._evaluate()
             self._take(self._evaluator.result(wait=True))
 
@@ -364,37 +366,3 @@ class _Session:
 def _next(steps: int, every: int | None) -> float:
     """The next multiple of `every` past `steps`; never, without one."""
     return float("inf") if every is None else (steps // every + 1) * every
-
-
-@dataclass(slots=True)
-class _Interruption:
-    """signal: which has asked the run to end. may_break_in: whether a second Ctrl-C still may."""
-
-    signal: int | None = None
-    may_break_in: bool = True
-
-    @property
-    def asked(self) -> bool:
-        return self.signal is not None
-
-
-@contextmanager
-def _interruptions(interruption: _Interruption) -> Iterator[None]:
-    """SIGINT and SIGTERM ask for an orderly end; a second SIGINT for one at once. In the main thread only: elsewhere
-    signals do not arrive."""
-
-    def ask(signum: int, frame: object) -> None:
-        if interruption.asked and signum == signal.SIGINT and interruption.may_break_in:
-            raise KeyboardInterrupt
-        interruption.signal = interruption.signal or signum
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            with suppress(TypeError):  # None: a handler that was not set from Python cannot be put back
-                signal.signal(number, handler)

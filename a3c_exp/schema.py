@@ -237,7 +237,11 @@ def _component(node: object, hint: Any, path: str, plugins: tuple[str, ...]) -> 
     if not isinstance(node, Mapping):
         _refuse(node, hint, path)
     if TARGET not in node and not dataclasses.is_dataclass(hint):
-        raise ConfigError(_key(path, TARGET), None, f"must name the class of {_a(hint)}")
+        name = path.rpartition(".")[2]
+        inside = node.get(name)  # as it is where a group's file sets what is outside of the group
+        twice = isinstance(inside, Mapping) and TARGET in inside
+        hint_at = f"; {path}.{name} does: a file that sets {name} itself begins with '# @package _global_'"
+        raise ConfigError(_key(path, TARGET), None, f"must name the class of {_a(hint)}{hint_at if twice else ''}")
     cls = _find(node[TARGET], _key(path, TARGET), plugins, hint) if TARGET in node else cast(type, hint)
     values = _arguments({str(name): value for name, value in node.items() if name != TARGET}, cls, path, plugins)
     try:

@@ -28,6 +28,16 @@ if HERE not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
 
 
 @pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to call the program from."""
+    import a3c_exp.__main__ as program
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(program, "start_early", lambda arguments: None)  # no server of workers for a refused command
+    return tmp_path
+
+
+@pytest.fixture
 def cluster() -> Iterator[Any]:
     """Makes parameter servers without Ray (servers.Cluster), and ends them."""
     from servers import Cluster

@@ -27,6 +27,8 @@ BANDIT = "scripted:Bandit-v0"
 CORRIDOR = "scripted:Corridor-v0"
 TARGET = "scripted:Target-v0"
 CORNERS = "scripted:Corners-v0"
+# On the command line, runs of a moment: one worker, few steps, no evaluation.
+QUICK = ["backend=serial", "workers=1", "envs_per_worker=1", "rollout_length=8", "total_steps=64", "eval.every=null"]
 SMALL_CNN = {"_target_": "a3c_exp.networks.Cnn", "layers": [[8, 3, 2]], "features": 32}
 
 

@@ -11,24 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import yaml
+from runs import QUICK
 
 import a3c_exp.__main__ as program
 from a3c_exp import compose
-from a3c_exp.config import load_experiment
-from a3c_exp.schema import flat
 from a3c_exp.startup import conf_folder, importing
-
-# Runs of a moment: one worker, few steps, no evaluation.
-QUICK = ["backend=serial", "workers=1", "envs_per_worker=1", "rollout_length=8", "total_steps=64", "eval.every=null"]
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to call the program from."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(program, "start_early", lambda arguments: None)  # no server of workers for a refused command
-    return tmp_path
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +50,8 @@ BAD = [
     ("~network", "network = None: must be given: a mapping that names a Network by _target_"),
     ("seed=true", "seed = True: must be a whole number"),
     ("gamma=1.5", "gamma = 1.5: must be a number from 0 to 1"),
-    ("workers=0", "workers = 0: must be a whole number >= 1, or 'auto'"),
+    ("workers=0", "workers = 0: must be a whole number from 1 to 65536, or 'auto'"),
+    ("envs_per_worker=1e12", "envs_per_worker = 1000000000000: must be a whole number from 1 to 65536"),
     ("rollout_length=episode", "envs_per_worker = 16: must be 1 where rollout_length=episode"),
     ("update=sync moments=worker", "moments = 'worker': must be 'shared' where update=sync"),
     ("returns=n_step returns.n=0", "returns.n = 0: must be a whole number >= 1"),
@@ -74,7 +62,7 @@ BAD = [
     ("+env.kwargs.size=3", "env.kwargs = {'size': 3}: CartPole-v1 cannot be made: "),
     ("env=gym env.id=Blackjack-v1", "env.id = 'Blackjack-v1': "),
     ("env=lunar env.vectorized=true", "env.vectorized = True: must be false"),
-    ("init_from=nowhere", "init_from = 'nowhere/checkpoints/latest.ckpt': there is no such checkpoint"),
+    ("init_from=nowhere", "init_from = 'nowhere': must be the folder of a run: it has no readable config.yaml"),
     ("resume=nowhere", "resume = 'nowhere': must be the folder of a run: it has no readable config.yaml"),
     ("-m resume=nowhere", "resume = 'nowhere': cannot go with -m"),
     ("critic_returns=null", "critic_returns = None: must be one of discounted, gae, n_step, n_step_zero, vtrace; ~"),
@@ -119,6 +107,9 @@ BAD = [
     ),
     ("resume=", "resume = '': must be one run's folder"),
     ("hydra.run.dir=", "hydra.run.dir = '': must be the name of a folder; . for this one"),
+    ("hydra.run.dir=x/${nowhere}", "hydra.run.dir = 'x/${nowhere}': cannot be resolved: "),
+    ("-m seed=0,1 hydra.sweep.dir=x/${nowhere}", "hydra.sweep.dir = 'x/${nowhere}': cannot be resolved: "),
+    ("-m seed=range(1,0)", "command line = 'seed=range(1,0)': is a sweep without a run"),
     ("hydra.mode=MULTIRUN gamma=0.9,1.5", "gamma = 1.5: must be a number from 0 to 1"),
 ]
 
@@ -133,6 +124,25 @@ def test_bad_input_is_one_line_and_nothing_else(
     assert err.count("\n") == 1
     assert out == ""
     assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("_target_: a3c_exp.returns.GAE\nlambda_: [1,\n", "returns/mine.yaml, line 3: expected the node content"),
+        ("_target_: a3c_exp.returns.GAE\n  lambda_: 1\n", "returns/mine.yaml, line 2: mapping values are not allowed"),
+        ("returns:\n  _target_: a3c_exp.returns.GAE\n", "returns.returns does: a file that sets returns itself begins"),
+    ],
+)
+def test_a_file_that_is_written_wrong_is_named_with_its_line(
+    text: str, words: str, here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (here / "mine" / "returns").mkdir(parents=True)
+    (here / "mine" / "returns" / "mine.yaml").write_text(text)
+    assert program.main(["--config-dir", "mine", "returns=mine"]) == 2
+    err = capfd.readouterr().err
+    assert words in err
+    assert err.count("\n") == 1
 
 
 def test_a_folder_that_cannot_be_made_is_bad_input(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -237,102 +247,6 @@ def test_a_ctrl_c_that_somebodys_import_would_swallow_is_heard() -> None:
 # Runs.
 
 
-@pytest.mark.parametrize("given", ["{_target_: a3c_exp.schedules.Linear, end: 0.5}", "0.25"])
-def test_a_schedule_takes_the_place_of_the_one_that_a_preset_has_set(given: str, here: Path) -> None:
-    """Not merged with it: it would end up with the settings of both."""
-    key = "algorithm.entropy"
-    assert "start" in compose(["env=lunar_continuous"])["algorithm"]["entropy"]
-    assert compose(["env=lunar_continuous", f"{key}={given}"])["algorithm"]["entropy"] == yaml.safe_load(given)
-    assert program.main(["--cfg", "job", "env=lunar_continuous", f"{key}={given}"]) == 0
-    options = [f"{key}={given},0.5", "seed=3"]
-    assert program.main([*QUICK, "-m", "env=lunar_continuous", "total_steps=64", *options]) == 0
-    runs = [yaml.safe_load(path.read_text()) for path in sorted((here / "outputs").glob("*_sweep/*/config.yaml"))]
-    assert [run["algorithm"]["entropy"] for run in runs] == [yaml.safe_load(given), 0.5]
-
-
-@pytest.mark.parametrize(
-    ("command", "gone", "stays"),
-    [
-        ("experiment=threads_n_step_zero returns=gae", "returns.n", "optimizer.betas"),
-        ("experiment=pong algorithm=a3c", "algorithm.epochs", "algorithm.entropy"),
-        ("experiment=a3c_paper_atari optimizer=adam", "optimizer.decay", "optimizer.learning_rate"),
-        ("experiment=ga3c_cartpole backend=processes", "backend.predictors", "optimizer.learning_rate"),
-        ("experiment=pong env=lunar network=mlp", "env.height", "algorithm.epochs"),
-        ("experiment=pong env=pong", "env.no_such_setting", "env.height"),
-        ("experiment=lstm_cartpole network@network.encoder=mlp", "network.no_such_setting", "network.cells"),
-    ],
-)
-def test_a_component_takes_the_place_of_a_presets_and_what_it_does_not_know_goes(
-    command: str, gone: str, stays: str
-) -> None:
-    preset, chosen = compose(command.split()[:1]), compose(command.split())
-    load_experiment(chosen)
-    assert gone not in dict(flat(chosen))
-    assert dict(flat(chosen))[stays] == dict(flat(preset))[stays]
-
-
-def test_what_a_component_does_not_know_is_refused_where_the_user_asks_for_it(
-    here: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert program.main(["experiment=threads_n_step_zero", "returns=gae", "returns.n=3"]) == 2
-    assert capfd.readouterr().err == "a3c_exp: returns.n = 3: is no setting of GAE: Allowed: lambda_\n"
-
-
-def test_what_nobody_knows_is_refused_whoever_is_chosen(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Left out is only what the component knows that another has taken the place of: not what is mistyped."""
-    files = {
-        "env/mine.yaml": "# @package _global_\ndefaults: [gym, override /network: mlp]\nenv: {id: A-v0, sale: 1}\n",
-        "env/other.yaml": "# @package _global_\ndefaults: [gym]\nenv: {id: CartPole-v1}\nalgorithm: {entorpy: 0}\n",
-        "experiment/mine.yaml": "# @package _global_\ndefaults: [override /algorithm: ppo]\nalgorithm: {epoch: 3}\n",
-    }
-    for name, text in files.items():
-        (here / "dir" / name).parent.mkdir(parents=True, exist_ok=True)
-        (here / "dir" / name).write_text(text)
-    for command, key in {
-        "--config-dir dir env=mine": "env.sale",
-        "--config-dir dir env=other algorithm=ppo": "algorithm.entorpy",
-        "--config-dir dir experiment=mine algorithm=ppo": "algorithm.epoch",
-        "experiment=pong algorithm=a3c algorithm={epochs:9}": "algorithm.epochs",
-        "returns=gae +returns={n:3}": "returns.n",
-    }.items():
-        assert program.main(command.split()) == 2
-        assert capfd.readouterr().err.startswith(f"a3c_exp: {key} = "), command
-
-
-def test_a_component_that_is_written_out_has_nothing_of_a_preset(here: Path) -> None:
-    chosen = compose(["experiment=pong", "algorithm={_target_:a3c_exp.algorithms.A3C,reduction:sum}"])
-    assert chosen["algorithm"] == {"_target_": "a3c_exp.algorithms.A3C", "reduction": "sum"}
-    sgd = "{_target_:a3c_exp.optimizers.SGD,learning_rate:0.1}"
-    chosen = compose(["env=lunar", f"optimizer={sgd}", "+optimizer.momentum=0.5"])
-    assert chosen["optimizer"] == {"_target_": "a3c_exp.optimizers.SGD", "learning_rate": 0.1, "momentum": 0.5}
-
-
-def test_a_sweep_over_names_and_components_that_are_written_out(here: Path) -> None:
-    constant = "{_target_:a3c_exp.schedules.Constant,value:0.5}"
-    assert program.main([*QUICK, "-m", f"schedule={constant},linear"]) == 0
-    runs = [yaml.safe_load(path.read_text()) for path in sorted((here / "outputs").glob("*_sweep/*/config.yaml"))]
-    assert [run["schedule"]["_target_"].rpartition(".")[2] for run in runs] == ["Constant", "Linear"]
-
-
-def test_the_runs_of_a_sweep_may_have_folders_named_by_their_settings(here: Path) -> None:
-    folders = ["hydra.sweep.dir=${env.id}", "hydra.sweep.subdir=s${seed}"]
-    assert program.main([*QUICK, "-m", "env=cartpole,acrobot", *folders]) == 0
-    assert sorted(path.parent.name for path in here.glob("*/s0")) == ["Acrobot-v1", "CartPole-v1"]
-
-
-def test_a_sweep_over_the_components_of_a_preset(here: Path) -> None:
-    quick = [word for word in QUICK if not word.startswith("rollout_length")]
-    assert program.main([*quick, "-m", "experiment=threads_n_step_zero", "returns=gae,n_step", "total_steps=10"]) == 0
-    runs = [yaml.safe_load(path.read_text()) for path in sorted((here / "outputs").glob("*_sweep/*/config.yaml"))]
-    assert [run["returns"].get("n") for run in runs] == [None, 15]
-
-
-def test_a_sweep_over_all_options_of_a_name(here: Path) -> None:
-    assert program.main([*QUICK, "-m", "schedule=glob(l*)", "returns=glob(n_step*)"]) == 0
-    runs = [yaml.safe_load(path.read_text()) for path in sorted((here / "outputs").glob("*_sweep/*/config.yaml"))]
-    assert [run["returns"]["_target_"].rpartition(".")[2] for run in runs] == ["NStep", "NStepZero"]
-
-
 def test_a_run_is_in_a_folder_named_by_time_and_seed(here: Path) -> None:
     assert program.main([*QUICK, "seed=7"]) == 0
     (folder,) = (here / "outputs").iterdir()
@@ -350,33 +264,23 @@ def test_a_sweep_is_a_run_for_each_combination(here: Path) -> None:
     assert [path.parent.name for path in summaries] == ["0_s3", "1_s4", "2_s3", "3_s4"]
 
 
+def test_the_runs_of_a_sweep_may_have_folders_named_by_their_settings(here: Path) -> None:
+    folders = ["hydra.sweep.dir=${env.id}", "hydra.sweep.subdir=s${seed}"]
+    assert program.main([*QUICK, "-m", "env=cartpole,acrobot", *folders]) == 0
+    assert sorted(path.parent.name for path in here.glob("*/s0")) == ["Acrobot-v1", "CartPole-v1"]
+
+
+def test_the_runs_of_a_sweep_may_start_from_another_and_be_called_in_their_folders(here: Path, finished: Path) -> None:
+    start = os.path.relpath(finished, here)
+    assert program.main([*QUICK, "-m", "seed=1,2", f"init_from={start}", "hydra.job.chdir=true"]) == 0
+    assert len(list((here / "outputs").glob("*_sweep/*/summary.json"))) == 2
+
+
 def test_a_run_that_fails_does_not_stop_a_sweep_but_shows_in_its_exit_code(here: Path) -> None:
     command = [*QUICK, "-m", "plugins=[scripted]", "env=gym", "env.id=Scripted-v0", "+env.kwargs.fails_at=3,null"]
     assert program.main(command) == 1
     summaries = [json.loads(path.read_text()) for path in sorted((here / "outputs").glob("*/*/summary.json"))]
     assert [summary["stop_reason"] for summary in summaries] == ["failed", "total_steps"]
-
-
-def test_a_component_of_ones_own_is_a_class_a_file_and_a_plugin(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    (here / "mine.py").write_text(
-        "from dataclasses import dataclass\n"
-        "@dataclass(frozen=True, kw_only=True)\n"
-        "class OneStep:\n"
-        "    scale: float = 1.0\n"
-        "    def __call__(self, trajectory, gamma):\n"
-        "        targets = trajectory.rewards + gamma * trajectory.next_values\n"
-        "        return self.scale * (targets - trajectory.values), targets\n"
-    )
-    (here / "my_conf" / "returns").mkdir(parents=True)
-    (here / "my_conf" / "returns" / "one_step.yaml").write_text("_target_: mine.OneStep\nscale: 1.0\n")
-    monkeypatch.syspath_prepend(here)
-    command = [*QUICK, "--config-dir", "my_conf", "returns=one_step", "returns.scale=0.5", "hydra.run.dir=run"]
-    assert program.main(command) == 2
-    assert "returns._target_ = 'mine.OneStep': must be a component class of a3c_exp or of a" in capfd.readouterr().err
-    assert program.main([*command, "plugins=[mine]"]) == 0
-    assert "scale: 0.5" in (here / "run" / "config.yaml").read_text()
 
 
 # Resuming.

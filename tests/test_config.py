@@ -259,9 +259,9 @@ def test_without_ray_its_backend_says_what_to_install(monkeypatch: pytest.Monkey
         ("gamma", "high", "gamma = 'high': must be a number"),
         ("gamma", 1.01, "gamma = 1.01: must be a number from 0 to 1"),
         ("gamma", -0.1, "gamma = -0.1: must be a number from 0 to 1"),
-        ("workers", 0, "workers = 0: must be a whole number >= 1, or 'auto'"),
+        ("workers", 0, "workers = 0: must be a whole number from 1 to 65536, or 'auto'"),
         ("workers", "many", "workers = 'many': must be a whole number or 'auto'"),
-        ("envs_per_worker", 0, "envs_per_worker = 0: must be a whole number >= 1"),
+        ("envs_per_worker", 0, "envs_per_worker = 0: must be a whole number from 1 to 65536"),
         ("rollout_length", 0, "rollout_length = 0: must be a whole number >= 1, or 'episode'"),
         ("rollout_length", 2.5, "rollout_length = 2.5: must be a whole number or 'episode'"),
         ("rollout_length", "episode", "envs_per_worker = 16: must be 1 where rollout_length=episode"),
@@ -288,7 +288,7 @@ def test_without_ray_its_backend_says_what_to_install(monkeypatch: pytest.Monkey
         ("returns", {"_target_": "a3c_exp.schedules.Constant"}, "returns._target_ = 'a3c_exp.schedules.Constant': "),
         ("env.id", "CartPol-v1", "env.id = 'CartPol-v1': no such environment is registered"),
         ("env._target_", "gymnasium.make", "env._target_ = 'gymnasium.make': must be a component class of a3c_exp"),
-        ("init_from", "nowhere", "init_from = 'nowhere/checkpoints/latest.ckpt': there is no such checkpoint"),
+        ("init_from", "nowhere", "init_from = 'nowhere': must be the folder of a run: it has no readable config.yaml"),
     ],
 )
 def test_a_value_that_cannot_be_used_is_named_with_its_key(

@@ -204,7 +204,7 @@ class TestErrors:
         [
             ("pongg", "game = 'pongg': there is no such game; the nearest: pong"),
             ("SpaceInvaders", "game = 'SpaceInvaders': there is no such game; the nearest: space_invaders"),
-            ("", "game = '': there is no such game"),
+            ("", "game = '': there is no such game; there are 10"),
             # It takes two players, and the program that asks for it alone is ended by the emulator.
             ("combat", "game = 'combat': there is no such game"),
         ],

@@ -301,6 +301,10 @@ class TestTheCommandLine:
         self.refused([str(tmp_path / "nowhere")], "run = ", capsys)
         self.refused([str(tmp_path)], "must be the folder of a run: it has no readable config.yaml", capsys)
 
+    def test_plugins_that_are_a_text_are_refused_as_such(self, corridor: Path) -> None:
+        with pytest.raises(ConfigError, match=r"^plugins = 'scripted': must be a list, each item text"):
+            evaluate.load(corridor, plugins="scripted")
+
     @pytest.mark.parametrize("damage", ["missing", "cut short", "another network's", "something else"])
     def test_a_checkpoint_that_cannot_be_used(
         self, damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

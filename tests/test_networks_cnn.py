@@ -263,8 +263,10 @@ def test_a_vector_is_refused_with_what_to_use(component: PictureNetwork) -> None
 
 
 def test_an_mlp_refuses_pictures_with_what_to_use() -> None:
-    with pytest.raises(ConfigError, match=r"an MLP takes vectors. For pictures network=cnn"):
+    with pytest.raises(ConfigError, match=r"an MLP takes vectors. For pictures network=cnn .*=cnn\)$"):
         Mlp().check(ATARI, Discrete(2))
+    with pytest.raises(ConfigError, match=r"For pictures .*, for other arrays env.wrappers=.FlattenObservation"):
+        Mlp().check(Box(-1, 1, (3, 5)), Discrete(2))
 
 
 def test_a_picture_that_is_too_small_is_refused() -> None:

@@ -10,7 +10,6 @@ import pytest
 import yaml
 
 from a3c_exp import report
-from a3c_exp.errors import ConfigError
 
 
 def run(
@@ -24,6 +23,7 @@ def run(
     values = {
         "solved_at_steps": solved, "solved_at_seconds": solved and solved / 1000, "mean_return_100": 480.0,
         "best_eval_return": 500.0, "steps_per_second": 1000.0, "staleness_mean": 0.5, "commit": "abc", "machine": {},
+        "stop_reason": "total_steps",
     }  # fmt: skip
     (folder / "summary.json").write_text(json.dumps(values | summary))
 
@@ -32,7 +32,7 @@ def test_runs_that_differ_in_their_seed_alone_share_a_row(tmp_path: Path) -> Non
     for seed in range(3):
         run(tmp_path / f"a{seed}", seed, 1000 * (seed + 1), n=5)
         run(tmp_path / f"b{seed}", seed, None, n=9)
-    groups = report.group(report.find_runs([tmp_path]))
+    groups = report.group(report.find_runs([tmp_path])[0])
     assert {name: len(runs) for name, runs in groups.items()} == {
         "CartPole-v1, returns.n=5": 3,
         "CartPole-v1, returns.n=9": 3,
@@ -43,27 +43,29 @@ def test_runs_that_start_from_another_are_told_from_those_that_do_not(tmp_path: 
     for seed in range(2):
         run(tmp_path / f"a{seed}", seed, 9000)
         run(tmp_path / f"b{seed}", seed, 1000, init_from=f"outputs/{seed}")
-    groups = report.group(report.find_runs([tmp_path]))
+    groups = report.group(report.find_runs([tmp_path])[0])
     assert {name: len(runs) for name, runs in groups.items()} == {"CartPole-v1": 2, "CartPole-v1, init_from=a run": 2}
 
 
 def test_without_a_goal_there_is_nothing_to_reach(tmp_path: Path) -> None:
     run(tmp_path / "a", 0, None, env="Pendulum-v1", goal=None)
     assert (
-        report.table(report.group(report.find_runs([tmp_path]))).splitlines()[2].startswith("| Pendulum-v1 | 1 | - |")
+        report.table(report.group(report.find_runs([tmp_path])[0]))
+        .splitlines()[2]
+        .startswith("| Pendulum-v1 | 1 | - |")
     )
 
 
 def test_what_differs_between_environments_is_not_told(tmp_path: Path) -> None:
     run(tmp_path / "a", 0, 1000, n=5)
     run(tmp_path / "b", 0, 1000, n=9, env="Acrobot-v1")
-    assert list(report.group(report.find_runs([tmp_path]))) == ["CartPole-v1", "Acrobot-v1"]
+    assert list(report.group(report.find_runs([tmp_path])[0])) == ["CartPole-v1", "Acrobot-v1"]
 
 
 def test_a_row_gives_the_median_and_the_range_and_counts_failures(tmp_path: Path) -> None:
     for seed, solved in enumerate([3000, 1000, None, 2000]):
         run(tmp_path / str(seed), seed, solved)
-    lines = report.table(report.group(report.find_runs([tmp_path]))).splitlines()
+    lines = report.table(report.group(report.find_runs([tmp_path])[0])).splitlines()
     assert len(lines) == 3
     cells = [cell.strip() for cell in lines[2].strip("|").split("|")]
     assert cells[:5] == ["CartPole-v1", "4", "3 of 4", "2,000 (1,000 to 3,000)", "2.0 (1.0 to 3.0)"]
@@ -94,11 +96,29 @@ def test_a_folder_without_runs_is_one_clear_line(arguments: list[str], capsys: p
     assert error.startswith("a3c_exp: ") and error.count("\n") == 1
 
 
-def test_a_damaged_summary_is_named(tmp_path: Path) -> None:
-    run(tmp_path / "a", 0, 1000)
-    (tmp_path / "a" / "summary.json").write_text("{")
-    with pytest.raises(ConfigError, match="cannot be read"):
-        report.find_runs([tmp_path])
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("summary.json", "{"),
+        ("summary.json", "[]"),
+        ("summary.json", "{}"),
+        ("config.yaml", "a: ["),
+        ("config.yaml", ""),
+    ],
+)
+def test_a_run_that_cannot_be_read_is_named_and_left_out(
+    file: str, content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A sweep of many seeds keeps its table where one folder has suffered."""
+    run(tmp_path / "a", 0, 1000, stop_reason="mean_return")
+    run(tmp_path / "b", 1, 3000, stop_reason="mean_return")
+    (tmp_path / "b" / file).write_text(content)
+    assert report.main([str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "| CartPole-v1 | 1 | 1 of 1 |" in said
+    assert f"Left out: {tmp_path / 'b'} cannot be read: " in said
+    assert report.main([str(tmp_path / "b")]) == 2
+    assert "cannot be read" in capsys.readouterr().err
 
 
 def test_a_random_policy_stands_beside_the_trained_one(tmp_path: Path) -> None:
@@ -108,7 +128,7 @@ def test_a_random_policy_stands_beside_the_trained_one(tmp_path: Path) -> None:
     folder = tmp_path / "a"
     run(folder, 0, 1000)
     (folder / "config.yaml").write_text(yaml.safe_dump(compose([])))
-    lines = report.table(report.group(report.find_runs([tmp_path])), random_episodes=30).splitlines()
+    lines = report.table(report.group(report.find_runs([tmp_path])[0]), random_episodes=30).splitlines()
     assert 15 < float(lines[2].strip("| ").split("|")[-1]) < 35
 
 
@@ -121,7 +141,7 @@ def test_games_are_told_apart_by_their_names_and_other_environments_by_their_cla
     }.items():
         run(tmp_path / name, 0, 1000)
         (tmp_path / name / "config.yaml").write_text(yaml.safe_dump({"env": env, "returns": {"n": 5}}))
-    assert list(report.group(report.find_runs([tmp_path]))) == ["CartPole-v1", "pong", "breakout", "mine.Env"]
+    assert list(report.group(report.find_runs([tmp_path])[0])) == ["CartPole-v1", "pong", "breakout", "mine.Env"]
 
 
 def test_an_empty_setting_and_a_filled_one_are_told_apart(tmp_path: Path) -> None:
@@ -129,7 +149,7 @@ def test_an_empty_setting_and_a_filled_one_are_told_apart(tmp_path: Path) -> Non
         run(tmp_path / name, 0, 1000)
         env = {"_target_": "a3c_exp.envs.Gym", "id": "LunarLander-v3", "kwargs": kwargs}
         (tmp_path / name / "config.yaml").write_text(yaml.safe_dump({"env": env}))
-    rows = list(report.group(report.find_runs([tmp_path])))
+    rows = list(report.group(report.find_runs([tmp_path])[0]))
     assert rows == ["LunarLander-v3", "LunarLander-v3, env.kwargs.gravity=-5.0"]
 
 

@@ -136,8 +136,25 @@ class TestNothingIsLost:
         kept = checkpoint.load(tmp_path / "checkpoints" / "best.ckpt")
         assert same(kept["store"]["parameters"], best["store"]["parameters"])
 
+    def test_a_run_that_was_killed_before_its_first_checkpoint_goes_on_from_its_best(self, tmp_path: Path) -> None:
+        train(tmp_path, TARGET, **EVERYTHING)
+        (tmp_path / "checkpoints" / "latest.ckpt").unlink()
+        at = checkpoint.load(tmp_path / "checkpoints" / "best.ckpt")["store"]["steps"]
+        done = resume(tmp_path, total_steps=at + 160)
+        assert done.summary["resumed"] == 1
+        assert at + 160 <= done.summary["steps"] < at + 320
+
 
 class TestTheCurve:
+    def test_has_no_empty_point_where_workers_are_still_starting(self, tmp_path: Path) -> None:
+        train(tmp_path, backend="processes")
+        seam = len(steps(tmp_path))
+        resume(tmp_path, total_steps=480)
+        with open(tmp_path / "metrics.csv", newline="") as file:
+            later = list(csv.DictReader(file))[seam:]
+        assert later
+        assert all(row["train/entropy"] for row in later)
+
     def test_is_one_line_through_a_resumption(self, tmp_path: Path) -> None:
         train(tmp_path, TARGET, **EVERYTHING)
         seam = len(steps(tmp_path))

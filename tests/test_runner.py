@@ -250,22 +250,36 @@ class TestEvaluation:
         assert rows(tmp_path)[-1]["step"] == "160"
         assert {row["eval/mean_ep_length"] for row in rows(tmp_path)} >= {"50.0"}
 
-    def test_the_last_one_can_be_interrupted(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The training is done by then, and its reason stands."""
-        handler = signal.getsignal(signal.SIGINT)
+    def interrupt_evaluations(self, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A moment after each has begun this process gets the signal."""
         submit = Evaluator.submit
 
         def submit_and_interrupt(evaluator: Evaluator, state: dict[str, Any]) -> None:
-            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+            threading.Timer(0.2, os.kill, (os.getpid(), number)).start()
             submit(evaluator, state)
 
         monkeypatch.setattr(Evaluator, "submit", submit_and_interrupt)
+
+    def test_the_last_one_can_be_interrupted(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The training is done by then, and its reason stands."""
+        handler = signal.getsignal(signal.SIGINT)
+        self.interrupt_evaluations(signal.SIGINT, monkeypatch)
         begun = time.monotonic()
         done = train(tmp_path, SCRIPTED, env__kwargs={"lengths": [0]}, eval__every=10**9)
         assert time.monotonic() - begun < 30, "its evaluation would never end"
         assert (done.summary["stop_reason"], done.summary["signal"], done.exit_code) == ("total_steps", 2, 130)
         assert latest(tmp_path)["store"]["steps"] == 160
         assert signal.getsignal(signal.SIGINT) is handler
+
+    def test_the_last_one_keeps_nobody_where_it_hangs(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        released = threading.Event()
+        monkeypatch.setattr(evaluate.Policy, "act_batch", lambda *_: released.wait(300) and 1 / 0)
+        self.interrupt_evaluations(signal.SIGTERM, monkeypatch)
+        begun = time.monotonic()
+        done = train(tmp_path, backend="threads", eval__every=10**9)
+        released.set()
+        assert time.monotonic() - begun < 60
+        assert (done.summary["stop_reason"], done.exit_code) == ("total_steps", 143)
 
     def test_no_state_is_evaluated_twice(self, tmp_path: Path) -> None:
         train(tmp_path, eval__every=160, total_steps=320)
@@ -348,3 +362,10 @@ class TestWhereItRuns:
         assert "a gradient that was not finite was refused" in (tmp_path / "train.log").read_text()
         assert rows(tmp_path)[-1]["train/rejected_updates"] == "20"
         assert np.isfinite(latest(tmp_path)["store"]["parameters"]).all()
+
+    def test_a_run_without_one_finite_gradient_has_failed(self, tmp_path: Path) -> None:
+        """It may be too short to refuse as many in a row as end a run."""
+        done = train(tmp_path, SCRIPTED, env__kwargs={"fails_at": 1, "failure": "nan"}, total_steps=80)
+        assert done.summary["rejected_updates"] > 0 == done.summary["updates"]
+        assert "no gradient was finite" in done.summary["error"]
+        assert done.exit_code == 1

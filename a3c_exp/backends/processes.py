@@ -15,7 +15,7 @@ import time
 import types
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from multiprocessing import connection, forkserver, reduction, resource_tracker, util
 from multiprocessing.context import ForkServerContext
@@ -23,7 +23,7 @@ from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from a3c_exp.backends import FAILURES, GRACE_SECONDS, MERGE_SECONDS, Ended, failure, merged
-from a3c_exp.errors import ConfigError, RunError
+from a3c_exp.errors import ConfigError, RunError, one_line
 from a3c_exp.threading_limits import ONE_THREAD, one_thread
 
 if TYPE_CHECKING:  # imports torch, and the server must be started before that
@@ -144,6 +144,8 @@ class Processes:
         """Raise ConfigError where no worker process could be started, or not so many of them."""
         _check_temporary_folder()
         allow_files(experiment.worker_count, each=3)
+        for part in fields(experiment):
+            _check_can_be_sent(part.name, getattr(experiment, part.name))
 
     def prepare(self, modules: Iterable[str]) -> None:
         """Start the server; it imports in the background while this process goes on. Raises as `check` does."""
@@ -180,6 +182,17 @@ def _check_temporary_folder() -> None:
     if len(os.fsencode(folder)) > LONGEST_TEMPORARY_FOLDER:
         allowed = f"a folder whose path has at most {LONGEST_TEMPORARY_FOLDER} characters"
         raise ConfigError("TMPDIR", folder, f"must be {allowed}: worker processes are asked for through a socket there")
+
+
+def _check_can_be_sent(key: str, component: object) -> None:
+    """Workers are sent the whole experiment; a component of the user's own may hold what stays in its process."""
+    try:
+        reduction.ForkingPickler.dumps(component)
+    except Exception as error:  # a component's own way of being pickled may raise anything
+        problem = (
+            f"must be such that worker processes can be sent it: {one_line(error)} (backend=threads sends nothing)"
+        )
+        raise ConfigError(key, type(component).__name__, problem) from error
 
 
 def allow_files(workers: int, each: int) -> None:

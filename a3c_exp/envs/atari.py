@@ -88,7 +88,11 @@ class Atari:
         # What it registers, because the program ends at once where a game is made that takes two players.
         games = {spec.kwargs["game"] for name, spec in gymnasium.registry.items() if name.startswith("ALE/")}
         if self.game not in games:
-            raise ConfigError("game", self.game, "there is no such game" + suggestion(self.game.lower(), sorted(games)))
+            some = (
+                suggestion(self.game.lower(), sorted(games))
+                or f"; there are {len(games)}, pong and breakout among them"
+            )
+            raise ConfigError("game", self.game, f"there is no such game{some}: https://ale.farama.org/environments")
         return _AtariBatch(self._games(count), seeds, self.life_loss)
 
     def _games(self, count: int) -> VectorEnv[Any, Any, Any]:

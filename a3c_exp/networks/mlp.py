@@ -39,8 +39,9 @@ class Mlp(Bodies):
         if shape is None or len(shape) != 1:
             problem = f"must be a network for observations of shape {shape}: an MLP takes vectors"
             pictures = "network=cnn (in front of LSTM cells network@network.encoder=cnn)"
-            others = f"For pictures {pictures}, for other arrays env.wrappers=[FlattenObservation]"
-            raise ConfigError("network", type(self).__name__, f"{problem}. {others}")
+            image = shape is not None and len(shape) == 3 and observation_space.dtype == np.uint8
+            others = "" if image else ", for other arrays env.wrappers=[FlattenObservation]"
+            raise ConfigError("network", type(self).__name__, f"{problem}. For pictures {pictures}{others}")
         self.check_actions(action_space)
 
     def build(

@@ -1,0 +1,147 @@
+"""Components on the command line: chosen by name, written out, put in the place of a preset's, or one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from runs import QUICK
+
+import a3c_exp.__main__ as program
+from a3c_exp import compose
+from a3c_exp.config import load_experiment
+from a3c_exp.schema import flat
+
+
+@pytest.mark.parametrize("given", ["{_target_: a3c_exp.schedules.Linear, end: 0.5}", "0.25"])
+def test_a_schedule_takes_the_place_of_the_one_that_a_preset_has_set(given: str, here: Path) -> None:
+    """Not merged with it: it would end up with the settings of both."""
+    key = "algorithm.entropy"
+    assert "start" in compose(["env=lunar_continuous"])["algorithm"]["entropy"]
+    assert compose(["env=lunar_continuous", f"{key}={given}"])["algorithm"]["entropy"] == yaml.safe_load(given)
+    assert program.main(["--cfg", "job", "env=lunar_continuous", f"{key}={given}"]) == 0
+    options = [f"{key}={given},0.5", "seed=3"]
+    assert program.main([*QUICK, "-m", "env=lunar_continuous", "total_steps=64", *options]) == 0
+    runs = [yaml.safe_load(path.read_text()) for path in sorted((here / "outputs").glob("*_sweep/*/config.yaml"))]
+    assert [run["algorithm"]["entropy"] for run in runs] == [yaml.safe_load(given), 0.5]
+
+
+@pytest.mark.parametrize(
+    ("command", "gone", "stays"),
+    [
+        ("experiment=threads_n_step_zero returns=gae", "returns.n", "optimizer.betas"),
+        ("experiment=pong algorithm=a3c", "algorithm.epochs", "algorithm.entropy"),
+        ("experiment=a3c_paper_atari optimizer=adam", "optimizer.decay", "optimizer.learning_rate"),
+        ("experiment=ga3c_cartpole backend=processes", "backend.predictors", "optimizer.learning_rate"),
+        ("experiment=pong env=lunar network=mlp", "env.height", "algorithm.epochs"),
+        ("experiment=pong env=pong", "env.no_such_setting", "env.height"),
+        ("experiment=lstm_cartpole network@network.encoder=mlp", "network.no_such_setting", "network.cells"),
+    ],
+)
+def test_a_component_takes_the_place_of_a_presets_and_what_it_does_not_know_goes(
+    command: str, gone: str, stays: str
+) -> None:
+    preset, chosen = compose(command.split()[:1]), compose(command.split())
+    load_experiment(chosen)
+    assert gone not in dict(flat(chosen))
+    assert dict(flat(chosen))[stays] == dict(flat(preset))[stays]
+
+
+def test_what_a_component_does_not_know_is_refused_where_the_user_asks_for_it(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert program.main(["experiment=threads_n_step_zero", "returns=gae", "returns.n=3"]) == 2
+    assert capfd.readouterr().err == "a3c_exp: returns.n = 3: is no setting of GAE: Allowed: lambda_\n"
+
+
+def test_what_nobody_knows_is_refused_whoever_is_chosen(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Left out is only what the component knows that another has taken the place of: not what is mistyped."""
+    files = {
+        "env/mine.yaml": "# @package _global_\ndefaults: [gym, override /network: mlp]\nenv: {id: A-v0, sale: 1}\n",
+        "env/other.yaml": "# @package _global_\ndefaults: [gym]\nenv: {id: CartPole-v1}\nalgorithm: {entorpy: 0}\n",
+        "experiment/mine.yaml": "# @package _global_\ndefaults: [override /algorithm: ppo]\nalgorithm: {epoch: 3}\n",
+    }
+    for name, text in files.items():
+        (here / "dir" / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / "dir" / name).write_text(text)
+    for command, key in {
+        "--config-dir dir env=mine": "env.sale",
+        "--config-dir dir env=other algorithm=ppo": "algorithm.entorpy",
+        "--config-dir dir experiment=mine algorithm=ppo": "algorithm.epoch",
+        "experiment=pong algorithm=a3c algorithm={epochs:9}": "algorithm.epochs",
+        "returns=gae +returns={n:3}": "returns.n",
+    }.items():
+        assert program.main(command.split()) == 2
+        assert capfd.readouterr().err.startswith(f"a3c_exp: {key} = "), command
+
+
+def test_a_component_that_is_written_out_has_nothing_of_a_preset(here: Path) -> None:
+    chosen = compose(["experiment=pong", "algorithm={_target_:a3c_exp.algorithms.A3C,reduction:sum}"])
+    assert chosen["algorithm"] == {"_target_": "a3c_exp.algorithms.A3C", "reduction": "sum"}
+    sgd = "{_target_:a3c_exp.optimizers.SGD,learning_rate:0.1}"
+    chosen = compose(["env=lunar", f"optimizer={sgd}", "+optimizer.momentum=0.5"])
+    assert chosen["optimizer"] == {"_target_": "a3c_exp.optimizers.SGD", "learning_rate": 0.1, "momentum": 0.5}
+
+
+def test_a_sweep_over_names_and_components_that_are_written_out(here: Path) -> None:
+    constant = "{_target_:a3c_exp.schedules.Constant,value:0.5}"
+    assert program.main([*QUICK, "-m", f"schedule={constant},linear"]) == 0
+    runs = [yaml.safe_load(path.read_text()) for path in sorted((here / "outputs").glob("*_sweep/*/config.yaml"))]
+    assert [run["schedule"]["_target_"].rpartition(".")[2] for run in runs] == ["Constant", "Linear"]
+
+
+def test_a_sweep_over_the_components_of_a_preset(here: Path) -> None:
+    quick = [word for word in QUICK if not word.startswith("rollout_length")]
+    assert program.main([*quick, "-m", "experiment=threads_n_step_zero", "returns=gae,n_step", "total_steps=10"]) == 0
+    runs = [yaml.safe_load(path.read_text()) for path in sorted((here / "outputs").glob("*_sweep/*/config.yaml"))]
+    assert [run["returns"].get("n") for run in runs] == [None, 15]
+
+
+def test_a_sweep_over_all_options_of_a_name(here: Path) -> None:
+    assert program.main([*QUICK, "-m", "schedule=glob(l*)", "returns=glob(n_step*)"]) == 0
+    runs = [yaml.safe_load(path.read_text()) for path in sorted((here / "outputs").glob("*_sweep/*/config.yaml"))]
+    assert [run["returns"]["_target_"].rpartition(".")[2] for run in runs] == ["NStep", "NStepZero"]
+
+
+def test_a_component_of_ones_own_is_a_class_a_file_and_a_plugin(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (here / "mine.py").write_text(
+        "from dataclasses import dataclass\n"
+        "@dataclass(frozen=True, kw_only=True)\n"
+        "class OneStep:\n"
+        "    scale: float = 1.0\n"
+        "    def __call__(self, trajectory, gamma):\n"
+        "        targets = trajectory.rewards + gamma * trajectory.next_values\n"
+        "        return self.scale * (targets - trajectory.values), targets\n"
+    )
+    (here / "my_conf" / "returns").mkdir(parents=True)
+    (here / "my_conf" / "returns" / "one_step.yaml").write_text("_target_: mine.OneStep\nscale: 1.0\n")
+    monkeypatch.syspath_prepend(here)
+    command = [*QUICK, "--config-dir", "my_conf", "returns=one_step", "returns.scale=0.5", "hydra.run.dir=run"]
+    assert program.main(command) == 2
+    assert "returns._target_ = 'mine.OneStep': must be a component class of a3c_exp or of a" in capfd.readouterr().err
+    assert program.main([*command, "plugins=[mine]"]) == 0
+    assert "scale: 0.5" in (here / "run" / "config.yaml").read_text()
+
+
+def test_one_that_worker_processes_cannot_be_sent_is_named(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (here / "unsent.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from a3c_exp.returns import NStep\n"
+        "@dataclass(frozen=True, kw_only=True)\n"
+        "class Noted(NStep):\n"
+        "    def __post_init__(self):\n"
+        "        object.__setattr__(self, 'note', lambda: 1)\n"
+    )
+    monkeypatch.syspath_prepend(here)
+    command = [*QUICK, "returns={_target_:unsent.Noted,n:5}", "plugins=[unsent]", "hydra.run.dir=run"]
+    assert program.main([*command, "backend=processes"]) == 2
+    err = capfd.readouterr().err
+    assert err.startswith("a3c_exp: returns = 'Noted': must be such that worker processes can be sent it: ")
+    assert err.count("\n") == 1
+    assert not (here / "run").exists()
+    assert program.main(command) == 0
