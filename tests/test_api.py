@@ -1,0 +1,69 @@
+"""`import a3c_exp`: training and playing from a program or a notebook."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.singleton import Singleton
+from omegaconf.basecontainer import BaseContainer
+from runs import QUICK
+
+import a3c_exp
+from a3c_exp import ConfigError, compose
+
+
+def test_a_run_from_python_leaves_no_state_of_hydra_and_disturbs_none(tmp_path: Path) -> None:
+    with initialize_config_dir(str(tmp_path), version_base="1.2"):
+        mine = GlobalHydra.instance().hydra
+        singletons, resolvers = dict(Singleton._instances), dict(BaseContainer._resolvers)
+        compose(["seed=3"])
+        with pytest.raises(ConfigError):
+            compose(["sed=3"])
+        assert GlobalHydra.instance().hydra is mine
+        assert singletons == Singleton._instances
+        assert resolvers == BaseContainer._resolvers
+    assert not GlobalHydra.instance().is_initialized()
+
+
+def test_every_name_of_the_package_is_still_itself_after_it_has_been_used(tmp_path: Path) -> None:
+    before = {name: getattr(a3c_exp, name) for name in a3c_exp.__all__}
+    a3c_exp.load(a3c_exp.train(a3c_exp.compose(QUICK), tmp_path / "run").folder)
+    assert {name: getattr(a3c_exp, name) for name in a3c_exp.__all__} == before
+
+
+def test_training_takes_overrides_or_a_whole_configuration(tmp_path: Path) -> None:
+    overrides = [*QUICK, "seed=5"]
+    one = a3c_exp.train(overrides, tmp_path / "one")
+    other = a3c_exp.train(compose(overrides), str(tmp_path / "other"))
+    assert one.folder == tmp_path / "one"
+    assert one.summary["seed"] == other.summary["seed"] == 5
+    assert (tmp_path / "one" / "config.yaml").read_text() == (tmp_path / "other" / "config.yaml").read_text()
+
+
+def test_training_names_a_folder_itself_where_none_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = a3c_exp.train([*QUICK, "seed=5"])
+    assert run.folder.parent == tmp_path / "outputs"
+    assert run.folder.name.endswith("_s5")
+
+
+def test_a_bad_configuration_raises_before_anything_is_written(tmp_path: Path) -> None:
+    for overrides in (["sed=1"], ["gamma=2"], {"gamma": 0.9}):
+        with pytest.raises(ConfigError):
+            a3c_exp.train(overrides, tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_trained_policy_acts(tmp_path: Path) -> None:
+    run = a3c_exp.train(QUICK, tmp_path / "run")
+    assert a3c_exp.load(run.folder).act([0.0, 0.0, 0.0, 0.0]) in (0, 1)
+
+
+@pytest.mark.parametrize("override", ["resume=outputs/run", "hydra.run.dir=elsewhere"])
+def test_what_only_the_command_line_understands_is_refused_from_python(override: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"is for the command line: `folder` says where"):
+        a3c_exp.train([*QUICK, override], tmp_path / "run")
+    assert not (tmp_path / "run").exists()
