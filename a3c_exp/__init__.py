@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from signal import SIGINT
 from typing import TYPE_CHECKING, Any
 
 from a3c_exp.errors import ConfigError, RunError
@@ -47,7 +48,8 @@ def train(
         run's config.yaml holds it.
     folder: where the run writes; outputs/<date>_<time>_s<seed> where none is given.
     config_dir: see `compose`.
-    Raises ConfigError, before anything is started or written, where the configuration cannot run.
+    Raises ConfigError, before anything is written, where the configuration cannot run; RunError where the run failed,
+    and KeyboardInterrupt where Ctrl-C ended it (SystemExit: SIGTERM), once its checkpoint and its summary are written.
     No state of Hydra is left behind, and none that is there is disturbed.
     """
     from a3c_exp.composition import compose, run_folder
@@ -73,7 +75,13 @@ def train(
     place = check_folder(Path(folder) if folder is not None else run_folder(config))
     from a3c_exp.runner import run
 
-    return run(config, place)
+    done = run(config, place)
+    if done.summary["signal"] is not None:
+        # What the signal would have ended without the run: a loop over seeds does not go on with the next.
+        raise (KeyboardInterrupt if done.summary["signal"] == SIGINT else SystemExit)(done.exit_code)
+    if done.summary["stop_reason"] == "failed":
+        raise RunError(f"{place}: {done.summary['error']}")
+    return done
 
 
 def load(folder: str | Path, plugins: Sequence[str] = ()) -> Policy:

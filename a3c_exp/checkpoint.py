@@ -24,6 +24,9 @@ from a3c_exp.errors import ConfigError
 VERSION = 2
 """The version of what is written, and the only one that is read. 2: statistics are means, no sums."""
 
+MISFITS = (KeyError, IndexError, TypeError, ValueError, AttributeError)
+"""What the state of something else makes those fail with who take it apart."""
+
 _STATE = "state.json"
 _ARRAY = "__array__"  # {"__array__": "parameters.npy"} stands for an array in state.json
 

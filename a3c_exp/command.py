@@ -123,7 +123,7 @@ def _resume(flags: Namespace) -> int:
     if flags.multirun:
         raise ConfigError("resume", resume_folder(flags.overrides), "cannot go with -m: one run goes on at a time")
     if flags.hydra_help or flags.info or flags.shell_completion:
-        problem = "goes with --cfg job or nothing: Hydra has no part in it"
+        problem = "goes with --cfg job or nothing: the run is not composed again"
         raise ConfigError("resume", resume_folder(flags.overrides), problem)
     config, folder = resumed(flags.overrides, flags.config_dir)
     if flags.cfg:

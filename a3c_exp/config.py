@@ -26,6 +26,7 @@ from a3c_exp.errors import ConfigError, require
 from a3c_exp.networks import ActorCritic, Network, sees_pictures
 from a3c_exp.normalisation import Moments, network_space
 from a3c_exp.optimizers import Optimizer, check_parts
+from a3c_exp.provenance import usable_cores
 from a3c_exp.returns import Returns, is_off_policy
 from a3c_exp.schedules import Schedule, require_throughout
 from a3c_exp.schema import build, flat, import_plugins
@@ -209,13 +210,6 @@ class Experiment:
             if text:
                 lines.append(f"{name}: {text}")
         return lines
-
-
-def usable_cores() -> int:
-    """The cores that this process may use: fewer than the machine has, where it was given a share."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def load_experiment(config: Mapping[str, Any], check: bool = True, *, to_train: bool = True) -> Experiment:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
 
 
 class ConfigError(ValueError):
@@ -35,6 +36,24 @@ def require(condition: bool, key: str, value: object, allowed: str) -> None:
 
 class RunError(RuntimeError):
     """A run that could not go on: a worker raised, was killed, or produced only non-finite gradients."""
+
+
+INTERRUPTED = 130
+"""The exit code of what Ctrl-C has ended."""
+
+
+def exit_code(program: Callable[[], int]) -> int:
+    """Run a program; its own exit code, or that of how it ended: 2, its configuration cannot be used, which is told in
+    one line; 1, a run failed, which has been told when it did; 130, Ctrl-C (128 and the number of the signal)."""
+    try:
+        return program()
+    except ConfigError as error:
+        print("a3c_exp:", " ".join(str(error).split("\n")), file=sys.stderr)
+        return 2
+    except RunError:
+        return 1
+    except KeyboardInterrupt as interruption:  # a run that was interrupted says by which signal
+        return int(interruption.args[0]) if interruption.args else INTERRUPTED
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

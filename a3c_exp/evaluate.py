@@ -29,7 +29,7 @@ from a3c_exp.config import (
     read_config,
 )
 from a3c_exp.envs import EnvBatch
-from a3c_exp.errors import ConfigError, require
+from a3c_exp.errors import ConfigError, exit_code, require
 from a3c_exp.events import Episodes
 from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.recurrent import forget
@@ -172,7 +172,7 @@ def load_run(folder: str | Path, which: Literal["best", "latest"] | None = None,
     state = checkpoint.load(path)
     try:
         return Loaded(make_policy(experiment, state["store"]), experiment, int(state["store"]["steps"]), path)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+    except checkpoint.MISFITS as error:
         raise ConfigError("checkpoint", str(path), f"does not fit the run's {CONFIG_FILE}: {error}") from error
 
 
@@ -297,16 +297,14 @@ def main(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(f"{usage}\n\n{inspect.getdoc(Options)}")
         return 0 if arguments else 2
-    try:
-        folder, options = Path(arguments[0]), build(pairs(arguments[1:]), Options)
-        with one_thread():
-            loaded = load_run(folder, options.checkpoint, options.plugins)
-            episodes = replay(loaded, folder, options)
-    except ConfigError as error:
-        print(f"a3c_exp: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    return exit_code(lambda: _command(Path(arguments[0]), arguments[1:]))
+
+
+def _command(folder: Path, settings: Sequence[str]) -> int:
+    options = build(pairs(settings), Options)
+    with one_thread():
+        loaded = load_run(folder, options.checkpoint, options.plugins)
+        episodes = replay(loaded, folder, options)
     print(f"policy: {loaded.checkpoint.name}, after {loaded.steps:,} steps")
     print(report(episodes))
     return 0

@@ -67,7 +67,7 @@ class Episodes:
 class Event:
     """What one worker did in one or more updates.
 
-    updates: gradients that the shared parameters accepted.
+    updates: optimizer steps made on the occasion of its pushes (in synchronous rounds one worker makes all of them).
     rejected: gradients that were not finite, and so were not pushed.
     steps: environment transitions collected.
     metrics: by name (policy_loss, value_loss, entropy, grad_norm, ...), one entry an update.

@@ -185,7 +185,6 @@ class Tally:
             "updates": self.updates,
             "rejected_updates": self.rejected,
             "wall_seconds": round(seconds, 3),
-            "steps_per_second": round(self.steps / seconds, 1) if seconds > 0 else None,
             "mean_return_100": self.mean_return_100,
             "staleness_mean": self.staleness_mean,
             "staleness_max": self.staleness_max,

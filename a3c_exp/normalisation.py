@@ -44,7 +44,7 @@ class Moments:
 
     @staticmethod
     def has_observations(row: NDArray[np.float64]) -> bool:
-        """Whether a row has sums of observations in it."""
+        """Whether a row has moments of observations in it."""
         return len(row) > Moments.width((), False, True)
 
     @classmethod

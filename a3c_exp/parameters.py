@@ -1,8 +1,8 @@
 """The shared parameters: pull and push. The only asynchronous update in the project.
 
 Everything that workers share lies in one block of memory: the parameters and the optimizer's moments, each a flat
-float32 vector; a row for each worker that only that worker writes (counters, sums for normalisation, the state of its
-generator); and a few flags. Totals are sums of rows, so no two writers ever count in the same place.
+float32 vector; a row for each worker that only that worker writes while it lives (counters, moments for normalisation,
+the state of its generator); and a few flags. Totals are sums of rows, so no two writers ever count in the same place.
 
 Two ways to update:
 
@@ -56,11 +56,10 @@ class Pulled(NamedTuple):
 
 
 class Pushed(NamedTuple):
-    """What became of a push. version: after it. staleness: updates that landed between its pull and itself.
-    accepted: it is in the parameters. applied: optimizer steps made on its occasion (in a synchronous round
-    one worker makes the step for all)."""
+    """What became of a push. staleness: updates that landed between its pull and itself. accepted: it is in the
+    parameters. applied: optimizer steps made on its occasion (in a synchronous round one worker makes the step for
+    all)."""
 
-    version: int
     staleness: int
     accepted: bool
     applied: int
@@ -176,7 +175,7 @@ class SharedParameters:
                 row[TRANSITIONS] = 0 if gradient is None else transitions if weight is None else weight
                 row[ROUND] = self._flags[ROUNDS] + 1 if number is None else number
             return self.poll(worker, pulled)
-        pushed = Pushed(pulled.version, 0, False, 0)
+        pushed = Pushed(0, False, 0)
         if gradient is not None:
             with self._lock if self._locked else _NO_LOCK:
                 pushed = self._step(worker, gradient, pulled)
@@ -203,7 +202,7 @@ class SharedParameters:
             return None
         accepted = bool(row[TRANSITIONS])
         row[UPDATES] += accepted
-        return Pushed(self.version, 0, accepted, applied)
+        return Pushed(0, accepted, applied)
 
     def _step(self, worker: int, gradient: NDArray[np.float32], pulled: Pulled) -> Pushed:
         layout, row = self.layout, self._rows[worker]
@@ -215,7 +214,7 @@ class SharedParameters:
         row[UPDATES] += 1
         if self._locked:
             self._flags[VERSION] = version + 1
-        return Pushed(version + 1, staleness, True, 1)
+        return Pushed(staleness, True, 1)
 
     def _step_round(self, pulled: Pulled) -> int:
         """Average the gradients of the round by their weights, and step once. Returns the steps made."""

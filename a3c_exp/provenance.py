@@ -64,9 +64,16 @@ def machine() -> dict[str, str | int | None]:
         "architecture": platform.machine(),
         "processor": _processor(),
         "cores": os.cpu_count(),
-        "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "usable_cores": usable_cores(),
         "memory_bytes": _memory(),
     }
+
+
+def usable_cores() -> int:
+    """The cores that this process may use: fewer than the machine has, where it was given a share."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _processor() -> str | None:

@@ -23,7 +23,7 @@ import numpy as np
 import yaml
 
 from a3c_exp.config import CONFIG_FILE, SUMMARY_FILE
-from a3c_exp.errors import ConfigError, one_line, require
+from a3c_exp.errors import ConfigError, exit_code, one_line, require
 from a3c_exp.schema import build, flat, pairs
 
 # What a row is not told apart by: it says where a run lies or how it was watched, not what it computes.
@@ -189,15 +189,14 @@ def main(arguments: Sequence[str]) -> int:
     if not folders or "--help" in arguments:
         print((__doc__ or "").strip())
         return 0 if "--help" in arguments else 2
-    try:
-        given = build(pairs(options), Options)
-        found, damaged = find_runs(folders)
-        runs, broken = whole(found)
-        text = table(group(runs), given.random, given.plugins)
-    except ConfigError as error:
-        print(f"a3c_exp: {error}", file=sys.stderr)
-        return 2
-    print(text)
+    return exit_code(lambda: _command(folders, options))
+
+
+def _command(folders: Sequence[Path], options: Sequence[str]) -> int:
+    given = build(pairs(options), Options)
+    found, damaged = find_runs(folders)
+    runs, broken = whole(found)
+    print(table(group(runs), given.random, given.plugins))
     commits = sorted({str(run.summary.get("commit")) for run in runs})
     machines = [run.summary.get("machine") or {} for run in runs]
     named = sorted({f"{machine.get('processor')}, {machine.get('usable_cores')} cores" for machine in machines})

@@ -1,6 +1,6 @@
 """`resume=<run>`: a run's own configuration, with the few settings that may change on the way.
 
-Hydra has no part in it: the folder is there already, and what it holds was composed once.
+Nothing is composed again but a backend that is given: the folder is there already, and what it holds was composed once.
 """
 
 from __future__ import annotations

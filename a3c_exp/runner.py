@@ -46,9 +46,6 @@ LOG_SHARE = 1 / 1000
 # Workers that are asked to stop finish their rollout first. After this long they are no longer waited for.
 PATIENCE_SECONDS = 5.0
 
-# What a checkpoint that is whole, but of something else, makes those fail with who take it apart.
-_MISFITS = (KeyError, IndexError, TypeError, ValueError, AttributeError)
-
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -99,7 +96,7 @@ def run(config: Mapping[str, Any], folder: Path, resume: bool = False) -> Run:
 def _restore(store: SharedParameters, state: Mapping[str, Any], folder: Path) -> None:
     try:
         store.restore(state["store"])
-    except _MISFITS as error:
+    except checkpoint.MISFITS as error:
         raise ConfigError("resume", str(folder), f"its checkpoint does not fit its configuration: {error}") from error
     total = store.layout.total_steps
     if total < store.steps and total != read_config(folder).get("total_steps"):
@@ -111,7 +108,7 @@ def _start_from(store: SharedParameters, folder: Path) -> None:
     state = checkpoint.load(best_checkpoint(folder), key="init_from")
     try:
         store.start_from(state["store"])
-    except _MISFITS as error:
+    except checkpoint.MISFITS as error:
         raise ConfigError("init_from", str(folder), f"must be a run of the same network: {error}") from error
 
 
@@ -191,16 +188,25 @@ class _Session:
                 self._fail(error)
             finally:
                 self._interruption.may_break_in = False
-                events.close()
+                self._close(events)
             return self._finish()
+
+    def _close(self, events: Generator[Event | None, None, None]) -> None:
+        try:
+            events.close()
+        except Exception as error:  # workers that cannot be ended cost nothing of what has been learned either
+            self._fail(error)
 
     def _fail(self, error: Exception) -> None:
         """The run ends by an error; unless it was asked to end, with a signal that workers may have got too."""
+        told = str(error) if isinstance(error, RunError) else traceback.format_exc().rstrip()
         if self._interruption.asked:
             self._reason = "interrupted"
+            if not isinstance(error, RunError):
+                log.warning("while the run was ending: %s", told)
             return
         self._reason = "failed"
-        self._error = str(error) if isinstance(error, RunError) else traceback.format_exc().rstrip()
+        self._error = told if self._error is None else f"{self._error}\n{told}"
 
     def _drain(self, events: Generator[Event | None, None, None]) -> None:
         """Take in what workers do until they have ended, or until they should have."""
@@ -323,6 +329,8 @@ class _Session:
 
     def _finish(self) -> Run:
         self._training_ended = self._training_seconds
+        with suppress(RunError):  # of a run that ends early: what its last evaluation has found, if that has ended too
+            self._take(self._evaluator.result())
         self._evaluator.close()
         if self._error is not None:
             log.error(self._error)

@@ -45,7 +45,7 @@ def prepare(config: Mapping[str, Any]) -> None:
 
     with suppress(ConfigError):
         plugins = build(config.get("plugins"), tuple[str, ...], "plugins")
-        build(config.get("backend"), Backend, "backend", plugins).prepare(())  # type: ignore[type-abstract]
+        build(config.get("backend"), Backend, "backend", plugins).prepare()  # type: ignore[type-abstract]
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from study.records import Record
 
 ROOT = Path(__file__).resolve().parent.parent
 EPISODES = 100
-# Final policies are played in episodes that no run has seen: their seeds are far from those of training.
+# Final policies are played in episodes that no run has seen: replays draw seeds of their own, whatever this number is.
 FIRST_EVALUATION_SEED = 10_000
 # How a run ends that has come to its own end.
 ENDS = ("total_steps", "max_episodes", "max_seconds", "mean_return")

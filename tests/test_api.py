@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,10 +14,10 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.singleton import Singleton
 from omegaconf.basecontainer import BaseContainer
-from runs import QUICK
+from runs import QUICK, wait_until
 
 import a3c_exp
-from a3c_exp import ConfigError, compose
+from a3c_exp import ConfigError, RunError, compose
 
 
 def test_a_run_from_python_leaves_no_state_of_hydra_and_disturbs_none(tmp_path: Path) -> None:
@@ -67,3 +72,31 @@ def test_what_only_the_command_line_understands_is_refused_from_python(override:
     with pytest.raises(ConfigError, match=r"is for the command line: `folder` says where"):
         a3c_exp.train([*QUICK, override], tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+SCRIPTED = ["env=gym", "env.id=scripted:Scripted-v0", "plugins=[scripted]"]
+
+
+def test_a_run_that_fails_raises_once_its_summary_is_written(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=rf"^{re.escape(str(tmp_path / 'run'))}: .*worker 0 failed"):
+        a3c_exp.train([*QUICK, *SCRIPTED, "+env.kwargs.fails_at=9"], tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["stop_reason"] == "failed"
+
+
+@pytest.mark.parametrize(("number", "ends_with"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
+def test_a_signal_ends_the_program_that_trains_and_not_the_run_alone(
+    number: int, ends_with: type[BaseException], tmp_path: Path
+) -> None:
+    """A loop over seeds does not go on with the next one."""
+
+    table = tmp_path / "run" / "metrics.csv"
+
+    def interrupt() -> None:
+        wait_until(lambda: table.is_file() and len(table.read_text().splitlines()) > 1)
+        os.kill(os.getpid(), number)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(ends_with) as ended:
+        a3c_exp.train([*QUICK, "total_steps=1e9"], tmp_path / "run")
+    assert ended.value.args == (128 + number,)
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["stop_reason"] == "interrupted"

@@ -16,7 +16,8 @@ from a3c_exp import compose
 from a3c_exp.backends.processes import Processes
 from a3c_exp.backends.ray import Ray
 from a3c_exp.backends.ray.cluster import connected
-from a3c_exp.config import Experiment, load_experiment, usable_cores
+from a3c_exp.config import Experiment, load_experiment
+from a3c_exp.provenance import usable_cores
 from a3c_exp.returns import GAE
 from a3c_exp.schedules import Linear
 from a3c_exp.schema import flat

@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from runs import BACKENDS, BANDIT, SCRIPTED, TARGET, config, drain, latest, same
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from a3c_exp import checkpoint, evaluate, runner, seeding
+from a3c_exp.backends.serial import Serial
 from a3c_exp.config import read_config
 from a3c_exp.errors import ConfigError
 from a3c_exp.evaluator import Evaluation, Evaluator
@@ -362,6 +364,28 @@ class TestWhereItRuns:
         assert "a gradient that was not finite was refused" in (tmp_path / "train.log").read_text()
         assert rows(tmp_path)[-1]["train/rejected_updates"] == "20"
         assert np.isfinite(latest(tmp_path)["store"]["parameters"]).all()
+
+    def test_workers_that_cannot_be_ended_cost_nothing_of_what_was_learned(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As where the head of a cluster is gone by then."""
+
+        class Unending:
+            def __init__(self, events: Iterator[Any]) -> None:
+                self._events = events
+
+            def __iter__(self) -> Iterator[Any]:
+                return self._events
+
+            def close(self) -> None:
+                raise OSError("nobody answers")
+
+        work = Serial.run
+        monkeypatch.setattr(Serial, "run", lambda self, setup, store: Unending(work(self, setup, store)))
+        done = train(tmp_path)
+        assert done.exit_code == 1
+        assert "nobody answers" in done.summary["error"]
+        assert latest(tmp_path)["store"]["steps"] == done.summary["steps"] == 160
 
     def test_a_run_without_one_finite_gradient_has_failed(self, tmp_path: Path) -> None:
         """It may be too short to refuse as many in a row as end a run."""

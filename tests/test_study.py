@@ -18,7 +18,7 @@ import pytest
 from runs import wait_until
 
 import a3c_exp
-from a3c_exp import checkpoint
+from a3c_exp import checkpoint, files
 from a3c_exp.startup import conf_folder
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # study is not installed: it belongs to the checkout
@@ -122,6 +122,24 @@ def test_records_of_other_settings_do_not_count(tmp_path: Path) -> None:
     results.write({"env": {"kwargs": {}}}, [RECORD])
     assert results.read({"env": {"kwargs": {}}}) == [RECORD]
     assert results.read({"env": {"kwargs": {"gravity": -5}}}) == [], "that it was empty was a setting"
+
+
+def test_records_are_never_those_of_other_settings_wherever_writing_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = Results(tmp_path, "name")
+    results.write({"rate": 0.1}, [RECORD])
+    write = files.write_text
+
+    def full(path: Path, text: str) -> None:
+        if path.suffix == ".csv":
+            raise OSError("no space left on device")
+        write(path, text)
+
+    monkeypatch.setattr(files, "write_text", full)
+    with pytest.raises(OSError, match="no space"):
+        results.write({"rate": 0.2}, [replace(RECORD, seed=1)])
+    assert results.read({"rate": 0.2}) == []
 
 
 def test_records_of_before_a_column_was_added_are_read(tmp_path: Path) -> None:

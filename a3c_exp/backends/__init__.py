@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
@@ -51,8 +51,8 @@ class Backend(Protocol):
         failed. Everything it started is gone when the iterator is closed or exhausted, whatever the reason.
         """
 
-    def prepare(self, modules: Iterable[str]) -> None:
-        """Called as early as possible with the modules that workers will import: time to start helpers."""
+    def prepare(self) -> None:
+        """Called as early as possible: time to start what takes long."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,10 +147,10 @@ class Processes:
         for part in fields(experiment):
             _check_can_be_sent(part.name, getattr(experiment, part.name))
 
-    def prepare(self, modules: Iterable[str]) -> None:
+    def prepare(self) -> None:
         """Start the server; it imports in the background while this process goes on. Raises as `check` does."""
         _check_temporary_folder()
-        _context().set_forkserver_preload([*modules, "a3c_exp.worker", "a3c_exp.backends.frozen"])
+        _context().set_forkserver_preload(["a3c_exp.worker", "a3c_exp.backends.frozen"])
         # It unblocks the signals below when it starts its own helper, so that has to come first.
         resource_tracker.ensure_running()
         # The server and its children inherit these; this process's libraries are as they were.
@@ -165,7 +165,7 @@ class Processes:
     def run(self, setup: Setup, store: SharedParameters) -> Generator[Event | None, None, None]:
         from a3c_exp.worker import Worker
 
-        self.prepare(())
+        self.prepare()
         children: list[Child] = []
         try:
             jobs = [partial(Worker, setup, worker, store) for worker in range(setup.experiment.worker_count)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
@@ -26,7 +26,7 @@ class Serial:
 
     deterministic: ClassVar[bool] = True
 
-    def prepare(self, modules: Iterable[str]) -> None:
+    def prepare(self) -> None:
         """Nothing to start."""
 
     def store(self, layout: Layout) -> SharedParameters:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -30,7 +30,7 @@ class Threads:
 
     deterministic: ClassVar[bool] = False
 
-    def prepare(self, modules: Iterable[str]) -> None:
+    def prepare(self) -> None:
         """Nothing to start."""
 
     def store(self, layout: Layout) -> SharedParameters:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import Pipe, connection
@@ -148,8 +148,8 @@ class Ga3c:
 
         check_network(network, self.device)
 
-    def prepare(self, modules: Iterable[str]) -> None:
-        Processes().prepare(modules)
+    def prepare(self) -> None:
+        Processes().prepare()
 
     def store(self, layout: Layout) -> SharedParameters:
         """With a row for each agent, and behind them one for each trainer."""
@@ -157,7 +157,7 @@ class Ga3c:
 
     def _most(self, count: int) -> int:
         """How many threads there are of a kind of which so many are set."""
-        from a3c_exp.config import usable_cores
+        from a3c_exp.provenance import usable_cores
 
         return max(count, usable_cores()) if self.tune else count
 
@@ -168,7 +168,7 @@ class Ga3c:
         from a3c_exp.backends.ga3c.threads import Crew
         from a3c_exp.worker import build_network
 
-        self.prepare(())
+        self.prepare()
         experiment = setup.experiment
         network, env = build_network(experiment, draw=False)
         log.info("the network computes on the %s", "GPU" if on_gpu(network, self.device) else "CPU")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import socket
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -76,7 +76,7 @@ class Ray:
             problem = f"must be 'local', 'auto' or host:port of a cluster's head; this one does not answer ({error})"
             raise ConfigError("backend.address", self.address, problem) from None
 
-    def prepare(self, modules: Iterable[str]) -> None:
+    def prepare(self) -> None:
         """Nothing to start: a cluster is started once the run is known to be sound."""
 
     def store(self, layout: Layout) -> Mirror:

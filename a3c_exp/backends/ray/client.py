@@ -130,7 +130,7 @@ class RemoteParameters:
         self._message = Message(
             worker, 0, 0, 0, 0, pulled.steps, transitions=transitions, weight=weight, observed=row
         )  # fmt: skip
-        return Pushed(pulled.version, 0, False, 0)
+        return Pushed(0, False, 0)
 
     def keep_random_state(self, worker: int, rng: np.random.Generator) -> None:
         """Send the state of the worker's generator with its push."""

@@ -81,7 +81,7 @@ class LocalEpochs:
         if observed is not None:
             rollout.observed = observed.merge(rollout.observed)
         self._copy.push(0, gradient, pulled._replace(version=self._copy.version), 0)  # nothing is stale on a copy
-        return Pushed(pulled.version, 0, False, 0)
+        return Pushed(0, False, 0)
 
     def keep_random_state(self, worker: int, rng: np.random.Generator) -> None:
         self._rng = rng

@@ -102,7 +102,7 @@ class ParameterServer:
         pulled = Pulled(message.version, message.steps, None)
         observed = None if message.observed is None else Moments(message.observed)
         gradient = self._gradient(message)
-        pushed: Pushed | None = Pushed(store.version, 0, False, 0)
+        pushed: Pushed | None = Pushed(0, False, 0)
         if self._layout.synchronous and (message.life != self._life or message.number <= store.rounds):
             store.count(worker, message.transitions, observed)
         else:
