@@ -42,13 +42,15 @@ def command(arguments: Sequence[str]) -> int:
     flags = parser.parse_intermixed_args(arguments)  # -m may stand anywhere
     if flags.experimental_rerun is not None:
         raise ConfigError("--experimental-rerun", flags.experimental_rerun, "is refused: it runs what a file holds")
+    if flags.shell_completion:
+        raise ConfigError("--shell-completion", True, "is refused: Hydra would complete the words of all of python")
     if any(map(is_resume, flags.overrides)) and not flags.help:
         return _resume(flags)
     name = flags.config_name or CONFIG_NAME
     with session(flags.config_dir, flags.config_path) as hydra:
         if flags.help:
             print(help_text(hydra))
-        elif flags.hydra_help or flags.cfg or flags.info or flags.shell_completion:
+        elif flags.hydra_help or flags.cfg or flags.info:
             _inform(hydra, name, flags, parser)
         elif flags.multirun or "hydra.mode=MULTIRUN" in flags.overrides:
             _run_sweep(hydra, name, flags.overrides)
@@ -122,7 +124,7 @@ def _job(node: DictConfig) -> float | None:
 def _resume(flags: Namespace) -> int:
     if flags.multirun:
         raise ConfigError("resume", resume_folder(flags.overrides), "cannot go with -m: one run goes on at a time")
-    if flags.hydra_help or flags.info or flags.shell_completion:
+    if flags.hydra_help or flags.info:
         problem = "goes with --cfg job or nothing: the run is not composed again"
         raise ConfigError("resume", resume_folder(flags.overrides), problem)
     config, folder = resumed(flags.overrides, flags.config_dir)
@@ -152,9 +154,6 @@ def _check(config: dict[str, Any], folder: str | None = None, key: str = "folder
 
 def _inform(hydra: Hydra, name: str, flags: Namespace, parser: ArgumentParser) -> None:
     """Hydra's own ways of showing what it would do."""
-    if flags.shell_completion:
-        hydra.shell_completion(config_name=name, overrides=flags.overrides)
-        return
     compose_node(hydra, flags.overrides, name)  # complaints in one line
     if flags.hydra_help:
         hydra.hydra_help(config_name=name, args_parser=parser, args=flags)

@@ -310,7 +310,7 @@ def read_config(folder: str | Path, plugins: Sequence[str] = (), key: str = "res
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    path = Path(folder) / CONFIG_FILE
+    path = Path(folder).expanduser() / CONFIG_FILE
     try:
         config = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
     except (OSError, UnicodeDecodeError):
@@ -333,14 +333,15 @@ def config_text(config: Mapping[str, Any]) -> str:
 
 def best_checkpoint(folder: Path) -> Path:
     """A run's best checkpoint, or the latest where no evaluation has been made. It may not exist."""
-    best = folder / CHECKPOINTS / BEST
-    return best if best.exists() else folder / CHECKPOINTS / LATEST
+    checkpoints = folder.expanduser() / CHECKPOINTS
+    return checkpoints / (BEST if (checkpoints / BEST).exists() else LATEST)
 
 
 def latest_checkpoint(folder: Path) -> Path:
     """A run's latest checkpoint, or the best where it was killed before it had saved another. It may not exist."""
-    latest, best = folder / CHECKPOINTS / LATEST, folder / CHECKPOINTS / BEST
-    return best if best.exists() and not latest.exists() else latest
+    checkpoints = folder.expanduser() / CHECKPOINTS
+    killed_early = (checkpoints / BEST).exists() and not (checkpoints / LATEST).exists()
+    return checkpoints / (BEST if killed_early else LATEST)
 
 
 def check_folder(folder: Path, key: str = "folder") -> Path:

@@ -294,10 +294,10 @@ def report(episodes: Episodes) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     usage = "usage: python -m a3c_exp.evaluate <run folder> [key=value ...]"
-    if not arguments or arguments[0] in ("-h", "--help"):
+    if not arguments or not {"-h", "--help"}.isdisjoint(arguments):
         print(f"{usage}\n\n{inspect.getdoc(Options)}")
         return 0 if arguments else 2
-    return exit_code(lambda: _command(Path(arguments[0]), arguments[1:]))
+    return exit_code(lambda: _command(Path(arguments[0]).expanduser(), arguments[1:]))
 
 
 def _command(folder: Path, settings: Sequence[str]) -> int:

@@ -56,6 +56,10 @@ class Tally:
         self._counts: dict[str, int] = {}
         self._window_staleness = [0, 0, 0]  # sum, count, maximum
 
+    def begin(self, seconds_ago: float) -> None:
+        """Workers took their first step so long ago: speed counts from there, not from when they were started."""
+        self._window_started = self._clock() - seconds_ago
+
     def add(self, event: Event) -> None:
         """Take in what a worker did. Called for every event, thousands of times a second: a few microseconds."""
         self.steps += event.steps

@@ -60,11 +60,13 @@ def find_runs(folders: Iterable[Path]) -> tuple[list[Finished], dict[Path, str]]
     """
     runs: list[Finished] = []
     damaged: dict[Path, str] = {}
+    seen: set[Path] = set()  # a run counts once, however many of the folders it is below
     for folder in folders:
-        paths = sorted(folder.rglob(SUMMARY_FILE)) if folder.is_dir() else []
+        paths = sorted(path.resolve() for path in folder.expanduser().rglob(SUMMARY_FILE))
         if not paths:
             raise ConfigError("folder", str(folder), f"must hold finished runs: no {SUMMARY_FILE} is below it")
-        for path in paths:
+        for path in [path for path in paths if path not in seen]:
+            seen.add(path)
             try:
                 runs.append(_read(path.parent))
             except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
@@ -94,10 +96,15 @@ def whole(runs: Sequence[Finished]) -> tuple[list[Finished], Counter[str]]:
 
 
 def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    settings = dict(flat(config))
+    # 2e6 on the command line and 2000000 are one setting.
+    settings = {key: int(value) if _is_whole(value) else value for key, value in flat(config)}
     if settings.get("init_from") is not None:
         settings["init_from"] = "a run"  # from which one differs from seed to seed
     return settings
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, float) and value.is_integer()
 
 
 def group(runs: Sequence[Finished]) -> dict[str, list[Finished]]:
@@ -136,7 +143,9 @@ def table(groups: Mapping[str, Sequence[Finished]], random_episodes: int = 0, pl
     columns = list(COLUMNS) + (["random policy"] if random_episodes else [])
     rows = [columns, ["---"] * len(columns)]
     for name, runs in groups.items():
-        row = [name, *_cells([run.summary for run in runs], has_goal=runs[0].settings.get("goal", True) is not None)]
+        count, seeds = len(runs), len({run.settings.get("seed") for run in runs})
+        row = [name, str(count) if count == seeds else f"{seeds}, in {count} runs"]
+        row += _cells([run.summary for run in runs], has_goal=runs[0].settings.get("goal", True) is not None)
         if random_episodes:
             row.append(f"{_random_return(runs[0].config | {'plugins': list(plugins)}, random_episodes):.1f}")
         rows.append(row)
@@ -153,7 +162,6 @@ def _cells(summaries: Sequence[Mapping[str, Any]], has_goal: bool) -> list[str]:
 
     solved = sum(s["solved_at_steps"] is not None for s in summaries)
     return [
-        str(len(summaries)),
         f"{solved} of {len(summaries)}" if has_goal else "-",
         spread("solved_at_steps", 0),
         spread("solved_at_seconds"),
@@ -167,18 +175,19 @@ def _cells(summaries: Sequence[Mapping[str, Any]], has_goal: bool) -> list[str]:
 def _random_return(config: Mapping[str, Any], episodes: int) -> float:
     """The mean return of uniformly random actions in the environment of a configuration."""
     from a3c_exp.config import load_experiment
+    from a3c_exp.evaluate import LONGEST_EPISODE
 
     env = load_experiment(config, to_train=False).env.make(1, [0])
     env.action_space.seed(0)
     returns: list[float] = []
-    total = 0.0
+    total, steps = 0.0, 0
     env.reset()
     while len(returns) < episodes:
         step = env.step(np.stack([env.action_space.sample()]))
-        total += float(step.reward[0])
-        if step.over[0]:
+        total, steps = total + float(step.reward[0]), steps + 1
+        if step.over[0] or steps == LONGEST_EPISODE:
             returns.append(total)
-            total = 0.0
+            total, steps = 0.0, 0
     env.close()
     return float(np.mean(returns))
 
@@ -186,9 +195,10 @@ def _random_return(config: Mapping[str, Any], episodes: int) -> float:
 def main(arguments: Sequence[str]) -> int:
     options = [argument for argument in arguments if argument.startswith(("random=", "plugins="))]
     folders = [Path(argument) for argument in arguments if argument not in options]
-    if not folders or "--help" in arguments:
+    asked = not {"-h", "--help"}.isdisjoint(arguments)
+    if not folders or asked:
         print((__doc__ or "").strip())
-        return 0 if "--help" in arguments else 2
+        return 0 if asked else 2
     return exit_code(lambda: _command(folders, options))
 
 

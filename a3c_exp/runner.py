@@ -81,6 +81,7 @@ def run(config: Mapping[str, Any], folder: Path, resume: bool = False) -> Run:
                 stack.enter_context(files.alone(folder, "resume"))
                 state = checkpoint.load(latest_checkpoint(folder), key="resume")
                 _restore(store, state, folder)
+                (folder / SUMMARY_FILE).unlink(missing_ok=True)  # of the end that is not the end any more
             else:
                 (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
                 stack.enter_context(files.alone(folder, "folder"))
@@ -133,7 +134,7 @@ class _Session:
         self._solved: tuple[int, float] | None = None
         self._best: float | None = None
         self._evaluated: int | None = None
-        self._rejected = False
+        self._begun = self._rejected = False
         self._reason: str | None = None
         self._error: str | None = None
         self._unwritten: set[str] = set()
@@ -213,6 +214,9 @@ class _Session:
         deadline = float("inf")
         for event in events:
             if event is not None:
+                if not self._begun:
+                    self._begun = True
+                    self._tally.begin(self._store.training_seconds)
                 self._tally.add(event)
                 self._warn_of_rejected(event)
                 self._note_goal()
@@ -227,6 +231,7 @@ class _Session:
                 break
             self._keep_house()
         self._training_ended = self._training_seconds
+        self._log_window()
         if self._tally.rejected and not self._tally.updates:
             raise RunError("no gradient was finite, so nothing has been learned: are all rewards finite?")
         if self._reason is None:
@@ -266,9 +271,8 @@ class _Session:
         if tally.steps >= self._next_checkpoint:
             self._next_checkpoint = _next(tally.steps, experiment.checkpoint.every)
             self._save(LATEST, self._store.state())
-        if tally.moved and tally.seconds >= self._next_log:  # the first point: what the first update has to say
+        if tally.seconds >= self._next_log and self._log_window():  # the first point: what the first update has to say
             self._next_log = tally.seconds + LOG_SECONDS + LOG_SHARE * tally.seconds
-            self._log(tally.steps, tally.window())
         self._progress.update(tally, self._best)
 
     def _evaluate(self) -> None:
@@ -295,6 +299,13 @@ class _Session:
         if not math.isnan(mean) and (best is None or mean > best or (mean == best and BEST in self._unwritten)):
             self._best = mean
             self._save(BEST, evaluation.state)
+
+    def _log_window(self) -> bool:
+        """A point of the curves, if anything has been done since the last one; whether it has."""
+        moved = self._tally.moved
+        if moved:
+            self._log(self._tally.steps, self._tally.window())
+        return moved
 
     def _log(self, step: int, values: dict[str, float]) -> None:
         with self._writing("curves"):
@@ -337,7 +348,7 @@ class _Session:
         state = self._store.state()
         # Where workers were not waited for, their last events are lost, but what they did to the parameters is not.
         self._tally.steps, self._tally.updates = state["steps"], state["version"]
-        self._log(self._tally.steps, self._tally.window())
+        self._log_window()
         self._save(LATEST, state)
         with self._writing("curves"):
             self._writer.close(success=self._reason not in ("failed", "interrupted"))

@@ -76,6 +76,7 @@ BAD = [
     ("gamma=${nothing}", "gamma = '${nothing}': cannot be resolved: "),
     ("--cfg job sed=1", "sed = 1: is no setting: "),
     ("--faster", "command line = '--faster': unrecognized arguments: --faster"),
+    ("-sc install=bash", "--shell-completion = True: is refused: "),
     ("--config-name other", "--config-name = 'other': is no configuration: Allowed: config"),
     ("--config-dir other", "--config-dir = 'other': there is no such folder"),
     ("-m seed=0,1 gamma=0.9,1.5", "gamma = 1.5: must be a number from 0 to 1"),  # the last job of four

@@ -332,6 +332,10 @@ class TestTheCommandLine:
         assert complaint in said.err
         assert said.err.count("\n") == 1
 
+    def test_help_is_given_wherever_it_is_asked_for(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert evaluate.main(["somewhere", "--help"]) == 0
+        assert "episodes: how many to play" in capsys.readouterr().out
+
     def test_help_explains_every_option(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert evaluate.main(["--help"]) == 0
         said = capsys.readouterr().out

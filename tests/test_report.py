@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from a3c_exp import report
+from a3c_exp import evaluate, report
 
 
 def run(
@@ -45,6 +45,37 @@ def test_runs_that_start_from_another_are_told_from_those_that_do_not(tmp_path: 
         run(tmp_path / f"b{seed}", seed, 1000, init_from=f"outputs/{seed}")
     groups = report.group(report.find_runs([tmp_path])[0])
     assert {name: len(runs) for name, runs in groups.items()} == {"CartPole-v1": 2, "CartPole-v1, init_from=a run": 2}
+
+
+def test_a_number_is_the_same_however_it_is_written(tmp_path: Path) -> None:
+    """A resumed run may have been given total_steps=2e6."""
+    for seed, steps in enumerate([2000000, 2e6]):
+        run(tmp_path / str(seed), seed, 1000)
+        config = yaml.safe_load((tmp_path / str(seed) / "config.yaml").read_text())
+        (tmp_path / str(seed) / "config.yaml").write_text(yaml.safe_dump(config | {"total_steps": steps}))
+    assert list(report.group(report.find_runs([tmp_path])[0])) == ["CartPole-v1"]
+
+
+def test_a_run_counts_once_and_runs_of_one_seed_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(tmp_path / "a", 0, 1000)
+    assert report.main([str(tmp_path), str(tmp_path / "a"), str(tmp_path)]) == 0
+    assert "| CartPole-v1 | 1 | 1 of 1 |" in capsys.readouterr().out
+    run(tmp_path / "b", 0, 1000)
+    assert report.main([str(tmp_path)]) == 0
+    assert "| CartPole-v1 | 1, in 2 runs | 2 of 2 |" in capsys.readouterr().out
+
+
+def test_a_folder_may_be_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not every shell opens `~`, and Python does not."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    run(tmp_path / "a", 0, 1000)
+    assert report.main(["~/a"]) == 0
+
+
+@pytest.mark.parametrize("arguments", [["-h"], ["somewhere", "--help"]])
+def test_help_is_given_wherever_it_is_asked_for(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert report.main(arguments) == 0
+    assert "A table of finished runs" in capsys.readouterr().out
 
 
 def test_without_a_goal_there_is_nothing_to_reach(tmp_path: Path) -> None:
@@ -150,7 +181,18 @@ def test_an_empty_setting_and_a_filled_one_are_told_apart(tmp_path: Path) -> Non
         env = {"_target_": "a3c_exp.envs.Gym", "id": "LunarLander-v3", "kwargs": kwargs}
         (tmp_path / name / "config.yaml").write_text(yaml.safe_dump({"env": env}))
     rows = list(report.group(report.find_runs([tmp_path])[0]))
-    assert rows == ["LunarLander-v3", "LunarLander-v3, env.kwargs.gravity=-5.0"]
+    assert rows == ["LunarLander-v3", "LunarLander-v3, env.kwargs.gravity=-5"]
+
+
+def test_a_random_policy_in_an_episode_without_an_end_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from runs import SCRIPTED, config
+
+    monkeypatch.setattr(evaluate, "LONGEST_EPISODE", 50)
+    run(tmp_path / "a", 0, 1000)
+    whole = config(SCRIPTED, env__kwargs={"lengths": [0]})
+    (tmp_path / "a" / "config.yaml").write_text(yaml.safe_dump(whole))
+    groups = report.group(report.find_runs([tmp_path])[0])
+    assert report.table(groups, random_episodes=2, plugins=["scripted"])
 
 
 def test_a_random_policy_plays_environments_of_the_users_own(

@@ -283,6 +283,19 @@ class TestEvaluation:
         assert time.monotonic() - begun < 60
         assert (done.summary["stop_reason"], done.exit_code) == ("total_steps", 143)
 
+    def test_the_last_one_is_no_time_of_training(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        submit = Evaluator.submit
+
+        def slow(evaluator: Evaluator, state: dict[str, Any]) -> None:
+            time.sleep(3)
+            submit(evaluator, state)
+
+        monkeypatch.setattr(Evaluator, "submit", slow)
+        train(tmp_path, eval__every=10**9)
+        speeds = [float(row["time/steps_per_second"]) for row in rows(tmp_path) if row["time/steps_per_second"]]
+        assert speeds
+        assert min(speeds) > 160 / 3
+
     def test_no_state_is_evaluated_twice(self, tmp_path: Path) -> None:
         train(tmp_path, eval__every=160, total_steps=320)
         assert points(tmp_path)["eval/mean_reward"] == [160, 320]

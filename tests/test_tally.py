@@ -107,6 +107,15 @@ def test_speed_is_that_of_the_window_and_seconds_those_of_the_run() -> None:
     assert tally.seconds == 12
 
 
+def test_speed_does_not_count_the_time_in_which_workers_start() -> None:
+    clock = Clock()
+    tally = Tally(clock=clock)
+    clock.now += 10
+    tally.begin(seconds_ago=2)
+    tally.add(event(steps=100))
+    assert tally.window()["time/steps_per_second"] == 50
+
+
 def test_a_window_carries_the_fields_names() -> None:
     clock = Clock()
     tally = Tally(clock=clock)
