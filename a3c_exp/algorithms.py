@@ -50,7 +50,11 @@ class Batch:
 
 @runtime_checkable
 class Algorithm(Protocol):
-    """A loss of a batch."""
+    """A loss of a batch.
+
+    One that is a sum over transitions, not their mean, says so by an attribute `reduction = "sum"`: in synchronous
+    rounds the gradients of means are weighted by their transitions, those of sums are not.
+    """
 
     def gradient(self, evaluation: Evaluation, batch: Batch, progress: float) -> tuple[Evaluation, dict[str, float]]:
         """The loss's derivatives by what the network says, in its shape, and metrics, each a mean over the transitions.

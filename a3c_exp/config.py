@@ -95,7 +95,7 @@ class Experiment:
     workers: actor-learners; 'auto' is one for each core that this process may use.
     envs_per_worker: environments that one worker steps together; 1 is the setting of Mnih et al. 2016.
     rollout_length: steps of each environment between updates (the paper's t_max), or 'episode': whole episodes.
-    accumulate: rollouts whose gradients are added up before a push.
+    accumulate: rollouts whose gradients are added up, not averaged, before a push.
     gamma: discount per step.
     epsilon: with this probability a worker takes any action alike instead of one of its policy. Discrete actions only.
     total_steps: environment steps of all workers together.

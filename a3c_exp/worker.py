@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from a3c_exp import seeding
 from a3c_exp.algorithms import Reusing
@@ -19,7 +20,7 @@ from a3c_exp.learner import Learner
 from a3c_exp.networks import ActorCritic
 from a3c_exp.normalisation import Moments
 from a3c_exp.optimizers import clip
-from a3c_exp.parameters import Layout, Pulled, SharedParameters
+from a3c_exp.parameters import Layout, Pulled, Pushed
 from a3c_exp.returns import is_off_policy
 from a3c_exp.rollout import Acting, Collector, LocalActor, RewardShaping, Rollout
 from a3c_exp.schedules import value
@@ -39,6 +40,59 @@ class Pause(Enum):
     BEFORE_PULL = auto()
     BEFORE_PUSH = auto()
     WAITING = auto()
+
+
+class Store(Protocol):
+    """The shared parameters as a worker sees them, wherever they live: `SharedParameters` itself, or the way to it.
+
+    worker: the index of a worker, which is that of its row.
+    """
+
+    @property
+    def stopped(self) -> bool:
+        """Whether workers are to end."""
+
+    def restore_random_state(self, worker: int, rng: np.random.Generator) -> None:
+        """Set a worker's generator to the state that was kept last, if one was: at the latest when it has started."""
+
+    def keep_random_state(self, worker: int, rng: np.random.Generator) -> None:
+        """Keep the state of a worker's generator, with its last push."""
+
+    def start(self) -> None:
+        """A worker is about to take its first step."""
+
+    def progress(self, steps: int) -> float:
+        """The share of the run that is done after so many steps."""
+
+    def pull(self, worker: int, into: NDArray[np.float32]) -> Pulled:
+        """Copy the parameters into a vector [P], and tell what belongs to them."""
+
+    def push(
+        self,
+        worker: int,
+        gradient: NDArray[np.float32] | None,
+        pulled: Pulled,
+        transitions: int,
+        observed: Moments | None = None,
+        weight: int | None = None,
+    ) -> Pushed | None:
+        """Update the parameters with a gradient [P]; None while that waits for others: then `poll`.
+
+        transitions: environment steps to count. observed: moments to join to the run's. weight: of the gradient in the
+        average of a synchronous round; None: its transitions.
+        """
+
+    def poll(self, worker: int, pulled: Pulled) -> Pushed | None:
+        """What has become of a push that waited; None while it still does."""
+
+    def finish(self, worker: int) -> None:
+        """The worker makes no more gradients of its rollout: rounds go on without it."""
+
+    def others_learn(self, worker: int) -> bool:
+        """Whether a worker that has finished must wait before it pulls again."""
+
+    def leave(self, worker: int) -> None:
+        """The worker has ended: nobody waits for it any more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +160,7 @@ class Gatherer:
     make: what acts, for the environments: the worker's own network, or the way to one elsewhere.
     """
 
-    def __init__(self, setup: Setup, index: int, store: SharedParameters, make: Callable[[EnvBatch], Acting]) -> None:
+    def __init__(self, setup: Setup, index: int, store: Store, make: Callable[[EnvBatch], Acting]) -> None:
         self._experiment, self._store = setup.experiment, store
         experiment = setup.experiment
         seeds = seeding.environment_seeds(
@@ -147,7 +201,7 @@ class Pusher:
     """
 
     def __init__(
-        self, experiment: Experiment, network: ActorCritic, index: int, store: SharedParameters,
+        self, experiment: Experiment, network: ActorCritic, index: int, store: Store,
         rng: np.random.Generator, name: str,
     ) -> None:  # fmt: skip
         self._experiment, self._network, self._index, self._store = experiment, network, index, store
@@ -234,7 +288,7 @@ class Pusher:
 class Worker:
     """One actor-learner: both halves, around one copy of the network."""
 
-    def __init__(self, setup: Setup, index: int, store: SharedParameters) -> None:
+    def __init__(self, setup: Setup, index: int, store: Store) -> None:
         self._experiment, self._index, self._store = setup.experiment, index, store
         self._gatherer = Gatherer(setup, index, store, self._build)
         self._pusher = Pusher(setup.experiment, self._network, index, store, self._gatherer.rng, f"worker {index}")

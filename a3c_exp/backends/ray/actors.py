@@ -39,7 +39,7 @@ class WorkerActor:
 
         import_plugins(setup.experiment.plugins)  # they may register environments
         store = _store(setup, index, layout, servers, first)
-        worker = Worker(setup, index, store)  # type: ignore[arg-type]  # it asks for no more than these have
+        worker = Worker(setup, index, store)
         try:
             for step in worker.run():
                 if isinstance(step, Event):

@@ -132,6 +132,10 @@ class RemoteParameters:
         )  # fmt: skip
         return Pushed(0, False, 0)
 
+    def poll(self, worker: int, pulled: Pulled) -> Pushed:
+        """Nothing is waited for here: `push` has an answer, if not the server's."""
+        return Pushed(0, False, 0)
+
     def keep_random_state(self, worker: int, rng: np.random.Generator) -> None:
         """Send the state of the worker's generator with its push."""
         assert self._message is not None

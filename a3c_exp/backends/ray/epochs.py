@@ -51,7 +51,8 @@ class LocalEpochs:
         self._rollout: _Rollout | None = None
         self._rng: np.random.Generator | None = None
         self.start, self.progress, self.leave = remote.start, remote.progress, remote.leave
-        self.others_learn, self.restore_random_state = remote.others_learn, remote.restore_random_state
+        self.others_learn, self.poll = remote.others_learn, remote.poll
+        self.restore_random_state = remote.restore_random_state
 
     @property
     def stopped(self) -> bool:
