@@ -200,6 +200,7 @@ class PPO:
             yield from np.array_split(rng.permutation(count) if parts > 1 else np.arange(count), parts)
 
     def enough(self, metrics: Mapping[str, float]) -> bool:
+        """Whether the policy has moved farther than `target_kl` from the one that acted."""
         return self.target_kl is not None and metrics["approx_kl"] > self.target_kl
 
     def gradient(self, evaluation: Evaluation, batch: Batch, progress: float) -> tuple[Evaluation, dict[str, float]]:

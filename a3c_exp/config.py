@@ -91,6 +91,8 @@ class Checkpoint:
 class Experiment:
     """One run, composed: what `conf/config.yaml` and its groups say, as objects.
 
+    env, network, returns, algorithm, optimizer, schedule, backend: the component of each group.
+    critic_returns: the critic's own targets; None: those of `returns`.
     seed: of everything random in the run.
     workers: actor-learners; 'auto' is one for each core that this process may use.
     envs_per_worker: environments that one worker steps together; 1 is the setting of Mnih et al. 2016.
@@ -99,9 +101,11 @@ class Experiment:
     gamma: discount per step.
     epsilon: with this probability a worker takes any action alike instead of one of its policy. Discrete actions only.
     total_steps: environment steps of all workers together.
+    goal: mean return of the last 100 training episodes that counts as solved; None: there is none.
     update: 'async', each worker pushes when it is ready, or 'sync', a step for each round of one gradient a worker.
     lock: one update at a time; without it workers write over one another (Hogwild). Synchronous rounds always lock.
     moments: the optimizer's statistics, one for all ('shared') or each worker its own ('worker').
+    stop, eval, checkpoint: see their classes.
     plugins: packages of the user's own whose components and environments may be named.
     init_from: the folder of a run from whose parameters this one starts.
     """
@@ -319,9 +323,8 @@ def read_config(folder: str | Path, plugins: Sequence[str] = (), key: str = "res
         raise ConfigError(key, str(folder), f"its {CONFIG_FILE} is damaged: {' '.join(str(error).split())}") from error
     if not isinstance(config, dict) or not config:
         raise ConfigError(key, str(folder), f"its {CONFIG_FILE} is damaged: it holds no settings")
-    return {str(name): value for name, value in config.items()} | {
-        "plugins": plugins if isinstance(plugins, str) else list(plugins)  # a text is refused as such, not by letters
-    }
+    named = plugins if isinstance(plugins, str) else list(plugins)  # a text is refused as such, not by its letters
+    return {str(name): value for name, value in config.items()} | {"plugins": named}
 
 
 def config_text(config: Mapping[str, Any]) -> str:

@@ -196,6 +196,7 @@ def make_policy(experiment: Experiment, store_state: dict[str, Any]) -> Policy:
 def make_normalisation(
     experiment: Experiment, shape: tuple[int, ...], statistics: NDArray[np.float64]
 ) -> Normalisation | None:
+    """How observations [*shape] were scaled in training, by the statistics of a checkpoint; None: they were not."""
     if not experiment.env.normalize_observations:
         return None
     return Normalisation.from_row(statistics, shape, True, False)

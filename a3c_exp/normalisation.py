@@ -66,6 +66,7 @@ class Moments:
         return Moments(row)
 
     def merge(self, other: Moments | None) -> Moments:
+        """The moments of what either has measured."""
         return self if other is None else Moments.together(np.stack([self.row, other.row]))
 
     @classmethod

@@ -67,9 +67,10 @@ class Pushed(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """What the shared block must hold.
+    """What the shared block must hold, and how it is stepped; for the settings see `Experiment`.
 
-    parts: where each part of the network lies in the vector.
+    size: P, the length of the parameter vector. parts: where each part of the network lies in it.
+    synchronous, locked, moments_per_worker: update=sync, lock=true, moments=worker. observation_shape: of one.
     """
 
     size: int
@@ -87,6 +88,7 @@ class Layout:
 
     @property
     def copies(self) -> int:
+        """Of parameters and moments: two where an update is prepared beside what is in force."""
         return 2 if self.locked or self.synchronous else 1
 
     def arrays(self) -> Shapes:

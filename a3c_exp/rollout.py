@@ -90,11 +90,17 @@ class Rollout:
     """T steps of B environments; every array starts with [T, B].
 
     observations: as the network saw them, normalised with the statistics that were pulled.
+    actions: as the head samples them, before `to_env`.
+    log_probs: float32, of the actions under the distribution that acted.
     rewards: float32, scaled, clipped and normalised as the environment's settings say.
+    values: float32, V(s_t) of the parameters that acted.
     next_values: V(s_{t+1}) of the same episode: 0 where it terminated, V(final observation) where it was truncated.
+    terminated, truncated: how an episode ended in this step; where both hold it terminated.
     valid: False where the row is no transition (a vector environment spent the step on a reset).
     version: of the parameters that acted; where that may change inside a rollout, of each step, int64 [T, B].
     state: the recurrent state at t = 0, float32 [B, S]; None for a network without one.
+    episodes: those that ended in it.
+    transitions: how many rows are transitions.
     observed: moments of the raw observations and returns, for the shared statistics; None if nothing is normalised.
     """
 

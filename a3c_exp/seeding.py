@@ -30,6 +30,7 @@ def sequence(seed: int, role: Role, worker: int = 0, env: int = 0, resumed: int 
 
 
 def generator(seed: int, role: Role, worker: int = 0, env: int = 0, resumed: int = 0) -> np.random.Generator:
+    """The generator of one role in a run; no two roles, workers, environments or sessions share numbers."""
     return np.random.Generator(np.random.PCG64(sequence(seed, role, worker, env, resumed)))
 
 

@@ -212,6 +212,7 @@ class Pusher:
         self._rejected_in_a_row = 0
 
     def pull(self) -> Pulled:
+        """Take the shared parameters over into the worker's network."""
         pulled = self._store.pull(self._index, self._network.vector)
         self._network.load()
         return pulled

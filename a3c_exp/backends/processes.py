@@ -189,9 +189,7 @@ def _check_can_be_sent(key: str, component: object) -> None:
     try:
         reduction.ForkingPickler.dumps(component)
     except Exception as error:  # a component's own way of being pickled may raise anything
-        problem = (
-            f"must be such that worker processes can be sent it: {one_line(error)} (backend=threads sends nothing)"
-        )
+        problem = f"cannot be sent to worker processes, as backend=threads need not: {one_line(error)}"
         raise ConfigError(key, type(component).__name__, problem) from error
 
 

@@ -169,10 +169,12 @@ class Exchange:
         return self.closing or bool((self.asked["status"] == ENDED).all())
 
     def answer(self, agents: Sequence[int]) -> None:
+        """Tell agents that the answers to their requests are in their slots."""
         for agent in agents:
             self._send(agent, ANSWERED)
 
     def free(self, slots: Sequence[int]) -> None:
+        """Give slots for rollouts back to the agents that they belong to."""
         for slot in slots:
             self._send(slot // self.plan.rollouts, slot % self.plan.rollouts)
 

@@ -59,6 +59,7 @@ class LocalEpochs:
         return self._remote.stopped
 
     def pull(self, worker: int, into: Floats) -> Pulled:
+        """Copy the servers' parameters into a vector [P] where a rollout begins, those of the copy after that."""
         if self._rollout is None:
             pulled = self._remote.pull(worker, into)
             self._copy.start_from({"parameters": into})
@@ -76,6 +77,10 @@ class LocalEpochs:
         observed: Moments | None = None,
         weight: int | None = None,
     ) -> Pushed:
+        """Step the copy with a gradient [P]; the servers hear of it when the rollout is finished.
+
+        weight: of no use here; what the rollout changes is weighted by its transitions.
+        """
         rollout = self._rollout
         assert rollout is not None
         rollout.transitions += transitions
@@ -88,6 +93,7 @@ class LocalEpochs:
         self._rng = rng
 
     def tell(self, event: Event) -> None:
+        """Keep the event until the rollout is finished."""
         assert self._rollout is not None
         self._rollout.event = self._rollout.event.merge(event)
 
