@@ -337,8 +337,13 @@ def test_the_table_of_settings_has_every_group_and_scalar_with_its_default() -> 
     table = {code(name)[0]: (yaml.safe_load(code(default)[0]), text) for name, default, text in rows(README, "to set")}
     assert {name: default for name, (default, _) in table.items()} == dict(flat(config)) | groups
     assert set(groups) == {folder.name for folder in CONF.iterdir() if folder.is_dir()}
-    for group in groups:
+    for group in groups.keys() - {"experiment"}:
         assert options(group) <= set(code(table[group][1])), group
+
+
+def test_the_table_of_presets_has_every_one_once() -> None:
+    named = [name for row in rows(README, "Presets") for name in code(row[0])]
+    assert sorted(named) == sorted(options("experiment"))
 
 
 def test_the_table_of_backends_has_all_of_them() -> None:
