@@ -214,9 +214,9 @@ class _Session:
         deadline = float("inf")
         for event in events:
             if event is not None:
-                if not self._begun:
+                if not self._begun and (seconds := self._store.training_seconds):
                     self._begun = True
-                    self._tally.begin(self._store.training_seconds)
+                    self._tally.begin(seconds)
                 self._tally.add(event)
                 self._warn_of_rejected(event)
                 self._note_goal()
