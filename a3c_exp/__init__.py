@@ -48,8 +48,9 @@ def train(
         run's config.yaml holds it.
     folder: where the run writes; outputs/<date>_<time>_s<seed> where none is given.
     config_dir: see `compose`.
-    Raises ConfigError, before anything is written, where the configuration cannot run; RunError where the run failed,
-    and KeyboardInterrupt where Ctrl-C ended it (SystemExit: SIGTERM), once its checkpoint and its summary are written.
+    Raises ConfigError, before anything is written, where the configuration cannot run; and, once its checkpoint and
+    its summary are written, RunError where the run failed or could not be written in full, and KeyboardInterrupt where
+    Ctrl-C ended it (SystemExit: SIGTERM).
     No state of Hydra is left behind, and none that is there is disturbed.
     """
     from a3c_exp.composition import compose, run_folder
@@ -79,8 +80,9 @@ def train(
     if done.summary["signal"] is not None:
         # What the signal would have ended without the run: a loop over seeds does not go on with the next.
         raise (KeyboardInterrupt if done.summary["signal"] == SIGINT else SystemExit)(done.exit_code)
-    if done.summary["stop_reason"] == "failed":
-        raise RunError(f"{place}: {done.summary['error']}")
+    if done.exit_code:
+        why = done.summary["error"] or f"cannot be written: {', '.join(done.summary['unwritten'])}"
+        raise RunError(f"{place}: {why}")
     return done
 
 

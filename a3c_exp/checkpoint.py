@@ -25,7 +25,7 @@ VERSION = 2
 """The version of what is written, and the only one that is read. 2: statistics are means, no sums."""
 
 MISFITS = (KeyError, IndexError, TypeError, ValueError, AttributeError)
-"""What may be raised where a loaded state is taken apart that is of something else."""
+"""What reading a state of some other kind may raise."""
 
 _STATE = "state.json"
 _ARRAY = "__array__"  # {"__array__": "parameters.npy"} stands for an array in state.json

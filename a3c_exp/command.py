@@ -43,7 +43,7 @@ def command(arguments: Sequence[str]) -> int:
     if flags.experimental_rerun is not None:
         raise ConfigError("--experimental-rerun", flags.experimental_rerun, "is refused: it runs what a file holds")
     if flags.shell_completion:
-        raise ConfigError("--shell-completion", True, "is refused: Hydra would complete the words of all of python")
+        raise ConfigError("--shell-completion", True, "is refused: it would be installed for every `python` command")
     if any(map(is_resume, flags.overrides)) and not flags.help:
         return _resume(flags)
     name = flags.config_name or CONFIG_NAME
@@ -110,8 +110,9 @@ def _job(node: DictConfig) -> float | None:
 
     hydra, config = HydraConfig.get(), plain(node)
     folder = check_folder(Path(hydra.runtime.output_dir), "hydra.run.dir")
-    if hydra.job.chdir and config["init_from"] is not None:  # which was checked where the command was given
-        config["init_from"] = to_absolute_path(config["init_from"])
+    start = config.get("init_from")
+    if hydra.job.chdir and start is not None:  # it was checked where the command was given
+        config["init_from"] = to_absolute_path(str(Path(start).expanduser()))
     done = run(config, folder)
     if done.summary["signal"] is not None:
         raise KeyboardInterrupt(done.exit_code)  # a sweep ends here too

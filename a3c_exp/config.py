@@ -37,7 +37,7 @@ LEAPS = (
 )
 # Settings of a network that parameters which are there already do not depend on.
 FIRST_OR_FAST = frozenset({"init", "policy_gain", "initial_std", "forget_bias", "precision", "channels_last"})
-# Of workers, and of the environments of each. More are taken for a slip: no machine has the memory.
+# Of workers, and of the environments of each. A larger number is taken for a typing error.
 MOST = 2**16
 # What a run's folder holds.
 CONFIG_FILE = "config.yaml"

@@ -50,7 +50,7 @@ class Tally:
         self._new_window()
 
     def _new_window(self) -> None:
-        self._window_steps = self.steps
+        self._window_totals = self.steps, self.updates, self.rejected
         self._window_episodes = self.episodes
         self._sums: dict[str, float] = {}
         self._counts: dict[str, int] = {}
@@ -104,7 +104,7 @@ class Tally:
     @property
     def moved(self) -> bool:
         """Whether anything has been done since the last `window()`, or since the run was resumed."""
-        return self.steps > self._window_steps
+        return (self.steps, self.updates, self.rejected) != self._window_totals
 
     @property
     def seconds(self) -> float:
@@ -174,7 +174,7 @@ class Tally:
             values["async/staleness_mean"] = total_staleness / count
             values["async/staleness_max"] = maximum
         if now > self._window_started:
-            values["time/steps_per_second"] = (self.steps - self._window_steps) / (now - self._window_started)
+            values["time/steps_per_second"] = (self.steps - self._window_totals[0]) / (now - self._window_started)
         self._staleness_sum, self._staleness_count, self._staleness_max = self._staleness()
         self._window_started = now
         self._new_window()

@@ -56,7 +56,7 @@ class Finished:
 def find_runs(folders: Iterable[Path]) -> tuple[list[Finished], dict[Path, str]]:
     """All ended runs below `folders`, by path, and the folders of those that cannot be read, with the reason.
 
-    Raises ConfigError for a folder below which there is none, or none that can be read.
+    Raises ConfigError for a folder below which there is none, and where none of them all can be read.
     """
     runs: list[Finished] = []
     damaged: dict[Path, str] = {}

@@ -81,7 +81,6 @@ def run(config: Mapping[str, Any], folder: Path, resume: bool = False) -> Run:
                 stack.enter_context(files.alone(folder, "resume"))
                 state = checkpoint.load(latest_checkpoint(folder), key="resume")
                 _restore(store, state, folder)
-                (folder / SUMMARY_FILE).unlink(missing_ok=True)  # of the end that is not the end any more
             else:
                 (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
                 stack.enter_context(files.alone(folder, "folder"))
@@ -89,6 +88,7 @@ def run(config: Mapping[str, Any], folder: Path, resume: bool = False) -> Run:
             terminal = stack.enter_context(run_log(folder / "train.log"))
             stack.enter_context(one_thread())
             session = _Session(experiment, config, folder, store, state, terminal)
+            (folder / SUMMARY_FILE).unlink(missing_ok=True)  # of an end that is not the end any more
         except OSError as error:
             raise ConfigError("folder", str(folder), f"cannot be written: {error}") from error
         return session.run()
@@ -97,6 +97,9 @@ def run(config: Mapping[str, Any], folder: Path, resume: bool = False) -> Run:
 def _restore(store: SharedParameters, state: Mapping[str, Any], folder: Path) -> None:
     try:
         store.restore(state["store"])
+        Tally().restore(state["tally"])
+        for key in ("resumed", "training_seconds", "best_eval_return", "solved"):
+            state[key]
     except checkpoint.MISFITS as error:
         raise ConfigError("resume", str(folder), f"its checkpoint does not fit its configuration: {error}") from error
     total = store.layout.total_steps

@@ -71,10 +71,9 @@ class Results:
         writer = csv.DictWriter(text, [field.name for field in fields(Record)], lineterminator="\n")
         writer.writeheader()
         writer.writerows(asdict(record) for record in records)
-        described = yaml.safe_dump(dict(settings), sort_keys=False)
-        if not self._settings.exists() or self._settings.read_text(encoding="utf-8") != described:
-            self._table.unlink(missing_ok=True)  # first: whenever this is cut off, no record has others' settings
-            files.write_text(self._settings, described)
+        if self._table.exists() and not self.read(settings):
+            self._table.unlink()  # first: wherever this is cut off, no record has the settings of others
+        files.write_text(self._settings, yaml.safe_dump(dict(settings), sort_keys=False))
         files.write_text(self._table, text.getvalue())
 
 

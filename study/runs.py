@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import a3c_exp
-from a3c_exp.config import CHECKPOINTS, LATEST, SUMMARY_FILE
+from a3c_exp.config import SUMMARY_FILE, latest_checkpoint
 from study.entries import RunFailedError
 from study.records import Record
 
@@ -51,7 +51,7 @@ class Training:
         config = a3c_exp.compose(overrides)
         stopped = _stop_reason(folder, config)
         # A run of so many seconds would have all of them again.
-        resumable = config["stop"]["max_seconds"] is None and (folder / CHECKPOINTS / LATEST).is_file()
+        resumable = config["stop"]["max_seconds"] is None and latest_checkpoint(folder).is_file()
         there = stopped in ENDS or (stopped in (INTERRUPTED, KILLED) and resumable and _goes_on(folder))
         if not there:
             shutil.rmtree(folder, ignore_errors=True)

@@ -97,6 +97,6 @@ def test_a_signal_ends_the_program_that_trains_and_not_the_run_alone(
 
     threading.Thread(target=interrupt).start()
     with pytest.raises(ends_with) as ended:
-        a3c_exp.train([*QUICK, "total_steps=1e9"], tmp_path / "run")
+        a3c_exp.train([*QUICK, "total_steps=1e9", "stop.max_seconds=60"], tmp_path / "run")
     assert ended.value.args == (128 + number,)
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["stop_reason"] == "interrupted"

@@ -141,9 +141,7 @@ def test_one_that_worker_processes_cannot_be_sent_is_named(
     command = [*QUICK, "returns={_target_:unsent.Noted,n:5}", "plugins=[unsent]", "hydra.run.dir=run"]
     assert program.main([*command, "backend=processes"]) == 2
     err = capfd.readouterr().err
-    assert err.startswith(
-        "a3c_exp: returns = 'Noted': cannot be sent to worker processes, as backend=threads need not: "
-    )
+    assert err.startswith("a3c_exp: returns = 'Noted': cannot be pickled, which worker processes need ")
     assert err.count("\n") == 1
     assert not (here / "run").exists()
     assert program.main(command) == 0

@@ -139,7 +139,7 @@ def test_atari_brings_a_network_for_pictures_unless_another_is_named() -> None:
 def test_a_preset_says_where_it_comes_from(option: str) -> None:
     text = (conf_folder() / f"{option.replace('=', '/')}.yaml").read_text()
     header = text.partition("defaults:")[0]
-    assert re.search(r"arXiv|\w+/\w+, |github\.com|our own|after|which has (its|the|their) source", header)
+    assert re.search(r"arXiv|\w+/\w+, |github\.com|our own|after [A-Z]|which has (its|the|their) source", header)
 
 
 # What their sources say of themselves: a slip of the hand in one of the files would go unnoticed otherwise.

@@ -34,6 +34,17 @@ def test_what_no_server_has_is_not_waited_for_at_the_end(begun: bool) -> None:
     assert crew._mirror.state.called == begun
 
 
+def test_a_cluster_that_is_gone_at_the_end_leaves_what_was_fetched_last() -> None:
+    """The runner saves it: nothing may ask the cluster for more."""
+    gone = mock.MagicMock(side_effect=ConnectionError("the head is gone"))
+    crew = crew_of()
+    crew._ray.wait, crew._hired = gone, {"run": driver._Hired(0, "actor", "run", 1)}
+    crew._mirror = mock.MagicMock()
+    with pytest.raises(ConnectionError):
+        crew.close()
+    assert crew._mirror.crew is None
+
+
 def test_rounds_do_not_wait_for_who_is_dismissed() -> None:
     """It may have joined after the last news, and would never push."""
     killed: list[Any] = []

@@ -284,17 +284,17 @@ class TestEvaluation:
         assert (done.summary["stop_reason"], done.exit_code) == ("total_steps", 143)
 
     def test_the_last_one_is_no_time_of_training(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        submit = Evaluator.submit
+        """The last point of the training is drawn before it begins, or its speed would be too low."""
+        submit, drawn = Evaluator.submit, []
 
-        def slow(evaluator: Evaluator, state: dict[str, Any]) -> None:
-            time.sleep(3)
+        def watched(evaluator: Evaluator, state: dict[str, Any]) -> None:
+            drawn.append([row["step"] for row in rows(tmp_path) if row["time/steps_per_second"]])
             submit(evaluator, state)
 
-        monkeypatch.setattr(Evaluator, "submit", slow)
+        monkeypatch.setattr(Evaluator, "submit", watched)
         train(tmp_path, eval__every=10**9)
-        speeds = [float(row["time/steps_per_second"]) for row in rows(tmp_path) if row["time/steps_per_second"]]
-        assert speeds
-        assert min(speeds) > 160 / 3
+        assert drawn[-1][-1] == "160"
+        assert drawn[-1] == [row["step"] for row in rows(tmp_path) if row["time/steps_per_second"]]
 
     def test_no_state_is_evaluated_twice(self, tmp_path: Path) -> None:
         train(tmp_path, eval__every=160, total_steps=320)

@@ -188,8 +188,10 @@ def _check_can_be_sent(key: str, component: object) -> None:
     """Workers are sent the whole experiment; a component of the user's own may hold what stays in its process."""
     try:
         reduction.ForkingPickler.dumps(component)
+    except RuntimeError:  # multiprocessing's own locks and queues can be pickled only while a process is started
+        return
     except Exception as error:  # a component's own way of being pickled may raise anything
-        problem = f"cannot be sent to worker processes, as backend=threads need not: {one_line(error)}"
+        problem = f"cannot be pickled, which worker processes need (backend=threads does not): {one_line(error)}"
         raise ConfigError(key, type(component).__name__, problem) from error
 
 

@@ -92,7 +92,9 @@ class Atari:
                 suggestion(self.game.lower(), sorted(games))
                 or f"; there are {len(games)}, pong and breakout among them"
             )
-            raise ConfigError("game", self.game, f"there is no such game{some}: https://ale.farama.org/environments")
+            raise ConfigError(
+                "game", self.game, f"there is no such game{some} (all: https://ale.farama.org/environments)"
+            )
         return _AtariBatch(self._games(count), seeds, self.life_loss)
 
     def _games(self, count: int) -> VectorEnv[Any, Any, Any]:

@@ -296,8 +296,8 @@ class Crew:
 
     def fetch(self, seconds: float) -> dict[str, Any] | None:
         """The state of all servers together; None where one does not answer, or has died and not begun again."""
-        calls = [server.state.remote() for server in self._servers]
         try:
+            calls = [server.state.remote() for server in self._servers]
             state = joined(self._ray.get(calls, timeout=seconds), self._life)
         except (*self._lost, self._ray.exceptions.GetTimeoutError):
             return None
@@ -310,12 +310,14 @@ class Crew:
             server.stop.remote()
 
     def close(self) -> None:
-        """End all actors; the mirror keeps what they had come to."""
-        self._mirror.stop()
-        if self._hired:
-            self._ray.wait(list(self._hired), num_returns=len(self._hired), timeout=GRACE_SECONDS)
-        if self._begun:
-            self._mirror.state(LAST_FETCH_SECONDS)
-        self._mirror.crew = None
+        """End all actors; the mirror keeps what they had come to, or where that fails what was fetched of them last."""
+        try:
+            self._mirror.stop()
+            if self._hired:
+                self._ray.wait(list(self._hired), num_returns=len(self._hired), timeout=GRACE_SECONDS)
+            if self._begun:
+                self._mirror.state(LAST_FETCH_SECONDS)
+        finally:
+            self._mirror.crew = None
         for actor in [*(hired.actor for hired in self._hired.values()), *self._servers]:
             self._ray.kill(actor)
