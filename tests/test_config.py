@@ -141,6 +141,7 @@ def test_a_network_beyond_all_memory_is_refused(config: dict[str, Any]) -> None:
 
 
 def test_a_start_from_a_damaged_checkpoint_is_refused(tmp_path: Path, config: dict[str, Any]) -> None:
+    (tmp_path / "config.yaml").write_text(config_text(config))
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "latest.ckpt").write_bytes(b"PK not really")
     with pytest.raises(ConfigError, match=r"init_from = .*latest.ckpt': is no checkpoint, or a damaged one"):

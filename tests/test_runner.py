@@ -84,7 +84,7 @@ class TestWhatARunLeaves:
         assert said["solved_at_steps"] is said["solved_at_seconds"] is None
         assert said["mean_return_100"] < 0
         assert 0 < said["training_seconds"] <= said["wall_seconds"]
-        assert said["steps_per_second"] == pytest.approx(400 / said["training_seconds"], rel=0.01)
+        assert said["steps_per_second"] == pytest.approx(400 / said["training_seconds"], rel=0.1)
 
     def test_the_configuration_is_read_back_as_it_was(self, done: runner.Run) -> None:
         settings: dict[str, Any] = {"total_steps": 400, "eval__every": 100, "env__normalize_observations": True}
