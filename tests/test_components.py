@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -14,6 +15,11 @@ from a3c_exp.config import load_experiment
 from a3c_exp.schema import flat
 
 
+def swept(here: Path) -> list[dict[str, Any]]:
+    """The configurations of a sweep's runs, in order."""
+    return [yaml.safe_load(path.read_text()) for path in sorted((here / "outputs").glob("*_sweep/*/config.yaml"))]
+
+
 @pytest.mark.parametrize("given", ["{_target_: a3c_exp.schedules.Linear, end: 0.5}", "0.25"])
 def test_a_schedule_takes_the_place_of_the_one_that_a_preset_has_set(given: str, here: Path) -> None:
     """Not merged with it: it would end up with the settings of both."""
@@ -23,7 +29,7 @@ def test_a_schedule_takes_the_place_of_the_one_that_a_preset_has_set(given: str,
     assert program.main(["--cfg", "job", "env=lunar_continuous", f"{key}={given}"]) == 0
     options = [f"{key}={given},0.5", "seed=3"]
     assert program.main([*QUICK, "-m", "env=lunar_continuous", "total_steps=64", *options]) == 0
-    runs = [yaml.safe_load(path.read_text()) for path in sorted((here / "outputs").glob("*_sweep/*/config.yaml"))]
+    runs = swept(here)
     assert [run["algorithm"]["entropy"] for run in runs] == [yaml.safe_load(given), 0.5]
 
 
@@ -87,20 +93,20 @@ def test_a_component_that_is_written_out_has_nothing_of_a_preset(here: Path) -> 
 def test_a_sweep_over_names_and_components_that_are_written_out(here: Path) -> None:
     constant = "{_target_:a3c_exp.schedules.Constant,value:0.5}"
     assert program.main([*QUICK, "-m", f"schedule={constant},linear"]) == 0
-    runs = [yaml.safe_load(path.read_text()) for path in sorted((here / "outputs").glob("*_sweep/*/config.yaml"))]
+    runs = swept(here)
     assert [run["schedule"]["_target_"].rpartition(".")[2] for run in runs] == ["Constant", "Linear"]
 
 
 def test_a_sweep_over_the_components_of_a_preset(here: Path) -> None:
     quick = [word for word in QUICK if not word.startswith("rollout_length")]
     assert program.main([*quick, "-m", "experiment=threads_n_step_zero", "returns=gae,n_step", "total_steps=10"]) == 0
-    runs = [yaml.safe_load(path.read_text()) for path in sorted((here / "outputs").glob("*_sweep/*/config.yaml"))]
+    runs = swept(here)
     assert [run["returns"].get("n") for run in runs] == [None, 15]
 
 
 def test_a_sweep_over_all_options_of_a_name(here: Path) -> None:
     assert program.main([*QUICK, "-m", "schedule=glob(l*)", "returns=glob(n_step*)"]) == 0
-    runs = [yaml.safe_load(path.read_text()) for path in sorted((here / "outputs").glob("*_sweep/*/config.yaml"))]
+    runs = swept(here)
     assert [run["returns"]["_target_"].rpartition(".")[2] for run in runs] == ["NStep", "NStepZero"]
 
 

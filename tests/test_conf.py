@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Iterator
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from a3c_exp.backends.ray.cluster import connected
 from a3c_exp.config import Experiment, load_experiment
 from a3c_exp.provenance import usable_cores
 from a3c_exp.returns import GAE
-from a3c_exp.schedules import Linear
 from a3c_exp.schema import flat
 from a3c_exp.startup import conf_folder
 from a3c_exp.worker import build_network, layout
@@ -36,20 +34,7 @@ NEEDS = {
     for name in ("cnn", "cnn_nature", "cnn_impala", "cnn_small")
 }
 PRESETS = [option for option in OPTIONS if option.startswith("experiment=")]
-
-
 FEW_STEPS = ["workers=2", "envs_per_worker=2", "rollout_length=128", "total_steps=100", "eval.every=null"]
-
-
-@pytest.fixture(scope="module")
-def composed() -> dict[str, Any]:
-    return compose()
-
-
-@pytest.fixture
-def config(composed: dict[str, Any]) -> dict[str, Any]:
-    """The default configuration, free to change."""
-    return deepcopy(composed)
 
 
 @pytest.fixture(scope="module")
@@ -62,15 +47,6 @@ def cluster() -> Iterator[None]:
     assert isinstance(experiment.backend, Ray)
     with connected(experiment.backend, 1, layout(experiment, network, env.observation_space.shape)):
         yield
-
-
-def change(config: dict[str, Any], key: str, value: object) -> dict[str, Any]:
-    *places, name = key.split(".")
-    node = config
-    for place in places:
-        node = node[place]
-    node[name] = value
-    return config
 
 
 @pytest.mark.parametrize("option", OPTIONS)
@@ -96,7 +72,8 @@ def test_every_option_composes_and_trains_a_few_steps(
     assert run.summary["updates"] > 0
 
 
-def test_the_defaults_are_cartpole_with_a_process_for_each_core(config: dict[str, Any]) -> None:
+def test_the_defaults_are_cartpole_with_a_process_for_each_core() -> None:
+    config = compose()
     experiment = load_experiment(config)
     assert config["env"]["id"] == "CartPole-v1"
     assert isinstance(experiment.backend, Processes)
@@ -228,9 +205,3 @@ def test_the_critics_own_estimator_can_be_taken_away() -> None:
     preset = "experiment=threads_continuous"
     assert compose([preset])["critic_returns"] == {"_target_": "a3c_exp.returns.Discounted"}
     assert compose([preset, "~critic_returns"])["critic_returns"] is None
-
-
-def test_a_coefficient_may_be_a_schedule(config: dict[str, Any]) -> None:
-    schedule = {"_target_": "a3c_exp.schedules.Linear", "start": 0.02, "end": 0.0}
-    algorithm: Any = load_experiment(change(config, "algorithm.entropy", schedule)).algorithm
-    assert algorithm.entropy == Linear(start=0.02, end=0.0)

@@ -13,6 +13,7 @@ from runs import QUICK
 import a3c_exp
 from a3c_exp import ConfigError, checkpoint, compose
 from a3c_exp.config import check_folder, config_text, load_experiment, read_config
+from a3c_exp.schedules import Linear
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +34,12 @@ def change(config: dict[str, Any], key: str, value: object) -> dict[str, Any]:
         node = node[place]
     node[name] = value
     return config
+
+
+def test_a_coefficient_may_be_a_schedule(config: dict[str, Any]) -> None:
+    schedule = {"_target_": "a3c_exp.schedules.Linear", "start": 0.02, "end": 0.0}
+    algorithm: Any = load_experiment(change(config, "algorithm.entropy", schedule)).algorithm
+    assert algorithm.entropy == Linear(start=0.02, end=0.0)
 
 
 # What is refused.
