@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from a3c_exp.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
-    from a3c_exp.evaluate import Policy
-    from a3c_exp.runner import Run
+    from a3c_exp.run.policy import Policy
+    from a3c_exp.run.trainer import Run
 
 __version__ = "0.1.0"
 __all__ = ["ConfigError", "RunError", "__version__", "compose", "load", "train"]
@@ -34,7 +34,7 @@ def compose(overrides: Sequence[str] = (), config_dir: str | None = None) -> dic
 
     config_dir: a folder of YAML files of one's own, as --config-dir on the command line.
     """
-    from a3c_exp.composition import compose
+    from a3c_exp.cli.hydra_compose import compose
 
     return compose(overrides, config_dir)
 
@@ -53,8 +53,8 @@ def train(
     Ctrl-C ended it (SystemExit: SIGTERM).
     No state of Hydra is left behind, and none that is there is disturbed.
     """
-    from a3c_exp.composition import compose, run_folder
-    from a3c_exp.startup import prepare
+    from a3c_exp.cli.hydra_compose import compose, run_folder
+    from a3c_exp.cli.startup import prestart
 
     if isinstance(overrides, Mapping):
         config = dict(overrides)
@@ -69,14 +69,15 @@ def train(
             if key == "resume" or key.partition(".")[0] == "hydra":
                 raise ConfigError(key, value, "is for the command line: `folder` says where a run from Python writes")
         config = compose(overrides, config_dir)
-    prepare(config)
-    from a3c_exp.config import check_folder, load_experiment
+    prestart(config)
+    from a3c_exp.config.builder import load_experiment
+    from a3c_exp.run.run_folder import check_folder
 
-    load_experiment(config)
+    experiment = load_experiment(config)
     place = check_folder(Path(folder) if folder is not None else run_folder(config))
-    from a3c_exp.runner import run
+    from a3c_exp.run.trainer import run
 
-    done = run(config, place)
+    done = run(experiment, config, place)
     if done.summary["signal"] is not None:
         # What the signal would have ended without the run: a loop over seeds does not go on with the next.
         raise (KeyboardInterrupt if done.summary["signal"] == SIGINT else SystemExit)(done.exit_code)
@@ -91,6 +92,6 @@ def load(folder: str | Path, plugins: Sequence[str] = ()) -> Policy:
 
     plugins: the packages of one's own that the run's configuration names; the folder's own word is not taken for it.
     """
-    from a3c_exp.evaluate import load
+    from a3c_exp.cli.evaluate import load
 
     return load(Path(folder), plugins=plugins)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from a3c_exp.backends import forkserver
+from a3c_exp.cli.startup import importing, prestart_backend
 from a3c_exp.errors import exit_code
-from a3c_exp.startup import abandon, importing, start_early
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -15,9 +16,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _command(arguments: Sequence[str]) -> int:
-    start_early(arguments)
+    prestart_backend(arguments)
     with importing():
-        from a3c_exp.command import command
+        from a3c_exp.cli.main import command
 
     return command(arguments)
 
@@ -25,5 +26,5 @@ def _command(arguments: Sequence[str]) -> int:
 if __name__ == "__main__":
     code = main(sys.argv[1:])
     if code == 2:
-        abandon()
+        forkserver.kill()
     sys.exit(code)

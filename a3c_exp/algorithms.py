@@ -4,90 +4,126 @@ project."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.errors import ConfigError, require
+from a3c_exp.networks.outputs import OutputGradients, PolicyOutputs
+from a3c_exp.networks.recurrent import RecurrentInput
 from a3c_exp.schedules import Schedule, require_throughout, value
 
-Floats = NDArray[np.float32]
+Metrics = dict[str, float]
 Real = TypeVar("Real", np.float32, np.float64)
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """What the learner's network says about a batch; or a loss's derivatives by each of these numbers.
-
-    log_probs: float32 [T, B], log pi(a_t | s_t) of the actions that were taken, summed over the parts of an action.
-    entropy: float32 [T, B], of pi(. | s_t), in nats.
-    values: float32 [T, B], V(s_t).
-    """
-
-    log_probs: Floats
-    entropy: Floats
-    values: Floats
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """What was collected, and what the returns made of it. Constants to a loss.
 
-    log_probs, values: float32 [T, B], the behaviour's, from the rollout.
+    Transitions in order, [T, B, ...]; or without their order, [1, N, ...], where minibatches are drawn from them.
+    observations, actions: as the network takes them.
+    log_probs, values: float32 [T, B], of the policy that acted.
     advantages, targets: float32 [T, B], from the returns.
     mask: float32 [T, B], 1 where a row is a transition, 0 where it is not; None where every row is one.
+    recurrent_input: what a network with a recurrent state needs besides; None for one without.
     """
 
+    observations: Array
+    actions: Array
     log_probs: Floats
     values: Floats
     advantages: Floats
     targets: Floats
     mask: Floats | None = None
+    recurrent_input: RecurrentInput | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """T and B."""
+        length, count = self.targets.shape
+        return length, count
+
+    @property
+    def transitions(self) -> int:
+        """Number of rows that are transitions."""
+        return self.targets.size if self.mask is None else int(self.mask.sum())
+
+    def without_order(self) -> Batch:
+        """Its transitions alone, [1, N, ...]: what minibatches of single transitions are drawn from."""
+        valid = None if self.mask is None else np.flatnonzero(self.mask)
+
+        def in_a_row(array: Array) -> Array:
+            rows = array.reshape(-1, *array.shape[2:])
+            return (rows if valid is None else rows.take(valid, axis=0))[None]
+
+        return self._map(in_a_row, None, None)
+
+    def take(self, columns: NDArray[np.intp]) -> Batch:
+        """Some of the B columns."""
+
+        def part(array: Array) -> Array:
+            return array.take(columns, axis=1)  # faster than [:, columns]
+
+        mask = None if self.mask is None else part(self.mask)
+        return self._map(part, mask, None if self.recurrent_input is None else self.recurrent_input.take(columns))
+
+    def _map(self, f: Callable[[Array], Array], mask: Floats | None, recurrent_input: RecurrentInput | None) -> Batch:
+        return Batch(
+            observations=f(self.observations), actions=f(self.actions), log_probs=f(self.log_probs),
+            values=f(self.values), advantages=f(self.advantages), targets=f(self.targets),
+            mask=mask, recurrent_input=recurrent_input,
+        )  # fmt: skip
 
 
-@runtime_checkable
-class Algorithm(Protocol):
-    """A loss of a batch.
+class Algorithm(ABC):
+    """A loss of a batch. Every algorithm derives from this class.
 
-    One that is a sum over transitions, not their mean, says so by an attribute `reduction = "sum"`: in synchronous
-    rounds the gradients of means are weighted by their transitions, those of sums are not.
+    reduction: whether the loss is a mean over transitions or their sum. In synchronous rounds the gradients of means
+        are weighted by their transitions, those of sums are not.
     """
 
-    def gradient(self, evaluation: Evaluation, batch: Batch, progress: float) -> tuple[Evaluation, dict[str, float]]:
-        """The loss's derivatives by what the network says, in its shape, and metrics, each a mean over the transitions.
+    reduction: Literal["mean", "sum"] = "mean"
+
+    @abstractmethod
+    def gradient(self, outputs: PolicyOutputs, batch: Batch, progress: float) -> tuple[OutputGradients, Metrics]:
+        """The loss's derivatives by the network's outputs, and metrics, each a mean over the transitions.
 
         The metrics have at least policy_loss, value_loss and entropy, without their coefficients.
         progress: share of the run that is done, for coefficients that follow a schedule.
         """
-        ...
 
 
-@runtime_checkable
-class Reusing(Protocol):
-    """What an algorithm has besides its loss if it learns from a rollout more than once, in minibatches.
+class MinibatchAlgorithm(Algorithm):
+    """An algorithm that learns from a rollout more than once, in minibatches.
 
     Each of them is a pull, a gradient and a push. The loss gets its transitions as [1, N], or as the whole sequences
-    [T, N] of some environments where a network has a memory.
+    [T, N] of some environments if the network has a recurrent state.
     """
 
+    @abstractmethod
     def check_rollout(self, count: int, length: int) -> None:
-        """Raise ConfigError where a whole rollout of `count` sequences of `length` transitions cannot be used; count 0:
-        it is not known yet how many there will be."""
+        """Raise ConfigError if a rollout of `count` sequences of `length` transitions cannot be used.
 
+        count: 0 if the number of sequences is not known yet.
+        """
+
+    @abstractmethod
     def minibatches(self, count: int, length: int, rng: np.random.Generator) -> Iterator[NDArray[np.intp]]:
         """Which of the `count` sequences of `length` transitions go into each gradient, in the order of the pushes."""
-        ...
 
-    def enough(self, metrics: Mapping[str, float]) -> bool:
-        """Whether the minibatch that reported these was to be the last of its rollout."""
-        ...
+    def should_stop_early(self, metrics: Mapping[str, float]) -> bool:
+        """Whether the minibatch that reported these metrics is the last of its rollout."""
+        return False
 
 
 @dataclass(frozen=True, kw_only=True)
-class A3C:
+class A3C(Algorithm):
     """The loss of asynchronous advantage actor-critic, Mnih et al. 2016 (arXiv 1602.01783, section 4, algorithm S3).
 
         L = sum_t  - log pi(a_t | s_t) A_t  +  c_v 1/2 (G_t - V(s_t))^2  -  c_e H(pi(. | s_t))
@@ -111,31 +147,31 @@ class A3C:
         _require_coefficients(self.value_coefficient, self.entropy)
         require(self.reduction in ("mean", "sum"), "reduction", self.reduction, "mean or sum")
 
-    def gradient(self, evaluation: Evaluation, batch: Batch, progress: float) -> tuple[Evaluation, dict[str, float]]:
+    def gradient(self, outputs: PolicyOutputs, batch: Batch, progress: float) -> tuple[OutputGradients, Metrics]:
         """See the class; metrics: policy_loss, value_loss (with its 1/2), entropy."""
         mask, advantages = batch.mask, batch.advantages
         count = _count(advantages, mask)
         if self.normalize_advantages:
             advantages = _normalized(advantages, mask, count)
         advantages = _masked(advantages, mask)
-        errors = _masked(evaluation.values - batch.targets, mask)
+        errors = _masked(outputs.values - batch.targets, mask)
         entropy = value(self.entropy, progress)
 
         scale = 1.0 if self.reduction == "sum" else 1 / count
-        by = Evaluation(
+        by = OutputGradients(
             log_probs=advantages * -scale,
-            entropy=_spread(-entropy * scale, evaluation.entropy, mask),
+            entropy=_spread(-entropy * scale, outputs.entropy, mask),
             values=errors * (self.value_coefficient * scale),
         )
         return by, {
-            "policy_loss": -_dot(_masked(evaluation.log_probs, mask), advantages) / count,
+            "policy_loss": -_dot(_masked(outputs.log_probs, mask), advantages) / count,
             "value_loss": 0.5 * _dot(errors, errors) / count,
-            "entropy": _total(evaluation.entropy, mask) / count,
+            "entropy": _total(outputs.entropy, mask) / count,
         }
 
 
 @dataclass(frozen=True, kw_only=True)
-class PPO:
+class PPO(MinibatchAlgorithm):
     """Proximal policy optimisation, Schulman et al. 2017 (arXiv 1707.06347, equations 7 and 9).
 
         L = mean_t  - min(r_t A_t, clip(r_t, 1 - epsilon, 1 + epsilon) A_t)  +  c_v 1/2 (G_t - V(s_t))^2
@@ -199,11 +235,11 @@ class PPO:
         for _ in range(self.epochs if count else 0):
             yield from np.array_split(rng.permutation(count) if parts > 1 else np.arange(count), parts)
 
-    def enough(self, metrics: Mapping[str, float]) -> bool:
+    def should_stop_early(self, metrics: Mapping[str, float]) -> bool:
         """Whether the policy has moved farther than `target_kl` from the one that acted."""
         return self.target_kl is not None and metrics["approx_kl"] > self.target_kl
 
-    def gradient(self, evaluation: Evaluation, batch: Batch, progress: float) -> tuple[Evaluation, dict[str, float]]:
+    def gradient(self, outputs: PolicyOutputs, batch: Batch, progress: float) -> tuple[OutputGradients, Metrics]:
         """See the class; metrics: policy_loss, value_loss (with its 1/2), entropy, approx_kl: the mean of r - 1 - ln r,
         which estimates KL(mu || pi) (Schulman 2020, "Approximating KL divergence"), clip_fraction: the share of
         transitions whose r lies outside the clip range."""
@@ -212,7 +248,7 @@ class PPO:
         if self.normalize_advantages:
             advantages = _normalized(advantages, mask, count)
         # What does not count may be anything, and 0 times infinity is not 0.
-        advantages, log_ratios = _masked(advantages, mask), _masked(evaluation.log_probs - batch.log_probs, mask)
+        advantages, log_ratios = _masked(advantages, mask), _masked(outputs.log_probs - batch.log_probs, mask)
 
         # min(r A, clip(r) A) is A times r held below 1 + epsilon where A > 0, and above 1 - epsilon where A < 0; where
         # it is held it does not change with r. It is ln r that is held: r itself may be too large for float32.
@@ -223,17 +259,17 @@ class PPO:
         free = held == log_ratios
         with np.errstate(over="ignore"):
             ratios, weighted = np.exp(log_ratios), np.exp(held) * advantages
-        squares, by_values = self._squares(evaluation.values, batch, progress)
+        squares, by_values = self._squares(outputs.values, batch, progress)
 
-        by = Evaluation(
+        by = OutputGradients(
             log_probs=np.where(free, weighted * (-1 / count), np.float32(0)),
-            entropy=_spread(-value(self.entropy, progress) / count, evaluation.entropy, mask),
+            entropy=_spread(-value(self.entropy, progress) / count, outputs.entropy, mask),
             values=by_values * (self.value_coefficient / count),
         )
         return by, {
             "policy_loss": -float(weighted.sum()) / count,
             "value_loss": 0.5 * squares / count,
-            "entropy": _total(evaluation.entropy, mask) / count,
+            "entropy": _total(outputs.entropy, mask) / count,
             "approx_kl": _total(ratios - 1 - log_ratios, mask) / count,
             "clip_fraction": _total(np.abs(ratios - 1) > epsilon, mask) / count,
         }
@@ -244,11 +280,11 @@ class PPO:
         if self.value_clip is None:
             return _dot(errors, errors), errors
         bound = value(self.value_clip, progress)
-        moved = values - batch.values
-        clipped = _masked(batch.values + moved.clip(-bound, bound) - batch.targets, batch.mask)
+        has_new_data = values - batch.values
+        clipped = _masked(batch.values + has_new_data.clip(-bound, bound) - batch.targets, batch.mask)
         worse = clipped * clipped > errors * errors
         counted = np.where(worse, clipped, errors)
-        return _dot(counted, counted), np.where(worse & (np.abs(moved) > bound), np.float32(0), counted)
+        return _dot(counted, counted), np.where(worse & (np.abs(has_new_data) > bound), np.float32(0), counted)
 
 
 def explained_variance(

@@ -56,10 +56,22 @@ def exit_code(program: Callable[[], int]) -> int:
         return int(interruption.args[0]) if interruption.args else INTERRUPTED
 
 
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """The names most like `name`, to end a message with; empty where nothing comes near."""
-    near = difflib.get_close_matches(name, list(known), n=3)
-    return f"; the nearest: {', '.join(near)}" if near else ""
+def did_you_mean(name: str, known: Iterable[str], *, list_all: bool = True) -> str:
+    """A sentence with the names most like `name`: "did you mean 'seed'? Allowed: gamma, seed".
+
+    list_all: False leaves the list out, where there are too many names; the sentence is then empty if none is near.
+    """
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    guess = f"did you mean {either(map(repr, close))}?" if close else ""
+    allowed = f"Allowed: {', '.join(names) or 'none'}" if list_all else ""
+    return f"{guess} {allowed}".strip()
+
+
+def either(words: Iterable[str]) -> str:
+    """Words as alternatives: "a, b or c"."""
+    words = list(words)
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 def one_line(error: Exception) -> str:

@@ -13,14 +13,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from a3c_exp.common.arrays import Floats
 from a3c_exp.errors import ConfigError, require
 
-Floats = NDArray[np.float32]
 Rate = float | Floats
 
 # Elements that are updated at once. A large vector is walked through in pieces, so that all operations on a piece find
@@ -29,7 +27,7 @@ CHUNK = 131_072
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class ParamGroup:
     """What one part of the network (actor, critic, ...) has for itself; None: what the rest has.
 
     learning_rate: instead of the optimizer's, >= 0; the schedule multiplies it as well. 0 keeps the part as it is.
@@ -45,60 +43,22 @@ class Part:
         require(norm is None or norm > 0, "max_grad_norm", norm, "a number > 0, or null")
 
 
-@runtime_checkable
-class Optimizer(Protocol):
-    """Turns gradients into changes of one flat vector of P parameters.
-
-    It has no state of its own: its M moments are rows of an array [M, P] that the caller keeps, shares and saves.
-    """
-
-    @property
-    def learning_rate(self) -> float:
-        """The rate where the schedule is 1 and the part has none of its own."""
-        ...
-
-    @property
-    def max_grad_norm(self) -> float | None:
-        """Gradients with a longer norm are shortened to it; None: never."""
-        ...
-
-    @property
-    def staleness_power(self) -> float:
-        """p: the rate of an update is divided by max(1, its staleness)^p."""
-        ...
-
-    @property
-    def parts(self) -> dict[str, Part]:
-        """By the name of a part of the network; parts that are not named here are as the rest."""
-        ...
-
-    @property
-    def moment_count(self) -> int:
-        """M, the number of moments of a parameter; may be 0."""
-        ...
-
-    def initial_moments(self, size: int) -> Floats:
-        """float32 [M, size]: the moments before the first update of `size` parameters."""
-        ...
-
-    def step(self, parameters: Floats, moments: Floats, gradient: Floats, rate: Rate, t: int) -> None:
-        """One update, in place.
-
-        parameters: float32 [P]; moments: float32 [M, P]; gradient: float32 [P], finite, not changed.
-        rate: learning rate of this update, one for all or float32 [P] (see `rates`).
-        t: which update of these moments this is, the first being 1.
-        """
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
-class FlatOptimizer(ABC):
-    """What RMSProp, Adam and SGD have in common: rates, clipping, and the walk along the vector."""
+class Optimizer(ABC):
+    """Turns gradients into changes of one flat vector of P parameters. Every optimizer derives from this class.
+
+    It holds no state itself: its state is an array [M, P] that the caller keeps, shares and saves.
+
+    learning_rate: where the schedule is 1 and the parameter group has none of its own.
+    max_grad_norm: gradients with a longer norm are shortened to it; None: never.
+    staleness_power: p. The rate of an update is divided by max(1, its staleness)^p.
+    param_groups: by the name of a part of the network. The rest of the network has the settings above.
+    """
 
     learning_rate: float
     max_grad_norm: float | None = None
     staleness_power: float = 0.0
-    parts: dict[str, Part] = field(default_factory=dict)
+    param_groups: dict[str, ParamGroup] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         rate, norm, power = self.learning_rate, self.max_grad_norm, self.staleness_power
@@ -108,31 +68,45 @@ class FlatOptimizer(ABC):
 
     @property
     @abstractmethod
-    def moment_count(self) -> int: ...
+    def state_rows(self) -> int:
+        """M, how many numbers the optimizer keeps for each parameter; may be 0."""
 
     @abstractmethod
-    def _direction(self, moments: Floats, gradient: Floats, scratch: Floats, t: int) -> Floats:
-        """Move the moments [M, N] on by one gradient [N]; what the rate is to be multiplied with, [N].
+    def direction(self, state: Floats, gradient: Floats, scratch: Floats, t: int) -> Floats:
+        """Update the state [M, N] by one gradient [N], and return what the rate is multiplied with, [N].
 
-        The result is `scratch`, a row of `moments`, or `gradient`; only the first two may be written to.
+        The result is `scratch`, a row of `state`, or `gradient`. Only the first two may be written to.
+        t: index of this update of the state, the first being 1.
         """
 
-    def initial_moments(self, size: int) -> Floats:
-        return np.zeros((self.moment_count, size), np.float32)
+    @property
+    def has_large_first_step(self) -> bool:
+        """Whether the first steps are of several rates, however small the gradients are."""
+        return False
 
-    def step(self, parameters: Floats, moments: Floats, gradient: Floats, rate: Rate, t: int) -> None:
+    def initial_state(self, size: int) -> Floats:
+        """The state before the first update of `size` parameters, float32 [M, size]."""
+        return np.zeros((self.state_rows, size), np.float32)
+
+    def step(self, parameters: Floats, state: Floats, gradient: Floats, rate: Rate, t: int) -> None:
+        """One update, in place.
+
+        parameters: float32 [P]; state: float32 [M, P]; gradient: float32 [P], finite, not changed.
+        rate: learning rate of this update, one for all or float32 [P] (see `rates`).
+        t: index of this update of the state, the first being 1.
+        """
         size = parameters.size
         scratch = np.empty(min(size, CHUNK), np.float32)
         for start in range(0, size, CHUNK):
             piece = slice(start, min(start + CHUNK, size))
             change = scratch[: piece.stop - start]
-            direction = self._direction(moments[:, piece], gradient[piece], change, t)
+            direction = self.direction(state[:, piece], gradient[piece], change, t)
             np.multiply(direction, rate[piece] if isinstance(rate, np.ndarray) else rate, out=change)
             parameters[piece] -= change
 
 
 @dataclass(frozen=True, kw_only=True)
-class RMSProp(FlatOptimizer):
+class RMSProp(Optimizer):
     """Gradients over the root of their running mean square (Tieleman and Hinton 2012, lecture 6.5).
 
         s <- decay s + (1 - decay) g^2
@@ -160,22 +134,22 @@ class RMSProp(FlatOptimizer):
         require(0 <= self.momentum < 1, "momentum", self.momentum, "a number from 0 to less than 1")
 
     @property
-    def leaps(self) -> bool:
+    def has_large_first_step(self) -> bool:
         """Whether the first steps are of several rates, however small the gradients are."""
         return self.initial_mean_square == 0 and self.epsilon < 1e-3
 
     @property
-    def moment_count(self) -> int:
+    def state_rows(self) -> int:
         """The mean square, and the velocity where there is momentum."""
         return 2 if self.momentum else 1
 
-    def initial_moments(self, size: int) -> Floats:
-        moments = super().initial_moments(size)
-        moments[0] = self.initial_mean_square
-        return moments
+    def initial_state(self, size: int) -> Floats:
+        state = super().initial_state(size)
+        state[0] = self.initial_mean_square
+        return state
 
-    def _direction(self, moments: Floats, gradient: Floats, scratch: Floats, t: int) -> Floats:
-        mean_square = moments[0]
+    def direction(self, state: Floats, gradient: Floats, scratch: Floats, t: int) -> Floats:
+        mean_square = state[0]
         _add_square(mean_square, gradient, self.decay, scratch)
         if self.epsilon_inside:
             scratch += self.epsilon
@@ -186,14 +160,14 @@ class RMSProp(FlatOptimizer):
         np.divide(gradient, scratch, out=scratch)
         if not self.momentum:
             return scratch
-        velocity: Floats = moments[1]
+        velocity: Floats = state[1]
         velocity *= self.momentum
         velocity += scratch
         return velocity
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adam(FlatOptimizer):
+class Adam(Optimizer):
     """Adam, Kingma and Ba 2015 (arXiv 1412.6980, algorithm 1).
 
         m <- b1 m + (1 - b1) g,   v <- b2 v + (1 - b2) g^2
@@ -212,12 +186,12 @@ class Adam(FlatOptimizer):
         require(0 < self.epsilon < math.inf, "epsilon", self.epsilon, "a number > 0")
 
     @property
-    def moment_count(self) -> int:
+    def state_rows(self) -> int:
         """The mean of the gradient and that of its square."""
         return 2
 
-    def _direction(self, moments: Floats, gradient: Floats, scratch: Floats, t: int) -> Floats:
-        mean, mean_square = moments
+    def direction(self, state: Floats, gradient: Floats, scratch: Floats, t: int) -> Floats:
+        mean, mean_square = state
         first, second = self.betas
         np.multiply(gradient, 1 - first, out=scratch)
         mean *= first
@@ -229,14 +203,14 @@ class Adam(FlatOptimizer):
         scratch *= correction / square_correction
         scratch += correction * self.epsilon
         np.divide(mean, scratch, out=scratch)
-        longest = self._longest * square_correction / correction
+        longest = self._max_ratio * square_correction / correction
         if max(scratch.max(), -scratch.min()) > longest:
             torn = np.abs(scratch) > longest
             scratch[torn] = mean[torn] = 0
         return scratch
 
     @functools.cached_property
-    def _longest(self) -> float:
+    def _max_ratio(self) -> float:
         """What |m| / sqrt(v) cannot exceed, whatever the gradients were: by Cauchy and Schwarz, with b1^2 < b2,
         (1 - b1) / sqrt((1 - b2) (1 - b1^2 / b2)). No bound otherwise.
 
@@ -250,7 +224,7 @@ class Adam(FlatOptimizer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SGD(FlatOptimizer):
+class SGD(Optimizer):
     """Stochastic gradient descent, with momentum in torch's form.
 
         v <- momentum v + g
@@ -266,22 +240,22 @@ class SGD(FlatOptimizer):
         require(0 <= self.momentum < 1, "momentum", self.momentum, "a number from 0 to less than 1")
 
     @property
-    def moment_count(self) -> int:
+    def state_rows(self) -> int:
         """The velocity, where there is momentum."""
         return 1 if self.momentum else 0
 
-    def _direction(self, moments: Floats, gradient: Floats, scratch: Floats, t: int) -> Floats:
+    def direction(self, state: Floats, gradient: Floats, scratch: Floats, t: int) -> Floats:
         if not self.momentum:
             return gradient
-        velocity: Floats = moments[0]
+        velocity: Floats = state[0]
         velocity *= self.momentum
         velocity += gradient
         return velocity
 
 
-def check_parts(optimizer: Optimizer, names: Collection[str]) -> None:
+def check_param_groups(optimizer: Optimizer, names: Collection[str]) -> None:
     """Raise ConfigError unless every part that the optimizer names is one of the network's, `names`."""
-    for name in optimizer.parts:
+    for name in optimizer.param_groups:
         if name not in names:
             raise ConfigError("parts", name, f"the network has no such part, only {', '.join(sorted(names))}")
 
@@ -297,7 +271,7 @@ def rates(optimizer: Optimizer, slices: Mapping[str, slice], size: int, factor: 
     if optimizer.staleness_power and staleness > 1:
         factor /= staleness**optimizer.staleness_power
     rest = optimizer.learning_rate * factor
-    own = {name: part.learning_rate for name, part in optimizer.parts.items() if part.learning_rate is not None}
+    own = {name: part.learning_rate for name, part in optimizer.param_groups.items() if part.learning_rate is not None}
     if not own:
         return rest
     rate = np.full(size, rest, np.float32)
@@ -312,7 +286,7 @@ def clip(gradient: Floats, optimizer: Optimizer, slices: Mapping[str, slice]) ->
     Parts with their own max_grad_norm are clipped alone, the rest of the vector as one (Pascanu et al. 2013, arXiv
     1211.5063, algorithm 1). Where the norm is not finite the gradient is left as it is: it is to be refused.
     """
-    own = [(slices[name], part.max_grad_norm) for name, part in optimizer.parts.items() if part.max_grad_norm]
+    own = [(slices[name], part.max_grad_norm) for name, part in optimizer.param_groups.items() if part.max_grad_norm]
     rest = _without(gradient, [place for place, _ in own]) if own else [gradient]
     groups = [(rest, optimizer.max_grad_norm), *(([gradient[place]], limit) for place, limit in own)]
     norms = [_norm(pieces) for pieces, _ in groups]

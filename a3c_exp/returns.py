@@ -11,15 +11,14 @@ arrays, where a loop over time takes T.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from a3c_exp.common.arrays import Bools, Floats
 from a3c_exp.errors import require
-
-Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,39 +37,51 @@ class Trajectory:
     rewards: Floats
     values: Floats
     next_values: Floats
-    terminated: NDArray[np.bool_]
-    truncated: NDArray[np.bool_]
+    terminated: Bools
+    truncated: Bools
     log_probs: Floats | None = None
     target_log_probs: Floats | None = None
 
     @property
-    def ended(self) -> NDArray[np.bool_]:
+    def ended(self) -> Bools:
         """bool [T, B]: the state behind step t belongs to another episode."""
         return self.terminated | self.truncated
 
 
-@runtime_checkable
-class Returns(Protocol):
+class Returns(ABC):
     """An estimator: (trajectory, gamma) -> (advantages, targets), new arrays, float32 [T, B].
 
-    Rows that are no transitions (the reset rows of some vector environments) stand directly behind an ended row, so
-    that they reach into no other row's result. Their own results mean nothing: the loss masks them.
+    Every estimator derives from this class. Rows that are no transitions (the reset rows of some vector environments)
+    stand directly after an ended row, so they reach into no other row's result. Their own results mean nothing: the
+    loss masks them.
 
-    One that corrects for the lag between the policy that acted and the one that learns says so by a class attribute,
-    `off_policy = True`. It is given the log-probabilities of both and the learner's own values, and its worker pulls
-    again between a rollout and its gradient.
+    off_policy: whether it corrects for the lag between the policy that acted and the one that learns. Such an estimator
+        is given the log-probabilities of both and the learner's own values, and its worker pulls again between a
+        rollout and its gradient.
     """
 
+    off_policy: ClassVar[bool] = False
+
+    @abstractmethod
     def __call__(self, trajectory: Trajectory, gamma: float) -> tuple[Floats, Floats]: ...
 
+    def warning(self, rollout_length: int) -> str | None:
+        """What is probably not meant for rollouts of so many steps, in a sentence; None if nothing is."""
+        return None
 
-def is_off_policy(returns: Returns) -> bool:
-    """Whether an estimator corrects for the lag of the policy that acted."""
-    return getattr(returns, "off_policy", False)
+
+def with_learner_values(trajectory: Trajectory, values: Floats, log_probs: Floats) -> Trajectory:
+    """A trajectory with the values and log-probabilities [T, B] of the policy that learns.
+
+    After the last row and after a time limit the rollout's own values stay: those states are not in it.
+    """
+    next_values, same_episode = trajectory.next_values.copy(), ~trajectory.ended[:-1]
+    next_values[:-1][same_episode] = values[1:][same_episode]
+    return replace(trajectory, values=values, next_values=next_values, target_log_probs=log_probs)
 
 
 @dataclass(frozen=True, kw_only=True)
-class NStep:
+class NStep(Returns):
     """n-step returns with as many terms as there are.
 
         G_t = sum_{k<m} gamma^k r_{t+k} + gamma^m V(s_{t+m})
@@ -91,7 +102,7 @@ class NStep:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NStepZero:
+class NStepZero(Returns):
     """n-step returns in which every term that was not collected counts as zero.
 
     The terms are n rewards and the bootstrap behind them. What lies past the last collected step is 0, where `NStep`
@@ -110,8 +121,8 @@ class NStepZero:
         require(self.n >= 1, "n", self.n, "a whole number >= 1")
 
     def __call__(self, trajectory: Trajectory, gamma: float) -> tuple[Floats, Floats]:
-        carries = _carries(trajectory, gamma)
-        targets = _bootstrapped(trajectory.rewards, carries, trajectory.next_values, self.n)
+        discounts = _discounts(trajectory, gamma)
+        targets = _bootstrapped(trajectory.rewards, discounts, trajectory.next_values, self.n)
         return targets - trajectory.values, targets
 
     def warning(self, rollout_length: int) -> str | None:
@@ -125,7 +136,7 @@ class NStepZero:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GAE:
+class GAE(Returns):
     """Generalised advantage estimation, Schulman et al. 2016 (arXiv 1506.02438, equations 11 and 16).
 
         delta_t = r_t + gamma V(s_{t+1}) - V(s_t)
@@ -142,12 +153,12 @@ class GAE:
 
     def __call__(self, trajectory: Trajectory, gamma: float) -> tuple[Floats, Floats]:
         deltas = _temporal_differences(trajectory, gamma)
-        advantages = _recursion(deltas, _carries(trajectory, gamma * self.lambda_))
+        advantages = _scan_inplace(deltas, _discounts(trajectory, gamma * self.lambda_))
         return advantages, advantages + trajectory.values
 
 
 @dataclass(frozen=True, kw_only=True)
-class Discounted:
+class Discounted(Returns):
     """The discounted return to the end of the episode (Monte Carlo), bootstrapped only where it was cut.
 
         G_t = r_t + gamma G_{t+1}
@@ -163,7 +174,7 @@ class Discounted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VTrace:
+class VTrace(Returns):
     """V-trace, Espeholt et al. 2018 (arXiv 1802.01561, section 4.1): returns of a policy for which another one acted.
 
         v_t = V(s_t) + rho_t delta_t + gamma c_t (v_{t+1} - V(s_{t+1})),  within an episode and a rollout
@@ -197,22 +208,22 @@ class VTrace:
         ratios = np.exp(np.minimum(trajectory.target_log_probs - trajectory.log_probs, np.float32(60)))
         rhos = np.minimum(ratios, np.float32(self.rho_clip))
         deltas = _temporal_differences(trajectory, gamma)
-        carries = _carries(trajectory, gamma * self.lambda_)
-        corrections = _recursion(rhos * deltas, carries * np.minimum(ratios, np.float32(self.c_clip)))
-        deltas[:-1] += carries[:-1] * corrections[1:]
+        discounts = _discounts(trajectory, gamma * self.lambda_)
+        corrections = _scan_inplace(rhos * deltas, discounts * np.minimum(ratios, np.float32(self.c_clip)))
+        deltas[:-1] += discounts[:-1] * corrections[1:]
         return rhos * deltas, corrections + trajectory.values
 
 
 def _n_step(trajectory: Trajectory, gamma: float, n: int | None) -> Floats:
     """n-step returns with maximum terms, [T, B]; n = None: those of the whole rollout."""
-    carries = _carries(trajectory, gamma)
-    # Where a row carries nothing on, its episode or the rollout ends, and the bootstrap stands there.
-    firsts = np.float32(gamma) - carries
-    firsts *= trajectory.next_values
-    firsts += trajectory.rewards
-    if n is None or n >= len(firsts):
-        return _recursion(firsts, carries)
-    return _bootstrapped(firsts, carries, trajectory.next_values, n)
+    discounts = _discounts(trajectory, gamma)
+    # Where a row discounts nothing on, its episode or the rollout ends, and the bootstrap stands there.
+    terms = np.float32(gamma) - discounts
+    terms *= trajectory.next_values
+    terms += trajectory.rewards
+    if n is None or n >= len(terms):
+        return _scan_inplace(terms, discounts)
+    return _bootstrapped(terms, discounts, trajectory.next_values, n)
 
 
 def _temporal_differences(trajectory: Trajectory, gamma: float) -> Floats:
@@ -223,38 +234,38 @@ def _temporal_differences(trajectory: Trajectory, gamma: float) -> Floats:
     return deltas
 
 
-def _carries(trajectory: Trajectory, factor: float) -> Floats:
+def _discounts(trajectory: Trajectory, factor: float) -> Floats:
     """`factor` where row t + 1 goes on with the episode of row t, else 0. [T, B]"""
-    carries = np.multiply(~trajectory.ended, np.float32(factor))
-    carries[-1] = 0
-    return carries
+    discounts = np.multiply(~trajectory.ended, np.float32(factor))
+    discounts[-1] = 0
+    return discounts
 
 
-def _recursion(firsts: Floats, carries: Floats) -> Floats:
-    """x_t = firsts[t] + carries[t] x_{t+1}, x behind the last row = 0. Both arrays are used up; x is in `firsts`."""
-    span, length = 1, len(firsts)
+def _scan_inplace(terms: Floats, discounts: Floats) -> Floats:
+    """x_t = terms[t] + discounts[t] x_{t+1}, x behind the last row = 0. Both arrays are used up; x is in `terms`."""
+    span, length = 1, len(terms)
     while span < length:
-        firsts[:-span] += carries[:-span] * firsts[span:]
+        terms[:-span] += discounts[:-span] * terms[span:]
         if 2 * span < length:
-            carries[:-span] *= carries[span:]
+            discounts[:-span] *= discounts[span:]
         span *= 2
-    return firsts
+    return terms
 
 
-def _bootstrapped(firsts: Floats, carries: Floats, next_values: Floats, n: int) -> Floats:
+def _bootstrapped(terms: Floats, discounts: Floats, next_values: Floats, n: int) -> Floats:
     """The map of n steps (see the module's head) from every row, applied to V(s_{t+n}). A new array, [T, B].
 
-    A row whose n steps reach past its episode or the rollout carries nothing that far, so no V comes in.
+    A row whose n steps reach past its episode or the rollout discounts nothing that far, so no V comes in.
     """
-    span, length = 1, len(firsts)
+    span, length = 1, len(terms)
     n = min(n, length)
-    sums, products = firsts.copy(), carries.copy()
+    sums, products = terms.copy(), discounts.copy()
     for bit in bin(n)[3:]:
         sums[:-span] += products[:-span] * sums[span:]
         products[:-span] *= products[span:]
         span *= 2
         if bit == "1":
-            sums[:-1], products[:-1] = firsts[:-1] + carries[:-1] * sums[1:], carries[:-1] * products[1:]
+            sums[:-1], products[:-1] = terms[:-1] + discounts[:-1] * sums[1:], discounts[:-1] * products[1:]
             span += 1
     sums[: length - n] += products[: length - n] * next_values[n - 1 : -1]
     return sums

@@ -56,6 +56,11 @@ class Linear:
         return (1 - share) * self.start + share * self.end
 
 
+def progress_of(steps: int, total_steps: int) -> float:
+    """The share of a run that is done after so many environment steps, from 0 to 1."""
+    return min(1.0, steps / total_steps)
+
+
 def value(x: float | Schedule, progress: float) -> float:
     """What `x` is at `progress`, where a coefficient may be a plain number or a schedule."""
     return x if isinstance(x, (int, float)) else x(progress)

@@ -16,9 +16,9 @@ import numpy as np
 
 import a3c_exp
 from a3c_exp.algorithms import Evaluation
-from a3c_exp.config import load_experiment
-from a3c_exp.threading_limits import one_thread
-from a3c_exp.worker import build_network
+from a3c_exp.config.builder import load_experiment
+from a3c_exp.core.cpu import one_thread
+from a3c_exp.core.experiment import build_network
 
 NETWORKS = ("cnn", "cnn_nature")
 ROLLOUT, TRAINING_BATCH, PREDICTION_BATCH = 20, 80, 12  # of 16 agents 12 to 13 are answered together: `python -m bench`

@@ -19,9 +19,9 @@ import numpy as np
 
 from a3c_exp.backends.ray import Ray
 from a3c_exp.backends.ray.wire import piece, stretches
-from a3c_exp.events import Event
+from a3c_exp.core.events import Event
 from a3c_exp.optimizers import RMSProp
-from a3c_exp.parameters import Layout
+from a3c_exp.core.store import StoreSpec
 from a3c_exp.schedules import Constant
 
 SIZES = {"20 thousand": 20_000, "1.7 million": 1_700_000}
@@ -107,9 +107,9 @@ def measured_pushes(size: int, seconds: float, workers: int = 2, shards: int = 1
     """Pushes a second that servers of this machine take from workers that do nothing else, of a vector of `size`."""
     from a3c_exp.backends.ray.cluster import connected
     from a3c_exp.backends.ray.server import ParameterServer
-    from a3c_exp.parameters import SharedParameters
+    from a3c_exp.core.store import SharedStore
 
-    layout = Layout(
+    layout = StoreSpec(
         size=size, parts={}, workers=workers, optimizer=RMSProp(learning_rate=1e-3), schedule=Constant(value=1.0),
         total_steps=10**12,
     )  # fmt: skip
@@ -121,7 +121,7 @@ def measured_pushes(size: int, seconds: float, workers: int = 2, shards: int = 1
         servers = [ray.remote(ParameterServer).options(num_cpus=0).remote(own, wire) for own in pieces]
         ray.get(
             [
-                server.begin.remote(1, SharedParameters(own).state(), ())
+                server.begin.remote(1, SharedStore(own).state(), ())
                 for server, own in zip(servers, pieces, strict=True)
             ]
         )
@@ -135,7 +135,7 @@ def measured_pushes(size: int, seconds: float, workers: int = 2, shards: int = 1
 class Dummy:
     """A worker without an environment: it pushes as fast as it is answered."""
 
-    def run(self, layout: Layout, worker: int, servers: Sequence[object], backend: Ray, seconds: float) -> float:
+    def run(self, layout: StoreSpec, worker: int, servers: Sequence[object], backend: Ray, seconds: float) -> float:
         """Pushes a second."""
         from a3c_exp.backends.ray.actors import link
         from a3c_exp.backends.ray.client import RemoteParameters

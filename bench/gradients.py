@@ -15,7 +15,7 @@ import torch
 
 from a3c_exp.algorithms import A3C, Batch
 from a3c_exp.networks import ActorCritic, Mlp
-from a3c_exp.threading_limits import one_thread
+from a3c_exp.core.cpu import one_thread
 from bench.arithmetic import microseconds
 
 INPUTS, ACTIONS = 8, 4

@@ -16,10 +16,10 @@ import numpy as np
 
 import a3c_exp
 from a3c_exp.algorithms import Evaluation
-from a3c_exp.config import load_experiment
+from a3c_exp.config.builder import load_experiment
 from a3c_exp.networks import ActorCritic
-from a3c_exp.threading_limits import one_thread
-from a3c_exp.worker import build_network
+from a3c_exp.core.cpu import one_thread
+from a3c_exp.core.experiment import build_network
 
 NETWORKS = {
     "cnn": ("env=pong",),

@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from a3c_exp import files
+from a3c_exp.run import files
 from study import curves
 from study.document import document
 from study.entries import Entry, RunFailedError

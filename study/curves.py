@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from a3c_exp import files
+from a3c_exp.run import files
 
 POINTS = 100
 COLUMNS = ("step", "wall_seconds", "rollout/ep_rew_mean")

@@ -139,7 +139,7 @@ def _seeds(entry: Entry, records: Sequence[Record]) -> str:
 
 def _solved(entry: Entry, records: Sequence[Record]) -> str:
     solved = sum(record.solved_steps is not None for record in records)
-    has_goal = entry.recipe.settings().get("goal", True) is not None
+    has_goal = entry.recipe.settings().get("reward_threshold", True) is not None
     return f"{solved} of {len(records)}" if has_goal else "no goal"
 
 

@@ -34,11 +34,11 @@ ZOO: dict[tuple[str, str], dict[str, Any]] = {
 class StableBaselines3:
     algorithm: str
     env_id: str
-    goal: float
+    reward_threshold: float
 
     @property
     def command(self) -> str:
-        return f"python -m study.stable_baselines3 {self.algorithm} {self.env_id} {self.goal:g}"
+        return f"python -m study.stable_baselines3 {self.algorithm} {self.env_id} {self.reward_threshold:g}"
 
     def settings(self) -> Mapping[str, Any]:
         return {"algorithm": self.algorithm, "env": self.env_id, **ZOO[self.algorithm, self.env_id]}

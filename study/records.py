@@ -12,8 +12,8 @@ from typing import Any, get_args, get_type_hints
 
 import yaml
 
-from a3c_exp import files
-from a3c_exp.schema import flat
+from a3c_exp.run import files
+from a3c_exp.config.schema import flatten
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Results:
         """
         if not self._table.exists():
             return []
-        then, now = dict(flat(yaml.safe_load(self._settings.read_text()))), dict(flat(settings))
+        then, now = dict(flatten(yaml.safe_load(self._settings.read_text()))), dict(flatten(settings))
         if any(then[key] != now[key] for key in then.keys() & now.keys()) or then.keys() - now.keys():
             return []
         with open(self._table, newline="", encoding="utf-8") as file:

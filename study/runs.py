@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import a3c_exp
-from a3c_exp.config import SUMMARY_FILE, latest_checkpoint
+from a3c_exp.run.run_folder import SUMMARY_FILE, latest_checkpoint
 from study.entries import RunFailedError
 from study.records import Record
 
@@ -103,7 +103,7 @@ def _goes_on(folder: Path) -> bool:
 
 def _stop_reason(folder: Path, config: Mapping[str, Any]) -> Any:
     """Why the run in `folder` ended; None where there is none with this configuration."""
-    from a3c_exp.config import read_config
+    from a3c_exp.run.run_folder import read_config
 
     try:
         if read_config(folder) != config:
@@ -115,8 +115,8 @@ def _stop_reason(folder: Path, config: Mapping[str, Any]) -> Any:
 
 
 def _greedy_returns(folder: Path, seed: int, checkpoint: Literal["best", "latest"]) -> Any:
-    from a3c_exp.evaluate import Options, load_run, replay
-    from a3c_exp.threading_limits import one_thread
+    from a3c_exp.cli.evaluate import Options, load_run, replay
+    from a3c_exp.core.cpu import one_thread
 
     with one_thread():
         options = Options(episodes=EPISODES, checkpoint=checkpoint, seed=FIRST_EVALUATION_SEED + seed)

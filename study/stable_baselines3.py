@@ -17,7 +17,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.logger import Logger
 
-from a3c_exp import provenance
+from a3c_exp.run import provenance
 from study.peers import ZOO
 from study.runs import EPISODES, FIRST_EVALUATION_SEED, describe
 
@@ -25,8 +25,8 @@ from study.runs import EPISODES, FIRST_EVALUATION_SEED, describe
 class Watch:
     """Notes when the goal is reached, by the same rule as ours: 100 episodes, and one of every environment."""
 
-    def __init__(self, goal: float, environments: int) -> None:
-        self.goal, self.environments = goal, environments
+    def __init__(self, reward_threshold: float, environments: int) -> None:
+        self.reward_threshold, self.environments = reward_threshold, environments
         self.returns, self.ended = list[float](), set[int]()
         self.solved: tuple[int, float] | None = None
         self.started = time.perf_counter()
@@ -37,12 +37,12 @@ class Watch:
                 self.returns.append(float(info["episode"]["r"]))
                 self.ended.add(index)
         enough = len(self.returns) >= 100 and len(self.ended) == self.environments
-        if self.solved is None and enough and np.mean(self.returns[-100:]) >= self.goal:
+        if self.solved is None and enough and np.mean(self.returns[-100:]) >= self.reward_threshold:
             self.solved = local["self"].num_timesteps, time.perf_counter() - self.started
         return True
 
 
-def main(algorithm: str, env_id: str, goal: float, seed: int) -> dict[str, Any]:
+def main(algorithm: str, env_id: str, reward_threshold: float, seed: int) -> dict[str, Any]:
     settings = dict(ZOO[algorithm, env_id])
     steps, count = settings.pop("steps"), settings.pop("envs")
     torch.set_num_threads(1)  # for networks of this size its fastest setting
@@ -51,7 +51,7 @@ def main(algorithm: str, env_id: str, goal: float, seed: int) -> dict[str, Any]:
     given = {key: _schedule(value) for key, value in settings.items()}
     model = getattr(stable_baselines3, algorithm)("MlpPolicy", made, seed=seed, device="cpu", **given)
     model.set_logger(Logger(None, []))  # its default leaves a folder in /tmp
-    watch = Watch(goal, count)
+    watch = Watch(reward_threshold, count)
     model.learn(steps, callback=watch)
     seconds = time.perf_counter() - watch.started
     played = make_vec_env(env_id, 16, seed=FIRST_EVALUATION_SEED + 16 * seed)  # each takes a seed of its own
@@ -82,5 +82,5 @@ def _schedule(value: Any) -> float | Callable[[float], float]:
 
 
 if __name__ == "__main__":
-    algorithm, env_id, goal, seed = sys.argv[1:]
-    print(json.dumps(main(algorithm, env_id, float(goal), int(seed.removeprefix("seed=")))))
+    algorithm, env_id, reward_threshold, seed = sys.argv[1:]
+    print(json.dumps(main(algorithm, env_id, float(reward_threshold), int(seed.removeprefix("seed=")))))

@@ -71,7 +71,7 @@ CHANGES = (
     SIXTEEN,
     _lunar("lock", "lock=true"),
     _lunar("sync", "update=sync"),
-    _lunar("moments_per_worker", "moments=worker"),
+    _lunar("moments_per_worker", "optimizer_state=per_worker"),
     _lunar("staleness_power", "workers=16", "optimizer.staleness_power=0.5"),
     _lunar("shared_body", "network.shared=true"),
     _lunar("torch_init", "network.init=default"),
@@ -118,10 +118,10 @@ PEERS = tuple(
         f"sb3_{algorithm.lower()}_{env}",
         env,
         f"stable-baselines3 {algorithm}, {env_id}",
-        StableBaselines3(algorithm, env_id, goal),
+        StableBaselines3(algorithm, env_id, reward_threshold),
         3,
     )
-    for env, env_id, goal in (("cartpole", "CartPole-v1", 475.0), ("lunar", "LunarLander-v3", 200.0))
+    for env, env_id, reward_threshold in (("cartpole", "CartPole-v1", 475.0), ("lunar", "LunarLander-v3", 200.0))
     for algorithm in ("A2C", "PPO")
 )
 

@@ -11,14 +11,14 @@ from torch import Tensor, distributions
 
 from a3c_exp.algorithms import Evaluation
 from a3c_exp.networks import ActorCritic
-from a3c_exp.networks.recurrent import Memory
+from a3c_exp.networks.recurrent import RecurrentInput
 
 
 def learned(
     network: ActorCritic,
     seen: np.ndarray,
     actions: np.ndarray,
-    memory: Memory | None = None,
+    memory: RecurrentInput | None = None,
     *,
     log_probs: Any = 0.0,
     entropy: Any = 0.0,

@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from a3c_exp import checkpoint
-from a3c_exp.config import Experiment, load_experiment
+from a3c_exp.run import checkpoint
+from a3c_exp.core.experiment import Experiment
+from a3c_exp.config.builder import load_experiment
 from a3c_exp.errors import RunError
-from a3c_exp.events import Event
-from a3c_exp.runner import Run, run
-from a3c_exp.worker import Setup, build_network, layout
+from a3c_exp.core.events import Event
+from a3c_exp.run.trainer import Run, run
+from a3c_exp.core.worker import RunContext
+from a3c_exp.core.experiment import build_network, layout
 
 BACKENDS = ("serial", "threads", "processes")
 TARGETS = {name: f"a3c_exp.backends.{name}.{name.capitalize()}" for name in (*BACKENDS, "ga3c")}
@@ -46,8 +48,8 @@ def config(env: str = BANDIT, backend: str = "serial", **settings: Any) -> dict[
         "optimizer": {"_target_": "a3c_exp.optimizers.Adam", "learning_rate": 1e-2},
         "schedule": {"_target_": "a3c_exp.schedules.Constant", "value": 1.0},
         "backend": {"_target_": TARGETS[backend]},
-        "seed": 0, "workers": 1, "envs_per_worker": 4, "rollout_length": 4, "accumulate": 1, "gamma": 0.9,
-        "total_steps": 160, "goal": None, "update": "async", "lock": False, "moments": "shared",
+        "seed": 0, "workers": 1, "envs_per_worker": 4, "rollout_length": 4, "accumulate_rollouts": 1, "gamma": 0.9,
+        "total_steps": 160, "reward_threshold": None, "update": "async", "lock": False, "optimizer_state": "shared",
         "stop": {"max_episodes": None, "max_seconds": None, "mean_return": None},
         "eval": {"every": None, "episodes": 4},
         "checkpoint": {"every": None},
@@ -86,7 +88,7 @@ def drain(
     events, error, threads = [], None, torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        for event in experiment.backend.run(Setup(experiment=experiment), store):
+        for event in experiment.backend.run(RunContext(experiment=experiment), store):
             events.extend([event] if event else [])
             if enough(events):
                 store.stop()

@@ -12,11 +12,11 @@ import numpy as np
 
 from a3c_exp.backends.ray.client import Link, RemoteParameters
 from a3c_exp.backends.ray.server import ParameterServer
-from a3c_exp.backends.ray.wire import cut, joined, piece, stretches
-from a3c_exp.events import Event
-from a3c_exp.normalisation import Moments
+from a3c_exp.backends.ray.wire_dtype import cut, joined, piece, stretches
+from a3c_exp.core.events import Event
+from a3c_exp.core.normalization import RunningStats
 from a3c_exp.optimizers import SGD
-from a3c_exp.parameters import Layout, SharedParameters
+from a3c_exp.core.store import StoreSpec, SharedStore
 from a3c_exp.schedules import Constant
 
 SIZE = 7
@@ -26,10 +26,10 @@ class LostError(Exception):
     """The server died, or could not be reached."""
 
 
-def layout(workers: int = 2, **settings: Any) -> Layout:
-    parts = {"actor": slice(0, 4), "critic": slice(4, SIZE)}
+def layout(workers: int = 2, **settings: Any) -> StoreSpec:
+    param_slices = {"actor": slice(0, 4), "critic": slice(4, SIZE)}
     plain: dict[str, Any] = {"optimizer": SGD(learning_rate=1.0), "schedule": Constant(value=1.0), "total_steps": 1000}
-    return Layout(size=SIZE, parts=parts, workers=workers, **plain | settings)
+    return StoreSpec(size=SIZE, param_slices=param_slices, workers=workers, **plain | settings)
 
 
 class Cluster:
@@ -39,8 +39,8 @@ class Cluster:
     down: servers that have died and not started again: all calls are lost.
     """
 
-    def __init__(self, whole: Layout, shards: int = 1, wire: Any = "float32") -> None:
-        self.layout, self.wire = whole, wire
+    def __init__(self, whole: StoreSpec, shards: int = 1, wire_dtype: Any = "float32") -> None:
+        self.layout, self.wire_dtype = whole, wire_dtype
         self.stretches = stretches(whole.size, shards)
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever)
@@ -50,7 +50,7 @@ class Cluster:
         self.calls: list[str] = []
         self.down: set[int] = set()
         self.under_way: dict[int, list[Future[Any]]] = {}
-        first = SharedParameters(whole)
+        first = SharedStore(whole)
         first.initialise(np.zeros(whole.size, np.float32))
         self.known = first.state()
         for index in range(shards):
@@ -58,7 +58,7 @@ class Cluster:
         self.begin()
 
     def new(self, server: int) -> ParameterServer:
-        return ParameterServer(piece(self.layout, self.stretches[server]), self.wire)
+        return ParameterServer(piece(self.layout, self.stretches[server]), self.wire_dtype)
 
     def begin(self) -> None:
         """What the driver does once a server is there, or there again."""
@@ -109,7 +109,7 @@ class Cluster:
 
     def worker(self, index: int = 0, in_flight: int = 0, first: int = 0) -> RemoteParameters:
         link = Link(
-            call=self.call, lost=(LostError,), servers=len(self.servers), wire=self.wire, in_flight=in_flight
+            call=self.call, lost=(LostError,), servers=len(self.servers), wire_dtype=self.wire_dtype, in_flight=in_flight
         )  # fmt: skip
         return RemoteParameters(self.layout, index, link, first)
 
@@ -125,12 +125,12 @@ class Cluster:
         self.loop.close()
 
 
-def learn(worker: Any, index: int, gradient: Any, steps: int = 1, observed: Moments | None = None) -> Any:
+def learn(worker: Any, index: int, gradient: Any, steps: int = 1, observed: RunningStats | None = None) -> Any:
     """Pull, push a gradient, and tell of it; the parameters that were pulled."""
     mine = np.empty(SIZE, np.float32)
-    pulled = worker.pull(index, mine)
+    snapshot = worker.pull(index, mine)
     vector = None if gradient is None else np.full(SIZE, gradient, np.float32)
-    worker.push(index, vector, pulled, steps, observed)
+    worker.push(index, vector, snapshot, steps, observed)
     worker.tell(Event(index, steps=steps))
     return mine
 

@@ -19,13 +19,14 @@ import numpy as np
 import pytest
 from runs import BACKENDS, CORNERS, CORRIDOR, SCRIPTED, SMALL_CNN, TARGET, config, drain, processes, same, wait_until
 
-from a3c_exp import seeding
-from a3c_exp.backends import MERGE_SECONDS, merged
-from a3c_exp.config import load_experiment
+from a3c_exp.core import seeding
+from a3c_exp.backends import MERGE_SECONDS, batch_events
+from a3c_exp.config.builder import load_experiment
 from a3c_exp.errors import ConfigError, RunError
-from a3c_exp.events import Event
-from a3c_exp.seeding import Role
-from a3c_exp.worker import Pause, Setup, build_network, layout
+from a3c_exp.core.events import Event
+from a3c_exp.core.seeding import Role
+from a3c_exp.core.worker import YieldPoint, RunContext
+from a3c_exp.core.experiment import build_network, layout
 
 CONCURRENT = ("threads", "processes")
 
@@ -43,8 +44,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "rmsprop, locked": {"optimizer": "a3c_exp.optimizers.RMSProp", "optimizer__learning_rate": 1e-2, "lock": True},
     "synchronous": {"update": "sync"},
-    "moments of its own": {"moments": "worker"},
-    "accumulated": {"accumulate": 3, "total_steps": 200},
+    "moments of its own": {"optimizer_state": "per_worker"},
+    "accumulated": {"accumulate_rollouts": 3, "total_steps": 200},
     "schedules": {"schedule": {"_target_": "a3c_exp.schedules.Linear", "start": 1.0, "end": 0.0}},
     "episodes of three steps": {"env__kwargs": {"length": 3}, "returns__n": 1},
     "and another critic": {
@@ -156,11 +157,11 @@ class TestSeveralWorkers:
         assert updates == measured == state["version"] == steps / 16
 
     def test_moments_of_its_own_are_kept_for_each(self, backend: str) -> None:
-        whole = config(backend=backend, workers=2, total_steps=10**9, moments="worker")
+        whole = config(backend=backend, workers=2, total_steps=10**9, optimizer_state="worker")
         _, state, _ = drain(whole, enough=lambda events: {event.worker for event in events if event.updates} == {0, 1})
-        assert state["moments"].shape[0] == 2
-        assert state["moments"].any(axis=(1, 2)).all()
-        assert not same(state["moments"][0], state["moments"][1])
+        assert state["optimizer_state"].shape[0] == 2
+        assert state["optimizer_state"].any(axis=(1, 2)).all()
+        assert not same(state["optimizer_state"][0], state["optimizer_state"][1])
 
     def test_synchronous_updates_wait_for_everybody(self, backend: str) -> None:
         events, state, error = drain(config(backend=backend, workers=3, update="sync", total_steps=16 * 3 * 20))
@@ -234,7 +235,7 @@ class running:  # noqa: N801 - reads as a statement
         network, env = build_network(experiment)
         self.store = experiment.backend.store(layout(experiment, network, env.observation_space.shape))
         self.store.initialise(network.vector)
-        self.events = experiment.backend.run(Setup(experiment=experiment), self.store)
+        self.events = experiment.backend.run(RunContext(experiment=experiment), self.store)
 
     def __enter__(self) -> tuple[Any, Any]:
         return self.events, self.store
@@ -313,15 +314,15 @@ class TestProcesses:
 class TestMerging:
     """Thousands of updates a second become ten messages."""
 
-    def steps(self, count: int, then: BaseException | None = None) -> Iterator[Event | Pause]:
+    def steps(self, count: int, then: BaseException | None = None) -> Iterator[Event | YieldPoint]:
         for index in range(count):
-            yield Pause.BEFORE_PUSH
+            yield YieldPoint.BEFORE_PUSH
             yield Event(0, updates=1, steps=index)
         if then is not None:
             raise then
 
     def test_the_first_event_is_passed_on_at_once_and_the_rest_together(self) -> None:
-        assert [(event.updates, event.steps) for event in merged(self.steps(5))] == [(1, 0), (4, 10)]
+        assert [(event.updates, event.steps) for event in batch_events(self.steps(5))] == [(1, 0), (4, 10)]
 
     def test_nothing_waits_longer_than_that(self) -> None:
         def slow() -> Iterator[Event]:
@@ -329,10 +330,10 @@ class TestMerging:
                 yield Event(0, updates=1)
                 time.sleep(MERGE_SECONDS)
 
-        assert [event.updates for event in merged(slow())] == [1, 1, 1, 1]
+        assert [event.updates for event in batch_events(slow())] == [1, 1, 1, 1]
 
     def test_a_worker_that_fails_has_said_all_it_did(self) -> None:
-        events = merged(self.steps(5, RunError("diverged")))
+        events = batch_events(self.steps(5, RunError("diverged")))
         assert [next(events).updates, next(events).updates] == [1, 4]
         with pytest.raises(RunError, match="diverged"):
             next(events)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from a3c_exp import provenance
+from a3c_exp.run import provenance
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # bench is not installed: it belongs to the checkout
 

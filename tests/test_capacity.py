@@ -30,9 +30,9 @@ def test_a_server_feeds_as_many_workers_as_it_takes_pushes_in_the_time_of_a_roll
 
 
 def test_who_has_nothing_in_flight_waits_for_every_answer() -> None:
-    alone = simulate(replace(QUICK, in_flight=0), 1)
-    assert alone.waiting == pytest.approx(1.2 / 26.2, rel=0.05)
-    assert alone.staleness == 0
+    exclusive_folder = simulate(replace(QUICK, in_flight=0), 1)
+    assert exclusive_folder.waiting == pytest.approx(1.2 / 26.2, rel=0.05)
+    assert exclusive_folder.staleness == 0
     hidden = simulate(QUICK, 1)
     assert hidden.waiting == 0
     assert hidden.staleness == 1

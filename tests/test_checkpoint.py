@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from a3c_exp import checkpoint
+from a3c_exp.run import checkpoint
 from a3c_exp.errors import ConfigError
 
 
@@ -31,10 +31,10 @@ def example() -> dict[str, Any]:
     return {
         "store": {
             "parameters": rng.normal(size=50).astype(np.float32),
-            "moments": rng.normal(size=(1, 2, 50)).astype(np.float32),
+            "optimizer_state": rng.normal(size=(1, 2, 50)).astype(np.float32),
             "updates": np.arange(3, dtype=np.int64),
             "statistics": rng.normal(size=9),
-            "random_states": rng.integers(0, 2**64, (2, 6), np.uint64),
+            "rng_states": rng.integers(0, 2**64, (2, 6), np.uint64),
             "steps": 123_456,
         },
         "generator": np.random.default_rng(7).bit_generator.state,  # whole numbers of 128 bits

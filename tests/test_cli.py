@@ -15,7 +15,7 @@ from runs import QUICK
 
 import a3c_exp.__main__ as program
 from a3c_exp import compose
-from a3c_exp.startup import conf_folder, importing
+from a3c_exp.cli.startup import conf_folder, importing
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +44,8 @@ BAD = [
     ("+colour=red", "colour = 'red': is no setting of Experiment: Allowed: "),
     ("~colour", "colour = None: is no setting: "),
     (
-        "optimizer.parts={actor:{max_grad_norm:1.0}}",
-        "optimizer.parts.actor = {'max_grad_norm': 1.0}: is no setting: Allowed: none; +optimizer.parts",
+        "optimizer.param_groups={actor:{max_grad_norm:1.0}}",
+        "optimizer.param_groups.actor = {'max_grad_norm': 1.0}: is no setting: Allowed: none; +optimizer.param_groups",
     ),
     ("~network", "network = None: must be given: a mapping that names a Network by _target_"),
     ("seed=true", "seed = True: must be a whole number"),
@@ -53,9 +53,9 @@ BAD = [
     ("workers=0", "workers = 0: must be a whole number from 1 to 65536, or 'auto'"),
     ("envs_per_worker=1e12", "envs_per_worker = 1000000000000: must be a whole number from 1 to 65536"),
     ("rollout_length=episode", "envs_per_worker = 16: must be 1 where rollout_length=episode"),
-    ("update=sync moments=worker", "moments = 'worker': must be 'shared' where update=sync"),
+    ("update=sync optimizer_state=per_worker", "optimizer_state = 'per_worker': must be 'shared' where update=sync"),
     ("returns=n_step returns.n=0", "returns.n = 0: must be a whole number >= 1"),
-    ("+optimizer.parts.nose.learning_rate=1.0", "optimizer.parts = 'nose': "),
+    ("+optimizer.param_groups.nose.learning_rate=1.0", "optimizer.param_groups = 'nose': "),
     ("env=gym", "env.id = None: must be given: text"),
     ("env=gym env.id=CartPol-v1", "env.id = 'CartPol-v1': no such environment is registered; the nearest: CartPole-v1"),
     ("env.kwargs.size=3", "env.kwargs.size = 3: is no setting: Allowed: none; +env.kwargs.size=3 adds one"),

@@ -11,8 +11,8 @@ from runs import QUICK
 
 import a3c_exp.__main__ as program
 from a3c_exp import compose
-from a3c_exp.config import load_experiment
-from a3c_exp.schema import flat
+from a3c_exp.config.builder import load_experiment
+from a3c_exp.config.schema import flatten
 
 
 def swept(here: Path) -> list[dict[str, Any]]:
@@ -50,8 +50,8 @@ def test_a_component_takes_the_place_of_a_presets_and_what_it_does_not_know_goes
 ) -> None:
     preset, chosen = compose(command.split()[:1]), compose(command.split())
     load_experiment(chosen)
-    assert gone not in dict(flat(chosen))
-    assert dict(flat(chosen))[stays] == dict(flat(preset))[stays]
+    assert gone not in dict(flatten(chosen))
+    assert dict(flatten(chosen))[stays] == dict(flatten(preset))[stays]
 
 
 def test_what_a_component_does_not_know_is_refused_where_the_user_asks_for_it(

@@ -15,12 +15,13 @@ from a3c_exp import compose
 from a3c_exp.backends.processes import Processes
 from a3c_exp.backends.ray import Ray
 from a3c_exp.backends.ray.cluster import connected
-from a3c_exp.config import Experiment, load_experiment
-from a3c_exp.provenance import usable_cores
+from a3c_exp.core.experiment import Experiment
+from a3c_exp.config.builder import load_experiment
+from a3c_exp.core.cpu import usable_cores
 from a3c_exp.returns import GAE
-from a3c_exp.schema import flat
-from a3c_exp.startup import conf_folder
-from a3c_exp.worker import build_network, layout
+from a3c_exp.config.schema import flatten
+from a3c_exp.cli.startup import conf_folder
+from a3c_exp.core.experiment import build_network, layout
 
 OPTIONS = sorted(f"{path.parent.name}={path.stem}" for path in conf_folder().glob("*/*.yaml"))
 # What an option needs beside it, where that is not the default.
@@ -93,10 +94,10 @@ def test_every_setting_of_the_whole_run_is_in_the_main_file_with_a_word_about_it
 
 
 def test_an_environment_sets_what_it_needs_and_the_command_line_has_the_last_word() -> None:
-    assert compose(["env=cartpole"])["goal"] == 475.0
-    assert compose(["env=cartpole", "goal=450"])["stop"]["mean_return"] == 450, "which stops there unless it is told"
+    assert compose(["env=cartpole"])["reward_threshold"] == 475.0
+    assert compose(["env=cartpole", "reward_threshold=450"])["stop"]["mean_return"] == 450, "which stops there unless it is told"
     changed = compose(["env=cartpole", "stop.mean_return=490"])
-    assert (changed["goal"], changed["stop"]["mean_return"]) == (475, 490)
+    assert (changed["reward_threshold"], changed["stop"]["mean_return"]) == (475, 490)
 
 
 def test_an_experiment_has_the_last_word_before_the_command_line() -> None:
@@ -109,7 +110,7 @@ def test_atari_brings_a_network_for_pictures_unless_another_is_named() -> None:
     assert compose(["env=pong"])["network"]["_target_"] == "a3c_exp.networks.Cnn"
     assert compose(["env=pong", "network=cnn_impala"])["network"]["_target_"] == "a3c_exp.networks.Impala"
     paper = compose(["experiment=a3c_paper_atari", "env=breakout"])
-    assert (paper["env"]["game"], paper["env"]["life_loss"], paper["network"]["init"]) == ("breakout", True, "default")
+    assert (paper["env"]["game"], paper["env"]["terminal_on_life_loss"], paper["network"]["init"]) == ("breakout", True, "default")
 
 
 @pytest.mark.parametrize("option", PRESETS)
@@ -143,7 +144,7 @@ def test_a_preset_says_where_it_comes_from(option: str) -> None:
             "threads_continuous",
             {
                 "env.id": "Pendulum-v1", "returns._target_": "a3c_exp.returns.NStep", "returns.n": 3, "gamma": 0.9,
-                "optimizer.learning_rate": 1e-4, "optimizer.parts.critic.learning_rate": 1e-3, "rollout_length": 10,
+                "optimizer.learning_rate": 1e-4, "optimizer.param_groups.critic.learning_rate": 1e-3, "rollout_length": 10,
                 "env.normalize_rewards": True,
             },
         ),
@@ -160,7 +161,7 @@ def test_a_preset_says_where_it_comes_from(option: str) -> None:
         (
             "shared_adam_cartpole",
             {
-                "backend._target_": "a3c_exp.backends.processes.Processes", "moments": "shared",
+                "backend._target_": "a3c_exp.backends.processes.Processes", "optimizer_state": "shared",
                 "optimizer._target_": "a3c_exp.optimizers.Adam", "optimizer.learning_rate": 1e-3,
                 "network.sizes": [128], "rollout_length": 5, "gamma": 0.9, "algorithm.entropy": 0,
                 "env.max_episode_steps": 300, "stop.mean_return": 200, "workers": "auto",
@@ -178,7 +179,7 @@ def test_a_preset_says_where_it_comes_from(option: str) -> None:
             {
                 "workers": 3, "returns.lambda_": 0.95, "gamma": 0.9, "algorithm.epochs": 10, "rollout_length": 32,
                 "algorithm.minibatch_size": None, "optimizer.learning_rate": 1e-4,
-                "optimizer.parts.critic.learning_rate": 2e-4, "env.normalize_rewards": True,
+                "optimizer.param_groups.critic.learning_rate": 2e-4, "env.normalize_rewards": True,
             },
         ),
         (
@@ -186,13 +187,13 @@ def test_a_preset_says_where_it_comes_from(option: str) -> None:
             {
                 "optimizer.decay": 0.99, "optimizer.epsilon": 0.1, "rollout_length": 5, "workers": 16,
                 "algorithm.entropy": 0.01, "gamma": 0.99, "schedule.end": 0, "network.cells": 256,
-                "network.encoder._target_": "a3c_exp.networks.Cnn", "moments": "shared",
+                "network.encoder._target_": "a3c_exp.networks.Cnn", "optimizer_state": "shared",
             },
         ),
     ],
 )  # fmt: skip
 def test_a_preset_has_the_settings_of_its_source(preset: str, settings: dict[str, Any]) -> None:
-    found = dict(flat(compose([f"experiment={preset}"])))
+    found = dict(flatten(compose([f"experiment={preset}"])))
     assert {key: found[key] for key in settings} == settings
 
 

@@ -11,8 +11,10 @@ import pytest
 from runs import QUICK
 
 import a3c_exp
-from a3c_exp import ConfigError, checkpoint, compose
-from a3c_exp.config import check_folder, config_text, load_experiment, read_config
+from a3c_exp import ConfigError, compose
+from a3c_exp.run import checkpoint
+from a3c_exp.run.run_folder import check_folder, config_text, read_config
+from a3c_exp.config.builder import load_experiment
 from a3c_exp.schedules import Linear
 
 
@@ -67,14 +69,14 @@ def test_without_ray_its_backend_says_what_to_install(monkeypatch: pytest.Monkey
         ("rollout_length", 0, "rollout_length = 0: must be a whole number >= 1, or 'episode'"),
         ("rollout_length", 2.5, "rollout_length = 2.5: must be a whole number or 'episode'"),
         ("rollout_length", "episode", "envs_per_worker = 16: must be 1 where rollout_length=episode"),
-        ("accumulate", 0, "accumulate = 0: must be a whole number >= 1"),
+        ("accumulate_rollouts", 0, "accumulate_rollouts = 0: must be a whole number >= 1"),
         ("epsilon", 1.5, "epsilon = 1.5: must be a number from 0 to 1, or a schedule"),
         ("total_steps", 0, "total_steps = 0: must be a whole number >= 1"),
         ("update", "often", "update = 'often': must be 'async' or 'sync'"),
         ("lock", 1, "lock = 1: must be true or false"),
         ("schedule.end", -1, "schedule = -1.0: must be a number >= 0 where the run ends, too"),
         ("epsilon", 2, "epsilon = 2.0: must be a number from 0 to 1, or a schedule"),
-        ("moments", "none", "moments = 'none': must be 'shared' or 'worker'"),
+        ("optimizer_state", "none", "optimizer_state = 'none': must be 'shared' or 'per_worker'"),
         ("stop", 5, "stop = 5: must be a mapping with the keys max_episodes, max_seconds, mean_return"),
         ("stop.max_episodes", 0, "stop.max_episodes = 0: must be a whole number >= 1, or null"),
         ("stop.max_seconds", 0, "stop.max_seconds = 0.0: must be a number > 0, or null"),
@@ -83,7 +85,7 @@ def test_without_ray_its_backend_says_what_to_install(monkeypatch: pytest.Monkey
         ("checkpoint.every", 0, "checkpoint.every = 0: must be a whole number of steps >= 1, or null"),
         ("plugins", 7, "plugins = 7: must be a list, each item text"),
         ("optimizer.learning_rate", -1, "optimizer.learning_rate = -1.0: must be a number > 0"),
-        ("optimizer.parts", {"nose": {}}, "optimizer.parts = 'nose': "),
+        ("optimizer.param_groups", {"nose": {}}, "optimizer.param_groups = 'nose': "),
         ("network.sizes", [0], "network.sizes = (0,): must be whole numbers >= 1"),
         ("network.activation", "sigm", "network.activation = 'sigm': must be 'tanh', 'relu', "),
         ("returns", None, "returns = None: must be a mapping that names a Returns by _target_"),
@@ -103,8 +105,8 @@ def test_a_value_that_cannot_be_used_is_named_with_its_key(
 
 
 def test_statistics_of_its_own_are_no_use_to_a_worker_of_synchronous_rounds(config: dict[str, Any]) -> None:
-    change(change(config, "update", "sync"), "moments", "worker")
-    with pytest.raises(ConfigError, match="moments = 'worker': must be 'shared' where update=sync"):
+    change(change(config, "update", "sync"), "optimizer_state", "per_worker")
+    with pytest.raises(ConfigError, match="optimizer_state = 'per_worker': must be 'shared' where update=sync"):
         load_experiment(config)
 
 

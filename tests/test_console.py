@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from a3c_exp.console import Progress, Terminal, duration, run_log
-from a3c_exp.events import Episodes, Event
-from a3c_exp.metrics import Tally
+from a3c_exp.run.console import Progress, LiveLineHandler, duration, run_log
+from a3c_exp.core.events import Episodes, Event
+from a3c_exp.run.statistics import RunStatistics
 
 log = logging.getLogger("a3c_exp")
 
@@ -59,19 +59,19 @@ def an_ordinary_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def drive(
-    stream: io.StringIO, folder: Path, show: Callable[[Progress, Tally, Clock], None], **ends: float | None
-) -> Tally:
+    stream: io.StringIO, folder: Path, show: Callable[[Progress, RunStatistics, Clock], None], **ends: float | None
+) -> RunStatistics:
     clock = Clock()
-    tally = Tally(clock=clock)
+    statistics = RunStatistics(clock=clock)
     with run_log(folder / "train.log", stream) as terminal:
         progress = Progress(terminal, 1_000_000, clock=clock, **ends)  # type: ignore[arg-type]
-        show(progress, tally, clock)
-    return tally
+        show(progress, statistics, clock)
+    return statistics
 
 
-def steps(tally: Tally, count: int, returns: tuple[float, ...] = ()) -> None:
-    ended = Episodes(np.array(returns), np.ones(len(returns), np.int64), np.full(len(returns), tally.steps))
-    tally.add(Event(0, steps=count, episodes=ended))
+def steps(statistics: RunStatistics, count: int, returns: tuple[float, ...] = ()) -> None:
+    ended = Episodes(np.array(returns), np.ones(len(returns), np.int64), np.full(len(returns), statistics.steps))
+    statistics.add(Event(0, steps=count, episodes=ended))
 
 
 # -- the line --------------------------------------------------------------------------------------
@@ -80,12 +80,12 @@ def steps(tally: Tally, count: int, returns: tuple[float, ...] = ()) -> None:
 def test_the_line_tells_steps_speed_mean_return_best_evaluation_and_time_left(tmp_path: Path) -> None:
     screen = Screen()
 
-    def show(progress: Progress, tally: Tally, clock: Clock) -> None:
-        progress.update(tally)
+    def show(progress: Progress, statistics: RunStatistics, clock: Clock) -> None:
+        progress.update(statistics)
         for _ in range(5):
             clock.now += 1
-            steps(tally, 50_000, (10.0, 20.0))
-            progress.update(tally, 123.4)
+            steps(statistics, 50_000, (10.0, 20.0))
+            progress.update(statistics, 123.4)
         shown = "250k / 1M steps | 50k/s | return 15.0 | best eval 123.4 | 0:15 left"
         assert screen.rows() == [shown]
 
@@ -95,12 +95,12 @@ def test_the_line_tells_steps_speed_mean_return_best_evaluation_and_time_left(tm
 def test_the_speed_is_that_of_the_last_seconds_not_of_the_whole_run(tmp_path: Path) -> None:
     screen = Screen()
 
-    def show(progress: Progress, tally: Tally, clock: Clock) -> None:
+    def show(progress: Progress, statistics: RunStatistics, clock: Clock) -> None:
         for second in range(40):
-            progress.update(tally)
+            progress.update(statistics)
             clock.now += 1
-            steps(tally, 1000 if second < 20 else 100)
-        progress.update(tally)
+            steps(statistics, 1000 if second < 20 else 100)
+        progress.update(statistics)
         assert "| 100/s |" in screen.rows()[-1]
 
     drive(screen, tmp_path, show)
@@ -119,12 +119,12 @@ def test_the_speed_is_that_of_the_last_seconds_not_of_the_whole_run(tmp_path: Pa
 def test_the_time_left_is_until_the_first_of_the_runs_ends(tmp_path: Path, ends: dict[str, float], left: str) -> None:
     screen = Screen()
 
-    def show(progress: Progress, tally: Tally, clock: Clock) -> None:
-        progress.update(tally)
+    def show(progress: Progress, statistics: RunStatistics, clock: Clock) -> None:
+        progress.update(statistics)
         for _ in range(10):
             clock.now += 1
-            steps(tally, 10_000, (1.0,))
-            progress.update(tally)
+            steps(statistics, 10_000, (1.0,))
+            progress.update(statistics)
         assert left in screen.rows()[-1]
 
     drive(screen, tmp_path, show, **ends)
@@ -132,7 +132,7 @@ def test_the_time_left_is_until_the_first_of_the_runs_ends(tmp_path: Path, ends:
 
 def test_before_anything_is_known_nothing_is_made_up(tmp_path: Path) -> None:
     screen = Screen()
-    drive(screen, tmp_path, lambda progress, tally, clock: progress.update(tally))
+    drive(screen, tmp_path, lambda progress, statistics, clock: progress.update(statistics))
     assert "0 / 1M steps | 0/s | return -\x1b[K" in screen.getvalue()
     assert "left" not in screen.getvalue()
 
@@ -140,9 +140,9 @@ def test_before_anything_is_known_nothing_is_made_up(tmp_path: Path) -> None:
 def test_rejected_updates_are_shown(tmp_path: Path) -> None:
     screen = Screen()
 
-    def show(progress: Progress, tally: Tally, clock: Clock) -> None:
-        tally.add(Event(0, rejected=3))
-        progress.update(tally)
+    def show(progress: Progress, statistics: RunStatistics, clock: Clock) -> None:
+        statistics.add(Event(0, rejected=3))
+        progress.update(statistics)
         assert "| 3 updates rejected" in screen.rows()[-1]
 
     drive(screen, tmp_path, show)
@@ -153,21 +153,21 @@ def test_rejected_updates_are_shown(tmp_path: Path) -> None:
     [(0, "0"), (999, "999"), (1234, "1.23k"), (99_999, "100k"), (999_999, "1M"), (12_345_678, "12.3M"), (2e9, "2G")],
 )
 def test_steps_are_read_at_a_glance(tmp_path: Path, steps: int, shown: str) -> None:
-    tally = Tally()
-    tally.steps = steps
-    assert Progress(Terminal(Screen()), 10**7).line(tally, None).startswith(f"{shown} / 10M steps | ")
+    statistics = RunStatistics()
+    statistics.steps = steps
+    assert Progress(LiveLineHandler(Screen()), 10**7).line(statistics, None).startswith(f"{shown} / 10M steps | ")
 
 
 def test_a_long_line_fits_an_old_terminal() -> None:
     clock = Clock()
-    progress = Progress(Terminal(Screen()), 123_000_000, clock=clock)
-    tally = Tally(clock=clock)
-    tally.steps = 12_345_678
-    progress.update(tally)
+    progress = Progress(LiveLineHandler(Screen()), 123_000_000, clock=clock)
+    statistics = RunStatistics(clock=clock)
+    statistics.steps = 12_345_678
+    progress.update(statistics)
     clock.now += 1
-    steps(tally, 1_117, (-1234.5,))
-    progress.update(tally)
-    assert len(progress.line(tally, -1234.5)) < 80
+    steps(statistics, 1_117, (-1234.5,))
+    progress.update(statistics)
+    assert len(progress.line(statistics, -1234.5)) < 80
 
 
 @pytest.mark.parametrize(
@@ -183,13 +183,13 @@ def test_durations_are_read_at_a_glance(seconds: float, shown: str) -> None:
 def test_on_a_terminal_the_line_is_written_over_and_a_last_one_stays(tmp_path: Path) -> None:
     screen = Screen()
 
-    def show(progress: Progress, tally: Tally, clock: Clock) -> None:
+    def show(progress: Progress, statistics: RunStatistics, clock: Clock) -> None:
         for _ in range(100):
             clock.now += 1
-            steps(tally, 1000)
-            progress.update(tally)
+            steps(statistics, 1000)
+            progress.update(statistics)
         assert len(screen.rows()) == 1
-        progress.close(tally)
+        progress.close(statistics)
 
     drive(screen, tmp_path, show)
     rows = screen.rows()
@@ -200,8 +200,8 @@ def test_on_a_terminal_the_line_is_written_over_and_a_last_one_stays(tmp_path: P
 def test_log_lines_pass_above_the_live_line(tmp_path: Path) -> None:
     screen = Screen()
 
-    def show(progress: Progress, tally: Tally, clock: Clock) -> None:
-        progress.update(tally)
+    def show(progress: Progress, statistics: RunStatistics, clock: Clock) -> None:
+        progress.update(statistics)
         log.info("something happened")
         log.warning("beware")
         assert screen.rows()[:2] == ["something happened", "warning: beware"]
@@ -220,7 +220,7 @@ def test_the_live_line_is_cut_to_the_terminals_width(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 30, 0, 0))
     with open(theirs, "w") as stream:
-        terminal = Terminal(stream)
+        terminal = LiveLineHandler(stream)
         assert terminal.live
         terminal.show("0123456789" * 10)
         assert os.read(ours, 1000) == b"\r" + b"0123456789" * 2 + b"012345678\x1b[K"
@@ -234,11 +234,11 @@ def test_a_terminal_that_goes_away_does_not_end_the_run(tmp_path: Path, capsys: 
         def write(self, text: str) -> int:
             raise OSError(5, "Input/output error")
 
-    def show(progress: Progress, tally: Tally, clock: Clock) -> None:
+    def show(progress: Progress, statistics: RunStatistics, clock: Clock) -> None:
         for _ in range(30):
             clock.now += 1
-            progress.update(tally)
-        progress.close(tally)
+            progress.update(statistics)
+        progress.close(statistics)
 
     drive(Gone(), tmp_path, show)
     assert (tmp_path / "train.log").read_text().count("1M steps") == 4
@@ -250,8 +250,8 @@ def test_a_stream_that_cannot_rewrite_a_line_gets_none(
     environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", environment["TERM"])
-    assert Terminal(Screen()).live == (environment["TERM"] != "dumb")
-    assert not Terminal(io.StringIO()).live
+    assert LiveLineHandler(Screen()).live == (environment["TERM"] != "dumb")
+    assert not LiveLineHandler(io.StringIO()).live
 
 
 # -- in a log --------------------------------------------------------------------------------------
@@ -260,12 +260,12 @@ def test_a_stream_that_cannot_rewrite_a_line_gets_none(
 def test_in_a_log_there_is_a_plain_line_now_and_then_and_a_last_one(tmp_path: Path) -> None:
     stream = io.StringIO()
 
-    def show(progress: Progress, tally: Tally, clock: Clock) -> None:
+    def show(progress: Progress, statistics: RunStatistics, clock: Clock) -> None:
         for _ in range(50):
             clock.now += 0.5
-            steps(tally, 5000)
-            progress.update(tally)
-        progress.close(tally)
+            steps(statistics, 5000)
+            progress.update(statistics)
+        progress.close(statistics)
 
     drive(stream, tmp_path, show)
     lines = stream.getvalue().splitlines()
@@ -277,11 +277,11 @@ def test_in_a_log_there_is_a_plain_line_now_and_then_and_a_last_one(tmp_path: Pa
 def test_train_log_has_plain_lines_with_times_whatever_the_stream(
     tmp_path: Path, stream: Callable[[], io.StringIO]
 ) -> None:
-    def show(progress: Progress, tally: Tally, clock: Clock) -> None:
+    def show(progress: Progress, statistics: RunStatistics, clock: Clock) -> None:
         log.info("begun")
         clock.now += 11
-        progress.update(tally)
-        progress.close(tally)
+        progress.update(statistics)
+        progress.close(statistics)
 
     drive(stream(), tmp_path, show)
     lines = (tmp_path / "train.log").read_text().splitlines()

@@ -24,10 +24,11 @@ import pytest
 import yaml
 
 import a3c_exp
-from a3c_exp import ConfigError, evaluate, report
+from a3c_exp import ConfigError
+from a3c_exp.cli import evaluate, report
 from a3c_exp.__main__ import main
 from a3c_exp.backends.ray import Ray
-from a3c_exp.config import load_experiment
+from a3c_exp.config.builder import load_experiment
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
-from a3c_exp.envs import EnvBatch, Gym, Loop, Step, Vector
+from a3c_exp.envs import EnvBatch, Gym, SyncEnvBatch, Step, VectorEnvBatch
 
 Array = NDArray[Any]
 
@@ -173,7 +173,7 @@ class TestLoop:
         actions = np.zeros((30, 3), np.int64)
         environment = Gym(id="scripted:Scripted-v0", kwargs=SCRIPT, max_episode_steps=limit)
         ours = environment.make(3, SEEDS)
-        theirs = Loop([wrapped() for _ in SEEDS], SEEDS)
+        theirs = SyncEnvBatch([wrapped() for _ in SEEDS], SEEDS)
         for mine, expected in zip(outcomes(ours, actions), outcomes(theirs, actions), strict=True):
             for one, other in zip(mine, expected, strict=True):
                 np.testing.assert_array_equal(one, other)
@@ -203,7 +203,7 @@ class TestLoop:
         env = scripted.Scripted()
         env.observation_space = Box(0.0, 1.0, (3,), np.float32)
         with pytest.raises(ValueError, match="shape"):
-            Loop([env], [0]).reset()
+            SyncEnvBatch([env], [0]).reset()
 
     def test_what_an_environment_raises_comes_through(self) -> None:
         batch = Gym(id="scripted:Scripted-v0", kwargs={"fails_at": 2}).make(1, [0])
@@ -251,7 +251,7 @@ class TestVector:
         env = SyncVectorEnv([scripted.Scripted])
         del env.metadata["autoreset_mode"]
         with pytest.raises(TypeError, match="does not say how it restarts"):
-            Vector(env, [0])
+            VectorEnvBatch(env, [0])
 
     def test_an_end_without_its_last_observation_is_an_error_rather_than_a_guess(self) -> None:
         class Forgetful(SyncVectorEnv):
@@ -259,7 +259,7 @@ class TestVector:
                 return (*super().step(actions)[:4], {})
 
         env = Forgetful([lambda: scripted.Scripted(lengths=[1])], autoreset_mode=AutoresetMode.SAME_STEP)
-        batch = Vector(env, [0])
+        batch = VectorEnvBatch(env, [0])
         batch.reset()
         with pytest.raises(RuntimeError, match="final_obs"):
             batch.step(np.array([0]))

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from runs import config
 
 import a3c_exp
-from a3c_exp import evaluate
-from a3c_exp.config import load_experiment
-from a3c_exp.envs import Atari, EnvBatch, Environment, Vector
+from a3c_exp.cli import evaluate
+from a3c_exp.config.builder import load_experiment
+from a3c_exp.envs import Atari, EnvBatch, Environment, VectorEnvBatch
 from a3c_exp.errors import ConfigError
-from a3c_exp.rollout import Acted, Collector, RewardShaping
+from a3c_exp.core.rollout import Acted, Collector, RewardTransform
 
 Array = NDArray[Any]
 
@@ -46,12 +46,12 @@ def transitions(batch: EnvBatch, steps: int) -> list[list[tuple[Any, ...]]]:
 def test_its_transitions_are_those_of_the_environment_that_restarts_a_step_late(max_frames: int) -> None:
     """There the last observation of an episode stands where every other does, and rows that only restart are left out:
     nothing can be mistaken. Every episode has to be the same, end and last observation included."""
-    setting = replace(QUICK, max_frames=max_frames, sticky_actions=0.25)  # so that the two games differ
+    setting = replace(QUICK, max_frames=max_frames, repeat_action_probability=0.25)  # so that the two games differ
     late = ALE.AtariVectorEnv(
         "breakout", 2, num_threads=1, autoreset_mode="NextStep", img_height=12, img_width=12, stack_num=1, noop_max=0,
         reward_clipping=False, max_num_frames_per_episode=max_frames, repeat_action_probability=0.25,
     )  # fmt: skip
-    theirs = Vector(late, SEEDS)  # before another is made: all of them share one record of the mode
+    theirs = VectorEnvBatch(late, SEEDS)  # before another is made: all of them share one record of the mode
     ours = setting.make(2, SEEDS)
     assert ours.observation_space == theirs.observation_space
     assert ours.action_space == theirs.action_space
@@ -83,7 +83,7 @@ def test_arrays_have_the_promised_shapes_and_types_and_are_not_written_to_again(
 
 
 def first_pictures(seeds: list[int]) -> Array:
-    batch = Atari(game="pong", height=20, width=20, sticky_actions=0.25).make(len(seeds), seeds)
+    batch = Atari(game="pong", height=20, width=20, repeat_action_probability=0.25).make(len(seeds), seeds)
     batch.reset()
     for _ in range(30):
         obs = batch.step(np.full(len(seeds), 2)).obs
@@ -117,7 +117,7 @@ class Still:
 def test_scores_are_the_games_own_and_only_training_clips() -> None:
     """Space Invaders pays 5 to 30 for a hit, and firing where one stands hits something."""
     game = Atari(game="space_invaders", height=12, width=12, stack=1, max_frames=1200)
-    c = Collector(game.make(1, [0]), "episode", RewardShaping(game.reward_scale, game.reward_clip), 0.99)
+    c = Collector(game.make(1, [0]), "episode", RewardTransform(game.reward_scale, game.reward_clip), 0.99)
     rollout = c.collect(Still(1), 0, 0, None)
     assert set(np.unique(rollout.rewards)) == {0.0, 1.0}
     assert rollout.episodes.returns[0] >= 5 * rollout.rewards.sum() > 0
@@ -126,33 +126,33 @@ def test_scores_are_the_games_own_and_only_training_clips() -> None:
 def test_a_lost_life_ends_nothing_but_what_is_learned() -> None:
     """Breakout has five lives: whole games have four ends more for the learner, and the same scores and lengths."""
     found = []
-    for life_loss in (False, True):
-        batch = replace(QUICK, life_loss=life_loss).make(1, [0])
-        c = Collector(batch, 2000, RewardShaping(), 0.99)
+    for terminal_on_life_loss in (False, True):
+        batch = replace(QUICK, terminal_on_life_loss=terminal_on_life_loss).make(1, [0])
+        c = Collector(batch, 2000, RewardTransform(), 0.99)
         ends, episodes = [], None
         while episodes is None or not len(episodes):
             rollout = c.collect(Still(1), 0, 0, None)
             ends.append(int(rollout.terminated.sum()))
             episodes = rollout.episodes if episodes is None else episodes.merge(rollout.episodes)
         found.append((episodes.returns.tolist(), episodes.lengths.tolist()))
-        assert sum(ends) == (5 if life_loss else 1)
+        assert sum(ends) == (5 if terminal_on_life_loss else 1)
         batch.close()
     assert found[0] == found[1]
 
 
 def test_evaluations_are_of_whole_games() -> None:
-    settings = {"_target_": "a3c_exp.envs.Atari", "game": "breakout", "height": 12, "width": 12, "stack": 1}
+    settings = {"_target_": "a3c_exp.envs.Atari", "game": "breakout", "height": 12, "width": 12, "frame_stack": 1}
     network = {"_target_": "a3c_exp.networks.Cnn", "layers": [[4, 4, 4]], "features": 8}
     played = []
-    for life_loss in (False, True):
-        experiment = load_experiment(config(network=network) | {"env": {**settings, "life_loss": life_loss}})
+    for terminal_on_life_loss in (False, True):
+        experiment = load_experiment(config(network=network) | {"env": {**settings, "terminal_on_life_loss": terminal_on_life_loss}})
         store = {"parameters": np.zeros(0), "statistics": np.zeros(0)}
         with pytest.raises(ValueError, match="parameters"):
             evaluate.make_policy(experiment, store)  # it is the network of these pictures
         env = experiment.env.make(2, [0, 1])
 
         class Firing:
-            def act_batch(self, observations: Array, state: None, greedy: bool) -> tuple[Array, None]:
+            def predict(self, observations: Array, state: None, greedy: bool) -> tuple[Array, None]:
                 return np.ones(len(observations), np.int64), state
 
         firing: Any = Firing()
@@ -219,10 +219,10 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("values", "expected"),
         [
-            ({"sticky_actions": 1.0}, "sticky_actions = 1.0: must be a number from 0 to less than 1"),
+            ({"repeat_action_probability": 1.0}, "repeat_action_probability = 1.0: must be a number from 0 to less than 1"),
             ({"noop_max": -1}, "noop_max = -1: must be a whole number >= 0"),
             ({"frame_skip": 0}, "frame_skip = 0: must be a whole number >= 1"),
-            ({"stack": 0}, "stack = 0: must be a whole number >= 1"),
+            ({"frame_stack": 0}, "frame_stack = 0: must be a whole number >= 1"),
             ({"threads": 0}, "threads = 0: must be a whole number >= 1"),
             ({"reward_scale": 0.0}, "reward_scale = 0.0: must be a finite number > 0"),
             ({"reward_clip": 0.0}, "reward_clip = 0.0: must be a number > 0 (null: no clip), or a schedule"),

@@ -14,7 +14,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Space, Text, Tuple
 from scripted import Echo
 
-from a3c_exp.envs import Atari, EnvBatch, Environment, Gym, Loop
+from a3c_exp.envs import Atari, EnvBatch, Environment, Gym, SyncEnvBatch
 from a3c_exp.errors import ConfigError
 
 
@@ -31,7 +31,7 @@ class TestGym:
 
     def test_kwargs_reach_the_environment(self) -> None:
         env = Gym(id="Pendulum-v1", kwargs={"g": 1.0}).make(1, [0])
-        assert isinstance(env, Loop)
+        assert isinstance(env, SyncEnvBatch)
         unwrapped: Any = env._envs[0].unwrapped
         assert unwrapped.g == 1.0
 
@@ -104,7 +104,7 @@ class TestGym:
                 return np.array([reward]) ** 2
 
         env = Squared(gymnasium.make("Pendulum-v1"))
-        batch = Loop([env, env], [0, 1])
+        batch = SyncEnvBatch([env, env], [0, 1])
         batch.reset()
         assert batch.step(np.zeros((2, 1), np.float32)).reward.shape == (2,)
 

@@ -11,7 +11,7 @@ from gymnasium.vector import SyncVectorEnv
 from numpy.typing import NDArray
 from scripted import Echo
 
-from a3c_exp.envs import Loop, Vector
+from a3c_exp.envs import SyncEnvBatch, VectorEnvBatch
 from a3c_exp.envs.spaces import decoder, encoder
 
 Array = NDArray[Any]
@@ -52,7 +52,7 @@ class TestSpaces:
         def env() -> Echo:
             return Echo(space, Discrete(2), observation)
 
-        for batch in (Loop([env(), env()], [0, 0]), Vector(SyncVectorEnv([env, env]), [0, 0])):
+        for batch in (SyncEnvBatch([env(), env()], [0, 0]), VectorEnvBatch(SyncVectorEnv([env, env]), [0, 0])):
             obs = batch.reset()
             assert obs.tolist() == [seen, seen]
             assert obs.dtype == batch.observation_space.dtype == np.float32
@@ -70,7 +70,7 @@ class TestSpaces:
         policy_space, _ = decoder(space)
         assert policy_space.contains(actions[0])
         env, native = Echo(Discrete(2), space, 0), Echo(Discrete(2), space, 0)
-        for batch in (Loop([env], [0]), Vector(SyncVectorEnv([lambda: native]), [0])):
+        for batch in (SyncEnvBatch([env], [0]), VectorEnvBatch(SyncVectorEnv([lambda: native]), [0])):
             assert batch.action_space == policy_space
             batch.reset()
             batch.step(actions)
@@ -91,7 +91,7 @@ class TestSpaces:
                 action *= 0
                 return super().step(action)
 
-        batch = Loop([Rude(Discrete(2), Box(-1, 1, (2,), np.float32), 0)], [0])
+        batch = SyncEnvBatch([Rude(Discrete(2), Box(-1, 1, (2,), np.float32), 0)], [0])
         actions = np.full((1, 2), 0.5, np.float32)
         batch.reset()
         batch.step(actions)

@@ -19,11 +19,12 @@ from runs import BANDIT, CORRIDOR, SCRIPTED, TARGET, config, latest, train
 from scripted import Echo
 
 import a3c_exp
-from a3c_exp import checkpoint, evaluate
+from a3c_exp.run import checkpoint
+from a3c_exp.cli import evaluate
 from a3c_exp.envs import Gym
 from a3c_exp.errors import ConfigError
-from a3c_exp.events import Episodes
-from a3c_exp.runner import run
+from a3c_exp.core.events import Episodes
+from a3c_exp.run.trainer import run
 
 
 @pytest.fixture(scope="module")
@@ -106,12 +107,12 @@ class TestThePolicyInAnotherProgram:
     def test_it_scales_observations_as_in_training(self, tmp_path: Path) -> None:
         train(tmp_path, TARGET, env__normalize_observations=True)
         loaded = evaluate.load_run(tmp_path, plugins=["scripted"])
-        assert loaded.policy.normalisation is not None
+        assert loaded.policy.normalizer is not None
         assert latest(tmp_path)["store"]["statistics"][0] == loaded.steps == 160
         seen = np.array([[0.3]], np.float32)
-        assert loaded.policy.normalisation.observations(seen) != seen
+        assert loaded.policy.normalizer.observations(seen) != seen
         with_it = loaded.policy.act(seen[0])
-        loaded.policy.normalisation = None
+        loaded.policy.normalizer = None
         assert loaded.policy.act(seen[0]) != with_it
 
     def test_greedy_is_the_same_every_time_and_sampled_is_not(self, tmp_path: Path) -> None:
@@ -155,7 +156,7 @@ class TestThePolicyInAnotherProgram:
 class Sharer:
     """Stands for a policy: always the same action."""
 
-    def act_batch(self, observations: np.ndarray, state: None, greedy: bool) -> tuple[np.ndarray, None]:
+    def predict(self, observations: np.ndarray, state: None, greedy: bool) -> tuple[np.ndarray, None]:
         return np.zeros(len(observations), np.int64), state
 
 
@@ -213,7 +214,7 @@ class TestPlaying:
         class Ageing(Sharer):
             """Its state counts the steps that it remembers."""
 
-            def act_batch(self, observations: np.ndarray, state: Any, greedy: bool) -> tuple[np.ndarray, Any]:
+            def predict(self, observations: np.ndarray, state: Any, greedy: bool) -> tuple[np.ndarray, Any]:
                 seen.append(0.0 if state is None else float(state[0, 0]))
                 return np.zeros(1, np.int64), np.full((1, 1), seen[-1] + 1, np.float32)
 

@@ -11,8 +11,8 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c as reference
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from a3c_exp import event_file
-from a3c_exp.event_file import EventFile, masked_crc32c, record
+from a3c_exp.run import tensorboard as event_file
+from a3c_exp.run.tensorboard import EventFile, masked_crc32c, record
 
 
 @pytest.mark.parametrize(

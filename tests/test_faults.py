@@ -22,9 +22,10 @@ import numpy as np
 import pytest
 from runs import BACKENDS, BANDIT, command, config, latest, processes, train, wait_until
 
-from a3c_exp import checkpoint, seeding
-from a3c_exp.runner import Run, run
-from a3c_exp.seeding import Role
+from a3c_exp.run import checkpoint
+from a3c_exp.core import seeding
+from a3c_exp.run.trainer import Run, run
+from a3c_exp.core.seeding import Role
 
 # The first environment of the second worker.
 VICTIM = seeding.environment_seeds(0, Role.ENVIRONMENT, 1, 1)[0]
@@ -109,7 +110,7 @@ class TestAWorkerThatFails:
         settings: dict[str, Any] = {"plugins": ["faulty"], "workers": 2, "total_steps": 10**9, "stop__max_seconds": 0.5}
         begun = time.monotonic()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("a3c_exp.runner.PATIENCE_SECONDS", 0.5)
+            patch.setattr("a3c_exp.run.trainer.PATIENCE_SECONDS", 0.5)
             done = run(config("faulty:Faulty-v0", "processes", env__kwargs=faulty, **settings), tmp_path)
         assert done.summary["stop_reason"] == "max_seconds"
         assert time.monotonic() - begun < 60

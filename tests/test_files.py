@@ -9,7 +9,7 @@ from typing import IO
 
 import pytest
 
-from a3c_exp.files import Appender, replace, write_text
+from a3c_exp.run.files import Appender, replace, write_text
 
 
 def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:

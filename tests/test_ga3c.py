@@ -19,12 +19,12 @@ from test_backends import SETTINGS, running, serial, totals, workers_alive
 import a3c_exp
 from a3c_exp.backends.ga3c import threads
 from a3c_exp.backends.ga3c.exchange import Exchange
-from a3c_exp.config import load_experiment
+from a3c_exp.config.builder import load_experiment
 from a3c_exp.errors import ConfigError
-from a3c_exp.events import Event
-from a3c_exp.rollout import Rollout, together
-from a3c_exp.runner import run
-from a3c_exp.seeding import Role, environment_seeds
+from a3c_exp.core.events import Event
+from a3c_exp.core.rollout import Rollout, together
+from a3c_exp.run.trainer import run
+from a3c_exp.core.seeding import Role, environment_seeds
 
 # One agent, which waits until its rollout has been learned from.
 STEP_BY_STEP: dict[str, Any] = {"backend__rollouts": 1, "backend__training_batch": 1}
@@ -61,9 +61,9 @@ class TestOneAgentIsOneWorker:
 
     def equal(self, state: dict[str, Any], expected: dict[str, Any]) -> None:
         assert state["version"] >= 3
-        for key in ("parameters", "moments", "version", "steps", "statistics"):
+        for key in ("parameters", "optimizer_state", "version", "steps", "statistics"):
             assert same(state[key], expected[key]), key
-        assert same(state["random_states"][0], expected["random_states"][0])
+        assert same(state["rng_states"][0], expected["rng_states"][0])
 
     def test_and_so_is_what_is_reported(self) -> None:
         settings: dict[str, Any] = {"env": CORRIDOR, "total_steps": 800}
@@ -72,9 +72,9 @@ class TestOneAgentIsOneWorker:
         assert len(expected[3]) > 3
 
 
-@pytest.mark.parametrize("key", ["update", "moments", "rollout_length", "accumulate"])
+@pytest.mark.parametrize("key", ["update", "optimizer_state", "rollout_length", "accumulate_rollouts"])
 def test_what_agents_cannot_do_is_refused_in_one_line(key: str) -> None:
-    wrong: dict[str, Any] = {"update": "sync", "moments": "worker", "rollout_length": "episode", "accumulate": 2}
+    wrong: dict[str, Any] = {"update": "sync", "optimizer_state": "per_worker", "rollout_length": "episode", "accumulate_rollouts": 2}
     with pytest.raises(ConfigError, match="backend=ga3c") as refused:
         load_experiment(ga3c(envs_per_worker=1, **{key: wrong[key]}))
     assert str(refused.value).startswith(f"{key} = ")
@@ -156,8 +156,8 @@ class TestEveryTransitionIsLearnedFromOnce:
         drain(ga3c(SCRIPTED, workers=2, envs_per_worker=1, env__kwargs={"lengths": (0,)}, total_steps=200))
         for name in {int(rollout.observations[0, 0, 0]) for rollout in learned}:
             mine = [rollout for rollout in learned if int(rollout.observations[0, 0, 0]) == name]
-            moments = np.concatenate([rollout.observations[:, 0, 2] for rollout in mine])
-            np.testing.assert_array_equal(moments, np.arange(len(moments)))
+            optimizer_state = np.concatenate([rollout.observations[:, 0, 2] for rollout in mine])
+            np.testing.assert_array_equal(optimizer_state, np.arange(len(optimizer_state)))
 
     def test_who_stops_the_store_has_all_that_was_collected_learned_from(self, learned: list[Rollout]) -> None:
         """Rollouts that wait in the queue, too. Every step ends an episode here, and agents tell of those."""

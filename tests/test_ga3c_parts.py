@@ -22,13 +22,13 @@ from a3c_exp.backends.ga3c import tune
 from a3c_exp.backends.ga3c.device import OnDevice
 from a3c_exp.backends.ga3c.exchange import RESTING, WAITING, WORKING, Exchange, Plan, Queue
 from a3c_exp.backends.ga3c.tune import TUNE_SECONDS, Count, Tuner
-from a3c_exp.config import load_experiment
+from a3c_exp.config.builder import load_experiment
 from a3c_exp.envs import Gym
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic, Cnn, Lstm, Mlp
-from a3c_exp.rollout import Collector, LocalActor, RewardShaping, Rollout, together
-from a3c_exp.runner import run
-from a3c_exp.worker import build_network
+from a3c_exp.core.rollout import Collector, LocalActor, RewardTransform, Rollout, together
+from a3c_exp.run.trainer import run
+from a3c_exp.core.experiment import build_network
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU")
 
@@ -43,7 +43,7 @@ class TestTogether:
         for name in range(3):
             env = gym.make(1, [name])
             built = network.build(env.observation_space, env.action_space, np.random.default_rng(0))
-            collector = Collector(env, 4, RewardShaping(), 0.9, built.initial_state(1))
+            collector = Collector(env, 4, RewardTransform(), 0.9, built.initial_state(1))
             actor = LocalActor(built, np.random.default_rng(name))
             for _ in range(2):
                 rollout = collector.collect(actor, 0, 0, None)
@@ -65,7 +65,7 @@ class TestTogether:
     @pytest.mark.parametrize("network", [Mlp(sizes=(8,)), Lstm(encoder=Mlp(sizes=(8,)), cells=4)], ids=["mlp", "lstm"])
     @pytest.mark.parametrize("returns", ["NStep", "GAE", "Discounted", "VTrace", "NStepZero"])
     def test_its_gradient_is_the_mean_of_theirs_by_transitions(self, network: Any, returns: str) -> None:
-        from a3c_exp.learner import Learner
+        from a3c_exp.core.learner import Learner
 
         rollouts = self.rollouts(network)
         estimator = {"_target_": f"a3c_exp.returns.{returns}"} | ({"n": 2} if returns.startswith("NStep") else {})

@@ -12,18 +12,18 @@ from runs import SCRIPTED, config
 from scripted import vector
 
 from a3c_exp.algorithms import A3C, Batch, Evaluation
-from a3c_exp.config import load_experiment
-from a3c_exp.envs import EnvBatch, Gym, Vector
-from a3c_exp.learner import Learner
+from a3c_exp.config.builder import load_experiment
+from a3c_exp.envs import EnvBatch, Gym, VectorEnvBatch
+from a3c_exp.core.learner import Learner
 from a3c_exp.networks import ActorCritic, Lstm, Mlp
 from a3c_exp.returns import VTrace
-from a3c_exp.rollout import Collector, LocalActor, RewardShaping, Rollout
+from a3c_exp.core.rollout import Collector, LocalActor, RewardTransform, Rollout
 
 GAMMA, LENGTH, ENVS = 0.9, 12, 3
 ENDS: dict[str, Any] = {"lengths": (4, 3, 5, 2), "ends": ("terminated", "truncated")}
 ENVIRONMENTS: dict[str, Callable[[], EnvBatch]] = {
     "one by one": lambda: Gym(id=SCRIPTED, kwargs=ENDS).make(ENVS, range(ENVS)),
-    "with reset rows": lambda: Vector(vector(ENVS, **ENDS), range(ENVS)),
+    "with reset rows": lambda: VectorEnvBatch(vector(ENVS, **ENDS), range(ENVS)),
 }
 NETWORKS = {"mlp": Mlp(sizes=(8,)), "lstm": Lstm(encoder=Mlp(sizes=(8,)), cells=4)}
 
@@ -44,7 +44,7 @@ def lagging(env: Callable[[], EnvBatch], kind: Any, epsilon: float) -> tuple[Rol
     network = kind.build(batch.observation_space, batch.action_space, np.random.default_rng(0))
     actor = LocalActor(network, np.random.default_rng(1))
     actor.epsilon = epsilon
-    shaping = RewardShaping(scale=0.01)
+    shaping = RewardTransform(scale=0.01)
     collector = Collector(batch, LENGTH, shaping, GAMMA, network.initial_state(ENVS))
     collector.collect(actor, 0, 0, None)  # so that the next one begins within episodes
     rollout = collector.collect(actor, 0, 0, None)

@@ -12,8 +12,8 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from runs import BACKENDS, BANDIT, CORNERS, CORRIDOR, SMALL_CNN, TARGET, config, latest, train
 
-from a3c_exp import evaluate
-from a3c_exp.runner import Run, run
+from a3c_exp.cli import evaluate
+from a3c_exp.run.trainer import Run, run
 
 LEARNING: dict[str, Any] = {
     "workers": 2, "envs_per_worker": 16, "rollout_length": 8,
@@ -122,8 +122,8 @@ PPO = {"_target_": "a3c_exp.algorithms.PPO", "minibatch_size": 32}
 SETTINGS: dict[str, dict[str, Any]] = {
     "synchronous updates": {"update": "sync"},
     "locked updates": {"lock": True},
-    "moments of its own": {"moments": "worker"},
-    "accumulated gradients": {"accumulate": 2, "total_steps": 20_000},
+    "moments of its own": {"optimizer_state": "per_worker"},
+    "accumulated gradients": {"accumulate_rollouts": 2, "total_steps": 20_000},
     "whole episodes": {
         "rollout_length": "episode", "envs_per_worker": 1, "returns": {"_target_": "a3c_exp.returns.Discounted"},
         "total_steps": 6000,

@@ -16,8 +16,8 @@ from runs import SCRIPTED
 from a3c_exp.envs import Gym
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic, Lstm, Mlp
-from a3c_exp.networks.recurrent import LstmCore, Memory, unrolled
-from a3c_exp.rollout import Collector, LocalActor, RewardShaping
+from a3c_exp.networks.recurrent import LstmCore, RecurrentInput, unrolled
+from a3c_exp.core.rollout import Collector, LocalActor, RewardTransform
 
 SPACE = Box(-1, 1, (4,))
 T, B, F, C = 9, 5, 3, 6
@@ -40,7 +40,7 @@ def core() -> LstmCore:
     return made
 
 
-def restarts(share: float = 0.2) -> np.ndarray:
+def episode_boundaries(share: float = 0.2) -> np.ndarray:
     return np.random.default_rng(4).random((T, B)) < share
 
 
@@ -62,7 +62,7 @@ class TestTheCells:
         expected, (h, c) = theirs(
             torch.from_numpy(seen), (torch.from_numpy(state[None, :, :C]), torch.from_numpy(state[None, :, C:]))
         )
-        found, _ = own.learn(seen, Memory(state, np.zeros((T, B), np.bool_)))
+        found, _ = own.learn(seen, RecurrentInput(state, np.zeros((T, B), np.bool_)))
         np.testing.assert_allclose(found, expected.detach(), atol=1e-6, rtol=1e-5)
         for row in seen:
             _, state = own.infer(row, state)
@@ -72,7 +72,7 @@ class TestTheCells:
     def test_gradients_are_those_of_finite_differences(self, share: float) -> None:
         """In double precision, of all steps at once, with restarts inside and in the last row."""
         over = np.random.default_rng(4).permutation(np.arange(10) < 10 * share).reshape(5, 2)
-        memory = Memory(normal(2, 2 * 3).astype(np.float64), over)
+        memory = RecurrentInput(normal(2, 2 * 3).astype(np.float64), over)
         where = {"sums": normal(5, 2, 4 * 3).astype(np.float64), "weight": normal(3, 4 * 3, seed=5) / np.float64(2)}
         weights = normal(5, 2, 3, seed=6).astype(np.float64)
 
@@ -85,9 +85,9 @@ class TestTheCells:
             for i in np.ndindex(at.shape):
                 ends = []
                 for step in (1e-6, -1e-6):
-                    moved = at.copy()
-                    moved[i] += step
-                    ends.append((run(**where | {name: moved})[0] * weights).sum())
+                    has_new_data = at.copy()
+                    has_new_data[i] += step
+                    ends.append((run(**where | {name: has_new_data})[0] * weights).sum())
                 slopes[i] = (ends[0] - ends[1]) / 2e-6
             np.testing.assert_allclose(by, slopes, rtol=1e-5, atol=1e-7)
 
@@ -110,7 +110,7 @@ class TestActingAndLearning:
     @pytest.mark.parametrize("sizes", [(), (5, 4)])
     def test_they_agree_on_every_row_whatever_ends_where(self, actions: gym.Space[Any], sizes: Any) -> None:
         network = build(actions, encoder=Mlp(sizes=sizes))
-        seen, over = normal(T, B, 4), restarts()
+        seen, over = normal(T, B, 4), episode_boundaries()
         state = first = normal(B, 16)
         acted = []
         for row, ended in zip(seen, over, strict=True):
@@ -120,17 +120,17 @@ class TestActingAndLearning:
             state = np.where(ended[:, None], 0, state)
             acted.append((actions_, log_probs, values, state))
         taken, log_probs, values, _ = (np.stack(column) for column in zip(*acted, strict=True))
-        again, _ = network.evaluate(seen, taken, Memory(first, over))
+        again, _ = network.evaluate(seen, taken, RecurrentInput(first, over))
         np.testing.assert_allclose(again.values, values, atol=1e-6)
         np.testing.assert_allclose(again.log_probs, log_probs, atol=3e-6)
 
     def test_the_gradient_is_that_of_torch_step_by_step(self) -> None:
         """The whole way: heads, cells with restarts, and the encoder, against a graph of the published formulas."""
-        network, over = build(), restarts()
+        network, over = build(), episode_boundaries()
         seen, taken = normal(T, B, 4), np.random.default_rng(6).integers(0, 2, (T, B))
         first = normal(B, 16)
         weights = dict(zip(("log_probs", "entropy", "values"), normal(3, T, B, seed=7), strict=True))
-        learned(network, seen, taken, Memory(first, over), **weights)
+        learned(network, seen, taken, RecurrentInput(first, over), **weights)
         found = network.gradient.copy()
 
         core: Any = network.core
@@ -174,7 +174,7 @@ class TestActingAndLearning:
         own = core()
         over = np.zeros((T, B), np.bool_)
         over[4] = True
-        _, backward = own.learn(normal(T, B, F), Memory(np.zeros((B, 2 * C), np.float32), over))
+        _, backward = own.learn(normal(T, B, F), RecurrentInput(np.zeros((B, 2 * C), np.float32), over))
         by_hidden = np.zeros((T, B, C), np.float32)
         by_hidden[5:] = 1
         by_features = backward(by_hidden)
@@ -184,7 +184,7 @@ class TestActingAndLearning:
 def collecting(count: int, vectorized: bool = False, length: int = 7, **kwargs: Any) -> tuple[ActorCritic, Collector]:
     network = build()
     env = Gym(id=SCRIPTED, kwargs=kwargs, vectorized=vectorized).make(count, list(range(count)))
-    return network, Collector(env, length, RewardShaping(), 0.9, network.initial_state(count))
+    return network, Collector(env, length, RewardTransform(), 0.9, network.initial_state(count))
 
 
 class TestTheValueBehindARow:
@@ -250,8 +250,8 @@ class Elsewhere:
 class TestTheComponent:
     def test_parts_are_the_body_with_its_cells_and_the_two_heads(self) -> None:
         network = build()
-        assert list(network.parts) == ["body", "actor", "critic"]
-        sizes = {name: part.stop - part.start for name, part in network.parts.items()}
+        assert list(network.param_slices) == ["body", "actor", "critic"]
+        sizes = {name: part.stop - part.start for name, part in network.param_slices.items()}
         assert sizes == {"body": 4 * 5 + 5 + 32 * (5 + 8 + 1), "actor": 8 * 2 + 2, "critic": 8 + 1}
 
     def test_writing_to_the_vector_changes_what_acts_and_what_learns(self) -> None:
@@ -259,9 +259,9 @@ class TestTheComponent:
         network.vector.fill(0)
         assert not network.values(normal(B, 4), network.initial_state(B)).any()
         seen, taken = normal(T, B, 4), np.zeros((T, B), np.int64)
-        memory = Memory(np.zeros((B, 16), np.float32), restarts())
+        memory = RecurrentInput(np.zeros((B, 16), np.float32), episode_boundaries())
         assert not learned(network, seen, taken, memory, values=1).values.any()
-        assert network.gradient[network.parts["critic"]].any()
+        assert network.gradient[network.param_slices["critic"]].any()
 
     @pytest.mark.parametrize("init", ["orthogonal", "glorot", "normalized_columns", "default"])
     def test_every_initialisation_is_drawn_from_the_generator_alone(self, init: Any) -> None:
@@ -296,7 +296,7 @@ class TestTheComponent:
         assert network.core is not None and network.core.inputs.shape == (4, 4 * 8)
         state = network.initial_state(B)
         seen, taken = normal(1, B, 4), np.zeros((1, B), np.int64)
-        memory = Memory(state, np.zeros((1, B), np.bool_))
+        memory = RecurrentInput(state, np.zeros((1, B), np.bool_))
         again, _ = network.evaluate(seen, taken, memory)
         np.testing.assert_allclose(again.values[0], network.values(seen[0], state), atol=1e-6)
 

@@ -131,12 +131,12 @@ def test_an_observation_alone_is_acted_on_as_one_among_many(space: gym.Space[Any
     parameters, _, _ = network.infer(observations(50))
     for row in parameters:
         actions, log_probs = network.head.sample(np.stack([row, row]), np.random.default_rng(4))
-        alone, log_prob = network.head.sample(row[None], np.random.default_rng(4))
+        exclusive_folder, log_prob = network.head.sample(row[None], np.random.default_rng(4))
         if isinstance(space, Discrete):  # the other draws a number a row for each choice: only its first agrees
-            np.testing.assert_array_equal(alone[0], actions[0])
+            np.testing.assert_array_equal(exclusive_folder[0], actions[0])
             np.testing.assert_allclose(log_prob[0], log_probs[0], rtol=1e-5)
         else:
-            assert alone[0, 0] == actions[0, 0]
+            assert exclusive_folder[0, 0] == actions[0, 0]
 
 
 def test_gaussian_samples_have_the_mean_and_deviation_of_the_parameters() -> None:
@@ -229,15 +229,15 @@ def test_the_mode_is_the_most_likely_action(space: gym.Space[Any]) -> None:
 @pytest.mark.parametrize("shared", [True, False])
 def test_parts_cover_the_whole_vector_without_overlap(shared: bool) -> None:
     network = build(shared=shared)
-    assert list(network.parts) == (["body", "actor", "critic"] if shared else ["actor", "critic"])
-    covered = np.concatenate([np.arange(len(network.vector))[part] for part in network.parts.values()])
+    assert list(network.param_slices) == (["body", "actor", "critic"] if shared else ["actor", "critic"])
+    covered = np.concatenate([np.arange(len(network.vector))[part] for part in network.param_slices.values()])
     np.testing.assert_array_equal(np.sort(covered), np.arange(len(network.vector)))
 
 
 def test_the_critic_may_have_layers_of_its_own_size() -> None:
     network = build(sizes=(80,), critic_sizes=(50, 20))
     assert (network.actor_body.features, network.critic_body.features) == (80, 20)
-    assert network.parts["critic"].stop - network.parts["critic"].start == 9 * 50 + 51 * 20 + 21
+    assert network.param_slices["critic"].stop - network.param_slices["critic"].start == 9 * 50 + 51 * 20 + 21
     with pytest.raises(ConfigError, match=r"critic_sizes = .*: must be null where shared=true"):
         build(shared=True, critic_sizes=(50,))
 
@@ -245,8 +245,8 @@ def test_the_critic_may_have_layers_of_its_own_size() -> None:
 def test_the_critics_loss_leaves_the_actors_part_alone() -> None:
     network = build(shared=False)
     learned(network, observations()[None], np.zeros((1, 7), np.int64), values=1)
-    assert not network.gradient[network.parts["actor"]].any()
-    assert network.gradient[network.parts["critic"]].any()
+    assert not network.gradient[network.param_slices["actor"]].any()
+    assert network.gradient[network.param_slices["critic"]].any()
 
 
 def test_backward_adds_to_one_flat_gradient_that_stays_where_it_is() -> None:

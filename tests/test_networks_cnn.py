@@ -16,12 +16,12 @@ from runs import CORNERS, SMALL_CNN, config
 from torch import nn
 
 from a3c_exp.algorithms import Evaluation
-from a3c_exp.config import load_experiment
+from a3c_exp.config.builder import load_experiment
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic, Cnn, Impala, Mlp, convolutions
 from a3c_exp.networks.cnn import PictureNetwork
 from a3c_exp.networks.convolutions import Arithmetic, Picture
-from a3c_exp.worker import build_network
+from a3c_exp.core.experiment import build_network
 
 ATARI = Box(0, 255, (4, 84, 84), np.uint8)
 SMALL = Box(0, 255, (2, 20, 18), np.uint8)
@@ -139,9 +139,9 @@ def test_pictures_by_portions_give_what_all_at_once_give(name: str, monkeypatch:
     seen = pictures()
     whole = build(COMPONENTS[name])
     monkeypatch.setattr(convolutions, "CHUNK_BYTES", 1)
-    alone = build(COMPONENTS[name])
-    np.testing.assert_allclose(whole.infer(seen)[0], alone.infer(seen)[0], atol=1e-5)
-    np.testing.assert_allclose(gradient(whole, seen), gradient(alone, seen), atol=1e-4, rtol=1e-4)
+    exclusive_folder = build(COMPONENTS[name])
+    np.testing.assert_allclose(whole.infer(seen)[0], exclusive_folder.infer(seen)[0], atol=1e-5)
+    np.testing.assert_allclose(gradient(whole, seen), gradient(exclusive_folder, seen), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", COMPONENTS)

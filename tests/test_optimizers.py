@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from a3c_exp import optimizers
 from a3c_exp.errors import ConfigError
-from a3c_exp.optimizers import SGD, Adam, Optimizer, Part, RMSProp, check_parts, clip, rates
+from a3c_exp.optimizers import SGD, Adam, Optimizer, ParamGroup, RMSProp, check_param_groups, clip, rates
 
 SIZE, STEPS = 37, 300
 
@@ -33,9 +33,9 @@ def gradients() -> list[Array]:
 
 
 def train(optimizer: Optimizer, rate_at: Callable[[int], float | Array] | None = None) -> Array:
-    parameters, moments = start(), optimizer.initial_moments(SIZE)
+    parameters, optimizer_state = start(), optimizer.initial_state(SIZE)
     for t, gradient in enumerate(gradients(), start=1):
-        optimizer.step(parameters, moments, gradient, rate_at(t) if rate_at else optimizer.learning_rate, t)
+        optimizer.step(parameters, optimizer_state, gradient, rate_at(t) if rate_at else optimizer.learning_rate, t)
     return parameters
 
 
@@ -96,20 +96,20 @@ def test_rmsprop_is_its_definition(inside: bool, initial: float, momentum: float
 @pytest.mark.parametrize("size", [1e-2, 1.0, 100.0])
 def test_from_a_mean_square_of_0_the_first_step_is_ten_rates_long_and_from_1_it_follows_the_gradient(size: float):
     gradient = np.full(3, size, np.float32)
-    moved = []
+    has_new_data = []
     for initial in (0.0, 1.0):
         optimizer = RMSProp(learning_rate=0.01, initial_mean_square=initial, epsilon=1e-8)
         parameters = np.zeros(3, np.float32)
-        optimizer.step(parameters, optimizer.initial_moments(3), gradient, 0.01, 1)
-        moved.append(-float(parameters[0]) / 0.01)
-    assert moved == pytest.approx([10, size / math.sqrt(0.99 + 0.01 * size**2)], rel=1e-4)
+        optimizer.step(parameters, optimizer.initial_state(3), gradient, 0.01, 1)
+        has_new_data.append(-float(parameters[0]) / 0.01)
+    assert has_new_data == pytest.approx([10, size / math.sqrt(0.99 + 0.01 * size**2)], rel=1e-4)
 
 
 def test_adams_first_step_is_as_long_as_the_rate():
     """Which is what the bias correction is for; without it, it would be 3.2 times as long."""
     optimizer = Adam(learning_rate=0.01)
     parameters = np.zeros(2, np.float32)
-    optimizer.step(parameters, optimizer.initial_moments(2), np.array([5, -1e-3], np.float32), 0.01, 1)
+    optimizer.step(parameters, optimizer.initial_state(2), np.array([5, -1e-3], np.float32), 0.01, 1)
     np.testing.assert_allclose(parameters, [-0.01, 0.01], rtol=1e-4)
 
 
@@ -138,23 +138,23 @@ def test_a_vector_is_updated_the_same_in_pieces(optimizer: Optimizer, monkeypatc
 
 @every_optimizer
 def test_it_changes_parameters_and_moments_in_place_and_the_gradient_not(optimizer: Optimizer):
-    parameters, moments, gradient = start(), optimizer.initial_moments(SIZE), gradients()[0]
-    before = [x.copy() for x in (parameters, moments, gradient)]
-    assert optimizer.step(parameters, moments, gradient, 0.1, 1) is None
+    parameters, optimizer_state, gradient = start(), optimizer.initial_state(SIZE), gradients()[0]
+    before = [x.copy() for x in (parameters, optimizer_state, gradient)]
+    assert optimizer.step(parameters, optimizer_state, gradient, 0.1, 1) is None
     assert (parameters != before[0]).any()
-    assert not moments.size or (moments != before[1]).any()
+    assert not optimizer_state.size or (optimizer_state != before[1]).any()
     np.testing.assert_array_equal(gradient, before[2])
-    assert parameters.dtype == moments.dtype == np.float32
+    assert parameters.dtype == optimizer_state.dtype == np.float32
 
 
 @every_optimizer
 def test_its_moments_are_rows_of_one_array(optimizer: Optimizer):
-    assert optimizer.initial_moments(SIZE).shape == (optimizer.moment_count, SIZE)
+    assert optimizer.initial_state(SIZE).shape == (optimizer.state_rows, SIZE)
 
 
 def test_only_the_mean_square_starts_where_it_is_told_to():
-    moments = RMSProp(learning_rate=0.1, initial_mean_square=1.0, momentum=0.9).initial_moments(4)
-    np.testing.assert_array_equal(moments, [[1] * 4, [0] * 4])
+    optimizer_state = RMSProp(learning_rate=0.1, initial_mean_square=1.0, momentum=0.9).initial_state(4)
+    np.testing.assert_array_equal(optimizer_state, [[1] * 4, [0] * 4])
 
 
 @every_optimizer
@@ -167,9 +167,9 @@ def test_an_element_without_gradient_stays_without_momentum_to_move_it(optimizer
 def test_the_rate_may_differ_from_step_to_step(optimizer: Optimizer):
     """A rate of 0 in the second half leaves what the first half reached."""
     later = train(optimizer, lambda t: optimizer.learning_rate if t <= STEPS // 2 else 0.0)
-    parameters, moments = start(), optimizer.initial_moments(SIZE)
+    parameters, optimizer_state = start(), optimizer.initial_state(SIZE)
     for t, gradient in enumerate(gradients()[: STEPS // 2], start=1):
-        optimizer.step(parameters, moments, gradient, optimizer.learning_rate, t)
+        optimizer.step(parameters, optimizer_state, gradient, optimizer.learning_rate, t)
     np.testing.assert_array_equal(later, parameters)
 
 
@@ -181,7 +181,7 @@ def test_workers_that_write_over_one_another_take_no_step_out_of_proportion(opti
     """Seven gradients in eight are 0, element by element, as where a unit or an input is seldom on: a mean square that
     has lost another's gradient is 0 then, and what is divided by its root alone would be millions of rates long."""
     size, workers, steps = 20_000, 4, 100
-    parameters, moments = np.zeros(size, np.float32), optimizer.initial_moments(size)
+    parameters, optimizer_state = np.zeros(size, np.float32), optimizer.initial_state(size)
     begin = threading.Barrier(workers)
 
     def work(seed: int) -> None:
@@ -189,26 +189,26 @@ def test_workers_that_write_over_one_another_take_no_step_out_of_proportion(opti
         drawn = [(rng.normal(size=size) * (rng.random(size) < 1 / 8)).astype(np.float32) for _ in range(8)]
         begin.wait()
         for t in range(1, steps + 1):
-            optimizer.step(parameters, moments, drawn[t % 8], 0.01, t)
+            optimizer.step(parameters, optimizer_state, drawn[t % 8], 0.01, t)
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(workers)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert (moments[-1] >= 0).all()
-    assert np.isfinite(moments).all()
+    assert (optimizer_state[-1] >= 0).all()
+    assert np.isfinite(optimizer_state).all()
     assert np.abs(parameters).max() < 0.01 * 10 * workers * steps / 4
 
 
 def test_adam_leaves_an_element_alone_of_whose_gradient_it_knows_only_the_mean():
     """Another worker has written the mean, and not yet its square. What was torn is mended: the mean is forgotten."""
     optimizer = Adam(learning_rate=0.1)
-    parameters, moments = np.zeros(3, np.float32), optimizer.initial_moments(3)
-    moments[0, 0] = 1e-3
-    optimizer.step(parameters, moments, np.array([0.0, 0.0, 1.0], np.float32), 0.1, 1)
+    parameters, optimizer_state = np.zeros(3, np.float32), optimizer.initial_state(3)
+    optimizer_state[0, 0] = 1e-3
+    optimizer.step(parameters, optimizer_state, np.array([0.0, 0.0, 1.0], np.float32), 0.1, 1)
     assert parameters.tolist() == [0.0, 0.0, pytest.approx(-0.1)]
-    assert moments[0].tolist() == [0.0, 0.0, pytest.approx(0.1)]
+    assert optimizer_state[0].tolist() == [0.0, 0.0, pytest.approx(0.1)]
 
 
 @pytest.mark.parametrize("betas", [(0.9, 0.999), (0.99, 0.999), (0.5, 0.9), (0.0, 0.0), (0.9, 0.0), (0.99, 0.9)])
@@ -221,10 +221,10 @@ def test_gradients_that_drive_adam_as_far_as_it_goes_are_not_taken_for_torn(beta
     scale = np.array([1e-6, 1.0, 1e6])
     parameters, mean, square = np.zeros(3), np.zeros(3), np.zeros(3)
     ours, optimizer = np.zeros(3, np.float32), Adam(learning_rate=1.0, betas=betas)
-    moments = optimizer.initial_moments(3)
+    optimizer_state = optimizer.initial_state(3)
     for t in range(1, length + 1):
         gradient = scale * np.clip(growth ** float(t - length), 1e-6, 1e6)
-        optimizer.step(ours, moments, gradient.astype(np.float32), 1.0, t)
+        optimizer.step(ours, optimizer_state, gradient.astype(np.float32), 1.0, t)
         mean, square = first * mean + (1 - first) * gradient, second * square + (1 - second) * gradient**2
         parameters -= mean / (1 - first**t) / (np.sqrt(square / (1 - second**t)) + optimizer.epsilon)
     np.testing.assert_allclose(ours, parameters, rtol=1e-3)
@@ -235,32 +235,32 @@ def test_gradients_that_drive_adam_as_far_as_it_goes_are_not_taken_for_torn(beta
 SLICES = {"body": slice(0, 4), "actor": slice(4, 6), "critic": slice(6, 9)}
 
 
-def sgd(max_grad_norm: float | None = None, **parts: Part) -> SGD:
-    return SGD(learning_rate=0.1, max_grad_norm=max_grad_norm, parts=parts)
+def sgd(max_grad_norm: float | None = None, **param_groups: ParamGroup) -> SGD:
+    return SGD(learning_rate=0.1, max_grad_norm=max_grad_norm, param_groups=param_groups)
 
 
 def test_one_rate_for_all_is_a_number():
     assert rates(sgd(), SLICES, 9, 0.5) == 0.05
-    assert type(rates(sgd(critic=Part(max_grad_norm=1.0)), SLICES, 9, 0.5)) is float
+    assert type(rates(sgd(critic=ParamGroup(max_grad_norm=1.0)), SLICES, 9, 0.5)) is float
 
 
 def test_a_part_has_its_own_rate_which_follows_the_schedule_too():
-    rate = rates(sgd(actor=Part(learning_rate=0.0), critic=Part(learning_rate=1.0)), SLICES, 9, 0.5)
+    rate = rates(sgd(actor=ParamGroup(learning_rate=0.0), critic=ParamGroup(learning_rate=1.0)), SLICES, 9, 0.5)
     assert isinstance(rate, np.ndarray)
     assert rate.dtype == np.float32
     np.testing.assert_allclose(rate, [0.05] * 4 + [0.0] * 2 + [0.5] * 3)
 
 
 def test_what_a_part_has_for_itself_is_divided_by_the_staleness_too():
-    optimizer = SGD(learning_rate=0.1, staleness_power=1.0, parts={"critic": Part(learning_rate=1.0)})
+    optimizer = SGD(learning_rate=0.1, staleness_power=1.0, param_groups={"critic": ParamGroup(learning_rate=1.0)})
     np.testing.assert_allclose(rates(optimizer, SLICES, 9, 0.5, staleness=5), [0.01] * 6 + [0.1] * 3)
 
 
 def test_a_part_with_a_rate_of_0_keeps_its_parameters():
-    optimizer = sgd(actor=Part(learning_rate=0.0))
+    optimizer = sgd(actor=ParamGroup(learning_rate=0.0))
     parameters = np.zeros(9, np.float32)
     gradient = np.ones(9, np.float32)
-    optimizer.step(parameters, optimizer.initial_moments(9), gradient, rates(optimizer, SLICES, 9, 1.0), 1)
+    optimizer.step(parameters, optimizer.initial_state(9), gradient, rates(optimizer, SLICES, 9, 1.0), 1)
     np.testing.assert_allclose(parameters, [-0.1] * 4 + [0.0] * 2 + [-0.1] * 3)
 
 
@@ -298,7 +298,7 @@ def test_clipping_is_torchs():
 def test_a_part_with_its_own_norm_is_clipped_alone_and_the_rest_as_one():
     """body and critic, on both sides of the actor, have the norm sqrt(36 + 27) together."""
     gradient = a_gradient()
-    norm = clip(gradient, sgd(max_grad_norm=0.5, actor=Part(max_grad_norm=1.0)), SLICES)
+    norm = clip(gradient, sgd(max_grad_norm=0.5, actor=ParamGroup(max_grad_norm=1.0)), SLICES)
     assert norm == pytest.approx(WHOLE_NORM)
     actor, rest = gradient[4:6], np.delete(gradient, [4, 5])
     np.testing.assert_allclose(actor, [math.sqrt(0.5)] * 2, rtol=1e-6)
@@ -307,25 +307,25 @@ def test_a_part_with_its_own_norm_is_clipped_alone_and_the_rest_as_one():
 
 def test_a_part_may_be_clipped_where_the_rest_is_not():
     gradient = a_gradient()
-    clip(gradient, sgd(body=Part(max_grad_norm=3.0)), SLICES)
+    clip(gradient, sgd(body=ParamGroup(max_grad_norm=3.0)), SLICES)
     np.testing.assert_allclose(gradient, [1.5] * 4 + [2.0] * 2 + [3.0] * 3, rtol=1e-6)
 
 
 def test_every_part_may_have_its_own_norm():
     gradient = a_gradient()
-    parts = {name: Part(max_grad_norm=1.0) for name in SLICES}
-    assert clip(gradient, sgd(max_grad_norm=0.1, **parts), SLICES) == pytest.approx(WHOLE_NORM)
+    param_groups = {name: ParamGroup(max_grad_norm=1.0) for name in SLICES}
+    assert clip(gradient, sgd(max_grad_norm=0.1, **param_groups), SLICES) == pytest.approx(WHOLE_NORM)
     for piece in SLICES.values():
         assert np.linalg.norm(gradient[piece]) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("parts", [{}, {"actor": Part(max_grad_norm=1.0)}], ids=["one norm", "parts"])
-def test_a_gradient_that_is_not_finite_is_told_by_its_norm_and_left(bad: float, parts: dict[str, Part]):
+@pytest.mark.parametrize("parts", [{}, {"actor": ParamGroup(max_grad_norm=1.0)}], ids=["one norm", "parts"])
+def test_a_gradient_that_is_not_finite_is_told_by_its_norm_and_left(bad: float, param_groups: dict[str, ParamGroup]):
     gradient = a_gradient()
     gradient[5] = bad
     before = gradient.copy()
-    assert not math.isfinite(clip(gradient, sgd(max_grad_norm=0.5, **parts), SLICES))
+    assert not math.isfinite(clip(gradient, sgd(max_grad_norm=0.5, **param_groups), SLICES))
     np.testing.assert_array_equal(gradient, before)
 
 
@@ -338,14 +338,14 @@ def test_large_numbers_are_not_taken_for_infinite():
 
 def test_a_gradient_of_zeros_stays():
     gradient = np.zeros(9, np.float32)
-    assert clip(gradient, sgd(max_grad_norm=0.5, actor=Part(max_grad_norm=1.0)), SLICES) == 0
+    assert clip(gradient, sgd(max_grad_norm=0.5, actor=ParamGroup(max_grad_norm=1.0)), SLICES) == 0
     assert not gradient.any()
 
 
 def test_a_part_that_the_network_does_not_have_is_refused():
-    check_parts(sgd(actor=Part()), SLICES)
+    check_param_groups(sgd(actor=ParamGroup()), SLICES)
     with pytest.raises(ConfigError) as error:
-        check_parts(sgd(critc=Part()), SLICES)
+        check_param_groups(sgd(critc=ParamGroup()), SLICES)
     assert str(error.value) == "parts = 'critc': the network has no such part, only actor, body, critic"
 
 
@@ -383,8 +383,8 @@ def test_they_are_optimizers(optimizer: Optimizer):
             "betas = (0.9, 1.0): must be two numbers from 0 to less than 1",
         ),
         (lambda: Adam(learning_rate=1, epsilon=-1e-8), "epsilon = -1e-08: must be a number > 0"),
-        (lambda: Part(learning_rate=-1.0), "learning_rate = -1.0: must be a number >= 0, or null"),
-        (lambda: Part(max_grad_norm=-1.0), "max_grad_norm = -1.0: must be a number > 0, or null"),
+        (lambda: ParamGroup(learning_rate=-1.0), "learning_rate = -1.0: must be a number >= 0, or null"),
+        (lambda: ParamGroup(max_grad_norm=-1.0), "max_grad_norm = -1.0: must be a number > 0, or null"),
     ],
 )
 def test_settings_out_of_range_are_refused(build: Callable[[], object], message: str):

@@ -11,26 +11,27 @@ from typing import Any
 import numpy as np
 import pytest
 
-from a3c_exp import seeding
-from a3c_exp.backends.processes import FileLock, Processes
-from a3c_exp.normalisation import Moments
+from a3c_exp.core import seeding
+from a3c_exp.backends.processes.backend import FileLock
+from a3c_exp.backends.processes import Processes
+from a3c_exp.core.normalization import RunningStats
 from a3c_exp.optimizers import SGD, Adam
-from a3c_exp.parameters import Layout, SharedParameters
+from a3c_exp.core.store import StoreSpec, SharedStore
 from a3c_exp.schedules import Constant, Linear
 
 SIZE = 6
 
 
-def layout(**settings: Any) -> Layout:
+def layout(**settings: Any) -> StoreSpec:
     defaults: dict[str, Any] = {
         "size": SIZE, "parts": {"actor": slice(0, 4), "critic": slice(4, 6)}, "workers": 3,
         "optimizer": SGD(learning_rate=1.0, max_grad_norm=None), "schedule": Constant(value=1.0), "total_steps": 1000,
     }  # fmt: skip
-    return Layout(**defaults | settings)
+    return StoreSpec(**defaults | settings)
 
 
-def store(**settings: Any) -> SharedParameters:
-    made = SharedParameters(layout(**settings))
+def store(**settings: Any) -> SharedStore:
+    made = SharedStore(layout(**settings))
     made.initialise(np.zeros(SIZE, np.float32))
     return made
 
@@ -39,7 +40,7 @@ def ones(factor: float = 1.0) -> np.ndarray:
     return np.full(SIZE, factor, np.float32)
 
 
-def pull(s: SharedParameters, worker: int = 0) -> tuple[np.ndarray, Any]:
+def pull(s: SharedStore, worker: int = 0) -> tuple[np.ndarray, Any]:
     into = np.empty(SIZE, np.float32)
     return into, s.pull(worker, into)
 
@@ -47,9 +48,9 @@ def pull(s: SharedParameters, worker: int = 0) -> tuple[np.ndarray, Any]:
 @pytest.mark.parametrize("locked", [False, True])
 def test_a_push_steps_against_the_gradient(locked: bool) -> None:
     s = store(locked=locked)
-    _, pulled = pull(s)
-    pushed = s.push(0, ones(), pulled, transitions=20)
-    assert pushed == (0, True, 1)
+    _, snapshot = pull(s)
+    result = s.push(0, ones(), snapshot, transitions=20)
+    assert result == (0, True, 1)
     np.testing.assert_array_equal(pull(s)[0], -ones())
     assert (s.version, s.steps) == (1, 20)
 
@@ -69,7 +70,7 @@ def test_one_that_has_left_and_finishes_is_not_waited_for() -> None:
     s.leave(2)
     s.finish(1)
     s.finish(0)
-    assert not s.others_learn(0)
+    assert not s.round_in_progress(0)
 
 
 @pytest.mark.parametrize("locked", [False, True])
@@ -88,9 +89,9 @@ def test_the_rate_is_divided_by_a_power_of_the_staleness(power: float, step: flo
 
 def test_a_refused_gradient_moves_counters_only() -> None:
     s = store()
-    _, pulled = pull(s)
-    pushed = s.push(0, None, pulled, transitions=7)
-    assert pushed is not None and not pushed.accepted
+    _, snapshot = pull(s)
+    result = s.push(0, None, snapshot, transitions=7)
+    assert result is not None and not result.accepted
     assert (s.version, s.steps) == (0, 7)
     assert not pull(s)[0].any()
 
@@ -105,13 +106,13 @@ def test_the_rate_follows_the_runs_progress_at_the_pull() -> None:
 def test_moments_of_its_own_are_nobody_elses() -> None:
     """Each worker's Adam counts its own updates: with the shared counter its bias correction would be wrong."""
     adam = Adam(learning_rate=0.1, max_grad_norm=None)
-    s, alone = store(optimizer=adam, moments_per_worker=True), store(optimizer=adam, workers=1)
+    s, exclusive_folder = store(optimizer=adam, optimizer_state_per_worker=True), store(optimizer=adam, workers=1)
     for _ in range(3):
         s.push(0, ones(0.5), pull(s)[1], 1)
     before = pull(s)[0].copy()
     s.push(1, ones(-2), pull(s, 1)[1], 1)
-    alone.push(0, ones(-2), pull(alone)[1], 1)
-    np.testing.assert_allclose(pull(s)[0] - before, pull(alone)[0], rtol=1e-5)
+    exclusive_folder.push(0, ones(-2), pull(exclusive_folder)[1], 1)
+    np.testing.assert_allclose(pull(s)[0] - before, pull(exclusive_folder)[0], rtol=1e-5)
 
 
 def test_a_worker_who_joins_at_a_resumption_begins_with_moments_that_fit_its_count() -> None:
@@ -184,11 +185,11 @@ def test_a_round_weighs_gradients_by_what_they_were_made_of_where_that_is_not_wh
 def test_rounds_go_on_without_one_that_has_finished_with_its_rollout_until_all_have() -> None:
     s = store(synchronous=True, workers=2)
     s.finish(0)
-    assert s.others_learn(0)
+    assert s.round_in_progress(0)
     for _ in range(2):
         assert s.push(1, ones(), pull(s, 1)[1], 10) is not None
     s.finish(1)
-    assert not s.others_learn(0) and not s.others_learn(1)
+    assert not s.round_in_progress(0) and not s.round_in_progress(1)
     assert s.push(1, ones(), pull(s, 1)[1], 10) is None, "both are members again"
 
 
@@ -196,16 +197,16 @@ def test_who_has_finished_waits_for_no_one_that_is_gone() -> None:
     s = store(synchronous=True, workers=3)
     s.leave(2)
     s.finish(0)
-    assert s.others_learn(0)
+    assert s.round_in_progress(0)
     s.leave(1)
-    assert not s.others_learn(0)
+    assert not s.round_in_progress(0)
     assert s.push(0, ones(), pull(s)[1], 10) is not None
 
 
 def test_without_rounds_nobody_waits() -> None:
     s = store(workers=2)
     s.finish(0)
-    assert not s.others_learn(0)
+    assert not s.round_in_progress(0)
 
 
 def test_a_start_from_other_parameters_knows_its_observations_and_not_its_returns() -> None:
@@ -213,9 +214,9 @@ def test_a_start_from_other_parameters_knows_its_observations_and_not_its_return
     both: dict[str, Any] = {"observation_shape": (2,), "normalize_observations": True, "normalize_rewards": True}
     first, second = store(**both), store(**both)
     seen, returns = np.array([[3.0, 5.0], [5.0, 9.0]]), np.array([1000.0, -1000.0])
-    first.push(0, ones(), pull(first)[1], 2, Moments.of(seen, returns))
+    first.push(0, ones(), pull(first)[1], 2, RunningStats.of(seen, returns))
     second.start_from(first.state())
-    scales = pull(second)[1].normalisation
+    scales = pull(second)[1].normalizer
     assert scales is not None and scales.mean is not None
     np.testing.assert_allclose(scales.mean, [4, 7])
     assert scales.reward_scale == 1.0
@@ -225,10 +226,10 @@ def test_statistics_are_those_of_all_workers() -> None:
     s = store(observation_shape=(2,), normalize_observations=True)
     seen = np.random.default_rng(0).normal(3, 2, (100, 2)).astype(np.float32)
     for worker, part in enumerate(np.split(seen, [20, 50])):
-        s.push(worker, ones(), pull(s, worker)[1], len(part), Moments.of(part, None))
-    normalisation = pull(s)[1].normalisation
-    np.testing.assert_allclose(normalisation.mean, seen.mean(0), rtol=1e-5)
-    np.testing.assert_allclose(1 / normalisation.inverse_std, seen.std(0), rtol=1e-5)
+        s.push(worker, ones(), pull(s, worker)[1], len(part), RunningStats.of(part, None))
+    normalizer = pull(s)[1].normalizer
+    np.testing.assert_allclose(normalizer.mean, seen.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(1 / normalizer.inverse_std, seen.std(0), rtol=1e-5)
 
 
 def test_statistics_met_half_written_are_hardly_wrong() -> None:
@@ -237,14 +238,14 @@ def test_statistics_met_half_written_are_hardly_wrong() -> None:
     rng = np.random.default_rng(0)
     before, after = store(**settings), store(**settings)
     for seen in np.split(rng.normal(100, 1, (2000, 2)), 100):
-        before.count(0, 20, Moments.of(seen, None))
-        after.count(0, 20, Moments.of(seen, None))
-    after.count(0, 20, Moments.of(rng.normal(100, 1, (20, 2)), None))
+        before.count(0, 20, RunningStats.of(seen, None))
+        after.count(0, 20, RunningStats.of(seen, None))
+    after.count(0, 20, RunningStats.of(rng.normal(100, 1, (20, 2)), None))
     old, new = before.state(), after.state()
     for written in range(1, len(new["statistics"])):
         torn = np.concatenate([new["statistics"][:written], old["statistics"][written:]])
         before.restore(old | {"statistics": torn})
-        scale = before.normalisation()
+        scale = before.normalizer()
         assert scale is not None and scale.mean is not None and scale.inverse_std is not None
         np.testing.assert_allclose(scale.mean, 100, atol=0.1)
         np.testing.assert_allclose(scale.inverse_std, 1, atol=0.05)
@@ -261,22 +262,22 @@ def test_a_state_restored_has_everything_also_for_another_number_of_workers(lock
     rng = np.random.default_rng(5)
     for worker in (0, 1, 2, 1):
         gradient = rng.standard_normal(SIZE).astype(np.float32)
-        s.push(worker, gradient, pull(s, worker)[1], 10, Moments.of(rng.standard_normal((10, 2)), None))
-        s.keep_random_state(worker, rng)
+        s.push(worker, gradient, pull(s, worker)[1], 10, RunningStats.of(rng.standard_normal((10, 2)), None))
+        s.save_rng_state(worker, rng)
     other = store(**settings, workers=workers)
     other.restore(s.state())
     assert (other.version, other.steps) == (s.version, s.steps) == (4, 40)
     for made in (s, other):  # the next update is the same: parameters, moments and Adam's counter are
         made.push(0, ones(), pull(made)[1], 1)
     np.testing.assert_array_equal(pull(s)[0], pull(other)[0])
-    np.testing.assert_array_equal(pull(s)[1].normalisation.mean, pull(other)[1].normalisation.mean)
+    np.testing.assert_array_equal(pull(s)[1].normalizer.mean, pull(other)[1].normalizer.mean)
     restored = np.random.default_rng(0)
-    other.restore_random_state(1, restored)
+    other.load_rng_state(1, restored)
     assert restored.random() == rng.random()
 
 
 def test_a_state_of_another_network_is_refused() -> None:
-    other = SharedParameters(layout(size=7, parts={"actor": slice(0, 7)}))
+    other = SharedStore(layout(size=7, param_slices={"actor": slice(0, 7)}))
     with pytest.raises(ValueError, match="shapes"):
         other.restore(store().state())
 
@@ -300,7 +301,7 @@ def test_no_two_roles_workers_environments_or_resumptions_share_a_stream() -> No
 # -- many writers at once ---------------------------------------------------------------------------------------------
 
 
-def _push_many(s: SharedParameters, worker: int, count: int) -> None:
+def _push_many(s: SharedStore, worker: int, count: int) -> None:
     into = np.empty(SIZE, np.float32)
     for _ in range(count):
         s.push(worker, ones(), s.pull(worker, into), 2)

@@ -12,14 +12,15 @@ import pytest
 from runs import BACKENDS, BANDIT, CORRIDOR, SCRIPTED, TARGET, config, drain
 
 from a3c_exp.algorithms import A3C, PPO, Algorithm, Batch, Evaluation, Reusing
-from a3c_exp.config import load_experiment
+from a3c_exp.config.builder import load_experiment
 from a3c_exp.errors import ConfigError, RunError
-from a3c_exp.events import Event
-from a3c_exp.parameters import SharedParameters
-from a3c_exp.rollout import restarts
-from a3c_exp.runner import run
+from a3c_exp.core.events import Event
+from a3c_exp.core.store import SharedStore
+from a3c_exp.core.rollout import episode_boundaries
+from a3c_exp.run.trainer import run
 from a3c_exp.schedules import Linear
-from a3c_exp.worker import REJECTIONS_IN_A_ROW, Pause, Setup, Worker, build_network, layout
+from a3c_exp.core.worker import MAX_CONSECUTIVE_NONFINITE, YieldPoint, RunContext, Worker
+from a3c_exp.core.experiment import build_network, layout
 
 SHAPE = (5, 3)
 PARTS = ("log_probs", "entropy", "values")
@@ -58,8 +59,8 @@ def by_the_formula(algorithm: PPO, x: dict[str, np.ndarray], y: Batch) -> dict[s
         sums["policy_loss"] -= min(ratio * advantage, inside * advantage)
         errors = [x["values"][i] - targets[i]]
         if value_clip is not None:
-            moved = min(max(x["values"][i] - old_values[i], -value_clip), value_clip)  # type: ignore[type-var]
-            errors.append(old_values[i] + moved - targets[i])
+            has_new_data = min(max(x["values"][i] - old_values[i], -value_clip), value_clip)  # type: ignore[type-var]
+            errors.append(old_values[i] + has_new_data - targets[i])
         sums["value_loss"] += max(error**2 for error in errors) / 2
         sums["entropy"] += x["entropy"][i]
         sums["approx_kl"] += ratio - 1 - math.log(ratio)
@@ -101,9 +102,9 @@ class TestTheLoss:
             for i in range(where[name].size):
                 ends = []
                 for direction in (step, -step):
-                    moved = where[name].copy()
-                    moved[i] += direction
-                    ends.append(by_the_formula(algorithm, where | {name: moved}, y)["loss"])
+                    has_new_data = where[name].copy()
+                    has_new_data[i] += direction
+                    ends.append(by_the_formula(algorithm, where | {name: has_new_data}, y)["loss"])
                 slopes.append((ends[0] - ends[1]) / (2 * step))
             np.testing.assert_allclose(getattr(by, name).ravel(), slopes, rtol=1e-4, atol=1e-7)
 
@@ -233,12 +234,12 @@ def ppo(env: str = CORRIDOR, minibatch_size: int | None = 8, epochs: int = 2, **
     return whole
 
 
-def made(whole: dict[str, Any]) -> tuple[SharedParameters, list[Worker]]:
+def made(whole: dict[str, Any]) -> tuple[SharedStore, list[Worker]]:
     experiment = load_experiment(whole)
     network, spaces = build_network(experiment)
-    store = SharedParameters(layout(experiment, network, spaces.observation_space.shape))
+    store = SharedStore(layout(experiment, network, spaces.observation_space.shape))
     store.initialise(network.vector)
-    return store, [Worker(Setup(experiment=experiment), index, store) for index in range(experiment.worker_count)]
+    return store, [Worker(RunContext(experiment=experiment), index, store) for index in range(experiment.worker_count)]
 
 
 def updates(whole: dict[str, Any]) -> list[Event]:
@@ -253,7 +254,7 @@ def test_every_minibatch_is_a_push_and_steps_count_once() -> None:
     assert [event.updates for event in events] == [1] * 12
     assert all({"approx_kl", "clip_fraction", "entropy", "grad_norm"} <= set(event.metrics) for event in events)
     assert sum(len(event.episodes) for event in events) == 48, "an episode of this bandit is one step"
-    assert all(event.envs_ended == events[-1].envs_ended for event in events[-4:])
+    assert all(event.envs_with_finished_episode == events[-1].envs_with_finished_episode for event in events[-4:])
 
 
 def test_rows_that_are_no_transitions_are_in_no_minibatch() -> None:
@@ -281,7 +282,7 @@ def test_with_a_memory_a_minibatch_is_environments_with_the_state_that_they_bega
     np.testing.assert_array_equal(taken.observations, rollout.observations[:, [2, 0]])
     assert taken.memory is not None and rollout.state is not None
     np.testing.assert_array_equal(taken.memory.state, rollout.state[[2, 0]])
-    np.testing.assert_array_equal(taken.memory.restarts, restarts(rollout)[:, [2, 0]])
+    np.testing.assert_array_equal(taken.memory.episode_boundaries, episode_boundaries(rollout)[:, [2, 0]])
 
 
 def test_with_a_memory_every_minibatch_is_seen_as_it_was_acted_in() -> None:
@@ -297,11 +298,11 @@ def test_every_minibatch_is_a_pull() -> None:
     """What another worker pushes between two minibatches is in the second one's parameters, and makes nothing stale."""
     store, (one, other) = made(ppo(workers=2))
     steps = one.run()
-    assert [next(steps), next(steps)] == [Pause.BEFORE_PULL, Pause.BEFORE_PUSH]
+    assert [next(steps), next(steps)] == [YieldPoint.BEFORE_PULL, YieldPoint.BEFORE_PUSH]
     event = next(steps)
     assert isinstance(event, Event) and event.staleness == {0: 1}
     next(step for step in other.run() if isinstance(step, Event))
-    assert next(steps) is Pause.BEFORE_PUSH
+    assert next(steps) is YieldPoint.BEFORE_PUSH
     event = next(steps)
     assert isinstance(event, Event) and event.staleness == {0: 1}
     assert store.version == 3
@@ -347,7 +348,7 @@ def test_gradients_that_are_not_finite_are_refused_one_by_one() -> None:
     events: list[Event] = []
     with pytest.raises(RunError, match="the last 20 gradients of worker 0 were not finite"):
         events += (step for step in worker.run() if isinstance(step, Event))
-    assert sum(event.rejected for event in events) >= REJECTIONS_IN_A_ROW
+    assert sum(event.rejected for event in events) >= MAX_CONSECUTIVE_NONFINITE
     assert np.isfinite(store.parameters()).all()
 
 
@@ -420,7 +421,7 @@ def test_workers_of_uneven_minibatches_come_to_their_end(backend: str, update: s
 def test_a_store_that_is_stopped_keeps_nobody_waiting() -> None:
     store, (one, _) = made(ppo(workers=2, update="sync"))
     steps = one.run()
-    assert [next(steps) for _ in range(3)] == [Pause.BEFORE_PULL, Pause.BEFORE_PUSH, Pause.WAITING]
+    assert [next(steps) for _ in range(3)] == [YieldPoint.BEFORE_PULL, YieldPoint.BEFORE_PUSH, YieldPoint.WAITING]
     store.stop()
     assert [type(step) for step in steps] == [Event]
 
@@ -445,7 +446,7 @@ def test_rounds_go_on_in_a_run_that_is_resumed(backend: str, tmp_path: Path) -> 
             "algorithm.minibatch_size = 5: must divide a rollout: rollout_length x envs_per_worker is 16 transitions "
             "(experiment=ppo sets all of them)",
         ),
-        ({"accumulate": 2}, "accumulate = 2: must be 1 with PPO: take longer rollouts instead"),
+        ({"accumulate_rollouts": 2}, "accumulate_rollouts = 2: must be 1 with PPO: take longer rollouts instead"),
         (
             {"epsilon": 0.3},
             "epsilon = 0.3: must be 0 with PPO, which stays close to the policy that acted: algorithm.entropy explores",

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from a3c_exp import provenance
+from a3c_exp.run import provenance
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 

@@ -18,12 +18,13 @@ import pytest
 from runs import TARGET, config, drain, latest, processes, same, wait_until
 
 import a3c_exp
-from a3c_exp import seeding
+from a3c_exp.core import seeding
 from a3c_exp.backends.ray.cluster import on_loopback
-from a3c_exp.config import load_experiment
-from a3c_exp.runner import run
-from a3c_exp.seeding import Role
-from a3c_exp.worker import Setup, build_network, layout
+from a3c_exp.config.builder import load_experiment
+from a3c_exp.run.trainer import run
+from a3c_exp.core.seeding import Role
+from a3c_exp.core.worker import RunContext
+from a3c_exp.core.experiment import build_network, layout
 
 on_loopback()
 ray = pytest.importorskip("ray", reason="clusters: pip install 'a3c-exp[ray]'")
@@ -83,7 +84,7 @@ class running:  # noqa: N801 - reads as a statement
         network, env = build_network(experiment)
         self.store = experiment.backend.store(layout(experiment, network, env.observation_space.shape))
         self.store.initialise(network.vector)
-        self.events = experiment.backend.run(Setup(experiment=experiment), self.store)
+        self.events = experiment.backend.run(RunContext(experiment=experiment), self.store)
 
     def __enter__(self) -> running:
         return self
@@ -114,7 +115,7 @@ class TestOneWorkerThatWaitsIsTheSameAsOnAnyBackend:
         "normalised": {"env": TARGET, "env__normalize_observations": True, "env__normalize_rewards": True},
         "synchronous": {"update": "sync"},
         "v-trace, which pulls twice": {"returns": "a3c_exp.returns.VTrace"},
-        "minibatches": {"algorithm": PPO, "returns": "a3c_exp.returns.GAE", "moments": "worker"},
+        "minibatches": {"algorithm": PPO, "returns": "a3c_exp.returns.GAE", "optimizer_state": "per_worker"},
     }
 
     @pytest.mark.parametrize("name", SETTINGS)

@@ -16,9 +16,9 @@ from runs import BANDIT, command, latest, processes, wait_until
 from test_ray import actors, on_ray
 
 from a3c_exp.backends.ray.cluster import on_loopback
-from a3c_exp.config import load_experiment
+from a3c_exp.config.builder import load_experiment
 from a3c_exp.errors import ConfigError, RunError
-from a3c_exp.runner import run
+from a3c_exp.run.trainer import run
 
 
 class TestALocalCluster:

@@ -11,37 +11,37 @@ import pytest
 from runs import wait_until
 from servers import SIZE, LostError, layout, learn
 
-from a3c_exp import seeding
-from a3c_exp.backends.ray.wire import Message
-from a3c_exp.events import Event
-from a3c_exp.normalisation import Moments
+from a3c_exp.core import seeding
+from a3c_exp.backends.ray.wire_dtype import Message
+from a3c_exp.core.events import Event
+from a3c_exp.core.normalization import RunningStats
 from a3c_exp.optimizers import Adam
-from a3c_exp.parameters import SharedParameters
+from a3c_exp.core.store import SharedStore
 
 
 class TestOneWorker:
     def test_who_waits_for_each_push_does_what_it_would_on_one_machine(self, cluster: Any) -> None:
         settings = {"optimizer": Adam(learning_rate=0.1), "moments_per_worker": True, "observation_shape": (2,)}
         whole = layout(1, **settings, normalize_observations=True)
-        servers, alone = cluster(whole, shards=3), SharedParameters(whole)
-        alone.initialise(np.zeros(SIZE, np.float32))
+        servers, exclusive_folder = cluster(whole, shards=3), SharedStore(whole)
+        exclusive_folder.initialise(np.zeros(SIZE, np.float32))
         remote, rng = servers.worker(), np.random.default_rng(1)
-        remote.restore_random_state(0, np.random.default_rng(0))
+        remote.load_rng_state(0, np.random.default_rng(0))
         remote.start()
         for _ in range(5):
             gradient = rng.normal(size=SIZE).astype(np.float32)
-            observed = Moments.of(rng.normal(size=(3, 2)), None)
+            observed = RunningStats.of(rng.normal(size=(3, 2)), None)
             here, there = np.empty(SIZE, np.float32), np.empty(SIZE, np.float32)
-            pulled, expected = remote.pull(0, there), alone.pull(0, here)
+            snapshot, expected = remote.pull(0, there), exclusive_folder.pull(0, here)
             assert there.tobytes() == here.tobytes()
-            assert (pulled.version, pulled.steps) == (expected.version, expected.steps)
-            alone.push(0, gradient, expected, 3, observed)
-            remote.push(0, gradient, pulled, 3, observed)
-            remote.keep_random_state(0, rng)
-            alone.keep_random_state(0, rng)
+            assert (snapshot.version, snapshot.steps) == (expected.version, expected.steps)
+            exclusive_folder.push(0, gradient, expected, 3, observed)
+            remote.push(0, gradient, snapshot, 3, observed)
+            remote.save_rng_state(0, rng)
+            exclusive_folder.save_rng_state(0, rng)
             remote.tell(Event(0))
         remote.leave(0)
-        for name, value in alone.state().items():
+        for name, value in exclusive_folder.state().items():
             assert np.array_equal(servers.fetch()[name], value), name
 
     def test_what_arrives_while_it_collects_costs_no_waiting(self, cluster: Any) -> None:
@@ -82,15 +82,15 @@ class TestOneWorker:
         first.start()
         mine = np.empty(SIZE, np.float32)
         first.push(0, mine * 0, first.pull(0, mine), 1)
-        first.keep_random_state(0, rng)
+        first.save_rng_state(0, rng)
         first.tell(Event(0))
         first.pull(0, mine)
         other = np.random.Generator(np.random.PCG64(9))
         second = servers.worker(first=1 << 32)
-        second.restore_random_state(0, other)
+        second.load_rng_state(0, other)
         second.start()
         assert other.normal() == rng.normal()
-        assert servers.fetch()["random_states"].shape == (1, seeding.STATE_WORDS)
+        assert servers.fetch()["rng_states"].shape == (1, seeding.STATE_WORDS)
 
 
 class TestAPushIsAppliedAtMostOnce:
@@ -100,9 +100,9 @@ class TestAPushIsAppliedAtMostOnce:
         worker = servers.worker()
         worker.start()
         mine = np.empty(SIZE, np.float32)
-        pulled = worker.pull(0, mine)
+        snapshot = worker.pull(0, mine)
         servers.lose_answers = shards
-        worker.push(0, mine - 1, pulled, 5)
+        worker.push(0, mine - 1, snapshot, 5)
         worker.tell(Event(0, steps=5))
         assert learn(worker, 0, -1.0, steps=5)[0] == 1
         worker.leave(0)
@@ -164,10 +164,10 @@ class TestAServerThatDies:
         worker = servers.worker()
         worker.start()
         mine = np.empty(SIZE, np.float32)
-        pulled = worker.pull(0, mine)
+        snapshot = worker.pull(0, mine)
         servers.kill(0)
         servers.begin()
-        worker.push(0, mine - 1, pulled, 16)
+        worker.push(0, mine - 1, snapshot, 16)
         worker.tell(Event(0, steps=16))
         worker.leave(0)
         state = servers.fetch()

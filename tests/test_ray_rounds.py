@@ -12,9 +12,9 @@ from runs import wait_until
 from servers import SIZE, layout, learn, together
 
 from a3c_exp.backends.ray.epochs import LocalEpochs, summing
-from a3c_exp.events import Event
+from a3c_exp.core.events import Event
 from a3c_exp.optimizers import SGD, Adam
-from a3c_exp.parameters import SharedParameters
+from a3c_exp.core.store import SharedStore
 
 
 class TestRounds:
@@ -103,10 +103,10 @@ class TestRounds:
         workers = [servers.worker(index) for index in range(2)]
         for worker in workers:
             worker.start()
-        pulled = [worker.pull(index, np.empty(SIZE, np.float32)) for index, worker in enumerate(workers)]
+        snapshot = [worker.pull(index, np.empty(SIZE, np.float32)) for index, worker in enumerate(workers)]
 
         def push(index: int) -> None:
-            workers[index].push(index, np.full(SIZE, -1, np.float32), pulled[index], 1)
+            workers[index].push(index, np.full(SIZE, -1, np.float32), snapshot[index], 1)
             workers[index].tell(Event(index, steps=1))
 
         push(0)
@@ -153,22 +153,22 @@ class TestRounds:
 class TestEpochsOnACopy:
     def test_are_pushed_as_one_change(self, cluster: Any) -> None:
         whole = layout(1, optimizer=Adam(learning_rate=0.1))
-        servers, alone = cluster(summing(whole)), SharedParameters(whole)
-        alone.initialise(np.zeros(SIZE, np.float32))
+        servers, exclusive_folder = cluster(summing(whole)), SharedStore(whole)
+        exclusive_folder.initialise(np.zeros(SIZE, np.float32))
         worker = LocalEpochs(whole, servers.worker())
         worker.start()
         for rollout in range(2):
             for minibatch in range(3):
                 gradient = 0.1 * (1 + rollout - minibatch)
                 expected = np.empty(SIZE, np.float32)
-                alone.push(0, np.full(SIZE, gradient, np.float32), alone.pull(0, expected), 4)
+                exclusive_folder.push(0, np.full(SIZE, gradient, np.float32), exclusive_folder.pull(0, expected), 4)
                 assert learn(worker, 0, gradient, steps=4) == pytest.approx(expected)
-            worker.keep_random_state(0, np.random.default_rng(0))
+            worker.save_rng_state(0, np.random.default_rng(0))
             worker.finish(0)
         worker.leave(0)
         assert servers.calls.count("push") == 2
         state = servers.fetch()
-        assert state["parameters"] == pytest.approx(alone.parameters())
+        assert state["parameters"] == pytest.approx(exclusive_folder.parameters())
         assert (state["version"], state["steps"]) == (2, 24)
         (told,) = servers.events()
         assert (told.updates, told.steps) == (2, 24)

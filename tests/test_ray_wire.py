@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from servers import SIZE, layout, learn
 
-from a3c_exp.backends.ray.wire import decode, encode, piece, stretches
+from a3c_exp.backends.ray.wire_dtype import decode, encode, piece, stretches
 
 
 class TestTheWire:
@@ -34,7 +34,7 @@ class TestTheWire:
         assert np.array_equal(half, torch.from_numpy(vector).to(torch.bfloat16).float().numpy())
 
     def test_training_goes_on_in_bfloat16(self, cluster: Any) -> None:
-        servers = cluster(layout(1), shards=2, wire="bfloat16")
+        servers = cluster(layout(1), shards=2, wire_dtype="bfloat16")
         worker = servers.worker()
         worker.start()
         learn(worker, 0, -1.0)
@@ -46,7 +46,7 @@ class TestTheWire:
     def test_a_vector_falls_into_stretches_and_so_do_its_parts(self) -> None:
         pieces = stretches(SIZE, 3)
         assert [list(range(SIZE))[stretch] for stretch in pieces] == [[0, 1], [2, 3], [4, 5, 6]]
-        assert [piece(layout(), stretch).parts for stretch in pieces] == [
+        assert [piece(layout(), stretch).param_slices for stretch in pieces] == [
             {"actor": slice(0, 2), "critic": slice(2, 2)},
             {"actor": slice(0, 2), "critic": slice(2, 2)},
             {"actor": slice(0, 0), "critic": slice(0, 3)},

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 import yaml
 
-from a3c_exp import evaluate, report
+from a3c_exp.cli import evaluate, report
 
 
 def run(
-    folder: Path, seed: int, solved: int | None, n: int = 5, env: str = "CartPole-v1", goal: float | None = 475.0,
+    folder: Path, seed: int, solved: int | None, n: int = 5, env: str = "CartPole-v1", reward_threshold: float | None = 475.0,
     init_from: str | None = None, **summary: Any,
 ) -> None:  # fmt: skip
     folder.mkdir(parents=True)
     config = {"env": {"_target_": "a3c_exp.envs.Gym", "id": env}, "returns": {"n": n}, "seed": seed}
-    config |= {"goal": goal, "init_from": init_from}
+    config |= {"reward_threshold": reward_threshold, "init_from": init_from}
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     values = {
         "solved_at_steps": solved, "solved_at_seconds": solved and solved / 1000, "mean_return_100": 480.0,
@@ -79,7 +79,7 @@ def test_help_is_given_wherever_it_is_asked_for(arguments: list[str], capsys: py
 
 
 def test_without_a_goal_there_is_nothing_to_reach(tmp_path: Path) -> None:
-    run(tmp_path / "a", 0, None, env="Pendulum-v1", goal=None)
+    run(tmp_path / "a", 0, None, env="Pendulum-v1", reward_threshold=None)
     assert (
         report.table(report.group(report.find_runs([tmp_path])[0]))
         .splitlines()[2]

@@ -15,13 +15,14 @@ import pytest
 from runs import BACKENDS, CORRIDOR, TARGET, TARGETS, config, latest, same, train, wait_until
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from a3c_exp import checkpoint, runner
+from a3c_exp.run import checkpoint, trainer as runner
 from a3c_exp.__main__ import main
 from a3c_exp.backends.serial import Serial
-from a3c_exp.config import config_text, load_experiment, read_config
-from a3c_exp.console import Progress
+from a3c_exp.run.run_folder import config_text, read_config
+from a3c_exp.config.builder import load_experiment
+from a3c_exp.run.console import Progress
 from a3c_exp.errors import ConfigError
-from a3c_exp.runner import Run, run
+from a3c_exp.run.trainer import Run, run
 
 EVERYTHING: dict[str, Any] = {
     "workers": 2, "env__normalize_observations": True, "env__normalize_rewards": True, "env__kwargs": {"length": 5},
@@ -56,13 +57,13 @@ def steps(folder: Path) -> list[int]:
 
 
 class TestNothingIsLost:
-    @pytest.mark.parametrize("moments", ["shared", "worker"])
+    @pytest.mark.parametrize("optimizer_state", ["shared", "worker"])
     @pytest.mark.parametrize("lock", [False, True])
-    def test_all_that_was_saved_is_there_again(self, lock: bool, moments: str, tmp_path: Path) -> None:
+    def test_all_that_was_saved_is_there_again(self, lock: bool, optimizer_state: str, tmp_path: Path) -> None:
         """A resumption with nothing left to do saves what it has read."""
-        train(tmp_path, TARGET, lock=lock, moments=moments, **EVERYTHING)
+        train(tmp_path, TARGET, lock=lock, optimizer_state=optimizer_state, **EVERYTHING)
         before = latest(tmp_path)
-        assert all(np.any(before["store"][key]) for key in ("parameters", "moments", "statistics", "random_states"))
+        assert all(np.any(before["store"][key]) for key in ("parameters", "optimizer_state", "statistics", "rng_states"))
         done = resume(tmp_path)
         after = latest(tmp_path)
         assert same(after["store"], before["store"])
@@ -224,7 +225,7 @@ class TestTheCurve:
         assert rates[-1] <= 0.005
 
     def test_times_add_up_and_the_resumption_is_counted(self, tmp_path: Path) -> None:
-        first = train(tmp_path, goal=0.0, stop__mean_return=0.0, total_steps=10**6).summary
+        first = train(tmp_path, reward_threshold=0.0, stop__mean_return=0.0, total_steps=10**6).summary
         saved = latest(tmp_path)["tally"]["seconds"]
         second = resume(tmp_path, stop__mean_return=None, total_steps=480).summary
         assert json.loads((tmp_path / "summary.json").read_text()) == second

@@ -384,8 +384,8 @@ def test_a_perfect_critic_leaves_no_advantage(x: Trajectory):
 def test_environments_do_not_touch_one_another(estimator: Returns, x: Trajectory, gamma: float):
     together = estimator(x, gamma)
     for b in range(x.rewards.shape[1]):
-        alone = Trajectory(*(getattr(x, name)[:, b : b + 1] for name in Trajectory.__dataclass_fields__))
-        for one, other in zip(together, estimator(alone, gamma), strict=True):
+        exclusive_folder = Trajectory(*(getattr(x, name)[:, b : b + 1] for name in Trajectory.__dataclass_fields__))
+        for one, other in zip(together, estimator(exclusive_folder, gamma), strict=True):
             np.testing.assert_array_equal(one[:, b : b + 1], other)
 
 

@@ -11,8 +11,8 @@ import pytest
 from scripted import Scripted
 
 from a3c_exp.envs import EnvBatch, Gym, Step
-from a3c_exp.normalisation import Moments, Normalisation
-from a3c_exp.rollout import Acted, Collector, RewardShaping, Rollout
+from a3c_exp.core.normalization import RunningStats, Normalizer
+from a3c_exp.core.rollout import Acted, Collector, RewardTransform, Rollout
 
 ID = "scripted:Scripted-v0"
 
@@ -39,14 +39,14 @@ class Teller:
 
 
 def collector(
-    count: int = 1, length: Any = 4, shaping: RewardShaping | None = None, gamma: float = 0.5, **kwargs: Any
+    count: int = 1, length: Any = 4, shaping: RewardTransform | None = None, gamma: float = 0.5, **kwargs: Any
 ) -> Collector:
     env = Gym(id=ID, kwargs=kwargs).make(count, list(range(count)))
-    return Collector(env, length, shaping or RewardShaping(), gamma)
+    return Collector(env, length, shaping or RewardTransform(), gamma)
 
 
-def collect(c: Collector, steps: int = 0, normalisation: Normalisation | None = None) -> Rollout:
-    return c.collect(Teller(), 0, steps, normalisation)
+def collect(c: Collector, steps: int = 0, normalizer: Normalizer | None = None) -> Rollout:
+    return c.collect(Teller(), 0, steps, normalizer)
 
 
 def test_rows_are_transitions_in_order() -> None:
@@ -118,7 +118,7 @@ def test_bootstraps_of_several_environments_do_not_mix() -> None:
 @pytest.mark.parametrize("vectorized", [False, True])
 def test_an_episodes_return_is_the_sum_of_its_rewards_across_rollouts(vectorized: bool) -> None:
     env = Gym(id=ID, vectorized=vectorized, kwargs={"lengths": (5, 2, 9)}).make(3, [0, 1, 2])
-    c = Collector(env, 4, RewardShaping(scale=0.1, clip=1.0), 0.5)
+    c = Collector(env, 4, RewardTransform(scale=0.1, clip=1.0), 0.5)
     lengths: list[int] = []
     returns: list[float] = []
     collected = transitions = 0
@@ -172,26 +172,26 @@ def test_every_environment_counts_once_as_having_ended() -> None:
     counts = []
     for _ in range(8):
         collect(c)
-        counts.append(c.envs_ended)
+        counts.append(c.envs_with_finished_episode)
     assert counts[0] == 1 and counts[-1] == 3
 
 
 def test_rewards_are_scaled_then_clipped_for_training_only() -> None:
-    rollout = collect(collector(length=3, lengths=(3,), shaping=RewardShaping(scale=0.5, clip=1.0)))
+    rollout = collect(collector(length=3, lengths=(3,), shaping=RewardTransform(scale=0.5, clip=1.0)))
     np.testing.assert_allclose(rollout.rewards[:, 0], [0.5625, 1.0, 1.0])
     np.testing.assert_allclose(rollout.episodes.returns, [1.125 + 2 + 3.125])
 
 
-def normalisation(size: int = 4, rewards: bool = False, row: np.ndarray | None = None) -> Normalisation:
-    row = np.zeros(Moments.width((size,), True, rewards)) if row is None else row
-    return Normalisation.from_row(row, (size,), True, rewards)
+def normalizer(size: int = 4, rewards: bool = False, row: np.ndarray | None = None) -> Normalizer:
+    row = np.zeros(RunningStats.width((size,), True, rewards)) if row is None else row
+    return Normalizer.from_row(row, (size,), True, rewards)
 
 
 def test_a_rollout_is_normalised_with_one_set_of_statistics_bootstraps_included() -> None:
     rng = np.random.default_rng(0)
     seen = rng.normal(3, 2, (100, 4))
-    scaling = normalisation(row=Moments.of(seen, None).row)
-    rollout = collect(collector(length=4, lengths=(2,), count=2, ends=("truncated",)), normalisation=scaling)
+    scaling = normalizer(row=RunningStats.of(seen, None).row)
+    rollout = collect(collector(length=4, lengths=(2,), count=2, ends=("truncated",)), normalizer=scaling)
     plain = collect(collector(length=4, lengths=(2,), count=2, ends=("truncated",)))
     np.testing.assert_allclose(rollout.observations, scaling.observations(plain.observations), rtol=1e-6)
     last = np.array([[[0, 0, 2, 0]]], np.float32)  # the final observation of environment 0's first episode
@@ -200,35 +200,35 @@ def test_a_rollout_is_normalised_with_one_set_of_statistics_bootstraps_included(
 
 
 def test_what_was_observed_is_told_of_the_raw_observations() -> None:
-    rollout = collect(collector(length=4, lengths=(9,), count=2), normalisation=normalisation())
+    rollout = collect(collector(length=4, lengths=(9,), count=2), normalizer=normalizer())
     plain = collect(collector(length=4, lengths=(9,), count=2))
     assert rollout.observed is not None
-    np.testing.assert_allclose(rollout.observed.row, Moments.of(plain.observations.reshape(-1, 4), None).row)
+    np.testing.assert_allclose(rollout.observed.row, RunningStats.of(plain.observations.reshape(-1, 4), None).row)
 
 
 def test_where_rewards_alone_are_normalised_no_observation_is_added_up() -> None:
     """Those of pictures would be thousands of numbers a rollout, which nobody looks at."""
-    scaling = Normalisation.from_row(np.zeros(Moments.width((4,), False, True)), (4,), False, True)
-    rollout = collect(collector(length=4, lengths=(9,), count=2), normalisation=scaling)
+    scaling = Normalizer.from_row(np.zeros(RunningStats.width((4,), False, True)), (4,), False, True)
+    rollout = collect(collector(length=4, lengths=(9,), count=2), normalizer=scaling)
     assert rollout.observed is not None
     assert (len(rollout.observed.row), rollout.observed.row[-3]) == (4, 8)
 
 
 def test_of_no_transition_there_is_nothing_to_add() -> None:
-    assert not Moments.of(np.zeros((0, 2, 3)), np.zeros(0)).row.any()
-    assert len(Moments.of(np.zeros((0, 2, 3)), np.zeros(0)).row) == Moments.width((2, 3), True, True)
+    assert not RunningStats.of(np.zeros((0, 2, 3)), np.zeros(0)).row.any()
+    assert len(RunningStats.of(np.zeros((0, 2, 3)), np.zeros(0)).row) == RunningStats.width((2, 3), True, True)
 
 
 def test_statistics_of_all_rows_are_those_of_all_observations() -> None:
     rng = np.random.default_rng(0)
     seen = rng.normal(5, 3, (1000, 2)).astype(np.float32)
-    rows = [Moments.of(part, None).row for part in np.split(seen, 4)]
-    together = Moments.together(np.stack(rows))
-    np.testing.assert_allclose(together.row, Moments.of(seen, None).row, rtol=1e-12)
+    rows = [RunningStats.of(part, None).row for part in np.split(seen, 4)]
+    together = RunningStats.together(np.stack(rows))
+    np.testing.assert_allclose(together.row, RunningStats.of(seen, None).row, rtol=1e-12)
     np.testing.assert_allclose(
-        Moments(rows[0]).merge(Moments.together(np.stack(rows[1:]))).row, together.row, rtol=1e-12
+        RunningStats(rows[0]).merge(RunningStats.together(np.stack(rows[1:]))).row, together.row, rtol=1e-12
     )
-    scaled = normalisation(2, row=together.row).observations(seen)
+    scaled = normalizer(2, row=together.row).observations(seen)
     np.testing.assert_allclose(scaled.mean(0), 0, atol=1e-4)
     np.testing.assert_allclose(scaled.std(0), 1, atol=1e-4)
 
@@ -240,8 +240,8 @@ def test_a_row_that_is_not_finite_is_left_out_of_the_statistics_alone() -> None:
     spoiled[::50, 1], spoiled[7] = np.inf, np.nan
     kept = np.isfinite(spoiled).all(1)
     returns = np.where(kept, 1.5, np.nan)
-    np.testing.assert_allclose(Moments.of(spoiled, returns).row, Moments.of(seen[kept], returns[kept]).row)
-    assert Moments.of(spoiled[:1], None).row[0] == 0
+    np.testing.assert_allclose(RunningStats.of(spoiled, returns).row, RunningStats.of(seen[kept], returns[kept]).row)
+    assert RunningStats.of(spoiled[:1], None).row[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -249,27 +249,27 @@ def test_a_row_that_is_not_finite_is_left_out_of_the_statistics_alone() -> None:
 )
 def test_a_number_that_varies_little_is_still_normalised(mean: float, deviation: float) -> None:
     seen = np.random.default_rng(0).normal(mean, deviation, (1000, 1)).astype(np.float32).astype(np.float64)
-    scaled = normalisation(1, row=Moments.of(seen, None).row).observations(seen)
+    scaled = normalizer(1, row=RunningStats.of(seen, None).row).observations(seen)
     assert 0.9 < scaled.std() < 1.1
 
 
 def test_a_number_that_never_varies_is_centred_and_not_blown_up() -> None:
     seen = np.full((7, 1), np.float32(0.1))  # whose float64 sums are rounded
-    moments = Moments.of(seen, None)
+    optimizer_state = RunningStats.of(seen, None)
     for _ in range(10_000):
-        moments = Moments.of(seen, None).merge(moments)
-    shown = normalisation(1, row=moments.row).observations(seen + np.float32(0.5))
+        optimizer_state = RunningStats.of(seen, None).merge(optimizer_state)
+    shown = normalizer(1, row=optimizer_state.row).observations(seen + np.float32(0.5))
     np.testing.assert_allclose(shown, 0.5, rtol=1e-6)
 
 
 def test_rewards_are_divided_by_the_deviation_of_the_discounted_return() -> None:
     c = collector(length=3, lengths=(9,), gamma=0.5)
-    first = collect(c, normalisation=normalisation(rewards=True))
+    first = collect(c, normalizer=normalizer(rewards=True))
     assert first.observed is not None
     r = first.rewards[:, 0].astype(float)  # nothing observed yet: unscaled
     running = np.array([r[0], r[1] + 0.5 * r[0], r[2] + 0.5 * (r[1] + 0.5 * r[0])])
     np.testing.assert_allclose(first.observed.row[-3:], [3, running.mean(), 3 * running.var()])
-    second = collect(c, normalisation=normalisation(rewards=True, row=first.observed.row))
+    second = collect(c, normalizer=normalizer(rewards=True, row=first.observed.row))
     raw = np.array([Scripted.reward(0, t + 4, a) for t, a in enumerate([1, 0, 1])])
     np.testing.assert_allclose(second.rewards[:, 0], raw / running.std(), rtol=1e-5)
 
@@ -294,7 +294,7 @@ class Lives:
 def test_a_lost_life_ends_what_is_learned_and_the_score_goes_on(count: int, length: int) -> None:
     made = Gym(id=ID, kwargs={"lengths": (3,)}).make(count, [0] * count)
     lives: Any = Lives(made)
-    c = Collector(lives, length, RewardShaping(), 0.5)
+    c = Collector(lives, length, RewardTransform(), 0.5)
     rollouts = [collect(c), collect(c)]
     for env in range(count):
         rewards = np.concatenate([rollout.rewards[:, env] for rollout in rollouts])

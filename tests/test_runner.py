@@ -19,13 +19,15 @@ import pytest
 from runs import BACKENDS, BANDIT, SCRIPTED, TARGET, config, drain, latest, same, train
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-from a3c_exp import checkpoint, evaluate, runner, seeding
+from a3c_exp.run import checkpoint, trainer as runner
+from a3c_exp.cli import evaluate
+from a3c_exp.core import seeding
 from a3c_exp.backends.serial import Serial
-from a3c_exp.config import read_config
+from a3c_exp.run.run_folder import read_config
 from a3c_exp.errors import ConfigError
-from a3c_exp.evaluator import Evaluation, Evaluator
-from a3c_exp.runner import run
-from a3c_exp.seeding import Role
+from a3c_exp.run.evaluator import Evaluation, Evaluator
+from a3c_exp.run.trainer import run
+from a3c_exp.core.seeding import Role
 
 # What the curves are called, as everybody's dashboards know them.
 CURVES = (
@@ -106,8 +108,8 @@ class TestWhatARunLeaves:
         state = latest(done.folder)
         assert state["store"]["steps"] == state["tally"]["steps"] == 400
         assert state["store"]["version"] == state["tally"]["updates"] == 25
-        assert state["store"]["moments"].any()
-        assert state["store"]["random_states"].any()
+        assert state["store"]["optimizer_state"].any()
+        assert state["store"]["rng_states"].any()
         assert state["store"]["statistics"][0] == 400
 
     def test_the_log_has_the_run_and_nothing_stays_behind(self, done: runner.Run) -> None:
@@ -145,7 +147,7 @@ class TestStopping:
         assert 0.3 <= said["training_seconds"] < 30
 
     def test_at_its_goal(self, backend: str, tmp_path: Path) -> None:
-        said = self.stopped(tmp_path, backend, goal=0.0, stop__mean_return=0.0)
+        said = self.stopped(tmp_path, backend, reward_threshold=0.0, stop__mean_return=0.0)
         assert said["stop_reason"] == "mean_return"
         assert 100 <= said["solved_at_steps"] <= said["steps"]
         assert 0 < said["solved_at_seconds"] <= said["training_seconds"]
@@ -153,18 +155,18 @@ class TestStopping:
 
 class TestTheGoal:
     def test_is_not_judged_before_a_hundred_episodes(self, tmp_path: Path) -> None:
-        done = train(tmp_path / "short", goal=0.0, total_steps=96)
+        done = train(tmp_path / "short", reward_threshold=0.0, total_steps=96)
         assert done.summary["stop_reason"] == "total_steps"
         assert done.summary["solved_at_steps"] is None
-        done = train(tmp_path / "longer", goal=0.0, stop__mean_return=0.0, total_steps=10**9)
+        done = train(tmp_path / "longer", reward_threshold=0.0, stop__mean_return=0.0, total_steps=10**9)
         assert done.summary["solved_at_steps"] == 112, "the first update after a hundred episodes of one step"
 
     def test_is_noted_where_nothing_stops_there(self, tmp_path: Path) -> None:
-        said = train(tmp_path, goal=0.0, total_steps=320).summary
+        said = train(tmp_path, reward_threshold=0.0, total_steps=320).summary
         assert (said["stop_reason"], said["steps"], said["solved_at_steps"]) == ("total_steps", 320, 112)
 
     def test_is_not_where_a_run_may_be_told_to_stop(self, tmp_path: Path) -> None:
-        said = train(tmp_path, goal=1.1, stop__mean_return=0.0, total_steps=320).summary
+        said = train(tmp_path, reward_threshold=1.1, stop__mean_return=0.0, total_steps=320).summary
         assert (said["stop_reason"], said["solved_at_steps"]) == ("mean_return", None)
 
     def test_is_not_reached_by_a_mean_below_it(self, tmp_path: Path) -> None:

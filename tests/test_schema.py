@@ -11,7 +11,9 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import pytest
 
 from a3c_exp.errors import ConfigError, require
-from a3c_exp.schema import build, import_plugins, nearest, pairs
+from a3c_exp.errors import did_you_mean
+from a3c_exp.config.schema import build, parse_key_values
+from a3c_exp.common.plugins import import_plugins
 
 HERE = __name__.partition(".")[0]  # what a user would list in `plugins` to have this file's classes built
 
@@ -285,11 +287,11 @@ def test_only_classes_of_this_package_and_of_plugins_are_built(target: object) -
 @pytest.mark.parametrize(
     "target",
     [
-        "a3c_exp.schema.importlib",  # what a module of ours imports
-        "a3c_exp.schema.ConfigError",  # ours, but no component
-        "a3c_exp.schema.build",
+        "a3c_exp.config.schema.importlib",  # what a module of ours imports
+        "a3c_exp.config.schema.ConfigError",  # ours, but no component
+        "a3c_exp.config.schema.build",
         "a3c_exp.train",
-        "a3c_exp.schema.nothing",
+        "a3c_exp.config.schema.nothing",
     ],
 )
 def test_what_is_no_component_is_not_built(target: str) -> None:
@@ -298,11 +300,11 @@ def test_what_is_no_component_is_not_built(target: str) -> None:
 
 
 def test_a_dataclass_that_our_module_imported_from_elsewhere_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    import a3c_exp.schema
+    import a3c_exp.config.schema
 
     monkeypatch.setattr(a3c_exp.schema, "Square", Square, raising=False)
     with pytest.raises(ConfigError, match="is no component class"):
-        build({"_target_": "a3c_exp.schema.Square", "side": 1}, Shape, "shape")  # type: ignore[type-abstract]
+        build({"_target_": "a3c_exp.config.schema.Square", "side": 1}, Shape, "shape")  # type: ignore[type-abstract]
 
 
 def test_a_refused_module_is_not_even_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,12 +351,12 @@ def test_a_plugin_that_cannot_be_imported_for_whatever_reason_is_one_line(
     ("text", "value"), [("1e2", 100.0), ("2.5e-3", 0.0025), ("1E+2", 100.0), ("e2", "e2"), ("1e", "1e"), ("3", 3)]
 )
 def test_numbers_are_read_as_on_the_command_line_of_a_run(text: str, value: object) -> None:
-    assert pairs([f"episodes={text}"]) == {"episodes": value}
+    assert parse_key_values([f"episodes={text}"]) == {"episodes": value}
 
 
 def test_nearest_names_come_before_the_rest() -> None:
-    assert nearest("sed", ["gamma", "seed"]) == "did you mean 'seed'? Allowed: gamma, seed"
-    assert nearest("xyz", ["gamma", "seed"]) == "Allowed: gamma, seed"
+    assert did_you_mean("sed", ["gamma", "seed"]) == "did you mean 'seed'? Allowed: gamma, seed"
+    assert did_you_mean("xyz", ["gamma", "seed"]) == "Allowed: gamma, seed"
 
 
 def test_any_mapping_will_do() -> None:

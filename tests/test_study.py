@@ -18,8 +18,8 @@ import pytest
 from runs import wait_until
 
 import a3c_exp
-from a3c_exp import checkpoint, files
-from a3c_exp.startup import conf_folder
+from a3c_exp.run import checkpoint, files
+from a3c_exp.cli.startup import conf_folder
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # study is not installed: it belongs to the checkout
 
@@ -398,7 +398,7 @@ def test_a_row_says_which_machine_its_seconds_are_of() -> None:
 
 def test_where_there_is_no_goal_none_is_missed() -> None:
     aimless = Counting()
-    aimless.settings = lambda: {"goal": None}  # type: ignore[method-assign]
+    aimless.settings = lambda: {"reward_threshold": None}  # type: ignore[method-assign]
     record = replace(RECORD, solved_steps=None, solved_seconds=None)
     assert "| no goal | - | - |" in document({"One": [(entry(aimless, 1), [record])]}, 100)
 

@@ -23,7 +23,7 @@ def episodes(watch: Watch, env: int, returns: float, count: int, steps: int = 0)
 
 
 def test_its_goal_is_a_mean_over_a_hundred_episodes_with_one_of_every_environment() -> None:
-    watch = Watch(goal=10.0, environments=2)
+    watch = Watch(reward_threshold=10.0, environments=2)
     episodes(watch, env=0, returns=10.0, count=150, steps=150)
     assert watch.solved is None, "the other's first episode may be a long one that fails"
     episodes(watch, env=1, returns=9.0, count=1, steps=151)
@@ -38,7 +38,7 @@ def test_its_goal_is_a_mean_over_a_hundred_episodes_with_one_of_every_environmen
 def test_a_run_is_told_as_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(peers.ZOO, ("A2C", "CartPole-v1"), {"steps": 2000, "envs": 2, "learning_rate": "lin_1e-3"})
     monkeypatch.setattr(stable_baselines3, "EPISODES", 3)
-    found = stable_baselines3.main("A2C", "CartPole-v1", goal=1.0, seed=5)
+    found = stable_baselines3.main("A2C", "CartPole-v1", reward_threshold=1.0, seed=5)
     record = Record(seed=5, staleness_mean=None, staleness_max=None, command="", **found)
     assert record.steps == 2000
     assert record.greedy_episodes == 3

@@ -9,25 +9,26 @@ import numpy as np
 import pytest
 from runs import BANDIT, CORRIDOR, SCRIPTED, TARGET, config
 
-from a3c_exp.config import load_experiment
+from a3c_exp.config.builder import load_experiment
 from a3c_exp.errors import RunError
-from a3c_exp.events import Event
-from a3c_exp.learner import Learner
-from a3c_exp.parameters import STEPS, SharedParameters
-from a3c_exp.rollout import Rollout
-from a3c_exp.worker import REJECTIONS_IN_A_ROW, Pause, Setup, Worker, build_network, layout
+from a3c_exp.core.events import Event
+from a3c_exp.core.learner import Learner
+from a3c_exp.core.store import STEPS, SharedStore
+from a3c_exp.core.rollout import Rollout
+from a3c_exp.core.worker import MAX_CONSECUTIVE_NONFINITE, YieldPoint, RunContext, Worker
+from a3c_exp.core.experiment import build_network, layout
 
 
-def made(env: str = BANDIT, **settings: Any) -> tuple[SharedParameters, list[Worker]]:
+def made(env: str = BANDIT, **settings: Any) -> tuple[SharedStore, list[Worker]]:
     """The store of an experiment, and all its workers. Plain descent at rate 1: an update is minus the gradient."""
     whole = config(env, **settings)
     if "optimizer" not in settings:
         whole["optimizer"] = {"_target_": "a3c_exp.optimizers.SGD", "learning_rate": 1.0, "max_grad_norm": None}
     experiment = load_experiment(whole)
     network, spaces = build_network(experiment)
-    store = SharedParameters(layout(experiment, network, spaces.observation_space.shape))
+    store = SharedStore(layout(experiment, network, spaces.observation_space.shape))
     store.initialise(network.vector)
-    return store, [Worker(Setup(experiment=experiment), index, store) for index in range(experiment.worker_count)]
+    return store, [Worker(RunContext(experiment=experiment), index, store) for index in range(experiment.worker_count)]
 
 
 def first_update(**settings: Any) -> tuple[np.ndarray, Event, slice]:
@@ -35,14 +36,14 @@ def first_update(**settings: Any) -> tuple[np.ndarray, Event, slice]:
     store, (worker,) = made(**settings)
     before = store.parameters()
     event = next(step for step in worker.run() if isinstance(step, Event))
-    return store.parameters() - before, event, store.layout.parts["critic"]
+    return store.parameters() - before, event, store.layout.param_slices["critic"]
 
 
 class TestTheLoop:
     def test_others_may_push_between_its_gradient_and_its_push(self) -> None:
         store, (worker,) = made()
         steps = worker.run()
-        assert next(steps) is Pause.BEFORE_PUSH
+        assert next(steps) is YieldPoint.BEFORE_PUSH
         assert (store.version, store.steps) == (0, 0)
         assert isinstance(next(steps), Event)
         assert (store.version, store.steps) == (1, 16)
@@ -54,10 +55,10 @@ class TestTheLoop:
         whole["network"]["init"] = "orthogonal"
         experiment = load_experiment(whole)
         network, spaces = build_network(experiment, draw=False)
-        store = SharedParameters(layout(experiment, network, spaces.observation_space.shape))
+        store = SharedStore(layout(experiment, network, spaces.observation_space.shape))
         start = np.arange(len(network.vector), dtype=np.float32) / len(network.vector)
         store.initialise(start)
-        next(Worker(Setup(experiment=experiment), 0, store).run())  # it has pulled, and acted
+        next(Worker(RunContext(experiment=experiment), 0, store).run())  # it has pulled, and acted
         assert np.array_equal(store.parameters(), start)
         with pytest.raises(AssertionError, match="drawn"):
             build_network(experiment)
@@ -86,9 +87,9 @@ class TestTheLoop:
         pull = store.pull
 
         def pull_and_stop(index: int, into: Any) -> Any:
-            pulled = pull(index, into)
+            snapshot = pull(index, into)
             store.stop()
-            return pulled
+            return snapshot
 
         monkeypatch.setattr(store, "pull", pull_and_stop)
         assert list(worker.run()) == []
@@ -98,7 +99,7 @@ class TestTheLoop:
         """Its steps and episodes have happened, though its gradient waits for others who will not come."""
         store, (worker, _) = made(workers=2, update="sync")
         steps = worker.run()
-        assert [next(steps), next(steps)] == [Pause.BEFORE_PUSH, Pause.WAITING]
+        assert [next(steps), next(steps)] == [YieldPoint.BEFORE_PUSH, YieldPoint.WAITING]
         store.stop()
         (event,) = steps
         assert isinstance(event, Event)
@@ -109,7 +110,7 @@ class TestTheLoop:
         store, (worker, gone) = made(workers=2, update="sync")
         gone.close()
         steps = worker.run()
-        assert next(steps) is Pause.BEFORE_PUSH
+        assert next(steps) is YieldPoint.BEFORE_PUSH
         event = next(steps)
         assert isinstance(event, Event)
         assert (event.updates, store.version) == (1, 1)
@@ -137,7 +138,7 @@ class TestTheLoop:
         )
         before, steps = store.parameters(), [one.run(), other.run()]
         for worker in steps:
-            assert next(worker) is Pause.BEFORE_PUSH
+            assert next(worker) is YieldPoint.BEFORE_PUSH
         next(steps[0])
         next(steps[1])
         gradients, taken = store._gradients, store._rows[:-1, STEPS]
@@ -164,7 +165,7 @@ class TestTheGradient:
         events = (step for step in worker.run() if isinstance(step, Event))
         next(events), next(events)
         apart = store.parameters() - before
-        store, (worker,) = made(accumulate=2, **settings)
+        store, (worker,) = made(accumulate_rollouts=2, **settings)
         event = next(step for step in worker.run() if isinstance(step, Event))
         together = store.parameters() - before
         assert (event.steps, event.updates, store.version) == (32, 1, 1)
@@ -259,9 +260,9 @@ class TestLag:
         assert np.linalg.norm(other[actor]) < 0.01 * np.linalg.norm(one[actor])
 
     def test_all_rollouts_of_an_update_are_collected_before_it_pulls_again(self) -> None:
-        _, (worker,) = made(returns="a3c_exp.returns.VTrace", accumulate=3)
+        _, (worker,) = made(returns="a3c_exp.returns.VTrace", accumulate_rollouts=3)
         steps = worker.run()
-        assert [next(steps), next(steps)] == [Pause.BEFORE_PULL, Pause.BEFORE_PUSH]
+        assert [next(steps), next(steps)] == [YieldPoint.BEFORE_PULL, YieldPoint.BEFORE_PUSH]
         event = next(steps)
         assert isinstance(event, Event) and event.steps == 48
 
@@ -273,7 +274,7 @@ class TestBlindActions:
         """What a worker whose policy is nearly certain stores with its rollouts."""
         store, (worker,) = made(epsilon=epsilon, rollout_length=40, total_steps=480)
         certain = np.zeros_like(store.parameters())
-        certain[store.layout.parts["actor"]][-4] = 50.0  # the first of the four biases of the last layer
+        certain[store.layout.param_slices["actor"]][-4] = 50.0  # the first of the four biases of the last layer
         found: list[np.ndarray] = []
         collect = worker._gatherer._collector.collect
 
@@ -305,7 +306,7 @@ class TestBlindActions:
 
 
 class TestGradientsThatAreNotFinite:
-    def sick(self, **settings: Any) -> tuple[SharedParameters, Worker]:
+    def sick(self, **settings: Any) -> tuple[SharedStore, Worker]:
         whole: dict[str, Any] = {"env__kwargs": {"fails_at": 9, "failure": "nan", "lengths": (4,)}}
         store, (worker,) = made(env=SCRIPTED, **whole | {"total_steps": 10**9} | settings)
         return store, worker
@@ -315,8 +316,8 @@ class TestGradientsThatAreNotFinite:
         events: list[Event] = []
         with pytest.raises(RunError, match=r"the last 20 gradients of worker 0 were not finite.*smaller learning rate"):
             events += (step for step in worker.run() if isinstance(step, Event))
-        assert [event.updates for event in events] == [1] * 2 + [0] * REJECTIONS_IN_A_ROW
-        assert [event.rejected for event in events] == [0] * 2 + [1] * REJECTIONS_IN_A_ROW
+        assert [event.updates for event in events] == [1] * 2 + [0] * MAX_CONSECUTIVE_NONFINITE
+        assert [event.rejected for event in events] == [0] * 2 + [1] * MAX_CONSECUTIVE_NONFINITE
         assert [event.steps for event in events] == [16] * len(events), "their steps have been taken nevertheless"
         assert store.version == 2
         assert np.isfinite(store.parameters()).all()
@@ -333,7 +334,7 @@ class TestGradientsThatAreNotFinite:
         envs = [env.unwrapped for env in worker._gatherer.env._envs]  # type: ignore[attr-defined]
         steps = (step for step in worker.run() if isinstance(step, Event))
         rejected = 0
-        while rejected < REJECTIONS_IN_A_ROW - 1:
+        while rejected < MAX_CONSECUTIVE_NONFINITE - 1:
             rejected += next(steps).rejected
         for env in envs:
             env.fails_at = None
@@ -342,7 +343,7 @@ class TestGradientsThatAreNotFinite:
         assert next(steps).rejected == 0
         for env in envs:
             env.fails_at = 0
-        for _ in range(REJECTIONS_IN_A_ROW):
+        for _ in range(MAX_CONSECUTIVE_NONFINITE):
             assert next(steps).rejected == 1
         with pytest.raises(RunError):
             next(steps)

@@ -7,17 +7,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
-from a3c_exp import seeding
-from a3c_exp.backends import FAILURES, failure
+from a3c_exp.backends.messages import FAILURES, failure_text
+from a3c_exp.core import seeding
+from a3c_exp.core.events import Event
+from a3c_exp.core.experiment import Backend, RunContext
+from a3c_exp.core.parameters import StoreSpec
+from a3c_exp.core.seeding import Role
+from a3c_exp.core.store import SharedStore
+from a3c_exp.core.worker import Worker, YieldPoint
 from a3c_exp.errors import RunError
-from a3c_exp.events import Event
-from a3c_exp.parameters import Layout, SharedParameters
-from a3c_exp.seeding import Role
-from a3c_exp.worker import Pause, Setup, Worker
 
 
 @dataclass(frozen=True, kw_only=True)
-class Serial:
+class Serial(Backend):
     """Workers take turns in a random order drawn from the seed, so asynchrony itself is replayed bit by bit.
 
     A turn is a worker's push, and its next pull and gradient. Until its next turn each of the others has had one on
@@ -26,26 +28,23 @@ class Serial:
 
     deterministic: ClassVar[bool] = True
 
-    def prepare(self) -> None:
-        """Nothing to start."""
+    def store(self, spec: StoreSpec) -> SharedStore:
+        return SharedStore(spec)
 
-    def store(self, layout: Layout) -> SharedParameters:
-        return SharedParameters(layout)
-
-    def run(self, setup: Setup, store: SharedParameters) -> Generator[Event | None, None, None]:
-        rng = seeding.generator(setup.experiment.seed, Role.SCHEDULER, resumed=setup.resumed)
+    def run(self, context: RunContext, store: SharedStore) -> Generator[Event | None, None, None]:
+        rng = seeding.generator(context.experiment.seed, Role.SCHEDULER, resumed=context.resumed)
         workers: list[Worker] = []
         try:
-            for index in range(setup.experiment.worker_count):
+            for index in range(context.experiment.worker_count):
                 with _failing(index):
-                    workers.append(Worker(setup, index, store))
+                    workers.append(Worker(context, index, store))
             running = [(index, worker.run()) for index, worker in enumerate(workers)]
             while running:
                 turn = int(rng.integers(len(running))) if len(running) > 1 else 0
                 index, steps = running[turn]
                 with _failing(index):
                     for step in steps:
-                        if isinstance(step, Pause):
+                        if isinstance(step, YieldPoint):
                             break
                         yield step
                     else:
@@ -62,4 +61,4 @@ def _failing(worker: int) -> Iterator[None]:
     try:
         yield
     except FAILURES as error:
-        raise RunError(failure(f"worker {worker}", error)) from error
+        raise RunError(failure_text(f"worker {worker}", error)) from error

@@ -7,19 +7,20 @@ import threading
 import time
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import ClassVar
 
-from a3c_exp.backends import GRACE_SECONDS, MERGE_SECONDS, Ended, failure, merged
+from a3c_exp.backends.messages import GRACE_SECONDS, MERGE_SECONDS, WorkerExit, batch_events, failure_text
+from a3c_exp.core.events import Event
+from a3c_exp.core.experiment import Backend, RunContext
+from a3c_exp.core.parameters import StoreSpec
+from a3c_exp.core.store import SharedStore
+from a3c_exp.core.worker import Worker
 from a3c_exp.errors import RunError
-from a3c_exp.events import Event
-from a3c_exp.parameters import Layout, SharedParameters
-from a3c_exp.worker import Setup, Worker
 
-Messages = queue.SimpleQueue[Event | Ended]
+Messages = queue.SimpleQueue[Event | WorkerExit]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Threads:
+class Threads(Backend):
     """Workers share memory and the interpreter: only one of them runs Python at any moment.
 
     What they do at once is what numpy and torch do outside the interpreter's lock: many environments in one array
@@ -28,20 +29,15 @@ class Threads:
     A thread cannot be ended from outside. One that hangs in its environment is left behind, and ends with the program.
     """
 
-    deterministic: ClassVar[bool] = False
+    def store(self, spec: StoreSpec) -> SharedStore:
+        return SharedStore(spec)
 
-    def prepare(self) -> None:
-        """Nothing to start."""
-
-    def store(self, layout: Layout) -> SharedParameters:
-        return SharedParameters(layout)
-
-    def run(self, setup: Setup, store: SharedParameters) -> Generator[Event | None, None, None]:
+    def run(self, context: RunContext, store: SharedStore) -> Generator[Event | None, None, None]:
         messages: Messages = queue.SimpleQueue()
         threads: list[threading.Thread] = []
         try:
-            for index in range(setup.experiment.worker_count):
-                arguments = setup, index, store, messages
+            for index in range(context.experiment.worker_count):
+                arguments = context, index, store, messages
                 threads.append(threading.Thread(target=_work, args=arguments, daemon=True, name=f"worker {index}"))
                 threads[-1].start()
             running = len(threads)
@@ -51,7 +47,7 @@ class Threads:
                 except queue.Empty:
                     yield None
                     continue
-                if not isinstance(message, Ended):
+                if not isinstance(message, WorkerExit):
                     yield message
                     continue
                 running -= 1
@@ -65,15 +61,15 @@ class Threads:
                     thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def _work(setup: Setup, index: int, store: SharedParameters, messages: Messages) -> None:
-    last = Ended()
+def _work(context: RunContext, index: int, store: SharedStore, messages: Messages) -> None:
+    last = WorkerExit()
     try:
-        worker = Worker(setup, index, store)
+        worker = Worker(context, index, store)
         try:
-            for event in merged(worker.run()):
+            for event in batch_events(worker.run()):
                 messages.put(event)
         finally:
             worker.close()
     except BaseException as error:  # whatever ended this worker is the run's to report
-        last = Ended(failure(f"worker {index}", error))
+        last = WorkerExit(failure_text(f"worker {index}", error))
     messages.put(last)

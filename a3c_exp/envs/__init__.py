@@ -3,7 +3,7 @@
 `Environment` is the component that a configuration names; it makes an `EnvBatch`, whose every step is a `Step`.
 `Gym` is the component for anything registered with gymnasium, `Atari` the one for Atari games. Another source of
 environments (a simulator of your own, EnvPool) is another class with the same `make`: it can put gymnasium
-environments into a `Loop` or a native vector environment behind a `Vector`, or answer the protocol itself.
+environments into a `SyncEnvBatch` or a native vector environment behind a `VectorEnvBatch`, or answer the protocol itself.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from a3c_exp.envs.atari import Atari
 from a3c_exp.envs.batch import EnvBatch, Environment, Step
 from a3c_exp.envs.gym import Gym
-from a3c_exp.envs.loop import Loop
-from a3c_exp.envs.vector import Vector
+from a3c_exp.envs.sync_batch import SyncEnvBatch
+from a3c_exp.envs.vector_batch import VectorEnvBatch
 
-__all__ = ["Atari", "EnvBatch", "Environment", "Gym", "Loop", "Step", "Vector"]
+__all__ = ["Atari", "EnvBatch", "Environment", "Gym", "SyncEnvBatch", "Step", "VectorEnvBatch"]

@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -14,9 +14,10 @@ from gymnasium.spaces import Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
-from a3c_exp.envs.batch import EnvBatch, Step, require_shaping
-from a3c_exp.envs.spaces import Array, encoder
-from a3c_exp.errors import ConfigError, require, suggestion
+from a3c_exp.common.arrays import Array
+from a3c_exp.envs.batch import EnvBatch, Environment, Step, require_shaping
+from a3c_exp.envs.spaces import encoder
+from a3c_exp.errors import ConfigError, did_you_mean, require
 from a3c_exp.schedules import Schedule
 
 INSTALL = "pip install 'a3c-exp[atari]'"
@@ -26,41 +27,39 @@ _ENLARGED = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Atari:
+class Atari(Environment):
     """A game of the Atari 2600, K copies of it stepped together in C++.
 
-    An observation is uint8 [stack, height, width]: the last frames in grey, the oldest first. A step shows `frame_skip`
+    An observation is uint8 [frame_stack, height, width]: the last frames in grey, the oldest first. A step shows `frame_skip`
     frames to the player and keeps the brightest of the last two, point by point (Mnih et al. 2015,
     Nature 518, 529-533). Scores are the game's own: `reward_clip` is for training alone.
 
     game: its name in the Arcade Learning Environment, words joined by underscores ('space_invaders').
-    sticky_actions: chance that the game repeats the last action in place of the given one, at each frame. 0.25 is the
-        protocol of Machado et al. 2018 (arXiv 1709.06009), with noop_max 0 and all_actions true.
+    repeat_action_probability: chance that the game repeats the last action in place of the given one, at each frame. 0.25 is the
+        protocol of Machado et al. 2018 (arXiv 1709.06009), with noop_max 0 and full_action_space true.
     noop_max: an episode begins with up to so many frames without an action, drawn at random.
     frame_skip: frames an action lasts.
     max_frames: an episode that lasts so many frames is truncated (108,000: half an hour).
-    life_loss: a lost life ends an episode for the learner, which expects nothing more behind it; the game, its score
+    terminal_on_life_loss: a lost life ends an episode for the learner, which expects nothing more behind it; the game, its score
         and its length go on. Evaluations are of whole games either way.
     fire_reset: press fire at the start of games that wait for it.
-    all_actions: the joystick's 18, also those that the game does not know.
-    stack, height, width: of an observation.
+    full_action_space: the joystick's 18, also those that the game does not know.
+    frame_stack, height, width: of an observation.
     threads: that step one worker's games. With as many workers as cores, more than 1 takes from the others.
     reward_scale, reward_clip: training's rewards are the game's times the scale, clipped to (-clip, clip);
         the clip may be a schedule.
     normalize_rewards: by running statistics that all workers share.
     """
 
-    normalize_observations: ClassVar[bool] = False  # pictures are scaled by the network
-
     game: str
-    sticky_actions: float = 0.0
+    repeat_action_probability: float = 0.0
     noop_max: int = 30
     frame_skip: int = 4
     max_frames: int = 108_000
-    life_loss: bool = False
+    terminal_on_life_loss: bool = False
     fire_reset: bool = True
-    all_actions: bool = False
-    stack: int = 4
+    full_action_space: bool = False
+    frame_stack: int = 4
     height: int = 84
     width: int = 84
     threads: int = 1
@@ -69,9 +68,14 @@ class Atari:
     normalize_rewards: bool = False
 
     def __post_init__(self) -> None:
-        require(0 <= self.sticky_actions < 1, "sticky_actions", self.sticky_actions, "a number from 0 to less than 1")
+        require(
+            0 <= self.repeat_action_probability < 1,
+            "repeat_action_probability",
+            self.repeat_action_probability,
+            "a number from 0 to less than 1",
+        )
         require(self.noop_max >= 0, "noop_max", self.noop_max, "a whole number >= 0")
-        for name in ("frame_skip", "max_frames", "stack", "height", "width", "threads"):
+        for name in ("frame_skip", "max_frames", "frame_stack", "height", "width", "threads"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "a whole number >= 1")
         require_shaping(self.reward_scale, self.reward_clip)
 
@@ -88,14 +92,11 @@ class Atari:
         # What it registers, because the program ends at once where a game is made that takes two players.
         games = {spec.kwargs["game"] for name, spec in gymnasium.registry.items() if name.startswith("ALE/")}
         if self.game not in games:
-            some = (
-                suggestion(self.game.lower(), sorted(games))
-                or f"; there are {len(games)}, pong and breakout among them"
-            )
-            raise ConfigError(
-                "game", self.game, f"there is no such game{some} (all: https://ale.farama.org/environments)"
-            )
-        return _AtariBatch(self._games(count), seeds, self.life_loss)
+            some = did_you_mean(self.game.lower(), games, list_all=False)
+            some = some or f"there are {len(games)}, pong and breakout among them"
+            problem = f"there is no such game; {some} (all: https://ale.farama.org/environments)"
+            raise ConfigError("game", self.game, problem)
+        return _AtariBatch(self._games(count), seeds, self.terminal_on_life_loss)
 
     def _games(self, count: int) -> VectorEnv[Any, Any, Any]:
         vector_env = importlib.import_module("ale_py.vector_env")
@@ -105,11 +106,11 @@ class Atari:
             num_threads=self.threads,
             autoreset_mode=AutoresetMode.SAME_STEP,
             max_num_frames_per_episode=self.max_frames,
-            repeat_action_probability=self.sticky_actions,
-            full_action_space=self.all_actions,
+            repeat_action_probability=self.repeat_action_probability,
+            full_action_space=self.full_action_space,
             img_height=self.height,
             img_width=self.width,
-            stack_num=self.stack,
+            stack_num=self.frame_stack,
             frameskip=self.frame_skip,
             maxpool=self.frame_skip > 1,
             noop_max=self.noop_max,
@@ -126,12 +127,12 @@ class _AtariBatch:
     game, and its last observations are one array, in which rows without an end mean nothing.
     """
 
-    def __init__(self, env: VectorEnv[Any, Any, Any], seeds: Sequence[int], life_loss: bool) -> None:
+    def __init__(self, env: VectorEnv[Any, Any, Any], seeds: Sequence[int], terminal_on_life_loss: bool) -> None:
         self.count = int(env.num_envs)
         self.observation_space, self.encode = encoder(env.single_observation_space)
         assert isinstance(env.single_action_space, Discrete)
         self.action_space = env.single_action_space
-        self._env, self._life_loss = env, life_loss
+        self._env, self._life_loss = env, terminal_on_life_loss
         self._seeds: NDArray[np.int64] | None = np.array(seeds, np.int64)
         self._valid = np.ones(self.count, np.bool_)
         self._valid.flags.writeable = False

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from gymnasium.spaces import Box, Space
 from numpy.typing import NDArray
 
+from a3c_exp.common.arrays import Array
 from a3c_exp.errors import require
 from a3c_exp.schedules import Schedule, require_throughout
-
-Array = NDArray[Any]
 
 
 class Step(NamedTuple):
@@ -28,7 +28,7 @@ class Step(NamedTuple):
     final_obs: [K, ...], the true last observation of an episode that ended in this step; meaningful only there.
     valid: bool [K], false where the row is no transition: a late restart, which ignored the action. Such a row stands
         only directly behind one that ended; its reward is 0 and nothing ends in it.
-    goes_on: bool [K], or None where it is never so: `terminated` holds for the learner alone (a lost life); the
+    life_lost: bool [K], or None where it is never so: `terminated` holds for the learner alone (a lost life); the
         episode, its return and its length go on, and `obs` is its next observation.
 
     The arrays may be kept, since a batch never writes into one again, but not written into: they may be shared between
@@ -41,13 +41,13 @@ class Step(NamedTuple):
     truncated: NDArray[np.bool_]
     final_obs: Array
     valid: NDArray[np.bool_]
-    goes_on: NDArray[np.bool_] | None = None
+    life_lost: NDArray[np.bool_] | None = None
 
     @property
-    def over(self) -> NDArray[np.bool_]:
+    def episode_over(self) -> NDArray[np.bool_]:
         """bool [K]: an episode ended, not only for the learner."""
         ended = self.terminated | self.truncated
-        return ended if self.goes_on is None else ended & ~self.goes_on
+        return ended if self.life_lost is None else ended & ~self.life_lost
 
 
 class EnvBatch(Protocol):
@@ -95,27 +95,35 @@ def require_shaping(scale: float, clip: float | Schedule | None) -> None:
         require_throughout(lambda most: most > 0, "reward_clip", clip, "a number > 0 (null: no clip)")
 
 
-@runtime_checkable
-class Environment(Protocol):
-    """The component behind the `env` group: makes batches, and says how what they give is to be treated.
+class Environment(ABC):
+    """The component behind the `env` group: makes batches, and says how rewards and observations are treated.
 
-    reward_scale, reward_clip: what training multiplies rewards by, and then clips them to (-clip, clip), the clip
-        being a number or a schedule; reported returns are those of the environment itself.
+    Every environment component derives from this class. Whoever collects rollouts applies these settings; a batch gives
+    everything raw.
+    reward_scale, reward_clip: training multiplies rewards by the scale, and then clips them to (-clip, clip). The clip
+        is a number or a schedule. Reported returns are those of the environment itself.
     normalize_observations, normalize_rewards: whether training divides by running statistics that all workers share.
-    Whoever collects rollouts applies these; a batch gives everything raw.
     """
 
-    @property
-    def reward_scale(self) -> float: ...
-    @property
-    def reward_clip(self) -> float | Schedule | None: ...
-    @property
-    def normalize_observations(self) -> bool: ...
-    @property
-    def normalize_rewards(self) -> bool: ...
+    reward_scale: float = 1.0
+    reward_clip: float | Schedule | None = None
+    normalize_observations: bool = False
+    normalize_rewards: bool = False
 
+    @abstractmethod
     def make(self, count: int, seeds: Sequence[int], render_mode: str | None = None) -> EnvBatch:
-        """`count` environments, each with its seed (0 <= seed < 2**31), drawn as `render_mode` says (None: not at all).
+        """`count` environments, each with its seed (0 <= seed < 2**31). render_mode: as gymnasium's; None: not drawn.
 
-        Raises ConfigError where the environment cannot be made; its key is seen from this component ('id').
+        Raises ConfigError where the environment cannot be made; its key is relative to this component ('id').
         """
+
+    def validate(self, plugins: Sequence[str]) -> None:
+        """Refuse what this environment would import from outside, unless its package is among `plugins`.
+
+        Called before `make`: importing a module runs its code, and a configuration alone may not ask for that.
+        Raises ConfigError, also where the environment does not exist.
+        """
+
+    def warning(self) -> str | None:
+        """What is probably not meant, in a sentence; None if nothing is."""
+        return None

@@ -12,17 +12,16 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import VectorEnv
 
+from a3c_exp.common.plugins import is_allowed_module
 from a3c_exp.envs.atari import INSTALL
-from a3c_exp.envs.batch import EnvBatch, require_shaping
-from a3c_exp.envs.loop import Env, Loop
+from a3c_exp.envs.batch import EnvBatch, Environment, require_shaping
 from a3c_exp.envs.spaces import action_problem, observation_problem
-from a3c_exp.envs.vector import Vector, autoreset_mode
-from a3c_exp.errors import ConfigError, one_line, require, suggestion
+from a3c_exp.envs.sync_batch import Env, SyncEnvBatch
+from a3c_exp.envs.vector_batch import VectorEnvBatch, autoreset_mode
+from a3c_exp.errors import ConfigError, did_you_mean, one_line, require
 from a3c_exp.schedules import Schedule
 
 T = TypeVar("T")
-
-_OWN = __name__.partition(".")[0]
 
 # What brings an environment whose package is missing, by the start of its entry point.
 _PACKAGES = {
@@ -37,7 +36,7 @@ _PACKAGES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gym:
+class Gym(Environment):
     """An environment that is registered with gymnasium, K copies of it stepped together.
 
     id: its registered name, version included ('CartPole-v1'). 'module:Name-v0' imports a module of yours first, whose
@@ -75,11 +74,6 @@ class Gym:
             require(isinstance(entry, str) or len(entry) == 1, "wrappers", entry, "a name, or {name: arguments}")
 
     def validate(self, plugins: Sequence[str]) -> None:
-        """Refuse what this environment would import from outside gymnasium, unless its package is among `plugins`.
-
-        Run this before `make`: importing a module runs its code, and a configuration alone may not ask for that.
-        Raises ConfigError, also where the environment or a wrapper does not exist.
-        """
         _allow(self.id, "id", plugins)
         for entry in self.wrappers:
             _allow(_name(entry), "wrappers", plugins)
@@ -87,7 +81,7 @@ class Gym:
         for entry in self.wrappers:
             _wrapper(_name(entry))
 
-    def warning(self, _: object) -> str | None:
+    def warning(self) -> str | None:
         """What is probably not meant."""
         own = {"NormalizeObservation": "env.normalize_observations", "NormalizeReward": "env.normalize_rewards"}
         for name, key in own.items():
@@ -104,13 +98,13 @@ class Gym:
         if self.vectorized:
             vector = self._native(spec, count, render_mode)
             self._check(vector, vector.single_observation_space, vector.single_action_space)
-            return Vector(vector, seeds)
+            return VectorEnvBatch(vector, seeds)
         envs: list[Env] = []
         for _ in range(count):
             envs.append(self._one(spec, render_mode))
             if len(envs) == 1:
                 self._check(envs[0], envs[0].observation_space, envs[0].action_space)
-        return Loop(envs, seeds)
+        return SyncEnvBatch(envs, seeds)
 
     def _spec(self) -> EnvSpec:
         """What gymnasium knows about `id`, importing the module that registers it where it names one."""
@@ -124,7 +118,8 @@ class Gym:
                 raise ConfigError("id", self.id, f"needs the Atari packages: {INSTALL}")
         if name in gymnasium.registry:
             return gymnasium.registry[name]
-        raise ConfigError("id", self.id, "no such environment is registered" + suggestion(name, gymnasium.registry))
+        guess = did_you_mean(name, gymnasium.registry, list_all=False)
+        raise ConfigError("id", self.id, f"no such environment is registered. {guess}".rstrip(". "))
 
     def _one(self, spec: EnvSpec, render_mode: str | None) -> Env:
         """One environment with its wrappers."""
@@ -210,7 +205,7 @@ def _name(entry: str | Mapping[str, Any]) -> str:
 def _allow(name: str, key: str, plugins: Sequence[str]) -> None:
     """Refuse 'module:...' whose package is not this one and the user has not listed."""
     module, colon, _ = name.rpartition(":")
-    if colon and not any(module == package or module.startswith(f"{package}.") for package in (_OWN, *plugins)):
+    if colon and not is_allowed_module(module, plugins):
         package = module.partition(".")[0]
         raise ConfigError(key, name, f"imports {module}: allow it with plugins=[{package}]")
 
@@ -232,7 +227,8 @@ def _wrapper(name: str) -> Callable[..., Env]:
     known = [
         key for key, value in vars(source).items() if isinstance(value, type) and issubclass(value, gymnasium.Wrapper)
     ]
-    raise ConfigError("wrappers", name, f"{source.__name__} has no such wrapper" + suggestion(attribute, known))
+    guess = did_you_mean(attribute, known, list_all=False)
+    raise ConfigError("wrappers", name, f"{source.__name__} has no such wrapper. {guess}".rstrip(". "))
 
 
 def _missing(spec: EnvSpec, error: Exception) -> str:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from a3c_exp.common.arrays import Array
+
 Encode = Callable[[Sequence[Any] | Array], Array]
 Decode = Callable[[Array], Array]
 

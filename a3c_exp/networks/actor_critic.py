@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from a3c_exp.algorithms import Evaluation
 from a3c_exp.networks.heads import Head
 from a3c_exp.networks.layers import Linear
-from a3c_exp.networks.recurrent import LstmCore, Memory
+from a3c_exp.networks.outputs import OutputGradients, PolicyOutputs
+from a3c_exp.networks.recurrent import LstmCore, RecurrentInput
 
 Array = NDArray[Any]
 
@@ -84,21 +84,21 @@ class ActorCritic:
         else:
             self._flatten({"actor": [actor_body, head], "critic": [critic_body, value]})
 
-    def _flatten(self, parts: dict[str, list[Part]]) -> None:
-        of_parts = {name: [p for member in members for p in member.parameters()] for name, members in parts.items()}
+    def _flatten(self, members: dict[str, list[Part]]) -> None:
+        of_parts = {name: [p for owner in owners for p in owner.parameters()] for name, owners in members.items()}
         self._parameters = [parameter for parameters in of_parts.values() for parameter in parameters]
-        self.parts: dict[str, slice] = {}
+        self.param_slices: dict[str, slice] = {}
         start = 0
         for name, parameters in of_parts.items():
             end = start + sum(parameter.numel() for parameter in parameters)
-            self.parts[name] = slice(start, end)
+            self.param_slices[name] = slice(start, end)
             start = end
         self.vector: NDArray[np.float32] = np.empty(start, np.float32)
         self.gradient: NDArray[np.float32] = np.zeros_like(self.vector)
         self.place(torch.from_numpy(self.vector), torch.from_numpy(self.gradient))
-        for members in parts.values():
-            for member in members:
-                member.bind()
+        for owners in members.values():
+            for owner in owners:
+                owner.bind()
 
     def place(self, vector: Tensor, gradient: Tensor) -> None:
         """Move all parameters into a vector [P] and let their gradients be views of another."""
@@ -124,8 +124,8 @@ class ActorCritic:
         return None if self.core is None else self.core.initial_state(count)
 
     def evaluate(
-        self, observations: Array, actions: Array, memory: Memory | None = None
-    ) -> tuple[Evaluation, Callable[[Evaluation], None]]:
+        self, observations: Array, actions: Array, memory: RecurrentInput | None = None
+    ) -> tuple[PolicyOutputs, Callable[[OutputGradients], None]]:
         """To learn: observations [T, B, ...], actions [T, B, ...] -> what the network says of them, [T, B] each; and
         what adds a loss's gradient to `gradient`, given its derivatives by that. It may be called once.
 
@@ -136,13 +136,13 @@ class ActorCritic:
         taken = actions.reshape(-1, *actions.shape[2:])
         log_probs, entropy, by_parameters = self.head.evaluate(parameters, taken)
 
-        def add_gradient(by: Evaluation) -> None:
+        def add_gradient(by: OutputGradients) -> None:
             backward(by_parameters(by.log_probs.ravel(), by.entropy.ravel()), by.values.ravel())
 
-        return Evaluation(log_probs.reshape(shape), entropy.reshape(shape), values.reshape(shape)), add_gradient
+        return PolicyOutputs(log_probs.reshape(shape), entropy.reshape(shape), values.reshape(shape)), add_gradient
 
     def _outputs(
-        self, observations: Array, memory: Memory | None
+        self, observations: Array, memory: RecurrentInput | None
     ) -> tuple[Array, Array, Callable[[Array, Array], None]]:
         """[T, B, ...] -> distribution parameters [T B, P], values [T B], and the way back from both."""
         flat = observations.reshape(-1, *observations.shape[2:])

@@ -20,23 +20,23 @@ from a3c_exp.networks.layers import Array, Backward, Initialisation, Linear, arr
 Bools = NDArray[np.bool_]
 
 
-class Memory(NamedTuple):
+class RecurrentInput(NamedTuple):
     """What a recurrent network needs to see a rollout as it was seen.
 
     state: float32 [B, S], at t = 0. restarts: bool [T, B], where nothing leads from row t to row t + 1.
     """
 
     state: Array
-    restarts: Bools
+    episode_boundaries: Bools
 
-    def take(self, columns: NDArray[np.intp]) -> Memory:
+    def take(self, columns: NDArray[np.intp]) -> RecurrentInput:
         """That of some of the B."""
-        return Memory(self.state[columns], self.restarts[:, columns])
+        return RecurrentInput(self.state[columns], self.episode_boundaries[:, columns])
 
 
-def forget(state: Array, restarts: Bools) -> Array:
+def reset_state(state: Array, episode_boundaries: Bools) -> Array:
     """The state [B, S] with which the next row begins: zeros where `restarts` [B]."""
-    return np.where(restarts[:, None], np.float32(0), state) if restarts.any() else state
+    return np.where(episode_boundaries[:, None], np.float32(0), state) if episode_boundaries.any() else state
 
 
 class LstmCore:
@@ -86,7 +86,7 @@ class LstmCore:
         hidden, cell = _step(sums, state[:, :cells], state[:, cells:], self._recurrent)
         return hidden, np.concatenate([hidden, cell], axis=1)
 
-    def learn(self, features: Array, memory: Memory) -> tuple[Array, Backward]:
+    def learn(self, features: Array, memory: RecurrentInput) -> tuple[Array, Backward]:
         """All steps of a rollout, and the way back: features [T, B, F] -> h [T, B, C]."""
         rows = features.reshape(-1, features.shape[-1])
         sums = rows.dot(array_of(self.inputs))
@@ -132,7 +132,9 @@ def _step(sums: Array, hidden: Array, cell: Array, recurrent: Array) -> tuple[Ar
     return hidden, cell
 
 
-def unrolled(sums: Array, weight: Array, memory: Memory) -> tuple[Array, Callable[[Array], tuple[Array, Array]]]:
+def unrolled(
+    sums: Array, weight: Array, memory: RecurrentInput
+) -> tuple[Array, Callable[[Array], tuple[Array, Array]]]:
     """`_step` for every row of a rollout, and backpropagation through time.
 
     sums: x_t W + b, [T, B, 4 C]; weight: U, [4, C, C] -> h [T, B, C], and from the loss's derivatives by that to those
@@ -140,8 +142,8 @@ def unrolled(sums: Array, weight: Array, memory: Memory) -> tuple[Array, Callabl
     """
     (time, count, _), cells = sums.shape, weight.shape[-1]
     gates = sums.reshape(time, count, 4, cells).transpose(0, 2, 1, 3).copy()
-    restarts = memory.restarts
-    restarted: list[bool] = np.any(restarts, axis=1).tolist()
+    episode_boundaries = memory.episode_boundaries
+    restarted: list[bool] = np.any(episode_boundaries, axis=1).tolist()
     before = np.empty((2, time, count, cells), gates.dtype)  # h and c with which each row begins
     out = np.empty_like(before[0])
     hidden, cell = memory.state[:, :cells], memory.state[:, cells:]
@@ -150,7 +152,7 @@ def unrolled(sums: Array, weight: Array, memory: Memory) -> tuple[Array, Callabl
         hidden, cell = _step(gates[t], hidden, cell, weight)
         out[t] = hidden
         if restarted[t]:
-            hidden, cell = forget(hidden, restarts[t]), forget(cell, restarts[t])
+            hidden, cell = reset_state(hidden, episode_boundaries[t]), reset_state(cell, episode_boundaries[t])
 
     def backward(by_hidden: Array) -> tuple[Array, Array]:
         o, i, f, g = gates.swapaxes(0, 1)
@@ -163,7 +165,7 @@ def unrolled(sums: Array, weight: Array, memory: Memory) -> tuple[Array, Callabl
         hidden = cell = np.zeros_like(before[0, 0])
         for t in range(time - 1, -1, -1):
             if restarted[t]:
-                hidden, cell = forget(hidden, restarts[t]), forget(cell, restarts[t])
+                hidden, cell = reset_state(hidden, episode_boundaries[t]), reset_state(cell, episode_boundaries[t])
             hidden = hidden + by_hidden[t]
             cell = cell + hidden * by_cell[t]
             np.multiply(hidden, by_output[t], out=by_sums[t, 0])

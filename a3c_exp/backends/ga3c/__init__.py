@@ -11,18 +11,19 @@ from functools import partial
 from multiprocessing import Pipe, connection
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
-from a3c_exp.backends import GRACE_SECONDS, merged
-from a3c_exp.backends.processes import Child, Processes, allow_files, drain, end, report, start
+from a3c_exp.backends import GRACE_SECONDS, batch_events
+from a3c_exp.backends.processes import Processes
+from a3c_exp.backends.processes.backend import Child, allow_files, drain, end, report, start
 from a3c_exp.errors import ConfigError, require
 
 if TYPE_CHECKING:  # imports torch, and the server of processes must be started before that
     from a3c_exp.backends.ga3c.exchange import Exchange
-    from a3c_exp.backends.ga3c.threads import Crew
-    from a3c_exp.config import Experiment
-    from a3c_exp.events import Event
+    from a3c_exp.backends.ga3c.service_threads import Crew
+    from a3c_exp.core.events import Event
+    from a3c_exp.core.experiment import Experiment
+    from a3c_exp.core.store import SharedStore, StoreSpec
+    from a3c_exp.core.worker import RunContext, YieldPoint
     from a3c_exp.networks import ActorCritic
-    from a3c_exp.parameters import Layout, SharedParameters
-    from a3c_exp.worker import Pause, Setup
 
 log = logging.getLogger("a3c_exp")
 
@@ -43,13 +44,13 @@ class PredictionBatch:
 
 
 class _Runs(Protocol):
-    def run(self) -> Iterator[Event | Pause]: ...
+    def run(self) -> Iterator[Event | YieldPoint]: ...
 
 
 def _run(crew: Crew, number: int, make: Callable[[], _Runs]) -> Iterator[Event]:
     """All of it is done by the thread that takes the first event; nothing is made before it is to work."""
     crew.rest(number)
-    yield from merged(make().run())
+    yield from batch_events(make().run())
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class _Thread:
 
     def ended(self) -> None: ...
 
-    def fate(self) -> str:
+    def exit_reason(self) -> str:
         return f"{self.thread.name} ended without a word"
 
 
@@ -122,7 +123,7 @@ class Ga3c:
         check_device(self.device)
         refused = {
             "update": ("sync", "async: agents have no gradients that rounds could be made of"),
-            "moments": ("worker", "shared: there is one network"),
+            "optimizer_state": ("per_worker", "shared: there is one network"),
             "rollout_length": ("episode", "a whole number: the room for a rollout is set aside beforehand"),
         }
         for key, (value, allowed) in refused.items():
@@ -130,9 +131,9 @@ class Ga3c:
         most, asked = self.prediction_batch.maximum, experiment.envs_per_worker
         allowed = f"at least envs_per_worker={asked}: an agent asks about all its environments at once"
         require(most >= asked, "backend.prediction_batch.maximum", most, allowed)
-        if experiment.accumulate != 1:
+        if experiment.accumulate_rollouts != 1:
             problem = "must be 1 with backend=ga3c: backend.training_batch is how much is learned from at once"
-            raise ConfigError("accumulate", experiment.accumulate, problem)
+            raise ConfigError("accumulate_rollouts", experiment.accumulate_rollouts, problem)
 
     def warning(self, experiment: Experiment) -> str | None:
         """What is probably not meant, or None."""
@@ -151,25 +152,25 @@ class Ga3c:
     def prepare(self) -> None:
         Processes().prepare()
 
-    def store(self, layout: Layout) -> SharedParameters:
+    def store(self, layout: StoreSpec) -> SharedStore:
         """With a row for each agent, and behind them one for each trainer."""
         return Processes().store(replace(layout, workers=layout.workers + self._most(self.trainers)))
 
     def _most(self, count: int) -> int:
         """How many threads there are of a kind of which so many are set."""
-        from a3c_exp.provenance import usable_cores
+        from a3c_exp.core.cpu import usable_cores
 
         return max(count, usable_cores()) if self.tune else count
 
-    def run(self, setup: Setup, store: SharedParameters) -> Generator[Event | None, None, None]:
+    def run(self, context: RunContext, store: SharedStore) -> Generator[Event | None, None, None]:
         from a3c_exp.backends.ga3c.agent import Agent
         from a3c_exp.backends.ga3c.device import on_gpu
         from a3c_exp.backends.ga3c.exchange import Exchange, Plan
-        from a3c_exp.backends.ga3c.threads import Crew
-        from a3c_exp.worker import build_network
+        from a3c_exp.backends.ga3c.service_threads import Crew
+        from a3c_exp.core.experiment import build_network
 
         self.prepare()
-        experiment = setup.experiment
+        experiment = context.experiment
         network, env = build_network(experiment, draw=False)
         log.info("the network computes on the %s", "GPU" if on_gpu(network, self.device) else "CPU")
         exchange = Exchange(Plan.of(experiment, self.rollouts, network, env))
@@ -177,12 +178,12 @@ class Ga3c:
         agents: list[Child] = []
         try:
             crews = {name: Crew(getattr(self, name), exchange) for name in ("predictors", "trainers")}
-            threads += self._threads(setup, store, exchange, crews)
+            threads += self._threads(context, store, exchange, crews)
             head, count = network.head.distribution(), experiment.worker_count
-            jobs = [partial(Agent, setup, agent, store, exchange.port(agent), head) for agent in range(count)]
-            start(agents, setup, store, jobs)
+            jobs = [partial(Agent, context, agent, store, exchange.port(agent), head) for agent in range(count)]
+            start(agents, context, store, jobs)
             events = drain([*agents, *threads])
-            yield from self._tuned(events, setup, store, exchange, crews) if self.tune else events
+            yield from self._tuned(events, context, store, exchange, crews) if self.tune else events
         finally:
             store.stop()
             exchange.closing = True
@@ -191,10 +192,10 @@ class Ga3c:
             end(agents)
 
     def _threads(
-        self, setup: Setup, store: SharedParameters, exchange: Exchange, crews: dict[str, Crew]
+        self, context: RunContext, store: SharedStore, exchange: Exchange, crews: dict[str, Crew]
     ) -> Iterator[_Thread]:
         """Start them."""
-        from a3c_exp.backends.ga3c.threads import Predictor, Trainer
+        from a3c_exp.backends.ga3c.service_threads import Predictor, Trainer
 
         batch = self.prediction_batch
         kinds: dict[str, tuple[Callable[..., _Runs], tuple[Any, ...]]] = {
@@ -202,25 +203,25 @@ class Ga3c:
             "trainers": (Trainer, (self.training_batch,)),
         }
         for name, (kind, settings) in kinds.items():
-            make = partial(kind, setup, store, exchange, crews[name], self.device, *settings)
+            make = partial(kind, context, store, exchange, crews[name], self.device, *settings)
             for number in range(self._most(getattr(self, name))):
                 job = _run(crews[name], number, partial(make, number))
                 yield _Thread.start(f"{name.removesuffix('s')} {number}", job)
 
     def _tuned(
-        self, events: Iterator[Event | None], setup: Setup, store: SharedParameters, exchange: Exchange,
+        self, events: Iterator[Event | None], context: RunContext, store: SharedStore, exchange: Exchange,
         crews: dict[str, Crew],
     ) -> Iterator[Event | None]:  # fmt: skip
         """The events of the run, while the counts move."""
-        from a3c_exp import seeding
         from a3c_exp.backends.ga3c.tune import Count, Tuner
-        from a3c_exp.events import Event
-        from a3c_exp.seeding import Role
+        from a3c_exp.core import seeding
+        from a3c_exp.core.events import Event
+        from a3c_exp.core.seeding import Role
 
-        agents = setup.experiment.worker_count
+        agents = context.experiment.worker_count
         counts = [Count("agents", agents, agents, exchange.let_act)]
         counts += [Count(name, crew.count, self._most(crew.count), crew.be) for name, crew in crews.items()]
-        rng = seeding.generator(setup.experiment.seed, Role.SCHEDULER, resumed=setup.resumed)
+        rng = seeding.generator(context.experiment.seed, Role.SCHEDULER, resumed=context.resumed)
         tuner = Tuner(counts, rng, lambda: store.steps, time.monotonic)
         for event in events:
             yield event

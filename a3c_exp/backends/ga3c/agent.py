@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from a3c_exp.backends.ga3c.exchange import Port
+from a3c_exp.core.events import Event
+from a3c_exp.core.store import SharedStore
+from a3c_exp.core.worker import Gatherer, RunContext, YieldPoint
 from a3c_exp.envs import EnvBatch
-from a3c_exp.events import Event
 from a3c_exp.networks.heads import Head
-from a3c_exp.parameters import SharedParameters
-from a3c_exp.worker import Gatherer, Pause, Setup
 
 Array = NDArray[Any]
 
@@ -57,15 +57,15 @@ class Distant:
 class Agent:
     """Collects rollouts and hands them over."""
 
-    def __init__(self, setup: Setup, index: int, store: SharedParameters, port: Port, head: Head) -> None:
-        self._total_steps, self._index, self._store, self._port = setup.experiment.total_steps, index, store, port
+    def __init__(self, context: RunContext, index: int, store: SharedStore, port: Port, head: Head) -> None:
+        self._total_steps, self._index, self._store, self._port = context.experiment.total_steps, index, store, port
         self._network = Distant(port, head)
-        self._gatherer = Gatherer(setup, index, store, self._network_for)
+        self._gatherer = Gatherer(context, index, store, self._network_for)
 
     def _network_for(self, env: EnvBatch) -> Distant:
         return self._network
 
-    def run(self) -> Iterator[Event | Pause]:
+    def run(self) -> Iterator[Event | YieldPoint]:
         """Collect until the run has its `total_steps` or the store has been stopped. Yields an Event a rollout."""
         store, port, gatherer = self._store, self._port, self._gatherer
         os.nice(NICENESS)
@@ -76,10 +76,12 @@ class Agent:
             if not self._may_go_on():
                 return
             (rollout,) = gatherer.rollouts(store.look(), 1)
-            store.keep_random_state(self._index, gatherer.rng)
+            store.save_rng_state(self._index, gatherer.rng)
             port.hand_over(slot, rollout, self._network.versions)
             self._network.versions.clear()
-            event = Event(self._index, episodes=rollout.episodes, envs_ended=gatherer.envs_ended)
+            event = Event(
+                self._index, episodes=rollout.episodes, envs_with_finished_episode=gatherer.envs_with_finished_episode
+            )
             now = time.perf_counter()
             event.add({"ga3c/agent_wait": port.waited / (now - began)})
             began, port.waited = now, 0.0
@@ -91,7 +93,7 @@ class Agent:
         """
         store, port = self._store, self._port
         while not store.stopped and store.steps < self._total_steps:
-            if port.active or self._gatherer.envs_ended < port.plan.environments:
+            if port.active or self._gatherer.envs_with_finished_episode < port.plan.environments:
                 return True
             port.park(PARKED_SECONDS)
         return False

@@ -14,7 +14,7 @@ from torch import Tensor
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.layers import through_torch
-from a3c_exp.networks.recurrent import Memory
+from a3c_exp.networks.recurrent import RecurrentInput
 
 Array = NDArray[Any]
 DeviceName = Literal["auto", "cpu", "cuda"]
@@ -54,7 +54,7 @@ class OnDevice(ActorCritic):
     def __init__(self, network: ActorCritic, device: torch.device) -> None:
         self.actor_body, self.critic_body = network.actor_body, network.critic_body
         self.head, self.value, self.core, self.shared = network.head, network.value, None, network.shared
-        self.parts = network.parts
+        self.param_slices = network.param_slices
         self._device, self._pins = device, device.type == "cuda"
         self._staging: dict[str, Tensor] = {}
         if self._pins:
@@ -75,7 +75,7 @@ class OnDevice(ActorCritic):
         self._there[1].zero_()
 
     def _outputs(
-        self, observations: Array, memory: Memory | None
+        self, observations: Array, memory: RecurrentInput | None
     ) -> tuple[Array, Array, Callable[[Array, Array], None]]:
         flat = observations.reshape(-1, *observations.shape[2:])
         found, through = through_torch(partial(self._both, "learned"), flat)

@@ -22,14 +22,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from a3c_exp.backends.processes import UnheardError, shared_block
-from a3c_exp.blocks import Shapes, arrays_in, block_size
-from a3c_exp.config import Experiment
+from a3c_exp.backends.processes.backend import UnheardError, shared_block
+from a3c_exp.common.arrays import Shapes, arrays_in, block_size
+from a3c_exp.core.events import Episodes
+from a3c_exp.core.experiment import Experiment
+from a3c_exp.core.normalization import RunningStats
+from a3c_exp.core.rollout import COLUMNS, Rollout
 from a3c_exp.envs import EnvBatch
-from a3c_exp.events import Episodes
 from a3c_exp.networks import ActorCritic
-from a3c_exp.normalisation import Moments
-from a3c_exp.rollout import COLUMNS, Rollout
 
 Array = NDArray[Any]
 
@@ -74,7 +74,7 @@ class Plan:
             agents=experiment.worker_count, environments=count, length=length, rollouts=rollouts,
             observation=(space.shape, seen), action=(actions.shape[1:], actions.dtype),
             parameters=parameters.shape[1], state=0 if state is None else state.shape[1],
-            observed=Moments.width(space.shape, settings.normalize_observations, settings.normalize_rewards),
+            observed=RunningStats.width(space.shape, settings.normalize_observations, settings.normalize_rewards),
         )  # fmt: skip
 
     def asked(self) -> Shapes:
@@ -191,7 +191,7 @@ class Exchange:
             state=told["state"][slot] if self.plan.state else None,
             episodes=Episodes(),  # the agent has told of them
             transitions=int(np.count_nonzero(columns["valid"])),
-            observed=Moments(told["observed"][slot].copy()) if self.plan.observed else None,
+            observed=RunningStats(told["observed"][slot].copy()) if self.plan.observed else None,
         )
 
     def close(self) -> None:

@@ -12,10 +12,10 @@ from a3c_exp.errors import ConfigError, require
 
 if TYPE_CHECKING:
     from a3c_exp.backends.ray.driver import Mirror
-    from a3c_exp.config import Experiment
-    from a3c_exp.events import Event
-    from a3c_exp.parameters import Layout
-    from a3c_exp.worker import Setup
+    from a3c_exp.core.events import Event
+    from a3c_exp.core.experiment import Experiment
+    from a3c_exp.core.store import StoreSpec
+    from a3c_exp.core.worker import RunContext
 
 CONNECT_SECONDS = 5.0
 INSTALL = "pip install 'a3c-exp[ray]'"
@@ -43,7 +43,7 @@ class Ray:
     address: str = "local"
     shards: int = 1
     in_flight: int = 1
-    wire: Literal["float32", "bfloat16"] = "float32"
+    wire_dtype: Literal["float32", "bfloat16"] = "float32"
     local_epochs: bool = False
     cpus_per_worker: float = 1.0
     placement: Literal["spread", "pack"] = "spread"
@@ -79,17 +79,17 @@ class Ray:
     def prepare(self) -> None:
         """Nothing to start: a cluster is started once the run is known to be sound."""
 
-    def store(self, layout: Layout) -> Mirror:
+    def store(self, layout: StoreSpec) -> Mirror:
         from a3c_exp.backends.ray.driver import Mirror
 
         return Mirror(layout)
 
-    def run(self, setup: Setup, store: Any) -> Generator[Event | None, None, None]:
+    def run(self, context: RunContext, store: Any) -> Generator[Event | None, None, None]:
         from a3c_exp.backends.ray.cluster import connected
         from a3c_exp.backends.ray.driver import Crew
 
-        with connected(self, setup.experiment.worker_count, store.layout):
-            crew = Crew(self, setup, store)
+        with connected(self, context.experiment.worker_count, store.layout):
+            crew = Crew(self, context, store)
             try:
                 yield from crew.work()
             finally:

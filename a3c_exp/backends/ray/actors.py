@@ -6,40 +6,40 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from a3c_exp.backends import FAILURES, failure
+from a3c_exp.backends import FAILURES
 from a3c_exp.backends.ray.client import Link, RemoteParameters
 from a3c_exp.backends.ray.epochs import LocalEpochs
-from a3c_exp.events import Event
-from a3c_exp.parameters import Layout
-from a3c_exp.threading_limits import one_thread
+from a3c_exp.core.cpu import one_thread
+from a3c_exp.core.events import Event
+from a3c_exp.core.store import StoreSpec
 
 if TYPE_CHECKING:
     from a3c_exp.backends.ray import Ray
-    from a3c_exp.worker import Setup
+    from a3c_exp.core.worker import RunContext
 
 
 class WorkerActor:
     """Runs one worker to its end."""
 
-    def run(self, setup: Setup, index: int, layout: Layout, servers: Sequence[Any], first: int) -> str | None:
+    def run(self, context: RunContext, index: int, layout: StoreSpec, servers: Sequence[Any], first: int) -> str | None:
         """What ended it before its time, for the user; None if nothing did.
 
         servers: handles of the parameter servers, each of its stretch. first: see `RemoteParameters`.
         """
         try:
             with one_thread():
-                self._work(setup, index, layout, servers, first)
+                self._work(context, index, layout, servers, first)
         except FAILURES as error:
-            return failure(f"worker {index}", error)
+            return failure_text(f"worker {index}", error)
         return None
 
-    def _work(self, setup: Setup, index: int, layout: Layout, servers: Sequence[Any], first: int) -> None:
-        from a3c_exp.schema import import_plugins
-        from a3c_exp.worker import Worker
+    def _work(self, context: RunContext, index: int, layout: StoreSpec, servers: Sequence[Any], first: int) -> None:
+        from a3c_exp.common.plugins import import_plugins
+        from a3c_exp.core.worker import Worker
 
-        import_plugins(setup.experiment.plugins)  # they may register environments
-        store = _store(setup, index, layout, servers, first)
-        worker = Worker(setup, index, store)
+        import_plugins(context.experiment.plugins)  # they may register environments
+        store = _store(context, index, layout, servers, first)
+        worker = Worker(context, index, store)
         try:
             for step in worker.run():
                 if isinstance(step, Event):
@@ -49,9 +49,9 @@ class WorkerActor:
 
 
 def _store(
-    setup: Setup, index: int, layout: Layout, servers: Sequence[Any], first: int
+    context: RunContext, index: int, layout: StoreSpec, servers: Sequence[Any], first: int
 ) -> RemoteParameters | LocalEpochs:
-    backend: Ray = setup.experiment.backend  # type: ignore[assignment]
+    backend: Ray = context.experiment.backend  # type: ignore[assignment]
     remote = RemoteParameters(layout, index, link(servers, backend), first)
     return LocalEpochs(layout, remote) if backend.local_epochs else remote
 
@@ -64,4 +64,6 @@ def link(servers: Sequence[Any], backend: Ray) -> Link:
         future: Future[Any] = getattr(servers[server], method).remote(*arguments).future()
         return future
 
-    return Link(call=call, lost=lost_errors(), servers=len(servers), wire=backend.wire, in_flight=backend.in_flight)
+    return Link(
+        call=call, lost=lost_errors(), servers=len(servers), wire_dtype=backend.wire_dtype, in_flight=backend.in_flight
+    )

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from a3c_exp import seeding
-from a3c_exp.backends.ray.wire import Floats, Message, Reply, Wire, decode, encode, stretches
-from a3c_exp.events import Event
-from a3c_exp.normalisation import Moments
-from a3c_exp.parameters import Layout, Pulled, Pushed
+from a3c_exp.backends.ray.wire_dtype import Floats, Message, Reply, Wire, decode, encode, stretches
+from a3c_exp.core import seeding
+from a3c_exp.core.events import Event
+from a3c_exp.core.normalization import RunningStats
+from a3c_exp.core.store import PushResult, Snapshot, StoreSpec
 
 # Between attempts to reach a server that has died and is about to start again.
 RETRY_SECONDS = 0.1
@@ -39,7 +39,7 @@ class Link:
     call: Callable[..., Future[Any]]
     lost: tuple[type[BaseException], ...]
     servers: int
-    wire: Wire
+    wire_dtype: Wire
     in_flight: int
 
 
@@ -67,7 +67,7 @@ class RemoteParameters:
     first: the number before that of the worker's first message.
     """
 
-    def __init__(self, layout: Layout, worker: int, link: Link, first: int = 0) -> None:
+    def __init__(self, layout: StoreSpec, worker: int, link: Link, first: int = 0) -> None:
         self._layout, self._worker, self._link = layout, worker, link
         self._limit = 0 if layout.synchronous else link.in_flight
         self._stretches = stretches(layout.size, link.servers)
@@ -85,7 +85,7 @@ class RemoteParameters:
 
     # -- what a worker calls ----------------------------------------------------------------------------------------
 
-    def restore_random_state(self, worker: int, rng: np.random.Generator) -> None:
+    def load_rng_state(self, worker: int, rng: np.random.Generator) -> None:
         """Remember the generator: its state comes with the first parameters."""
         self._rng = rng
 
@@ -98,7 +98,7 @@ class RemoteParameters:
             seeding.unpack(self._rng, state)
         self._told = time.perf_counter()
 
-    def pull(self, worker: int, into: Floats) -> Pulled:
+    def pull(self, worker: int, into: Floats) -> Snapshot:
         """Copy the newest parameters that are here into a worker's own vector [P]."""
         begun = time.perf_counter()
         if self._limit == 0 and not self._unseen:
@@ -113,33 +113,33 @@ class RemoteParameters:
             decode(reply.parameters, into[stretch])
         self._waited += time.perf_counter() - begun
         first = self._replies[0]
-        return Pulled(first.version, first.steps, first.normalisation)
+        return Snapshot(first.version, first.steps, first.normalizer)
 
     def push(
         self,
         worker: int,
         gradient: Floats | None,
-        pulled: Pulled,
+        snapshot: Snapshot,
         transitions: int,
-        observed: Moments | None = None,
+        observed: RunningStats | None = None,
         weight: int | None = None,
-    ) -> Pushed:
+    ) -> PushResult:
         """Take a gradient [P] over. What becomes of it the server will say in the event."""
-        self._gradient = None if gradient is None else encode(gradient.copy(), self._link.wire)
+        self._gradient = None if gradient is None else encode(gradient.copy(), self._link.wire_dtype)
         row = None if observed is None else observed.row
         self._message = Message(
-            worker, 0, 0, 0, 0, pulled.steps, transitions=transitions, weight=weight, observed=row
+            worker, 0, 0, 0, 0, snapshot.steps, transitions=transitions, weight=weight, observed=row
         )  # fmt: skip
-        return Pushed(0, False, 0)
+        return PushResult(0, False, 0)
 
-    def poll(self, worker: int, pulled: Pulled) -> Pushed:
+    def poll(self, worker: int, snapshot: Snapshot) -> PushResult:
         """Nothing is waited for here: `push` has an answer, if not the server's."""
-        return Pushed(0, False, 0)
+        return PushResult(0, False, 0)
 
-    def keep_random_state(self, worker: int, rng: np.random.Generator) -> None:
+    def save_rng_state(self, worker: int, rng: np.random.Generator) -> None:
         """Send the state of the worker's generator with its push."""
         assert self._message is not None
-        self._message = replace(self._message, random_state=seeding.pack(rng))
+        self._message = replace(self._message, rng_state=seeding.pack(rng))
 
     def tell(self, event: Event) -> None:
         """Send the push that this event is of, with the event."""
@@ -163,7 +163,7 @@ class RemoteParameters:
         if self._layout.synchronous:
             self._send([Message(worker, 0, 0, reply.life, 0, 0, finished=True) for reply in self._replies])
 
-    def others_learn(self, worker: int) -> bool:
+    def round_in_progress(self, worker: int) -> bool:
         """Never: the answer to `finish` comes when the others have finished, and the next pull waits for it."""
         return False
 

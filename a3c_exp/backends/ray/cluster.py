@@ -19,7 +19,7 @@ from a3c_exp.errors import RunError
 
 if TYPE_CHECKING:
     from a3c_exp.backends.ray import Ray
-    from a3c_exp.parameters import Layout
+    from a3c_exp.core.store import StoreSpec
 
 # A cluster's port lets whoever reaches it run programs here. So: on loopback alone (Ray takes this setting, meant for
 # other systems, as "this machine only"; an address given by hand would be replaced by the network's), and with a token
@@ -59,7 +59,7 @@ def on_loopback() -> None:
 
 
 @contextmanager
-def connected(backend: Ray, workers: int, layout: Layout) -> Iterator[None]:
+def connected(backend: Ray, workers: int, layout: StoreSpec) -> Iterator[None]:
     """Within: this process is a driver of the cluster that the backend names. One that was joined before stays joined.
 
     Raises RunError where there is no such cluster, or none can be started.
@@ -94,7 +94,7 @@ def _join(ray: Any, arguments: dict[str, Any]) -> None:
         raise RunError(f"backend.address = {where!r}: there is no Ray cluster: {error}") from error
 
 
-def _here(backend: Ray, workers: int, layout: Layout) -> dict[str, Any]:
+def _here(backend: Ray, workers: int, layout: StoreSpec) -> dict[str, Any]:
     """What a cluster of this machine alone is started with: room for all workers, however few cores there are."""
     messages = 2 * (workers * (backend.in_flight + 1) + 1)
     return {

@@ -14,14 +14,14 @@ from a3c_exp.backends.ray.client import RETRY_SECONDS
 from a3c_exp.backends.ray.cluster import lost_errors
 from a3c_exp.backends.ray.epochs import summing
 from a3c_exp.backends.ray.server import ParameterServer
-from a3c_exp.backends.ray.wire import News, cut, joined, piece, stretches
+from a3c_exp.backends.ray.wire_dtype import News, cut, joined, piece, stretches
+from a3c_exp.core.events import Event, Metric
+from a3c_exp.core.store import STARTED, STEPS, SharedStore, StoreSpec
 from a3c_exp.errors import RunError
-from a3c_exp.events import Event, Metric
-from a3c_exp.parameters import STARTED, STEPS, Layout, SharedParameters
 
 if TYPE_CHECKING:
     from a3c_exp.backends.ray import Ray
-    from a3c_exp.worker import Setup
+    from a3c_exp.core.worker import RunContext
 
 log = logging.getLogger("a3c_exp")
 
@@ -42,11 +42,11 @@ RESUMPTIONS = 1 << 16
 """A worker that replaces another draws as one of a run that was resumed so often more: what nobody else draws."""
 
 
-class Mirror(SharedParameters):
+class Mirror(SharedStore):
     """Parameters that live on servers while the run goes on. Here is what was last fetched of them, for a checkpoint or
     an evaluation, and so all that there is before the run and behind it. A server that dies starts again from it."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: StoreSpec) -> None:
         super().__init__(layout)
         self.crew: Crew | None = None
 
@@ -92,12 +92,12 @@ class _Hired:
 class Crew:
     """The actors of one run."""
 
-    def __init__(self, backend: Ray, setup: Setup, mirror: Mirror) -> None:
+    def __init__(self, backend: Ray, context: RunContext, mirror: Mirror) -> None:
         import ray
 
         self._ray, self._lost = ray, lost_errors()
         self._late: tuple[type[BaseException], ...] = (*self._lost, TimeoutError)
-        self._backend, self._setup, self._mirror = backend, setup, mirror
+        self._backend, self._setup, self._mirror = backend, context, mirror
         self._layout = summing(mirror.layout) if backend.local_epochs else mirror.layout
         self._stretches = stretches(self._layout.size, backend.shards)
         self._servers = [self._place_server(piece(self._layout, stretch)) for stretch in self._stretches]
@@ -109,7 +109,7 @@ class Crew:
         self._bytes, self._heard = 0, time.monotonic()
         mirror.crew = self
 
-    def _place_server(self, layout: Layout) -> Any:
+    def _place_server(self, layout: StoreSpec) -> Any:
         """One server stands beside the driver, if there is room; several are spread."""
         ray, strategy = self._ray, self._ray.util.scheduling_strategies
         here = strategy.NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
@@ -123,7 +123,7 @@ class Crew:
                 max_concurrency=max(1000, calls),  # each call that waits in a round is one
                 scheduling_strategy=here if self._backend.shards == 1 else "SPREAD",
             )
-            .remote(layout, self._backend.wire)
+            .remote(layout, self._backend.wire_dtype)
         )
 
     # -- the run ----------------------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class Crew:
         self._life += 1
         state = self._mirror.last_state()
         if self._backend.local_epochs:
-            state["moments"] = state["moments"][:1, :0]
+            state["optimizer_state"] = state["optimizer_state"][:1, :0]
         for server, stretch in enumerate(self._stretches):
             yield from self._reach(server, "begin", self._life, self._ray.put(cut(state, stretch)), self._members)
         self._begun = True
@@ -236,8 +236,8 @@ class Crew:
             )
             .remote()
         )
-        setup = replace(self._setup, resumed=self._setup.resumed + RESUMPTIONS * attempt)
-        run = actor.run.remote(setup, index, self._mirror.layout, self._servers, NUMBERS * attempt)
+        context = replace(self._setup, resumed=self._setup.resumed + RESUMPTIONS * attempt)
+        run = actor.run.remote(context, index, self._mirror.layout, self._servers, NUMBERS * attempt)
         self._hired[run] = _Hired(index, actor, run, attempt)
 
     def _see_off(self, call: Any) -> None:
@@ -302,7 +302,7 @@ class Crew:
         except (*self._lost, self._ray.exceptions.GetTimeoutError):
             return None
         if state is not None and self._backend.local_epochs:
-            state["moments"] = self._mirror.last_state()["moments"]
+            state["optimizer_state"] = self._mirror.last_state()["optimizer_state"]
         return state
 
     def stop(self) -> None:

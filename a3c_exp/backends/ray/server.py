@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from a3c_exp.backends import MERGE_SECONDS
-from a3c_exp.backends.ray.wire import Message, News, Reply, Wire, decode, encode
-from a3c_exp.events import Event
-from a3c_exp.normalisation import Moments
-from a3c_exp.parameters import Layout, Pulled, Pushed, SharedParameters
+from a3c_exp.backends.ray.wire_dtype import Message, News, Reply, Wire, decode, encode
+from a3c_exp.core.events import Event
+from a3c_exp.core.normalization import RunningStats
+from a3c_exp.core.store import PushResult, SharedStore, Snapshot, StoreSpec
 
 
 class ParameterServer:
@@ -31,9 +31,9 @@ class ParameterServer:
     A message is taken at most once, and those of a worker in their order, whatever has been sent again.
     """
 
-    def __init__(self, layout: Layout, wire: Wire) -> None:
-        self._layout, self._wire = layout, wire
-        self._store = SharedParameters(layout)
+    def __init__(self, layout: StoreSpec, wire_dtype: Wire) -> None:
+        self._layout, self._wire = layout, wire_dtype
+        self._store = SharedStore(layout)
         self._life = 0
         self._changed = asyncio.Event()
         self._taken: dict[int, int] = {}  # of each worker, the number of its last message that was taken,
@@ -59,7 +59,7 @@ class ParameterServer:
         await self._until(self._alive)
         self._be_joined(worker)
         self._store.start()
-        return self._reply(), self._store.random_state(worker).copy()
+        return self._reply(), self._store.rng_state(worker).copy()
 
     def _be_joined(self, worker: int) -> None:
         """Who sends messages takes part, also if it was taken for one that does not come."""
@@ -97,25 +97,25 @@ class ParameterServer:
 
     async def _push(self, message: Message) -> None:
         store, worker, event = self._store, message.worker, message.event
-        if message.random_state is not None:
-            store.random_state(worker)[:] = message.random_state
-        pulled = Pulled(message.version, message.steps, None)
-        observed = None if message.observed is None else Moments(message.observed)
+        if message.rng_state is not None:
+            store.rng_state(worker)[:] = message.rng_state
+        snapshot = Snapshot(message.version, message.steps, None)
+        observed = None if message.observed is None else RunningStats(message.observed)
         gradient = self._gradient(message)
-        pushed: Pushed | None = Pushed(0, False, 0)
+        result: PushResult | None = PushResult(0, False, 0)
         if self._layout.synchronous and (message.life != self._life or message.number <= store.rounds):
             store.count(worker, message.transitions, observed)
         else:
             number = message.number if self._layout.synchronous else None
-            pushed = store.push(worker, gradient, pulled, message.transitions, observed, message.weight, number)
+            result = store.push(worker, gradient, snapshot, message.transitions, observed, message.weight, number)
         self._change()
-        while pushed is None and not store.stopped:
+        while result is None and not store.stopped:
             await self._changed.wait()
-            pushed = store.poll(worker, pulled)
-            if pushed is not None and pushed.applied:
+            result = store.poll(worker, snapshot)
+            if result is not None and result.applied:
                 self._change()
         if event is not None:
-            self._tell(event, pushed)
+            self._tell(event, result)
 
     def _gradient(self, message: Message) -> NDArray[np.float32] | None:
         """The message's gradient, None for one that is to be passed over."""
@@ -128,12 +128,12 @@ class ParameterServer:
         decode(message.gradient, gradient)
         return gradient
 
-    def _tell(self, event: Event, pushed: Pushed | None) -> None:
+    def _tell(self, event: Event, result: PushResult | None) -> None:
         """Keep what a worker did, with what became of its push, for the driver."""
-        if pushed is not None:
-            event.updates = pushed.applied
-            if pushed.accepted:
-                event.staleness[pushed.staleness] += 1
+        if result is not None:
+            event.updates = result.applied
+            if result.accepted:
+                event.staleness[result.staleness] += 1
         earlier = self._events.get(event.worker)
         self._events[event.worker] = event if earlier is None else earlier.merge(event)
 
@@ -141,16 +141,16 @@ class ParameterServer:
         """The worker makes no more gradients of its rollout; wait for those who do."""
         self._store.finish(worker)
         self._change()
-        await self._until(lambda: not self._store.others_learn(worker))
+        await self._until(lambda: not self._store.round_in_progress(worker))
 
     def _reply(self) -> Reply:
         parameters = np.empty(self._layout.size, np.float32)
         store = self._store
-        pulled = store.pull(0, parameters)
+        snapshot = store.pull(0, parameters)
         sent = encode(parameters, self._wire)
         self._sent += sent.nbytes
         return Reply(
-            self._life, pulled.version, pulled.steps, pulled.normalisation, sent, store.stopped, store.rounds
+            self._life, snapshot.version, snapshot.steps, snapshot.normalizer, sent, store.stopped, store.rounds
         )  # fmt: skip
 
     async def leave(self, worker: int, last: int = 0) -> None:

@@ -13,9 +13,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from a3c_exp.events import Event
-from a3c_exp.normalisation import Normalisation
-from a3c_exp.parameters import Layout
+from a3c_exp.core.events import Event
+from a3c_exp.core.normalization import Normalizer
+from a3c_exp.core.store import StoreSpec
 
 Floats = NDArray[np.float32]
 Wire = Literal["float32", "bfloat16"]
@@ -45,7 +45,7 @@ class Message:
     weight: int | None = None
     observed: NDArray[np.float64] | None = None
     event: Event | None = None
-    random_state: NDArray[np.uint64] | None = None
+    rng_state: NDArray[np.uint64] | None = None
     finished: bool = False
     number: int = 0
 
@@ -59,7 +59,7 @@ class Reply(NamedTuple):
     life: int
     version: int
     steps: int
-    normalisation: Normalisation | None
+    normalizer: Normalizer | None
     parameters: NDArray[Any]
     stopped: bool
     rounds: int
@@ -82,9 +82,9 @@ class News(NamedTuple):
     sent: int
 
 
-def encode(vector: Floats, wire: Wire) -> NDArray[Any]:
+def encode(vector: Floats, wire_dtype: Wire) -> NDArray[Any]:
     """What is sent of a finite vector [P]: itself, or the upper half of each number as uint16, rounded to even."""
-    if wire == "float32":
+    if wire_dtype == "float32":
         return vector
     bits = vector.view(np.uint32)
     return ((bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)).astype(np.uint16)
@@ -104,15 +104,15 @@ def stretches(size: int, count: int) -> list[slice]:
     return [slice(start, stop) for start, stop in pairwise(ends) if start < stop]
 
 
-def piece(layout: Layout, stretch: slice) -> Layout:
+def piece(layout: StoreSpec, stretch: slice) -> StoreSpec:
     """The layout of one stretch of the vector. Parts of the network are cut where it is."""
     size = stretch.stop - stretch.start
 
     def within(place: int) -> int:
         return int(min(max(place - stretch.start, 0), size))
 
-    parts = {name: slice(within(part.start), within(part.stop)) for name, part in layout.parts.items()}
-    return replace(layout, size=size, parts=parts)
+    param_slices = {name: slice(within(part.start), within(part.stop)) for name, part in layout.param_slices.items()}
+    return replace(layout, size=size, param_slices=param_slices)
 
 
 def cut(state: Mapping[str, Any], stretch: slice) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def cut(state: Mapping[str, Any], stretch: slice) -> dict[str, Any]:
     return {
         **state,
         "parameters": state["parameters"][stretch].copy(),
-        "moments": state["moments"][..., stretch].copy(),
+        "optimizer_state": state["optimizer_state"][..., stretch].copy(),
     }
 
 
@@ -136,5 +136,5 @@ def joined(answers: Sequence[tuple[int, Mapping[str, Any]]], life: int) -> dict[
     return {
         **states[0],
         "parameters": np.concatenate([state["parameters"] for state in states]),
-        "moments": np.concatenate([state["moments"] for state in states], axis=-1),
+        "optimizer_state": np.concatenate([state["optimizer_state"] for state in states], axis=-1),
     }

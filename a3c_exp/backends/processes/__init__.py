@@ -1,0 +1,47 @@
+"""One process a worker; the parameters lie in memory that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from functools import partial
+
+from a3c_exp.backends import forkserver
+from a3c_exp.backends.processes.children import Child, drain, end, start
+from a3c_exp.backends.processes.limits import check_processes
+from a3c_exp.backends.processes.shared_memory import shared_store
+from a3c_exp.core.events import Event
+from a3c_exp.core.experiment import Backend, Experiment, RunContext
+from a3c_exp.core.parameters import StoreSpec
+from a3c_exp.core.store import SharedStore
+from a3c_exp.core.worker import Worker
+
+
+@dataclass(frozen=True, kw_only=True)
+class Processes(Backend):
+    """Workers are forked from a server process that has imported everything once, so a worker starts in milliseconds
+    and shares the libraries' memory with the others. (A plain fork of a program that has used its OpenMP threads would
+    hang at the first forward pass.)
+
+    Parameters lie in memory without a name, which the system takes back with the last process, and a worker ends
+    itself when this process is gone: nothing is left behind even by SIGKILL. The server stays until this process ends,
+    so that the next run of a program starts at once.
+    """
+
+    def check(self, experiment: Experiment) -> None:
+        """Raise ConfigError where no worker process could be started, or not so many of them."""
+        check_processes(experiment, files_each=3)
+
+    def store(self, spec: StoreSpec) -> SharedStore:
+        return shared_store(spec)
+
+    def run(self, context: RunContext, store: SharedStore) -> Generator[Event | None, None, None]:
+        forkserver.ensure_running()
+        children: list[Child] = []
+        try:
+            jobs = [partial(Worker, context, worker, store) for worker in range(context.experiment.worker_count)]
+            start(children, context, store, jobs)
+            yield from drain(children)
+        finally:
+            store.stop()
+            end(children)

@@ -1,0 +1,224 @@
+"""A table of finished runs: one row for each configuration, over its seeds.
+
+    python -m a3c_exp.report outputs/<sweep> [more folders] [random=20] [plugins=[my_package]]
+
+Every folder is searched for runs; those that failed, were interrupted or cannot be read are left out, and told. Those
+whose configurations differ in nothing but the seed share a row, which is named by what differs between the rows.
+random=n adds what a policy of random actions returns over n episodes, in an environment of your own if `plugins` names
+its package as in training.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import yaml
+
+from a3c_exp.config.schema import build, flatten, parse_key_values
+from a3c_exp.errors import ConfigError, exit_code, one_line, require
+from a3c_exp.run.run_folder import CONFIG_FILE, SUMMARY_FILE
+
+# What a row is not told apart by: it says where a run lies or how it was watched, not what it computes.
+IGNORED = ("seed", "plugins")
+
+# How runs end that say nothing about their configuration.
+BROKEN = ("failed", "interrupted")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the command takes besides folders. random: episodes of the random policy, 0 for none."""
+
+    random: int = 0
+    plugins: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require(self.random >= 0, "random", self.random, "a whole number >= 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A run that has ended: its configuration, flattened to dotted keys, and its summary."""
+
+    settings: dict[str, Any]
+    config: dict[str, Any]
+    summary: dict[str, Any]
+
+
+def find_runs(folders: Iterable[Path]) -> tuple[list[Finished], dict[Path, str]]:
+    """All ended runs below `folders`, by path, and the folders of those that cannot be read, with the reason.
+
+    Raises ConfigError for a folder below which there is none, and where none of them all can be read.
+    """
+    runs: list[Finished] = []
+    damaged: dict[Path, str] = {}
+    seen: set[Path] = set()  # a run counts once, however many of the folders it is below
+    for folder in folders:
+        paths = sorted(path.resolve() for path in folder.expanduser().rglob(SUMMARY_FILE))
+        if not paths:
+            raise ConfigError("folder", str(folder), f"must hold finished runs: no {SUMMARY_FILE} is below it")
+        for path in [path for path in paths if path not in seen]:
+            seen.add(path)
+            try:
+                runs.append(_read(path.parent))
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
+                damaged[path.parent] = one_line(error)
+    if not runs:
+        where, why = next(iter(damaged.items()))
+        raise ConfigError("folder", str(where), f"its run cannot be read: {why}")
+    return runs, damaged
+
+
+def _read(folder: Path) -> Finished:
+    """The run in that folder. Raises what json, yaml and mappings without their keys raise."""
+    summary = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
+    config = yaml.safe_load((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+    for key in ("stop_reason", "solved_at_steps"):
+        summary[key]
+    return Finished(_settings(config), config, summary)
+
+
+def whole(runs: Sequence[Finished]) -> tuple[list[Finished], Counter[str]]:
+    """Those that ended as they were to, and how many did not, by the reason. Raises ConfigError where none did."""
+    broken = Counter(run.summary["stop_reason"] for run in runs if run.summary.get("stop_reason") in BROKEN)
+    kept = [run for run in runs if run.summary.get("stop_reason") not in BROKEN]
+    if not kept:
+        raise ConfigError("folder", f"{len(runs)} runs", f"must hold finished ones, not only {' and '.join(BROKEN)}")
+    return kept, broken
+
+
+def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    # 2e6 on the command line and 2000000 are one setting.
+    settings = {key: int(value) if _is_whole(value) else value for key, value in flatten(config)}
+    if settings.get("init_from") is not None:
+        settings["init_from"] = "a run"  # from which one differs from seed to seed
+    return settings
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, float) and value.is_integer()
+
+
+def group(runs: Sequence[Finished]) -> dict[str, list[Finished]]:
+    """Runs by configuration, seeds together, in order of appearance.
+
+    The key is the environment, and what is special to the runs among those of that environment.
+    """
+    groups: dict[str, list[Finished]] = {}
+    for env in dict.fromkeys(map(_environment, runs)):
+        members = [run for run in runs if _environment(run) == env]
+        keys = sorted({key for run in members for key in run.settings if key not in IGNORED})
+        differing = [key for key in keys if len({json.dumps(run.settings.get(key)) for run in members}) > 1]
+        for run in members:
+            special = [f"{key}={run.settings[key]}" for key in differing if run.settings.get(key) not in (None, {})]
+            groups.setdefault(", ".join([env, *special]), []).append(run)
+    return groups
+
+
+def _environment(run: Finished) -> str:
+    """What an environment is called: its registered name, its game, or else its class."""
+    names = (run.settings.get(f"env.{key}") for key in ("id", "game", "_target_"))
+    return str(next((name for name in names if name is not None), None))
+
+
+COLUMNS = (
+    "runs", "seeds", "reached the goal", "steps to it", "seconds to it",
+    "last 100 training episodes", "best evaluation", "steps/s", "staleness",
+)  # fmt: skip
+
+
+def table(groups: Mapping[str, Sequence[Finished]], random_episodes: int = 0, plugins: Sequence[str] = ()) -> str:
+    """A Markdown table, one row a group. Medians over seeds, with the range in brackets.
+
+    plugins: as in training, for the environments of the random policy. Raises ConfigError.
+    """
+    columns = list(COLUMNS) + (["random policy"] if random_episodes else [])
+    rows = [columns, ["---"] * len(columns)]
+    for name, runs in groups.items():
+        count, seeds = len(runs), len({run.settings.get("seed") for run in runs})
+        row = [name, str(count) if count == seeds else f"{seeds}, in {count} runs"]
+        row += _cells(
+            [run.summary for run in runs], has_goal=runs[0].settings.get("reward_threshold", True) is not None
+        )
+        if random_episodes:
+            row.append(f"{_random_return(runs[0].config | {'plugins': list(plugins)}, random_episodes):.1f}")
+        rows.append(row)
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _cells(summaries: Sequence[Mapping[str, Any]], has_goal: bool) -> list[str]:
+    def spread(key: str, digits: int = 1) -> str:
+        values = [s[key] for s in summaries if s.get(key) is not None]
+        if not values:
+            return "-"
+        middle = f"{median(values):,.{digits}f}"
+        return middle if len(values) == 1 else f"{middle} ({min(values):,.{digits}f} to {max(values):,.{digits}f})"
+
+    solved = sum(s["solved_at_steps"] is not None for s in summaries)
+    return [
+        f"{solved} of {len(summaries)}" if has_goal else "-",
+        spread("solved_at_steps", 0),
+        spread("solved_at_seconds"),
+        spread("mean_return_100"),
+        spread("best_eval_return"),
+        spread("steps_per_second", 0),
+        spread("staleness_mean", 2),
+    ]
+
+
+def _random_return(config: Mapping[str, Any], episodes: int) -> float:
+    """The mean return of uniformly random actions in the environment of a configuration."""
+    from a3c_exp.config.builder import load_experiment
+    from a3c_exp.run.policy import LONGEST_EPISODE
+
+    env = load_experiment(config, to_train=False).env.make(1, [0])
+    env.action_space.seed(0)
+    returns: list[float] = []
+    total, steps = 0.0, 0
+    env.reset()
+    while len(returns) < episodes:
+        step = env.step(np.stack([env.action_space.sample()]))
+        total, steps = total + float(step.reward[0]), steps + 1
+        if step.episode_over[0] or steps == LONGEST_EPISODE:
+            returns.append(total)
+            total, steps = 0.0, 0
+    env.close()
+    return float(np.mean(returns))
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = [argument for argument in arguments if argument.startswith(("random=", "plugins="))]
+    folders = [Path(argument) for argument in arguments if argument not in options]
+    asked = not {"-h", "--help"}.isdisjoint(arguments)
+    if not folders or asked:
+        print((__doc__ or "").strip())
+        return 0 if asked else 2
+    return exit_code(lambda: _command(folders, options))
+
+
+def _command(folders: Sequence[Path], options: Sequence[str]) -> int:
+    given = build(parse_key_values(options), Options)
+    found, damaged = find_runs(folders)
+    runs, broken = whole(found)
+    print(table(group(runs), given.random, given.plugins))
+    commits = sorted({str(run.summary.get("commit")) for run in runs})
+    machines = [run.summary.get("machine") or {} for run in runs]
+    named = sorted({f"{machine.get('processor')}, {machine.get('usable_cores')} cores" for machine in machines})
+    print(f"\nCommit {', '.join(commits)}; {'; '.join(named)}.")
+    if broken:
+        print(f"Left out: {', '.join(f'{count} {reason}' for reason, count in sorted(broken.items()))}.")
+    for folder, why in damaged.items():
+        print(f"Left out: {folder} cannot be read: {why}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

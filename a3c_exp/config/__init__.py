@@ -1,0 +1,1 @@
+"""From YAML to the `Experiment` record: the schema, the builder, and the checks across components."""

@@ -1,0 +1,38 @@
+"""The one way from a plain mapping (YAML, a run's config.yaml) to an `Experiment`.
+
+Everything that can be wrong with a configuration is found here, before anything has been started or written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from a3c_exp.common.plugins import import_plugins
+from a3c_exp.config.checks import check_combination, check_environment_and_network, check_init_from
+from a3c_exp.config.schema import build
+from a3c_exp.core.experiment import Experiment
+
+
+def load_experiment(config: Mapping[str, Any], check: bool = True, *, to_train: bool = True) -> Experiment:
+    """The experiment that a plain configuration describes, fully checked.
+
+    check: False leaves out the checks that make an environment and a network.
+    to_train: False leaves out the checks of what only training needs, which may be gone by the time its policy is
+        played: the cluster or the GPU of its backend, the run that it started from.
+    Raises ConfigError.
+    """
+    plugins = build(config.get("plugins") or (), tuple[str, ...], "plugins")
+    import_plugins(plugins)
+    experiment = build(dict(config), Experiment, plugins=plugins)
+    check_combination(experiment)
+    if not check:
+        return experiment
+    if to_train:
+        experiment.backend.check(experiment)
+    network = check_environment_and_network(experiment)
+    if to_train:
+        experiment.backend.check_network(network)
+        if experiment.init_from is not None:
+            check_init_from(experiment.init_from, config, network, experiment.env.normalize_observations)
+    return experiment

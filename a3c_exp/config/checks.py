@@ -1,0 +1,125 @@
+"""Checks that span several components. What concerns one component alone is checked by the component itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gymnasium.spaces import Discrete
+
+from a3c_exp.algorithms import MinibatchAlgorithm
+from a3c_exp.config.schema import flatten
+from a3c_exp.core.experiment import Experiment
+from a3c_exp.core.normalization import RunningStats
+from a3c_exp.errors import ConfigError
+from a3c_exp.networks import ActorCritic
+from a3c_exp.optimizers import check_param_groups
+from a3c_exp.run import checkpoint
+from a3c_exp.run.run_folder import best_checkpoint, read_config
+
+INIT_OR_SPEED_KEYS = frozenset({"init", "policy_gain", "initial_std", "forget_bias", "precision", "channels_last"})
+"""Settings of a network that do not change what given parameters mean."""
+
+
+def check_combination(experiment: Experiment) -> None:
+    """Raise ConfigError for components that do not go together. Needs no environment and no network."""
+    if experiment.rollout_length == "episode" and experiment.envs_per_worker != 1:
+        raise ConfigError("envs_per_worker", experiment.envs_per_worker, "must be 1 where rollout_length=episode")
+    if experiment.update == "sync" and experiment.optimizer_state == "per_worker":
+        problem = "must be 'shared' where update=sync: a round is one step for all"
+        raise ConfigError("optimizer_state", "per_worker", problem)
+    if isinstance(experiment.algorithm, MinibatchAlgorithm):
+        _check_reuse(experiment, experiment.algorithm)
+    critic_returns = experiment.critic_returns
+    if critic_returns is not None and critic_returns.off_policy and not experiment.returns.off_policy:
+        problem = "must go with returns that correct for lag as well (vtrace): the actor would learn uncorrected"
+        raise ConfigError("critic_returns", type(critic_returns).__name__, problem)
+
+
+def _check_reuse(experiment: Experiment, algorithm: MinibatchAlgorithm) -> None:
+    """Refuse what cannot be done with rollouts that are learned from more than once."""
+    name = type(algorithm).__name__
+    if experiment.accumulate_rollouts != 1:
+        problem = f"must be 1 with {name}: take longer rollouts instead"
+        raise ConfigError("accumulate_rollouts", experiment.accumulate_rollouts, problem)
+    if experiment.epsilon != 0:
+        # Before anything is learned pi / mu would be as far from 1 as blind draws are frequent: past the clip range
+        # for good actions, which would teach nothing, and past any target of the divergence.
+        problem = f"must be 0 with {name}, which stays close to the policy that acted: algorithm.entropy explores"
+        raise ConfigError("epsilon", experiment.epsilon, problem)
+    for key, returns in (("returns", experiment.returns), ("critic_returns", experiment.critic_returns)):
+        if returns is not None and returns.off_policy:
+            problem = f"must be one that leaves it to {name} to weigh old actions: gae, for one"
+            raise ConfigError(key, type(returns).__name__, problem)
+    _check_minibatches(experiment, algorithm, whole_sequences=False)
+
+
+def _check_minibatches(experiment: Experiment, algorithm: MinibatchAlgorithm, *, whole_sequences: bool) -> None:
+    """Refuse minibatches that do not divide a rollout: into transitions, or into the sequences of its environments."""
+    if experiment.rollout_length == "episode":
+        return
+    count, length = experiment.envs_per_worker, experiment.rollout_length
+    if experiment.backend.joins_rollouts:
+        count = 0
+    try:
+        algorithm.check_rollout(*((count, length) if whole_sequences else (count * length, 1)))
+    except ConfigError as error:
+        raise error.under("algorithm") from error
+
+
+def check_environment_and_network(experiment: Experiment) -> ActorCritic:
+    """Make one environment and one network, and return the network. Raises ConfigError where they cannot be made, or
+    do not fit the rest."""
+    try:
+        experiment.env.validate(experiment.plugins)
+        env = experiment.env.make(1, [0])
+    except ConfigError as error:
+        raise error.under("env") from error
+    if experiment.epsilon != 0 and not isinstance(env.action_space, Discrete):
+        env.close()
+        problem = f"must be 0 where actions are not Discrete: they are {env.action_space}"
+        raise ConfigError("epsilon", experiment.epsilon, problem)
+    try:
+        network = experiment.build_network(env, None)
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not re.search("allocate memory|calculation overflowed", str(error)):
+            raise
+        raise ConfigError("network", type(experiment.network).__name__, "is too large for the memory here") from error
+    finally:
+        env.close()
+    if network.core is not None and isinstance(experiment.algorithm, MinibatchAlgorithm):
+        _check_minibatches(experiment, experiment.algorithm, whole_sequences=True)
+    try:
+        check_param_groups(experiment.optimizer, network.param_slices)
+    except ConfigError as error:
+        raise error.under("optimizer") from error
+    return network
+
+
+def check_init_from(folder: str, config: Mapping[str, Any], network: ActorCritic, normalized: bool) -> None:
+    """Raise ConfigError unless the parameters of the run in `folder` mean the same here: the same network, and the same
+    normalization of observations."""
+    from omegaconf import OmegaConf
+
+    theirs = read_config(folder, key="init_from")
+    state = checkpoint.load(best_checkpoint(Path(folder)), key="init_from")
+    try:
+        start, stats = state["store"]["parameters"], state["store"]["stats"]
+    except (KeyError, TypeError):
+        raise ConfigError("init_from", folder, "its checkpoint is not that of a run") from None
+    ours: Any = OmegaConf.to_container(OmegaConf.create(dict(config)))  # as it will be saved: with lists for tuples
+    if start.shape != network.vector.shape:
+        problem = f"must be a run of the same network: it has {start.size} parameters, not {network.vector.size}"
+        place, here = ((each.get("env") or {}).get("id") for each in (theirs, ours))
+        raise ConfigError("init_from", folder, problem + (f"; it was of {place}, not {here}" if place != here else ""))
+    network_there, network_here = (dict(flatten(each.get("network") or {})) for each in (theirs, ours))
+    for key in network_there.keys() & network_here.keys():
+        it_has, needed = network_there[key], network_here[key]
+        if it_has != needed and key.rpartition(".")[2] not in INIT_OR_SPEED_KEYS:
+            problem = f"must be a run of the same network: it has network.{key}={it_has}, not {needed}"
+            raise ConfigError("init_from", folder, problem)
+    if RunningStats.has_observations(stats) != normalized:
+        problem = f"must be a run with env.normalize_observations={str(normalized).lower()}, as this one has"
+        raise ConfigError("init_from", folder, problem)

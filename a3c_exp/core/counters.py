@@ -1,0 +1,142 @@
+"""What each worker counts and keeps for the run: steps, updates, observation statistics, generator state.
+
+Every worker has a row of its own, and only that worker writes to it while it lives. Totals are sums over rows, so two
+writers never count in the same place.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from a3c_exp.common.arrays import Array, ArraySpecs
+from a3c_exp.core import seeding
+from a3c_exp.core.normalization import RunningStats
+
+# Columns of a worker's row. A row has 8 numbers, one cache line: workers do not slow each other down by writing.
+UPDATES, STEPS = range(2)
+COLUMNS = 8
+STARTED = 0
+
+
+class WorkerCounters:
+    """Counters, observation statistics and generator states of all workers.
+
+    arrays: views of the shared block, as `specs` describes them. The last row of `counters` holds totals from before a
+        resumption.
+    """
+
+    def __init__(self, arrays: dict[str, Array]) -> None:
+        self._rows, self._stats, self._rng_states = arrays["counters"], arrays["stats"], arrays["rng_states"]
+        self._clock = arrays["clock"]
+
+    @staticmethod
+    def specs(workers: int, stats_width: int) -> ArraySpecs:
+        """Shapes and types of the arrays. stats_width: length of a row of `RunningStats`."""
+        return {
+            "clock": ((COLUMNS,), np.dtype(np.int64)),
+            "counters": ((workers + 1, COLUMNS), np.dtype(np.int64)),
+            "stats": ((workers, stats_width), np.dtype(np.float64)),
+            "rng_states": ((workers, seeding.STATE_WORDS), np.dtype(np.uint64)),
+        }
+
+    # -- written by the worker of a row -------------------------------------------------------------------------------
+
+    def count(self, worker: int, steps: int, stats: RunningStats | None = None) -> None:
+        """Count a worker's environment steps, and merge what it measured of observations and returns."""
+        if stats is not None:
+            self._stats[worker] = stats.merge(RunningStats(self._stats[worker])).row
+        self._rows[worker, STEPS] += steps
+
+    def count_update(self, worker: int) -> None:
+        """Count one gradient of this worker as applied."""
+        self._rows[worker, UPDATES] += 1
+
+    def save_rng_state(self, worker: int, rng: np.random.Generator) -> None:
+        """Keep the state of a worker's generator, for a checkpoint."""
+        self._rng_states[worker] = seeding.pack(rng)
+
+    def load_rng_state(self, worker: int, rng: np.random.Generator) -> None:
+        """Set a worker's generator to its saved state; do nothing if none was saved."""
+        if self._rng_states[worker].any():
+            seeding.unpack(rng, self._rng_states[worker])
+
+    def start_clock(self, seconds_ago: float = 0.0) -> None:
+        """Start the clock of the training, unless another worker already has."""
+        if not self._clock[STARTED]:
+            self._clock[STARTED] = time.monotonic_ns() - int(1e9 * seconds_ago)
+
+    # -- read by everybody --------------------------------------------------------------------------------------------
+
+    @property
+    def steps(self) -> int:
+        """Environment steps of all workers, those before a resumption included."""
+        return int(self._rows[:, STEPS].sum())
+
+    @property
+    def updates(self) -> int:
+        """Gradients of all workers that were applied, those before a resumption included."""
+        return int(self._rows[:, UPDATES].sum())
+
+    def updates_of(self, worker: int) -> int:
+        """Gradients of one worker that were applied."""
+        return int(self._rows[worker, UPDATES])
+
+    def rng_state(self, worker: int) -> Array:
+        """The row, uint64 [STATE_WORDS], in which a worker's generator state is kept; zeros if none was saved."""
+        row: Array = self._rng_states[worker]
+        return row
+
+    @property
+    def training_seconds(self) -> float:
+        """Seconds since the first worker's first step; 0 before it. Starting processes is not training."""
+        started = int(self._clock[STARTED])
+        return (time.monotonic_ns() - started) / 1e9 if started else 0.0
+
+    def stats(self) -> RunningStats | None:
+        """The statistics of all workers merged; None if nothing is normalized."""
+        return RunningStats.merge_all(self._stats) if self._stats.size else None
+
+    # -- checkpoints --------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Copies of everything that a resumption needs."""
+        return {
+            "updates": self._rows[:, UPDATES].copy(),
+            "steps": self.steps,
+            "stats": RunningStats.merge_all(self._stats).row,
+            "rng_states": self._rng_states.copy(),
+        }
+
+    def restore(self, state: Mapping[str, Any], version: int) -> None:
+        """Set everything as `state` had it. The number of workers may differ: totals are kept.
+
+        version: updates of the parameters, which the counts of updates add up to.
+        """
+        self._rows[:] = 0
+        updates, known = state["updates"], self._known_workers(state)
+        self._rows[:known, UPDATES] = updates[:known]
+        self._rows[-1, UPDATES] = version - updates[:known].sum()
+        self._rows[-1, STEPS] = state["steps"]
+        if self._stats.size:
+            self._stats[:] = 0
+            self._stats[0] = state["stats"]  # with this, one worker alone continues as if it had never stopped
+        self._rng_states[:] = 0
+        self._rng_states[:known] = state["rng_states"][:known]
+
+    def _known_workers(self, state: Mapping[str, Any]) -> int:
+        """How many of these workers the state has a row for."""
+        return min(len(self._rng_states), len(state["updates"]) - 1)
+
+    def take_observation_stats(self, row: Array) -> None:
+        """Start from another run's observation statistics, if both runs have some. Its returns are left out."""
+        if self._stats.size and row.shape == self._stats.shape[1:]:
+            self._stats[0] = RunningStats(row).without_returns().row
+
+    def raise_steps_to(self, steps: int) -> None:
+        """Report at least this many steps: for a copy of counters that are kept elsewhere."""
+        self._rows[:-1, STEPS] = 0
+        self._rows[-1, STEPS] = max(self._rows[-1, STEPS], steps)

@@ -1,0 +1,108 @@
+"""What a worker reports to the rest of the program: one event for one or more updates."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(slots=True)
+class Metric:
+    """Sum and count of one quantity over the updates of an event."""
+
+    sum: float
+    count: int = 1
+
+    @property
+    def mean(self) -> float:
+        return self.sum / self.count
+
+    def merge(self, other: Metric) -> Metric:
+        return Metric(self.sum + other.sum, self.count + other.count)
+
+
+@dataclass(slots=True)
+class Episodes:
+    """Finished episodes, in the order in which they ended.
+
+    returns: float64 [E], the sums of the environment's own rewards, neither scaled nor clipped.
+    lengths: int64 [E], in transitions.
+    end_steps: int64 [E], the run's environment steps (of all workers) at which each ended, as its worker knew them.
+    envs_with_finished_episode: how many of the worker's environments have ended an episode since the run began.
+    """
+
+    returns: NDArray[np.float64] = field(default_factory=lambda: np.empty(0, np.float64))
+    lengths: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    end_steps: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    envs_with_finished_episode: int = 0
+
+    def __len__(self) -> int:
+        return len(self.returns)
+
+    def merge(self, later: Episodes) -> Episodes:
+        """These episodes and later ones of the same worker."""
+        if not len(later):
+            return self
+        if not len(self):
+            return later
+        return Episodes(
+            np.concatenate([self.returns, later.returns]),
+            np.concatenate([self.lengths, later.lengths]),
+            np.concatenate([self.end_steps, later.end_steps]),
+            later.envs_with_finished_episode,
+        )
+
+
+@dataclass(slots=True)
+class Event:
+    """What one worker did in one or more updates.
+
+    updates: optimizer steps made on the occasion of its pushes. In a synchronous round one worker makes the step.
+    rejected: gradients that were not finite, and so were not applied.
+    steps: environment transitions collected.
+    metrics: by name (policy_loss, value_loss, entropy, grad_norm, ...), one entry an update.
+    staleness: how many updates had which staleness: updates that landed between a pull and the push based on it.
+    """
+
+    worker: int
+    updates: int = 0
+    rejected: int = 0
+    steps: int = 0
+    metrics: dict[str, Metric] = field(default_factory=dict)
+    staleness: Counter[int] = field(default_factory=Counter)
+    episodes: Episodes = field(default_factory=Episodes)
+
+    def add(self, values: dict[str, float]) -> None:
+        """Add the metrics of one more update.
+
+        NaN is left out: a quantity without a value (explained variance of constant targets) must not spoil the mean of
+        those that have one.
+        """
+        for name, value in values.items():
+            if value != value:
+                continue
+            metric = Metric(value)
+            self.metrics[name] = self.metrics[name].merge(metric) if name in self.metrics else metric
+
+    def count_update(self, staleness: int, applied: int) -> None:
+        """Count a gradient that is in the parameters. applied: optimizer steps that its worker made for it."""
+        self.updates += applied
+        self.staleness[staleness] += 1
+
+    def merge(self, later: Event) -> Event:
+        """This event and a later one of the same worker as one."""
+        metrics = dict(self.metrics)
+        for name, metric in later.metrics.items():
+            metrics[name] = metrics[name].merge(metric) if name in metrics else metric
+        return Event(
+            worker=self.worker,
+            updates=self.updates + later.updates,
+            rejected=self.rejected + later.rejected,
+            steps=self.steps + later.steps,
+            metrics=metrics,
+            staleness=self.staleness + later.staleness,
+            episodes=self.episodes.merge(later.episodes),
+        )

@@ -1,0 +1,240 @@
+"""The record of a whole experiment, and what runs it: every setting of a run, and the base class of backends."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from a3c_exp.algorithms import Algorithm
+from a3c_exp.core import seeding
+from a3c_exp.core.cpu import usable_cores
+from a3c_exp.core.events import Event
+from a3c_exp.core.normalization import network_space
+from a3c_exp.core.parameters import StoreSpec
+from a3c_exp.core.seeding import Role
+from a3c_exp.core.store import SharedStore
+from a3c_exp.envs import EnvBatch, Environment
+from a3c_exp.errors import require
+from a3c_exp.networks import ActorCritic, Network, sees_pictures
+from a3c_exp.optimizers import Optimizer
+from a3c_exp.returns import Returns
+from a3c_exp.schedules import Schedule, progress_of, require_throughout
+
+RMSPROP_WARNING = (
+    "RMSProp whose mean square starts at 0 begins with steps of several rates, which have left convolutions dead for "
+    "good: optimizer=rmsprop_tf or optimizer=adam"
+)
+# Of workers, and of the environments of each. A larger number is taken for a typing error.
+MAX_COUNT = 2**16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    """When a run ends before `total_steps`; null switches a rule off.
+
+    max_episodes: finished training episodes of all workers.
+    max_seconds: of wall-clock time, this session's.
+    mean_return: of the last 100 training episodes, in unscaled rewards. Not judged before 100 episodes have ended and
+        every environment has ended one, since short episodes come first.
+    """
+
+    max_episodes: int | None = None
+    max_seconds: float | None = None
+    mean_return: float | None = None
+
+    def __post_init__(self) -> None:
+        episodes, seconds = self.max_episodes, self.max_seconds
+        require(episodes is None or episodes >= 1, "max_episodes", episodes, "a whole number >= 1, or null")
+        require(seconds is None or seconds > 0, "max_seconds", seconds, "a number > 0, or null")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Eval:
+    """Greedy evaluation beside training: every so many environment steps (null: never), over so many episodes."""
+
+    every: int | None = None
+    episodes: int = 10
+
+    def __post_init__(self) -> None:
+        require(self.every is None or self.every >= 1, "every", self.every, "a whole number of steps >= 1, or null")
+        require(self.episodes >= 1, "episodes", self.episodes, "a whole number >= 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """How often the latest state is saved, in environment steps; null: only when the run ends."""
+
+    every: int | None = None
+
+    def __post_init__(self) -> None:
+        require(self.every is None or self.every >= 1, "every", self.every, "a whole number of steps >= 1, or null")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """One run, composed: what `conf/config.yaml` and its groups say, as objects.
+
+    env, network, returns, algorithm, optimizer, schedule, backend: the component of each group.
+    critic_returns: the critic's own targets; None: those of `returns`.
+    seed: of everything random in the run.
+    workers: actor-learners; 'auto' is one for each core that this process may use.
+    envs_per_worker: environments that one worker steps together; 1 is the setting of Mnih et al. 2016.
+    rollout_length: steps of each environment between updates (the paper's t_max), or 'episode': whole episodes.
+    accumulate_rollouts: rollouts whose gradients are added up, not averaged, before a push.
+    gamma: discount per step.
+    epsilon: with this probability a worker takes any action alike instead of one of its policy. Discrete actions only.
+    total_steps: environment steps of all workers together.
+    reward_threshold: mean return of the last 100 training episodes that counts as solved; None: there is none.
+    update: 'async', each worker pushes when it is ready, or 'sync', a step for each round of one gradient a worker.
+    lock: one update at a time; without it workers write over one another (Hogwild). Synchronous rounds always lock.
+    optimizer_state: of RMSProp or Adam, one for all workers ('shared') or one for each ('per_worker').
+    stop, eval, checkpoint: see their classes.
+    plugins: packages of the user's own whose components and environments may be named.
+    init_from: the folder of a run from whose parameters this one starts.
+    """
+
+    env: Environment
+    network: Network
+    returns: Returns
+    critic_returns: Returns | None = None
+    algorithm: Algorithm
+    optimizer: Optimizer
+    schedule: Schedule
+    backend: Backend
+    seed: int = 0
+    workers: int | Literal["auto"] = "auto"
+    envs_per_worker: int
+    rollout_length: int | Literal["episode"]
+    accumulate_rollouts: int = 1
+    gamma: float
+    epsilon: float | Schedule = 0.0
+    total_steps: int
+    reward_threshold: float | None = None
+    update: Literal["async", "sync"] = "async"
+    lock: bool = False
+    optimizer_state: Literal["shared", "per_worker"] = "shared"
+    stop: Stop = field(default_factory=Stop)
+    eval: Eval = field(default_factory=Eval)
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    plugins: tuple[str, ...] = ()
+    init_from: str | None = None
+
+    def __post_init__(self) -> None:
+        workers, rollout = self.workers, self.rollout_length
+        require(self.seed >= 0, "seed", self.seed, "a whole number >= 0")
+        count = f"a whole number from 1 to {MAX_COUNT}"
+        require(workers == "auto" or 1 <= workers <= MAX_COUNT, "workers", workers, f"{count}, or 'auto'")
+        require(1 <= self.envs_per_worker <= MAX_COUNT, "envs_per_worker", self.envs_per_worker, count)
+        require(rollout == "episode" or rollout >= 1, "rollout_length", rollout, "a whole number >= 1, or 'episode'")
+        require(self.accumulate_rollouts >= 1, "accumulate_rollouts", self.accumulate_rollouts, "a whole number >= 1")
+        require(0 <= self.gamma <= 1, "gamma", self.gamma, "a number from 0 to 1")
+        require_throughout(lambda share: 0 <= share <= 1, "epsilon", self.epsilon, "a number from 0 to 1")
+        require_throughout(lambda factor: 0 <= factor < math.inf, "schedule", self.schedule, "a number >= 0")
+        require(self.total_steps >= 1, "total_steps", self.total_steps, "a whole number >= 1")
+
+    @property
+    def worker_count(self) -> int:
+        """`workers`, with 'auto' told in numbers."""
+        return usable_cores() if self.workers == "auto" else self.workers
+
+    def build_network(self, env: EnvBatch, rng: np.random.Generator | None) -> ActorCritic:
+        """The network for such environments, with parameters drawn from `rng`, or not drawn. Raises ConfigError."""
+        space = network_space(env.observation_space, self.env.normalize_observations)
+        self.network.check(space, env.action_space)
+        return self.network.build(space, env.action_space, rng)
+
+    def progress(self, steps: int) -> float:
+        """The share of the run that is done after so many environment steps, from 0 to 1."""
+        return progress_of(steps, self.total_steps)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What runs, but is probably not meant, one line each."""
+        found = {"env": self.env.warning(), "backend": self.backend.warning(self)}
+        if self.rollout_length != "episode":
+            found["returns"] = self.returns.warning(self.rollout_length)
+            if self.critic_returns is not None:
+                found["critic_returns"] = self.critic_returns.warning(self.rollout_length)
+        if sees_pictures(self.network) and self.optimizer.has_large_first_step:
+            found["optimizer"] = RMSPROP_WARNING
+        return [f"{name}: {text}" for name, text in found.items() if text]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunContext:
+    """What every worker of a run is built from. resumed: how often the run has been resumed."""
+
+    experiment: Experiment
+    resumed: int = 0
+
+
+class Backend(ABC):
+    """Runs the workers of an experiment. Every backend derives from this class.
+
+    deterministic: the same seed gives the same run, bit for bit. Then nothing that happens beside the training may
+        depend on the clock either.
+    joins_rollouts: it learns from rollouts of several workers together, so minibatches need not divide one rollout.
+    """
+
+    deterministic: ClassVar[bool] = False
+    joins_rollouts: ClassVar[bool] = False
+
+    def check(self, experiment: Experiment) -> None:
+        """Raise ConfigError for what this backend cannot run, or not here."""
+
+    def check_network(self, network: ActorCritic) -> None:
+        """Raise ConfigError for a network that cannot be computed by this backend."""
+
+    def warning(self, experiment: Experiment) -> str | None:
+        """What is probably not meant, in a sentence; None if nothing is."""
+        return None
+
+    @abstractmethod
+    def store(self, spec: StoreSpec) -> SharedStore:
+        """A new store where this backend's workers can reach it."""
+
+    @abstractmethod
+    def run(self, context: RunContext, store: SharedStore) -> Generator[Event | None, None, None]:
+        """Start the workers and yield their events; None when a tenth of a second has brought nothing.
+
+        Ends when all workers have: after `total_steps`, or after `store.stop()`. Raises RunError if a worker failed.
+        Everything it started is gone when the iterator is closed or exhausted, whatever the reason.
+        """
+
+
+def build_network(experiment: Experiment, *, draw: bool = True) -> tuple[ActorCritic, EnvBatch]:
+    """The network with the parameters that the run's seed draws, and the environment that it was built for.
+
+    The environment is closed, but still has its spaces. draw: False for parameters that are about to be overwritten.
+    """
+    env = experiment.env.make(1, [0])
+    try:
+        rng = seeding.generator(experiment.seed, Role.PARAMETERS) if draw else None
+        network = experiment.build_network(env, rng)
+        return network, env
+    finally:
+        env.close()
+
+
+def store_spec(experiment: Experiment, network: ActorCritic, observation_shape: tuple[int, ...]) -> StoreSpec:
+    """What the shared block of this experiment holds."""
+    env = experiment.env
+    return StoreSpec(
+        size=len(network.vector),
+        param_slices=network.param_slices,
+        workers=experiment.worker_count,
+        optimizer=experiment.optimizer,
+        schedule=experiment.schedule,
+        total_steps=experiment.total_steps,
+        synchronous=experiment.update == "sync",
+        locked=experiment.lock,
+        optimizer_state_per_worker=experiment.optimizer_state == "per_worker",
+        observation_shape=observation_shape,
+        normalize_observations=env.normalize_observations,
+        normalize_rewards=env.normalize_rewards,
+    )

@@ -1,0 +1,187 @@
+"""The shared parameter vector and its optimizer step: the only asynchronous update in the project.
+
+Two ways to update:
+
+- lock-free (Hogwild, Recht et al. 2011): workers step the same vectors in place, whenever they are ready. A pull may
+  see half an update. That is legitimate, and it is what Mnih et al. 2016 do (section 4, "without locking").
+- locked: one update at a time, prepared in a second copy of parameters and optimizer state and committed by one store
+  to the version, whose parity says which copy is active. A writer that dies half-way has changed nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from a3c_exp.common.arrays import Array, ArraySpecs, Floats, block_size
+from a3c_exp.core.counters import WorkerCounters
+from a3c_exp.core.normalization import RunningStats
+from a3c_exp.core.rounds import SynchronousRounds
+from a3c_exp.optimizers import Optimizer, rates
+from a3c_exp.schedules import Schedule, progress_of
+
+Lock = AbstractContextManager[Any]
+NO_LOCK: Lock = nullcontext()
+
+VERSION = 0
+FLAGS = 8  # one cache line
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreSpec:
+    """What the shared block holds, and how its parameters are stepped. See `Experiment` for the settings.
+
+    size: P, the length of the parameter vector. param_slices: where each part of the network lies in it.
+    synchronous, locked, optimizer_state_per_worker: update=sync, lock=true, optimizer_state=per_worker.
+    observation_shape: of one observation.
+    """
+
+    size: int
+    param_slices: dict[str, slice]
+    workers: int
+    optimizer: Optimizer
+    schedule: Schedule
+    total_steps: int
+    synchronous: bool = False
+    locked: bool = False
+    optimizer_state_per_worker: bool = False
+    observation_shape: tuple[int, ...] = ()
+    normalize_observations: bool = False
+    normalize_rewards: bool = False
+
+    @property
+    def copies(self) -> int:
+        """Copies of parameters and optimizer state: two if an update is prepared beside the active copy."""
+        return 2 if self.locked or self.synchronous else 1
+
+    def arrays(self) -> ArraySpecs:
+        """Shape and type of every array in the block, in order."""
+        width = RunningStats.width(self.observation_shape, self.normalize_observations, self.normalize_rewards)
+        states = self.workers if self.optimizer_state_per_worker else 1
+        return {
+            "store_flags": ((FLAGS,), np.dtype(np.int64)),
+            **WorkerCounters.specs(self.workers, width),
+            **(SynchronousRounds.specs(self.workers, self.size) if self.synchronous else {}),
+            "parameter_flags": ((FLAGS,), np.dtype(np.int64)),
+            "parameters": ((self.copies, self.size), np.dtype(np.float32)),
+            "optimizer_state": ((self.copies, states, self.optimizer.state_rows, self.size), np.dtype(np.float32)),
+        }
+
+    def nbytes(self) -> int:
+        """Size of the block in bytes."""
+        return block_size(self.arrays())
+
+
+class SharedParameters:
+    """Parameters and optimizer state, stepped by any number of workers.
+
+    arrays: views of the shared block. lock: excludes other writers of a locked store; the system must release it when
+        its holder dies. counters: count the updates, which are the version where no lock is used.
+    """
+
+    def __init__(
+        self, spec: StoreSpec, arrays: dict[str, Array], counters: WorkerCounters, lock: Lock | None = None
+    ) -> None:
+        self.spec, self._counters = spec, counters
+        self._flags, self._vectors, self._states = (
+            arrays["parameter_flags"], arrays["parameters"], arrays["optimizer_state"]
+        )  # fmt: skip
+        self._two_copies = spec.copies == 2
+        self.lock: Lock = threading.Lock() if lock is None else lock
+        self._update_lock = self.lock if self._two_copies else NO_LOCK
+
+    @property
+    def version(self) -> int:
+        """Number of updates that the parameters have had."""
+        return int(self._flags[VERSION]) if self._two_copies else self._counters.updates
+
+    @property
+    def _active_copy(self) -> int:
+        return self.version & 1 if self._two_copies else 0
+
+    def pull(self, into: Floats) -> int:
+        """Copy the parameters into a vector [P], and return their version."""
+        with self._update_lock:
+            version = self.version
+            into[:] = self._vectors[version & 1 if self._two_copies else 0]
+        return version
+
+    def step(self, worker: int, gradient: Floats, base_version: int, steps: int) -> int:
+        """Step with a worker's gradient [P], and return its staleness: updates since `base_version`.
+
+        steps: of the run at the pull, for the schedule.
+        """
+        with self._update_lock:
+            version, per_worker = self.version, self.spec.optimizer_state_per_worker
+            staleness = version - base_version
+            t = (self._counters.updates_of(worker) if per_worker else version) + 1
+            self._optimize(gradient, steps, worker if per_worker else 0, t, staleness)
+            self._counters.count_update(worker)
+            if self._two_copies:
+                self._flags[VERSION] = version + 1
+        return staleness
+
+    def step_round(self, gradient: Floats, steps: int) -> None:
+        """Step with a round's average [P]. The caller holds the lock."""
+        version = self.version
+        self._optimize(gradient, steps, 0, version + 1)
+        self._flags[VERSION] = version + 1
+
+    def _optimize(self, gradient: Floats, steps: int, state_index: int, t: int, staleness: int = 0) -> None:
+        """Make one optimizer step: in place, or from the active copy into the other one."""
+        spec, target = self.spec, 0
+        if self._two_copies:
+            version = self.version
+            active, target = version & 1, (version + 1) & 1
+            self._vectors[target] = self._vectors[active]
+            self._states[target] = self._states[active]
+        factor = spec.schedule(progress_of(steps, spec.total_steps))
+        rate = rates(spec.optimizer, spec.param_slices, spec.size, factor, staleness)
+        spec.optimizer.step(self._vectors[target], self._states[target, state_index], gradient, rate, t)
+
+    def read(self) -> Floats:
+        """Copy the active parameters, float32 [P]."""
+        with self._update_lock:
+            parameters: Floats = self._vectors[self._active_copy].copy()
+        return parameters
+
+    def initialize(self, parameters: Floats) -> None:
+        """Set the parameters [P] and the optimizer's initial state, in both copies."""
+        self._vectors[:] = parameters
+        self._states[:] = self.spec.optimizer.initial_state(self.spec.size)
+
+    def state(self) -> dict[str, Any]:
+        """Copies of everything that a resumption needs. The caller holds the lock."""
+        active = self._active_copy
+        return {
+            "parameters": self._vectors[active].copy(),
+            "optimizer_state": self._states[active].copy(),
+            "version": self.version,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Set everything as `state` had it. A worker without optimizer state of its own there begins with the initial
+        one, and the optimizer's bias correction is that of its updates.
+
+        Raises ValueError if the state is of another network or optimizer.
+        """
+        optimizer_state = state["optimizer_state"]
+        expected = self._vectors.shape[1:], self._states.shape[2:]
+        if (state["parameters"].shape, optimizer_state.shape[1:]) != expected:
+            found = f"{state['parameters'].shape}, {optimizer_state.shape[1:]}"
+            raise ValueError(f"parameters and optimizer state of shapes {found} for {expected}")
+        self.initialize(state["parameters"])
+        kept = min(self._states.shape[1], len(optimizer_state))
+        self._states[:, :kept] = optimizer_state[:kept]
+        self._flags[VERSION] = state["version"]
+
+    def take(self, parameters: Floats) -> None:
+        """Start with another run's parameters. Raises ValueError if they are of another network."""
+        if parameters.shape != (self.spec.size,):
+            raise ValueError(f"it has {parameters.size} parameters, this one {self.spec.size}")
+        self._vectors[:] = parameters

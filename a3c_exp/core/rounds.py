@@ -1,0 +1,109 @@
+"""Synchronous rounds: one gradient from every living worker, averaged, then one optimizer step.
+
+A worker that makes several gradients of one rollout takes part in rounds until it has finished with the rollout. It
+then waits until the others have finished with theirs, so that all workers act with the same parameters.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from a3c_exp.common.arrays import Array, ArraySpecs, Floats
+
+# Columns of a worker's row, which only that worker writes. A row has 8 numbers, one cache line.
+ROUND, WEIGHT, FINISHED = range(3)
+COLUMNS = 8
+COMPLETED = 0
+
+HAS_LEFT = np.iinfo(np.int64).max
+"""Finished rollouts of a worker that has left: no other worker waits for it."""
+
+
+class SynchronousRounds:
+    """Who has submitted a gradient to the current round, and who has finished with its rollout.
+
+    arrays: views of the shared block, as `specs` describes them. `submit` and `average` need the store's lock: who sees
+    a worker's round must also see its gradient.
+    """
+
+    def __init__(self, arrays: dict[str, Array]) -> None:
+        self._rows, self._gradients, self._flags = arrays["rounds"], arrays["gradients"], arrays["round_flags"]
+
+    @staticmethod
+    def specs(workers: int, size: int) -> ArraySpecs:
+        """Shapes and types of the arrays. size: of the parameter vector."""
+        return {
+            "round_flags": ((COLUMNS,), np.dtype(np.int64)),
+            "rounds": ((workers, COLUMNS), np.dtype(np.int64)),
+            "gradients": ((workers, size), np.dtype(np.float32)),
+        }
+
+    @property
+    def completed(self) -> int:
+        """Number of rounds that are over."""
+        return int(self._flags[COMPLETED])
+
+    def submit(self, worker: int, gradient: Floats | None, weight: int, round: int | None = None) -> None:
+        """Put a worker's gradient [P] into a round: the next one, or the round of that index.
+
+        gradient: None submits nothing, but the round no longer waits for the worker.
+        weight: of the gradient in the round's average.
+        """
+        row = self._rows[worker]
+        if gradient is not None:
+            self._gradients[worker] = gradient
+        row[WEIGHT] = 0 if gradient is None else weight
+        row[ROUND] = self.completed + 1 if round is None else round
+
+    def waits(self, worker: int) -> bool:
+        """Whether the round to which the worker last submitted is still open."""
+        return bool(self._flags[COMPLETED] < self._rows[worker, ROUND])
+
+    def counted(self, worker: int) -> bool:
+        """Whether the worker's last submission had a gradient."""
+        return bool(self._rows[worker, WEIGHT])
+
+    def is_complete(self) -> bool:
+        """Whether every worker that takes part has submitted to the current round."""
+        finished = self._rows[:, FINISHED]
+        ready = self._rows[:, ROUND] > self._flags[COMPLETED]
+        return bool((ready | (finished > finished.min())).all())
+
+    def average(self) -> Floats | None:
+        """The round's gradients averaged by their weights, float32 [P]; None if the round has none."""
+        members = self._rows[:, ROUND] == self._flags[COMPLETED] + 1  # others wait for a later round
+        weights = self._rows[:, WEIGHT] * members
+        if not weights.any():
+            return None
+        gradient: Floats = (weights / weights.sum()).astype(np.float32) @ self._gradients
+        return gradient
+
+    def close_round(self) -> None:
+        """End the current round: its members go on."""
+        self._flags[COMPLETED] += 1
+
+    def finish_rollout(self, worker: int) -> None:
+        """Take a worker out of rounds until all others have finished their rollouts too."""
+        if self._rows[worker, FINISHED] != HAS_LEFT:
+            self._rows[worker, FINISHED] += 1
+
+    def in_progress(self, worker: int) -> bool:
+        """Whether others still submit gradients of the rollouts of the turn that this worker has finished."""
+        finished = self._rows[:, FINISHED]
+        return bool(finished.min() < finished[worker])
+
+    def leave(self, worker: int) -> None:
+        """Take a worker out for good: it has ended or died."""
+        self._rows[worker, FINISHED] = HAS_LEFT
+
+    def join(self, worker: int) -> None:
+        """Let a worker that has left, or its replacement, take part in the turn that the others are in."""
+        finished = self._rows[:, FINISHED]
+        if finished[worker] == HAS_LEFT:
+            turn = finished.min()
+            finished[worker] = 0 if turn == HAS_LEFT else turn
+
+    def reset(self) -> None:
+        """Start with round 1, and every worker a member."""
+        self._rows[:] = 0
+        self._flags[COMPLETED] = 0

@@ -1,0 +1,278 @@
+"""The store: everything that workers share, behind pull and push.
+
+A store joins three things in one block of memory: the parameters (`parameters`), the synchronous rounds (`rounds`) and
+what each worker counts (`counters`). A worker sees it only through the protocol `Store`, which backends implement for
+parameters that live elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from a3c_exp.common.arrays import Floats, arrays_in
+from a3c_exp.core.counters import WorkerCounters
+from a3c_exp.core.events import Event
+from a3c_exp.core.normalization import Normalizer, RunningStats
+from a3c_exp.core.parameters import NO_LOCK, Lock, SharedParameters, StoreSpec
+from a3c_exp.core.rounds import SynchronousRounds
+
+STOP = 0
+
+
+class Snapshot(NamedTuple):
+    """What a pull brings besides the parameters.
+
+    version: number of updates that the parameters have had. steps: environment steps of the run so far.
+    normalizer: the frozen observation and reward statistics; None if nothing is normalized.
+    """
+
+    version: int
+    steps: int
+    normalizer: Normalizer | None
+
+
+@dataclass(slots=True, kw_only=True)
+class Push:
+    """A gradient on its way to the store, and what the store is told with it.
+
+    gradient: float32 [P], clipped; None if it was not finite or of no transition. Then only counters move.
+    snapshot: the pull that the gradient is based on. event: completed by the store, with what became of the gradient.
+    weight: of the gradient in the average of a synchronous round; 0 if there is no gradient.
+    stats: measured in the rollouts of the gradient; None if nothing is normalized.
+    rng: the worker's generator, whose state is saved with the push.
+    """
+
+    gradient: Floats | None
+    snapshot: Snapshot
+    event: Event
+    weight: int
+    stats: RunningStats | None
+    rng: np.random.Generator
+
+
+class Ticket(Protocol):
+    """A push that the store has taken.
+
+    event: what the worker reports once the push is `done`; None if the store reports it by itself.
+    """
+
+    @property
+    def event(self) -> Event | None: ...
+
+    def done(self) -> bool:
+        """Whether the worker may go on: nothing that it waits for is open. Never blocks."""
+
+
+class Store(Protocol):
+    """The shared parameters as a worker sees them, wherever they live.
+
+    worker: the index of a worker, which is that of its rows.
+    """
+
+    @property
+    def stopped(self) -> bool:
+        """Whether workers are to end."""
+
+    def start(self, worker: int, rng: np.random.Generator) -> None:
+        """Join the run, before the first step. Sets the generator to its saved state if there is one."""
+
+    def pull(self, worker: int, into: Floats) -> Snapshot:
+        """Copy the parameters into a vector [P]."""
+
+    def push(self, worker: int, push: Push) -> Ticket:
+        """Hand a gradient over. Never blocks: what there is to wait for, the ticket tells."""
+
+    def finish_rollout(self, worker: int) -> None:
+        """Say that no more gradients of the rollout will come: rounds go on without this worker."""
+
+    def round_in_progress(self, worker: int) -> bool:
+        """Whether a worker that has finished its rollout must wait for others before it pulls again."""
+
+    def leave(self, worker: int) -> None:
+        """Say that the worker has ended: no other waits for it any more."""
+
+
+class AppliedPush(NamedTuple):
+    """A push that needs no waiting."""
+
+    event: Event | None
+
+    def done(self) -> bool:
+        return True
+
+
+class RoundPush:
+    """A push into a synchronous round. Whoever asks and finds the round complete makes its step."""
+
+    def __init__(self, store: SharedStore, worker: int, push: Push) -> None:
+        self._store, self._worker, self._push = store, worker, push
+        self._done = False
+
+    @property
+    def event(self) -> Event:
+        return self._push.event
+
+    def done(self) -> bool:
+        self._done = self._done or self._store.close_rounds(self._worker, self._push)
+        return self._done
+
+
+class SharedStore:
+    """Parameters, rounds and counters in one block of memory that several workers may map.
+
+    block: a writable buffer of `spec.nbytes()` bytes, zeroed when it is new; None for memory of this process.
+    lock: see `SharedParameters`.
+    """
+
+    def __init__(self, spec: StoreSpec, block: Any = None, lock: Lock | None = None) -> None:
+        self.spec, self._block = spec, block
+        arrays = arrays_in(bytearray(spec.nbytes()) if block is None else block, spec.arrays())
+        self.counters = WorkerCounters(arrays)
+        self.parameters = SharedParameters(spec, arrays, self.counters, lock)
+        self.rounds = SynchronousRounds(arrays) if spec.synchronous else None
+        self._flags = arrays["store_flags"]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Map the same block in the child process that this is sent to."""
+        if self._block is None:
+            raise TypeError("this block of parameters belongs to one process")
+        return SharedStore, (self.spec, self._block, self.parameters.lock)
+
+    # -- the worker's side --------------------------------------------------------------------------------------------
+
+    @property
+    def stopped(self) -> bool:
+        return bool(self._flags[STOP])
+
+    def start(self, worker: int, rng: np.random.Generator) -> None:
+        """Set the worker's generator to its saved state, and start the clock of the training."""
+        self.counters.load_rng_state(worker, rng)
+        self.counters.start_clock()
+
+    def pull(self, worker: int, into: Floats) -> Snapshot:
+        """Copy the parameters into a worker's own vector [P]."""
+        return Snapshot(self.parameters.pull(into), self.counters.steps, self.normalizer())
+
+    def peek(self) -> Snapshot:
+        """Return what a pull brings besides the parameters, for a worker whose network is elsewhere."""
+        return Snapshot(self.parameters.version, self.counters.steps, self.normalizer())
+
+    def push(self, worker: int, push: Push, round: int | None = None) -> Ticket:
+        """Step the parameters, or submit to a synchronous round: the next one, or the round of that index."""
+        self.counters.count(worker, push.event.steps, push.stats)
+        ticket: Ticket
+        if self.rounds is not None:
+            with self.parameters.lock:  # a barrier: whoever sees the row's round also sees its gradient
+                self.rounds.submit(worker, push.gradient, push.weight, round)
+            ticket = RoundPush(self, worker, push)
+            ticket.done()
+        else:
+            if push.gradient is not None:
+                snapshot = push.snapshot
+                staleness = self.parameters.step(worker, push.gradient, snapshot.version, snapshot.steps)
+                push.event.count_update(staleness, applied=1)
+            ticket = AppliedPush(push.event)
+        self.counters.save_rng_state(worker, push.rng)
+        return ticket
+
+    def close_rounds(self, worker: int, push: Push) -> bool:
+        """Make the steps of complete rounds, and return whether the worker's own round is over.
+
+        Whoever finds a round complete makes its step, so no round depends on one particular worker.
+        """
+        rounds = self.rounds
+        assert rounds is not None
+        applied = 0
+        while rounds.waits(worker) and rounds.is_complete():
+            with self.parameters.lock:
+                if rounds.waits(worker) and rounds.is_complete():
+                    gradient = rounds.average()
+                    if gradient is not None:
+                        self.parameters.step_round(gradient, push.snapshot.steps)
+                        applied += 1
+                    rounds.close_round()
+        push.event.updates += applied
+        if rounds.waits(worker):
+            return False
+        if rounds.counted(worker):
+            self.counters.count_update(worker)
+            push.event.count_update(staleness=0, applied=0)
+        return True
+
+    def finish_rollout(self, worker: int) -> None:
+        if self.rounds is not None:
+            self.rounds.finish_rollout(worker)
+
+    def round_in_progress(self, worker: int) -> bool:
+        return self.rounds is not None and self.rounds.in_progress(worker)
+
+    def leave(self, worker: int) -> None:
+        if self.rounds is not None:
+            self.rounds.leave(worker)
+
+    def join(self, worker: int) -> None:
+        """Let a worker that has left, or its replacement, take part in rounds again."""
+        if self.rounds is not None:
+            self.rounds.join(worker)
+
+    # -- everybody's --------------------------------------------------------------------------------------------------
+
+    @property
+    def version(self) -> int:
+        """Number of updates that the parameters have had."""
+        return self.parameters.version
+
+    @property
+    def steps(self) -> int:
+        """Environment steps of all workers."""
+        return self.counters.steps
+
+    @property
+    def training_seconds(self) -> float:
+        """Seconds since the first worker's first step; 0 before it."""
+        return self.counters.training_seconds
+
+    def normalizer(self) -> Normalizer | None:
+        """The statistics of all workers as they are now; None if nothing is normalized."""
+        stats, spec = self.counters.stats(), self.spec
+        if stats is None:
+            return None
+        return Normalizer.from_row(
+            stats.row, spec.observation_shape, spec.normalize_observations, spec.normalize_rewards
+        )
+
+    def stop(self) -> None:
+        """Ask every worker to end before its next rollout."""
+        self._flags[STOP] = 1
+
+    # -- the trainer's side -------------------------------------------------------------------------------------------
+
+    def initialize(self, parameters: Floats) -> None:
+        """Set the parameters [P] and the optimizer's initial state."""
+        self.parameters.initialize(parameters)
+
+    def state(self) -> dict[str, Any]:
+        """Copies of everything that a resumption needs, as plain numbers and arrays."""
+        parameters = self.parameters
+        with parameters.lock if self.spec.copies == 2 else NO_LOCK:
+            return {**parameters.state(), **self.counters.state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Set everything as `state` had it. The number of workers may differ.
+
+        Raises ValueError if the state is of another network or optimizer.
+        """
+        self.parameters.restore(state)
+        self.counters.restore(state, state["version"])
+        if self.rounds is not None:
+            self.rounds.reset()
+
+    def start_from(self, state: Mapping[str, Any]) -> None:
+        """Take another run's parameters, and its observation statistics if both runs have some. Raises ValueError."""
+        self.parameters.take(state["parameters"])
+        if "stats" in state:
+            self.counters.take_observation_stats(state["stats"])

@@ -1,0 +1,248 @@
+"""The actor-learner: pull, collect, gradient, push. Every backend runs this worker."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum, auto
+
+import numpy as np
+
+from a3c_exp.algorithms import Batch, MinibatchAlgorithm, explained_variance
+from a3c_exp.common.arrays import Floats
+from a3c_exp.core import seeding
+from a3c_exp.core.actor import Actor, PolicyNetwork
+from a3c_exp.core.events import Episodes, Event
+from a3c_exp.core.experiment import Experiment, RunContext
+from a3c_exp.core.normalization import RunningStats
+from a3c_exp.core.rollout import Rollout, merge_stats
+from a3c_exp.core.seeding import Role
+from a3c_exp.core.store import Push, Snapshot, Store
+from a3c_exp.envs import EnvBatch
+from a3c_exp.errors import RunError
+from a3c_exp.networks import ActorCritic, PolicyOutputs
+from a3c_exp.optimizers import clip
+from a3c_exp.returns import Returns, with_learner_values
+
+# A single bad batch passes; so many gradients in a row that are not finite are a network that has diverged.
+MAX_CONSECUTIVE_NONFINITE = 20
+
+# A gradient that is not finite is refused and reported: numpy need not warn as well.
+_ignore_nonfinite = np.errstate(over="ignore", invalid="ignore", divide="ignore")
+
+
+class YieldPoint(Enum):
+    """Why a worker pauses: it is about to pull again, or to push, or a synchronous round waits for others."""
+
+    BEFORE_PULL = auto()
+    BEFORE_PUSH = auto()
+    WAITING = auto()
+
+
+class Worker:
+    """One actor-learner: an actor and a learner around one copy of the network."""
+
+    def __init__(self, context: RunContext, index: int, store: Store) -> None:
+        experiment = context.experiment
+        self._index, self._store = index, store
+        self._total_steps, self._accumulate = experiment.total_steps, experiment.accumulate_rollouts
+        self._off_policy = experiment.returns.off_policy
+        self._actor = make_actor(context, index, self._build_network)
+        self._learner = Learner(experiment, self._network, index, store, self._actor.rng, f"worker {index}")
+        self._experiment = experiment
+
+    def run(self) -> Iterator[Event | YieldPoint]:
+        """Pull, collect, gradient, push, until the run has its `total_steps` or the store has been stopped.
+
+        Yields an Event after each push, and a YieldPoint where others may go first. Raises RunError if too many
+        gradients in a row were not finite.
+        """
+        store, actor, learner = self._store, self._actor, self._learner
+        store.start(self._index, actor.rng)
+        while not store.stopped:
+            snapshot = learner.pull()
+            if store.stopped or snapshot.steps >= self._total_steps:  # a pull may bring that
+                return
+            progress = self._experiment.progress(snapshot.steps)
+            rollouts = [actor.collect(snapshot, progress) for _ in range(self._accumulate)]
+            if self._off_policy:  # V-trace learns with newer parameters than those that acted
+                yield YieldPoint.BEFORE_PULL
+                snapshot = learner.pull()
+            yield from learner.learn(rollouts, snapshot)
+
+    def close(self) -> None:
+        """Leave the run: synchronous rounds go on without this worker. Close its environments."""
+        self._store.leave(self._index)
+        self._actor.env.close()
+
+    def _build_network(self, env: EnvBatch) -> ActorCritic:
+        # Nothing is drawn: the first pull brings the parameters.
+        self._network = self._experiment.build_network(env, None)
+        return self._network
+
+
+class Learner:
+    """The half of a worker that learns: it makes gradients of rollouts in its own network, and pushes them.
+
+    worker: the index of its rows in the store. rng: draws minibatches. name: used in messages.
+    """
+
+    def __init__(
+        self, experiment: Experiment, network: ActorCritic, worker: int, store: Store, rng: np.random.Generator,
+        name: str,
+    ) -> None:  # fmt: skip
+        self._experiment, self._network, self._worker, self._store = experiment, network, worker, store
+        self._rng, self._name = rng, name
+        algorithm = experiment.algorithm
+        self._minibatches = algorithm if isinstance(algorithm, MinibatchAlgorithm) else None
+        self._nonfinite_in_a_row = 0
+
+    def pull(self) -> Snapshot:
+        """Copy the shared parameters into the learner's network."""
+        snapshot = self._store.pull(self._worker, self._network.vector)
+        self._network.load()
+        return snapshot
+
+    def learn(
+        self, rollouts: Sequence[Rollout], snapshot: Snapshot, event: Event | None = None
+    ) -> Iterator[Event | YieldPoint]:
+        """Gradient and push; with a minibatch algorithm (PPO) pull, gradient and push for each minibatch.
+
+        snapshot: the pull that the gradient is based on. event: to be reported; a new one if there is none yet.
+        """
+        store, minibatches = self._store, self._minibatches
+        event = Event(self._worker) if event is None else event
+        event.steps = sum(rollout.transitions for rollout in rollouts)
+        event.episodes = functools.reduce(Episodes.merge, (rollout.episodes for rollout in rollouts))
+        if minibatches is None:
+            pushes = self._gradient(rollouts, snapshot, event)
+        else:
+            yield YieldPoint.BEFORE_PULL
+            pushes = self._minibatch_gradients(rollouts, event, minibatches)
+        for push in pushes:
+            yield YieldPoint.BEFORE_PUSH
+            yield from self._push(push)
+        if minibatches is not None:
+            store.finish_rollout(self._worker)
+            while store.round_in_progress(self._worker) and not store.stopped:
+                yield YieldPoint.WAITING
+
+    def _gradient(self, rollouts: Sequence[Rollout], snapshot: Snapshot, event: Event) -> Iterator[Push]:
+        """One push: the gradients of all rollouts added up."""
+        self._network.gradient.fill(0)
+        for rollout in rollouts:
+            if rollout.transitions:
+                event.add(self._add_rollout_gradient(rollout, snapshot))
+        # The gradient of a sum has the weight of its transitions in it already.
+        weight = min(event.steps, 1) if self._experiment.algorithm.reduction == "sum" else event.steps
+        yield self._prepare_push(snapshot, event, weight, merge_stats(rollouts))
+
+    def _minibatch_gradients(
+        self, rollouts: Sequence[Rollout], event: Event, algorithm: MinibatchAlgorithm
+    ) -> Iterator[Push]:
+        """A pull and a push for each minibatch. What was collected is counted with the first push."""
+        (rollout,) = rollouts
+        stats = rollout.stats
+        batch = self._batch(rollout)
+        extra = {"explained_variance": explained_variance(batch.values, batch.targets, batch.mask)}
+        if rollout.state is None:
+            batch = batch.without_order()
+        length, count = batch.shape
+        for columns in algorithm.minibatches(count, length, self._rng):
+            minibatch = batch.take(columns)
+            snapshot = self.pull()
+            self._network.gradient.fill(0)
+            metrics = self._add_batch_gradient(minibatch, snapshot)
+            event.add(metrics | extra)
+            yield self._prepare_push(snapshot, event, minibatch.transitions, stats)
+            if self._store.stopped or algorithm.should_stop_early(metrics):
+                return
+            event, stats, extra = Event(self._worker), None, {}
+
+    @_ignore_nonfinite
+    def _add_rollout_gradient(self, rollout: Rollout, snapshot: Snapshot) -> dict[str, float]:
+        """Add the loss's gradient over one rollout to `network.gradient`, and return the loss's metrics."""
+        outputs, backward = self._network.evaluate(rollout.observations, rollout.actions, rollout.recurrent_input)
+        batch = self._batch(rollout, outputs)
+        progress = self._experiment.progress(snapshot.steps)
+        output_gradients, metrics = self._experiment.algorithm.gradient(outputs, batch, progress)
+        backward(output_gradients)
+        metrics["explained_variance"] = explained_variance(rollout.values, batch.targets, batch.mask)
+        return metrics
+
+    @_ignore_nonfinite
+    def _add_batch_gradient(self, batch: Batch, snapshot: Snapshot) -> dict[str, float]:
+        """The same for a batch whose advantages and targets are known."""
+        outputs, backward = self._network.evaluate(batch.observations, batch.actions, batch.recurrent_input)
+        progress = self._experiment.progress(snapshot.steps)
+        output_gradients, metrics = self._experiment.algorithm.gradient(outputs, batch, progress)
+        backward(output_gradients)
+        return metrics
+
+    def _batch(self, rollout: Rollout, outputs: PolicyOutputs | None = None) -> Batch:
+        """A rollout with its advantages and targets.
+
+        outputs: of the learner's network for the same rollout, for returns that correct for off-policy data.
+        """
+        experiment = self._experiment
+        advantages, targets = self._estimate(experiment.returns, rollout, outputs)
+        if experiment.critic_returns is not None:
+            _, targets = self._estimate(experiment.critic_returns, rollout, outputs)
+        return Batch(
+            observations=rollout.observations, actions=rollout.actions, log_probs=rollout.log_probs,
+            values=rollout.values, advantages=advantages, targets=targets,
+            mask=None if rollout.valid.all() else rollout.valid.astype(np.float32),
+            recurrent_input=rollout.recurrent_input,
+        )  # fmt: skip
+
+    def _estimate(self, returns: Returns, rollout: Rollout, outputs: PolicyOutputs | None) -> tuple[Floats, Floats]:
+        """Advantages and targets, float32 [T, B] each."""
+        if outputs is not None and returns.off_policy:
+            return returns(with_learner_values(rollout, outputs.values, outputs.log_probs), self._experiment.gamma)
+        return returns(rollout, self._experiment.gamma)
+
+    def _prepare_push(self, snapshot: Snapshot, event: Event, weight: int, stats: RunningStats | None) -> Push:
+        """Clip the gradient; leave it out if it is not finite or of no transition."""
+        experiment, network = self._experiment, self._network
+        network.fetch_gradient()
+        norm = clip(network.gradient, experiment.optimizer, network.param_slices)
+        progress = experiment.progress(snapshot.steps)
+        event.add(
+            {"grad_norm": norm, "learning_rate": experiment.optimizer.learning_rate * experiment.schedule(progress)}
+        )
+        if not math.isfinite(norm):
+            event.rejected = 1
+            event.metrics.clear()
+        gradient = None if event.rejected or not weight else network.gradient
+        return Push(gradient=gradient, snapshot=snapshot, event=event, weight=weight, stats=stats, rng=self._rng)
+
+    def _push(self, push: Push) -> Iterator[Event | YieldPoint]:
+        """Push, wait where a synchronous round waits for others, and report."""
+        ticket = self._store.push(self._worker, push)
+        while not ticket.done() and not self._store.stopped:
+            yield YieldPoint.WAITING
+        self._nonfinite_in_a_row = self._nonfinite_in_a_row + 1 if push.event.rejected else 0
+        if ticket.event is not None:
+            yield ticket.event
+        if self._nonfinite_in_a_row == MAX_CONSECUTIVE_NONFINITE:
+            raise RunError(
+                f"the last {MAX_CONSECUTIVE_NONFINITE} gradients of {self._name} were not finite: "
+                "training has diverged (a smaller learning rate or gradient clipping may help)"
+            )
+
+
+def make_actor(context: RunContext, worker: int, make_network: Callable[[EnvBatch], PolicyNetwork]) -> Actor:
+    """A worker's actor. Its random numbers depend on the seed and the worker's index alone.
+
+    make_network: the policy network for the environments, local or remote.
+    """
+    experiment, env_settings = context.experiment, context.experiment.env
+    count, resumed = experiment.envs_per_worker, context.resumed
+    seeds = seeding.environment_seeds(experiment.seed, Role.ENVIRONMENT, worker, count, resumed)
+    rng = seeding.generator(experiment.seed, Role.ACTIONS, worker, resumed=resumed)
+    env = env_settings.make(count, seeds)
+    return Actor(
+        env, make_network(env), rng, rollout_length=experiment.rollout_length, gamma=experiment.gamma,
+        reward_scale=env_settings.reward_scale, reward_clip=env_settings.reward_clip, epsilon=experiment.epsilon,
+    )  # fmt: skip

@@ -1,0 +1,120 @@
+"""K gymnasium environments stepped one after the other: as close to bare `env.step` as Python allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Discrete
+from gymnasium.wrappers import OrderEnforcing, TimeLimit
+from numpy.typing import NDArray
+
+from a3c_exp.common.arrays import Array
+from a3c_exp.envs.batch import Step
+from a3c_exp.envs.spaces import decoder, encoder
+
+Env = gymnasium.Env[Any, Any]
+
+
+class SyncEnvBatch:
+    """An EnvBatch over K environments of the same kind; an episode that ends restarts in the same step.
+
+    envs: K environments with the same spaces, and with the same time limit where they have one.
+    seeds: K numbers, each used in its environment's first reset.
+
+    gymnasium's outermost wrappers (TimeLimit around OrderEnforcing) cost two more Python calls a step, a tenth of
+    CartPole's whole step. Where they are outermost, `step` goes straight to what they wrap, and the limit is kept
+    here with the same meaning: truncated after that many steps, whether or not the last one also terminated.
+    """
+
+    def __init__(self, envs: Sequence[Env], seeds: Sequence[int]) -> None:
+        if not envs or len(seeds) != len(envs):
+            raise ValueError(f"{len(envs)} environments need as many seeds, and at least one; got {len(seeds)}")
+        self.count = len(envs)
+        self.observation_space, self.encode = encoder(envs[0].observation_space)
+        self.action_space, self.decode = decoder(envs[0].action_space)
+        # An environment takes a Python int faster than a numpy one, and a row of an array for everything else.
+        self._each: Callable[[Array], Sequence[Any] | Array] = self.decode
+        if isinstance(envs[0].action_space, Discrete):
+            plain = envs[0].action_space.start == 0
+            decode = self.decode
+            self._each = (lambda actions: actions.tolist()) if plain else (lambda actions: decode(actions).tolist())
+        self._envs = list(envs)
+        self._seeds: list[int | None] = [int(seed) for seed in seeds]
+        unwrapped = [_without_limit(env) for env in envs]
+        self._steps = [env.step for env, _ in unwrapped]
+        self._limit = unwrapped[0][1]
+        self._tick = 0
+        self._began = [0] * self.count
+        self._due = self._limit
+        self._all, self._none = np.ones(self.count, np.bool_), np.zeros(self.count, np.bool_)
+        self._all.flags.writeable = self._none.flags.writeable = False
+
+    def reset(self) -> Array:
+        """Start an episode in every environment; the first observations [K, ...]."""
+        observations = [env.reset(seed=seed)[0] for env, seed in zip(self._envs, self._seeds, strict=True)]
+        self._seeds = [None] * self.count
+        self._began = [self._tick] * self.count
+        self._due = self._tick + self._limit
+        obs = self.encode(observations)
+        if obs.shape[1:] != self.observation_space.shape:
+            raise ValueError(f"an observation of shape {obs.shape[1:]} is not in {self._envs[0].observation_space}")
+        return obs
+
+    def step(self, actions: Array) -> Step:
+        """Take actions [K, ...]; where an episode ends, `obs` is already the first observation of the next."""
+        each = self._each(actions)
+        observations, rewards, ended = [], [], []
+        for index, (step, action) in enumerate(zip(self._steps, each, strict=True)):
+            observation, reward, terminated, truncated, _ = step(action)
+            observations.append(observation)
+            rewards.append(reward)
+            if terminated or truncated:
+                ended.append((index, terminated, truncated))
+        self._tick += 1
+        obs, reward = self.encode(observations), np.array(rewards, np.float32)
+        if reward.ndim != 1:  # arrays of one number each, where that is all they are
+            reward = reward.reshape(self.count)
+        if not ended and self._tick < self._due:
+            return Step(obs, reward, self._none, self._none, obs, self._all)
+        return self._restart(obs, reward, ended)
+
+    def _restart(self, obs: Array, reward: NDArray[np.float32], ended: list[tuple[int, bool, bool]]) -> Step:
+        """Apply the time limit, and restart what ended: new first observations beside the true last ones."""
+        terminated, truncated = self._none.copy(), self._none.copy()
+        for index, dead, cut in ended:
+            terminated[index], truncated[index] = dead, cut
+        if self._tick >= self._due:
+            truncated |= self._tick - np.array(self._began) >= self._limit
+        final_obs, obs = obs, obs.copy()
+        for index in np.flatnonzero(terminated | truncated).tolist():
+            obs[index] = self.encode([self._envs[index].reset()[0]])[0]
+            self._began[index] = self._tick
+        self._due = min(self._began) + self._limit
+        return Step(obs, reward, terminated, truncated, final_obs, self._all)
+
+    def render(self) -> NDArray[np.uint8] | None:
+        """A picture of the first environment, or None where it draws in a window of its own."""
+        frame: Any = self._envs[0].render()
+        return None if frame is None else np.asarray(frame, np.uint8)
+
+    def close(self) -> None:
+        for env in self._envs:
+            env.close()
+
+
+def _without_limit(env: Env) -> tuple[Env, float]:
+    """What the outermost TimeLimit and OrderEnforcing wrap, and the limit (infinite where there is none).
+
+    Exactly these classes, so that a wrapper derived from them, or one that stands around them and may look inside,
+    is stepped as it is.
+    """
+    limit = float("inf")
+    if type(env) is TimeLimit:
+        limit = float(env._max_episode_steps)
+        env = env.env
+    if type(env) is OrderEnforcing:
+        env = env.env
+    return env, limit

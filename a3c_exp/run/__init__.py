@@ -1,0 +1,1 @@
+"""One run, from an experiment to its summary: training, evaluation, checkpoints, curves, log."""

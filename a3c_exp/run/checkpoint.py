@@ -1,0 +1,137 @@
+"""Checkpoints: nested plain data and numpy arrays, written whole or not at all, read without running any code.
+
+A checkpoint is a zip archive, which `numpy.load` opens too: `state.json` holds the nesting and the plain values, each
+array is a `.npy` file beside it, named by its place ("parameters.npy", "workers/rows.npy"). Nothing is pickled. The
+archive carries a checksum of every file in it, so a damaged one is noticed.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from a3c_exp.errors import ConfigError
+from a3c_exp.run import files
+
+VERSION = 3
+"""The version of what is written, and the only one that is read. 3: keys are renamed (optimizer_state, stats)."""
+
+STATE_ERRORS = (KeyError, IndexError, TypeError, ValueError, AttributeError)
+"""What reading a state of some other kind may raise."""
+
+_STATE = "state.json"
+_ARRAY = "__array__"  # {"__array__": "parameters.npy"} stands for an array in state.json
+
+
+def save(path: Path, state: Mapping[str, Any]) -> None:
+    """Write `state` to `path` in one go: whatever happens, `path` is the old checkpoint or the new one, whole.
+
+    state: by name int, float, str, bool, None, lists and dicts of those, and numpy arrays of numbers or text. Names
+    are printable and without a slash.
+    numpy's scalars are kept as plain numbers.
+
+    Raises TypeError for anything else, and OSError where it cannot be written (a full disk); the old one stays.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    plain = json.dumps({"version": VERSION, "state": _split(state, "", arrays)})
+
+    def write(file: IO[bytes]) -> None:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+            archive.writestr(zipfile.ZipInfo(_STATE), plain)
+            for name, array in arrays.items():
+                with archive.open(zipfile.ZipInfo(name), "w", force_zip64=True) as entry:
+                    np.lib.format.write_array(entry, array, allow_pickle=False)
+
+    files.atomic_write(path, write)
+
+
+def _split(value: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:
+    """`value` as JSON can hold it, its arrays moved to `arrays` by file name."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        name = f"{place}.npy"
+        arrays[name] = value
+        return {_ARRAY: name}
+    if isinstance(value, np.bool_ | np.integer | np.floating):
+        return value.item()
+    if isinstance(value, list):
+        return [_split(item, f"{place}/{index}", arrays) for index, item in enumerate(value)]
+    if isinstance(value, Mapping) and all(map(_is_name, value)):
+        return {key: _split(item, f"{place}/{key}" if place else key, arrays) for key, item in value.items()}
+    raise TypeError(f"a checkpoint cannot hold {type(value).__name__} (at {place or 'the top'})")
+
+
+def _is_name(key: object) -> bool:
+    """Whether a key can be part of a file's name in the archive, and of no other key's."""
+    return isinstance(key, str) and key.isprintable() and key not in ("", _ARRAY) and "/" not in key
+
+
+def load(path: Path, key: str = "checkpoint") -> dict[str, Any]:
+    """What `save` was given. Nothing in the file can make it run code.
+
+    key: the configuration key to which an error is put down: ConfigError for a file that is missing, damaged, of
+    another kind or of another version.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            header = json.loads(_entry(archive, _STATE))
+            if int(header["version"]) != VERSION:
+                problem = f"is of version {header['version']}, this program reads version {VERSION}"
+                raise ConfigError(key, str(path), problem)
+            state = _join(header["state"], archive)
+    except FileNotFoundError:
+        raise ConfigError(key, str(path), "there is no such checkpoint") from None
+    except ConfigError:
+        raise
+    except _DAMAGE as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ConfigError(key, str(path), f"is no checkpoint, or a damaged one ({reason})") from error
+    if not isinstance(state, dict):
+        raise ConfigError(key, str(path), "is no checkpoint, or a damaged one (no state in it)")
+    return state
+
+
+# What zipfile, json and numpy raise on bytes that are not what they should be, and what the system does on a folder
+# or an unreadable file.
+_DAMAGE = (
+    zipfile.BadZipFile,
+    OSError,
+    EOFError,
+    ValueError,
+    KeyError,
+    TypeError,
+    IndexError,
+    NotImplementedError,
+    RuntimeError,
+    OverflowError,
+    MemoryError,
+    SyntaxError,
+    struct.error,
+)
+
+
+def _entry(archive: zipfile.ZipFile, name: str) -> bytes:
+    """The bytes of a file in the archive, checked against its checksum."""
+    if archive.getinfo(name).compress_type != zipfile.ZIP_STORED:
+        raise ValueError(f"{name} is compressed")  # never written by save: could unpack to any size
+    return archive.read(name)
+
+
+def _join(value: Any, archive: zipfile.ZipFile) -> Any:
+    """`value` with its arrays put back in their places."""
+    if isinstance(value, list):
+        return [_join(item, archive) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if _ARRAY not in value:
+        return {key: _join(item, archive) for key, item in value.items()}
+    data = io.BytesIO(_entry(archive, value[_ARRAY]))
+    return np.lib.format.read_array(data, allow_pickle=False)

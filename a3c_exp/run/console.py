@@ -1,0 +1,266 @@
+"""What a person sees of a run: the progress line, and the log (on stderr and in the run's train.log)."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import sys
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TextIO
+
+from a3c_exp.run.statistics import RunStatistics
+
+log = logging.getLogger("a3c_exp")
+
+_PROGRESS = {"progress": True}  # marks the records that a live line already shows
+
+
+class LiveLineHandler(logging.StreamHandler[TextIO]):
+    """The log on a stream that may be a terminal: there, log lines pass above one live line, which stays last.
+
+    live: whether the stream is a terminal that can rewrite a line.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self.live = _is_terminal(stream)
+        self._line = ""
+        self.setFormatter(_Plain())
+        self.addFilter(lambda record: not (self.live and getattr(record, "progress", False)))
+
+    def show(self, line: str) -> None:
+        """Put `line` in the place of the live line, cut to the terminal's width."""
+        self.acquire()  # not between two writes of a log line that another thread is writing
+        try:
+            self._line = line[: _columns(self.stream) - 1]
+            self._put(f"\r{self._line}\x1b[K")
+        finally:
+            self.release()
+
+    def clear(self) -> None:
+        """Take the live line away."""
+        self.acquire()
+        try:
+            if self._line:
+                self._put("\r\x1b[K")
+                self._line = ""
+        finally:
+            self.release()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a log line above the live one."""
+        if self._line:
+            self._put("\r\x1b[K")
+        super().emit(record)
+        if self._line:
+            self._put(self._line)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (logging's name)
+        """Nothing for a stream that is gone (a closed terminal or pipe): the run goes on without it."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
+
+    def _put(self, text: str) -> None:
+        try:
+            self.stream.write(text)
+            self.stream.flush()
+        except (OSError, ValueError):  # gone, or closed
+            self.live = False
+            self._line = ""
+
+
+class _Plain(logging.Formatter):
+    """The message alone, its level before it from warnings on."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        return text if record.levelno < logging.WARNING else f"{record.levelname.lower()}: {text}"
+
+
+class _File(logging.FileHandler):
+    """train.log. Where it cannot be written (a full disk) it says so once on stderr; a run does not end for its log."""
+
+    failed = False
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (logging's name)
+        if not self.failed:
+            self.failed = True
+            with suppress(OSError, ValueError):
+                sys.stderr.write(f"a3c_exp: {self.baseFilename} cannot be written: {sys.exc_info()[1]}\n")
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    try:
+        return stream.isatty() and os.environ.get("TERM") != "dumb"
+    except ValueError:  # closed
+        return False
+
+
+def _columns(stream: TextIO) -> int:
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80
+
+
+@contextmanager
+def run_log(path: Path, stream: TextIO | None = None) -> Iterator[LiveLineHandler]:
+    """Send the log of the package, and Python's warnings, to `path` (appended) and to `stream` (stderr).
+
+    Everything is put back as it was at the end, so that several runs of one process do not see each other's.
+    """
+    terminal = LiveLineHandler(sys.stderr if stream is None else stream)
+    file = _File(path, encoding="utf-8", delay=False)
+    file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    level, propagate, showwarning = log.level, log.propagate, warnings.showwarning
+
+    def show_warning(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        log.warning("%s:%d: %s: %s", filename, lineno, category.__name__, message)
+
+    for handler in (terminal, file):
+        log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False  # the program around may have handlers of its own: every line would come twice
+    warnings.showwarning = show_warning
+    try:
+        yield terminal
+    finally:
+        terminal.clear()
+        warnings.showwarning = showwarning
+        log.setLevel(level)
+        log.propagate = propagate
+        for handler in (terminal, file):
+            log.removeHandler(handler)
+            with suppress(OSError):
+                handler.close()
+
+
+class Progress:
+    """The progress line: steps, speed, mean return, best evaluation, time left.
+
+    On a terminal it is one live line; in a log it is a plain line every `interval` seconds, and the last one.
+
+    terminal: where it is shown; plain lines go through the log.
+    total_steps, max_seconds, max_episodes: the run's ends, from which the time left is told; all of them count what
+        came before a resume.
+    interval: seconds between plain lines.
+    """
+
+    def __init__(
+        self,
+        terminal: LiveLineHandler,
+        total_steps: int,
+        *,
+        max_seconds: float | None = None,
+        max_episodes: int | None = None,
+        interval: float = 10.0,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._terminal = terminal
+        self._total_steps = total_steps
+        self._max_seconds = max_seconds
+        self._max_episodes = max_episodes
+        self._interval = interval
+        self._clock = clock
+        self._next = clock()
+        self._next_plain = self._next + interval
+        self._samples: deque[tuple[float, int, int]] = deque()  # (time, steps, episodes) of the last seconds
+
+    def update(self, statistics: RunStatistics, best_eval: float | None = None) -> None:
+        """Show how far the run is. May be called for every event: mostly it only looks at the clock."""
+        now = self._clock()
+        if now < self._next:
+            return
+        self._next = now + _LIVE_INTERVAL
+        self._sample(now, statistics)
+        if self._terminal.live:
+            self._terminal.show(self.line(statistics, best_eval))
+        if now >= self._next_plain:
+            self._next_plain = now + self._interval
+            log.info(self.line(statistics, best_eval), extra=_PROGRESS)
+
+    def close(self, statistics: RunStatistics, best_eval: float | None = None) -> None:
+        """Take the live line away and leave a last plain one."""
+        self._sample(self._clock(), statistics)
+        self._terminal.clear()
+        log.info(self.line(statistics, best_eval))
+
+    def _sample(self, now: float, statistics: RunStatistics) -> None:
+        self._samples.append((now, statistics.steps, statistics.episodes))
+        while self._samples[0][0] < now - _SPEED_SECONDS and len(self._samples) > 2:
+            self._samples.popleft()
+
+    def line(self, statistics: RunStatistics, best_eval: float | None) -> str:
+        """The line as it is shown: short enough for a terminal of 80 columns."""
+        speed, episodes_per_second = self._speeds()
+        parts = [
+            f"{_amount(statistics.steps)} / {_amount(self._total_steps)} steps",
+            f"{_amount(speed)}/s",
+            f"return {_number(statistics.mean_return)}",
+        ]
+        if best_eval is not None:
+            parts.append(f"best eval {_number(best_eval)}")
+        left = self._seconds_left(statistics, speed, episodes_per_second)
+        if left is not None:
+            parts.append(f"{duration(left)} left")
+        if statistics.rejected:
+            parts.append(f"{statistics.rejected:,} updates rejected")
+        return " | ".join(parts)
+
+    def _speeds(self) -> tuple[float, float]:
+        """Steps and episodes a second over the last seconds."""
+        if len(self._samples) < 2:
+            return 0.0, 0.0
+        (start, steps, episodes), (end, steps_now, episodes_now) = self._samples[0], self._samples[-1]
+        span = end - start
+        return ((steps_now - steps) / span, (episodes_now - episodes) / span) if span > 0 else (0.0, 0.0)
+
+    def _seconds_left(self, statistics: RunStatistics, speed: float, episodes_per_second: float) -> float | None:
+        """Until the first of the run's ends comes at this speed, None where that cannot be told yet."""
+        ends = []
+        if speed > 0:
+            ends.append((self._total_steps - statistics.steps) / speed)
+        if self._max_seconds is not None:
+            ends.append(self._max_seconds - statistics.seconds)
+        if self._max_episodes is not None and episodes_per_second > 0:
+            ends.append((self._max_episodes - statistics.episodes) / episodes_per_second)
+        return max(0.0, min(ends)) if ends else None
+
+
+_LIVE_INTERVAL = 0.2
+_SPEED_SECONDS = 10.0
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person reads them: 0:07, 12:34, 1:02:03."""
+    whole = math.ceil(seconds)
+    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _amount(value: float) -> str:
+    """A count or a speed to three digits: 950, 1.23k, 117k, 2.5M."""
+    for limit, unit in ((999.5, ""), (999.5e3, "k"), (999.5e6, "M")):
+        if value < limit:
+            return f"{value / (limit / 999.5):.3g}{unit}"
+    return f"{value / 1e9:.4g}G"
+
+
+def _number(value: float | None) -> str:
+    """A return: -1234, 123.4, 0.714; a dash before there is one."""
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if abs(value) >= 999.95 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"

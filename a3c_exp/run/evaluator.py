@@ -1,0 +1,114 @@
+"""Greedy evaluations during a run, on environments of their own, beside the workers."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from a3c_exp.backends.messages import FAILURES, GRACE_SECONDS
+from a3c_exp.core import seeding
+from a3c_exp.core.experiment import Experiment
+from a3c_exp.core.seeding import Role
+from a3c_exp.errors import RunError
+from a3c_exp.run.policy import BATCH, Policy, evaluate_policy, make_normalizer, make_policy
+
+# How soon one that waits for an evaluation notices that it was asked to stop.
+_ASKED_EVERY_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class EvalResult:
+    """What an evaluation found. state: that of the shared parameters that were evaluated. steps: when that was."""
+
+    steps: int
+    mean_return: float
+    mean_length: float
+    state: dict[str, Any]
+
+
+class Evaluator:
+    """Evaluates one state of the parameters at a time, in a thread beside the run or, on a deterministic backend, at
+    once: there what is evaluated, and with it the best checkpoint, must not depend on the clock.
+
+    Every evaluation starts from the same environment seeds, so that a curve of evaluations compares policies, not luck.
+
+    stopped: asked at each step of an evaluation, which ends without a result if it says so.
+    last_steps: steps of the state that was submitted last; None before the first.
+    """
+
+    def __init__(self, experiment: Experiment, background: bool, stopped: Callable[[], bool] = lambda: False) -> None:
+        self._experiment, self._background, self._asked = experiment, background, stopped
+        self._count = min(experiment.eval.episodes, BATCH)
+        self._policy: Policy | None = None
+        self._thread: threading.Thread | None = None
+        self._result: EvalResult | None = None
+        self._failure: str | None = None
+        self._closed = False
+        self.last_steps: int | None = None
+
+    @property
+    def busy(self) -> bool:
+        return self._thread is not None
+
+    def submit(self, state: dict[str, Any]) -> None:
+        """Evaluate the state that `SharedParameters.state` gave. Only while not busy."""
+        assert not self.busy
+        self.last_steps = state["steps"]
+        self._thread = threading.Thread(target=self._work, args=(state,), name="evaluation", daemon=True)
+        self._thread.start()
+        if not self._background:
+            self._wait()
+
+    def result(self, wait: bool = False) -> EvalResult | None:
+        """What the evaluation under way has found, once; None while it has not. Raises RunError if it failed."""
+        if wait:
+            self._wait()
+        if self._thread is None or self._thread.is_alive():
+            return None
+        self._thread = None
+        failure, result = self._failure, self._result
+        self._failure = self._result = None
+        if failure is not None:
+            raise RunError(failure)
+        return result
+
+    def _wait(self) -> None:
+        """For the evaluation under way; one that hangs in its environment keeps nobody once it is asked to stop."""
+        while self._thread is not None and self._thread.is_alive() and not self._asked():
+            self._thread.join(_ASKED_EVERY_SECONDS)
+
+    def close(self) -> None:
+        """End the evaluation under way, without a result. One that hangs in its environment is left behind."""
+        self._closed = True
+        if self._thread is not None:
+            self._thread.join(GRACE_SECONDS)
+
+    def _work(self, state: dict[str, Any]) -> None:
+        try:
+            self._result = self._evaluate(state)
+        except FAILURES:
+            self._failure = f"the evaluation failed:\n{traceback.format_exc().rstrip()}"
+
+    def _evaluate(self, state: dict[str, Any]) -> EvalResult | None:
+        experiment = self._experiment
+        if self._policy is None:
+            self._policy = make_policy(experiment, state)
+        policy = self._policy
+        policy.network.vector[:] = state["parameters"]
+        seeds = seeding.environment_seeds(experiment.seed, Role.EVALUATION, 0, self._count)
+        env = experiment.env.make(self._count, seeds)
+        try:
+            policy.normalizer = make_normalizer(experiment, env.observation_space.shape, state["stats"])
+            episodes = evaluate_policy(
+                policy, env, experiment.eval.episodes, stopped=lambda: self._closed or self._asked()
+            )
+        finally:
+            env.close()
+        if len(episodes) < experiment.eval.episodes:
+            return None
+        return EvalResult(state["steps"], float(np.mean(episodes.returns)), float(np.mean(episodes.lengths)), state)

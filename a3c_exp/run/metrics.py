@@ -1,0 +1,154 @@
+"""Events in, curves out: what a run has done so far, and the only writer of TensorBoard's file and metrics.csv."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from a3c_exp.run import files, tensorboard
+from a3c_exp.run.files import Appender
+from a3c_exp.run.tensorboard import EventFile
+
+DASHBOARD: dict[str, dict[str, list[str]]] = {
+    "Learning": {
+        "Reward": ["^rollout/ep_rew_mean$", "^eval/mean_reward$"],
+        "Losses": ["^train/policy_loss$", "^train/value_loss$"],
+        "Entropy": ["^train/entropy$"],
+    },
+    "Health": {
+        "Explained variance": ["^train/explained_variance$"],
+        "Gradient norm": ["^train/grad_norm$"],
+        "Learning rate": ["^train/learning_rate$"],
+    },
+    "Asynchrony and speed": {
+        "Staleness": ["^async/staleness_mean$", "^async/staleness_max$"],
+        "Steps per second": ["^time/steps_per_second$"],
+        "Episode length": ["^rollout/ep_len_mean$", "^eval/mean_ep_length$"],
+    },
+}
+"""What TensorBoard's custom scalars dashboard shows: rows of charts, by title the curves drawn in each."""
+
+
+def hparams(config: Mapping[str, Any], prefix: str = "") -> dict[str, bool | float | str]:
+    """A nested configuration as the columns of the HParams dashboard.
+
+    `{"returns": {"_target_": "a3c_exp.returns.NStep", "n": 5}}` is `{"returns": "NStep", "returns.n": 5}`.
+    None has no column: a value that is missing in one run must not turn the other runs' numbers into text.
+    """
+    columns: dict[str, bool | float | str] = {}
+    for key, value in config.items():
+        name = f"{prefix}.{key}" if prefix else str(key)
+        if key == "_target_":
+            columns[prefix or name] = str(value).rpartition(".")[2]
+        elif isinstance(value, Mapping):
+            columns.update(hparams(value, name))
+        elif isinstance(value, bool | int | float | str):
+            columns[name] = value
+        elif value is not None:
+            columns[name] = str(value)
+    return columns
+
+
+class Writer:
+    """Writes a run's curves into its folder: an event file for TensorBoard, and metrics.csv.
+
+    folder: the run's folder, which exists.
+    config_text: the run's configuration in YAML, shown on the text dashboard.
+    config: the same as plain data, for the columns of the HParams dashboard.
+    purge_step: the step from which a resumed run goes on. What was written of later steps is void: those rows of
+        metrics.csv are dropped, those points of TensorBoard's curves hidden, so that each curve stays one line.
+
+    Every call leaves whole records on disk or raises OSError; a full disk damages nothing that was written before.
+    """
+
+    def __init__(
+        self, folder: Path, config_text: str, *, config: Mapping[str, Any], purge_step: int | None = None
+    ) -> None:
+        self._table = CsvLog(folder / "metrics.csv", purge_step)
+        self._events = EventFile(folder)
+        self._events.session(0 if purge_step is None else purge_step + 1)
+        code = "\n".join(f"    {line}" for line in config_text.splitlines())  # indented: verbatim in Markdown
+        self._events.summary(
+            0,
+            tensorboard.text("config", code),
+            tensorboard.dashboard(DASHBOARD),
+            tensorboard.session_start(hparams(config)),
+        )
+
+    def log(self, step: int, values: Mapping[str, float], wall_seconds: float) -> None:
+        """Write one row: `values` by name, at `step` of the run, after `wall_seconds`.
+
+        An evaluation's row has the step of what was evaluated, which may lie before the last row's.
+        """
+        self._events.summary(step, *(tensorboard.scalar(name, value) for name, value in values.items()))
+        self._table.append(step, wall_seconds, values)
+
+    def close(self, success: bool = True) -> None:
+        """Finish the files.
+
+        success: the run came to its end, and the HParams dashboard says so. One that did not is left open there: it may
+        be resumed, and the dashboard keeps the first word on how a run ended.
+        """
+        try:
+            if success:
+                self._events.summary(0, tensorboard.session_end())
+        finally:
+            self._events.close()
+            self._table.close()
+
+
+class CsvLog:
+    """metrics.csv: `step, wall_seconds` and a column a name; empty where a row has no such value.
+
+    A name that was not there before gets a column: the file is then written anew, and replaced in one go.
+    """
+
+    def __init__(self, path: Path, purge_step: int | None) -> None:
+        """Go on with the file at `path` where there is one, without its rows past `purge_step` and broken ones."""
+        self._path = path
+        self._file = Appender(path)
+        self._columns = ["step", "wall_seconds"]
+        rows = list(_read(path))
+        if rows:
+            self._columns = list(rows[0])
+        if purge_step is not None:
+            rows = [row for row in rows if int(row["step"]) <= purge_step]
+        self._replace(self._columns, rows)
+
+    def append(self, step: int, wall_seconds: float, values: Mapping[str, float]) -> None:
+        """Add a row. Raises OSError where it does not fit; the file is then as it was."""
+        new = [name for name in values if name not in self._columns]
+        if new:
+            self._replace([*self._columns, *new], list(_read(self._path)))
+        row = {"step": step, "wall_seconds": round(wall_seconds, 3), **values}
+        self._file.write(_line([row.get(name, "") for name in self._columns]))
+
+    def _replace(self, columns: list[str], rows: Sequence[Mapping[str, str]]) -> None:
+        lines = [_line(columns), *(_line([row.get(name, "") for name in columns]) for row in rows)]
+        files.atomic_write(self._path, lambda file: file.writelines(lines))
+        self._file.close()
+        self._columns = columns
+        self._file = Appender(self._path)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _read(path: Path) -> Iterator[dict[str, str]]:
+    """The whole rows of a table; what a killed process or a broken disk left of others is passed over."""
+    with open(path, newline="", encoding="utf-8", errors="replace") as file:
+        for row in csv.DictReader(line for line in file if line.endswith("\n")):
+            with suppress(KeyError, ValueError, TypeError):
+                int(row["step"])
+                if None not in row and None not in row.values():
+                    yield row
+
+
+def _line(cells: Sequence[object]) -> bytes:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow(cells)
+    return line.getvalue().encode()

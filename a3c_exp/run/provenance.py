@@ -1,0 +1,95 @@
+"""Where a result comes from: the code, the libraries, the machine and the command. For summary.json."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import a3c_exp
+from a3c_exp.core.cpu import usable_cores
+
+LIBRARIES = ("a3c-exp", "torch", "numpy", "gymnasium", "hydra-core", "omegaconf", "tensorboard")
+
+
+def commit() -> str | None:
+    """The git commit of the checkout that this package runs from, "-dirty" behind it where tracked files of the package
+    or of conf/ differ: what else lies in the checkout changes no result.
+
+    None where there is no such checkout: installed from a wheel (even inside another project's repository), no git.
+    """
+    package = Path(a3c_exp.__file__).parent
+    if _git(package, "ls-files", "--error-unmatch", "--", "__init__.py") is None:
+        return None
+    places = [str(place) for place in (package, package.parent / "conf") if place.is_dir()]
+    differing = _git(package, "status", "--porcelain", "--untracked-files=no", "--", *places)
+    head = _git(package, "rev-parse", "--verify", "HEAD")
+    return head and head + ("-dirty" if differing else "")
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    # Inside a git hook the environment names another repository.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    try:
+        done = subprocess.run(
+            ["git", "--no-optional-locks", *arguments],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=5,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def versions() -> dict[str, str | None]:
+    """The versions of Python and of the libraries a result depends on, None for one that is not installed."""
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def machine() -> dict[str, str | int | None]:
+    """The machine: system, architecture, processor, cores (all, and those this process may use), memory in bytes."""
+    return {
+        "system": f"{platform.system()} {platform.release()}",
+        "architecture": platform.machine(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "usable_cores": usable_cores(),
+        "memory_bytes": _memory(),
+    }
+
+
+def _processor() -> str | None:
+    """The processor's name; None where the system does not tell."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or None
+
+
+def _memory() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return None
+
+
+def command() -> str:
+    """The command line of this process, as a shell takes it."""
+    return shlex.join(sys.orig_argv)

@@ -1,0 +1,61 @@
+"""What a run writes into its folder: curves, checkpoints, the summary. A full disk ends no training."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from a3c_exp.run import checkpoint, files
+from a3c_exp.run.metrics import Writer
+from a3c_exp.run.run_folder import CHECKPOINTS, SUMMARY_FILE, config_text
+
+log = logging.getLogger("a3c_exp")
+
+
+class RunOutput:
+    """The files of one run.
+
+    folder, config: of the run. purge_step: see `Writer`.
+    unwritten: names of what could not be written at the last attempt. It is logged once; what was written before stays
+        whole, and the next write tries again.
+    """
+
+    def __init__(self, folder: Path, config: Mapping[str, Any], purge_step: int | None) -> None:
+        self._folder = folder
+        self._writer = Writer(folder, config_text(config), config=config, purge_step=purge_step)
+        self.unwritten: set[str] = set()
+
+    def log(self, step: int, values: dict[str, float], seconds: float) -> None:
+        """Write a point of the curves, at `step` of the run."""
+        with self._writing("curves"):
+            self._writer.log(step, values, seconds)
+
+    def save(self, name: str, state: Mapping[str, Any]) -> None:
+        """Write a checkpoint, whole or not at all."""
+        with self._writing(name):
+            checkpoint.save(self._folder / CHECKPOINTS / name, state)
+
+    def close_curves(self, success: bool) -> None:
+        """Finish the curves. success: see `Writer.close`."""
+        with self._writing("curves"):
+            self._writer.close(success)
+
+    def write_summary(self, summary: dict[str, Any]) -> dict[str, Any]:
+        """Write summary.json, and return the summary with what is unwritten by then."""
+        with self._writing(SUMMARY_FILE):
+            files.write_json(self._folder / SUMMARY_FILE, summary | {"unwritten": sorted(self.unwritten)})
+        return summary | {"unwritten": sorted(self.unwritten)}
+
+    @contextmanager
+    def _writing(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if what not in self.unwritten:
+                log.error("%s cannot be written: %s", what, error)
+            self.unwritten.add(what)
+        else:
+            self.unwritten.discard(what)

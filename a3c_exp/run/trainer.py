@@ -1,0 +1,347 @@
+"""One run: drains the backend's events, and decides when to evaluate, save and stop."""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from a3c_exp.core.cpu import one_thread
+from a3c_exp.core.events import Event
+from a3c_exp.core.experiment import Experiment, RunContext, build_network, store_spec
+from a3c_exp.core.store import SharedStore
+from a3c_exp.errors import ConfigError, RunError
+from a3c_exp.run import checkpoint, files, provenance
+from a3c_exp.run.best_policy import BestPolicy
+from a3c_exp.run.console import LiveLineHandler, Progress, run_log
+from a3c_exp.run.evaluator import EvalResult, Evaluator
+from a3c_exp.run.every import Every, Spreading
+from a3c_exp.run.interruption import Interruption, interruptions
+from a3c_exp.run.run_folder import (
+    BEST,
+    CHECKPOINTS,
+    CONFIG_FILE,
+    LATEST,
+    SUMMARY_FILE,
+    best_checkpoint,
+    config_text,
+    latest_checkpoint,
+    read_config,
+)
+from a3c_exp.run.run_output import RunOutput
+from a3c_exp.run.statistics import RunStatistics
+from a3c_exp.run.stop_rules import holding_rule
+
+log = logging.getLogger("a3c_exp")
+
+# Workers that are asked to stop finish their rollout first. After this long they are no longer waited for.
+PATIENCE_SECONDS = 5.0
+# Points of the curves: see `Spreading`.
+LOG_SECONDS, LOG_SHARE = 0.5, 1 / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a run left: its folder and its summary (the content of summary.json)."""
+
+    folder: Path
+    summary: dict[str, Any]
+
+    @property
+    def exit_code(self) -> int:
+        """0; 1 if it failed, or its result could not be written; 128 + the signal that interrupted it (Ctrl-C: 130)."""
+        if self.summary["signal"] is not None:
+            return 128 + int(self.summary["signal"])
+        return int(self.summary["stop_reason"] == "failed" or bool(self.summary["unwritten"]))
+
+
+def run(experiment: Experiment, config: Mapping[str, Any], folder: Path, resume: bool = False) -> Run:
+    """Train in `folder`, or with `resume` go on from the latest checkpoint there.
+
+    experiment: checked. config: what it was built from, to be kept in the folder.
+    Returns also when a worker failed or the user interrupted: the summary says so. Raises ConfigError for a checkpoint
+    that cannot be used, before anything is written, and for a folder that cannot be written to.
+    """
+    network, env = build_network(experiment)
+    store = experiment.backend.store(store_spec(experiment, network, env.observation_space.shape))
+    store.initialize(network.vector)
+    state = None
+    if experiment.init_from is not None and not resume:
+        _start_from(store, Path(experiment.init_from))
+    with ExitStack() as stack:
+        try:
+            if resume:
+                stack.enter_context(files.exclusive_folder(folder, "resume"))
+                state = checkpoint.load(latest_checkpoint(folder), key="resume")
+                _restore(store, state, folder)
+            else:
+                (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+                stack.enter_context(files.exclusive_folder(folder, "folder"))
+            files.write_text(folder / CONFIG_FILE, config_text(config))
+            terminal = stack.enter_context(run_log(folder / "train.log"))
+            stack.enter_context(one_thread())
+            trainer = Trainer(experiment, config, folder, store, state, terminal)
+            (folder / SUMMARY_FILE).unlink(missing_ok=True)  # of an end that is not the end any more
+        except OSError as error:
+            raise ConfigError("folder", str(folder), f"cannot be written: {error}") from error
+        return trainer.run()
+
+
+def _restore(store: SharedStore, state: Mapping[str, Any], folder: Path) -> None:
+    """Set the store as a checkpoint has it. Raises ConfigError if the checkpoint does not fit the configuration."""
+    try:
+        store.restore(state["store"])
+        RunStatistics().restore(state["statistics"])
+        for key in ("resumed", "training_seconds", "best_eval_return", "solved"):
+            state[key]
+    except checkpoint.STATE_ERRORS as error:
+        raise ConfigError("resume", str(folder), f"its checkpoint does not fit its configuration: {error}") from error
+    total = store.spec.total_steps
+    if total < store.steps and total != read_config(folder).get("total_steps"):
+        raise ConfigError("total_steps", total, f"must be {store.steps} or more: the run has made so many steps")
+
+
+def _start_from(store: SharedStore, folder: Path) -> None:
+    """Begin with another run's parameters and observation statistics; everything else is new."""
+    state = checkpoint.load(best_checkpoint(folder), key="init_from")
+    try:
+        store.start_from(state["store"])
+    except checkpoint.STATE_ERRORS as error:
+        raise ConfigError("init_from", str(folder), f"must be a run of the same network: {error}") from error
+
+
+class TrainingClock:
+    """Seconds of training, those before a resumption included. Stops when `stop` is called."""
+
+    def __init__(self, store: SharedStore) -> None:
+        self._store = store
+        self.earlier = 0.0
+        self._stopped_at: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        if self._stopped_at is not None:
+            return self._stopped_at
+        return self.earlier + self._store.training_seconds
+
+    def stop(self) -> None:
+        self._stopped_at = self.seconds
+
+
+class Trainer:
+    """A run while it runs.
+
+    state: of the checkpoint that the run goes on from; None for a new run.
+    """
+
+    def __init__(
+        self, experiment: Experiment, config: Mapping[str, Any], folder: Path, store: SharedStore,
+        state: Mapping[str, Any] | None, terminal: LiveLineHandler,
+    ) -> None:  # fmt: skip
+        self._experiment, self._folder, self._store = experiment, folder, store
+        self._interruption = Interruption()
+        self._statistics = RunStatistics(experiment.worker_count * experiment.envs_per_worker)
+        self._clock, self._best = TrainingClock(store), BestPolicy()
+        self._resumed = 0
+        self._solved: tuple[int, float] | None = None  # steps and seconds of training
+        self._stop_reason: str | None = None
+        self._error: str | None = None
+        self._commit = provenance.commit()  # now: the code may change while the run goes on
+        if state is not None:
+            self._resume(state)
+        steps = self._statistics.steps
+        self._output = RunOutput(folder, config, None if state is None else steps)
+        self._evaluator = Evaluator(
+            experiment, background=not experiment.backend.deterministic, stopped=lambda: self._interruption.asked
+        )
+        self._evaluation, self._checkpoint = (
+            Every(experiment.eval.every, steps),
+            Every(experiment.checkpoint.every, steps),
+        )
+        self._curve_point = Spreading(LOG_SECONDS, LOG_SHARE)
+        stop = experiment.stop
+        # The limit is this session's, the seconds of the statistics are those before it too.
+        limit = None if stop.max_seconds is None else self._statistics.seconds + stop.max_seconds
+        self._progress = Progress(terminal, experiment.total_steps, max_seconds=limit, max_episodes=stop.max_episodes)
+        for warning in experiment.warnings:
+            log.warning(warning)
+
+    def _resume(self, state: Mapping[str, Any]) -> None:
+        self._statistics.restore(state["statistics"])
+        self._resumed = state["resumed"] + 1
+        self._clock.earlier = state["training_seconds"]
+        self._solved = None if state["solved"] is None else (state["solved"][0], state["solved"][1])
+        self._best.resume(state["best_eval_return"], self._folder)
+
+    def run(self) -> Run:
+        """Train until a stop rule holds, a worker fails or the user interrupts; then write down what there is."""
+        log.info("run folder: %s", self._folder)
+        if self._resumed and (rule := self._holding_rule(foreseen=True)):
+            log.warning("stop.%s holds already: stop.%s=null goes on past it", rule, rule)
+        context = RunContext(experiment=self._experiment, resumed=self._resumed)
+        events = self._experiment.backend.run(context, self._store)
+        with interruptions(self._interruption):
+            try:
+                self._drain(events)
+                self._evaluate_last()
+            except KeyboardInterrupt:  # the second Ctrl-C: do not wait for the workers
+                self._stop_reason = "interrupted"
+            except Exception as error:  # whatever it is, what has been learned is not to be lost
+                self._fail(error)
+            finally:
+                self._interruption.may_break_in = False
+                self._close(events)
+            return self._finish()
+
+    def _close(self, events: Generator[Event | None, None, None]) -> None:
+        try:
+            events.close()
+        except Exception as error:  # workers that cannot be ended cost nothing of what has been learned either
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """End the run by an error; unless it was asked to end, with a signal that workers may have got too."""
+        text = str(error) if isinstance(error, RunError) else traceback.format_exc().rstrip()
+        if self._interruption.asked:
+            self._stop_reason = "interrupted"
+            if not isinstance(error, RunError):
+                log.warning("while the run was ending: %s", text)
+            return
+        self._stop_reason = "failed"
+        self._error = text if self._error is None else f"{self._error}\n{text}"
+
+    def _drain(self, events: Generator[Event | None, None, None]) -> None:
+        """Take in what workers do until they have ended, or until they should have."""
+        deadline = float("inf")
+        for event in events:
+            if event is not None:
+                self._take_event(event)
+            if self._stop_reason is None:
+                self._stop_reason = self._holding_rule()
+                if self._stop_reason is not None:
+                    self._store.stop()
+                    if not self._experiment.backend.deterministic:
+                        deadline = time.monotonic() + PATIENCE_SECONDS
+            elif time.monotonic() > deadline:
+                log.warning("workers that did not finish their rollout within %.0f s are ended", PATIENCE_SECONDS)
+                break
+            self._run_periodic_tasks()
+        self._clock.stop()
+        self._log_curve_point()
+        if self._statistics.rejected and not self._statistics.updates:
+            raise RunError("no gradient was finite, so nothing has been learned: are all rewards finite?")
+        if self._stop_reason is None:
+            self._stop_reason = "total_steps"
+
+    def _take_event(self, event: Event) -> None:
+        statistics, threshold = self._statistics, self._experiment.reward_threshold
+        if not statistics.begun and (seconds := self._store.training_seconds):
+            statistics.begin(seconds)
+        if event.rejected and not statistics.rejected:
+            log.warning("a gradient that was not finite was refused")
+        statistics.add(event)
+        if self._solved is None and threshold is not None and statistics.reached(threshold):
+            self._solved = statistics.steps, self._clock.seconds
+
+    def _holding_rule(self, foreseen: bool = False) -> str | None:
+        """What ends the run now: a signal, or a rule of `stop`."""
+        if self._interruption.asked:
+            return "interrupted"
+        return holding_rule(self._experiment.stop, self._statistics, self._store, foreseen=foreseen)
+
+    def _run_periodic_tasks(self) -> None:
+        """Run the periodic tasks that are due: evaluation, checkpoint, curves, progress line."""
+        statistics = self._statistics
+        self._take_evaluation()
+        if self._evaluation.due(statistics.steps) and not self._evaluator.busy and self._stop_reason is None:
+            self._evaluation.done(statistics.steps)
+            self._evaluator.submit(self._store.state())
+            self._take_evaluation()
+        if self._checkpoint.due(statistics.steps):
+            self._checkpoint.done(statistics.steps)
+            self._save(LATEST, self._store.state())
+        if self._curve_point.due(statistics.seconds) and self._log_curve_point():
+            self._curve_point.done(statistics.seconds)
+        self._progress.update(statistics, self._best.mean_return)
+
+    def _evaluate_last(self) -> None:
+        """Evaluate what the run ends with."""
+        if self._stop_reason == "interrupted" or self._experiment.eval.every is None:
+            return
+        self._take_evaluation(wait=True)
+        if self._evaluator.last_steps != self._store.steps and not self._interruption.asked:
+            self._evaluator.submit(self._store.state())
+            self._take_evaluation(wait=True)
+
+    def _take_evaluation(self, wait: bool = False) -> None:
+        """Log a finished evaluation, at the step of what was evaluated; keep its parameters if it is the best so far."""
+        result: EvalResult | None = self._evaluator.result(wait)
+        if result is None:
+            return
+        values = {"eval/mean_reward": result.mean_return, "eval/mean_ep_length": result.mean_length}
+        self._output.log(result.steps, values, self._statistics.seconds)
+        if self._best.is_better(result, equal_counts=BEST in self._output.unwritten):
+            self._save(BEST, result.state)
+
+    def _log_curve_point(self) -> bool:
+        """Write a point of the curves if anything has been done since the last one, and return whether it has."""
+        has_new_data = self._statistics.has_new_data
+        if has_new_data:
+            self._output.log(self._statistics.steps, self._statistics.window(), self._statistics.seconds)
+        return has_new_data
+
+    def _save(self, name: str, store_state: Mapping[str, Any]) -> None:
+        # Events are under way for a tenth of a second, so the store is ahead of the statistics.
+        ahead = {"steps": store_state["steps"], "updates": store_state["version"]}
+        self._output.save(name, {
+            "store": store_state,
+            "statistics": self._statistics.state() | ahead,
+            "resumed": self._resumed,
+            "training_seconds": self._clock.seconds,
+            "best_eval_return": self._best.mean_return,
+            "solved": None if self._solved is None else list(self._solved),
+        })  # fmt: skip
+
+    def _finish(self) -> Run:
+        self._clock.stop()
+        with suppress(RunError):  # of a run that ends early: what its last evaluation has found, if that has ended too
+            self._take_evaluation()
+        self._evaluator.close()
+        if self._error is not None:
+            log.error(self._error)
+        state = self._store.state()
+        # Where workers were not waited for, their last events are lost, but what they did to the parameters is not.
+        self._statistics.steps, self._statistics.updates = state["steps"], state["version"]
+        self._log_curve_point()
+        self._save(LATEST, state)
+        self._output.close_curves(success=self._stop_reason not in ("failed", "interrupted"))
+        self._progress.close(self._statistics, self._best.mean_return)
+        summary = self._output.write_summary(self._summary())
+        log.info("stopped: %s", summary["stop_reason"])
+        return Run(self._folder, summary)
+
+    def _summary(self) -> dict[str, Any]:
+        seconds = self._clock.seconds
+        solved_steps, solved_seconds = self._solved or (None, None)
+        return {
+            "seed": self._experiment.seed,
+            "stop_reason": self._stop_reason,
+            "error": self._error,
+            "signal": self._interruption.signal,
+            **self._statistics.summary(),
+            "training_seconds": round(seconds, 3),
+            "steps_per_second": round(self._statistics.steps / seconds, 1) if seconds > 0 else None,
+            "best_eval_return": self._best.mean_return,
+            "solved_at_steps": solved_steps,
+            "solved_at_seconds": None if solved_seconds is None else round(solved_seconds, 3),
+            "resumed": self._resumed,
+            "versions": provenance.versions(),
+            "commit": self._commit,
+            "command": provenance.command(),
+            "machine": provenance.machine(),
+        }
