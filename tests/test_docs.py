@@ -117,6 +117,7 @@ def test_every_command_shown_is_of_a_kind_that_is_tested_here() -> None:
         "python -m a3c_exp",
         "python -m a3c_exp.evaluate",
         "python -m a3c_exp.report",
+        "python -m bench.same",
         "make",
         "pip install",
         "tensorboard",
@@ -211,6 +212,16 @@ def test_the_files_for_clusters_can_be_read() -> None:
     assert cluster["authOptions"] == {"mode": "token"}
     pinned = re.search(r"^ray==(\S+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     assert pinned is not None and cluster["rayVersion"] == pinned[1]
+
+
+def test_the_comparison_of_two_checkouts_runs_as_shown(tmp_path: Path) -> None:
+    """With a copy of this one, and a single row."""
+    [arguments] = starting(CONTRIBUTING, start="python -m bench.same")
+    (tmp_path / "here").mkdir()
+    for name in ("a3c_exp", "conf"):
+        shutil.copytree(ROOT / name, tmp_path / "before" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    done = program(tmp_path / "here", "-m", "bench.same", *arguments, "--only", "epsilon")
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_tensorboard_finds_the_curves(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

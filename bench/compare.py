@@ -1,0 +1,178 @@
+"""What two runs left, compared bit for bit: checkpoints, summary.json and metrics.csv, without what the clock says.
+
+The files are read as they are, with nothing of a3c_exp: which package is imported does not matter.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Entries = dict[str, NDArray[Any]]
+
+# Names of what a checkpoint holds that may change, the one in use here first. A row is for an entry or for all below
+# it, and uses the first names of the rows above it.
+SYNONYMS = (
+    ("store", "shared", "parameter_store", "parameter_server"),
+    ("tally", "statistics", "totals", "counters", "progress"),
+    ("store/parameters", "store/params", "store/weights"),
+    ("store/moments", "store/optimizer_state", "store/optimizer"),
+    ("store/version", "store/update_count", "store/n_updates"),
+    ("store/updates", "store/worker_updates", "store/updates_per_worker"),
+    ("store/steps", "store/env_steps", "store/step_count"),
+    ("store/statistics", "store/normalization", "store/normalisation", "store/normalization_statistics"),
+    ("store/random_states", "store/rng_states"),
+    ("tally/steps", "tally/env_steps"),
+    ("tally/updates", "tally/n_updates"),
+    ("tally/rejected", "tally/rejected_updates"),
+    ("tally/recent_end_steps", "tally/recent_episode_end_steps"),
+    ("tally/recent_returns", "tally/recent_episode_returns"),
+    ("tally/recent_lengths", "tally/recent_episode_lengths"),
+)
+# Runs have these in common, whatever their names, or not enough has been compared.
+REQUIRED = (
+    "latest.ckpt/store/parameters",
+    "latest.ckpt/store/moments",
+    "latest.ckpt/store/version",
+    "latest.ckpt/store/updates",
+    "latest.ckpt/store/steps",
+    "latest.ckpt/store/random_states",
+    "latest.ckpt/tally/steps",
+    "latest.ckpt/tally/episodes",
+    "latest.ckpt/tally/recent_returns",
+    "latest.ckpt/tally/recent_lengths",
+    "latest.ckpt/tally/recent_end_steps",
+    "metrics.csv/step",
+    "metrics.csv/train/policy_loss",
+)
+# The clock's, by the last name of an entry, or all of it; and what summary.json says of the code and the machine.
+TIMES = {"seconds", "training_seconds", "wall_seconds", "steps_per_second", "solved_at_seconds", "solved/1"}
+ORIGIN = {"versions", "commit", "command", "machine"}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """differences: `entry: what differs`, in the order of the checkpoint. here, there: entries that only one side
+    has."""
+
+    differences: list[str]
+    here: list[str]
+    there: list[str]
+
+
+def compare(here: Entries, there: Entries) -> Comparison:
+    """Compare what `read_run` gave. What is required and not on both sides is a difference; what else only one side has
+    is listed."""
+    lacking = [f"{name}: not on both sides" for name in REQUIRED if not (name in here and name in there)]
+    found = ((name, difference(here[name], there[name])) for name in here if name in there)
+    return Comparison(
+        [*lacking, *(f"{name}: {text}" for name, text in found if text is not None)],
+        [name for name in here if name not in there],
+        [name for name in there if name not in here],
+    )
+
+
+def difference(here: NDArray[Any], there: NDArray[Any]) -> str | None:
+    """What differs between two arrays, as text; None for the same bits."""
+    if here.shape != there.shape:
+        return f"shape {list(here.shape)} here, {list(there.shape)} there"
+    if "U" in (here.dtype.kind, there.dtype.kind):
+        unequal = np.atleast_1d(here.astype(str) != there.astype(str))
+    elif here.dtype != there.dtype:
+        return f"{here.dtype} here, {there.dtype} there"
+    else:
+        unequal = np.atleast_1d(_bits(here) != _bits(there))
+    if not unequal.any():
+        return None
+    place = np.unravel_index(int(unequal.argmax()), unequal.shape)
+    one, other = np.atleast_1d(here)[place], np.atleast_1d(there)[place]
+    where = f"first at {[int(index) for index in place]}: " if here.shape else ""
+    return f"{where}{one} here, {other} there; {int(unequal.sum())} of {unequal.size}{_greatest(here, there)}"
+
+
+def _bits(array: NDArray[Any]) -> NDArray[Any]:
+    """The array's bytes, an element each: NaN equals NaN, and 0 is not -0."""
+    return np.ascontiguousarray(array).view(f"V{array.dtype.itemsize}").reshape(array.shape)
+
+
+def _greatest(here: NDArray[Any], there: NDArray[Any]) -> str:
+    """The greatest difference, as an end of a sentence; empty for what is no number."""
+    try:
+        with np.errstate(all="ignore"):
+            apart = np.abs(_numbers(here) - _numbers(there))
+    except ValueError:
+        return ""
+    return "" if np.isnan(apart).all() else f", at most {np.nanmax(apart):.3g} apart"
+
+
+def _numbers(array: NDArray[Any]) -> NDArray[np.float64]:
+    """As float64; NaN for empty text."""
+    return np.where(array == "", "nan", array).astype(np.float64) if array.dtype.kind == "U" else array.astype(float)
+
+
+# -- reading --------------------------------------------------------------------------------------------------------
+
+
+def read_run(folder: Path) -> Entries:
+    """What a run's folder holds, by `file/name`, in the names used here; without times.
+
+    A column of metrics.csv is an array of text [rows]. Raises OSError, ValueError and KeyError for what is no run.
+    """
+    entries: Entries = {}
+    for path in sorted((folder / "checkpoints").glob("*.ckpt"), reverse=True):  # latest before best
+        entries |= {f"{path.name}/{name}": array for name, array in read_checkpoint(path).items()}
+    entries |= {f"metrics.csv/{name}": array for name, array in _read_metrics(folder / "metrics.csv").items()}
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    plain = {name: value for name, value in summary.items() if name not in ORIGIN}
+    return entries | {f"summary.json/{name}": array for name, array in _flat(plain) if not _is_time(name)}
+
+
+def read_checkpoint(path: Path) -> Entries:
+    """Everything in a checkpoint, arrays and plain values, by `section/name`; without times."""
+    entries: Entries = {}
+    with zipfile.ZipFile(path) as archive:
+        arrays = set(archive.namelist()) - {"state.json"}
+        for name, value in _flat(json.loads(archive.read("state.json"))["state"]):
+            if value.dtype.kind == "U" and str(value) in arrays:  # {"__array__": "store/parameters.npy"}
+                name, data = name.rpartition("/")[0], io.BytesIO(archive.read(str(value)))
+                value = np.lib.format.read_array(data, allow_pickle=False)
+            entries[_known_as(name)] = value
+    return {name: value for name, value in entries.items() if not _is_time(name)}
+
+
+def _read_metrics(path: Path) -> Entries:
+    with open(path, newline="", encoding="utf-8") as file:
+        reader = csv.DictReader(file)
+        rows = list(reader)
+    names = [name for name in reader.fieldnames or () if not _is_time(name)]
+    return {name: np.array([row[name] for row in rows], np.str_) for name in names}
+
+
+def _flat(value: Any, place: str = "") -> Iterator[tuple[str, NDArray[Any]]]:
+    """The leaves of nested plain data by their place, with a slash between names; null is text."""
+    if isinstance(value, dict | list):
+        for name, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _flat(inner, f"{place}/{name}" if place else str(name))
+    else:
+        yield place, np.array("null" if value is None else value)
+
+
+def _known_as(name: str) -> str:
+    for known, *others in SYNONYMS:
+        for other in others:
+            if name == other or name.startswith(f"{other}/"):
+                name = known + name[len(other) :]
+    return name
+
+
+def _is_time(name: str) -> bool:
+    return name in TIMES or name.rpartition("/")[2] in TIMES or name.startswith("time/")

@@ -1,0 +1,86 @@
+"""Lines of code are counted without blanks, comments and docstrings."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # bench is not installed: it belongs to the checkout
+
+from bench import size
+
+SOURCE = '''"""Of a module.
+
+Two paragraphs.
+"""
+
+# a comment
+LIMIT = 3  # with a comment behind it
+"""Of a constant."""
+
+TEXT = """no docstring
+
+but data"""
+
+
+class Box:
+    """Of a class."""
+
+    @property
+    def area(self) -> int:
+        """Of a function.
+        """
+        # a comment
+
+        def side() -> int:
+            return LIMIT
+
+        return side() * side()
+
+
+def long(
+    one: int,
+    # a comment
+    two: int,
+) -> int:
+    return (
+        one
+
+        + two
+    )
+'''
+
+
+def test_lines_are_those_with_code() -> None:
+    # LIMIT, the three lines of TEXT, class, @property, def, def, return, return, and the eight of `long`
+    assert len(size.code_lines(SOURCE)) == 1 + 3 + 6 + 8
+
+
+def test_functions_have_lines_of_their_own() -> None:
+    assert sorted((name, lines) for lines, _, name in size.functions(SOURCE)) == [
+        ("Box.area", 4),
+        ("Box.area.side", 2),
+        ("long", 8),
+    ]
+
+
+def test_folders_and_the_longest_functions_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = {"a3c_exp/__init__.py": "", "a3c_exp/one.py": SOURCE, "a3c_exp/envs/two.py": "X = 1\n"}
+    for name, text in files.items() | {"conf/config.yaml": "", "bench/x.py": "Y = 1\n"}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert size.main([str(tmp_path), "--longest", "2"]) == 0
+    assert [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()] == [
+        ["19", "in all, 3 files"],
+        ["18", "a3c_exp/ alone, 2 files"],
+        ["1", "a3c_exp/envs/ alone, 1 files"],
+        ["8", "a3c_exp/one.py:30 long"],
+        ["4", "a3c_exp/one.py:19 Box.area"],
+    ]
+
+
+def test_a_folder_that_is_no_checkout_is_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert size.main([str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
