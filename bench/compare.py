@@ -29,7 +29,7 @@ SYNONYMS = (
     ("store/version", "store/update_count", "store/n_updates"),
     ("store/updates", "store/worker_updates", "store/updates_per_worker"),
     ("store/steps", "store/env_steps", "store/step_count"),
-    ("store/statistics", "store/normalization", "store/normalisation", "store/normalization_statistics"),
+    ("store/statistics", "store/stats", "store/normalization", "store/normalisation", "store/normalization_statistics"),
     ("store/random_states", "store/rng_states"),
     ("tally/steps", "tally/env_steps"),
     ("tally/updates", "tally/n_updates"),

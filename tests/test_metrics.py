@@ -15,14 +15,14 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import metadata as hparams_metadata
 
-from a3c_exp.run.metrics import Writer, hparams
+from a3c_exp.run.output import CurveWriter, hparams
 
 CONFIG = {"seed": 3, "returns": {"_target_": "a3c_exp.returns.NStep", "n": 5}, "critic_returns": None}
 CONFIG_TEXT = "seed: 3\nreturns:\n  n: 5\n"
 
 
-def writer(folder: Path, purge_step: int | None = None) -> Writer:
-    return Writer(folder, CONFIG_TEXT, config=CONFIG, purge_step=purge_step)
+def writer(folder: Path, purge_step: int | None = None) -> CurveWriter:
+    return CurveWriter(folder, CONFIG_TEXT, config=CONFIG, purge_step=purge_step)
 
 
 def read(folder: Path) -> EventAccumulator:
@@ -168,9 +168,9 @@ def test_numbers_that_are_not_finite_are_written_as_such(tmp_path: Path) -> None
 FULL_DISK = """
 import json, resource, sys
 from pathlib import Path
-from a3c_exp.metrics import Writer
+from a3c_exp.metrics import CurveWriter
 
-writer = Writer(Path(sys.argv[1]), "", config={})
+writer = CurveWriter(Path(sys.argv[1]), "", config={})
 full = resource.RLIM_INFINITY
 written, refused = [], []
 for step in range(60):

@@ -11,15 +11,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array, ArraySpecs
-from a3c_exp.core import seeding
 from a3c_exp.core.normalization import RunningStats
 
 # Columns of a worker's row. A row has 8 numbers, one cache line: workers do not slow each other down by writing.
 UPDATES, STEPS = range(2)
 COLUMNS = 8
 STARTED = 0
+
+_WORD = (1 << 64) - 1
+RNG_WORDS = 6
 
 
 class WorkerCounters:
@@ -40,7 +43,7 @@ class WorkerCounters:
             "clock": ((COLUMNS,), np.dtype(np.int64)),
             "counters": ((workers + 1, COLUMNS), np.dtype(np.int64)),
             "stats": ((workers, stats_width), np.dtype(np.float64)),
-            "rng_states": ((workers, seeding.STATE_WORDS), np.dtype(np.uint64)),
+            "rng_states": ((workers, RNG_WORDS), np.dtype(np.uint64)),
         }
 
     # -- written by the worker of a row -------------------------------------------------------------------------------
@@ -57,12 +60,12 @@ class WorkerCounters:
 
     def save_rng_state(self, worker: int, rng: np.random.Generator) -> None:
         """Keep the state of a worker's generator, for a checkpoint."""
-        self._rng_states[worker] = seeding.pack(rng)
+        self._rng_states[worker] = pack_rng(rng)
 
     def load_rng_state(self, worker: int, rng: np.random.Generator) -> None:
         """Set a worker's generator to its saved state; do nothing if none was saved."""
         if self._rng_states[worker].any():
-            seeding.unpack(rng, self._rng_states[worker])
+            unpack_rng(rng, self._rng_states[worker])
 
     def start_clock(self, seconds_ago: float = 0.0) -> None:
         """Start the clock of the training, unless another worker already has."""
@@ -86,7 +89,7 @@ class WorkerCounters:
         return int(self._rows[worker, UPDATES])
 
     def rng_state(self, worker: int) -> Array:
-        """The row, uint64 [STATE_WORDS], in which a worker's generator state is kept; zeros if none was saved."""
+        """The row, uint64 [RNG_WORDS], in which a worker's generator state is kept; zeros if none was saved."""
         row: Array = self._rng_states[worker]
         return row
 
@@ -140,3 +143,24 @@ class WorkerCounters:
         """Report at least this many steps: for a copy of counters that are kept elsewhere."""
         self._rows[:-1, STEPS] = 0
         self._rows[-1, STEPS] = max(self._rows[-1, STEPS], steps)
+
+
+def pack_rng(rng: np.random.Generator) -> NDArray[np.uint64]:
+    """The state of a PCG64 generator as uint64 [RNG_WORDS], for a row of the shared block or a checkpoint."""
+    state = rng.bit_generator.state
+    words = state["state"]["state"], state["state"]["inc"]
+    return np.array(
+        [words[0] >> 64, words[0] & _WORD, words[1] >> 64, words[1] & _WORD, state["has_uint32"], state["uinteger"]],
+        dtype=np.uint64,
+    )
+
+
+def unpack_rng(rng: np.random.Generator, row: NDArray[np.uint64]) -> None:
+    """Set a PCG64 generator to the state that `pack_rng` wrote."""
+    words = [int(word) for word in row]
+    rng.bit_generator.state = {
+        "bit_generator": "PCG64",
+        "state": {"state": words[0] << 64 | words[1], "inc": words[2] << 64 | words[3]},
+        "has_uint32": words[4],
+        "uinteger": words[5],
+    }

@@ -23,7 +23,7 @@ from a3c_exp.errors import require
 from a3c_exp.networks import ActorCritic, Network, sees_pictures
 from a3c_exp.optimizers import Optimizer
 from a3c_exp.returns import Returns
-from a3c_exp.schedules import Schedule, progress_of, require_throughout
+from a3c_exp.schedules import Schedule, require_throughout
 
 RMSPROP_WARNING = (
     "RMSProp whose mean square starts at 0 begins with steps of several rates, which have left convolutions dead for "
@@ -147,10 +147,6 @@ class Experiment:
         space = network_space(env.observation_space, self.env.normalize_observations)
         self.network.check(space, env.action_space)
         return self.network.build(space, env.action_space, rng)
-
-    def progress(self, steps: int) -> float:
-        """The share of the run that is done after so many environment steps, from 0 to 1."""
-        return progress_of(steps, self.total_steps)
 
     @property
     def warnings(self) -> list[str]:

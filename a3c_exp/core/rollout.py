@@ -1,20 +1,24 @@
-"""Rollouts: what a worker saw and did, as time-major arrays."""
+"""Rollouts: what a worker saw and did, as time-major arrays, and the actor that collects them."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array, Bools, Floats
 from a3c_exp.core.events import Episodes
-from a3c_exp.core.normalization import RunningStats
-from a3c_exp.envs import Step
-from a3c_exp.networks.recurrent import RecurrentInput
+from a3c_exp.core.normalization import Normalizer, RunningStats
+from a3c_exp.core.store import Snapshot
+from a3c_exp.envs import EnvBatch, Step
+from a3c_exp.networks.heads import Head, mixed_with_uniform
+from a3c_exp.networks.recurrent import RecurrentInput, reset_state
 from a3c_exp.returns import Trajectory
+from a3c_exp.schedules import Schedule, value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,3 +103,226 @@ def _side_by_side(parts: Sequence[Array], length: int) -> Array:
         start, end = end, end + part.shape[1]
         out[: len(part), start:end] = part
     return out
+
+
+class PolicyNetwork(Protocol):
+    """What an actor needs of a network, which may be local (`ActorCritic`) or on the other side of a queue (GA3C)."""
+
+    @property
+    def head(self) -> Head: ...
+
+    def initial_state(self, count: int) -> Array | None:
+        """The recurrent state with which every episode begins, float32 [B, S]; None for a network without one."""
+
+    def infer(self, observations: Array, state: Array | None) -> tuple[Array, Array, Array | None]:
+        """Observations [B, ...] -> distribution parameters [B, P], values [B], the state after."""
+
+    def values(self, observations: Array, state: Array | None) -> Array:
+        """V(s), float32 [B]. state: the one before s."""
+
+
+class Actor:
+    """A worker's environments, and what must outlive a rollout: observations, running returns, recurrent state.
+
+    env: K environments, which `reset` has not been called on. network: where actions come from. rng: draws them.
+    rollout_length: steps of a rollout, or "episode" for one whole episode. With one environment a rollout also ends
+        where an episode does, so it never spans two episodes (Mnih et al. 2016, algorithm S3).
+    reward_scale, reward_clip: training's rewards are clip(scale * r). Reported returns are those of the raw rewards.
+    epsilon: probability of a uniformly random action, for categorical heads only. Log-probabilities are those of the
+        mixture, since that is what acted.
+    """
+
+    def __init__(
+        self,
+        env: EnvBatch,
+        network: PolicyNetwork,
+        rng: np.random.Generator,
+        *,
+        rollout_length: int | Literal["episode"],
+        gamma: float,
+        reward_scale: float = 1.0,
+        reward_clip: float | Schedule | None = None,
+        epsilon: float | Schedule = 0.0,
+    ) -> None:
+        self.env, self.rng, self._network, self._gamma = env, rng, network, gamma
+        self._length = None if rollout_length == "episode" else rollout_length
+        self._reward_scale, self._reward_clip, self._epsilon = reward_scale, reward_clip, epsilon
+        self._single = env.count == 1
+        self._state = network.initial_state(env.count)
+        self._observations = env.reset()
+        self._running_returns = np.zeros(env.count)
+        self._running_lengths = np.zeros(env.count, np.int64)
+        self._discounted = np.zeros(env.count)
+        self._ended_once = np.zeros(env.count, np.bool_)
+
+    @property
+    def envs_with_finished_episode(self) -> int:
+        """How many of the environments have ended at least one episode."""
+        return int(self._ended_once.sum())
+
+    def collect(self, snapshot: Snapshot, progress: float = 0.0) -> Rollout:
+        """Step the environments until the rollout is full.
+
+        snapshot: the pull that the network acts with. progress: share of the run that is done, for schedules.
+        """
+        normalizer, first, first_state = snapshot.normalizer, self._observations, self._state
+        epsilon = value(self._epsilon, progress)
+        actions, log_probs, all_values, states, steps = self._interact(normalizer, epsilon)
+        raw = _stack([first, *[step.obs for step in steps[:-1]]])
+        values, rewards = _stack(all_values), _stack([step.reward for step in steps])
+        terminated = _stack([step.terminated for step in steps])
+        truncated = _stack([step.truncated for step in steps])
+        valid = _stack([step.valid for step in steps])
+
+        ended = episode_over = terminated | truncated
+        if steps[0].life_lost is not None:
+            episode_over = ended & ~_stack([step.life_lost for step in steps if step.life_lost is not None])
+        next_values = self._next_values(values, terminated, truncated, steps, states, normalizer)
+        episodes = self._finish_episodes(rewards, valid, episode_over, snapshot.steps)
+        learned_rewards, stats = self._transform_rewards(rewards, progress), None
+        if normalizer is not None:
+            stats = self._measure(normalizer, raw, learned_rewards, ended, valid)
+            learned_rewards = normalizer.rewards(learned_rewards)
+        return Rollout(
+            observations=raw if normalizer is None else normalizer.observations(raw),
+            actions=_stack(actions), log_probs=_stack(log_probs), rewards=learned_rewards, values=values,
+            next_values=next_values, terminated=terminated, truncated=truncated, valid=valid,
+            version=snapshot.version, state=first_state, episodes=episodes,
+            transitions=int(np.count_nonzero(valid)), stats=stats,
+        )  # fmt: skip
+
+    def collect_several(self, snapshot: Snapshot, progress: float, count: int) -> list[Rollout]:
+        """Collect so many rollouts with one pull. Episodes of later ones are dated after the steps of earlier ones."""
+        rollouts: list[Rollout] = []
+        for _ in range(count):
+            rollouts.append(self.collect(snapshot, progress))
+            snapshot = snapshot._replace(steps=snapshot.steps + rollouts[-1].transitions)
+        return rollouts
+
+    def _interact(
+        self, normalizer: Normalizer | None, epsilon: float
+    ) -> tuple[list[Array], list[Floats], list[Floats], list[Array | None], list[Step]]:
+        """Act and step until the rollout is full: actions, log-probabilities, values and states of each step, and the
+        environments' answers.
+
+        The rows are kept as they come. An environment never writes into an array again, and to concatenate T of them
+        at once is cheaper than to copy each.
+        """
+        network, head, env, rng, length = self._network, self._network.head, self.env, self.rng, self._length
+        all_actions: list[Array] = []
+        all_log_probs: list[Floats] = []
+        all_values: list[Floats] = []
+        states: list[Array | None] = []
+        steps: list[Step] = []
+        observations, state = self._observations, self._state
+        while length is None or len(steps) < length:
+            seen = observations if normalizer is None else normalizer.observations(observations)
+            parameters, values, state = network.infer(seen, state)
+            if epsilon:
+                parameters = mixed_with_uniform(parameters, epsilon)
+            actions, log_probs = head.sample(parameters, rng)
+            step = env.step(head.to_env(actions))
+            all_actions.append(actions)
+            all_log_probs.append(log_probs)
+            all_values.append(values)
+            states.append(state)
+            steps.append(step)
+            observations = step.obs
+            if state is not None:
+                state = reset_state(state, episode_boundaries(step))
+            if self._single and (step.terminated[0] or step.truncated[0]):
+                break
+        self._observations, self._state = observations, state
+        return all_actions, all_log_probs, all_values, states, steps
+
+    def _next_values(
+        self, values: Floats, terminated: Bools, truncated: Bools,
+        steps: Sequence[Step], states: Sequence[Array | None], normalizer: Normalizer | None,
+    ) -> Floats:  # fmt: skip
+        """V(s_{t+1}) [T, B], with one call of the network for all states that no step of the rollout has valued.
+
+        states: of each step, the recurrent state [B, S] after its observations, before ended episodes reset it: a final
+            observation is valued with it.
+        """
+        next_values = np.empty_like(values)
+        next_values[:-1] = values[1:]
+        times, envs = np.nonzero(truncated & ~terminated)
+        bootstraps_end = not (self._single and (terminated[-1, 0] or truncated[-1, 0]))
+        cut = list(zip(times.tolist(), envs.tolist(), strict=True))
+        if bootstraps_end or cut:
+            final_obs = [steps[t].final_obs[env : env + 1] for t, env in cut]
+            raw = _concat([self._observations, *final_obs] if bootstraps_end else final_obs)
+            state = None
+            if self._state is not None:
+                rows = [row[env : env + 1] for t, env in cut if (row := states[t]) is not None]
+                state = _concat([self._state, *rows] if bootstraps_end else rows)
+            found = self._network.values(raw if normalizer is None else normalizer.observations(raw), state)
+            if bootstraps_end:
+                next_values[-1], found = found[: self.env.count], found[self.env.count :]
+            next_values[times, envs] = found
+        next_values[terminated] = 0.0
+        return next_values
+
+    def _finish_episodes(self, rewards: Floats, valid: Bools, over: Bools, steps: int) -> Episodes:
+        """The episodes that were over in these rows ([T, B]), in the order in which they ended."""
+        if not over.any():
+            self._running_returns += rewards.sum(0, np.float64)
+            self._running_lengths += valid.sum(0)
+            return Episodes()
+        # Each environment's rows are cut into pieces after every end of an episode. The first piece continues what was
+        # under way. The last is under way again, unless it ends an episode too. Each piece has a sum of its own: a
+        # reward that is NaN spoils the return of its own episode alone.
+        length = len(rewards)
+        ends = over.T.ravel()
+        begins = np.concatenate([[True], ends[:-1]])
+        begins[::length] = True
+        starts = np.flatnonzero(begins)
+        tails = np.append(starts[1:], ends.size) - 1
+        returns = np.add.reduceat(rewards.T.ravel(), starts, dtype=np.float64)
+        lengths = np.add.reduceat(valid.T.ravel(), starts, dtype=np.int64)
+        first, last = starts % length == 0, tails % length == length - 1
+        returns[first] += self._running_returns
+        lengths[first] += self._running_lengths
+        complete = ends[tails]
+        self._running_returns = np.where(complete, 0.0, returns)[last]
+        self._running_lengths = np.where(complete, 0, lengths)[last]
+
+        envs, times = np.divmod(tails[complete], length)
+        self._ended_once[envs] = True
+        order = np.argsort(times, kind="stable")
+        end_steps = (steps + (times[order] + 1) * self.env.count).astype(np.int64)
+        returns, lengths = returns[complete][order], lengths[complete][order]
+        return Episodes(returns, lengths, end_steps, self.envs_with_finished_episode)
+
+    def _transform_rewards(self, rewards: Floats, progress: float) -> Floats:
+        """Scale and clip rewards [T, B]."""
+        scaled: Floats = rewards if self._reward_scale == 1 else np.float32(self._reward_scale) * rewards
+        if self._reward_clip is None:
+            return scaled
+        clip = value(self._reward_clip, progress)
+        return scaled.clip(-clip, clip)
+
+    def _measure(self, normalizer: Normalizer, raw: Array, rewards: Floats, ended: Bools, valid: Bools) -> RunningStats:
+        """Statistics of what is normalized, over the rows that are transitions."""
+        observations = None if normalizer.mean is None else raw[valid]
+        returns = None if normalizer.reward_scale is None else self._discounted_returns(rewards, ended)[valid]
+        return RunningStats.of(observations, returns)
+
+    def _discounted_returns(self, rewards: Floats, ended: Bools) -> NDArray[np.float64]:
+        """The running discounted sum of rewards at each row, float64 [T, B]. Rewards are divided by its deviation."""
+        out = np.empty(rewards.shape)
+        for t in range(len(rewards)):
+            self._discounted = self._gamma * self._discounted + rewards[t]
+            out[t] = self._discounted
+            self._discounted[ended[t]] = 0.0
+        return out
+
+
+def _concat(rows: Sequence[Array]) -> Array:
+    """Concatenate arrays [N, ...] along their first axis; a single one is not copied."""
+    return rows[0] if len(rows) == 1 else np.concatenate(rows)
+
+
+def _stack(rows: Sequence[Array]) -> Array:
+    """T arrays [B, ...] as one [T, B, ...]."""
+    return np.concatenate(rows).reshape(len(rows), *rows[0].shape)

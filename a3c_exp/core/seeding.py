@@ -9,7 +9,6 @@ from __future__ import annotations
 from enum import IntEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
 
 class Role(IntEnum):
@@ -42,28 +41,3 @@ def integer(seed: int, role: Role, worker: int = 0, env: int = 0, resumed: int =
 def environment_seeds(seed: int, role: Role, worker: int, count: int, resumed: int = 0) -> list[int]:
     """A seed for the first reset of each of a worker's `count` environments."""
     return [integer(seed, role, worker, env, resumed) for env in range(count)]
-
-
-_WORD = (1 << 64) - 1
-STATE_WORDS = 6
-
-
-def pack(rng: np.random.Generator) -> NDArray[np.uint64]:
-    """The state of a PCG64 generator as uint64 [STATE_WORDS], for a row of the shared block or a checkpoint."""
-    state = rng.bit_generator.state
-    words = state["state"]["state"], state["state"]["inc"]
-    return np.array(
-        [words[0] >> 64, words[0] & _WORD, words[1] >> 64, words[1] & _WORD, state["has_uint32"], state["uinteger"]],
-        dtype=np.uint64,
-    )
-
-
-def unpack(rng: np.random.Generator, row: NDArray[np.uint64]) -> None:
-    """Set a PCG64 generator to the state that `pack` wrote."""
-    words = [int(word) for word in row]
-    rng.bit_generator.state = {
-        "bit_generator": "PCG64",
-        "state": {"state": words[0] << 64 | words[1], "inc": words[2] << 64 | words[3]},
-        "has_uint32": words[4],
-        "uinteger": words[5],
-    }

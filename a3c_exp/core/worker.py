@@ -12,11 +12,10 @@ import numpy as np
 from a3c_exp.algorithms import Batch, MinibatchAlgorithm, explained_variance
 from a3c_exp.common.arrays import Floats
 from a3c_exp.core import seeding
-from a3c_exp.core.actor import Actor, PolicyNetwork
 from a3c_exp.core.events import Episodes, Event
 from a3c_exp.core.experiment import Experiment, RunContext
 from a3c_exp.core.normalization import RunningStats
-from a3c_exp.core.rollout import Rollout, merge_stats
+from a3c_exp.core.rollout import Actor, PolicyNetwork, Rollout, merge_stats
 from a3c_exp.core.seeding import Role
 from a3c_exp.core.store import Push, Snapshot, Store
 from a3c_exp.envs import EnvBatch
@@ -24,6 +23,7 @@ from a3c_exp.errors import RunError
 from a3c_exp.networks import ActorCritic, PolicyOutputs
 from a3c_exp.optimizers import clip
 from a3c_exp.returns import Returns, with_learner_values
+from a3c_exp.schedules import progress_of
 
 # A single bad batch passes; so many gradients in a row that are not finite are a network that has diverged.
 MAX_CONSECUTIVE_NONFINITE = 20
@@ -45,12 +45,11 @@ class Worker:
 
     def __init__(self, context: RunContext, index: int, store: Store) -> None:
         experiment = context.experiment
-        self._index, self._store = index, store
+        self._experiment, self._index, self._store = experiment, index, store
         self._total_steps, self._accumulate = experiment.total_steps, experiment.accumulate_rollouts
         self._off_policy = experiment.returns.off_policy
         self._actor = make_actor(context, index, self._build_network)
         self._learner = Learner(experiment, self._network, index, store, self._actor.rng, f"worker {index}")
-        self._experiment = experiment
 
     def run(self) -> Iterator[Event | YieldPoint]:
         """Pull, collect, gradient, push, until the run has its `total_steps` or the store has been stopped.
@@ -64,8 +63,8 @@ class Worker:
             snapshot = learner.pull()
             if store.stopped or snapshot.steps >= self._total_steps:  # a pull may bring that
                 return
-            progress = self._experiment.progress(snapshot.steps)
-            rollouts = [actor.collect(snapshot, progress) for _ in range(self._accumulate)]
+            progress = progress_of(snapshot.steps, self._total_steps)
+            rollouts = actor.collect_several(snapshot, progress, self._accumulate)
             if self._off_policy:  # V-trace learns with newer parameters than those that acted
                 yield YieldPoint.BEFORE_PULL
                 snapshot = learner.pull()
@@ -93,7 +92,7 @@ class Learner:
         name: str,
     ) -> None:  # fmt: skip
         self._experiment, self._network, self._worker, self._store = experiment, network, worker, store
-        self._rng, self._name = rng, name
+        self._rng, self._name, self._total_steps = rng, name, experiment.total_steps
         algorithm = experiment.algorithm
         self._minibatches = algorithm if isinstance(algorithm, MinibatchAlgorithm) else None
         self._nonfinite_in_a_row = 0
@@ -165,7 +164,7 @@ class Learner:
         """Add the loss's gradient over one rollout to `network.gradient`, and return the loss's metrics."""
         outputs, backward = self._network.evaluate(rollout.observations, rollout.actions, rollout.recurrent_input)
         batch = self._batch(rollout, outputs)
-        progress = self._experiment.progress(snapshot.steps)
+        progress = progress_of(snapshot.steps, self._total_steps)
         output_gradients, metrics = self._experiment.algorithm.gradient(outputs, batch, progress)
         backward(output_gradients)
         metrics["explained_variance"] = explained_variance(rollout.values, batch.targets, batch.mask)
@@ -175,7 +174,7 @@ class Learner:
     def _add_batch_gradient(self, batch: Batch, snapshot: Snapshot) -> dict[str, float]:
         """The same for a batch whose advantages and targets are known."""
         outputs, backward = self._network.evaluate(batch.observations, batch.actions, batch.recurrent_input)
-        progress = self._experiment.progress(snapshot.steps)
+        progress = progress_of(snapshot.steps, self._total_steps)
         output_gradients, metrics = self._experiment.algorithm.gradient(outputs, batch, progress)
         backward(output_gradients)
         return metrics
@@ -207,7 +206,7 @@ class Learner:
         experiment, network = self._experiment, self._network
         network.fetch_gradient()
         norm = clip(network.gradient, experiment.optimizer, network.param_slices)
-        progress = experiment.progress(snapshot.steps)
+        progress = progress_of(snapshot.steps, self._total_steps)
         event.add(
             {"grad_norm": norm, "learning_rate": experiment.optimizer.learning_rate * experiment.schedule(progress)}
         )

@@ -38,6 +38,7 @@ class Evaluator:
     Every evaluation starts from the same environment seeds, so that a curve of evaluations compares policies, not luck.
 
     stopped: asked at each step of an evaluation, which ends without a result if it says so.
+    busy: whether an evaluation is under way, or its result has not been taken.
     last_steps: steps of the state that was submitted last; None before the first.
     """
 
@@ -50,15 +51,13 @@ class Evaluator:
         self._failure: str | None = None
         self._closed = False
         self.last_steps: int | None = None
-
-    @property
-    def busy(self) -> bool:
-        return self._thread is not None
+        self.busy = False
 
     def submit(self, state: dict[str, Any]) -> None:
         """Evaluate the state that `SharedParameters.state` gave. Only while not busy."""
         assert not self.busy
         self.last_steps = state["steps"]
+        self.busy = True
         self._thread = threading.Thread(target=self._work, args=(state,), name="evaluation", daemon=True)
         self._thread.start()
         if not self._background:
@@ -70,7 +69,7 @@ class Evaluator:
             self._wait()
         if self._thread is None or self._thread.is_alive():
             return None
-        self._thread = None
+        self._thread, self.busy = None, False
         failure, result = self._failure, self._result
         self._failure = self._result = None
         if failure is not None:

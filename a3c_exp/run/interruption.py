@@ -16,10 +16,6 @@ class Interruption:
     signal: int | None = None
     may_break_in: bool = True
 
-    @property
-    def asked(self) -> bool:
-        return self.signal is not None
-
 
 @contextmanager
 def interruptions(interruption: Interruption) -> Iterator[None]:
@@ -27,7 +23,7 @@ def interruptions(interruption: Interruption) -> Iterator[None]:
     signals do not arrive."""
 
     def ask(signum: int, frame: object) -> None:
-        if interruption.asked and signum == signal.SIGINT and interruption.may_break_in:
+        if interruption.signal is not None and signum == signal.SIGINT and interruption.may_break_in:
             raise KeyboardInterrupt
         interruption.signal = interruption.signal or signum
 

@@ -140,3 +140,43 @@ def session_end() -> summary_pb2.Summary.Value:
     """Its run has come to its end."""
     info = plugin_data_pb2.SessionEndInfo(status=api_pb2.STATUS_SUCCESS, end_time_secs=time.time())
     return _session("session_end_info", session_end_info=info)
+
+
+DASHBOARD: dict[str, dict[str, list[str]]] = {
+    "Learning": {
+        "Reward": ["^rollout/ep_rew_mean$", "^eval/mean_reward$"],
+        "Losses": ["^train/policy_loss$", "^train/value_loss$"],
+        "Entropy": ["^train/entropy$"],
+    },
+    "Health": {
+        "Explained variance": ["^train/explained_variance$"],
+        "Gradient norm": ["^train/grad_norm$"],
+        "Learning rate": ["^train/learning_rate$"],
+    },
+    "Asynchrony and speed": {
+        "Staleness": ["^async/staleness_mean$", "^async/staleness_max$"],
+        "Steps per second": ["^time/steps_per_second$"],
+        "Episode length": ["^rollout/ep_len_mean$", "^eval/mean_ep_length$"],
+    },
+}
+"""What TensorBoard's custom scalars dashboard shows: rows of charts, by title the curves drawn in each."""
+
+
+def hparams(config: Mapping[str, Any], prefix: str = "") -> dict[str, bool | float | str]:
+    """A nested configuration as the columns of the HParams dashboard.
+
+    `{"returns": {"_target_": "a3c_exp.returns.NStep", "n": 5}}` is `{"returns": "NStep", "returns.n": 5}`.
+    None has no column: a value that is missing in one run must not turn the other runs' numbers into text.
+    """
+    columns: dict[str, bool | float | str] = {}
+    for key, value in config.items():
+        name = f"{prefix}.{key}" if prefix else str(key)
+        if key == "_target_":
+            columns[prefix or name] = str(value).rpartition(".")[2]
+        elif isinstance(value, Mapping):
+            columns.update(hparams(value, name))
+        elif isinstance(value, bool | int | float | str):
+            columns[name] = value
+        elif value is not None:
+            columns[name] = str(value)
+    return columns

@@ -17,11 +17,11 @@ from a3c_exp.core.experiment import Experiment, RunContext, build_network, store
 from a3c_exp.core.store import SharedStore
 from a3c_exp.errors import ConfigError, RunError
 from a3c_exp.run import checkpoint, files, provenance
-from a3c_exp.run.best_policy import BestPolicy
 from a3c_exp.run.console import LiveLineHandler, Progress, run_log
 from a3c_exp.run.evaluator import EvalResult, Evaluator
-from a3c_exp.run.every import Every, Spreading
 from a3c_exp.run.interruption import Interruption, interruptions
+from a3c_exp.run.output import RunOutput
+from a3c_exp.run.rules import BestPolicy, Every, Spreading, holding_rule
 from a3c_exp.run.run_folder import (
     BEST,
     CHECKPOINTS,
@@ -33,9 +33,7 @@ from a3c_exp.run.run_folder import (
     latest_checkpoint,
     read_config,
 )
-from a3c_exp.run.run_output import RunOutput
 from a3c_exp.run.statistics import RunStatistics
-from a3c_exp.run.stop_rules import holding_rule
 
 log = logging.getLogger("a3c_exp")
 
@@ -157,7 +155,9 @@ class Trainer:
         steps = self._statistics.steps
         self._output = RunOutput(folder, config, None if state is None else steps)
         self._evaluator = Evaluator(
-            experiment, background=not experiment.backend.deterministic, stopped=lambda: self._interruption.asked
+            experiment,
+            background=not experiment.backend.deterministic,
+            stopped=lambda: self._interruption.signal is not None,
         )
         self._evaluation, self._checkpoint = (
             Every(experiment.eval.every, steps),
@@ -207,7 +207,7 @@ class Trainer:
     def _fail(self, error: Exception) -> None:
         """End the run by an error; unless it was asked to end, with a signal that workers may have got too."""
         text = str(error) if isinstance(error, RunError) else traceback.format_exc().rstrip()
-        if self._interruption.asked:
+        if self._interruption.signal is not None:
             self._stop_reason = "interrupted"
             if not isinstance(error, RunError):
                 log.warning("while the run was ending: %s", text)
@@ -250,7 +250,7 @@ class Trainer:
 
     def _holding_rule(self, foreseen: bool = False) -> str | None:
         """What ends the run now: a signal, or a rule of `stop`."""
-        if self._interruption.asked:
+        if self._interruption.signal is not None:
             return "interrupted"
         return holding_rule(self._experiment.stop, self._statistics, self._store, foreseen=foreseen)
 
@@ -274,12 +274,14 @@ class Trainer:
         if self._stop_reason == "interrupted" or self._experiment.eval.every is None:
             return
         self._take_evaluation(wait=True)
-        if self._evaluator.last_steps != self._store.steps and not self._interruption.asked:
+        if self._evaluator.last_steps != self._store.steps and not self._interruption.signal is not None:
             self._evaluator.submit(self._store.state())
             self._take_evaluation(wait=True)
 
     def _take_evaluation(self, wait: bool = False) -> None:
         """Log a finished evaluation, at the step of what was evaluated; keep its parameters if it is the best so far."""
+        if not self._evaluator.busy:
+            return
         result: EvalResult | None = self._evaluator.result(wait)
         if result is None:
             return

@@ -1,59 +1,70 @@
-"""Events in, curves out: what a run has done so far, and the only writer of TensorBoard's file and metrics.csv."""
+"""What a run writes into its folder: curves, checkpoints, the summary. A full disk ends no training."""
 
 from __future__ import annotations
 
 import csv
 import io
+import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from a3c_exp.run import files, tensorboard
+from a3c_exp.run import checkpoint, files, tensorboard
 from a3c_exp.run.files import Appender
+from a3c_exp.run.run_folder import CHECKPOINTS, SUMMARY_FILE, config_text
 from a3c_exp.run.tensorboard import EventFile
 
-DASHBOARD: dict[str, dict[str, list[str]]] = {
-    "Learning": {
-        "Reward": ["^rollout/ep_rew_mean$", "^eval/mean_reward$"],
-        "Losses": ["^train/policy_loss$", "^train/value_loss$"],
-        "Entropy": ["^train/entropy$"],
-    },
-    "Health": {
-        "Explained variance": ["^train/explained_variance$"],
-        "Gradient norm": ["^train/grad_norm$"],
-        "Learning rate": ["^train/learning_rate$"],
-    },
-    "Asynchrony and speed": {
-        "Staleness": ["^async/staleness_mean$", "^async/staleness_max$"],
-        "Steps per second": ["^time/steps_per_second$"],
-        "Episode length": ["^rollout/ep_len_mean$", "^eval/mean_ep_length$"],
-    },
-}
-"""What TensorBoard's custom scalars dashboard shows: rows of charts, by title the curves drawn in each."""
+log = logging.getLogger("a3c_exp")
 
 
-def hparams(config: Mapping[str, Any], prefix: str = "") -> dict[str, bool | float | str]:
-    """A nested configuration as the columns of the HParams dashboard.
+class RunOutput:
+    """The files of one run.
 
-    `{"returns": {"_target_": "a3c_exp.returns.NStep", "n": 5}}` is `{"returns": "NStep", "returns.n": 5}`.
-    None has no column: a value that is missing in one run must not turn the other runs' numbers into text.
+    folder, config: of the run. purge_step: see `CurveWriter`.
+    unwritten: names of what could not be written at the last attempt. It is logged once; what was written before stays
+        whole, and the next write tries again.
     """
-    columns: dict[str, bool | float | str] = {}
-    for key, value in config.items():
-        name = f"{prefix}.{key}" if prefix else str(key)
-        if key == "_target_":
-            columns[prefix or name] = str(value).rpartition(".")[2]
-        elif isinstance(value, Mapping):
-            columns.update(hparams(value, name))
-        elif isinstance(value, bool | int | float | str):
-            columns[name] = value
-        elif value is not None:
-            columns[name] = str(value)
-    return columns
+
+    def __init__(self, folder: Path, config: Mapping[str, Any], purge_step: int | None) -> None:
+        self._folder = folder
+        self._writer = CurveWriter(folder, config_text(config), config=config, purge_step=purge_step)
+        self.unwritten: set[str] = set()
+
+    def log(self, step: int, values: dict[str, float], seconds: float) -> None:
+        """Write a point of the curves, at `step` of the run."""
+        with self._writing("curves"):
+            self._writer.log(step, values, seconds)
+
+    def save(self, name: str, state: Mapping[str, Any]) -> None:
+        """Write a checkpoint, whole or not at all."""
+        with self._writing(name):
+            checkpoint.save(self._folder / CHECKPOINTS / name, state)
+
+    def close_curves(self, success: bool) -> None:
+        """Finish the curves. success: see `CurveWriter.close`."""
+        with self._writing("curves"):
+            self._writer.close(success)
+
+    def write_summary(self, summary: dict[str, Any]) -> dict[str, Any]:
+        """Write summary.json, and return the summary with what is unwritten by then."""
+        with self._writing(SUMMARY_FILE):
+            files.write_json(self._folder / SUMMARY_FILE, summary | {"unwritten": sorted(self.unwritten)})
+        return summary | {"unwritten": sorted(self.unwritten)}
+
+    @contextmanager
+    def _writing(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if what not in self.unwritten:
+                log.error("%s cannot be written: %s", what, error)
+            self.unwritten.add(what)
+        else:
+            self.unwritten.discard(what)
 
 
-class Writer:
+class CurveWriter:
     """Writes a run's curves into its folder: an event file for TensorBoard, and metrics.csv.
 
     folder: the run's folder, which exists.
@@ -75,8 +86,8 @@ class Writer:
         self._events.summary(
             0,
             tensorboard.text("config", code),
-            tensorboard.dashboard(DASHBOARD),
-            tensorboard.session_start(hparams(config)),
+            tensorboard.dashboard(tensorboard.DASHBOARD),
+            tensorboard.session_start(tensorboard.hparams(config)),
         )
 
     def log(self, step: int, values: Mapping[str, float], wall_seconds: float) -> None:
