@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from runs import CORNERS, CORRIDOR, SCRIPTED, SMALL_CNN, TARGET, config, drain, make_store
+from runs import BANDIT, CORNERS, CORRIDOR, SCRIPTED, SMALL_CNN, TARGET, config, drain, make_store
 
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.events import Event
@@ -52,6 +52,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "a native vector environment": {"env": SCRIPTED, "env__vectorized": True, "env__reward_scale": 0.01},
     "pictures": {"env": CORNERS, "network": SMALL_CNN},
 }  # fmt: skip
+
+
+def ga3c(env: str = BANDIT, **settings: Any) -> dict[str, Any]:
+    """A configuration of GA3C on the CPU."""
+    return config(env, "ga3c", **{"backend__device": "cpu"} | settings)
 
 
 @functools.cache
