@@ -386,6 +386,13 @@ class TestWhereItRuns:
         assert rows(tmp_path)[-1]["train/rejected_updates"] == "20"
         assert np.isfinite(latest(tmp_path)["store"]["parameters"]).all()
 
+    def test_a_resumed_run_warns_again_of_a_gradient_that_was_not_finite(self, tmp_path: Path) -> None:
+        whole = config(SCRIPTED, env__kwargs={"fails_at": 9, "failure": "nan"}, total_steps=10**9)
+        train_config(whole, tmp_path)
+        resumed = train_config(whole, tmp_path, resume=True)
+        assert resumed.summary["rejected_updates"] == 40
+        assert (tmp_path / "train.log").read_text().count("a gradient that was not finite was refused") == 2
+
     def test_workers_that_cannot_be_ended_cost_nothing_of_what_was_learned(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

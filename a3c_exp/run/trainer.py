@@ -146,6 +146,7 @@ class Trainer:
         self._statistics = RunStatistics(experiment.worker_count * experiment.envs_per_worker)
         self._clock, self._best = TrainingClock(store), BestPolicy()
         self._resumed = 0
+        self._warned_of_rejected = False  # in this session, whatever an earlier one has rejected
         self._solved: tuple[int, float] | None = None  # steps and seconds of training
         self._stop_reason: str | None = None
         self._error: str | None = None
@@ -242,7 +243,8 @@ class Trainer:
         statistics, threshold = self._statistics, self._experiment.reward_threshold
         if not statistics.begun and (seconds := self._store.training_seconds):
             statistics.begin(seconds)
-        if event.rejected and not statistics.rejected:
+        if event.rejected and not self._warned_of_rejected:
+            self._warned_of_rejected = True
             log.warning("a gradient that was not finite was refused")
         statistics.add(event)
         if self._solved is None and threshold is not None and statistics.reached(threshold):
