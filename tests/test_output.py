@@ -7,6 +7,7 @@ import json
 import math
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,14 @@ from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import metadata as hparams_metadata
 
 from a3c_exp.run.output import CurveWriter
+from a3c_exp.run.run_folder import config_text
 from a3c_exp.run.tensorboard import hparams
 
 CONFIG = {"seed": 3, "returns": {"_target_": "a3c_exp.returns.NStep", "n": 5}, "critic_returns": None}
-CONFIG_TEXT = "seed: 3\nreturns:\n  n: 5\n"
 
 
 def writer(folder: Path, purge_step: int | None = None) -> CurveWriter:
-    return CurveWriter(folder, CONFIG_TEXT, config=CONFIG, purge_step=purge_step)
+    return CurveWriter(folder, CONFIG, purge_step)
 
 
 def read(folder: Path) -> EventAccumulator:
@@ -64,7 +65,7 @@ def test_the_dashboard_opens_with_reward_losses_and_entropy_side_by_side(tmp_pat
 def test_the_config_is_shown_as_text_verbatim(tmp_path: Path) -> None:
     writer(tmp_path).close()
     shown = read(tmp_path).Tensors("config")[0].tensor_proto.string_val[0].decode()
-    assert shown == "    seed: 3\n    returns:\n      n: 5"
+    assert shown == textwrap.indent(config_text(CONFIG).rstrip(), "    ")
 
 
 def test_the_runs_own_event_file_has_its_hyperparameters_and_no_experiment_record(tmp_path: Path) -> None:
@@ -170,8 +171,9 @@ FULL_DISK = """
 import json, resource, sys
 from pathlib import Path
 from a3c_exp.run.output import CurveWriter
+from a3c_exp.run.run_folder import config_text
 
-writer = CurveWriter(Path(sys.argv[1]), "", config={})
+writer = CurveWriter(Path(sys.argv[1]), {})
 full = resource.RLIM_INFINITY
 written, refused = [], []
 for step in range(60):
