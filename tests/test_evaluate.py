@@ -335,7 +335,7 @@ class TestTheCommandLine:
 
     def test_help_is_given_wherever_it_is_asked_for(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert evaluate.main(["somewhere", "--help"]) == 0
-        assert "episodes: how many to play" in capsys.readouterr().out
+        assert "episodes: number of episodes" in capsys.readouterr().out
 
     def test_help_explains_every_option(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert evaluate.main(["--help"]) == 0

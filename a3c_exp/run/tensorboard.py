@@ -105,7 +105,7 @@ def text(tag: str, markdown: str) -> summary_pb2.Summary.Value:
 
 
 def dashboard(categories: Mapping[str, Mapping[str, list[str]]]) -> summary_pb2.Summary.Value:
-    """The custom scalars dashboard. categories: by title, charts; of each, by title, regular expressions of its tags."""
+    """The custom scalars dashboard. categories: by title, charts; these by title, regular expressions of tags."""
     proto = layout_pb2.Layout()
     for title, charts in categories.items():
         category = proto.category.add(title=title)
