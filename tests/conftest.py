@@ -33,7 +33,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     import a3c_exp.__main__ as program
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(program, "start_early", lambda arguments: None)  # no server of workers for a refused command
+    monkeypatch.setattr(program, "prestart_backend", lambda arguments: None)  # no server of workers for a refused command
     return tmp_path
 
 

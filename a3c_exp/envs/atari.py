@@ -92,9 +92,9 @@ class Atari(Environment):
         # What it registers, because the program ends at once where a game is made that takes two players.
         games = {spec.kwargs["game"] for name, spec in gymnasium.registry.items() if name.startswith("ALE/")}
         if self.game not in games:
-            some = did_you_mean(self.game.lower(), games, list_all=False)
-            some = some or f"there are {len(games)}, pong and breakout among them"
-            problem = f"there is no such game; {some} (all: https://ale.farama.org/environments)"
+            guess = did_you_mean(self.game.lower(), games, list_all=False)
+            guess = guess or f"there are {len(games)}, pong and breakout among them"
+            problem = f"there is no such game: {guess} (all: https://ale.farama.org/environments)"
             raise ConfigError("game", self.game, problem)
         return _AtariBatch(self._games(count), seeds, self.terminal_on_life_loss)
 

@@ -119,7 +119,7 @@ class Gym(Environment):
         if name in gymnasium.registry:
             return gymnasium.registry[name]
         guess = did_you_mean(name, gymnasium.registry, list_all=False)
-        raise ConfigError("id", self.id, f"no such environment is registered. {guess}".rstrip(". "))
+        raise ConfigError("id", self.id, f"no such environment is registered: {guess}".rstrip(": "))
 
     def _one(self, spec: EnvSpec, render_mode: str | None) -> Env:
         """One environment with its wrappers."""
@@ -228,7 +228,7 @@ def _wrapper(name: str) -> Callable[..., Env]:
         key for key, value in vars(source).items() if isinstance(value, type) and issubclass(value, gymnasium.Wrapper)
     ]
     guess = did_you_mean(attribute, known, list_all=False)
-    raise ConfigError("wrappers", name, f"{source.__name__} has no such wrapper. {guess}".rstrip(". "))
+    raise ConfigError("wrappers", name, f"{source.__name__} has no such wrapper: {guess}".rstrip(": "))
 
 
 def _missing(spec: EnvSpec, error: Exception) -> str:
