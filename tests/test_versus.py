@@ -18,7 +18,7 @@ def test_the_interval_lies_within_the_ratios_and_holds_the_median() -> None:
     assert 0.9 <= low <= 1.0 <= high <= 1.1
 
 
-def test_a_folder_that_is_no_checkout_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_is_no_checkout_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "must be a checkout" in line

@@ -39,8 +39,8 @@ class Stop:
 
     max_episodes: finished training episodes of all workers.
     max_seconds: of wall-clock time, this session's.
-    mean_return: of the last 100 training episodes, in unscaled rewards. The rule waits until 100 episodes have ended and
-        every environment has ended one, since short episodes end first.
+    mean_return: of the last 100 training episodes, in unscaled rewards. The rule waits until 100 episodes have ended
+        and every environment has ended one, since short episodes end first.
     """
 
     max_episodes: int | None = None
@@ -143,7 +143,7 @@ class Experiment:
         return usable_cores() if self.workers == "auto" else self.workers
 
     def build_network(self, env: EnvBatch, rng: np.random.Generator | None) -> ActorCritic:
-        """A network for these environments. rng: draws its parameters; None leaves them undefined. Raises ConfigError."""
+        """A network for these environments. rng: draws its parameters; None: left undefined. Raises ConfigError."""
         space = network_space(env.observation_space, self.env.normalize_observations)
         self.network.check(space, env.action_space)
         return self.network.build(space, env.action_space, rng)

@@ -15,4 +15,4 @@ from a3c_exp.envs.gym import Gym
 from a3c_exp.envs.sync_batch import SyncEnvBatch
 from a3c_exp.envs.vector_batch import VectorEnvBatch
 
-__all__ = ["Atari", "EnvBatch", "Environment", "Gym", "SyncEnvBatch", "Step", "VectorEnvBatch"]
+__all__ = ["Atari", "EnvBatch", "Environment", "Gym", "Step", "SyncEnvBatch", "VectorEnvBatch"]

@@ -40,8 +40,8 @@ class Atari(Environment):
     noop_max: an episode begins with up to so many frames without an action; the number is drawn uniformly.
     frame_skip: frames an action lasts.
     max_frames: an episode that lasts so many frames is truncated (108,000: half an hour).
-    terminal_on_life_loss: a lost life ends an episode for the learner, with value 0 after it. The game, its score and its
-        length go on. Evaluations are of whole games in any case.
+    terminal_on_life_loss: a lost life ends an episode for the learner, with value 0 after it. The game, its score and
+        its length go on. Evaluations are of whole games in any case.
     fire_reset: press fire at the start of games that wait for it.
     full_action_space: all 18 actions of the joystick, not only those that the game uses.
     frame_stack, height, width: of an observation.
