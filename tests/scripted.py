@@ -182,7 +182,7 @@ class Corridor(gymnasium.Env[np.int64, np.int64]):
 class Target(gymnasium.Env[Observation, Observation]):
     """Repeat the number that is shown: one observation in [-1, 1], one action in [-1, 1], minus their squared distance.
 
-    An episode is `length` numbers, then it terminates. A perfect policy returns 0, one that always says 0 about
+    An episode is `length` numbers, then it terminates. A perfect policy returns 0, one that always answers 0 about
     -`length` / 3.
     """
 

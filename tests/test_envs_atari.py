@@ -169,10 +169,10 @@ def test_the_first_updates_leave_the_convolutions_alive(tmp_path: Path) -> None:
     settings = ["env=pong", "backend=serial", "workers=1", "total_steps=6400", "eval.every=null"]
     trained = a3c_exp.train(settings, folder=tmp_path)
     network, env = a3c_exp.load(trained.folder).network, Atari(game="pong").make(4, [0, 1, 2, 3])
-    seen, rng = [env.reset()], np.random.default_rng(0)
-    seen += [env.step(rng.integers(0, 6, 4)).obs for _ in range(200)]
+    observations, rng = [env.reset()], np.random.default_rng(0)
+    observations += [env.step(rng.integers(0, 6, 4)).obs for _ in range(200)]
     env.close()
-    features = network.actor_body.infer(np.concatenate(seen[::5]))
+    features = network.actor_body.infer(np.concatenate(observations[::5]))
     assert (features > 0).any(0).mean() > 0.35
 
 

@@ -45,17 +45,19 @@ ACTIONS: list[tuple[Space[Any], Array, list[Any]]] = [
 
 
 class TestSpaces:
-    @pytest.mark.parametrize(("space", "observation", "seen"), OBSERVATIONS, ids=lambda value: str(value)[:40])
-    def test_a_policy_receives_an_array_of_float32(self, space: Space[Any], observation: Any, seen: list[Any]) -> None:
+    @pytest.mark.parametrize(("space", "observation", "expected"), OBSERVATIONS, ids=lambda value: str(value)[:40])
+    def test_a_policy_receives_an_array_of_float32(
+        self, space: Space[Any], observation: Any, expected: list[Any]
+    ) -> None:
         def env() -> Echo:
             return Echo(space, Discrete(2), observation)
 
         for batch in (SyncEnvBatch([env(), env()], [0, 0]), VectorEnvBatch(SyncVectorEnv([env, env]), [0, 0])):
             obs = batch.reset()
-            assert obs.tolist() == [seen, seen]
+            assert obs.tolist() == [expected, expected]
             assert obs.dtype == batch.observation_space.dtype == np.float32
             assert batch.observation_space.contains(obs[0])
-            assert batch.step(np.array([0, 1])).obs.tolist() == [seen, seen]
+            assert batch.step(np.array([0, 1])).obs.tolist() == [expected, expected]
 
     def test_a_picture_stays_uint8(self) -> None:
         space, encode = encoder(Box(0, 255, (4, 4, 3), np.uint8))

@@ -62,13 +62,13 @@ class TestTheCells:
             named["weight_hh_l0"].copy_(as_torch(own.recurrent))
             named["bias_ih_l0"].copy_(as_torch(own.bias[None])[:, 0])
             named["bias_hh_l0"].zero_()
-        seen, state = normal(T, B, F), normal(B, 2 * C)
+        observations, state = normal(T, B, F), normal(B, 2 * C)
         expected, (h, c) = theirs(
-            torch.from_numpy(seen), (torch.from_numpy(state[None, :, :C]), torch.from_numpy(state[None, :, C:]))
+            torch.from_numpy(observations), (torch.from_numpy(state[None, :, :C]), torch.from_numpy(state[None, :, C:]))
         )
-        found, _ = own.learn(seen, RecurrentInput(state, np.zeros((T, B), np.bool_)))
+        found, _ = own.learn(observations, RecurrentInput(state, np.zeros((T, B), np.bool_)))
         np.testing.assert_allclose(found, expected.detach(), atol=1e-6, rtol=1e-5)
-        for row in seen:
+        for row in observations:
             _, state = own.infer(row, state)
         np.testing.assert_allclose(state, np.concatenate([h[0].detach(), c[0].detach()], 1), atol=1e-6)
 
@@ -114,11 +114,11 @@ class TestActingAndLearning:
     @pytest.mark.parametrize("sizes", [(), (5, 4)])
     def test_they_agree_on_every_row_wherever_episodes_end(self, actions: gym.Space[Any], sizes: Any) -> None:
         network = build(actions, encoder=Mlp(sizes=sizes))
-        seen, over = normal(T, B, 4), draw_boundaries()
+        observations, over = normal(T, B, 4), draw_boundaries()
         first = normal(B, 16)
         state: Array | None = first
         acted: list[tuple[Array, Array, Array, Array]] = []
-        for row, ended in zip(seen, over, strict=True):
+        for row, ended in zip(observations, over, strict=True):
             parameters, values, state = network.infer(row, state)
             np.testing.assert_array_equal(network.values(row, acted[-1][3] if acted else first), values)
             actions_, log_probs = network.head.sample(parameters, np.random.default_rng(6))
@@ -126,24 +126,24 @@ class TestActingAndLearning:
             state = np.where(ended[:, None], 0, state)
             acted.append((actions_, log_probs, values, state))
         taken, log_probs, values, _ = (np.stack(column) for column in zip(*acted, strict=True))
-        again, _ = network.evaluate(seen, taken, RecurrentInput(first, over))
+        again, _ = network.evaluate(observations, taken, RecurrentInput(first, over))
         np.testing.assert_allclose(again.values, values, atol=1e-6)
         np.testing.assert_allclose(again.log_probs, log_probs, atol=3e-6)
 
     def test_the_gradient_is_that_of_torch_step_by_step(self) -> None:
         """Heads, cells with ends of episodes, and the encoder, against a graph of the published formulas."""
         network, over = build(), draw_boundaries()
-        seen, taken = normal(T, B, 4), np.random.default_rng(6).integers(0, 2, (T, B))
+        observations, taken = normal(T, B, 4), np.random.default_rng(6).integers(0, 2, (T, B))
         first = normal(B, 16)
         weights = dict(zip(("log_probs", "entropy", "values"), normal(3, T, B, seed=7), strict=True))
-        learned(network, seen, taken, RecurrentInput(first, over), **weights)
+        learned(network, observations, taken, RecurrentInput(first, over), **weights)
         found = network.gradient.copy()
 
         core: Any = network.core
         h, c = torch.from_numpy(first).chunk(2, 1)
         total = torch.zeros(())
         for t in range(T):
-            sums = network.actor_body(torch.from_numpy(seen[t])) @ core.inputs + h @ core.recurrent + core.bias
+            sums = network.actor_body(torch.from_numpy(observations[t])) @ core.inputs + h @ core.recurrent + core.bias
             o, i, f = sums[:, : 3 * 8].sigmoid().chunk(3, 1)
             c = f * c + i * sums[:, 3 * 8 :].tanh()
             h = o * c.tanh()
@@ -203,9 +203,9 @@ class TestTheNextValueOfARow:
             for rollout in rollouts:
                 rows = zip(rollout.observations[:, env], rollout.actions[:, env], rollout.terminated[:, env],
                            rollout.truncated[:, env], rollout.next_values[:, env], strict=True)  # fmt: skip
-                for seen, action, terminated, truncated, value in rows:
-                    episode.append(seen)
-                    following = np.array([seen[0], seen[1], seen[2] + 1, action], np.float32)
+                for observation, action, terminated, truncated, value in rows:
+                    episode.append(observation)
+                    following = np.array([observation[0], observation[1], observation[2] + 1, action], np.float32)
                     expected = 0.0 if terminated else last_value(network, [*episode, following])
                     assert value == pytest.approx(expected, abs=1e-5)
                     if terminated or truncated:
@@ -220,9 +220,9 @@ class TestTheNextValueOfARow:
             episode: list[Array] = []
             for rollout in rollouts:
                 for t in np.flatnonzero(rollout.valid[:, env]):
-                    seen, action = rollout.observations[t, env], rollout.actions[t, env]
-                    episode.append(seen)
-                    following = np.array([seen[0], seen[1], seen[2] + 1, action], np.float32)
+                    observation, action = rollout.observations[t, env], rollout.actions[t, env]
+                    episode.append(observation)
+                    following = np.array([observation[0], observation[1], observation[2] + 1, action], np.float32)
                     assert rollout.next_values[t, env] == pytest.approx(
                         last_value(network, [*episode, following]), abs=1e-5
                     )
@@ -233,8 +233,8 @@ class TestTheNextValueOfARow:
 def last_value(network: ActorCritic, observations: list[Array]) -> float:
     """V of the last of an episode's observations, given to the network one after the other from the first on."""
     state = network.initial_state(1)
-    for seen in observations:
-        _, values, state = network.infer(seen[None], state)
+    for observation in observations:
+        _, values, state = network.infer(observation[None], state)
     return float(values[0])
 
 
@@ -259,9 +259,9 @@ class TestTheComponent:
         network = build()
         network.vector.fill(0)
         assert not network.values(normal(B, 4), network.initial_state(B)).any()
-        seen, taken = normal(T, B, 4), np.zeros((T, B), np.int64)
+        observations, taken = normal(T, B, 4), np.zeros((T, B), np.int64)
         recurrent_input = RecurrentInput(np.zeros((B, 16), np.float32), draw_boundaries())
-        assert not learned(network, seen, taken, recurrent_input, values=1).values.any()
+        assert not learned(network, observations, taken, recurrent_input, values=1).values.any()
         assert network.gradient[network.param_slices["critic"]].any()
 
     @pytest.mark.parametrize("init", ["orthogonal", "glorot", "normalized_columns", "default"])
@@ -297,9 +297,9 @@ class TestTheComponent:
         assert network.core is not None and network.core.inputs.shape == (4, 4 * 8)
         state = network.initial_state(B)
         assert state is not None
-        seen, taken = normal(1, B, 4), np.zeros((1, B), np.int64)
-        again, _ = network.evaluate(seen, taken, RecurrentInput(state, np.zeros((1, B), np.bool_)))
-        np.testing.assert_allclose(again.values[0], network.values(seen[0], state), atol=1e-6)
+        observations, taken = normal(1, B, 4), np.zeros((1, B), np.int64)
+        again, _ = network.evaluate(observations, taken, RecurrentInput(state, np.zeros((1, B), np.bool_)))
+        np.testing.assert_allclose(again.values[0], network.values(observations[0], state), atol=1e-6)
 
     def test_a_core_needs_a_shared_body(self) -> None:
         network, other = build(), build()

@@ -27,7 +27,7 @@ def build(space: gym.Space[Any] = ACTION_SPACES[0], **settings: Any) -> ActorCri
     return Mlp(**{"policy_gain": 1.0, **settings}).build(OBSERVATIONS, space, np.random.default_rng(1))
 
 
-def observations(count: int = 7) -> Floats:
+def draw_observations(count: int = 7) -> Floats:
     return np.random.default_rng(2).standard_normal((count, 8)).astype(np.float32)
 
 
@@ -38,12 +38,12 @@ def test_acting_and_learning_agree_on_values_and_log_probabilities(
     space: gym.Space[Any], shared: bool, state_dependent_std: bool
 ) -> None:
     network = build(space, shared=shared, state_dependent_std=state_dependent_std)
-    seen = observations()
-    parameters, values, _ = network.infer(seen)
+    observations = draw_observations()
+    parameters, values, _ = network.infer(observations)
     actions, log_probs = network.head.sample(parameters, np.random.default_rng(3))
-    again, _ = network.evaluate(seen[None], actions[None])
+    again, _ = network.evaluate(observations[None], actions[None])
     np.testing.assert_allclose(again.values[0], values, atol=1e-6)
-    np.testing.assert_allclose(network.values(seen), values, atol=1e-6)
+    np.testing.assert_allclose(network.values(observations), values, atol=1e-6)
     np.testing.assert_allclose(again.log_probs[0], log_probs, atol=3e-6)
 
 
@@ -52,33 +52,35 @@ def test_acting_and_learning_agree_on_values_and_log_probabilities(
 @pytest.mark.parametrize("settings", [{}, {"state_dependent_std": True}, {"sizes": ()}, {"sizes": (5,)}], ids=str)
 def test_its_gradient_is_that_of_torch(space: gym.Space[Any], shared: bool, settings: dict[str, Any]) -> None:
     network = build(space, shared=shared, **settings)
-    seen = observations(12).reshape(4, 3, 8)
-    compare_gradients(network, seen, space)
+    observations = draw_observations(12).reshape(4, 3, 8)
+    compare_gradients(network, observations, space)
 
 
 @pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
 def test_its_gradient_is_that_of_torch_through_every_activation(activation: Any) -> None:
     """Observations far enough from 0 reach the flat parts of the activations."""
     network = build(activation=activation, init="default")
-    compare_gradients(network, 9 * observations(12).reshape(4, 3, 8), ACTION_SPACES[0])
+    compare_gradients(network, 9 * draw_observations(12).reshape(4, 3, 8), ACTION_SPACES[0])
 
 
 def test_a_batch_that_is_smaller_than_the_one_before_is_not_mixed_with_it() -> None:
     """The memory of hidden layers is kept from one batch to the next."""
     network = build()
     for rows in (12, 4, 8, 16):
-        compare_gradients(network, observations(16)[:rows].reshape(-1, 2, 8), ACTION_SPACES[0])
+        compare_gradients(network, draw_observations(16)[:rows].reshape(-1, 2, 8), ACTION_SPACES[0])
 
 
-def compare_gradients(network: ActorCritic, seen: Floats, space: gym.Space[Any]) -> None:
-    parameters, _, _ = network.infer(seen.reshape(-1, 8))
+def compare_gradients(network: ActorCritic, observations: Floats, space: gym.Space[Any]) -> None:
+    parameters, _, _ = network.infer(observations.reshape(-1, 8))
     actions, _ = network.head.sample(parameters, np.random.default_rng(3))
-    actions = actions.reshape(*seen.shape[:2], *actions.shape[1:])
-    weights = OutputGradients(*np.random.default_rng(4).standard_normal((3, *seen.shape[:2])).astype(np.float32))
+    actions = actions.reshape(*observations.shape[:2], *actions.shape[1:])
+    weights = OutputGradients(
+        *np.random.default_rng(4).standard_normal((3, *observations.shape[:2])).astype(np.float32)
+    )
     network.gradient.fill(0)
-    learned(network, seen, actions, **asdict(weights))
+    learned(network, observations, actions, **asdict(weights))
     found = network.gradient.copy()
-    expected = torchs_gradient(network, seen, actions, space, weights)
+    expected = torchs_gradient(network, observations, actions, space, weights)
     assert np.abs(expected).max() > 0.1
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
@@ -86,18 +88,18 @@ def compare_gradients(network: ActorCritic, seen: Floats, space: gym.Space[Any])
 @pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
 def test_every_activation_is_the_same_function_twice(activation: Any) -> None:
     network = build(activation=activation)
-    seen = 3 * observations()
-    expected = network.value(network.critic_body(torch.from_numpy(seen)))[:, 0].detach()
-    np.testing.assert_allclose(network.values(seen), expected, atol=1e-5)
+    observations = 3 * draw_observations()
+    expected = network.value(network.critic_body(torch.from_numpy(observations)))[:, 0].detach()
+    np.testing.assert_allclose(network.values(observations), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("space", ACTION_SPACES, ids=str)
 def test_entropy_is_that_of_torchs_distributions(space: gym.Space[Any]) -> None:
     network = build(space)
-    seen = observations()
-    parameters, _, _ = network.infer(seen)
+    observations = draw_observations()
+    parameters, _, _ = network.infer(observations)
     actions, _ = network.head.sample(parameters, np.random.default_rng(3))
-    found, _ = network.evaluate(seen[None], actions[None])
+    found, _ = network.evaluate(observations[None], actions[None])
     _, expected = evaluated_by_torch(space, torch.from_numpy(parameters), torch.from_numpy(actions))
     np.testing.assert_allclose(found.entropy[0], expected, atol=1e-5, rtol=1e-5)
 
@@ -106,7 +108,7 @@ def test_entropy_is_that_of_torchs_distributions(space: gym.Space[Any]) -> None:
 def test_sampling_follows_the_probabilities_it_reports(space: gym.Space[Any]) -> None:
     network = build(space)
     count = 40_000
-    parameters, _, _ = network.infer(observations(1))
+    parameters, _, _ = network.infer(draw_observations(1))
     actions, log_probs = network.head.sample(np.repeat(parameters, count, 0), np.random.default_rng(3))
     probabilities = np.exp(log_probs)
     for action in np.unique(actions, axis=0):
@@ -129,7 +131,7 @@ def test_epsilon_mixes_the_policy_with_a_uniform_one(epsilon: float) -> None:
 def test_a_single_observation_is_acted_on_as_one_of_many(space: gym.Space[Any]) -> None:
     """A single row has code of its own. Its random numbers, action and probability are the same."""
     network = build(space)
-    parameters, _, _ = network.infer(observations(50))
+    parameters, _, _ = network.infer(draw_observations(50))
     for row in parameters:
         actions, log_probs = network.head.sample(np.stack([row, row]), np.random.default_rng(4))
         single, log_prob = network.head.sample(row[None], np.random.default_rng(4))
@@ -142,7 +144,7 @@ def test_a_single_observation_is_acted_on_as_one_of_many(space: gym.Space[Any]) 
 
 def test_gaussian_samples_have_the_mean_and_deviation_of_the_parameters() -> None:
     network = build(Box(-2, 2, (3,)), initial_std=0.5)
-    parameters, _, _ = network.infer(observations(1))
+    parameters, _, _ = network.infer(draw_observations(1))
     actions, _ = network.head.sample(np.repeat(parameters, 40_000, 0), np.random.default_rng(3))
     np.testing.assert_allclose(actions.mean(0), parameters[0, :3], atol=0.02)
     np.testing.assert_allclose(actions.std(0), 0.5, atol=0.02)
@@ -218,8 +220,8 @@ def test_unbounded_actions_are_passed_as_they_are() -> None:
 @pytest.mark.parametrize("space", ACTION_SPACES, ids=str)
 def test_the_mode_is_the_most_likely_action(space: gym.Space[Any]) -> None:
     network = build(space)
-    seen = observations()
-    parameters, _, _ = network.infer(seen)
+    observations = draw_observations()
+    parameters, _, _ = network.infer(observations)
     best, _, _ = network.head.evaluate(parameters, network.head.mode(parameters))
     for seed in range(20):
         sampled, _ = network.head.sample(parameters, np.random.default_rng(seed))
@@ -245,7 +247,7 @@ def test_the_critic_may_have_layers_of_its_own_size() -> None:
 
 def test_the_critics_loss_leaves_the_actors_part_alone() -> None:
     network = build(shared=False)
-    learned(network, observations()[None], np.zeros((1, 7), np.int64), values=1)
+    learned(network, draw_observations()[None], np.zeros((1, 7), np.int64), values=1)
     assert not network.gradient[network.param_slices["actor"]].any()
     assert network.gradient[network.param_slices["critic"]].any()
 
@@ -253,22 +255,22 @@ def test_the_critics_loss_leaves_the_actors_part_alone() -> None:
 def test_backward_adds_to_one_flat_gradient_that_stays_where_it_is() -> None:
     """Since torch 2, zero_grad() sets gradients to None, which would silently cut them off the flat vector."""
     network = build()
-    seen, actions = observations()[None], np.zeros((1, 7), np.int64)
-    learned(network, seen, actions, values=1)
+    observations, actions = draw_observations()[None], np.zeros((1, 7), np.int64)
+    learned(network, observations, actions, values=1)
     once = network.gradient.copy()
-    learned(network, seen, actions, values=1)
+    learned(network, observations, actions, values=1)
     np.testing.assert_allclose(network.gradient, 2 * once, rtol=1e-5)
     network.gradient.fill(0)
-    learned(network, seen, actions, values=1)
+    learned(network, observations, actions, values=1)
     np.testing.assert_allclose(network.gradient, once, rtol=1e-5)
 
 
 def test_writing_to_the_vector_changes_both_networks() -> None:
     network = build()
     network.vector.fill(0)
-    seen = observations()
-    assert not network.values(seen).any()
-    outputs, _ = network.evaluate(seen[None], np.zeros((1, 7), np.int64))
+    observations = draw_observations()
+    assert not network.values(observations).any()
+    outputs, _ = network.evaluate(observations[None], np.zeros((1, 7), np.int64))
     assert not outputs.values.any()
 
 

@@ -43,10 +43,10 @@ def pictures(count: int = 7, space: Box = SMALL) -> Array:
     return np.random.default_rng(2).integers(0, 256, (count, *space.shape)).astype(np.uint8)
 
 
-def gradient(network: ActorCritic, seen: Array) -> Floats:
+def gradient(network: ActorCritic, images: Array) -> Floats:
     """The gradient of the sum of values and log-probabilities, over one step of a batch."""
     network.gradient.fill(0)
-    learned(network, seen[None], np.zeros((1, len(seen)), np.int64), values=1, log_probs=1)
+    learned(network, images[None], np.zeros((1, len(images)), np.int64), values=1, log_probs=1)
     return network.gradient.copy()
 
 
@@ -75,13 +75,13 @@ def test_the_published_networks_have_their_published_sizes(
 @pytest.mark.parametrize("channels_last", [True, False])
 def test_acting_and_learning_agree(name: str, channels_last: bool) -> None:
     network = build(replace(COMPONENTS[name], channels_last=channels_last))
-    seen = pictures()
-    parameters, values, _ = network.infer(seen)
+    images = pictures()
+    parameters, values, _ = network.infer(images)
     actions, log_probs = network.head.sample(parameters, np.random.default_rng(3))
-    again, _ = network.evaluate(seen[None], actions[None])
+    again, _ = network.evaluate(images[None], actions[None])
     assert parameters.dtype == values.dtype == np.float32
     np.testing.assert_allclose(again.values[0], values, atol=1e-5)
-    np.testing.assert_allclose(network.values(seen), values, atol=1e-5)
+    np.testing.assert_allclose(network.values(images), values, atol=1e-5)
     np.testing.assert_allclose(again.log_probs[0], log_probs, atol=1e-5)
 
 
@@ -94,10 +94,10 @@ def test_it_computes_what_torch_computes_with_the_same_layers() -> None:
     )  # fmt: skip
     for mine, other in zip(body.layers, [theirs[0], theirs[2], theirs[5]], strict=True):
         other.load_state_dict(mine.state_dict())
-    seen = pictures(3, ATARI)
-    expected = theirs(torch.from_numpy(seen).float() / 255).detach()
-    np.testing.assert_allclose(body.infer(seen), expected, atol=1e-5)
-    np.testing.assert_allclose(body(torch.from_numpy(seen)).detach(), expected, atol=1e-5)
+    images = pictures(3, ATARI)
+    expected = theirs(torch.from_numpy(images).float() / 255).detach()
+    np.testing.assert_allclose(body.infer(images), expected, atol=1e-5)
+    np.testing.assert_allclose(body(torch.from_numpy(images)).detach(), expected, atol=1e-5)
 
 
 def test_a_residual_block_adds_to_its_input() -> None:
@@ -106,52 +106,52 @@ def test_a_residual_block_adds_to_its_input() -> None:
     body: Any = network.actor_body
     for convolution in [layer for start in (1, 4) for layer in body.convolutions[start : start + 2]]:
         convolution.weight.data.zero_()
-    seen = pictures(3)
-    x = torch.from_numpy(seen).float() / 255
+    images = pictures(3)
+    x = torch.from_numpy(images).float() / 255
     for first in (body.convolutions[0], body.convolutions[3]):
         x = nn.functional.max_pool2d(nn.functional.conv2d(x, first.weight, first.bias, padding=1), 3, 2, 1)
     expected = torch.relu(nn.functional.linear(torch.relu(x).flatten(1), body.last.weight, body.last.bias))
-    np.testing.assert_allclose(body.infer(seen), expected.detach(), atol=1e-5)
+    np.testing.assert_allclose(body.infer(images), expected.detach(), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", COMPONENTS)
 def test_its_gradient_is_that_of_torch(name: str) -> None:
     """Heads and values are computed on arrays. Their derivatives go on into the graph of the convolutions."""
     network, space = build(COMPONENTS[name]), Discrete(5)
-    seen, actions = pictures(6).reshape(3, 2, *SMALL.shape), np.arange(6).reshape(3, 2) % 5
+    images, actions = pictures(6).reshape(3, 2, *SMALL.shape), np.arange(6).reshape(3, 2) % 5
     weights = OutputGradients(*np.random.default_rng(4).standard_normal((3, 3, 2)).astype(np.float32))
-    learned(network, seen, actions, **asdict(weights))
+    learned(network, images, actions, **asdict(weights))
     found = network.gradient.copy()
-    expected = torchs_gradient(network, seen, actions, space, weights)
+    expected = torchs_gradient(network, images, actions, space, weights)
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("name", COMPONENTS)
 def test_the_layout_in_memory_changes_nothing_but_rounding(name: str) -> None:
     first, last = (build(replace(COMPONENTS[name], channels_last=choice)) for choice in (False, True))
-    seen = pictures()
-    np.testing.assert_allclose(first.infer(seen)[0], last.infer(seen)[0], atol=1e-5)
-    np.testing.assert_allclose(gradient(first, seen), gradient(last, seen), atol=1e-4, rtol=1e-4)
+    images = pictures()
+    np.testing.assert_allclose(first.infer(images)[0], last.infer(images)[0], atol=1e-5)
+    np.testing.assert_allclose(gradient(first, images), gradient(last, images), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", COMPONENTS)
 def test_the_size_of_chunks_changes_nothing_but_rounding(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = pictures()
+    images = pictures()
     whole = build(COMPONENTS[name])
     monkeypatch.setattr(convolutions, "CHUNK_BYTES", 1)
     in_chunks = build(COMPONENTS[name])
-    np.testing.assert_allclose(whole.infer(seen)[0], in_chunks.infer(seen)[0], atol=1e-5)
-    np.testing.assert_allclose(gradient(whole, seen), gradient(in_chunks, seen), atol=1e-4, rtol=1e-4)
+    np.testing.assert_allclose(whole.infer(images)[0], in_chunks.infer(images)[0], atol=1e-5)
+    np.testing.assert_allclose(gradient(whole, images), gradient(in_chunks, images), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", COMPONENTS)
 def test_in_bfloat16_it_is_the_same_network_to_two_digits(name: str) -> None:
     half, full = build(replace(COMPONENTS[name], precision="bfloat16")), build(COMPONENTS[name])
-    seen = pictures()
+    images = pictures()
     np.testing.assert_array_equal(half.vector, full.vector)
-    assert half.infer(seen)[1].dtype == half.gradient.dtype == np.float32
-    np.testing.assert_allclose(half.infer(seen)[1], full.infer(seen)[1], atol=0.05)
-    one, other = gradient(half, seen), gradient(full, seen)
+    assert half.infer(images)[1].dtype == half.gradient.dtype == np.float32
+    np.testing.assert_allclose(half.infer(images)[1], full.infer(images)[1], atol=0.05)
+    one, other = gradient(half, images), gradient(full, images)
     assert one @ other > 0.99 * np.linalg.norm(one) * np.linalg.norm(other)
 
 
@@ -209,13 +209,13 @@ def test_every_order_of_axes_is_understood(shape: tuple[int, ...], expected: tup
     picture = Picture.of(shape)
     assert picture is not None
     assert (picture.channels, picture.height, picture.width) == expected
-    seen = np.random.default_rng(2).integers(0, 256, (2, *shape)).astype(np.uint8)
-    frames = seen.reshape(2, -1, *shape[-3:]) if len(shape) > 2 else seen[:, None, None]
+    images = np.random.default_rng(2).integers(0, 256, (2, *shape)).astype(np.uint8)
+    frames = images.reshape(2, -1, *shape[-3:]) if len(shape) > 2 else images[:, None, None]
     if shape[-1] in (1, 3, 20):
         frames = np.moveaxis(frames, -1, 2)
     by_hand = np.concatenate([frames[:, moment] for moment in range(frames.shape[1])], 1)
     for channels_last in (False, True):
-        arranged = picture.arrange(torch.from_numpy(seen), torch.float32, channels_last)
+        arranged = picture.arrange(torch.from_numpy(images), torch.float32, channels_last)
         assert arranged.dtype == torch.float32
         np.testing.assert_array_equal(arranged.numpy(), by_hand)
 
@@ -235,9 +235,9 @@ def test_the_largest_number_of_a_picture_is_scaled_to_1(low: int, high: int, dty
 
 @pytest.mark.parametrize("bound", [np.inf, np.finfo(np.float32).max, 0.1])
 def test_numbers_without_a_bound_and_small_ones_are_not_scaled(bound: float) -> None:
-    seen = (pictures(space=SMALL) / 255 * 0.1).astype(np.float32)
-    taken = build(COMPONENTS["plain"], Box(-bound, bound, SMALL.shape)).values(seen)
-    np.testing.assert_array_equal(taken, build(COMPONENTS["plain"], Box(-1, 1, SMALL.shape)).values(seen))
+    images = (pictures(space=SMALL) / 255 * 0.1).astype(np.float32)
+    taken = build(COMPONENTS["plain"], Box(-bound, bound, SMALL.shape)).values(images)
+    np.testing.assert_array_equal(taken, build(COMPONENTS["plain"], Box(-1, 1, SMALL.shape)).values(images))
 
 
 def test_the_same_seed_draws_the_same_parameters() -> None:
@@ -297,5 +297,7 @@ def test_normalized_pictures_are_not_scaled_again() -> None:
     for normalized in (False, True):
         experiment = load_experiment(config(CORNERS, network=SMALL_CNN, env__normalize_observations=normalized))
         networks.append(build_network(experiment)[0])
-    seen = np.random.default_rng(2).integers(0, 256, (5, 12, 12, 3)).astype(np.uint8)
-    np.testing.assert_allclose(networks[0].values(seen), networks[1].values((seen / 255).astype(np.float32)), atol=1e-5)
+    images = np.random.default_rng(2).integers(0, 256, (5, 12, 12, 3)).astype(np.uint8)
+    np.testing.assert_allclose(
+        networks[0].values(images), networks[1].values((images / 255).astype(np.float32)), atol=1e-5
+    )
