@@ -257,7 +257,7 @@ def check_param_groups(optimizer: Optimizer, names: Collection[str]) -> None:
     """Raise ConfigError unless every part that the optimizer names is one of the network's, `names`."""
     for name in optimizer.param_groups:
         if name not in names:
-            raise ConfigError("parts", name, f"the network has no such part, only {', '.join(sorted(names))}")
+            raise ConfigError("param_groups", name, f"the network has no such part, only {', '.join(sorted(names))}")
 
 
 def rates(optimizer: Optimizer, slices: Mapping[str, slice], size: int, factor: float, staleness: int = 0) -> Rate:
