@@ -153,6 +153,20 @@ def test_a_run_that_cannot_be_read_is_named_and_left_out(
     assert "cannot be read" in capsys.readouterr().err
 
 
+def test_a_run_with_former_names_of_settings_is_named_and_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path / "a", 0, 1000)
+    run(tmp_path / "b", 1, 3000)
+    config = yaml.safe_load((tmp_path / "b" / "config.yaml").read_text())
+    config["goal"] = config.pop("reward_threshold")
+    (tmp_path / "b" / "config.yaml").write_text(yaml.safe_dump(config))
+    assert report.main([str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "| CartPole-v1 | 1 | 1 of 1 |" in said
+    assert f"Left out: {tmp_path / 'b'} cannot be read: was written by commit abc: use that checkout" in said
+
+
 def test_a_random_policy_stands_beside_the_trained_one(tmp_path: Path) -> None:
     """CartPole under random actions falls after about 22 steps."""
     from a3c_exp import compose

@@ -30,6 +30,7 @@ from study.presets import PRESETS
 from study.records import Record, Results
 from study.runs import ROOT, Training
 from study.statistics import bootstrap_interval, interquartile_mean
+from study.table import SECTIONS
 
 RECORD = Record(
     seed=0, steps=1000, seconds=2.0, steps_per_second=500.0, solved_steps=600, solved_seconds=1.2, last_100=480.5,
@@ -121,6 +122,27 @@ def test_records_of_other_settings_do_not_count(tmp_path: Path) -> None:
     results.write({"env": {"kwargs": {}}}, [RECORD])
     assert results.read({"env": {"kwargs": {}}}) == [RECORD]
     assert results.read({"env": {"kwargs": {"gravity": -5}}}) == [], "that it was empty was a setting"
+
+
+def test_records_with_former_names_of_settings_are_refused_before_anything_is_trained(
+    places: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They would look like records of other settings, and be replaced."""
+    recipe = Counting()
+    Results(places / "results", "name").write({**recipe.settings(), "goal": 475.0}, [RECORD])
+    monkeypatch.setattr(study, "SECTIONS", {"One": (entry(recipe),)})
+    assert study.main([]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("study: results = 'name.yaml': has former names of settings") and error.endswith(": goal\n")
+    assert recipe.seeds == []
+    assert not (places / "RESULTS.md").exists()
+
+
+def test_the_records_of_this_checkout_have_commands_that_run_today() -> None:
+    for section in SECTIONS.values():
+        for one in section:
+            records = Results(ROOT / "results", one.name).read(one.recipe.settings())
+            assert all(record.command.startswith(f"{one.recipe.command} ") for record in records), one.name
 
 
 def test_records_are_never_those_of_other_settings_wherever_writing_is_cut_off(
