@@ -190,7 +190,7 @@ def test_other_settings_are_run_anew(places: Path) -> None:
     assert changed.seeds == [0, 1]
 
 
-def test_a_failed_seed_is_told_and_tried_again_next_time(places: Path) -> None:
+def test_a_failed_seed_is_reported_and_tried_again_next_time(places: Path) -> None:
     (failure,) = study.train(entry(Counting(failing=1)), 3)
     assert "seed 1" in failure and "exit code 1" in failure
     again = Counting()
@@ -265,15 +265,15 @@ def test_an_interrupted_study_leaves_no_run_behind(tmp_path: Path) -> None:
 
 
 def test_a_second_signal_reaches_the_run_too(tmp_path: Path) -> None:
-    """Whoever does not want to wait for the run's orderly end presses Ctrl-C again; nothing of it stays behind."""
-    told = tmp_path / "signals"
+    """A user who does not want to wait for the run's orderly end presses Ctrl-C again; no process is left."""
+    signals_file = tmp_path / "signals"
     run = (
         "import signal, time; from pathlib import Path\n"
-        f"told = Path({str(told)!r}); seen = []\n"
+        f"signals_file = Path({str(signals_file)!r}); received = []\n"
         "def note(*_):\n"
-        "    seen.append(1); told.write_text(str(len(seen)))\n"
-        "    if len(seen) == 2: raise SystemExit\n"
-        "signal.signal(signal.SIGINT, note); told.write_text('0')\n"
+        "    received.append(1); signals_file.write_text(str(len(received)))\n"
+        "    if len(received) == 2: raise SystemExit\n"
+        "signal.signal(signal.SIGINT, note); signals_file.write_text('0')\n"
         "for _ in range(6000): time.sleep(0.01)\n"
     )
     study = (
@@ -284,12 +284,12 @@ def test_a_second_signal_reaches_the_run_too(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", study], cwd=ROOT, stderr=subprocess.DEVNULL)
     try:
         for signals in ("0", "1"):
-            wait_until(lambda: told.exists() and told.read_text() == signals)  # noqa: B023
+            wait_until(lambda: signals_file.exists() and signals_file.read_text() == signals)  # noqa: B023
             process.send_signal(signal.SIGINT)
         assert process.wait(30) == -signal.SIGINT
     finally:
         process.kill()
-    assert told.read_text() == "2"
+    assert signals_file.read_text() == "2"
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
@@ -326,7 +326,7 @@ def test_a_run_that_was_cut_off_goes_on_from_its_checkpoint(
 def test_what_is_done_with_the_run_that_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: tuple[str, ...], ended: str, trains: str | None
 ) -> None:
-    """One that ended is only played, one that was cut off goes on; but one of so many seconds would get them twice."""
+    """A run that ended is only evaluated, an interrupted one is resumed; but not one with a limit in seconds."""
     recipe, folder = Training((*SMALL, "checkpoint.every=32", *settings)), tmp_path / "run"
     summary = dict(a3c_exp.train([*recipe.overrides, "seed=0"], folder).summary)
     (folder / "summary.json").write_text(json.dumps(summary | {"stop_reason": ended}))
@@ -376,7 +376,7 @@ def test_curves_are_kept_and_drawn(places: Path, monkeypatch: pytest.MonkeyPatch
 def test_the_document_is_written_without_what_draws_curves(
     places: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Hours of training may lie behind it."""
+    """It may stand for hours of training."""
     monkeypatch.setattr(study, "SECTIONS", {"One": (replace(entry(Counting(), 0), curve=True),)})
     (places / "results").mkdir()
     Results(places / "results", "name").write(Counting().settings(), [RECORD])
