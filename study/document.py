@@ -31,8 +31,8 @@ over seeds without the lowest and the highest quarter (of three seeds or fewer, 
 interval. Of two or three seeds that interval is their range, and settles nothing. Seeds "2 of 5": the rest has not
 been run yet, and what two say may change. What is wanted is wanted of the mean over seeds (and of the worst seed
 where it says so), whatever the interval. Solved: 100 training episodes in a row, at least one of each environment
-among all so far, have had a mean of the environment's `goal`, where it has one; steps and seconds (of training) until
-then are medians over all seeds, "never" where half of them never did, with the range of those that did. Seconds and
+among all so far, have had a mean of the environment's `reward_threshold`, if it has one; steps and seconds (of training)
+until then are medians over all seeds, "never" where half of them never did, with the range of those that did. Seconds and
 steps/s are of the machine whose number a row has (below its table; its raw environments are timed in
 [bench/RESULTS.md](bench/RESULTS.md)), and of how busy it was with other work: one command has taken up to five times
 as long there. They are orders of magnitude; what is compared by speed is timed side by side in bench/RESULTS.md.
@@ -52,7 +52,7 @@ Written by `make presets`. Each preset is trained to its own end, or to that in 
 policy, and of the parameters kept because evaluation beside training found them best (`best.ckpt`; mean and worst
 seed), both in the same fresh episodes; of `shared_adam_lunar_continuous` they end after 300 steps, as in training.
 Training return: the mean of the last 100 training episodes, actions drawn as they are in training, mean over the seeds;
-solved: that mean has reached the preset's `goal`. Seconds, steps and steps/s of training are medians.
+solved: that mean has reached the preset's `reward_threshold`. Seconds, steps and steps/s of training are medians.
 """
 
 FULL_LENGTH = "At their full length (here they are shortened; a rate that falls does so within the shortened run):"
