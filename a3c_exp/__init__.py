@@ -25,18 +25,22 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["ConfigError", "RunError", "__version__", "compose", "load", "train"]
 
-# The functions below import what they need when they are called: importing torch takes seconds, and neither
-# `--help` nor a child process that only steps environments should wait for it.
+# The functions import what they need when they are called: importing torch takes seconds, which `--help` and a child
+# process that only steps environments need not wait for.
 
 
 def compose(overrides: Sequence[str] = (), config_dir: str | None = None) -> dict[str, Any]:
-    """The configuration that `python -m a3c_exp <overrides>` would run with, as a plain mapping. Raises ConfigError.
+    """The configuration that `python -m a3c_exp <overrides>` would run with, as a plain mapping.
 
-    config_dir: a folder of YAML files of one's own, as --config-dir on the command line.
+    config_dir: a folder of the user's own YAML files, as --config-dir on the command line.
+    Raises ConfigError for unknown keys and for values that the component which has them refuses.
     """
     from a3c_exp.cli.hydra_compose import compose
+    from a3c_exp.config.builder import build_experiment
 
-    return compose(overrides, config_dir)
+    config = compose(overrides, config_dir)
+    build_experiment(config)
+    return config
 
 
 def train(
@@ -44,14 +48,13 @@ def train(
 ) -> Run:
     """Train as `python -m a3c_exp <overrides>` does, and return the run: its folder and its summary.
 
-    overrides: what one would write on the command line, or a whole configuration as `compose` returns it and as a
-        run's config.yaml holds it.
-    folder: where the run writes; outputs/<date>_<time>_s<seed> where none is given.
+    overrides: those of a command line, or a whole configuration as `compose` returns it and a run's config.yaml has it.
+    folder: where the run writes; None: outputs/<date>_<time>_s<seed>.
     config_dir: see `compose`.
-    Raises ConfigError, before anything is written, where the configuration cannot run; and, once its checkpoint and
-    its summary are written, RunError where the run failed or could not be written in full, and KeyboardInterrupt where
-    Ctrl-C ended it (SystemExit: SIGTERM).
-    No state of Hydra is left behind, and none that is there is disturbed.
+    Raises ConfigError, before anything is written, if the configuration cannot run. After the checkpoint and the
+    summary are written it raises RunError if the run failed or could not be written in full, KeyboardInterrupt if
+    Ctrl-C ended it, and SystemExit if SIGTERM did.
+    Hydra's global state is the same afterwards.
     """
     from a3c_exp.cli.hydra_compose import compose, run_folder
     from a3c_exp.cli.startup import prestart
@@ -59,7 +62,7 @@ def train(
     if isinstance(overrides, Mapping):
         config = dict(overrides)
         if not isinstance(config.get("env"), Mapping):
-            problem = 'must be a whole one, as compose returns it; single settings are a list: ["env=lunar", "seed=1"]'
+            problem = 'must be complete, as compose returns it; single settings are a list: ["env=lunar", "seed=1"]'
             raise ConfigError("configuration", config, problem)
     elif isinstance(overrides, str):
         raise ConfigError("overrides", overrides, f'must be a list: ["{overrides}"]')
@@ -74,23 +77,24 @@ def train(
     from a3c_exp.run.run_folder import check_folder
 
     experiment = load_experiment(config)
-    place = check_folder(Path(folder) if folder is not None else run_folder(config))
+    new_folder = check_folder(Path(folder) if folder is not None else run_folder(config))
     from a3c_exp.run.trainer import run
 
-    done = run(experiment, config, place)
-    if done.summary["signal"] is not None:
-        # What the signal would have ended without the run: a loop over seeds does not go on with the next.
-        raise (KeyboardInterrupt if done.summary["signal"] == SIGINT else SystemExit)(done.exit_code)
-    if done.exit_code:
-        why = done.summary["error"] or f"cannot be written: {', '.join(done.summary['unwritten'])}"
-        raise RunError(f"{place}: {why}")
-    return done
+    finished = run(experiment, config, new_folder)
+    if finished.summary["signal"] is not None:
+        # The signal ends the caller too: a loop over seeds does not continue with the next one.
+        raise (KeyboardInterrupt if finished.summary["signal"] == SIGINT else SystemExit)(finished.exit_code)
+    if finished.exit_code:
+        reason = finished.summary["error"] or f"cannot be written: {', '.join(finished.summary['unwritten'])}"
+        raise RunError(f"{new_folder}: {reason}")
+    return finished
 
 
 def load(folder: str | Path, plugins: Sequence[str] = ()) -> Policy:
-    """The policy of a run, from its best checkpoint (or latest): `load(run.folder).act(observation)`.
+    """The policy of a run's best checkpoint, or its latest without evaluations: `load(run.folder).act(observation)`.
 
-    plugins: the packages of one's own that the run's configuration names; the folder's own word is not taken for it.
+    plugins: the user's packages that the run's configuration names. A folder cannot itself allow code, so that its own
+        list is not used. Raises ConfigError.
     """
     from a3c_exp.cli.evaluate import load
 

@@ -1,4 +1,4 @@
-"""`python -m a3c_exp key=value ...`: see a3c_exp.command."""
+"""`python -m a3c_exp key=value ...`: see a3c_exp.cli.main."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from a3c_exp.errors import exit_code
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a command; its exit code, as `exit_code` gives it."""
+    """Run a command line and return its exit code: see a3c_exp.errors.exit_code."""
     return exit_code(lambda: _command(arguments))
 
 

@@ -1,4 +1,4 @@
-"""The errors a user meets: a configuration that cannot run, and a run that could not go on."""
+"""The errors that a user meets: a configuration that cannot run, and a run that failed."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable
 
 
 class ConfigError(ValueError):
-    """A value in the configuration that cannot be used. Nothing has been started, nothing written.
+    """A value in the configuration that cannot be used, found before anything is started or written.
 
-    Its text is one line that names the key, the value and what is allowed:
-    `returns.n = 0: must be a whole number >= 1`.
+    Its text is one line with the key, the value and what is allowed: `returns.n = 0: must be a whole number >= 1`.
     """
 
     def __init__(self, key: str, value: object, problem: str) -> None:
@@ -24,7 +23,7 @@ class ConfigError(ValueError):
         return f"{self.key} = {self.value!r}: {self.problem}"
 
     def under(self, path: str) -> ConfigError:
-        """The same error, its key seen from the outside: 'n' under 'returns' is 'returns.n'."""
+        """The same error with its key below `path`: 'n' under 'returns' is 'returns.n'."""
         return ConfigError(f"{path}.{self.key}", self.value, self.problem)
 
 
@@ -35,16 +34,18 @@ def require(condition: bool, key: str, value: object, allowed: str) -> None:
 
 
 class RunError(RuntimeError):
-    """A run that could not go on: a worker raised, was killed, or produced only non-finite gradients."""
+    """A run that failed: a worker raised, was killed, or produced only non-finite gradients."""
 
 
 INTERRUPTED = 130
-"""The exit code of what Ctrl-C has ended."""
+"""The exit code of a program that Ctrl-C ended: 128 plus the number of the signal."""
 
 
 def exit_code(program: Callable[[], int]) -> int:
-    """Run a program; its own exit code, or that of how it ended: 2, its configuration cannot be used, which is told in
-    one line; 1, a run failed, which has been told when it did; 130, Ctrl-C (128 and the number of the signal)."""
+    """Run a program and return its exit code, or that of the error which ended it.
+
+    2 for a ConfigError, which is printed in one line; 1 for a RunError, which the run has reported; 130 for Ctrl-C.
+    """
     try:
         return program()
     except ConfigError as error:
@@ -52,18 +53,18 @@ def exit_code(program: Callable[[], int]) -> int:
         return 2
     except RunError:
         return 1
-    except KeyboardInterrupt as interruption:  # a run that was interrupted says by which signal
+    except KeyboardInterrupt as interruption:  # its argument: the exit code of an interrupted run
         return int(interruption.args[0]) if interruption.args else INTERRUPTED
 
 
 def did_you_mean(name: str, known: Iterable[str], *, list_all: bool = True) -> str:
-    """A sentence with the names most like `name`: "did you mean 'seed'? Allowed: gamma, seed".
+    """A sentence with the names nearest to `name`: "did you mean 'seed'? Allowed: gamma, seed".
 
-    list_all: False leaves the list out, where there are too many names; the sentence is then empty if none is near.
+    list_all: False leaves out the list of all names, for long ones; the sentence is then empty if no name is near.
     """
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
-    guess = f"did you mean {either(map(repr, close))}?" if close else ""
+    nearest = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    guess = f"did you mean {either(map(repr, nearest))}?" if nearest else ""
     allowed = f"Allowed: {', '.join(names) or 'none'}" if list_all else ""
     return f"{guess} {allowed}".strip()
 
@@ -75,6 +76,6 @@ def either(words: Iterable[str]) -> str:
 
 
 def one_line(error: Exception) -> str:
-    """An exception as one line: its type and what it says."""
+    """An exception as one line: its type and its text."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

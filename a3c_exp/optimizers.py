@@ -1,9 +1,9 @@
-"""Optimizers of one flat vector: RMSProp, Adam, SGD, and the rates and clipping of the network's parts.
+"""Optimizers of one flat vector: RMSProp, Adam, SGD, with learning rates and clipping for each parameter group.
 
-They change numpy arrays in place. Those may be shared, and other workers may read and write them at the same time
-without a lock (Hogwild): a lost or half-applied update is acceptable then, a step out of all proportion is not, since
-it spoils the parameters for ever. So a gradient is divided by the root of a mean square that is sure to hold its own,
-and Adam leaves an element alone whose two moments do not belong together.
+They change numpy arrays in place. Other workers may read and write these arrays at the same time without a lock
+(Hogwild). A lost or half-applied update is acceptable then. A step out of all proportion is not, since it spoils the
+parameters for good. So RMSProp divides a gradient by the root of a mean square that surely includes it, and Adam skips
+an element whose two running means do not belong together.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from a3c_exp.errors import ConfigError, require
 
 Rate = float | Floats
 
-# Elements that are updated at once. A large vector is walked through in pieces, so that all operations on a piece find
-# it in the processor's second cache.
+# Elements that are updated at once. A large vector is updated in pieces, so that all operations on a piece find it in
+# the second-level cache.
 CHUNK = 131_072
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParamGroup:
-    """What one part of the network (actor, critic, ...) has for itself; None: what the rest has.
+    """Settings of one part of the network (actor, critic, ...); None: the optimizer's.
 
-    learning_rate: instead of the optimizer's, >= 0; the schedule multiplies it as well. 0 keeps the part as it is.
-    max_grad_norm: this part is clipped alone, by its own norm.
+    learning_rate: >= 0; the schedule multiplies it as well. 0 freezes the part.
+    max_grad_norm: the part is clipped alone, by its own norm.
     """
 
     learning_rate: float | None = None
@@ -107,7 +107,7 @@ class Optimizer(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class RMSProp(Optimizer):
-    """Gradients over the root of their running mean square (Tieleman and Hinton 2012, lecture 6.5).
+    """Gradients divided by the root of their running mean square (Tieleman and Hinton 2012, lecture 6.5).
 
         s <- decay s + (1 - decay) g^2
         parameters <- parameters - rate g / (sqrt(s) + epsilon)     or, epsilon_inside,  g / sqrt(s + epsilon)
@@ -135,7 +135,6 @@ class RMSProp(Optimizer):
 
     @property
     def has_large_first_step(self) -> bool:
-        """Whether the first steps are of several rates, however small the gradients are."""
         return self.initial_mean_square == 0 and self.epsilon < 1e-3
 
     @property
@@ -197,7 +196,7 @@ class Adam(Optimizer):
         mean *= first
         mean += scratch
         _add_square(mean_square, gradient, second, scratch)
-        # Both corrections in the denominator: one pass instead of two.
+        # Both bias corrections are in the denominator: one pass instead of two.
         correction, square_correction = 1 - first**t, math.sqrt(1 - second**t)
         np.sqrt(scratch, out=scratch)
         scratch *= correction / square_correction
@@ -211,16 +210,16 @@ class Adam(Optimizer):
 
     @functools.cached_property
     def _max_ratio(self) -> float:
-        """What |m| / sqrt(v) cannot exceed, whatever the gradients were: by Cauchy and Schwarz, with b1^2 < b2,
-        (1 - b1) / sqrt((1 - b2) (1 - b1^2 / b2)). No bound otherwise.
+        """The largest |m| / sqrt(v) that any sequence of gradients can lead to; infinity unless b1^2 < b2.
 
-        More than that means that another worker has written one of the two and not yet the other, or has written over
-        one of them. Where v has nothing of a gradient that m has, the step would be m / epsilon.
+        By Cauchy and Schwarz it is (1 - b1) / sqrt((1 - b2) (1 - b1^2 / b2)). A larger ratio means that another worker
+        has written m and not yet v, or has overwritten one of them. If m includes a gradient that v lacks, the step
+        would be m / epsilon.
         """
         first, second = self.betas
         if first**2 >= second:
             return math.inf
-        return 1.001 * (1 - first) / math.sqrt((1 - second) * (1 - first**2 / second))  # and a little for rounding
+        return 1.001 * (1 - first) / math.sqrt((1 - second) * (1 - first**2 / second))  # with a margin for rounding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,17 +253,17 @@ class SGD(Optimizer):
 
 
 def check_param_groups(optimizer: Optimizer, names: Collection[str]) -> None:
-    """Raise ConfigError unless every part that the optimizer names is one of the network's, `names`."""
+    """Raise ConfigError unless every parameter group of the optimizer is a part of the network. names: of its parts."""
     for name in optimizer.param_groups:
         if name not in names:
-            raise ConfigError("parts", name, f"the network has no such part, only {', '.join(sorted(names))}")
+            raise ConfigError("param_groups", name, f"the network has no such part, only {', '.join(sorted(names))}")
 
 
 def rates(optimizer: Optimizer, slices: Mapping[str, slice], size: int, factor: float, staleness: int = 0) -> Rate:
-    """The learning rate of an update: a number, or float32 [size] where a part has its own.
+    """The learning rate of an update: a number, or float32 [size] if a parameter group has its own.
 
     slices: where each part of the network lies in the flat vector.
-    factor: what the schedule says now.
+    factor: the schedule's value.
     staleness: of the gradient, in updates. With a power of 1 the rate is divided by it, as in Zhang, Gupta, Lian and
         Liu 2016, arXiv 1511.05950.
     """
@@ -281,10 +280,10 @@ def rates(optimizer: Optimizer, slices: Mapping[str, slice], size: int, factor: 
 
 
 def clip(gradient: Floats, optimizer: Optimizer, slices: Mapping[str, slice]) -> float:
-    """Shorten a gradient [P], in place, to the norms that the optimizer allows; its norm before that.
+    """Clip a gradient [P] in place to the norms that the optimizer allows, and return its norm before that.
 
     Parts with their own max_grad_norm are clipped alone, the rest of the vector as one (Pascanu et al. 2013, arXiv
-    1211.5063, algorithm 1). Where the norm is not finite the gradient is left as it is: it is to be refused.
+    1211.5063, algorithm 1). A gradient whose norm is not finite is left as it is: the caller refuses it.
     """
     own = [(slices[name], part.max_grad_norm) for name, part in optimizer.param_groups.items() if part.max_grad_norm]
     rest = _without(gradient, [place for place, _ in own]) if own else [gradient]
@@ -300,9 +299,9 @@ def clip(gradient: Floats, optimizer: Optimizer, slices: Mapping[str, slice]) ->
 
 
 def _add_square(mean_square: Floats, gradient: Floats, decay: float, scratch: Floats) -> None:
-    """mean_square <- decay mean_square + (1 - decay) gradient^2; the result is in `scratch` too.
+    """mean_square <- decay mean_square + (1 - decay) gradient^2. The result is also in `scratch`.
 
-    There it is at least (1 - decay) gradient^2, whoever else is writing to `mean_square`.
+    There it is at least (1 - decay) gradient^2, even if another worker writes to `mean_square`.
     """
     np.multiply(gradient, gradient, out=scratch)
     scratch *= 1 - decay
@@ -312,7 +311,7 @@ def _add_square(mean_square: Floats, gradient: Floats, decay: float, scratch: Fl
 
 
 def _without(vector: Floats, taken: list[slice]) -> list[Floats]:
-    """Views of what is left of a vector between slices that do not overlap."""
+    """Views of a vector outside of slices, which do not overlap."""
     pieces, start = [], 0
     for stop, after in [*sorted((piece.start, piece.stop) for piece in taken), (vector.size, vector.size)]:
         if start < stop:
@@ -327,6 +326,6 @@ def _norm(pieces: list[Floats]) -> float:
     for piece in pieces:
         square += float(np.vdot(piece, piece))  # dot, but without a warning of each overflow
     if math.isinf(square):
-        # The squares of large finite numbers overflow in single precision, the numbers themselves may be sound.
+        # The squares of large finite numbers overflow in single precision.
         square = sum(float(np.dot(wide, wide)) for wide in (piece.astype(np.float64) for piece in pieces))
     return math.sqrt(square)

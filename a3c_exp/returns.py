@@ -1,11 +1,11 @@
-"""Returns: what the actor's advantages and the critic's targets are made of.
+"""Returns: the actor's advantages and the critic's targets.
 
-Pure functions of time-major arrays; each estimator is a component that is called with a trajectory and gamma.
+Estimators are pure functions of time-major arrays, called with a trajectory and gamma.
 
 All of them are one backward recursion, x_t = a_t + c_t x_{t+1}, with c_t = 0 where an episode ends and in the last row.
 A step of it is the map x -> a_t + c_t x, and maps compose: two steps are x -> (a_t + c_t a_{t+1}) + c_t c_{t+1} x. So
-windows of 1, 2, 4, ... steps are built from one another, all rows and columns at once: about log2(n) passes over the
-arrays, where a loop over time takes T.
+windows of 1, 2, 4, ... steps are built from one another, for all rows and columns at once. That takes about log2(n)
+passes over the arrays, and a loop over time takes T.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from a3c_exp.errors import require
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """What an estimator is given: T steps of B environments, time first.
+    """What an estimator takes: T steps of B environments, time first.
 
     rewards: float32 [T, B], r_t, as the learner sees them (scaled, clipped).
     values: float32 [T, B], V(s_t).
@@ -44,7 +44,7 @@ class Trajectory:
 
     @property
     def ended(self) -> Bools:
-        """bool [T, B]: the state behind step t belongs to another episode."""
+        """bool [T, B]: the state after step t belongs to another episode."""
         return self.terminated | self.truncated
 
 
@@ -86,7 +86,7 @@ class NStep(Returns):
 
         G_t = sum_{k<m} gamma^k r_{t+k} + gamma^m V(s_{t+m})
 
-    with m = the smaller of n and the steps left before the episode or the rollout ends, and V = 0 behind a terminal
+    with m = the smaller of n and the steps left before the episode or the rollout ends, and V = 0 after a terminal
     step. The advantage is G_t - V(s_t), the critic's target G_t. With n = None, all of the rollout, it is the return
     of Mnih et al. 2016 (arXiv 1602.01783, algorithm S3).
     """
@@ -105,7 +105,7 @@ class NStep(Returns):
 class NStepZero(Returns):
     """n-step returns in which every term that was not collected counts as zero.
 
-    The terms are n rewards and the bootstrap behind them. What lies past the last collected step is 0, where `NStep`
+    The terms are n rewards and the bootstrap after them. What lies past the last collected step is 0, where `NStep`
     bootstraps earlier instead. The states of a rollout are s_0 ... s_{T-1}; s_T and an episode's final observation are
     not among them, so
 
@@ -126,7 +126,7 @@ class NStepZero(Returns):
         return targets - trajectory.values, targets
 
     def warning(self, rollout_length: int) -> str | None:
-        """What is wrong with n for rollouts of so many steps, in a sentence; None where nothing is."""
+        """Warn if n is too large for rollouts of so many steps."""
         if self.n < rollout_length:
             return None
         return (
@@ -163,7 +163,7 @@ class Discounted(Returns):
 
         G_t = r_t + gamma G_{t+1}
 
-    starting from 0 behind a terminal step, V(final observation) behind a truncated one, V(s_T) behind the last row.
+    starting from 0 after a terminal step, V(final observation) after a truncated one, V(s_T) after the last row.
     Over whole episodes (rollout_length: episode) the critic enters at time limits alone; over shorter rollouts this is
     the n-step return of the whole rollout.
     """
@@ -204,7 +204,7 @@ class VTrace(Returns):
 
     def __call__(self, trajectory: Trajectory, gamma: float) -> tuple[Floats, Floats]:
         assert trajectory.log_probs is not None and trajectory.target_log_probs is not None
-        # Whatever the bounds, a ratio of e^60 is far beyond them, and in single precision still a number.
+        # A ratio of e^60 is beyond any bound, and still finite in float32.
         ratios = np.exp(np.minimum(trajectory.target_log_probs - trajectory.log_probs, np.float32(60)))
         rhos = np.minimum(ratios, np.float32(self.rho_clip))
         deltas = _temporal_differences(trajectory, gamma)
@@ -217,7 +217,7 @@ class VTrace(Returns):
 def _n_step(trajectory: Trajectory, gamma: float, n: int | None) -> Floats:
     """n-step returns with maximum terms, [T, B]; n = None: those of the whole rollout."""
     discounts = _discounts(trajectory, gamma)
-    # Where a row discounts nothing on, its episode or the rollout ends, and the bootstrap stands there.
+    # Where the discount of a row is 0, its episode or the rollout ends: there is the bootstrap.
     terms = np.float32(gamma) - discounts
     terms *= trajectory.next_values
     terms += trajectory.rewards
@@ -235,14 +235,14 @@ def _temporal_differences(trajectory: Trajectory, gamma: float) -> Floats:
 
 
 def _discounts(trajectory: Trajectory, factor: float) -> Floats:
-    """`factor` where row t + 1 goes on with the episode of row t, else 0. [T, B]"""
+    """`factor` where row t + 1 continues the episode of row t, else 0. [T, B]"""
     discounts = np.multiply(~trajectory.ended, np.float32(factor))
     discounts[-1] = 0
     return discounts
 
 
 def _scan_inplace(terms: Floats, discounts: Floats) -> Floats:
-    """x_t = terms[t] + discounts[t] x_{t+1}, x behind the last row = 0. Both arrays are used up; x is in `terms`."""
+    """Solve x_t = terms[t] + discounts[t] x_{t+1}, with x = 0 after the last row. Overwrites both; x is in `terms`."""
     span, length = 1, len(terms)
     while span < length:
         terms[:-span] += discounts[:-span] * terms[span:]
@@ -253,9 +253,9 @@ def _scan_inplace(terms: Floats, discounts: Floats) -> Floats:
 
 
 def _bootstrapped(terms: Floats, discounts: Floats, next_values: Floats, n: int) -> Floats:
-    """The map of n steps (see the module's head) from every row, applied to V(s_{t+n}). A new array, [T, B].
+    """The map of n steps (see the module's docstring) from every row, applied to V(s_{t+n}). A new array, [T, B].
 
-    A row whose n steps reach past its episode or the rollout discounts nothing that far, so no V comes in.
+    The discount of a row whose n steps reach past its episode or the rollout is 0, so no V comes in.
     """
     span, length = 1, len(terms)
     n = min(n, length)

@@ -12,7 +12,7 @@ from a3c_exp.errors import require
 
 @runtime_checkable
 class Schedule(Protocol):
-    """A number for every point of a run.
+    """A number as a function of a run's progress.
 
     `progress` is the share of the run that is done, from 0 to 1: environment steps of all workers together, over
     `total_steps`.
@@ -62,14 +62,14 @@ def progress_of(steps: int, total_steps: int) -> float:
 
 
 def value(x: float | Schedule, progress: float) -> float:
-    """What `x` is at `progress`, where a coefficient may be a plain number or a schedule."""
+    """The value at `progress` of a coefficient, which may be a number or a schedule."""
     return x if isinstance(x, (int, float)) else x(progress)
 
 
 def require_throughout(holds: Callable[[float], bool], key: str, x: float | Schedule, allowed: str) -> None:
-    """Raise ConfigError unless `x` is `allowed`, a schedule where a run begins and where it ends.
+    """Raise ConfigError unless `x` is `allowed`. A schedule is checked where a run begins and where it ends.
 
-    Those of this module never leave the range between the two.
+    Schedules of this module stay between the two values.
     """
     if isinstance(x, (int, float)):
         require(holds(x), key, x, f"{allowed}, or a schedule")

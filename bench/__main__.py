@@ -20,8 +20,8 @@ from statistics import median
 
 import torch
 
-from a3c_exp.run import files, provenance
 from a3c_exp.networks.convolutions import multiplies_bfloat16
+from a3c_exp.run import files, markdown, provenance
 from bench.peers import UnavailableError, peer_versions
 from bench.rows import ROWS, Row
 
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if flags.only is not None and row.name not in flags.only:
             continue
         lines = [[*line, measured] for line in table_lines(row, rounds, seconds)]
-        print(f"\n{_table(lines)}\n", flush=True)
+        print(f"\n{markdown.table(HEADER, lines)}\n", flush=True)
         if not flags.quick:
             record(row.name, lines)
     if flags.quick:
@@ -64,8 +64,8 @@ def record(name: str, lines: list[list[str]]) -> None:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([known, *line] for known, line in found)
     files.write_text(table, text.getvalue())
-    document = f"# Speed and memory\n\n{INTRODUCTION}\n\n{_versions()}\n\n{_table([line for _, line in found])}\n"
-    files.write_text(FOLDER / "RESULTS.md", document)
+    parts = "# Speed and memory", INTRODUCTION, _versions(), markdown.table(HEADER, [line for _, line in found])
+    files.write_text(FOLDER / "RESULTS.md", "\n\n".join(parts) + "\n")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -144,11 +144,6 @@ def _versions() -> str:
     """What is installed."""
     versions = provenance.versions() | peer_versions()
     return ", ".join(f"{name} {version or '(not here)'}" for name, version in versions.items()) + "."
-
-
-def _table(cells: list[list[str]]) -> str:
-    rows = [HEADER, ["---"] * len(HEADER), *cells]
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
 if __name__ == "__main__":

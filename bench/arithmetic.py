@@ -15,12 +15,16 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 import a3c_exp
-from a3c_exp.algorithms import Evaluation
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import build_network
+from a3c_exp.networks.outputs import OutputGradients
+from a3c_exp.run import markdown
 
 NETWORKS = ("cnn", "cnn_nature")
+COLUMNS = (
+    "network", "emulator", "forward, 1 / 12", "forward and backward, 20 / 80", "a worker a game", "GA3C", "ratio",
+)  # fmt: skip
 ROLLOUT, TRAINING_BATCH, PREDICTION_BATCH = 20, 80, 12  # of 16 agents 12 to 13 are answered together: `python -m bench`
 
 
@@ -29,16 +33,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.arithmetic", description=__doc__)
     parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement (default 3)")
     seconds = parser.parse_args(arguments).seconds
-    print("| network | emulator | forward, 1 / 12 | forward and backward, 20 / 80 | a worker a game | GA3C | ratio |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    print(markdown.table(COLUMNS))
     for name in NETWORKS:
         with one_thread():
             emulator, alone, together, small, large = costs(name, seconds)
         worker, ga3c = emulator + alone + small, emulator + together + large
-        print(
-            f"| {name} | {emulator:.0f} | {alone:.0f} / {together:.0f} | {small:.0f} / {large:.0f} "
-            f"| {worker:.0f} | {ga3c:.0f} | {worker / ga3c:.2f} |"
-        )
+        passes = f"{alone:.0f} / {together:.0f}", f"{small:.0f} / {large:.0f}"
+        print(markdown.row([name, f"{emulator:.0f}", *passes, f"{worker:.0f}", f"{ga3c:.0f}", f"{worker / ga3c:.2f}"]))
     return 0
 
 
@@ -65,7 +66,7 @@ def costs(name: str, seconds: float) -> tuple[float, float, float, float, float]
 
         def both() -> None:
             _, add_gradient = network.evaluate(seen, chosen)
-            add_gradient(Evaluation(by, by, by))
+            add_gradient(OutputGradients(by, by, by))
 
         return microseconds(both, seconds) / (ROLLOUT * rollouts)
 

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from a3c_exp.backends.ray import Ray
-from a3c_exp.backends.ray.wire import piece, stretches
+from a3c_exp.backends.ray.wire import shard_slices, shard_spec
 from a3c_exp.core.events import Event
+from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.optimizers import RMSProp
-from a3c_exp.core.store import StoreSpec
 from a3c_exp.schedules import Constant
 
 SIZES = {"20 thousand": 20_000, "1.7 million": 1_700_000}
@@ -103,31 +103,28 @@ def simulate(constants: Constants, workers: int, pushes: int = 20_000, seed: int
     return Simulated(counted / seconds, waited / (workers * seconds), staleness / counted)
 
 
-def measured_pushes(size: int, seconds: float, workers: int = 2, shards: int = 1, wire: str = "float32") -> float:
+def measured_pushes(size: int, seconds: float, workers: int = 2, shards: int = 1) -> float:
     """Pushes a second that servers of this machine take from workers that do nothing else, of a vector of `size`."""
     from a3c_exp.backends.ray.cluster import connected
     from a3c_exp.backends.ray.server import ParameterServer
     from a3c_exp.core.store import SharedStore
 
-    layout = StoreSpec(
-        size=size, parts={}, workers=workers, optimizer=RMSProp(learning_rate=1e-3), schedule=Constant(value=1.0),
-        total_steps=10**12,
+    spec = StoreSpec(
+        size=size, param_slices={}, workers=workers, optimizer=RMSProp(learning_rate=1e-3),
+        schedule=Constant(value=1.0), total_steps=10**12,
     )  # fmt: skip
-    backend = Ray(shards=shards, in_flight=2, wire=wire)  # type: ignore[arg-type]
-    with connected(backend, workers, layout):
-        import ray  # not before it has been told to stay on this machine
+    backend = Ray(shards=shards, in_flight=2)
+    with connected(backend, workers, spec):
+        import ray  # not before `connected` has restricted it to this machine
 
-        pieces = [piece(layout, stretch) for stretch in stretches(size, shards)]
-        servers = [ray.remote(ParameterServer).options(num_cpus=0).remote(own, wire) for own in pieces]
-        ray.get(
-            [
-                server.begin.remote(1, SharedStore(own).state(), ())
-                for server, own in zip(servers, pieces, strict=True)
-            ]
-        )
+        specs = [shard_spec(spec, shard) for shard in shard_slices(size, shards)]
+        servers = [ray.remote(ParameterServer).options(num_cpus=0).remote(own, backend.wire_dtype) for own in specs]
+        ray.get([
+            server.begin.remote(1, SharedStore(own).state(), ()) for server, own in zip(servers, specs, strict=True)
+        ])  # fmt: skip
         dummies = [ray.remote(Dummy).remote() for _ in range(workers)]
         rates = ray.get([
-            dummy.run.remote(layout, index, servers, backend, seconds) for index, dummy in enumerate(dummies)
+            dummy.run.remote(spec, index, servers, backend, seconds) for index, dummy in enumerate(dummies)
         ])  # fmt: skip
     return float(sum(rates))
 
@@ -135,18 +132,20 @@ def measured_pushes(size: int, seconds: float, workers: int = 2, shards: int = 1
 class Dummy:
     """A worker without an environment: it pushes as fast as it is answered."""
 
-    def run(self, layout: StoreSpec, worker: int, servers: Sequence[object], backend: Ray, seconds: float) -> float:
-        """Pushes a second."""
-        from a3c_exp.backends.ray.actors import link
+    def run(self, spec: StoreSpec, worker: int, servers: Sequence[object], backend: Ray, seconds: float) -> float:
+        """Push for so many seconds. Returns the pushes a second."""
+        from a3c_exp.backends.ray.actors import transport
         from a3c_exp.backends.ray.client import RemoteParameters
+        from a3c_exp.core.store import Push
 
-        store = RemoteParameters(layout, worker, link(servers, backend))
-        mine, gradient, pushes = np.empty(layout.size, np.float32), np.full(layout.size, 1e-3, np.float32), 0
-        store.start()
+        store, rng = RemoteParameters(spec, transport(servers, backend)), np.random.default_rng(worker)
+        parameters, gradient, pushes = np.empty(spec.size, np.float32), np.full(spec.size, 1e-3, np.float32), 0
+        store.start(worker, rng)
         begun = time.perf_counter()
         while time.perf_counter() - begun < seconds:
-            store.push(worker, gradient, store.pull(worker, mine), 1)
-            store.tell(Event(worker, steps=1))
+            snapshot, event = store.pull(worker, parameters), Event(worker, steps=1)
+            push = Push(gradient=gradient, snapshot=snapshot, event=event, weight=1, stats=None, rng=rng)
+            store.push(worker, push)
             pushes += 1
         store.leave(worker)
         return pushes / (time.perf_counter() - begun)

@@ -14,8 +14,9 @@ import numpy as np
 import torch
 
 from a3c_exp.algorithms import A3C, Batch
-from a3c_exp.networks import ActorCritic, Mlp
 from a3c_exp.core.cpu import one_thread
+from a3c_exp.networks import ActorCritic, Mlp
+from a3c_exp.run import markdown
 from bench.arithmetic import microseconds
 
 INPUTS, ACTIONS = 8, 4
@@ -28,13 +29,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--turns", type=int, default=9, help="of both, one after the other (default 9)")
     parser.add_argument("--transitions", type=int, nargs="*", default=(5, 20, 64, 512, 4096))
     flags = parser.parse_args(arguments)
-    print("| transitions | arrays | torch's graph | ratio |\n| --- | --- | --- | --- |")
+    print(markdown.table(["transitions", "arrays", "torch's graph", "ratio"]))
     with one_thread():
         for count in flags.transitions:
             ways = both(count)
             spent = [[microseconds(way, flags.seconds) for way in ways] for _ in range(flags.turns)]
             arrays, graph = np.median(spent, axis=0)
-            print(f"| {count} | {arrays:.0f} | {graph:.0f} | {graph / arrays:.2f} |", flush=True)
+            cells = str(count), f"{arrays:.0f}", f"{graph:.0f}", f"{graph / arrays:.2f}"
+            print(markdown.row(cells), flush=True)
     return 0
 
 
@@ -42,21 +44,23 @@ def both(count: int) -> tuple[Callable[[], None], Callable[[], None]]:
     """The gradient of so many transitions in each of the ways, added to the same network's."""
     rng = np.random.default_rng(0)
     network = Mlp().build(gym.spaces.Box(-1, 1, (INPUTS,)), gym.spaces.Discrete(ACTIONS), rng)
-    seen = rng.standard_normal((1, count, INPUTS)).astype(np.float32)
+    observations = rng.standard_normal((1, count, INPUTS)).astype(np.float32)
     actions = rng.integers(0, ACTIONS, (1, count))
-    batch = Batch(*rng.standard_normal((4, 1, count)).astype(np.float32))
+    names = "log_probs", "values", "advantages", "targets"
+    drawn = dict(zip(names, rng.standard_normal((4, 1, count)).astype(np.float32), strict=True))
+    batch = Batch(observations=observations, actions=actions, **drawn)
     algorithm = A3C()
 
     def arrays() -> None:
-        evaluation, add_gradient = network.evaluate(seen, actions)
+        evaluation, add_gradient = network.evaluate(observations, actions)
         by, _ = algorithm.gradient(evaluation, batch, 0.0)
         add_gradient(by)
 
-    return arrays, lambda: _graph(network, algorithm, seen, actions, batch)
+    return arrays, lambda: _graph(network, algorithm, batch)
 
 
-def _graph(network: ActorCritic, algorithm: A3C, seen: np.ndarray, actions: np.ndarray, batch: Batch) -> None:
-    flat, taken = torch.from_numpy(seen[0]), torch.from_numpy(actions[0])
+def _graph(network: ActorCritic, algorithm: A3C, batch: Batch) -> None:
+    flat, taken = torch.from_numpy(batch.observations[0]), torch.from_numpy(batch.actions[0])
     log_pi = network.head.forward(network.actor_body(flat)).log_softmax(-1)
     values = network.value(network.critic_body(flat))[:, 0]
     log_probs = log_pi.gather(-1, taken[:, None])[:, 0]

@@ -15,11 +15,12 @@ from itertools import product
 import numpy as np
 
 import a3c_exp
-from a3c_exp.algorithms import Evaluation
 from a3c_exp.config.builder import load_experiment
-from a3c_exp.networks import ActorCritic
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import build_network
+from a3c_exp.networks import ActorCritic
+from a3c_exp.networks.outputs import OutputGradients
+from a3c_exp.run import markdown
 
 NETWORKS = {
     "cnn": ("env=pong",),
@@ -38,13 +39,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--pictures", type=int, nargs="+", default=COUNTS, help="how many at once")
     flags = parser.parse_args(arguments)
     ways = [f"{precision}, channels {'last' if last else 'first'}" for precision, last in WAYS]
-    print(f"| network | pictures | {' | '.join(ways)} |\n| --- | --- |{' --- |' * len(ways)}")
+    print(markdown.table(["network", "pictures", *ways]))
     with one_thread():
         for name, overrides in NETWORKS.items():
             networks, shape = build(overrides)
             for count in flags.pictures:
                 cells = [f"{act:.0f}, {learn:.0f}" for act, learn in costs(networks, shape, count, flags.turns)]
-                print(f"| {name} | {count} | {' | '.join(cells)} |", flush=True)
+                print(markdown.row([name, str(count), *cells]), flush=True)
     return 0
 
 
@@ -68,7 +69,7 @@ def costs(networks: Sequence[ActorCritic], shape: tuple[int, ...], count: int, t
 
     def learn(network: ActorCritic) -> None:
         _, add_gradient = network.evaluate(seen, actions)
-        add_gradient(Evaluation(by, by, by))
+        add_gradient(OutputGradients(by, by, by))
 
     spent = {
         kind: [[_microseconds(kind, network) for network in networks] for _ in range(turns)] for kind in (act, learn)

@@ -9,6 +9,7 @@ from statistics import mean, median
 
 import numpy as np
 
+from a3c_exp.run import markdown
 from study.entries import Entry, Goals
 from study.records import Record
 from study.statistics import bootstrap_interval, interquartile_mean
@@ -87,13 +88,13 @@ def _are_presets(lines: Sequence[tuple[Entry, Sequence[Record]]]) -> bool:
 
 def _table(lines: Sequence[tuple[Entry, Sequence[Record]]], machines: Mapping[str, int]) -> str:
     columns, cells = (PRESET_COLUMNS, _preset_cells) if _are_presets(lines) else (COLUMNS, _cells)
-    rows = [list(columns), ["---"] * len(columns)]
+    rows = []
     for entry, records in lines:
         head = [entry.title, *((entry.source.name, entry.source.reports) if entry.source else ())]
         blank = [f"0 of {entry.seeds}, not run yet", *[""] * (len(columns) - len(head) - 1)]
         where = ", ".join(str(number) for number in sorted({machines[record.machine] for record in records}))
         rows.append([*head, *(cells(entry, records, where) if records else blank)])
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    return markdown.table(columns, rows)
 
 
 def _cells(entry: Entry, records: Sequence[Record], machines: str) -> list[str]:

@@ -12,8 +12,8 @@ from typing import Any, get_args, get_type_hints
 
 import yaml
 
-from a3c_exp.run import files
 from a3c_exp.config.schema import flatten
+from a3c_exp.run import files
 
 
 @dataclass(frozen=True, slots=True)

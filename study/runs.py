@@ -115,12 +115,12 @@ def _stop_reason(folder: Path, config: Mapping[str, Any]) -> Any:
 
 
 def _greedy_returns(folder: Path, seed: int, checkpoint: Literal["best", "latest"]) -> Any:
-    from a3c_exp.cli.evaluate import Options, load_run, replay
+    from a3c_exp.cli.evaluate import Options, evaluate_run, load_run
     from a3c_exp.core.cpu import one_thread
 
     with one_thread():
         options = Options(episodes=EPISODES, checkpoint=checkpoint, seed=FIRST_EVALUATION_SEED + seed)
-        return replay(load_run(folder, checkpoint), folder, options).returns
+        return evaluate_run(load_run(folder, checkpoint), folder, options).returns
 
 
 def _record(command: str, seed: int, summary: Mapping[str, Any], returns: Any, best: Any) -> Record:

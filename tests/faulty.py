@@ -1,4 +1,4 @@
-"""Environments that go wrong, registered with gymnasium by importing this module ('faulty:Exits-v0')."""
+"""Environments that go wrong, registered with gymnasium by importing this module ('faulty:Faulty-v0')."""
 
 from __future__ import annotations
 
@@ -11,40 +11,48 @@ from pathlib import Path
 from typing import Any, Literal
 
 import gymnasium
-from scripted import Bandit
+from scripted import Answer, Bandit, Observation
 
-Answer = tuple[Any, float, bool, bool, dict[str, Any]]
 Fault = Literal["raise", "kill", "exit", "vanish", "hang", "leave a child"]
 
 
 class Faulty(Bandit):
-    """A bandit that goes wrong at its `at`-th step, if its seed is the `victim`; others `delay` each step.
+    """A bandit that goes wrong at its `at`-th step: the one whose seed is the `victim`, or each if there is no victim.
 
-    raise, kill: an error; SIGKILL. exit: sys.exit. vanish: the process ends with exit code 0.
-    hang: for ten seconds. leave a child: start a program that inherits every open file, then be killed.
-    stamp: a file that says when.
+    fault: raise, an error; kill, SIGKILL; exit, sys.exit; vanish, the process ends with exit code 0; hang, steps wait
+        until the file `release` exists; leave a child, start a program that inherits every open file, then SIGKILL.
+    others_hang: the others hang, from their `at`-th step on.
+    note: a file. One that hangs appends a byte for each look at `release`. The child's process id is written there.
     """
 
     def __init__(
-        self, fault: Fault, victim: int | None = None, at: int = 20, delay: float = 0.0, stamp: str = ""
+        self,
+        fault: Fault,
+        victim: int | None = None,
+        at: int = 20,
+        others_hang: bool = False,
+        release: str = "",
+        note: str = os.devnull,
     ) -> None:
         super().__init__()
-        self.fault, self.victim, self.at, self.delay, self.stamp = fault, victim, at, delay, stamp
+        self.fault, self.victim, self.at, self.others_hang = fault, victim, at, others_hang
+        self.release, self.note = Path(release), Path(note)
         self.taken = 0
         self.name: int | None = None
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
         self.name = self.name if seed is None else seed
         return super().reset(seed=seed, options=options)
 
     def step(self, action: Any) -> Answer:
         self.taken += 1
-        if self.victim is not None and self.name != self.victim:
-            time.sleep(self.delay)
-        elif self.taken == self.at:
-            if self.stamp:
-                Path(self.stamp).write_text(str(time.time()))
-            self._go_wrong()
+        if self.victim is None or self.name == self.victim:
+            if self.taken == self.at:
+                self._go_wrong()
+        elif self.others_hang and self.taken >= self.at:
+            self._hang()
         return super().step(action)
 
     def _go_wrong(self) -> None:
@@ -58,10 +66,17 @@ class Faulty(Bandit):
             case "vanish":
                 os._exit(0)
             case "hang":
-                time.sleep(10)
+                self._hang()
             case "leave a child":
-                subprocess.Popen(["sleep", "30"], close_fds=False)
+                child = subprocess.Popen(["sleep", "600"], close_fds=False)
+                self.note.write_text(str(child.pid))
                 os.kill(os.getpid(), signal.SIGKILL)
+
+    def _hang(self) -> None:
+        while not self.release.is_file():
+            with self.note.open("a") as note:
+                note.write(".")
+            time.sleep(0.02)
 
 
 class Endless(Bandit):
@@ -71,7 +86,9 @@ class Endless(Bandit):
         super().__init__()
         self.from_name = from_name
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
         if seed is not None and seed >= self.from_name:
             self.length = 0
         return super().reset(seed=seed, options=options)

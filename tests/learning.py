@@ -1,4 +1,4 @@
-"""A network's gradient, of a weighted sum of what the network says: as it finds it, and as torch does."""
+"""The gradient of a weighted sum of a network's outputs: by the network itself, and by torch's graph."""
 
 from __future__ import annotations
 
@@ -9,41 +9,42 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, distributions
 
-from a3c_exp.algorithms import Evaluation
-from a3c_exp.networks import ActorCritic
+from a3c_exp.common.arrays import Array, Floats
+from a3c_exp.networks import ActorCritic, OutputGradients, PolicyOutputs
 from a3c_exp.networks.recurrent import RecurrentInput
 
 
 def learned(
     network: ActorCritic,
-    seen: np.ndarray,
-    actions: np.ndarray,
-    memory: RecurrentInput | None = None,
+    observations: Array,
+    actions: Array,
+    recurrent_input: RecurrentInput | None = None,
     *,
     log_probs: Any = 0.0,
     entropy: Any = 0.0,
     values: Any = 0.0,
-) -> Evaluation:
-    """What it says of observations [T, B, ...], once it has added the gradient of these weights' sum with that."""
-    evaluation, add_gradient = network.evaluate(seen, actions, memory)
-    rows = seen.shape[:2]
-    add_gradient(Evaluation(*(np.full(rows, z, np.float32) for z in (log_probs, entropy, values))))
-    return evaluation
+) -> PolicyOutputs:
+    """The outputs for observations [T, B, ...]. Adds the gradient of their sum with these weights to the network's."""
+    outputs, add_gradient = network.evaluate(observations, actions, recurrent_input)
+    rows = observations.shape[:2]
+    add_gradient(OutputGradients(*(np.full(rows, weight, np.float32) for weight in (log_probs, entropy, values))))
+    return outputs
 
 
 def torchs_gradient(
-    network: ActorCritic, seen: np.ndarray, actions: np.ndarray, space: spaces.Space[Any], weights: Evaluation
-) -> np.ndarray:
+    network: ActorCritic, observations: Array, actions: Array, space: spaces.Space[Any], weights: OutputGradients
+) -> Floats:
     """The same gradient by torch's own graph, from the layers' torch forms and torch's distributions."""
-    flat = torch.from_numpy(seen).flatten(0, 1)
+    flat = torch.from_numpy(observations).flatten(0, 1)
     features = network.actor_body(flat)
     parameters = network.head.forward(features)
     values = network.value(features if network.shared else network.critic_body(flat))[:, 0]
     log_probs, entropy = evaluated_by_torch(space, parameters, torch.from_numpy(actions).flatten(0, 1))
-    by = (torch.from_numpy(z.ravel()) for z in (weights.log_probs, weights.entropy, weights.values))
-    loss = sum((weight * told).sum() for weight, told in zip(by, (log_probs, entropy, values), strict=True))
+    loss = torch.zeros(())
+    for outputs, weight in ((log_probs, weights.log_probs), (entropy, weights.entropy), (values, weights.values)):
+        loss = loss + (torch.from_numpy(weight.ravel()) * outputs).sum()
     network.gradient.fill(0)
-    loss.backward()  # type: ignore[union-attr, no-untyped-call]
+    torch.autograd.backward(loss)
     return network.gradient.copy()
 
 
@@ -54,7 +55,7 @@ def evaluated_by_torch(space: spaces.Space[Any], parameters: Tensor, actions: Te
             parts: list[Any] = [distributions.Categorical(logits=parameters)]
             taken = [actions]
         case spaces.MultiDiscrete():
-            pieces = parameters.split(space.nvec.tolist(), -1)
+            pieces = torch.split(parameters, space.nvec.tolist(), -1)
             parts, taken = [distributions.Categorical(logits=piece) for piece in pieces], list(actions.unbind(-1))
         case spaces.MultiBinary():
             parts, taken = [distributions.Independent(distributions.Bernoulli(logits=parameters), 1)], [actions.float()]

@@ -1,4 +1,4 @@
-"""Small runs for tests: configurations as plain data, and what a run leaves."""
+"""Small runs for tests: configurations as plain data, the runs themselves, and what a run leaves behind."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from a3c_exp.run import checkpoint
-from a3c_exp.core.experiment import Experiment
 from a3c_exp.config.builder import load_experiment
-from a3c_exp.errors import RunError
 from a3c_exp.core.events import Event
+from a3c_exp.core.experiment import Experiment, RunContext, build_network, store_spec
+from a3c_exp.core.store import SharedStore
+from a3c_exp.errors import RunError
+from a3c_exp.run import checkpoint
 from a3c_exp.run.trainer import Run, run
-from a3c_exp.core.worker import RunContext
-from a3c_exp.core.experiment import build_network, layout
 
 BACKENDS = ("serial", "threads", "processes")
 TARGETS = {name: f"a3c_exp.backends.{name}.{name.capitalize()}" for name in (*BACKENDS, "ga3c")}
@@ -29,7 +28,7 @@ BANDIT = "scripted:Bandit-v0"
 CORRIDOR = "scripted:Corridor-v0"
 TARGET = "scripted:Target-v0"
 CORNERS = "scripted:Corners-v0"
-# On the command line, runs of a moment: one worker, few steps, no evaluation.
+# Overrides for a very short run from the command line: one worker, few steps, no evaluation.
 QUICK = ["backend=serial", "workers=1", "envs_per_worker=1", "rollout_length=8", "total_steps=64", "eval.every=null"]
 SMALL_CNN = {"_target_": "a3c_exp.networks.Cnn", "layers": [[8, 3, 2]], "features": 32}
 
@@ -66,26 +65,40 @@ def config(env: str = BANDIT, backend: str = "serial", **settings: Any) -> dict[
     return whole
 
 
-def train(folder: Path, *arguments: Any, **settings: Any) -> Run:
+def train(folder: Path, env: str = BANDIT, backend: str = "serial", **settings: Any) -> Run:
     """Run `config(...)` in a folder."""
-    return run(config(*arguments, **settings), folder)
+    return train_config(config(env, backend, **settings), folder)
+
+
+def train_config(whole: dict[str, Any], folder: Path, resume: bool = False) -> Run:
+    """Run a whole configuration in a folder, or resume its run there."""
+    return run(load_experiment(whole, check=False), whole, folder, resume)
 
 
 def latest(folder: Path) -> dict[str, Any]:
-    """What a run's latest checkpoint holds."""
+    """The content of a run's latest checkpoint."""
     return checkpoint.load(folder / "checkpoints" / "latest.ckpt")
+
+
+def make_store(experiment: Experiment) -> SharedStore:
+    """The store of an experiment's backend, with the parameters that the seed draws."""
+    network, env = build_network(experiment)
+    store = experiment.backend.store(store_spec(experiment, network, env.observation_space.shape))
+    store.initialize(network.vector)
+    return store
 
 
 def drain(
     whole: dict[str, Any], enough: Callable[[list[Event]], bool] = lambda events: False
 ) -> tuple[list[Event], dict[str, Any], RunError | None]:
-    """Run the backend alone, to its end or until there are enough events: those, the state that the shared parameters
-    end with, and what it failed with."""
-    experiment: Experiment = load_experiment(whole)
-    network, env = build_network(experiment)
-    store = experiment.backend.store(layout(experiment, network, env.observation_space.shape))
-    store.initialise(network.vector)
-    events, error, threads = [], None, torch.get_num_threads()
+    """Run the backend alone, to its end or until there are enough events.
+
+    Returns the events, the final state of the store, and the error that the backend failed with.
+    """
+    experiment = load_experiment(whole)
+    store = make_store(experiment)
+    events: list[Event] = []
+    error, threads = None, torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         for event in experiment.backend.run(RunContext(experiment=experiment), store):
@@ -104,7 +117,7 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
     if isinstance(one, np.ndarray):
-        return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+        return bool(one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes())
     return bool(one == other)
 
 
@@ -116,10 +129,10 @@ def command(folder: Path, env: str, backend: str, *overrides: str) -> list[str]:
 
 
 def wait_until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
-    """What the condition gives once it is true; fails after so many seconds."""
+    """The condition's value once it is true. Fails after so many seconds."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, f"not true within {seconds:.0f} s"
         time.sleep(0.02)
     return value
 

@@ -1,121 +1,144 @@
-"""Parameter servers in a thread of their own, without Ray, and calls to them that can be lost."""
+"""Parameter servers in a thread, without Ray, whose calls can be lost; and workers' calls of them."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from a3c_exp.backends.ray.client import Link, RemoteParameters
+from a3c_exp.backends.ray.client import RemoteParameters, Transport
+from a3c_exp.backends.ray.local_updates import LocalUpdates
 from a3c_exp.backends.ray.server import ParameterServer
-from a3c_exp.backends.ray.wire_dtype import cut, joined, piece, stretches
+from a3c_exp.backends.ray.wire import WireDtype, merge_shards, shard_slices, shard_spec, shard_state
+from a3c_exp.common.arrays import Floats
 from a3c_exp.core.events import Event
 from a3c_exp.core.normalization import RunningStats
+from a3c_exp.core.parameters import StoreSpec
+from a3c_exp.core.store import Push, SharedStore, Snapshot
 from a3c_exp.optimizers import SGD
-from a3c_exp.core.store import StoreSpec, SharedStore
 from a3c_exp.schedules import Constant
 
 SIZE = 7
+SECONDS = 60.0  # after which something is taken to hang
+
+Result = TypeVar("Result")
+WorkerStore = RemoteParameters | LocalUpdates
 
 
 class LostError(Exception):
     """The server died, or could not be reached."""
 
 
-def layout(workers: int = 2, **settings: Any) -> StoreSpec:
+def spec(workers: int = 2, **settings: Any) -> StoreSpec:
     param_slices = {"actor": slice(0, 4), "critic": slice(4, SIZE)}
     plain: dict[str, Any] = {"optimizer": SGD(learning_rate=1.0), "schedule": Constant(value=1.0), "total_steps": 1000}
     return StoreSpec(size=SIZE, param_slices=param_slices, workers=workers, **plain | settings)
 
 
+class MakeCluster(Protocol):
+    """The fixture `cluster`."""
+
+    def __call__(self, whole: StoreSpec, shards: int = 1, wire_dtype: WireDtype = "float32") -> Cluster: ...
+
+
 class Cluster:
     """Servers whose calls all run in one thread, as those of an actor do.
 
-    lose_answers: so many of the next calls are taken, but the caller hears that they were lost.
-    down: servers that have died and not started again: all calls are lost.
+    calls: names of the methods that were called. lose_answers: number of calls whose answers will be lost, though the
+    server takes the message. down: servers that have died and are not restarted yet; all calls are lost.
+    refused: number of calls of servers that were down. fetched: the state that was last fetched.
     """
 
-    def __init__(self, whole: StoreSpec, shards: int = 1, wire_dtype: Any = "float32") -> None:
-        self.layout, self.wire_dtype = whole, wire_dtype
-        self.stretches = stretches(whole.size, shards)
+    def __init__(self, whole: StoreSpec, shards: int = 1, wire_dtype: WireDtype = "float32") -> None:
+        self.spec, self.wire_dtype = whole, wire_dtype
+        self.shards = shard_slices(whole.size, shards)
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever)
         self.thread.start()
-        self.servers: list[ParameterServer] = []
-        self.life = self.lose_answers = 0
+        self.incarnation = self.lose_answers = self.refused = 0
         self.calls: list[str] = []
         self.down: set[int] = set()
-        self.under_way: dict[int, list[Future[Any]]] = {}
-        first = SharedStore(whole)
-        first.initialise(np.zeros(whole.size, np.float32))
-        self.known = first.state()
-        for index in range(shards):
-            self.servers.append(self.new(index))
+        self.pending: dict[int, list[Future[Any]]] = {}
+        initial = SharedStore(whole)
+        initial.initialize(np.zeros(whole.size, np.float32))
+        self.fetched = initial.state()
+        self.servers = [self.new_server(index) for index in range(shards)]
         self.begin()
 
-    def new(self, server: int) -> ParameterServer:
-        return ParameterServer(piece(self.layout, self.stretches[server]), self.wire_dtype)
+    def new_server(self, server: int) -> ParameterServer:
+        return ParameterServer(shard_spec(self.spec, self.shards[server]), self.wire_dtype)
 
     def begin(self) -> None:
-        """What the driver does once a server is there, or there again."""
-        self.life += 1
+        """Begin an incarnation of all servers, as the driver does when one has started or restarted."""
+        self.incarnation += 1
         for server in range(len(self.servers)):
             self.begin_one(server)
 
     def begin_one(self, server: int, members: Iterable[int] | None = None) -> None:
-        own = cut(self.known, self.stretches[server])
-        everybody = range(self.layout.workers)
-        self.ask(self.servers[server].begin(self.life, own, everybody if members is None else members))
+        own = shard_state(self.fetched, self.shards[server])
+        everybody = range(self.spec.workers)
+        self.ask(self.servers[server].begin(self.incarnation, own, everybody if members is None else members))
 
     def fetch(self) -> dict[str, Any]:
-        self.known = joined([self.ask(server.state()) for server in self.servers], self.life) or self.known
-        return self.known
+        """The state of all servers, after all messages that were sent before."""
+        states = [self.ask(server.state()) for server in self.servers]
+        self.fetched = merge_shards(states, self.incarnation) or self.fetched
+        return self.fetched
 
     def kill(self, server: int) -> None:
-        """Whatever it had under way is lost; another starts in its place."""
-        self.servers[server] = self.new(server)
-        for call in self.under_way.pop(server, []):
+        """Lose what a server has and all pending calls of it, and restart it without a state."""
+        self.servers[server] = self.new_server(server)
+        for call in self.pending.pop(server, []):
             call.cancel()
 
-    def ask(self, call: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(call, self.loop).result(10)
+    def ask(self, call: Coroutine[Any, Any, Result]) -> Result:
+        return asyncio.run_coroutine_threadsafe(call, self.loop).result(SECONDS)
 
     def call(self, server: int, method: str, *arguments: Any) -> Future[Any]:
         self.calls.append(method)
-        told: Future[Any] = Future()
+        answer: Future[Any] = Future()
         if server in self.down:
-            told.set_exception(LostError())
-            return told
-        made = asyncio.run_coroutine_threadsafe(getattr(self.servers[server], method)(*arguments), self.loop)
+            self.refused += 1
+            answer.set_exception(LostError())
+            return answer
+        call = asyncio.run_coroutine_threadsafe(getattr(self.servers[server], method)(*arguments), self.loop)
         if self.lose_answers:
             self.lose_answers -= 1
-            made.result(10)
-            told.set_exception(LostError())
-            return told
+            call.result(SECONDS)
+            answer.set_exception(LostError())
+            return answer
 
-        def tell(made: Future[Any]) -> None:
-            if made.cancelled():
-                told.set_exception(LostError())
+        def pass_on(call: Future[Any]) -> None:
+            if call.cancelled():
+                answer.set_exception(LostError())
             else:
-                told.set_result(made.result())
+                answer.set_result(call.result())
 
-        self.under_way.setdefault(server, []).append(made)
-        made.add_done_callback(tell)
-        return told
+        self.pending.setdefault(server, []).append(call)
+        call.add_done_callback(pass_on)
+        return answer
 
-    def worker(self, index: int = 0, in_flight: int = 0, first: int = 0) -> RemoteParameters:
-        link = Link(
-            call=self.call, lost=(LostError,), servers=len(self.servers), wire_dtype=self.wire_dtype, in_flight=in_flight
+    def remote(self, in_flight: int = 0, first_sequence: int = 0) -> RemoteParameters:
+        """The store of a worker."""
+        transport = Transport(
+            call=self.call, lost=(LostError,), servers=len(self.servers), wire_dtype=self.wire_dtype,
+            in_flight=in_flight,
         )  # fmt: skip
-        return RemoteParameters(self.layout, index, link, first)
+        return RemoteParameters(self.spec, transport, first_sequence)
+
+    def started(self, worker: int = 0, in_flight: int = 0, first_sequence: int = 0) -> RemoteParameters:
+        """The store of a worker that has joined the run."""
+        remote = self.remote(in_flight, first_sequence)
+        remote.start(worker, generator())
+        return remote
 
     def events(self) -> list[Event]:
-        news: list[Event] = self.ask(self.servers[0].news()).events
-        return news
+        """The events that the first server has for the driver."""
+        return self.ask(self.servers[0].status()).events
 
     def close(self) -> None:
         for server in self.servers:
@@ -125,31 +148,66 @@ class Cluster:
         self.loop.close()
 
 
-def learn(worker: Any, index: int, gradient: Any, steps: int = 1, observed: RunningStats | None = None) -> Any:
-    """Pull, push a gradient, and tell of it; the parameters that were pulled."""
-    mine = np.empty(SIZE, np.float32)
-    snapshot = worker.pull(index, mine)
-    vector = None if gradient is None else np.full(SIZE, gradient, np.float32)
-    worker.push(index, vector, snapshot, steps, observed)
-    worker.tell(Event(index, steps=steps))
-    return mine
+def generator(seed: int = 0) -> np.random.Generator:
+    return np.random.Generator(np.random.PCG64(seed))
 
 
-def together(workers: Sequence[tuple[Any, int]], rollouts: int, minibatches: bool = True) -> None:
-    """Let each worker learn from so many rollouts at the same time: with two pushes each and a word at the end, as
-    those who learn in minibatches do, or just so many pushes."""
+def vector(value: float = 0.0) -> Floats:
+    return np.full(SIZE, value, np.float32)
 
-    def work(worker: Any, index: int) -> None:
+
+def push_of(
+    worker: int,
+    gradient: Floats | None,
+    snapshot: Snapshot,
+    steps: int = 1,
+    stats: RunningStats | None = None,
+    rng: np.random.Generator | None = None,
+) -> Push:
+    """A push of so many steps, weighted by them."""
+    return Push(
+        gradient=gradient, snapshot=snapshot, event=Event(worker, steps=steps), weight=steps, stats=stats,
+        rng=generator() if rng is None else rng,
+    )  # fmt: skip
+
+
+def pull(store: WorkerStore, worker: int) -> Floats:
+    """The parameters that a worker pulls."""
+    parameters = vector()
+    store.pull(worker, parameters)
+    return parameters
+
+
+def learn(store: WorkerStore, worker: int, gradient: float, steps: int = 1) -> Floats:
+    """Pull, and push a gradient of one value. Returns the parameters that were pulled."""
+    parameters = vector()
+    snapshot = store.pull(worker, parameters)
+    store.push(worker, push_of(worker, vector(gradient), snapshot, steps))
+    return parameters
+
+
+def learn_concurrently(workers: Sequence[tuple[WorkerStore, int]], rollouts: int, minibatches: bool = True) -> None:
+    """Let each worker learn from so many rollouts, all workers at the same time.
+
+    minibatches: a rollout has two pushes and its end is announced, as a minibatch algorithm does; otherwise one push.
+    """
+
+    def work(store: WorkerStore, worker: int) -> None:
         for _ in range(rollouts):
-            learn(worker, index, -1.0)
+            learn(store, worker, -1.0)
             if minibatches:
-                learn(worker, index, -1.0)
-                worker.finish(index)
-        worker.pull(index, np.empty(SIZE, np.float32))
+                learn(store, worker, -1.0)
+                store.finish_rollout(worker)
+        pull(store, worker)
 
-    threads = [threading.Thread(target=work, args=one) for one in workers]
+    join_all([threading.Thread(target=work, args=each) for each in workers])
+
+
+def join_all(threads: Sequence[threading.Thread]) -> None:
+    """Start threads, unless they run, and wait until all have ended."""
     for thread in threads:
-        thread.start()
+        if thread.ident is None:
+            thread.start()
     for thread in threads:
-        thread.join(20)
-        assert not thread.is_alive(), "somebody waits in vain"
+        thread.join(SECONDS)
+        assert not thread.is_alive(), "a worker waits for ever"

@@ -28,6 +28,10 @@ def missing(_: float) -> float:
     raise UnavailableError("not installed: pip install it")
 
 
+def unwanted(_: float) -> float:
+    pytest.fail("measured, though there is nothing to compare it with")
+
+
 def test_a_row_runs_beside_what_it_is_compared_with() -> None:
     ours = Measurement(
         "serial", lambda seconds: training_speed("env=cartpole", "backend=serial", "workers=1", seconds=seconds)
@@ -45,7 +49,7 @@ def test_a_curve_of_a_run_has_a_mean() -> None:
 
 def test_what_is_not_there_is_told_in_place_of_its_figure() -> None:
     """The peer was not waited for either: there is nothing that it could be compared with."""
-    subject = Row("name", "title", Measurement("on a GPU", missing), (Measurement("peer", pytest.fail),), at_least=2.0)
+    subject = Row("name", "title", Measurement("on a GPU", missing), (Measurement("peer", unwanted),), at_least=2.0)
     (line,) = bench.table_lines(subject, rounds=2, seconds=0.0)
     assert line == ["title", "not installed: pip install it", "", "", "", ">= 2", "not measured"]
 

@@ -21,8 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from a3c_exp.run import checkpoint
 from a3c_exp.errors import ConfigError
+from a3c_exp.run import checkpoint, files
 
 
 def example() -> dict[str, Any]:
@@ -33,12 +33,12 @@ def example() -> dict[str, Any]:
             "parameters": rng.normal(size=50).astype(np.float32),
             "optimizer_state": rng.normal(size=(1, 2, 50)).astype(np.float32),
             "updates": np.arange(3, dtype=np.int64),
-            "statistics": rng.normal(size=9),
+            "stats": rng.normal(size=9),
             "rng_states": rng.integers(0, 2**64, (2, 6), np.uint64),
             "steps": 123_456,
         },
         "generator": np.random.default_rng(7).bit_generator.state,  # whole numbers of 128 bits
-        "tally": {"seconds": 0.1 + 0.2, "staleness": [3, 7, 2], "recent_returns": np.array([1.5, math.nan])},
+        "statistics": {"seconds": 0.1 + 0.2, "staleness": [3, 7, 2], "recent_returns": np.array([1.5, math.nan])},
         "best_eval_return": None,
         "resumed": 0,
         "solved": True,
@@ -134,16 +134,16 @@ def test_numpy_reads_the_arrays_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "complaint"),
     [
-        (np.array([{}], dtype=object), r"ndarray \(at tally/x\)"),
-        (np.zeros(2, dtype=[("a", object)]), r"ndarray \(at tally/x\)"),
-        ((1, 2), r"tuple \(at tally/x\)"),
-        ({"a/b": 2}, r"dict \(at tally/x\)"),
-        ({"": 2}, r"dict \(at tally/x\)"),
-        ({"a\0": 2}, r"dict \(at tally/x\)"),
-        ({"__array__": 2}, r"dict \(at tally/x\)"),
-        ({1: 2}, r"dict \(at tally/x\)"),
-        ([1, {"y": {1, 2}}], r"set \(at tally/x/1/y\)"),
-        (1j, r"complex \(at tally/x\)"),
+        (np.array([{}], dtype=object), r"ndarray \(at statistics/x\)"),
+        (np.zeros(2, dtype=[("a", object)]), r"ndarray \(at statistics/x\)"),
+        ((1, 2), r"tuple \(at statistics/x\)"),
+        ({"a/b": 2}, r"dict \(at statistics/x\)"),
+        ({"": 2}, r"dict \(at statistics/x\)"),
+        ({"a\0": 2}, r"dict \(at statistics/x\)"),
+        ({"__array__": 2}, r"dict \(at statistics/x\)"),
+        ({1: 2}, r"dict \(at statistics/x\)"),
+        ([1, {"y": {1, 2}}], r"set \(at statistics/x/1/y\)"),
+        (1j, r"complex \(at statistics/x\)"),
     ],
 )
 def test_what_would_not_come_back_as_it_was_is_refused_and_the_old_one_stays(
@@ -152,7 +152,7 @@ def test_what_would_not_come_back_as_it_was_is_refused_and_the_old_one_stays(
     path = tmp_path / "latest.ckpt"
     checkpoint.save(path, {"kept": 1})
     with pytest.raises(TypeError, match=complaint):
-        checkpoint.save(path, {"tally": {"x": value}})
+        checkpoint.save(path, {"statistics": {"x": value}})
     assert checkpoint.load(path) == {"kept": 1}
     assert list(tmp_path.iterdir()) == [path]
 
@@ -250,7 +250,7 @@ def test_a_pickle_in_a_checkpoint_is_refused_and_not_run(tmp_path: Path) -> None
 
 
 def small() -> dict[str, Any]:
-    return {"parameters": np.arange(4, dtype=np.float32), "tally": {"steps": 12, "returns": np.ones(2)}}
+    return {"parameters": np.arange(4, dtype=np.float32), "statistics": {"steps": 12, "returns": np.ones(2)}}
 
 
 def test_a_checkpoint_cut_off_anywhere_is_refused(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 import numpy as np
-from a3c_exp import checkpoint
+from a3c_exp.run import checkpoint
 
 path, moment = Path(sys.argv[1]), sys.argv[2]
 die = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
@@ -317,7 +317,7 @@ SAVING = """
 import sys
 from pathlib import Path
 import numpy as np
-from a3c_exp import checkpoint
+from a3c_exp.run import checkpoint
 
 for steps in range(10**9):
     checkpoint.save(Path(sys.argv[1]), {"parameters": np.full(300_000, steps, np.float32), "steps": steps})
@@ -343,7 +343,7 @@ FULL_DISK = """
 import resource, sys
 from pathlib import Path
 import numpy as np
-from a3c_exp import checkpoint
+from a3c_exp.run import checkpoint
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
 try:
@@ -368,7 +368,7 @@ REALLY_FULL_DISK = """
 import sys
 from pathlib import Path
 import numpy as np
-from a3c_exp import checkpoint
+from a3c_exp.run import checkpoint
 
 folder = Path(sys.argv[1])
 path = folder / "latest.ckpt"
@@ -416,7 +416,7 @@ def test_a_device_that_is_full_is_an_os_error(tmp_path: Path) -> None:
 
 def test_a_summary_is_strict_json(tmp_path: Path) -> None:
     path = tmp_path / "summary.json"
-    checkpoint.write_json(
+    files.write_json(
         path, {"steps": np.int64(3), "mean": math.nan, "worst": -np.inf, "list": (1, np.float32(0.5)), "none": None}
     )
     text = path.read_text()

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from a3c_exp.run.console import Progress, LiveLineHandler, duration, run_log
 from a3c_exp.core.events import Episodes, Event
+from a3c_exp.run.console import LiveLineHandler, Progress, duration, run_log
 from a3c_exp.run.statistics import RunStatistics
 
 log = logging.getLogger("a3c_exp")

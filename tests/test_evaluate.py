@@ -15,16 +15,16 @@ import numpy as np
 import pytest
 import yaml
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
-from runs import BANDIT, CORRIDOR, SCRIPTED, TARGET, config, latest, train
+from runs import BANDIT, CORRIDOR, SCRIPTED, TARGET, latest, train
 from scripted import Echo
 
 import a3c_exp
-from a3c_exp.run import checkpoint
 from a3c_exp.cli import evaluate
+from a3c_exp.core.events import Episodes
 from a3c_exp.envs import Gym
 from a3c_exp.errors import ConfigError
-from a3c_exp.core.events import Episodes
-from a3c_exp.run.trainer import run
+from a3c_exp.run import checkpoint, policy
+from a3c_exp.run.policy import evaluate_policy
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ class TestThePolicyInAnotherProgram:
             (Discrete(5, start=3), np.int64(4), Discrete(3)),
             (MultiDiscrete([2, 3]), np.array([1, 2]), Discrete(3, start=-1)),
             (MultiBinary(3), np.ones(3, np.int8), MultiDiscrete([2, 3])),
-            (Box(-1, 1, ()), np.float32(0.5), MultiDiscrete([[2, 3], [4, 5]])),
+            (Box(-1, 1, ()), np.float32(0.5), MultiDiscrete(np.array([[2, 3], [4, 5]]))),
             (Box(-1, 1, (3,)), np.ones(3), MultiBinary(3)),
             (Box(0, 255, (3,), np.uint8), np.ones(3, np.uint8), Box(-2, 3, (2,))),
             (Box(-1, 1, (3,)), [0.5, 0.5, 0.5], Box(0, 1, ())),
@@ -87,9 +87,9 @@ class TestThePolicyInAnotherProgram:
         self, observations: Space[Any], observation: Any, actions: Space[Any], tmp_path: Path
     ) -> None:
         name = "Echo-v0"
-        gymnasium.register(name, entry_point=lambda: Echo(observations, actions, observation))
+        gymnasium.register(name, entry_point=lambda **_: Echo(observations, actions, observation))
         try:
-            run(config(name, total_steps=16), tmp_path)
+            train(tmp_path, name, total_steps=16)
             policy = a3c_exp.load(tmp_path)
             env = gymnasium.make(name).unwrapped
             env.reset()
@@ -108,7 +108,7 @@ class TestThePolicyInAnotherProgram:
         train(tmp_path, TARGET, env__normalize_observations=True)
         loaded = evaluate.load_run(tmp_path, plugins=["scripted"])
         assert loaded.policy.normalizer is not None
-        assert latest(tmp_path)["store"]["statistics"][0] == loaded.steps == 160
+        assert latest(tmp_path)["store"]["stats"][0] == loaded.steps == 160
         seen = np.array([[0.3]], np.float32)
         assert loaded.policy.normalizer.observations(seen) != seen
         with_it = loaded.policy.act(seen[0])
@@ -163,7 +163,7 @@ class Sharer:
 class TestPlaying:
     def play(self, count: int, episodes: int, vectorized: bool = False, **kwargs: Any) -> Episodes:
         env = Gym(id=SCRIPTED, kwargs=kwargs, vectorized=vectorized).make(count, list(range(count)))
-        return evaluate.play(Sharer(), env, episodes)  # type: ignore[arg-type]
+        return evaluate_policy(Sharer(), env, episodes)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("vectorized", [False, True])
     def test_counts_whole_episodes_and_their_own_rewards(self, vectorized: bool) -> None:
@@ -189,25 +189,25 @@ class TestPlaying:
         def costly(actions: Any) -> Any:
             answer = step(actions)
             always = np.ones(2, np.bool_)
-            return answer._replace(terminated=always, goes_on=~answer.terminated)
+            return answer._replace(terminated=always, life_lost=~answer.terminated)
 
         monkeypatch.setattr(env, "step", costly)
-        assert evaluate.play(policy, env, 4).lengths.tolist() == [5, 5, 5, 5]
+        assert evaluate_policy(policy, env, 4).lengths.tolist() == [5, 5, 5, 5]
 
     def test_it_can_be_stopped(self) -> None:
         env = Gym(id=SCRIPTED, kwargs={"lengths": (3,)}).make(1, [0])
         calls = iter([False] * 7 + [True])
-        episodes = evaluate.play(Sharer(), env, 100, stopped=lambda: next(calls))  # type: ignore[arg-type]
+        episodes = evaluate_policy(Sharer(), env, 100, stopped=lambda: next(calls))  # type: ignore[arg-type]
         assert len(episodes) == 2
 
     def test_the_first_episode_can_be_watched(self) -> None:
         env = Gym(id=SCRIPTED, kwargs={"lengths": (5,)}).make(1, [0], "rgb_array")
         frames: list[Any] = []
-        evaluate.play(Sharer(), env, 3, watch=lambda env: frames.append(env.render()))  # type: ignore[arg-type]
+        evaluate_policy(Sharer(), env, 3, on_step=lambda env: frames.append(env.render()))  # type: ignore[arg-type]
         assert [int(frame[0, 0, 0]) for frame in frames] == [0, 1, 2, 3, 4]
 
     def test_one_that_is_cut_is_forgotten(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(evaluate, "LONGEST_EPISODE", 5)
+        monkeypatch.setattr(policy, "LONGEST_EPISODE", 5)
         env = Gym(id=SCRIPTED, kwargs={"lengths": (0,)}).make(1, [0])
         seen: list[float] = []
 
@@ -218,7 +218,7 @@ class TestPlaying:
                 seen.append(0.0 if state is None else float(state[0, 0]))
                 return np.zeros(1, np.int64), np.full((1, 1), seen[-1] + 1, np.float32)
 
-        assert evaluate.play(Ageing(), env, 3).lengths.tolist() == [5, 5, 5]  # type: ignore[arg-type]
+        assert evaluate_policy(Ageing(), env, 3).lengths.tolist() == [5, 5, 5]  # type: ignore[arg-type]
         assert seen == [0, 1, 2, 3, 4] * 3
 
     def test_a_film_of_what_cannot_be_drawn_is_refused_before_it_is_played(self, tmp_path: Path) -> None:
@@ -226,14 +226,14 @@ class TestPlaying:
         blind = SimpleNamespace(render=lambda: None, reset=lambda: np.zeros((1, 1)), count=1)
         recorder = evaluate.Recorder(tmp_path / "film.mp4")
         with pytest.raises(ConfigError, match="video = True: must be false: this environment draws no pictures"):
-            evaluate.play(Sharer(), blind, 1, watch=recorder)  # type: ignore[arg-type]
+            evaluate_policy(Sharer(), blind, 1, on_step=recorder)  # type: ignore[arg-type]
 
     def test_what_is_reported(self) -> None:
-        text = evaluate.report(Episodes(np.array([1.0, 2.0, 6.0]), np.array([4, 5, 6]), np.zeros(3, np.int64)))
+        text = evaluate.format_returns(Episodes(np.array([1.0, 2.0, 6.0]), np.array([4, 5, 6]), np.zeros(3, np.int64)))
         assert "returns: 1 2 6\n" in text
         assert "3 episodes: mean return 3 +- 2.99 (95 % interval)" in text  # 1.96 sqrt(7) / sqrt(3)
         assert "lowest 1, highest 6, mean length 5" in text
-        assert "+-" not in evaluate.report(Episodes(np.ones(1), np.ones(1, np.int64), np.zeros(1, np.int64)))
+        assert "+-" not in evaluate.format_returns(Episodes(np.ones(1), np.ones(1, np.int64), np.zeros(1, np.int64)))
 
 
 class TestTheCommandLine:
@@ -335,7 +335,7 @@ class TestTheCommandLine:
 
     def test_help_is_given_wherever_it_is_asked_for(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert evaluate.main(["somewhere", "--help"]) == 0
-        assert "episodes: how many to play" in capsys.readouterr().out
+        assert "episodes: number of episodes" in capsys.readouterr().out
 
     def test_help_explains_every_option(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert evaluate.main(["--help"]) == 0

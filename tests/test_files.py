@@ -9,7 +9,7 @@ from typing import IO
 
 import pytest
 
-from a3c_exp.run.files import Appender, replace, write_text
+from a3c_exp.run.files import Appender, atomic_write, write_text
 
 
 def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path
         raise ValueError("no more")
 
     with pytest.raises(ValueError, match="no more"):
-        replace(path, fail)
+        atomic_write(path, fail)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -59,7 +59,7 @@ def test_pieces_are_appended_to_what_is_there(tmp_path: Path) -> None:
 FULL_DISK = """
 import resource, sys
 from pathlib import Path
-from a3c_exp.files import Appender, write_text
+from a3c_exp.run.files import Appender, write_text
 
 folder = Path(sys.argv[1])
 write_text(folder / "note.txt", "old")

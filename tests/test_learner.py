@@ -1,25 +1,31 @@
-"""From a rollout to what a loss is given: V-trace where the policy that learns is not the one that acted any more."""
+"""From a rollout to a gradient: V-trace with a policy that is not the one that acted, and gradients that diverge."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pytest
 from runs import SCRIPTED, config
 from scripted import vector
+from workers import next_event
 
-from a3c_exp.algorithms import A3C, Batch, Evaluation
+from a3c_exp.algorithms import A3C, Batch
+from a3c_exp.common.arrays import Array
 from a3c_exp.config.builder import load_experiment
+from a3c_exp.core.events import Event
+from a3c_exp.core.experiment import Experiment, store_spec
+from a3c_exp.core.rollout import Actor, Rollout
+from a3c_exp.core.store import SharedStore, Snapshot
+from a3c_exp.core.worker import Learner
 from a3c_exp.envs import EnvBatch, Gym, VectorEnvBatch
-from a3c_exp.core.learner import Learner
-from a3c_exp.networks import ActorCritic, Lstm, Mlp
+from a3c_exp.networks import ActorCritic, Lstm, Mlp, OutputGradients, PolicyOutputs
 from a3c_exp.returns import VTrace
-from a3c_exp.core.rollout import Collector, LocalActor, RewardTransform, Rollout
 
 GAMMA, LENGTH, ENVS = 0.9, 12, 3
+START = Snapshot(version=0, steps=0, normalizer=None)
 ENDS: dict[str, Any] = {"lengths": (4, 3, 5, 2), "ends": ("terminated", "truncated")}
 ENVIRONMENTS: dict[str, Callable[[], EnvBatch]] = {
     "one by one": lambda: Gym(id=SCRIPTED, kwargs=ENDS).make(ENVS, range(ENVS)),
@@ -28,31 +34,41 @@ ENVIRONMENTS: dict[str, Callable[[], EnvBatch]] = {
 NETWORKS = {"mlp": Mlp(sizes=(8,)), "lstm": Lstm(encoder=Mlp(sizes=(8,)), cells=4)}
 
 
+@dataclass(frozen=True, kw_only=True)
 class Noting(A3C):
-    """The loss, and what it was given."""
+    """The loss, and the batches that it was called with."""
 
-    given: list[Batch]
+    batches: list[Batch] = field(default_factory=list)
 
-    def gradient(self, evaluation: Evaluation, batch: Batch, progress: float) -> tuple[Evaluation, dict[str, float]]:
-        self.given.append(batch)
-        return super().gradient(evaluation, batch, progress)
+    def gradient(
+        self, outputs: PolicyOutputs, batch: Batch, progress: float
+    ) -> tuple[OutputGradients, dict[str, float]]:
+        self.batches.append(batch)
+        return super().gradient(outputs, batch, progress)
 
 
 def lagging(env: Callable[[], EnvBatch], kind: Any, epsilon: float) -> tuple[Rollout, ActorCritic]:
-    """A rollout, and the network that acted, far from what it was."""
+    """A rollout, and the network that acted, its parameters far from what they were."""
     batch = env()
     network = kind.build(batch.observation_space, batch.action_space, np.random.default_rng(0))
-    actor = LocalActor(network, np.random.default_rng(1))
-    actor.epsilon = epsilon
-    shaping = RewardTransform(scale=0.01)
-    collector = Collector(batch, LENGTH, shaping, GAMMA, network.initial_state(ENVS))
-    collector.collect(actor, 0, 0, None)  # so that the next one begins within episodes
-    rollout = collector.collect(actor, 0, 0, None)
+    rng = np.random.default_rng(1)
+    actor = Actor(batch, network, rng, rollout_length=LENGTH, gamma=GAMMA, reward_scale=0.01, epsilon=epsilon)
+    actor.collect(START)  # so that the next one begins within episodes
+    rollout = actor.collect(START)
     network.vector += np.random.default_rng(2).normal(0, 1.0, network.vector.size).astype(np.float32)
     return rollout, network
 
 
-def seen_again(rollout: Rollout, network: ActorCritic) -> tuple[np.ndarray, np.ndarray]:
+def learn(experiment: Experiment, network: ActorCritic, rollout: Rollout) -> Event:
+    """Learn from a rollout with parameters that are also the shared ones."""
+    spec = store_spec(experiment, network, rollout.observations.shape[2:])
+    store = SharedStore(spec)
+    store.initialize(network.vector)
+    learner = Learner(experiment, network, 0, store, np.random.default_rng(0), "worker 0")
+    return next_event(learner.learn([rollout], START))
+
+
+def evaluate_by_acting(rollout: Rollout, network: ActorCritic) -> tuple[Array, Array]:
     """V(s_t) and log pi(a_t | s_t) of a network, [T, B], by acting step by step with the rollout's own actions."""
     values, log_probs = np.empty((2, LENGTH, ENVS))
     state = rollout.state
@@ -66,9 +82,9 @@ def seen_again(rollout: Rollout, network: ActorCritic) -> tuple[np.ndarray, np.n
     return values, log_probs
 
 
-def by_definition(rollout: Rollout, network: ActorCritic, vtrace: VTrace) -> tuple[np.ndarray, np.ndarray]:
+def by_definition(rollout: Rollout, network: ActorCritic, vtrace: VTrace) -> tuple[Array, Array]:
     """Espeholt et al. 2018, equation 1 and section 4.2, a sum for each row: advantages and targets, [T, B]."""
-    values, log_probs = seen_again(rollout, network)
+    values, log_probs = evaluate_by_acting(rollout, network)
     ratios = np.exp(log_probs - rollout.log_probs)
     rho, c = np.minimum(ratios, vtrace.rho_clip), vtrace.lambda_ * np.minimum(ratios, vtrace.c_clip)
     ended = rollout.terminated | rollout.truncated
@@ -78,8 +94,8 @@ def by_definition(rollout: Rollout, network: ActorCritic, vtrace: VTrace) -> tup
         def next_value(t: int, b: int = b) -> float:
             if rollout.terminated[t, b]:
                 return 0.0
-            told = rollout.truncated[t, b] or t == LENGTH - 1  # states that only the actor has valued
-            return float(rollout.next_values[t, b] if told else values[t + 1, b])
+            by_actor = rollout.truncated[t, b] or t == LENGTH - 1  # states that only the actor has valued
+            return float(rollout.next_values[t, b] if by_actor else values[t + 1, b])
 
         def target(t: int, b: int = b) -> float:
             total, weight = values[t, b], 1.0
@@ -91,8 +107,8 @@ def by_definition(rollout: Rollout, network: ActorCritic, vtrace: VTrace) -> tup
             return float(total)
 
         for t in range(LENGTH):
-            following, goes_on = next_value(t), not ended[t, b] and t < LENGTH - 1
-            if goes_on:
+            following = next_value(t)
+            if not ended[t, b] and t < LENGTH - 1:
                 following += vtrace.lambda_ * (target(t + 1) - following)
             advantages[t, b] = rho[t, b] * (rollout.rewards[t, b] + GAMMA * following - values[t, b])
             targets[t, b] = target(t)
@@ -103,43 +119,39 @@ def by_definition(rollout: Rollout, network: ActorCritic, vtrace: VTrace) -> tup
 @pytest.mark.parametrize("kind", NETWORKS.values(), ids=NETWORKS)
 @pytest.mark.parametrize("epsilon", [0.0, 0.3])
 @pytest.mark.parametrize("vtrace", [VTrace(), VTrace(lambda_=0.8, rho_clip=1.4, c_clip=0.9)], ids=["paper", "lambda"])
-def test_v_trace_is_given_the_learners_own_values_and_ratios(
+def test_v_trace_has_the_learners_own_values_and_ratios(
     env: Callable[[], EnvBatch], kind: Any, epsilon: float, vtrace: VTrace
 ) -> None:
     rollout, network = lagging(env, kind, epsilon)
     algorithm = Noting()
-    object.__setattr__(algorithm, "given", [])
     experiment = replace(load_experiment(config(SCRIPTED)), algorithm=algorithm, returns=vtrace, gamma=GAMMA)
-    Learner(experiment, network).add_gradient(rollout, 0.0)
-    (batch,) = algorithm.given
+    event = learn(experiment, network, rollout)
+    (batch,) = algorithm.batches
+    assert (event.steps, event.updates) == (rollout.transitions, 1)
 
     advantages, targets = by_definition(rollout, network, vtrace)
-    counts = rollout.valid
-    np.testing.assert_allclose(batch.advantages[counts], advantages[counts], rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(batch.targets[counts], targets[counts], rtol=1e-4, atol=1e-4)
+    valid = rollout.valid
+    np.testing.assert_allclose(batch.advantages[valid], advantages[valid], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(batch.targets[valid], targets[valid], rtol=1e-4, atol=1e-4)
 
-    # The rollout is one that tells: ends of both kinds inside, ratios on both sides of the bounds, and a critic that
-    # says something else than when it acted.
+    # The rollout has what matters: ends of both kinds inside, ratios on both sides of the bounds, and other values than
+    # when it was collected.
     assert rollout.terminated[:-1].any() and rollout.truncated[:-1].any()
-    values, log_probs = seen_again(rollout, network)
-    ratios = np.exp(log_probs - rollout.log_probs)[counts]
+    values, log_probs = evaluate_by_acting(rollout, network)
+    ratios = np.exp(log_probs - rollout.log_probs)[valid]
     assert ratios.min() < 0.8 and ratios.max() > 1.1
-    assert np.abs(values - rollout.values)[counts].max() > 0.1
+    assert np.abs(values - rollout.values)[valid].max() > 0.1
 
 
 @pytest.mark.parametrize("kind", NETWORKS.values(), ids=NETWORKS)
 @pytest.mark.parametrize("name", ["A3C", "PPO"])
-def test_a_network_that_has_diverged_has_a_gradient_that_is_not_finite_and_no_more_is_said(
-    kind: Any, name: str
-) -> None:
-    """Whoever was to push it refuses it, and tells."""
+def test_a_network_that_has_diverged_has_a_gradient_that_is_rejected_without_warnings(kind: Any, name: str) -> None:
     rollout, network = lagging(ENVIRONMENTS["one by one"], kind, 0.0)
-    algorithm = {"_target_": f"a3c_exp.algorithms.{name}"} | ({"minibatch_size": None} if name == "PPO" else {})
-    learner = Learner(replace(load_experiment(config(SCRIPTED, algorithm=algorithm)), gamma=GAMMA), network)
+    algorithm: dict[str, Any] = {"_target_": f"a3c_exp.algorithms.{name}"}
+    algorithm |= {"minibatch_size": None, "epochs": 1} if name == "PPO" else {}
+    experiment = replace(load_experiment(config(SCRIPTED, algorithm=algorithm)), gamma=GAMMA)
     network.vector *= 1e30
     with np.errstate(over="raise", invalid="raise", divide="raise"):
-        if name == "PPO":
-            learner.add_gradient_of(learner.samples(rollout)[0], 0.0)
-        else:
-            learner.add_gradient(rollout, 0.0)
+        event = learn(experiment, network, rollout)
+    assert (event.rejected, event.updates, event.metrics) == (1, 0, {})
     assert not np.isfinite(network.gradient).all()

@@ -1,4 +1,4 @@
-"""Optimizers of one flat vector: against torch's, against definitions in float64; rates and clipping of parts."""
+"""Optimizers of one flat vector: against torch's, against definitions in float64; rates and clipping of groups."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 from a3c_exp import optimizers
+from a3c_exp.common.arrays import Floats
 from a3c_exp.errors import ConfigError
 from a3c_exp.optimizers import SGD, Adam, Optimizer, ParamGroup, RMSProp, check_param_groups, clip, rates
 
 SIZE, STEPS = 37, 300
 
-Array = NDArray[np.float32]
 
-
-def start() -> Array:
+def start() -> Floats:
     return np.random.default_rng(0).normal(size=SIZE).astype(np.float32)
 
 
-def gradients() -> list[Array]:
+def gradients() -> list[Floats]:
     """Of very different sizes, from element to element and from step to step; some are exactly 0."""
     rng = np.random.default_rng(1)
     scales = 10 ** rng.uniform(-4, 2, size=SIZE)
@@ -32,14 +30,14 @@ def gradients() -> list[Array]:
     return [(rng.normal(size=SIZE) * scales * 10 ** rng.uniform(-1, 1)).astype(np.float32) for _ in range(STEPS)]
 
 
-def train(optimizer: Optimizer, rate_at: Callable[[int], float | Array] | None = None) -> Array:
+def train(optimizer: Optimizer, rate_at: Callable[[int], float | Floats] | None = None) -> Floats:
     parameters, optimizer_state = start(), optimizer.initial_state(SIZE)
     for t, gradient in enumerate(gradients(), start=1):
         optimizer.step(parameters, optimizer_state, gradient, rate_at(t) if rate_at else optimizer.learning_rate, t)
     return parameters
 
 
-def train_with_torch(make: Callable[[list[torch.Tensor]], torch.optim.Optimizer]) -> Array:
+def train_with_torch(make: Callable[[list[torch.Tensor]], torch.optim.Optimizer]) -> Floats:
     parameters = torch.from_numpy(start()).requires_grad_()
     optimizer = make([parameters])
     for gradient in gradients():
@@ -53,21 +51,21 @@ def train_with_torch(make: Callable[[list[torch.Tensor]], torch.optim.Optimizer]
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize(("decay", "epsilon"), [(0.99, 1e-5), (0.9, 1e-8), (0.99, 0.1)])
-def test_rmsprop_is_torchs(decay: float, epsilon: float, momentum: float):
+def test_rmsprop_is_torchs(decay: float, epsilon: float, momentum: float) -> None:
     ours = train(RMSProp(learning_rate=0.01, decay=decay, epsilon=epsilon, momentum=momentum))
     theirs = train_with_torch(lambda p: torch.optim.RMSprop(p, lr=0.01, alpha=decay, eps=epsilon, momentum=momentum))
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("betas", "epsilon"), [((0.9, 0.999), 1e-8), ((0.5, 0.9), 1e-3), ((0.0, 0.99), 1e-5)])
-def test_adam_is_torchs(betas: tuple[float, float], epsilon: float):
+def test_adam_is_torchs(betas: tuple[float, float], epsilon: float) -> None:
     ours = train(Adam(learning_rate=0.01, betas=betas, epsilon=epsilon))
     theirs = train_with_torch(lambda p: torch.optim.Adam(p, lr=0.01, betas=betas, eps=epsilon))
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_sgd_is_torchs(momentum: float):
+def test_sgd_is_torchs(momentum: float) -> None:
     ours = train(SGD(learning_rate=1e-4, momentum=momentum))
     theirs = train_with_torch(lambda p: torch.optim.SGD(p, lr=1e-4, momentum=momentum))
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
@@ -79,8 +77,8 @@ def test_sgd_is_torchs(momentum: float):
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("inside", [False, True])
 @pytest.mark.parametrize("initial", [0.0, 1.0])
-def test_rmsprop_is_its_definition(inside: bool, initial: float, momentum: float):
-    """TensorFlow's pair (inside, 1) has nothing in torch to be compared with."""
+def test_rmsprop_is_its_definition(inside: bool, initial: float, momentum: float) -> None:
+    """torch has no counterpart of TensorFlow's pair (inside, 1)."""
     ours = train(RMSProp(learning_rate=0.01, epsilon_inside=inside, initial_mean_square=initial, momentum=momentum))
     parameters = start().astype(np.float64)
     mean_square, velocity = np.full(SIZE, initial), np.zeros(SIZE)
@@ -94,19 +92,21 @@ def test_rmsprop_is_its_definition(inside: bool, initial: float, momentum: float
 
 
 @pytest.mark.parametrize("size", [1e-2, 1.0, 100.0])
-def test_from_a_mean_square_of_0_the_first_step_is_ten_rates_long_and_from_1_it_follows_the_gradient(size: float):
+def test_from_a_mean_square_of_0_the_first_step_is_ten_rates_long_and_from_1_it_follows_the_gradient(
+    size: float,
+) -> None:
     gradient = np.full(3, size, np.float32)
-    has_new_data = []
+    lengths = []
     for initial in (0.0, 1.0):
         optimizer = RMSProp(learning_rate=0.01, initial_mean_square=initial, epsilon=1e-8)
         parameters = np.zeros(3, np.float32)
         optimizer.step(parameters, optimizer.initial_state(3), gradient, 0.01, 1)
-        has_new_data.append(-float(parameters[0]) / 0.01)
-    assert has_new_data == pytest.approx([10, size / math.sqrt(0.99 + 0.01 * size**2)], rel=1e-4)
+        lengths.append(-float(parameters[0]) / 0.01)
+    assert lengths == pytest.approx([10, size / math.sqrt(0.99 + 0.01 * size**2)], rel=1e-4)
 
 
-def test_adams_first_step_is_as_long_as_the_rate():
-    """Which is what the bias correction is for; without it, it would be 3.2 times as long."""
+def test_adams_first_step_is_as_long_as_the_rate() -> None:
+    """Without the bias correction it would be 3.2 times as long."""
     optimizer = Adam(learning_rate=0.01)
     parameters = np.zeros(2, np.float32)
     optimizer.step(parameters, optimizer.initial_state(2), np.array([5, -1e-3], np.float32), 0.01, 1)
@@ -126,7 +126,7 @@ every_optimizer = pytest.mark.parametrize("optimizer", EVERY_OPTIMIZER.values(),
 
 
 @every_optimizer
-def test_a_vector_is_updated_the_same_in_pieces(optimizer: Optimizer, monkeypatch: pytest.MonkeyPatch):
+def test_a_vector_is_updated_the_same_in_pieces(optimizer: Optimizer, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = train(optimizer)
     by_element = train(optimizer, lambda t: np.full(SIZE, optimizer.learning_rate, np.float32))
     monkeypatch.setattr(optimizers, "CHUNK", 8)
@@ -137,10 +137,10 @@ def test_a_vector_is_updated_the_same_in_pieces(optimizer: Optimizer, monkeypatc
 
 
 @every_optimizer
-def test_it_changes_parameters_and_moments_in_place_and_the_gradient_not(optimizer: Optimizer):
+def test_it_changes_parameters_and_state_in_place_and_the_gradient_not(optimizer: Optimizer) -> None:
     parameters, optimizer_state, gradient = start(), optimizer.initial_state(SIZE), gradients()[0]
     before = [x.copy() for x in (parameters, optimizer_state, gradient)]
-    assert optimizer.step(parameters, optimizer_state, gradient, 0.1, 1) is None
+    optimizer.step(parameters, optimizer_state, gradient, 0.1, 1)
     assert (parameters != before[0]).any()
     assert not optimizer_state.size or (optimizer_state != before[1]).any()
     np.testing.assert_array_equal(gradient, before[2])
@@ -148,23 +148,23 @@ def test_it_changes_parameters_and_moments_in_place_and_the_gradient_not(optimiz
 
 
 @every_optimizer
-def test_its_moments_are_rows_of_one_array(optimizer: Optimizer):
+def test_its_state_is_rows_of_one_array(optimizer: Optimizer) -> None:
     assert optimizer.initial_state(SIZE).shape == (optimizer.state_rows, SIZE)
 
 
-def test_only_the_mean_square_starts_where_it_is_told_to():
+def test_only_the_mean_square_starts_at_its_initial_value() -> None:
     optimizer_state = RMSProp(learning_rate=0.1, initial_mean_square=1.0, momentum=0.9).initial_state(4)
     np.testing.assert_array_equal(optimizer_state, [[1] * 4, [0] * 4])
 
 
 @every_optimizer
-def test_an_element_without_gradient_stays_without_momentum_to_move_it(optimizer: Optimizer):
+def test_an_element_without_gradient_stays_without_momentum_to_move_it(optimizer: Optimizer) -> None:
     """The first three have a gradient of 0 in every step: no 0 / 0 even where their mean square is 0."""
     np.testing.assert_array_equal(train(optimizer)[:3], start()[:3])
 
 
 @every_optimizer
-def test_the_rate_may_differ_from_step_to_step(optimizer: Optimizer):
+def test_the_rate_may_differ_from_step_to_step(optimizer: Optimizer) -> None:
     """A rate of 0 in the second half leaves what the first half reached."""
     later = train(optimizer, lambda t: optimizer.learning_rate if t <= STEPS // 2 else 0.0)
     parameters, optimizer_state = start(), optimizer.initial_state(SIZE)
@@ -177,9 +177,9 @@ def test_the_rate_may_differ_from_step_to_step(optimizer: Optimizer):
 
 
 @pytest.mark.parametrize("optimizer", [RMSProp(learning_rate=0.01), Adam(learning_rate=0.01)], ids=repr)
-def test_workers_that_write_over_one_another_take_no_step_out_of_proportion(optimizer: Optimizer):
-    """Seven gradients in eight are 0, element by element, as where a unit or an input is seldom on: a mean square that
-    has lost another's gradient is 0 then, and what is divided by its root alone would be millions of rates long."""
+def test_workers_that_write_over_one_another_take_no_disproportionate_step(optimizer: Optimizer) -> None:
+    """Seven gradients in eight are 0, element by element, as for a unit or an input that is seldom on. A mean square
+    that has lost another's gradient is 0 then, and a step divided by its root alone would be millions of rates long."""
     size, workers, steps = 20_000, 4, 100
     parameters, optimizer_state = np.zeros(size, np.float32), optimizer.initial_state(size)
     begin = threading.Barrier(workers)
@@ -201,8 +201,8 @@ def test_workers_that_write_over_one_another_take_no_step_out_of_proportion(opti
     assert np.abs(parameters).max() < 0.01 * 10 * workers * steps / 4
 
 
-def test_adam_leaves_an_element_alone_of_whose_gradient_it_knows_only_the_mean():
-    """Another worker has written the mean, and not yet its square. What was torn is mended: the mean is forgotten."""
+def test_adam_leaves_an_element_alone_whose_mean_has_no_mean_square() -> None:
+    """Another worker has written the mean and not yet the mean square. The mean is set to 0."""
     optimizer = Adam(learning_rate=0.1)
     parameters, optimizer_state = np.zeros(3, np.float32), optimizer.initial_state(3)
     optimizer_state[0, 0] = 1e-3
@@ -213,9 +213,9 @@ def test_adam_leaves_an_element_alone_of_whose_gradient_it_knows_only_the_mean()
 
 @pytest.mark.parametrize("betas", [(0.9, 0.999), (0.99, 0.999), (0.5, 0.9), (0.0, 0.0), (0.9, 0.0), (0.99, 0.9)])
 @pytest.mark.parametrize("length", [1, 2, 10, 1000])
-def test_gradients_that_drive_adam_as_far_as_it_goes_are_not_taken_for_torn(betas: tuple[float, float], length: int):
-    """The longest step is behind gradients that grow by b2 / b1 from one to the next (where the two sums of Cauchy and
-    Schwarz are proportional), up to what float32 holds. Nothing of it is lost."""
+def test_adams_longest_possible_steps_are_not_taken_for_torn_state(betas: tuple[float, float], length: int) -> None:
+    """The longest step follows gradients that grow by b2 / b1 from one to the next (where the two sums of Cauchy and
+    Schwarz are proportional), up to what float32 holds."""
     first, second = betas
     growth = min(second / first, 1e3) if first and second else 1.0
     scale = np.array([1e-6, 1.0, 1e6])
@@ -230,7 +230,7 @@ def test_gradients_that_drive_adam_as_far_as_it_goes_are_not_taken_for_torn(beta
     np.testing.assert_allclose(ours, parameters, rtol=1e-3)
 
 
-# -- rates and clipping, for the whole and for parts -----------------------------------------------------------------
+# -- rates and clipping, for all parameters and for groups -----------------------------------------------------------
 
 SLICES = {"body": slice(0, 4), "actor": slice(4, 6), "critic": slice(6, 9)}
 
@@ -239,24 +239,24 @@ def sgd(max_grad_norm: float | None = None, **param_groups: ParamGroup) -> SGD:
     return SGD(learning_rate=0.1, max_grad_norm=max_grad_norm, param_groups=param_groups)
 
 
-def test_one_rate_for_all_is_a_number():
+def test_one_rate_for_all_is_a_number() -> None:
     assert rates(sgd(), SLICES, 9, 0.5) == 0.05
     assert type(rates(sgd(critic=ParamGroup(max_grad_norm=1.0)), SLICES, 9, 0.5)) is float
 
 
-def test_a_part_has_its_own_rate_which_follows_the_schedule_too():
+def test_a_group_has_its_own_rate_which_follows_the_schedule_too() -> None:
     rate = rates(sgd(actor=ParamGroup(learning_rate=0.0), critic=ParamGroup(learning_rate=1.0)), SLICES, 9, 0.5)
     assert isinstance(rate, np.ndarray)
     assert rate.dtype == np.float32
     np.testing.assert_allclose(rate, [0.05] * 4 + [0.0] * 2 + [0.5] * 3)
 
 
-def test_what_a_part_has_for_itself_is_divided_by_the_staleness_too():
+def test_the_rate_of_a_group_is_divided_by_the_staleness_too() -> None:
     optimizer = SGD(learning_rate=0.1, staleness_power=1.0, param_groups={"critic": ParamGroup(learning_rate=1.0)})
     np.testing.assert_allclose(rates(optimizer, SLICES, 9, 0.5, staleness=5), [0.01] * 6 + [0.1] * 3)
 
 
-def test_a_part_with_a_rate_of_0_keeps_its_parameters():
+def test_a_group_with_a_rate_of_0_keeps_its_parameters() -> None:
     optimizer = sgd(actor=ParamGroup(learning_rate=0.0))
     parameters = np.zeros(9, np.float32)
     gradient = np.ones(9, np.float32)
@@ -264,7 +264,7 @@ def test_a_part_with_a_rate_of_0_keeps_its_parameters():
     np.testing.assert_allclose(parameters, [-0.1] * 4 + [0.0] * 2 + [-0.1] * 3)
 
 
-def a_gradient() -> Array:
+def a_gradient() -> Floats:
     """Norms: body 6, actor 2 sqrt 2, critic 3 sqrt 3; together sqrt(36 + 8 + 27)."""
     return np.array([3, 3, 3, 3, 2, 2, 3, 3, 3], np.float32)
 
@@ -272,21 +272,21 @@ def a_gradient() -> Array:
 WHOLE_NORM = math.sqrt(71)
 
 
-def test_a_long_gradient_is_shortened_to_the_norm():
+def test_a_long_gradient_is_shortened_to_the_norm() -> None:
     gradient = a_gradient()
     assert clip(gradient, sgd(max_grad_norm=0.5), SLICES) == pytest.approx(WHOLE_NORM)
     np.testing.assert_allclose(gradient, a_gradient() * 0.5 / WHOLE_NORM, rtol=1e-6)
 
 
 @pytest.mark.parametrize("limit", [None, 9.0, math.inf])
-def test_a_short_gradient_is_left_as_it_is(limit: float | None):
+def test_a_short_gradient_is_left_as_it_is(limit: float | None) -> None:
     gradient = a_gradient()
     assert clip(gradient, sgd(max_grad_norm=limit), SLICES) == pytest.approx(WHOLE_NORM)
     np.testing.assert_array_equal(gradient, a_gradient())
 
 
-def test_clipping_is_torchs():
-    """Which adds 1e-6 to the norm before it divides."""
+def test_clipping_is_torchs() -> None:
+    """torch adds 1e-6 to the norm before it divides."""
     gradient = gradients()[0]
     parameter = torch.zeros(SIZE, requires_grad=True)
     parameter.grad = torch.from_numpy(gradient.copy())
@@ -295,7 +295,7 @@ def test_clipping_is_torchs():
     np.testing.assert_allclose(gradient, parameter.grad.numpy(), rtol=1e-5)
 
 
-def test_a_part_with_its_own_norm_is_clipped_alone_and_the_rest_as_one():
+def test_a_group_with_its_own_norm_is_clipped_alone_and_the_rest_as_one() -> None:
     """body and critic, on both sides of the actor, have the norm sqrt(36 + 27) together."""
     gradient = a_gradient()
     norm = clip(gradient, sgd(max_grad_norm=0.5, actor=ParamGroup(max_grad_norm=1.0)), SLICES)
@@ -305,13 +305,13 @@ def test_a_part_with_its_own_norm_is_clipped_alone_and_the_rest_as_one():
     np.testing.assert_allclose(rest, np.full(7, 3 * 0.5 / math.sqrt(63)), rtol=1e-6)
 
 
-def test_a_part_may_be_clipped_where_the_rest_is_not():
+def test_a_group_may_be_clipped_where_the_rest_is_not() -> None:
     gradient = a_gradient()
     clip(gradient, sgd(body=ParamGroup(max_grad_norm=3.0)), SLICES)
     np.testing.assert_allclose(gradient, [1.5] * 4 + [2.0] * 2 + [3.0] * 3, rtol=1e-6)
 
 
-def test_every_part_may_have_its_own_norm():
+def test_every_group_may_have_its_own_norm() -> None:
     gradient = a_gradient()
     param_groups = {name: ParamGroup(max_grad_norm=1.0) for name in SLICES}
     assert clip(gradient, sgd(max_grad_norm=0.1, **param_groups), SLICES) == pytest.approx(WHOLE_NORM)
@@ -320,8 +320,10 @@ def test_every_part_may_have_its_own_norm():
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("parts", [{}, {"actor": ParamGroup(max_grad_norm=1.0)}], ids=["one norm", "parts"])
-def test_a_gradient_that_is_not_finite_is_told_by_its_norm_and_left(bad: float, param_groups: dict[str, ParamGroup]):
+@pytest.mark.parametrize("param_groups", [{}, {"actor": ParamGroup(max_grad_norm=1.0)}], ids=["one norm", "groups"])
+def test_a_gradient_that_is_not_finite_has_such_a_norm_and_is_left(
+    bad: float, param_groups: dict[str, ParamGroup]
+) -> None:
     gradient = a_gradient()
     gradient[5] = bad
     before = gradient.copy()
@@ -329,31 +331,31 @@ def test_a_gradient_that_is_not_finite_is_told_by_its_norm_and_left(bad: float, 
     np.testing.assert_array_equal(gradient, before)
 
 
-def test_large_numbers_are_not_taken_for_infinite():
-    """Their squares are more than single precision holds."""
+def test_large_numbers_are_not_taken_for_infinite() -> None:
+    """Their squares overflow in single precision."""
     gradient = np.full(4, 1e30, np.float32)
     assert clip(gradient, sgd(max_grad_norm=1.0), SLICES) == pytest.approx(2e30)
     np.testing.assert_allclose(gradient, 0.5)
 
 
-def test_a_gradient_of_zeros_stays():
+def test_a_gradient_of_zeros_stays() -> None:
     gradient = np.zeros(9, np.float32)
     assert clip(gradient, sgd(max_grad_norm=0.5, actor=ParamGroup(max_grad_norm=1.0)), SLICES) == 0
     assert not gradient.any()
 
 
-def test_a_part_that_the_network_does_not_have_is_refused():
+def test_a_group_that_the_network_does_not_have_is_refused() -> None:
     check_param_groups(sgd(actor=ParamGroup()), SLICES)
     with pytest.raises(ConfigError) as error:
         check_param_groups(sgd(critc=ParamGroup()), SLICES)
-    assert str(error.value) == "parts = 'critc': the network has no such part, only actor, body, critic"
+    assert str(error.value) == "param_groups = 'critc': the network has no such part, only actor, body, critic"
 
 
 # -- settings --------------------------------------------------------------------------------------------------------
 
 
 @every_optimizer
-def test_they_are_optimizers(optimizer: Optimizer):
+def test_they_are_optimizers(optimizer: Optimizer) -> None:
     assert isinstance(optimizer, Optimizer)
 
 
@@ -387,7 +389,7 @@ def test_they_are_optimizers(optimizer: Optimizer):
         (lambda: ParamGroup(max_grad_norm=-1.0), "max_grad_norm = -1.0: must be a number > 0, or null"),
     ],
 )
-def test_settings_out_of_range_are_refused(build: Callable[[], object], message: str):
+def test_settings_out_of_range_are_refused(build: Callable[[], object], message: str) -> None:
     with pytest.raises(ConfigError) as error:
         build()
     assert str(error.value) == message

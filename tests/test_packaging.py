@@ -58,7 +58,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def check_that_it_trains(python: Path, conf: Path, folder: Path, **environment: str) -> None:
     """The program finds its files in `conf`, shows them, and trains, called from an empty folder."""
     folder.mkdir()
-    where = "from a3c_exp.startup import conf_folder; print(conf_folder())"
+    where = "from a3c_exp.cli.startup import conf_folder; print(conf_folder())"
     assert Path(run(python, "-c", where, cwd=folder, **environment).strip()) == conf.resolve()
     assert "LunarLander-v3" in run(python, "-m", "a3c_exp", "--cfg", "job", "env=lunar", cwd=folder, **environment)
     run(python, "-m", "a3c_exp", *TRAIN, cwd=folder, **environment)

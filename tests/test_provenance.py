@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import a3c_exp
 from a3c_exp.run import provenance
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
@@ -30,8 +31,8 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with one commit of a package, which `provenance` takes itself to be in."""
     package = tmp_path / "package"
     package.mkdir()
-    (package / "provenance.py").write_text("")
-    monkeypatch.setattr(provenance, "__file__", str(package / "provenance.py"))
+    (package / "__init__.py").write_text("")
+    monkeypatch.setattr(a3c_exp, "__file__", str(package / "__init__.py"))
     git(tmp_path, "init", "--quiet")
     return tmp_path
 
@@ -47,7 +48,7 @@ def test_the_commit_is_that_of_the_checkout_whatever_the_working_directory(check
 def test_changes_since_the_commit_are_told(checkout: Path) -> None:
     git(checkout, "add", ".")
     git(checkout, "commit", "--quiet", "--message", "one")
-    (checkout / "package" / "provenance.py").write_text("changed = True")
+    (checkout / "package" / "__init__.py").write_text("changed = True")
     assert provenance.commit() == git(checkout, "rev-parse", "HEAD") + "-dirty"
 
 
@@ -110,7 +111,7 @@ def test_all_of_it_can_be_written_as_json() -> None:
 
 
 def test_the_command_can_be_pasted_into_a_shell() -> None:
-    code = "from a3c_exp import provenance; print(provenance.command())"
+    code = "from a3c_exp.run import provenance; print(provenance.command())"
     shown = subprocess.run([sys.executable, "-c", code, "a b", "n=[1,2]"], capture_output=True, text=True, check=True)
     assert shlex.split(shown.stdout) == [sys.executable, "-c", code, "a b", "n=[1,2]"]
     assert re.fullmatch(r"[^\n]+\n", shown.stdout)

@@ -1,4 +1,4 @@
-"""A cluster that is started for one run, on loopback, and what is refused before one is."""
+"""A cluster that is started for one run, on loopback, and what is refused before it is started."""
 
 from __future__ import annotations
 
@@ -12,68 +12,77 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from runs import BANDIT, command, latest, processes, wait_until
-from test_ray import actors, on_ray
+from runs import BANDIT, command, latest, processes, train_config, wait_until
+from test_ray import SECONDS, actors, on_ray
 
-from a3c_exp.backends.ray.cluster import on_loopback
+from a3c_exp.backends.ray.cluster import restrict_to_loopback
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.errors import ConfigError, RunError
-from a3c_exp.run.trainer import run
+
+# 127.0.0.1 as the kernel writes it, and the same within IPv6.
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}
 
 
 class TestALocalCluster:
-    """Started for one run, on loopback, and gone with it."""
+    """Started for one run, on loopback, and ended with it."""
 
     @pytest.fixture(autouse=True)
-    def _short(self) -> Iterator[None]:
-        """Ray's sockets lie where temporary files do, and their paths may be no longer than 107 characters."""
+    def _temporary(self) -> Iterator[None]:
+        """A short TMPDIR: Ray's sockets lie there, and their paths may have no more than 107 characters."""
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as self.temporary:
             yield
 
     def start(self, folder: Path, *overrides: str) -> tuple[subprocess.Popen[str], str]:
+        """A program that trains, and the mark in the environment of its processes."""
         mark = f"A3C_EXP_TEST={folder}"
         arguments = command(folder / "run", BANDIT, "ray", "workers=1", "total_steps=1e12", *overrides)
         environment = os.environ | dict([mark.split("=", 1)]) | {"TMPDIR": self.temporary}
         return subprocess.Popen(arguments, cwd=folder, env=environment, text=True, stderr=subprocess.PIPE), mark
 
-    def updates(self, folder: Path) -> bool:
+    def wait_for_updates(self, folder: Path, process: subprocess.Popen[str]) -> None:
         table = folder / "run" / "metrics.csv"
-        return table.exists() and len(table.read_text().splitlines()) > 2
 
-    def test_listens_on_loopback_alone_and_ends_by_ctrl_c(self, tmp_path: Path) -> None:
+        def has_updates() -> bool:
+            assert process.poll() is None, process.communicate()[1]
+            return table.exists() and len(table.read_text().splitlines()) > 2
+
+        wait_until(has_updates, SECONDS)
+
+    def test_listens_on_loopback_only_and_ends_by_ctrl_c(self, tmp_path: Path) -> None:
         process, mark = self.start(tmp_path, "checkpoint.every=1000")
         try:
-            wait_until(lambda: self.updates(tmp_path) or process.poll() is not None, 120)
+            self.wait_for_updates(tmp_path, process)
             assert listening(processes(mark)) <= LOOPBACK
             process.send_signal(signal.SIGINT)
-            assert process.wait(60) == 130
+            assert process.wait(SECONDS) == 130
         finally:
             process.kill()
-        wait_until(lambda: not processes(mark), 30)
+        wait_until(lambda: not processes(mark), SECONDS)
         assert os.listdir(self.temporary) == []
         assert latest(tmp_path / "run")["store"]["steps"] > 0
 
-    def test_a_driver_that_is_killed_leaves_no_actor_behind(self, tmp_path: Path) -> None:
+    def test_leaves_no_actor_behind_when_the_driver_is_killed(self, tmp_path: Path) -> None:
         process, mark = self.start(tmp_path)
 
-        def ours() -> set[int]:
+        def own_actors() -> set[int]:
             return {*actors("WorkerActor", mark), *actors("ParameterServer", mark)}
 
         try:
-            wait_until(lambda: self.updates(tmp_path) or process.poll() is not None, 120)
-            assert len(ours()) == 2
+            self.wait_for_updates(tmp_path, process)
+            assert len(own_actors()) == 2
             process.kill()
-            wait_until(lambda: not ours(), 60)
+            wait_until(lambda: not own_actors(), SECONDS)
         finally:
+            process.kill()
             for pid in processes(mark):
                 os.kill(pid, signal.SIGKILL)
 
     @pytest.mark.slow
-    def test_and_after_a_minute_nothing_at_all(self, tmp_path: Path) -> None:
-        """Ray's own helpers take their time."""
+    def test_leaves_nothing_behind_after_a_minute(self, tmp_path: Path) -> None:
+        """Ray's own helpers need most of it."""
         process, mark = self.start(tmp_path)
         try:
-            wait_until(lambda: self.updates(tmp_path) or process.poll() is not None, 120)
+            self.wait_for_updates(tmp_path, process)
             assert os.listdir(self.temporary) != []
         finally:
             process.kill()
@@ -81,12 +90,8 @@ class TestALocalCluster:
         assert os.listdir(self.temporary) == []
 
 
-# 127.0.0.1 as the kernel writes it, and the same within IPv6.
-LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}
-
-
 def listening(pids: list[int]) -> set[str]:
-    """The addresses at which these processes wait for callers."""
+    """The addresses at which these processes accept connections."""
     sockets = set()
     for pid in pids:
         for descriptor in Path(f"/proc/{pid}/fd").glob("*"):
@@ -99,21 +104,21 @@ def listening(pids: list[int]) -> set[str]:
     return {row[1].partition(":")[0] for row in rows if row[3] == "0A" and row[9] in sockets}
 
 
-def test_ray_is_told_to_stay_on_this_machine_before_it_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    on_loopback()  # it was told, when these tests were collected
+def test_ray_must_be_restricted_to_this_machine_before_it_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    restrict_to_loopback()  # as it was when these tests were collected
     monkeypatch.delenv("RAY_AUTH_MODE")
     with pytest.raises(RunError, match=r"import it later, or set .*RAY_AUTH_MODE=token"):
-        on_loopback()
+        restrict_to_loopback()
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1", "127.0.0.1:port", "127.0.0.1:99999"])
-def test_an_address_where_nobody_answers_is_refused_at_once(address: str) -> None:
+def test_an_address_that_does_not_answer_is_refused_at_once(address: str) -> None:
     with pytest.raises(ConfigError, match=r"backend.address = .*must be 'local', 'auto' or host:port .*not answer"):
         load_experiment(on_ray(backend={"address": address}))
 
 
 def test_sigterm_while_ray_starts_ends_the_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray has a handler of its own meanwhile, which turns the signal into SystemExit."""
+    """Ray's own handler, installed meanwhile, turns the signal into SystemExit."""
     import ray
 
     def interrupted(**_: object) -> None:
@@ -121,11 +126,11 @@ def test_sigterm_while_ray_starts_ends_the_run_in_order(tmp_path: Path, monkeypa
         signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr(ray, "init", interrupted)
-    done = run(on_ray(), tmp_path)
+    done = train_config(on_ray(), tmp_path)
     assert (done.exit_code, done.summary["stop_reason"]) == (128 + signal.SIGTERM, "interrupted")
     assert latest(tmp_path)["store"]["steps"] == 0
 
 
-def test_epochs_on_a_copy_need_an_algorithm_with_epochs() -> None:
+def test_local_epochs_need_a_minibatch_algorithm() -> None:
     with pytest.raises(ConfigError, match=r"backend.local_epochs = True: must be false with A3C"):
         load_experiment(on_ray(backend={"local_epochs": True}))

@@ -1,192 +1,184 @@
-"""Synchronous rounds over parameter servers, and epochs on a worker's own copy, without Ray."""
+"""Synchronous rounds over parameter servers, and updates of a worker's own copy, without Ray."""
 
 from __future__ import annotations
 
 import threading
-import time
-from typing import Any
 
-import numpy as np
 import pytest
 from runs import wait_until
-from servers import SIZE, layout, learn, together
+from servers import (
+    SECONDS,
+    SIZE,
+    Cluster,
+    MakeCluster,
+    generator,
+    join_all,
+    learn,
+    learn_concurrently,
+    pull,
+    push_of,
+    spec,
+    vector,
+)
 
-from a3c_exp.backends.ray.epochs import LocalEpochs, summing
-from a3c_exp.core.events import Event
-from a3c_exp.optimizers import SGD, Adam
+from a3c_exp.backends.ray.client import RemoteParameters
+from a3c_exp.backends.ray.local_updates import LocalUpdates, summing_spec
 from a3c_exp.core.store import SharedStore
+from a3c_exp.optimizers import SGD, Adam
+
+
+def two_workers(servers: Cluster, in_flight: int = 0) -> list[RemoteParameters]:
+    return [servers.started(worker, in_flight) for worker in range(2)]
+
+
+def waits(remote: RemoteParameters, servers: Cluster) -> bool:
+    """Whether the servers have taken the worker's oldest message and have not replied."""
+    servers.fetch()  # comes after the messages that were sent before
+    return not remote._pending[0].done()
 
 
 class TestRounds:
-    def test_are_one_step_with_the_average_and_wait_for_all(self, cluster: Any) -> None:
-        servers = cluster(layout(2, synchronous=True), shards=2)
-        workers = [servers.worker(index, in_flight=3) for index in range(2)]
-        for worker in workers:
-            worker.start()
+    def test_are_one_step_with_the_average_and_wait_for_all(self, cluster: MakeCluster) -> None:
+        servers = cluster(spec(2, synchronous=True), shards=2)
+        workers = two_workers(servers, in_flight=3)
         learn(workers[0], 0, -1.0, steps=1)
         learn(workers[1], 1, -4.0, steps=2)
         for index, worker in enumerate(workers):
-            mine = np.empty(SIZE, np.float32)
-            assert worker.pull(index, mine).version == 1
-            assert mine.tolist() == [3.0] * SIZE, "(1 * 1 + 2 * 4) / 3"
+            parameters = vector()
+            assert worker.pull(index, parameters).version == 1
+            assert parameters.tolist() == [3.0] * SIZE, "(1 * 1 + 2 * 4) / 3"
         events = servers.events()
         assert sum(event.updates for event in events) == 1
         assert [list(event.staleness.elements()) for event in events] == [[0], [0]]
 
-    def test_go_on_without_one_that_dies_and_with_the_one_that_takes_its_place(self, cluster: Any) -> None:
-        servers = cluster(layout(2, synchronous=True))
-        workers = [servers.worker(index) for index in range(2)]
-        for worker in workers:
-            worker.start()
-        learn(workers[0], 0, -1.0)
+    def test_go_on_without_a_worker_that_dies_and_with_its_replacement(self, cluster: MakeCluster) -> None:
+        servers = cluster(spec(2, synchronous=True))
+        survivor, _ = two_workers(servers)
+        learn(survivor, 0, -1.0)
         servers.ask(servers.servers[0].leave(1))
-        assert learn(workers[0], 0, -1.0).tolist() == [1.0] * SIZE
-        workers[0].pull(0, np.empty(SIZE, np.float32))
-        other = servers.worker(1, first=1 << 32)
-        other.start()
-        learn(workers[0], 0, -1.0)
-        assert not workers[0]._sent[0].futures[0].done()
-        learn(other, 1, -3.0)
-        assert learn(workers[0], 0, 0.0).tolist() == [4.0] * SIZE
+        assert learn(survivor, 0, -1.0).tolist() == [1.0] * SIZE
+        pull(survivor, 0)
+        replacement = servers.started(1, first_sequence=1 << 32)
+        learn(survivor, 0, -1.0)
+        assert waits(survivor, servers)
+        learn(replacement, 1, -3.0)
+        assert learn(survivor, 0, 0.0).tolist() == [4.0] * SIZE
 
-    def test_one_that_is_taken_for_gone_and_is_not_takes_part_again(self, cluster: Any) -> None:
-        """The driver had not heard of it. Nobody's count of rollouts is spoilt, and rounds are of two."""
-        servers = cluster(layout(2, synchronous=True))
-        workers = [servers.worker(index) for index in range(2)]
-        for worker in workers:
-            worker.start()
+    def test_include_again_a_worker_that_was_given_up_and_lives(self, cluster: MakeCluster) -> None:
+        """The driver had not heard of it. No count of finished rollouts is wrong, and rounds are of two."""
+        servers = cluster(spec(2, synchronous=True))
+        workers = two_workers(servers)
         servers.ask(servers.servers[0].leave(1))
         learn(workers[1], 1, -1.0)
-        wait_until(lambda: servers.ask(servers.servers[0].news()).members == [0, 1])
+        wait_until(lambda: servers.ask(servers.servers[0].status()).members == [0, 1], SECONDS)
         learn(workers[0], 0, -1.0)
-        together([(workers[0], 0), (workers[1], 1)], rollouts=3)
-        mine = np.empty(SIZE, np.float32)
-        workers[0].push(0, mine * 0, workers[0].pull(0, mine), 1)
-        workers[0].tell(Event(0, steps=1))
-        time.sleep(0.1)
-        assert not workers[0]._sent[0].futures[0].done(), "it waits for the other"
+        learn_concurrently([(workers[0], 0), (workers[1], 1)], rollouts=3)
+        learn(workers[0], 0, 0.0)
+        assert waits(workers[0], servers)
 
-    def test_what_one_that_died_has_left_behind_does_not_bring_it_back(self, cluster: Any) -> None:
-        servers = cluster(layout(2, synchronous=True))
-        one, dead = servers.worker(0), servers.worker(1)
-        one.start(), dead.start()
+    def test_ignore_messages_of_a_dead_worker_that_arrive_later(self, cluster: MakeCluster) -> None:
+        servers = cluster(spec(2, synchronous=True))
+        survivor, dead = two_workers(servers)
         servers.ask(servers.servers[0].leave(1, 1 << 32))
-        mine = np.empty(SIZE, np.float32)
-        dead.push(1, mine * 0, dead.pull(1, mine), 1)
-        dead.tell(Event(1, steps=1))
-        assert learn(one, 0, -1.0).tolist() == [0.0] * SIZE
-        assert one.pull(0, mine).version == 1, "a round of one"
+        learn(dead, 1, 0.0)
+        assert learn(survivor, 0, -1.0).tolist() == [0.0] * SIZE
+        assert survivor.pull(0, vector()).version == 1, "a round of one"
 
-    def test_are_the_same_on_all_servers_where_one_joins_in_the_middle(self, cluster: Any) -> None:
-        """One server hears of it before a round, the other behind that."""
-        servers = cluster(layout(2, synchronous=True), shards=2)
-        one = servers.worker(0)
-        one.start()
+    def test_are_the_same_on_all_servers_when_a_worker_joins_between_them(self, cluster: MakeCluster) -> None:
+        """One server hears of the worker before a round, the other after it."""
+        servers = cluster(spec(2, synchronous=True), shards=2)
+        early = servers.started(0)
         for server in servers.servers:
             servers.ask(server.leave(1))
-        learn(one, 0, -1.0)
-        one.pull(0, np.empty(SIZE, np.float32))
+        learn(early, 0, -1.0)
+        pull(early, 0)
         servers.ask(servers.servers[0].join(1))
-        learn(one, 0, -1.0)
-        late = servers.worker(1)
-        late.start()
-        together([(one, 0), (late, 1)], rollouts=6, minibatches=False)
-        for index, worker in enumerate((one, late)):
-            worker.pull(index, np.empty(SIZE, np.float32))
+        learn(early, 0, -1.0)
+        late = servers.started(1)
+        learn_concurrently([(early, 0), (late, 1)], rollouts=6, minibatches=False)
+        for index, worker in enumerate((early, late)):
+            pull(worker, index)
             assert len({(reply.rounds, reply.version) for reply in worker._replies}) == 1
         assert servers.fetch()["parameters"].tolist() == [2.0 + 6] * SIZE
 
     @pytest.mark.parametrize("dies", [0, 1])
-    def test_go_on_where_one_of_two_servers_dies_in_the_middle_of_one(self, cluster: Any, dies: int) -> None:
-        """One worker waits in the round; the other is still collecting, and its push meets a server that is away."""
-        servers = cluster(layout(2, synchronous=True), shards=2)
-        workers = [servers.worker(index) for index in range(2)]
-        for worker in workers:
-            worker.start()
-        snapshot = [worker.pull(index, np.empty(SIZE, np.float32)) for index, worker in enumerate(workers)]
+    def test_go_on_when_one_of_two_servers_dies_during_a_round(self, cluster: MakeCluster, dies: int) -> None:
+        """One worker waits in the round; the other is still collecting, and its push meets a server that is down."""
+        servers = cluster(spec(2, synchronous=True), shards=2)
+        workers = two_workers(servers)
+        snapshots = [worker.pull(index, vector()) for index, worker in enumerate(workers)]
 
         def push(index: int) -> None:
-            workers[index].push(index, np.full(SIZE, -1, np.float32), snapshot[index], 1)
-            workers[index].tell(Event(index, steps=1))
+            workers[index].push(index, push_of(index, vector(-1), snapshots[index]))
 
         push(0)
         servers.down.add(dies)
         servers.kill(dies)
-        servers.life += 1
+        servers.incarnation += 1
         servers.begin_one(1 - dies)
         push(1)
-        waiting = [threading.Thread(target=w.pull, args=(i, np.empty(SIZE, np.float32))) for i, w in enumerate(workers)]
-        for thread in waiting:
+        threads = [threading.Thread(target=pull, args=(worker, index)) for index, worker in enumerate(workers)]
+        for thread in threads:
             thread.start()
-        time.sleep(0.2)
+        wait_until(lambda: servers.refused >= 5, SECONDS)  # of two workers, each several times
         servers.down.clear()
         servers.begin_one(dies)
-        for thread in waiting:
-            thread.join(20)
-            assert not thread.is_alive(), "one server waits for the one worker, the other for the other"
-        together([(workers[0], 0), (workers[1], 1)], rollouts=3)
-        for index, worker in enumerate(workers):
-            worker.pull(index, np.empty(SIZE, np.float32))
-            assert len({(reply.life, reply.version) for reply in worker._replies}) == 1
+        join_all(threads)  # neither server waits for a worker that waits for the other server
+        learn_concurrently([(workers[0], 0), (workers[1], 1)], rollouts=3)
+        for worker in workers:
+            assert len({(reply.incarnation, reply.version) for reply in worker._replies}) == 1
         assert len(set(servers.fetch()["parameters"].tolist())) == 1
 
-    def test_wait_for_those_who_have_more_minibatches(self, cluster: Any) -> None:
-        servers = cluster(layout(2, synchronous=True))
-        workers = [servers.worker(index) for index in range(2)]
-        for worker in workers:
-            worker.start()
+    def test_wait_for_workers_that_have_more_minibatches(self, cluster: MakeCluster) -> None:
+        servers = cluster(spec(2, synchronous=True))
+        workers = two_workers(servers)
         learn(workers[0], 0, -1.0)
         learn(workers[1], 1, -1.0)
-        workers[0].pull(0, np.empty(SIZE, np.float32))
-        workers[0].finish(0)
+        pull(workers[0], 0)
+        workers[0].finish_rollout(0)
         assert learn(workers[1], 1, -1.0)[0] == 1
         assert learn(workers[1], 1, -1.0)[0] == 2, "rounds of one"
-        assert not workers[0]._sent[0].futures[0].done()
-        workers[1].pull(1, np.empty(SIZE, np.float32))
-        workers[1].finish(1)
-        ends = [np.empty(SIZE, np.float32) for _ in workers]
-        for index, worker in enumerate(workers):
-            worker.pull(index, ends[index])
-        assert ends[0].tolist() == ends[1].tolist() == [3.0] * SIZE
+        assert waits(workers[0], servers)
+        pull(workers[1], 1)
+        workers[1].finish_rollout(1)
+        assert pull(workers[0], 0).tolist() == pull(workers[1], 1).tolist() == [3.0] * SIZE
 
 
-class TestEpochsOnACopy:
-    def test_are_pushed_as_one_change(self, cluster: Any) -> None:
-        whole = layout(1, optimizer=Adam(learning_rate=0.1))
-        servers, exclusive_folder = cluster(summing(whole)), SharedStore(whole)
-        exclusive_folder.initialise(np.zeros(SIZE, np.float32))
-        worker = LocalEpochs(whole, servers.worker())
-        worker.start()
+class TestLocalUpdates:
+    def test_are_pushed_as_one_change(self, cluster: MakeCluster) -> None:
+        whole = spec(1, optimizer=Adam(learning_rate=0.1))
+        servers, local = cluster(summing_spec(whole)), SharedStore(whole)
+        local.initialize(vector())
+        updates = LocalUpdates(whole, servers.remote())
+        updates.start(0, generator())
         for rollout in range(2):
             for minibatch in range(3):
-                gradient = 0.1 * (1 + rollout - minibatch)
-                expected = np.empty(SIZE, np.float32)
-                exclusive_folder.push(0, np.full(SIZE, gradient, np.float32), exclusive_folder.pull(0, expected), 4)
-                assert learn(worker, 0, gradient, steps=4) == pytest.approx(expected)
-            worker.save_rng_state(0, np.random.default_rng(0))
-            worker.finish(0)
-        worker.leave(0)
+                gradient, expected = 0.1 * (1 + rollout - minibatch), vector()
+                local.push(0, push_of(0, vector(gradient), local.pull(0, expected), steps=4))
+                assert learn(updates, 0, gradient, steps=4) == pytest.approx(expected)
+            updates.finish_rollout(0)
+        updates.leave(0)
         assert servers.calls.count("push") == 2
         state = servers.fetch()
-        assert state["parameters"] == pytest.approx(exclusive_folder.parameters())
+        assert state["parameters"] == pytest.approx(local.parameters.read())
         assert (state["version"], state["steps"]) == (2, 24)
-        (told,) = servers.events()
-        assert (told.updates, told.steps) == (2, 24)
+        (event,) = servers.events()
+        assert (event.updates, event.steps) == (2, 24)
 
-    def test_are_stale_as_a_whole(self, cluster: Any) -> None:
-        """One worker's rollout is overtaken by four of another's: a quarter of its change is left, not of each step."""
-        whole = layout(2, optimizer=SGD(learning_rate=1.0, staleness_power=1.0))
-        servers = cluster(summing(whole))
-        slow, fast = (LocalEpochs(whole, servers.worker(index)) for index in range(2))
-        for index, worker in enumerate((slow, fast)):
-            worker.start()
-            learn(worker, index, 1.0)
+    def test_are_stale_as_a_whole(self, cluster: MakeCluster) -> None:
+        """Four rollouts of another worker come first: a quarter of the change is applied, not of each step."""
+        whole = spec(2, optimizer=SGD(learning_rate=1.0, staleness_power=1.0))
+        servers = cluster(summing_spec(whole))
+        slow, fast = (LocalUpdates(whole, servers.remote()) for _ in range(2))
+        for index, updates in enumerate((slow, fast)):
+            updates.start(index, generator())
+            learn(updates, index, 1.0)
         for _ in range(3):
             learn(slow, 0, 1.0)
         for _ in range(4):
-            fast.finish(1)
+            fast.finish_rollout(1)
             learn(fast, 1, 0.0)
         assert servers.fetch()["parameters"].tolist() == [-1.0] * SIZE
-        slow.finish(0)
+        slow.finish_rollout(0)
         slow.leave(0)
         assert servers.fetch()["parameters"].tolist() == [-2.0] * SIZE

@@ -9,18 +9,19 @@ from typing import Any
 import pytest
 import yaml
 
-from a3c_exp.cli import evaluate, report
+from a3c_exp.cli import report
+from a3c_exp.run import policy
 
 
 def run(
-    folder: Path, seed: int, solved: int | None, n: int = 5, env: str = "CartPole-v1", reward_threshold: float | None = 475.0,
-    init_from: str | None = None, **summary: Any,
+    folder: Path, seed: int, solved: int | None, n: int = 5, env: str = "CartPole-v1",
+    reward_threshold: float | None = 475.0, init_from: str | None = None, **summary: Any,
 ) -> None:  # fmt: skip
     folder.mkdir(parents=True)
     config = {"env": {"_target_": "a3c_exp.envs.Gym", "id": env}, "returns": {"n": n}, "seed": seed}
     config |= {"reward_threshold": reward_threshold, "init_from": init_from}
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    values = {
+    values: dict[str, Any] = {
         "solved_at_steps": solved, "solved_at_seconds": solved and solved / 1000, "mean_return_100": 480.0,
         "best_eval_return": 500.0, "steps_per_second": 1000.0, "staleness_mean": 0.5, "commit": "abc", "machine": {},
         "stop_reason": "total_steps",
@@ -187,7 +188,7 @@ def test_an_empty_setting_and_a_filled_one_are_told_apart(tmp_path: Path) -> Non
 def test_a_random_policy_in_an_episode_without_an_end_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from runs import SCRIPTED, config
 
-    monkeypatch.setattr(evaluate, "LONGEST_EPISODE", 50)
+    monkeypatch.setattr(policy, "LONGEST_EPISODE", 50)
     run(tmp_path / "a", 0, 1000)
     whole = config(SCRIPTED, env__kwargs={"lengths": [0]})
     (tmp_path / "a" / "config.yaml").write_text(yaml.safe_dump(whole))

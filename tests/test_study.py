@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +17,8 @@ import pytest
 from runs import wait_until
 
 import a3c_exp
-from a3c_exp.run import checkpoint, files
 from a3c_exp.cli.startup import conf_folder
+from a3c_exp.run import checkpoint, files
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # study is not installed: it belongs to the checkout
 
@@ -235,10 +234,7 @@ def test_an_interrupted_study_leaves_no_run_behind(tmp_path: Path) -> None:
     )
     process = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
     try:
-        table = tmp_path / "endless_s0" / "metrics.csv"
-        deadline = time.monotonic() + 60
-        while not table.exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until((tmp_path / "endless_s0" / "metrics.csv").exists, 60)
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 130
     finally:
@@ -285,9 +281,7 @@ def test_a_run_that_was_cut_off_goes_on_from_its_checkpoint(
     command = [sys.executable, "-m", "a3c_exp", *recipe.overrides, "seed=0", f"hydra.run.dir={folder}"]
     process = subprocess.Popen(command, cwd=ROOT)
     try:
-        deadline = time.monotonic() + 60
-        while not latest.exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until(latest.exists, 60)
         process.send_signal(how)
         process.wait(30)
     finally:

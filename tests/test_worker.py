@@ -1,47 +1,57 @@
-"""The actor-learner's loop: what it does between a pull and a push, and what it says about it."""
+"""The actor-learner's loop: what it does between a pull and a push, and what it reports."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from runs import BANDIT, CORRIDOR, SCRIPTED, TARGET, config
+from workers import by_descent, events_of, next_event, sgd
 
+from a3c_exp.common.arrays import Floats
 from a3c_exp.config.builder import load_experiment
-from a3c_exp.errors import RunError
 from a3c_exp.core.events import Event
-from a3c_exp.core.learner import Learner
-from a3c_exp.core.store import STEPS, SharedStore
+from a3c_exp.core.experiment import RunContext, build_network, store_spec
 from a3c_exp.core.rollout import Rollout
-from a3c_exp.core.worker import MAX_CONSECUTIVE_NONFINITE, YieldPoint, RunContext, Worker
-from a3c_exp.core.experiment import build_network, layout
+from a3c_exp.core.store import Push, SharedStore, Ticket
+from a3c_exp.core.worker import MAX_CONSECUTIVE_NONFINITE, Learner, Worker, YieldPoint
+from a3c_exp.errors import RunError
 
 
-def made(env: str = BANDIT, **settings: Any) -> tuple[SharedStore, list[Worker]]:
-    """The store of an experiment, and all its workers. Plain descent at rate 1: an update is minus the gradient."""
-    whole = config(env, **settings)
-    if "optimizer" not in settings:
-        whole["optimizer"] = {"_target_": "a3c_exp.optimizers.SGD", "learning_rate": 1.0, "max_grad_norm": None}
-    experiment = load_experiment(whole)
-    network, spaces = build_network(experiment)
-    store = SharedStore(layout(experiment, network, spaces.observation_space.shape))
-    store.initialise(network.vector)
-    return store, [Worker(RunContext(experiment=experiment), index, store) for index in range(experiment.worker_count)]
+def first_update(**settings: Any) -> tuple[Floats, Event, slice]:
+    """The change of the parameters by one worker's first push, its event, and where the critic's parameters lie."""
+    store, (worker,) = by_descent(**settings)
+    before = store.parameters.read()
+    event = next_event(worker.run())
+    return store.parameters.read() - before, event, store.spec.param_slices["critic"]
 
 
-def first_update(**settings: Any) -> tuple[np.ndarray, Event, slice]:
-    """What one worker's first push adds to the parameters, what it says of it, and where the critic's part lies."""
-    store, (worker,) = made(**settings)
-    before = store.parameters()
-    event = next(step for step in worker.run() if isinstance(step, Event))
-    return store.parameters() - before, event, store.layout.param_slices["critic"]
+def environments(worker: Worker) -> list[Any]:
+    """The scripted environments of a worker."""
+    batch: Any = worker._actor.env
+    return [env.unwrapped for env in batch._envs]
+
+
+def note_pushes(store: SharedStore, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Floats, int]]:
+    """The gradient and the steps of every push from now on."""
+    pushes: list[tuple[Floats, int]] = []
+    original = store.push
+
+    def noted(worker: int, push: Push, round: int | None = None) -> Ticket:
+        assert push.gradient is not None
+        pushes.append((push.gradient.copy(), push.event.steps))
+        return original(worker, push, round)
+
+    monkeypatch.setattr(store, "push", noted)
+    return pushes
 
 
 class TestTheLoop:
     def test_others_may_push_between_its_gradient_and_its_push(self) -> None:
-        store, (worker,) = made()
+        store, (worker,) = by_descent()
         steps = worker.run()
         assert next(steps) is YieldPoint.BEFORE_PUSH
         assert (store.version, store.steps) == (0, 0)
@@ -49,32 +59,32 @@ class TestTheLoop:
         assert (store.version, store.steps) == (1, 16)
 
     def test_a_worker_draws_no_parameters_of_its_own(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Orthogonal matrices of a large network take seconds, and with the first pull they would be gone."""
+        """Orthogonal matrices of a large network take seconds, and the first pull would overwrite them."""
         monkeypatch.setattr("torch.nn.init.orthogonal_", Mock(side_effect=AssertionError("drawn")))
         whole = config(BANDIT)
         whole["network"]["init"] = "orthogonal"
         experiment = load_experiment(whole)
-        network, spaces = build_network(experiment, draw=False)
-        store = SharedStore(layout(experiment, network, spaces.observation_space.shape))
-        start = np.arange(len(network.vector), dtype=np.float32) / len(network.vector)
-        store.initialise(start)
-        next(Worker(RunContext(experiment=experiment), 0, store).run())  # it has pulled, and acted
-        assert np.array_equal(store.parameters(), start)
+        network, env = build_network(experiment, draw=False)
+        store = experiment.backend.store(store_spec(experiment, network, env.observation_space.shape))
+        start = np.linspace(0, 1, len(network.vector), dtype=np.float32)
+        store.initialize(start)
+        next(Worker(RunContext(experiment=experiment), 0, store).run())  # it has pulled and acted
+        assert np.array_equal(store.parameters.read(), start)
         with pytest.raises(AssertionError, match="drawn"):
             build_network(experiment)
 
-    def test_it_ends_with_the_runs_steps_not_its_own(self) -> None:
-        store, (one, other) = made(workers=2, total_steps=100)
+    def test_it_ends_after_the_steps_of_the_run_not_of_itself(self) -> None:
+        store, (one, other) = by_descent(workers=2, total_steps=100)
         first = one.run()
         for _ in range(6):
             next(first)  # three updates: 48 steps
-        events = [step for step in other.run() if isinstance(step, Event)]
+        events = events_of(other)
         assert sum(event.steps for event in events) == 64
         assert store.steps == 112
         assert list(first) == []
 
-    def test_it_ends_where_the_store_is_stopped_and_says_what_it_had_done(self) -> None:
-        store, (worker,) = made()
+    def test_it_ends_when_the_store_is_stopped_and_reports_its_last_update(self) -> None:
+        store, (worker,) = by_descent()
         steps = worker.run()
         next(steps)
         store.stop()
@@ -82,8 +92,8 @@ class TestTheLoop:
         assert isinstance(event, Event)
         assert (event.updates, event.steps, store.version) == (1, 16, 1)
 
-    def test_one_that_hears_of_the_end_as_it_pulls_begins_no_rollout(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        store, (worker,) = made()
+    def test_a_pull_that_finds_the_store_stopped_begins_no_rollout(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        store, (worker,) = by_descent()
         pull = store.pull
 
         def pull_and_stop(index: int, into: Any) -> Any:
@@ -95,9 +105,9 @@ class TestTheLoop:
         assert list(worker.run()) == []
         assert store.steps == 0
 
-    def test_a_worker_stopped_in_a_round_says_what_it_had_done_too(self) -> None:
+    def test_a_worker_stopped_in_a_round_reports_its_steps_too(self) -> None:
         """Its steps and episodes have happened, though its gradient waits for others who will not come."""
-        store, (worker, _) = made(workers=2, update="sync")
+        store, (worker, _) = by_descent(workers=2, update="sync")
         steps = worker.run()
         assert [next(steps), next(steps)] == [YieldPoint.BEFORE_PUSH, YieldPoint.WAITING]
         store.stop()
@@ -106,8 +116,8 @@ class TestTheLoop:
         assert (event.updates, event.steps, len(event.episodes)) == (0, 16, 16)
         assert (store.version, store.steps) == (0, 16)
 
-    def test_one_that_leaves_is_not_waited_for(self) -> None:
-        store, (worker, gone) = made(workers=2, update="sync")
+    def test_a_worker_that_has_left_is_not_waited_for(self) -> None:
+        store, (worker, gone) = by_descent(workers=2, update="sync")
         gone.close()
         steps = worker.run()
         assert next(steps) is YieldPoint.BEFORE_PUSH
@@ -115,9 +125,9 @@ class TestTheLoop:
         assert isinstance(event, Event)
         assert (event.updates, store.version) == (1, 1)
 
-    def test_a_rounds_step_is_counted_also_by_one_whose_own_gradient_was_refused(self) -> None:
-        store, (sound, sick) = made(env=SCRIPTED, workers=2, update="sync", env__kwargs={"lengths": (9,)})
-        env = sick._gatherer.env._envs[0].unwrapped  # type: ignore[attr-defined]
+    def test_the_step_of_a_round_is_counted_even_if_the_own_gradient_was_refused(self) -> None:
+        store, (sound, sick) = by_descent(env=SCRIPTED, workers=2, update="sync", env__kwargs={"lengths": (9,)})
+        env = environments(sick)[0]
         env.fails_at, env.failure = 1, "nan"
         waiting, completing = sound.run(), sick.run()
         for _ in range(2):
@@ -126,31 +136,34 @@ class TestTheLoop:
         event = next(completing)
         assert isinstance(event, Event)
         assert (event.updates, event.rejected, store.version) == (1, 1, 1)
-        assert sum(event.staleness.values()) == 0, "nothing of it landed"
+        assert sum(event.staleness.values()) == 0, "its own gradient is in no update"
         assert next(step.updates for step in waiting if isinstance(step, Event)) == 0
 
     @pytest.mark.parametrize("reduction", ["mean", "sum"])
-    def test_a_round_is_the_average_over_transitions_or_with_sums_over_workers(self, reduction: str) -> None:
-        """Sums have the weight of their transitions in them: weighed again, a rollout would count by its square."""
+    def test_a_round_is_the_average_over_transitions_or_with_sums_over_workers(
+        self, reduction: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A sum has the weight of its transitions already: weighted again, a rollout would count by its square."""
         lengths = {"env__kwargs": {"lengths": (2, 6)}, "rollout_length": "episode", "envs_per_worker": 1}
-        store, (one, other) = made(
+        store, (one, other) = by_descent(
             env=SCRIPTED, workers=2, update="sync", algorithm__reduction=reduction, **lengths, seed=1
         )
-        before, steps = store.parameters(), [one.run(), other.run()]
+        pushes = note_pushes(store, monkeypatch)
+        before, steps = store.parameters.read(), [one.run(), other.run()]
         for worker in steps:
             assert next(worker) is YieldPoint.BEFORE_PUSH
         next(steps[0])
         next(steps[1])
-        gradients, taken = store._gradients, store._rows[:-1, STEPS]
-        assert sorted(taken) == [2, 6]
-        weights = taken / taken.sum() if reduction == "mean" else np.array([0.5, 0.5])
-        np.testing.assert_allclose(before - store.parameters(), weights @ gradients, rtol=1e-4, atol=1e-6)
+        gradients, transitions = (np.array(column) for column in zip(*pushes, strict=True))
+        assert sorted(transitions) == [2, 6]
+        weights = transitions / transitions.sum() if reduction == "mean" else np.array([0.5, 0.5])
+        np.testing.assert_allclose(before - store.parameters.read(), weights @ gradients, rtol=1e-4, atol=1e-6)
 
     def test_a_rollout_without_any_transition_is_no_update(self) -> None:
-        """A vector environment that restarts late answers the step behind an episode's end with a reset alone."""
+        """A vector environment that restarts late answers the step after an episode's end with a reset alone."""
         late = {"env__vectorized": True, "env__normalize_observations": True, "env__kwargs": {"lengths": (2,)}}
-        store, (worker,) = made(env=SCRIPTED, envs_per_worker=1, rollout_length=1, total_steps=6, **late)
-        events = [step for step in worker.run() if isinstance(step, Event)]
+        store, (worker,) = by_descent(env=SCRIPTED, envs_per_worker=1, rollout_length=1, total_steps=6, **late)
+        events = events_of(worker)
         assert [event.steps for event in events] == [1, 1, 0] * 2 + [1, 1]
         assert [event.updates for event in events] == [event.steps for event in events]
         assert (store.version, sum(event.rejected for event in events)) == (6, 0)
@@ -159,15 +172,16 @@ class TestTheLoop:
 class TestTheGradient:
     def test_accumulated_rollouts_add_up(self) -> None:
         """Two pushes of a rollout each, and one push of two, from the same parameters with the same random numbers."""
-        settings = {"env__kwargs": {"length": 3}, **_sgd(1e-4)}
-        store, (worker,) = made(**settings)
-        before = store.parameters()
+        settings: dict[str, Any] = {"env__kwargs": {"length": 3}, "optimizer": sgd(1e-4)}
+        store, (worker,) = by_descent(**settings)
+        before = store.parameters.read()
         events = (step for step in worker.run() if isinstance(step, Event))
-        next(events), next(events)
-        apart = store.parameters() - before
-        store, (worker,) = made(accumulate_rollouts=2, **settings)
-        event = next(step for step in worker.run() if isinstance(step, Event))
-        together = store.parameters() - before
+        next(events)
+        next(events)
+        apart = store.parameters.read() - before
+        store, (worker,) = by_descent(accumulate_rollouts=2, **settings)
+        event = next_event(worker.run())
+        together = store.parameters.read() - before
         assert (event.steps, event.updates, store.version) == (32, 1, 1)
         assert np.linalg.norm(together - apart) < 0.02 * np.linalg.norm(apart)
 
@@ -178,33 +192,33 @@ class TestTheGradient:
         same, _, _ = first_update(critic_returns={"_target_": "a3c_exp.returns.NStep", "n": 1}, **settings)
         differs = np.flatnonzero(one != other)
         assert len(differs)
-        assert (differs >= critic.start).all(), "the actor's part is as it was"
+        assert (differs >= critic.start).all(), "the actor's part is unchanged"
         assert (differs < critic.stop).all()
         np.testing.assert_array_equal(one, same)
 
     def test_a_rollout_may_be_a_whole_episode(self) -> None:
         settings: dict[str, Any] = {"env": SCRIPTED, "envs_per_worker": 1, "rollout_length": "episode"}
-        store, (worker,) = made(env__kwargs={"lengths": (3, 300)}, **settings)
+        store, (worker,) = by_descent(env__kwargs={"lengths": (3, 300)}, **settings)
         lengths = [step.episodes.lengths.tolist() for step in worker.run() if isinstance(step, Event)]
         assert all(len(each) == 1 for each in lengths)
         assert sorted({each[0] for each in lengths}) == [3, 300]
         assert store.version == len(lengths)
 
-    def test_it_is_clipped_to_its_norm_and_the_norm_before_is_told(self) -> None:
+    def test_it_is_clipped_to_its_norm_and_the_norm_before_is_reported(self) -> None:
         free, event, _ = first_update(env=SCRIPTED)
         norm = event.metrics["grad_norm"].mean
         assert norm == pytest.approx(np.linalg.norm(free), rel=1e-3)
-        clipped, event, _ = first_update(env=SCRIPTED, **_sgd(1.0, 0.5))
+        clipped, event, _ = first_update(env=SCRIPTED, optimizer=sgd(1.0, 0.5))
         assert np.linalg.norm(clipped) == pytest.approx(0.5, rel=1e-3)
         assert event.metrics["grad_norm"].mean == norm
 
-    def test_the_rate_follows_the_schedule_and_is_told(self) -> None:
+    def test_the_rate_follows_the_schedule_and_is_reported(self) -> None:
         schedule = {"_target_": "a3c_exp.schedules.Linear", "start": 1.0, "end": 0.0}
-        _, (worker,) = made(schedule=schedule, **_sgd(0.5))
+        _, (worker,) = by_descent(schedule=schedule, optimizer=sgd(0.5))
         rates = [step.metrics["learning_rate"].mean for step in worker.run() if isinstance(step, Event)]
         np.testing.assert_allclose(rates, 0.5 * (1 - np.arange(10) / 10))
 
-    def test_rewards_are_shaped_for_training_and_reported_as_they_are(self) -> None:
+    def test_rewards_are_transformed_for_training_and_reported_as_they_are(self) -> None:
         settings: dict[str, Any] = {"env": SCRIPTED, "env__kwargs": {"lengths": (2,)}}
         _, plain, _ = first_update(**settings)
         shaped, event, _ = first_update(env__reward_scale=1e-3, **settings)
@@ -213,45 +227,41 @@ class TestTheGradient:
         assert np.linalg.norm(shaped) > np.linalg.norm(nothing)
 
     def test_a_clip_may_change_as_the_run_goes_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Rewards of a hundred and more are clipped to 8 at first and to 4 at the end: what is learned from says so."""
+        """Rewards of a hundred and more are clipped to 8 at first and to 4 at the end."""
         learned: list[float] = []
-        add_gradient = Learner.add_gradient
+        learn = Learner.learn
 
-        def noted(self: Learner, rollout: Rollout, progress: float) -> dict[str, float]:
-            learned.append(float(rollout.rewards.max()))
-            return add_gradient(self, rollout, progress)
+        def noted(self: Learner, rollouts: Sequence[Rollout], *rest: Any) -> Iterator[Event | YieldPoint]:
+            learned.extend(float(rollout.rewards.max()) for rollout in rollouts)
+            return learn(self, rollouts, *rest)
 
-        monkeypatch.setattr(Learner, "add_gradient", noted)
+        monkeypatch.setattr(Learner, "learn", noted)
         clip = {"_target_": "a3c_exp.schedules.Linear", "start": 8.0, "end": 4.0}
-        _, (worker,) = made(SCRIPTED, env__reward_clip=clip, env__reward_scale=100.0)
+        _, (worker,) = by_descent(SCRIPTED, env__reward_clip=clip, env__reward_scale=100.0)
         list(worker.run())
         assert len(learned) > 4
         np.testing.assert_allclose(learned, np.linspace(8, 4, len(learned), endpoint=False))
 
 
-def _sgd(rate: float, norm: float | None = None) -> dict[str, Any]:
-    return {"optimizer": {"_target_": "a3c_exp.optimizers.SGD", "learning_rate": rate, "max_grad_norm": norm}}
-
-
 class TestLag:
     """With V-trace a worker pulls again between a rollout and its gradient: others may have pushed meanwhile."""
 
-    def pushed_between(self, **settings: Any) -> tuple[np.ndarray, Event]:
-        """What the first worker adds to the parameters, where another one pushes behind its rollout; and its event."""
-        store, (worker, other) = made(env=CORRIDOR, workers=2, rollout_length=8, **settings)
+    def pushed_between(self, **settings: Any) -> tuple[Floats, Event]:
+        """The change of the parameters by the first worker, if another one pushes after its rollout; and its event."""
+        store, (worker, other) = by_descent(env=CORRIDOR, workers=2, rollout_length=8, **settings)
         steps = worker.run()
         next(steps)
-        next(step for step in other.run() if isinstance(step, Event))
-        before = store.parameters()
-        event = next(step for step in steps if isinstance(step, Event))
-        return store.parameters() - before, event
+        next_event(other.run())
+        before = store.parameters.read()
+        event = next_event(steps)
+        return store.parameters.read() - before, event
 
-    def test_what_was_pushed_behind_the_rollout_is_no_staleness(self) -> None:
+    def test_a_push_after_the_rollout_makes_nothing_stale(self) -> None:
         assert self.pushed_between()[1].staleness == {1: 1}
         assert self.pushed_between(returns="a3c_exp.returns.VTrace")[1].staleness == {0: 1}
 
     def test_the_learners_own_log_probabilities_weigh_the_actions(self) -> None:
-        """Bounds that never bite make another gradient of old actions than bounds that always do."""
+        """Bounds that never clip give another gradient for old actions than bounds that always do."""
         free = {"_target_": "a3c_exp.returns.VTrace", "rho_clip": 1e6, "c_clip": 1e6}
         tight = free | {"rho_clip": 1e-3, "c_clip": 1e-3}
         network = {"network__shared": False, "algorithm__entropy": 0.0}
@@ -260,37 +270,38 @@ class TestLag:
         assert np.linalg.norm(other[actor]) < 0.01 * np.linalg.norm(one[actor])
 
     def test_all_rollouts_of_an_update_are_collected_before_it_pulls_again(self) -> None:
-        _, (worker,) = made(returns="a3c_exp.returns.VTrace", accumulate_rollouts=3)
+        _, (worker,) = by_descent(returns="a3c_exp.returns.VTrace", accumulate_rollouts=3)
         steps = worker.run()
         assert [next(steps), next(steps)] == [YieldPoint.BEFORE_PULL, YieldPoint.BEFORE_PUSH]
         event = next(steps)
         assert isinstance(event, Event) and event.steps == 48
 
 
-class TestBlindActions:
-    """Epsilon-greedy, as far as a sampled policy has it: a share of the actions is drawn from all alike."""
+class TestUniformlyRandomActions:
+    """With the probability epsilon an action is drawn from a uniform distribution."""
 
-    def log_probs(self, epsilon: Any, turns: int = 1) -> list[np.ndarray]:
-        """What a worker whose policy is nearly certain stores with its rollouts."""
-        store, (worker,) = made(epsilon=epsilon, rollout_length=40, total_steps=480)
-        certain = np.zeros_like(store.parameters())
-        certain[store.layout.param_slices["actor"]][-4] = 50.0  # the first of the four biases of the last layer
-        found: list[np.ndarray] = []
-        collect = worker._gatherer._collector.collect
+    def log_probs(self, epsilon: Any, turns: int = 1) -> list[Floats]:
+        """The log-probabilities in the rollouts of a worker whose policy is nearly certain."""
+        store, (worker,) = by_descent(epsilon=epsilon, rollout_length=40, total_steps=480)
+        certain = np.zeros_like(store.parameters.read())
+        certain[store.spec.param_slices["actor"]][-4] = 50.0  # the first of the four biases of the last layer
+        found: list[Floats] = []
+        actor: Any = worker._actor
+        collect = actor.collect
 
-        def noted(*arguments: Any) -> Any:
-            rollout = collect(*arguments)
+        def noted(*arguments: Any) -> Rollout:
+            rollout: Rollout = collect(*arguments)
             found.append(rollout.log_probs)
             return rollout
 
-        worker._gatherer._collector.collect = noted  # type: ignore[method-assign]
+        actor.collect = noted
         steps = worker.run()
         for _ in range(turns):
-            store.initialise(certain)
-            next(step for step in steps if isinstance(step, Event))
+            store.initialize(certain)
+            next_event(steps)
         return found
 
-    def test_what_is_stored_is_of_the_distribution_that_acted(self) -> None:
+    def test_stored_log_probabilities_are_those_of_the_mixture(self) -> None:
         (stored,) = self.log_probs(0.4)
         assert np.unique(stored.round(4)) == pytest.approx(np.log([0.1, 0.7]), abs=1e-4)
         assert np.mean(stored < -1) == pytest.approx(0.3, abs=0.12)
@@ -299,7 +310,7 @@ class TestBlindActions:
         (stored,) = self.log_probs(0.0)
         np.testing.assert_allclose(stored, 0, atol=1e-6)
 
-    def test_they_become_fewer_as_the_schedule_has_it(self) -> None:
+    def test_their_probability_follows_its_schedule(self) -> None:
         schedule = {"_target_": "a3c_exp.schedules.Linear", "start": 0.8, "end": 0.0}
         likely = [np.exp(stored.max()) for stored in self.log_probs(schedule, turns=3)]
         assert likely == pytest.approx([0.4, 0.6, 0.8], abs=1e-4)
@@ -308,30 +319,30 @@ class TestBlindActions:
 class TestGradientsThatAreNotFinite:
     def sick(self, **settings: Any) -> tuple[SharedStore, Worker]:
         whole: dict[str, Any] = {"env__kwargs": {"fails_at": 9, "failure": "nan", "lengths": (4,)}}
-        store, (worker,) = made(env=SCRIPTED, **whole | {"total_steps": 10**9} | settings)
+        store, (worker,) = by_descent(env=SCRIPTED, **whole | {"total_steps": 10**9} | settings)
         return store, worker
 
-    def test_are_refused_counted_and_end_the_run_with_the_reason(self) -> None:
+    def test_are_refused_and_counted_and_end_the_run_with_the_reason(self) -> None:
         store, worker = self.sick()
         events: list[Event] = []
         with pytest.raises(RunError, match=r"the last 20 gradients of worker 0 were not finite.*smaller learning rate"):
             events += (step for step in worker.run() if isinstance(step, Event))
         assert [event.updates for event in events] == [1] * 2 + [0] * MAX_CONSECUTIVE_NONFINITE
         assert [event.rejected for event in events] == [0] * 2 + [1] * MAX_CONSECUTIVE_NONFINITE
-        assert [event.steps for event in events] == [16] * len(events), "their steps have been taken nevertheless"
+        assert [event.steps for event in events] == [16] * len(events), "their steps are counted nevertheless"
         assert store.version == 2
-        assert np.isfinite(store.parameters()).all()
+        assert np.isfinite(store.parameters.read()).all()
 
-    def test_say_nothing_of_losses(self) -> None:
+    def test_report_no_losses(self) -> None:
         _, worker = self.sick()
         with pytest.raises(RunError):
             for step in worker.run():
                 if isinstance(step, Event) and step.rejected:
                     assert step.metrics == {}
 
-    def test_one_good_gradient_and_the_count_starts_again(self) -> None:
+    def test_are_counted_anew_after_one_good_gradient(self) -> None:
         _, worker = self.sick()
-        envs = [env.unwrapped for env in worker._gatherer.env._envs]  # type: ignore[attr-defined]
+        envs = environments(worker)
         steps = (step for step in worker.run() if isinstance(step, Event))
         rejected = 0
         while rejected < MAX_CONSECUTIVE_NONFINITE - 1:
@@ -354,15 +365,15 @@ class TestGradientsThatAreNotFinite:
         store, worker = self.sick(**{f"env__normalize_{what}": True})
         with pytest.raises(RunError):
             list(worker.run())
-        assert np.isfinite(store.state()["statistics"]).all()
-        assert store.state()["statistics"].any()
+        assert np.isfinite(store.state()["stats"]).all()
+        assert store.state()["stats"].any()
 
 
-def test_workers_draw_numbers_of_their_own() -> None:
-    """Two workers with the same parameters do not see and do the same."""
-    store, workers = made(env=TARGET, workers=2)
-    returns = []
+def test_workers_have_different_random_numbers() -> None:
+    """Two workers with the same parameters collect different episodes."""
+    store, workers = by_descent(env=TARGET, workers=2)
+    returns: list[list[float]] = []
     for worker in workers:
-        store.initialise(np.zeros_like(store.parameters()))
-        returns.append(next(step for step in worker.run() if isinstance(step, Event)).episodes.returns)
-    assert not np.intersect1d(*returns).size
+        store.initialize(np.zeros_like(store.parameters.read()))
+        returns.append(next_event(worker.run()).episodes.returns.tolist())
+    assert set(returns[0]).isdisjoint(returns[1])

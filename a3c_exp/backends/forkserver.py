@@ -1,7 +1,7 @@
-"""The server that worker processes are forked from: it has imported everything once, so a worker starts in milliseconds.
+"""The fork server: worker processes are forked from it. It has imported everything once, so they start in milliseconds.
 
-This module imports nothing large: the server is started before the program imports torch, which the server then does
-on another core.
+This module imports nothing large. The server is started before the program imports torch, so that both import it at the
+same time, on two cores.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from multiprocessing.context import ForkServerContext
 from a3c_exp.core.cpu import ONE_THREAD
 from a3c_exp.errors import ConfigError
 
-# Of the 103 characters that every system with such sockets has room for, /pymp-12345678/listener-12345678 takes 32.
+# A socket's path may have 103 characters on every system. /pymp-12345678/listener-12345678 takes 32 of them.
 LONGEST_TEMPORARY_FOLDER = 71
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PRELOAD = ["a3c_exp.backends.processes.children", "a3c_exp.backends.forkserver_preload"]
 
 
 def ensure_running() -> None:
-    """Start the server unless it runs; it imports in the background while this process goes on. Raises ConfigError."""
+    """Start the server unless it runs. It imports while this process goes on. Raises ConfigError."""
     check_temporary_folder()
     context().set_forkserver_preload(PRELOAD)
-    # It unblocks the signals below when it starts its own helper, so that has to come first.
+    # The tracker unblocks these signals when it starts its own process, so it has to be started first.
     resource_tracker.ensure_running()
-    # The server and its children inherit these; this process's libraries are as they were.
+    # Only the server and its children inherit these variables: this process's libraries keep their threads.
     with _environment(ONE_THREAD | {"A3C_EXP_TEMPORARY": util.get_temp_dir()}), _signals_blocked(), without_main():
         forkserver.ensure_running()
 
 
 def kill() -> None:
-    """End the server, if one was started for a run that is not to be: it would import on."""
+    """Kill the server, if it runs. For a run that will not start: the server would go on importing."""
     pid = getattr(forkserver._forkserver, "_forkserver_pid", None)
     if pid is not None:
         with suppress(ProcessLookupError):
@@ -46,11 +46,11 @@ def kill() -> None:
 
 
 def check_temporary_folder() -> None:
-    """The server's socket lies there, and the system has a limit for such paths: 107 characters on Linux."""
+    """Raise ConfigError if the path of the server's socket would be longer than the system allows: 107 on Linux."""
     folder = tempfile.gettempdir()
     if len(os.fsencode(folder)) > LONGEST_TEMPORARY_FOLDER:
         allowed = f"a folder whose path has at most {LONGEST_TEMPORARY_FOLDER} characters"
-        raise ConfigError("TMPDIR", folder, f"must be {allowed}: worker processes are asked for through a socket there")
+        raise ConfigError("TMPDIR", folder, f"must be {allowed}: the socket of the fork server lies there")
 
 
 def context() -> ForkServerContext:
@@ -59,7 +59,7 @@ def context() -> ForkServerContext:
 
 @contextmanager
 def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Within: these environment variables are set, for programs that are started."""
+    """Within: these environment variables are set, and programs that are started inherit them."""
     kept = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -74,8 +74,11 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """Within: a program that is started never sees SIGINT and SIGTERM. Both are sent to whole groups of processes
-    (Ctrl-C, timeout, a batch system); it is for this process to decide what they mean."""
+    """Within: programs that are started have SIGINT and SIGTERM blocked.
+
+    Both are sent to whole groups of processes (Ctrl-C, timeout, a batch system). This process alone decides what they
+    mean.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield
@@ -85,8 +88,10 @@ def _signals_blocked() -> Iterator[None]:
 
 @contextmanager
 def without_main() -> Iterator[None]:
-    """Within: child processes do not import the program that starts them. They need nothing from it, and one that has
-    no `if __name__ == "__main__"` would run again in each."""
+    """Within: child processes do not import the program that starts them.
+
+    They need nothing from it, and a program without `if __name__ == "__main__"` would run again in each of them.
+    """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
     try:

@@ -1,4 +1,4 @@
-"""What workers send to the program that runs them: their events, merged over a moment, and how they ended."""
+"""Messages from workers to the run: their events, batched, and how each worker ended."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from a3c_exp.core.events import Event
 from a3c_exp.core.worker import YieldPoint
 from a3c_exp.errors import RunError
 
-# How long a worker's events are merged before they are handed on: thousands of updates a second are too many messages.
+# A worker's events are merged over this time before they are passed on: it makes thousands of updates a second.
 MERGE_SECONDS = 0.1
-# How long a worker sleeps between looks at a synchronous round that waits for others: at first, and at most. The sleep
-# doubles each time, since many workers that look all the time would take the processor from those they wait for.
+# Sleep between two looks at a synchronous round that waits for other workers: the first, and the longest. The sleep
+# doubles each time, since many workers that poll would take the processor from those they wait for.
 WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1e-4, 2e-3
-# Between asking workers to end and ending them, or leaving them behind: a run that fails is over within two seconds.
+# From asking workers to end to killing them, or leaving them behind. A run that fails is over within two seconds.
 GRACE_SECONDS = 1.0
 
-# What a worker may end with: not only errors, also an environment that calls sys.exit.
+# Ways in which a worker may fail: not only errors, also an environment that calls sys.exit.
 FAILURES = (Exception, SystemExit)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerExit:
-    """A worker's last message. failure: error text for the user if it ended before its time; None if it did not."""
+    """A worker's last message. failure: error text for the user; None if the worker did not fail."""
 
     failure: str | None = None
 
@@ -40,8 +40,8 @@ def failure_text(who: str, error: BaseException) -> str:
 def batch_events(steps: Iterator[Event | YieldPoint]) -> Iterator[Event]:
     """Run a worker, sleep where it waits for others, and merge its events over MERGE_SECONDS.
 
-    The first event is passed on at once, so that a run shows that it works. So is the last one, whatever the worker
-    ends with.
+    The first event is passed on at once, so that a run soon shows that it works. The last one is passed on even if the
+    worker fails.
     """
     pending: Event | None = None
     due, wait = 0.0, WAIT_SECONDS

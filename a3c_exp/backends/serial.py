@@ -20,10 +20,10 @@ from a3c_exp.errors import RunError
 
 @dataclass(frozen=True, kw_only=True)
 class Serial(Backend):
-    """Workers take turns in a random order drawn from the seed, so asynchrony itself is replayed bit by bit.
+    """Workers take turns in a random order drawn from the seed, so asynchrony itself is reproduced bit for bit.
 
-    A turn is a worker's push, and its next pull and gradient. Until its next turn each of the others has had one on
-    average, so a gradient is as stale as it would be with workers of equal speed: workers - 1 updates on average.
+    A turn is a worker's push, and its next pull and gradient. Between two turns of a worker each of the others has one
+    turn on average. So a gradient is as stale as with workers of equal speed: workers - 1 updates on average.
     """
 
     deterministic: ClassVar[bool] = True
@@ -57,7 +57,7 @@ class Serial(Backend):
 
 @contextmanager
 def _failing(worker: int) -> Iterator[None]:
-    """Within, what this worker ends with is the run's failure."""
+    """Within: an exception becomes a RunError that names the worker."""
     try:
         yield
     except FAILURES as error:

@@ -1,4 +1,4 @@
-"""One thread a worker, in this process."""
+"""One thread for each worker, in this process."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Messages = queue.SimpleQueue[Event | WorkerExit]
 class Threads(Backend):
     """Workers share memory and the interpreter: only one of them runs Python at any moment.
 
-    What they do at once is what numpy and torch do outside the interpreter's lock: many environments in one array
-    operation, large networks. Python environments gain nothing here; use processes.
+    Only what numpy and torch compute outside the interpreter's lock runs in parallel: operations on the arrays of many
+    environments, large networks. Environments written in Python gain nothing here; use processes.
 
     A thread cannot be ended from outside. One that hangs in its environment is left behind, and ends with the program.
     """
@@ -38,7 +38,9 @@ class Threads(Backend):
         try:
             for index in range(context.experiment.worker_count):
                 arguments = context, index, store, messages
-                threads.append(threading.Thread(target=_work, args=arguments, daemon=True, name=f"worker {index}"))
+                threads.append(
+                    threading.Thread(target=_run_worker, args=arguments, daemon=True, name=f"worker {index}")
+                )
                 threads[-1].start()
             running = len(threads)
             while running:
@@ -61,7 +63,8 @@ class Threads(Backend):
                     thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def _work(context: RunContext, index: int, store: SharedStore, messages: Messages) -> None:
+def _run_worker(context: RunContext, index: int, store: SharedStore, messages: Messages) -> None:
+    """The thread's main function: send the worker's events, and at last a WorkerExit."""
     last = WorkerExit()
     try:
         worker = Worker(context, index, store)

@@ -1,4 +1,4 @@
-"""Playing with a trained policy: evaluations beside a run, replays of a finished one, the policy for other programs.
+"""Evaluate the policy of a run: on the command line, as a video, or loaded into other programs.
 
 python -m a3c_exp.evaluate outputs/<run> episodes=100 video=true
 """
@@ -33,7 +33,7 @@ from a3c_exp.run.run_folder import BEST, CHECKPOINTS, CONFIG_FILE, LATEST, best_
 
 @dataclass(frozen=True)
 class Loaded:
-    """A run's policy, and what it was trained in."""
+    """The policy of a checkpoint, and the experiment that trained it. steps: of training."""
 
     policy: Policy
     experiment: Experiment
@@ -42,9 +42,9 @@ class Loaded:
 
 
 def load_run(folder: str | Path, which: Literal["best", "latest"] | None = None, plugins: Sequence[str] = ()) -> Loaded:
-    """The policy of a run's best checkpoint (the latest where no evaluation has been made), or of `which`.
+    """The policy of a run's best checkpoint, or of its latest if it has no best one, or of `which`.
 
-    plugins: as in training; they are not taken from the run's folder. Raises ConfigError.
+    plugins: as in training; those in the folder's configuration do not count. Raises ConfigError.
     """
     folder = Path(folder).expanduser()
     experiment = load_experiment(read_config(folder, plugins, key="run"), to_train=False)
@@ -57,21 +57,21 @@ def load_run(folder: str | Path, which: Literal["best", "latest"] | None = None,
 
 
 def load(folder: str | Path, which: Literal["best", "latest"] | None = None, plugins: Sequence[str] = ()) -> Policy:
-    """The policy that a run has trained: `load(folder).act(observation)`. See `load_run`."""
+    """The policy of a run: `load(folder).act(observation)`. See `load_run`."""
     return load_run(folder, which, plugins).policy
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Play with the policy that a run has trained.
+    """Evaluate the policy of a run.
 
-    episodes: how many to play (100).
-    checkpoint: `best` or `latest` (the best; the latest where no evaluation was made in training).
-    greedy: the most likely actions (true), else sampled ones (false).
-    seed: of the environments and of sampling (0).
-    video: true writes an mp4 of the first episode, its first minute, into the run's folder (false).
-    render: `human` opens a window (null).
-    plugins: as in training ([]).
+    episodes: number of episodes (default 100).
+    checkpoint: `best` or `latest` (default: the best, or the latest of a run without evaluations).
+    greedy: the most likely actions (true, the default), or sampled ones (false).
+    seed: of the environments and of sampling (default 0).
+    video: true writes the first episode, at most a minute of it, as an mp4 into the run's folder (default false).
+    render: `human` opens a window (default null).
+    plugins: as in training (default []).
     """
 
     episodes: int = 100
@@ -89,14 +89,14 @@ class Options:
 
 
 def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> Episodes:
-    """Play a run's policy as `options` say. Raises ConfigError."""
-    drawing = "rgb_array" if options.video else options.render
-    count = 1 if drawing else min(options.episodes, BATCH)
+    """Play a run's policy with these options. Raises ConfigError."""
+    render_mode = "rgb_array" if options.video else options.render
+    count = 1 if render_mode else min(options.episodes, BATCH)
     seeds = seeding.environment_seeds(options.seed, Role.EVALUATION, REPLAY, count)
     recorder = Recorder(folder / "videos" / f"{loaded.steps}.mp4") if options.video else None
     policy = loaded.policy.seeded(options.seed)
     try:
-        env = loaded.experiment.env.make(count, seeds, drawing)
+        env = loaded.experiment.env.make(count, seeds, render_mode)
     except ConfigError as error:
         raise error.under("env") from error
     try:
@@ -111,10 +111,10 @@ def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> Episodes:
 
 
 class Recorder:
-    """Keeps the frames of an environment and writes them as a film. Needs the `video` extra."""
+    """Collects frames of an environment, called before each of its steps, for a video. Needs the `video` extra."""
 
     FRAMES_PER_SECOND = 30
-    LONGEST = 60 * FRAMES_PER_SECOND
+    MAX_FRAMES = 60 * FRAMES_PER_SECOND
 
     def __init__(self, path: Path) -> None:
         if importlib.util.find_spec("moviepy") is None:
@@ -123,13 +123,14 @@ class Recorder:
         self._frames: list[NDArray[np.uint8]] = []
 
     def __call__(self, env: EnvBatch) -> None:
-        if len(self._frames) < self.LONGEST:
+        if len(self._frames) < self.MAX_FRAMES:
             frame = env.render()
             if frame is None:
                 raise ConfigError("video", True, "must be false: this environment draws no pictures")
             self._frames.append(frame)
 
     def write(self) -> None:
+        """Write the mp4. Raises ConfigError if it cannot be written."""
         from moviepy import ImageSequenceClip
 
         try:
@@ -141,8 +142,8 @@ class Recorder:
 
 
 def format_returns(episodes: Episodes) -> str:
-    """Every return, in the order in which episodes ended; their mean with its 95 % interval (normal approximation),
-    spread and extremes; the mean length."""
+    """All returns in the order in which episodes ended; their mean with a 95 % interval (normal approximation), their
+    standard deviation and extremes; the mean length."""
     returns, count = episodes.returns, len(episodes)
     lines = ["returns: " + " ".join(f"{value:.6g}" for value in returns)]
     mean = f"mean return {returns.mean():.6g}"

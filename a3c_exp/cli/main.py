@@ -1,7 +1,7 @@
-"""The command line: runs, sweeps, resumed runs, and what Hydra can tell about a command.
+"""The command line: runs, sweeps, resumed runs, and Hydra's own flags.
 
-Every job of a command is composed and checked before the first one is handed to Hydra, which makes its folder: a
-command that cannot run in full leaves nothing behind, and says why in one line.
+Every job of a command is composed and checked before Hydra runs the first one and makes its folder. A command that
+cannot run in full writes nothing, and its error is one line.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import indent
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from hydra._internal.callbacks import Callbacks
 from hydra._internal.hydra import Hydra
@@ -22,14 +22,17 @@ from hydra.utils import to_absolute_path
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from a3c_exp import __version__
-from a3c_exp.cli.hydra_compose import CONFIG_NAME, compose_node, plain, session, setting, sweep
-from a3c_exp.cli.resume import is_resume, resume_folder, resumed
+from a3c_exp.cli.hydra_compose import CONFIG_NAME, compose_node, hydra_session, setting, sweep, to_container
+from a3c_exp.cli.resume import is_resume, resume_folder, resumed_config
 from a3c_exp.cli.startup import conf_folder, importing, prestart
 from a3c_exp.errors import ConfigError, RunError
 
+if TYPE_CHECKING:  # importing it takes seconds: it imports torch
+    from a3c_exp.core.experiment import Experiment
+
 
 def command(arguments: Sequence[str]) -> int:
-    """Run a command line; its exit code. Raises ConfigError, and RunError for a sweep in which a run failed."""
+    """Run a command line and return its exit code. Raises ConfigError, and RunError for a sweep with a failed run."""
 
     def refuse(message: str) -> NoReturn:
         raise ConfigError("command line", " ".join(arguments), message)
@@ -47,7 +50,7 @@ def command(arguments: Sequence[str]) -> int:
     if any(map(is_resume, flags.overrides)) and not flags.help:
         return _resume(flags)
     name = flags.config_name or CONFIG_NAME
-    with session(flags.config_dir, flags.config_path) as hydra:
+    with hydra_session(flags.config_dir, flags.config_path) as hydra:
         if flags.help:
             print(help_text(hydra))
         elif flags.hydra_help or flags.cfg or flags.info:
@@ -55,26 +58,28 @@ def command(arguments: Sequence[str]) -> int:
         elif flags.multirun or "hydra.mode=MULTIRUN" in flags.overrides:
             _run_sweep(hydra, name, flags.overrides)
         else:
-            return _run_one(hydra, name, flags.overrides)
+            _run_one(hydra, name, flags.overrides)
     return 0
 
 
-def _run_one(hydra: Hydra, name: str, overrides: list[str]) -> int:
+def _run_one(hydra: Hydra, name: str, overrides: list[str]) -> None:
     node = compose_node(hydra, overrides, name)
     folder = setting(node, "hydra.run.dir")
     if not folder:
         raise ConfigError("hydra.run.dir", folder, "must be the name of a folder; . for this one")
-    _check(plain(node), folder, "hydra.run.dir")
+    _check(to_container(node), folder, "hydra.run.dir")
     with open_dict(node):
         node.hydra.mode = RunMode.RUN
     context = HydraContext(config_loader=hydra.config_loader, callbacks=Callbacks(node))
     context.callbacks.on_run_start(config=node, config_name=name)
-    _make(folder, "hydra.run.dir")
-    done = run_job(_job, node, "hydra.run.dir", None, context)
-    context.callbacks.on_run_end(config=node, config_name=name, job_return=done)
-    if done.status != JobStatus.COMPLETED:
-        raise done._return_value
-    return 0
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)  # Hydra would do so next, and raise an OSError
+    except OSError as error:
+        raise ConfigError("hydra.run.dir", folder, f"cannot be made: {error.strerror}") from error
+    job = run_job(_job, node, "hydra.run.dir", None, context)
+    context.callbacks.on_run_end(config=node, config_name=name, job_return=job)
+    if job.status != JobStatus.COMPLETED:
+        raise job._return_value
 
 
 def _run_sweep(hydra: Hydra, name: str, overrides: list[str]) -> None:
@@ -83,7 +88,7 @@ def _run_sweep(hydra: Hydra, name: str, overrides: list[str]) -> None:
         raise ConfigError("command line", " ".join(overrides), "is a sweep without a run: one of its choices is empty")
     folders: set[str] = set()
     for number, node in enumerate(nodes):
-        OmegaConf.copy_cache(nodes[0], node)  # the time that it is, for one
+        OmegaConf.copy_cache(nodes[0], node)  # all jobs have the same ${now:}
         with open_dict(node):
             node.hydra.job.num, node.hydra.job.id = number, str(number)
         subdir = setting(node, "hydra.sweep.subdir")
@@ -91,56 +96,49 @@ def _run_sweep(hydra: Hydra, name: str, overrides: list[str]) -> None:
         if folder in folders:
             raise ConfigError("hydra.sweep.subdir", subdir, "is the folder of two runs: add ${hydra.job.num} to it")
         folders.add(folder)
-        _check(plain(node), folder, "hydra.sweep.dir")
+        _check(to_container(node), folder, "hydra.sweep.dir")
     hydra.multirun(name, _job, [*overrides, "hydra.mode=MULTIRUN"])
 
 
-def _make(folder: str, key: str) -> None:
-    """Make the run's folder, which Hydra would do next, to know that it can be made."""
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(key, folder, f"cannot be made: {error.strerror}") from error
-
-
 def _job(node: DictConfig) -> float | None:
-    """What Hydra calls for each job, in the folder that it has made. Returns what a sweeper may optimise."""
+    """Train in the folder that Hydra has made for this job. Returns the score that a sweeper may maximise."""
     from a3c_exp.config.builder import load_experiment
     from a3c_exp.run.run_folder import check_folder
     from a3c_exp.run.trainer import run
 
-    hydra, config = HydraConfig.get(), plain(node)
+    hydra, config = HydraConfig.get(), to_container(node)
     folder = check_folder(Path(hydra.runtime.output_dir), "hydra.run.dir")
     start = config.get("init_from")
-    if hydra.job.chdir and start is not None:  # it was checked where the command was given
+    if hydra.job.chdir and start is not None:  # it was checked in the folder where the command was given
         config["init_from"] = to_absolute_path(str(Path(start).expanduser()))
-    done = run(load_experiment(config, check=False), config, folder)
-    if done.summary["signal"] is not None:
-        raise KeyboardInterrupt(done.exit_code)  # a sweep ends here too
-    if done.exit_code:
-        raise RunError(f"{folder}: {done.summary['stop_reason']}")
-    best: float | None = done.summary["best_eval_return"]
-    return best if best is not None else done.summary["mean_return_100"]
+    finished = run(load_experiment(config, check=False), config, folder)
+    if finished.summary["signal"] is not None:
+        raise KeyboardInterrupt(finished.exit_code)  # ends a sweep too
+    if finished.exit_code:
+        raise RunError(f"{folder}: {finished.summary['stop_reason']}")
+    best: float | None = finished.summary["best_eval_return"]
+    return best if best is not None else finished.summary["mean_return_100"]
 
 
 def _resume(flags: Namespace) -> int:
     if flags.multirun:
-        raise ConfigError("resume", resume_folder(flags.overrides), "cannot go with -m: one run goes on at a time")
+        raise ConfigError("resume", resume_folder(flags.overrides), "cannot go with -m: it resumes one run")
     if flags.hydra_help or flags.info:
         problem = "goes with --cfg job or nothing: the run is not composed again"
         raise ConfigError("resume", resume_folder(flags.overrides), problem)
-    config, folder = resumed(flags.overrides, flags.config_dir)
+    config, folder = resumed_config(flags.overrides, flags.config_dir)
     if flags.cfg:
+        _check_settings(config)
         print(OmegaConf.to_yaml(OmegaConf.create(config)), end="")
         return 0
-    experiment = _check(config | {"init_from": None})  # long done, and that run may be gone
+    experiment = _check(config | {"init_from": None})  # its parameters were taken long ago: that run may be gone
     from a3c_exp.run.trainer import run
 
     return run(experiment, config, folder, resume=True).exit_code
 
 
-def _check(config: dict[str, Any], folder: str | None = None, key: str = "folder") -> Any:
-    """Raise ConfigError for what cannot be run, or not in that folder.
+def _check(config: dict[str, Any], folder: str | None = None, key: str = "folder") -> Experiment:
+    """The experiment. Raises ConfigError if it cannot be run, or not in that folder.
 
     First the backend may start what takes long, while this process imports torch.
     """
@@ -156,9 +154,17 @@ def _check(config: dict[str, Any], folder: str | None = None, key: str = "folder
     return experiment
 
 
+def _check_settings(config: dict[str, Any]) -> None:
+    """Raise ConfigError for unknown keys and wrong values."""
+    with importing():
+        from a3c_exp.config.builder import build_experiment
+
+    build_experiment(config)
+
+
 def show_config(hydra: Hydra, name: str, flags: Namespace, parser: ArgumentParser) -> None:
-    """Hydra's own ways of showing what it would do."""
-    compose_node(hydra, flags.overrides, name)  # complaints in one line
+    """Print what Hydra's own flags ask for: the composed configuration, how it was found, Hydra's help."""
+    _check_settings(to_container(compose_node(hydra, flags.overrides, name)))  # Hydra's errors have many lines
     if flags.hydra_help:
         hydra.hydra_help(config_name=name, args_parser=parser, args=flags)
     elif flags.cfg:
@@ -170,10 +176,10 @@ def show_config(hydra: Hydra, name: str, flags: Namespace, parser: ArgumentParse
 HELP = """\
 a3c_exp: asynchronous actor-critic experiments
 
-  python -m a3c_exp env=lunar workers=16                          train; the run's folder comes under outputs/
+  python -m a3c_exp env=lunar workers=16                          train; the run's folder is made in outputs/
   python -m a3c_exp -m returns=n_step,n_step_zero seed=0,1,2      a run for each combination
-  python -m a3c_exp resume=outputs/<run> total_steps=2e6          go on from the last checkpoint
-  python -m a3c_exp.evaluate outputs/<run> video=true             watch what it has learned
+  python -m a3c_exp resume=outputs/<run> total_steps=2e6          continue from the last checkpoint
+  python -m a3c_exp.evaluate outputs/<run> video=true             play with the trained policy
   tensorboard --logdir outputs                                    curves
 
 Choices (group=option; the files are in {conf}):
@@ -191,7 +197,7 @@ Settings of the whole run, with their defaults (some environments set their own)
 
 
 def help_text(hydra: Hydra) -> str:
-    """What there is to choose and to set: the options found on disk, the settings as conf/config.yaml explains them."""
+    """The text of --help: the options of each group, as found on disk, and the settings of conf/config.yaml."""
     loader = hydra.config_loader
     groups = [group for group in loader.list_groups("") if group != "hydra"]
     options = "\n".join(f"  {group:15} {', '.join(loader.get_group_options(group))}" for group in sorted(groups))

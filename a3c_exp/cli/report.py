@@ -2,10 +2,10 @@
 
     python -m a3c_exp.report outputs/<sweep> [more folders] [random=20] [plugins=[my_package]]
 
-Every folder is searched for runs; those that failed, were interrupted or cannot be read are left out, and told. Those
-whose configurations differ in nothing but the seed share a row, which is named by what differs between the rows.
-random=n adds what a policy of random actions returns over n episodes, in an environment of your own if `plugins` names
-its package as in training.
+Every folder is searched for runs. Runs that failed, were interrupted or cannot be read are left out and listed below
+the table. Runs that differ only in their seed share a row; a row is named by the settings in which the rows differ.
+random=n adds the mean return of random actions over n episodes. For an environment of your own, `plugins` names its
+package as in training.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ import yaml
 
 from a3c_exp.config.schema import build, flatten, parse_key_values
 from a3c_exp.errors import ConfigError, exit_code, one_line, require
+from a3c_exp.run import markdown
 from a3c_exp.run.run_folder import CONFIG_FILE, SUMMARY_FILE
 
-# What a row is not told apart by: it says where a run lies or how it was watched, not what it computes.
+# Settings that do not separate rows.
 IGNORED = ("seed", "plugins")
 
-# How runs end that say nothing about their configuration.
+# Stop reasons of runs that are left out.
 BROKEN = ("failed", "interrupted")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What the command takes besides folders. random: episodes of the random policy, 0 for none."""
+    """Settings of the command. random: episodes of the random policy, 0 for none. plugins: as in training."""
 
     random: int = 0
     plugins: tuple[str, ...] = ()
@@ -45,22 +46,22 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
-    """A run that has ended: its configuration, flattened to dotted keys, and its summary."""
+class FinishedRun:
+    """A run that has ended. settings: its configuration with dotted keys."""
 
     settings: dict[str, Any]
     config: dict[str, Any]
     summary: dict[str, Any]
 
 
-def find_runs(folders: Iterable[Path]) -> tuple[list[Finished], dict[Path, str]]:
-    """All ended runs below `folders`, by path, and the folders of those that cannot be read, with the reason.
+def find_runs(folders: Iterable[Path]) -> tuple[list[FinishedRun], dict[Path, str]]:
+    """All ended runs below `folders`, by path, and the folders of runs that cannot be read, with the reason.
 
-    Raises ConfigError for a folder below which there is none, and where none of them all can be read.
+    Raises ConfigError for a folder without runs, and if no run can be read.
     """
-    runs: list[Finished] = []
+    runs: list[FinishedRun] = []
     damaged: dict[Path, str] = {}
-    seen: set[Path] = set()  # a run counts once, however many of the folders it is below
+    seen: set[Path] = set()  # `folders` may overlap: a run counts once
     for folder in folders:
         paths = sorted(path.resolve() for path in folder.expanduser().rglob(SUMMARY_FILE))
         if not paths:
@@ -72,22 +73,22 @@ def find_runs(folders: Iterable[Path]) -> tuple[list[Finished], dict[Path, str]]
             except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
                 damaged[path.parent] = one_line(error)
     if not runs:
-        where, why = next(iter(damaged.items()))
-        raise ConfigError("folder", str(where), f"its run cannot be read: {why}")
+        place, reason = next(iter(damaged.items()))
+        raise ConfigError("folder", str(place), f"its run cannot be read: {reason}")
     return runs, damaged
 
 
-def _read(folder: Path) -> Finished:
-    """The run in that folder. Raises what json, yaml and mappings without their keys raise."""
+def _read(folder: Path) -> FinishedRun:
+    """The run in `folder`. Raises the errors of json and yaml, and KeyError and TypeError for unexpected content."""
     summary = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
     config = yaml.safe_load((folder / CONFIG_FILE).read_text(encoding="utf-8"))
     for key in ("stop_reason", "solved_at_steps"):
         summary[key]
-    return Finished(_settings(config), config, summary)
+    return FinishedRun(_settings(config), config, summary)
 
 
-def whole(runs: Sequence[Finished]) -> tuple[list[Finished], Counter[str]]:
-    """Those that ended as they were to, and how many did not, by the reason. Raises ConfigError where none did."""
+def without_broken(runs: Sequence[FinishedRun]) -> tuple[list[FinishedRun], Counter[str]]:
+    """Runs that ended normally, and the number of others by stop reason. Raises ConfigError if none ended normally."""
     broken = Counter(run.summary["stop_reason"] for run in runs if run.summary.get("stop_reason") in BROKEN)
     kept = [run for run in runs if run.summary.get("stop_reason") not in BROKEN]
     if not kept:
@@ -99,7 +100,7 @@ def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
     # 2e6 on the command line and 2000000 are one setting.
     settings = {key: int(value) if _is_whole(value) else value for key, value in flatten(config)}
     if settings.get("init_from") is not None:
-        settings["init_from"] = "a run"  # from which one differs from seed to seed
+        settings["init_from"] = "a run"  # a different one for each seed
     return settings
 
 
@@ -107,12 +108,12 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, float) and value.is_integer()
 
 
-def group(runs: Sequence[Finished]) -> dict[str, list[Finished]]:
-    """Runs by configuration, seeds together, in order of appearance.
+def group(runs: Sequence[FinishedRun]) -> dict[str, list[FinishedRun]]:
+    """Runs by configuration without the seed, in order of appearance.
 
-    The key is the environment, and what is special to the runs among those of that environment.
+    The key is the environment, followed by the settings in which runs of that environment differ.
     """
-    groups: dict[str, list[Finished]] = {}
+    groups: dict[str, list[FinishedRun]] = {}
     for env in dict.fromkeys(map(_environment, runs)):
         members = [run for run in runs if _environment(run) == env]
         keys = sorted({key for run in members for key in run.settings if key not in IGNORED})
@@ -123,8 +124,8 @@ def group(runs: Sequence[Finished]) -> dict[str, list[Finished]]:
     return groups
 
 
-def _environment(run: Finished) -> str:
-    """What an environment is called: its registered name, its game, or else its class."""
+def _environment(run: FinishedRun) -> str:
+    """The name of a run's environment: its registered name, its game, or else its class."""
     names = (run.settings.get(f"env.{key}") for key in ("id", "game", "_target_"))
     return str(next((name for name in names if name is not None), None))
 
@@ -135,26 +136,25 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def table(groups: Mapping[str, Sequence[Finished]], random_episodes: int = 0, plugins: Sequence[str] = ()) -> str:
-    """A Markdown table, one row a group. Medians over seeds, with the range in brackets.
+def table(groups: Mapping[str, Sequence[FinishedRun]], random_episodes: int = 0, plugins: Sequence[str] = ()) -> str:
+    """A Markdown table with one row for each group: medians over seeds, with their range in brackets.
 
     plugins: as in training, for the environments of the random policy. Raises ConfigError.
     """
     columns = list(COLUMNS) + (["random policy"] if random_episodes else [])
-    rows = [columns, ["---"] * len(columns)]
+    rows = []
     for name, runs in groups.items():
         count, seeds = len(runs), len({run.settings.get("seed") for run in runs})
         row = [name, str(count) if count == seeds else f"{seeds}, in {count} runs"]
-        row += _cells(
-            [run.summary for run in runs], has_goal=runs[0].settings.get("reward_threshold", True) is not None
-        )
+        has_threshold = runs[0].settings.get("reward_threshold", True) is not None
+        row += _cells([run.summary for run in runs], has_threshold)
         if random_episodes:
             row.append(f"{_random_return(runs[0].config | {'plugins': list(plugins)}, random_episodes):.1f}")
         rows.append(row)
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return markdown.table(columns, rows)
 
 
-def _cells(summaries: Sequence[Mapping[str, Any]], has_goal: bool) -> list[str]:
+def _cells(summaries: Sequence[Mapping[str, Any]], has_threshold: bool) -> list[str]:
     def spread(key: str, digits: int = 1) -> str:
         values = [s[key] for s in summaries if s.get(key) is not None]
         if not values:
@@ -164,7 +164,7 @@ def _cells(summaries: Sequence[Mapping[str, Any]], has_goal: bool) -> list[str]:
 
     solved = sum(s["solved_at_steps"] is not None for s in summaries)
     return [
-        f"{solved} of {len(summaries)}" if has_goal else "-",
+        f"{solved} of {len(summaries)}" if has_threshold else "-",
         spread("solved_at_steps", 0),
         spread("solved_at_seconds"),
         spread("mean_return_100"),
@@ -197,26 +197,26 @@ def _random_return(config: Mapping[str, Any], episodes: int) -> float:
 def main(arguments: Sequence[str]) -> int:
     options = [argument for argument in arguments if argument.startswith(("random=", "plugins="))]
     folders = [Path(argument) for argument in arguments if argument not in options]
-    asked = not {"-h", "--help"}.isdisjoint(arguments)
-    if not folders or asked:
+    wants_help = not {"-h", "--help"}.isdisjoint(arguments)
+    if not folders or wants_help:
         print((__doc__ or "").strip())
-        return 0 if asked else 2
+        return 0 if wants_help else 2
     return exit_code(lambda: _command(folders, options))
 
 
 def _command(folders: Sequence[Path], options: Sequence[str]) -> int:
-    given = build(parse_key_values(options), Options)
+    parsed = build(parse_key_values(options), Options)
     found, damaged = find_runs(folders)
-    runs, broken = whole(found)
-    print(table(group(runs), given.random, given.plugins))
+    runs, broken = without_broken(found)
+    print(table(group(runs), parsed.random, parsed.plugins))
     commits = sorted({str(run.summary.get("commit")) for run in runs})
     machines = [run.summary.get("machine") or {} for run in runs]
-    named = sorted({f"{machine.get('processor')}, {machine.get('usable_cores')} cores" for machine in machines})
-    print(f"\nCommit {', '.join(commits)}; {'; '.join(named)}.")
+    processors = sorted({f"{machine.get('processor')}, {machine.get('usable_cores')} cores" for machine in machines})
+    print(f"\nCommit {', '.join(commits)}; {'; '.join(processors)}.")
     if broken:
         print(f"Left out: {', '.join(f'{count} {reason}' for reason, count in sorted(broken.items()))}.")
-    for folder, why in damaged.items():
-        print(f"Left out: {folder} cannot be read: {why}")
+    for folder, reason in damaged.items():
+        print(f"Left out: {folder} cannot be read: {reason}")
     return 0
 
 

@@ -1,6 +1,6 @@
-"""`resume=<run>`: a run's own configuration, with the few settings that may change on the way.
+"""`resume=<run>`: a run's own configuration, with the few settings that may change.
 
-Nothing is composed again but a backend that is given: the folder is there already, and what it holds was composed once.
+Only a backend that is given is composed. All else is read from the run's folder, and checked as any configuration is.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from a3c_exp.cli.hydra_compose import compose, parse, unknown_key
+from a3c_exp.cli.hydra_compose import compose, parse
 from a3c_exp.errors import ConfigError
 
 MAY_CHANGE = ("backend", "checkpoint", "eval", "plugins", "stop", "total_steps", "workers")
@@ -25,55 +24,50 @@ def is_resume(override: str) -> bool:
 
 
 def resume_folder(overrides: Sequence[str]) -> str:
-    """The folder that is given, taken as it stands: no quotes are needed where it has commas or equal signs."""
+    """The folder of `resume=<folder>`, which needs no quotes around commas and equal signs. Raises ConfigError."""
     folders = [override.partition("=")[2].strip("'\"") for override in overrides if is_resume(override)]
     if len(folders) != 1 or not folders[0]:
         raise ConfigError("resume", ", ".join(folders), "must be one run's folder")
     return folders[0]
 
 
-def resumed(overrides: Sequence[str], config_dir: str | None = None) -> tuple[dict[str, Any], Path]:
-    """The configuration that a resumed run goes on with, and its folder.
+def resumed_config(overrides: Sequence[str], config_dir: str | None = None) -> tuple[dict[str, Any], Path]:
+    """The configuration that a resumed run continues with, and its folder.
 
-    overrides: `resume=<folder>` and any of MAY_CHANGE; `plugins` has to be given again, since a folder may come from
-    anyone and cannot itself allow code. config_dir: where a backend of one's own is. Raises ConfigError.
+    overrides: `resume=<folder>` and any of MAY_CHANGE. `plugins` must be given again, since a folder may come from
+    anyone and cannot itself allow code. config_dir: where a backend of the user's own is. Raises ConfigError.
     """
     from a3c_exp.run.run_folder import read_config
 
     folder = resume_folder(overrides)
     changes = parse([override for override in overrides if not is_resume(override)])
     for change in changes:
-        if change.is_sweep_override():
-            values = str(change.input_line).partition("=")[2]
-            raise ConfigError(change.key_or_group, values, "must be one value in a resumed run")
-        if change.is_delete():
-            raise ConfigError(change.key_or_group, None, "must be one value in a resumed run")
-        if change.key_or_group.partition(".")[0] not in MAY_CHANGE:
+        key = change.key_or_group
+        if change.is_sweep_override() or change.is_delete():
+            value = None if change.is_delete() else change.get_value_string()
+            raise ConfigError(key, value, "must be one value in a resumed run")
+        if key.partition(".")[0] not in MAY_CHANGE:
             problem = f"cannot change in a resumed run; what can: {', '.join(MAY_CHANGE)}"
-            raise ConfigError(change.key_or_group, change.value(), problem)
+            raise ConfigError(key, change.value(), problem)
     config = read_config(folder)
     options = [str(change.input_line) for change in changes if change.key_or_group == "backend"]
     if options:
         config["backend"] = compose(options, config_dir)["backend"]
     for change in changes:
         if change.key_or_group != "backend":
-            _apply(config, change)
+            config = _changed(config, change.key_or_group, change.value())
     return config, Path(folder).expanduser().absolute()
 
 
-def _apply(config: dict[str, Any], change: Override) -> None:
-    """Set one value in the plain configuration. Keys that are not there are refused, as everywhere."""
-    problem = unknown_key(change, config)
-    if problem is not None:
-        raise problem
-    node = config
-    *places, name = change.key_or_group.split(".")
-    for place in places:
-        node = node[place]
+def _changed(config: dict[str, Any], key: str, value: object) -> dict[str, Any]:
+    """The configuration with another value at a dotted key, which config.schema checks later. Raises ConfigError."""
+    node = OmegaConf.create(config)
     try:
-        value = OmegaConf.to_container(OmegaConf.create({name: change.value()}), resolve=True)
-    except OmegaConfBaseException as complaint:
-        raise ConfigError(change.key_or_group, change.value(), f"cannot be resolved: {complaint}") from complaint
-    assert isinstance(value, dict)
-    both = isinstance(value[name], dict) and isinstance(node[name], dict)
-    node[name] = {**node[name], **value[name]} if both else value[name]
+        resolved = OmegaConf.to_container(OmegaConf.create({"value": value}), resolve=True)
+        assert isinstance(resolved, dict)
+        OmegaConf.update(node, key, resolved["value"])
+    except (OmegaConfBaseException, ValueError) as complaint:
+        raise ConfigError(key, value, f"cannot be resolved: {complaint}") from complaint
+    changed = OmegaConf.to_container(node, resolve=False)
+    assert isinstance(changed, dict)
+    return {str(name): setting for name, setting in changed.items()}

@@ -1,4 +1,4 @@
-"""The first tenth of a second of a command, before anything large is imported."""
+"""The start of a command, before it imports anything large."""
 
 from __future__ import annotations
 
@@ -23,25 +23,27 @@ def conf_folder() -> Path:
 
 
 FORKSERVER_BACKENDS = ("a3c_exp.backends.processes.Processes", "a3c_exp.backends.ga3c.Ga3c")
-"""Backends whose processes are forked from a server, which imports torch first: seconds, on another core."""
+"""Backends whose processes are forked from a server. It imports torch first, which takes seconds on another core."""
 
 
 def prestart_backend(arguments: Sequence[str]) -> None:
-    """Start the fork server while this process still has Hydra to import and a command to read.
+    """Start the fork server before this process imports Hydra and composes the command.
 
-    Only for a plain command, whose backend is known without composing it. For others it starts once they are composed.
+    Only for a plain command, whose backend is known without composing it. Others start it after that: see `prestart`.
     """
-    others = ("resume=", "experiment=", "backend.", "+", "~", "hydra")
-    if any(text.startswith(others) or (text[:1] == "-" and text not in ("-m", "--multirun")) for text in arguments):
+    not_plain = ("resume=", "experiment=", "backend.", "+", "~", "hydra")
+    if any(text.startswith(not_plain) or (text[:1] == "-" and text not in ("-m", "--multirun")) for text in arguments):
         return
     chosen = [text.partition("=")[2] for text in arguments if text.startswith("backend=")]
-    with suppress(OSError, LookupError):  # whatever is wrong is found, and reported, when the command is composed
-        option = chosen[-1] if chosen else _first(r"- backend: (\w+)", conf_folder() / "config.yaml")
-        prestart({"backend": {"_target_": _first(r"_target_: (\S+)", conf_folder() / "backend" / f"{option}.yaml")}})
+    with suppress(OSError, LookupError):  # composing the command reports what is wrong
+        option = chosen[-1] if chosen else _first_match(r"- backend: (\w+)", conf_folder() / "config.yaml")
+        prestart(
+            {"backend": {"_target_": _first_match(r"_target_: (\S+)", conf_folder() / "backend" / f"{option}.yaml")}}
+        )
 
 
 def prestart(config: Mapping[str, Any]) -> None:
-    """Start the fork server if the configuration's backend will use it. The checks report what is wrong with either."""
+    """Start the fork server if the configuration's backend uses it. Errors in either are left to the checks."""
     backend = config.get("backend")
     if isinstance(backend, Mapping) and backend.get("_target_") in FORKSERVER_BACKENDS:
         with suppress(ConfigError):
@@ -50,21 +52,22 @@ def prestart(config: Mapping[str, Any]) -> None:
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Within: no garbage collection, and afterwards none of what is there by then. For commands, not for a program
-    that uses this package. Imports leave next to nothing to collect, and to look for it takes a tenth of their time.
+    """Import without garbage collection, and exempt the imported objects from it. For commands only.
 
-    A Ctrl-C is heard at the end: libraries try imports of theirs in ways that swallow it. A second one, at once.
+    Imports leave next to nothing to collect, and the search for it takes a tenth of their time.
+    Ctrl-C raises at the end of the block, since some libraries swallow it when they try an import. A second one raises
+    at once.
     """
-    asked = False
+    interrupted = False
 
-    def note(signum: int, frame: object) -> None:
-        nonlocal asked
-        if asked:
+    def on_sigint(signum: int, frame: object) -> None:
+        nonlocal interrupted
+        if interrupted:
             raise KeyboardInterrupt
-        asked = True
+        interrupted = True
 
-    main = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGINT, note) if main else None
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGINT, on_sigint) if in_main_thread else None
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -75,11 +78,11 @@ def importing() -> Iterator[None]:
         if enabled:
             gc.freeze()
             gc.enable()
-    if asked:
+    if interrupted:
         raise KeyboardInterrupt
 
 
-def _first(pattern: str, file: Path) -> str:
+def _first_match(pattern: str, file: Path) -> str:
     found = re.search(pattern, file.read_text(encoding="utf-8"))
     if found is None:
         raise LookupError(f"{pattern} is not in {file}")

@@ -1,6 +1,6 @@
 """The one way from a plain mapping (YAML, a run's config.yaml) to an `Experiment`.
 
-Everything that can be wrong with a configuration is found here, before anything has been started or written.
+All errors in a configuration are found here, before anything is started or written.
 """
 
 from __future__ import annotations
@@ -14,17 +14,22 @@ from a3c_exp.config.schema import build
 from a3c_exp.core.experiment import Experiment
 
 
+def build_experiment(config: Mapping[str, Any]) -> Experiment:
+    """The experiment that a plain configuration describes, its components checked one by one. Raises ConfigError."""
+    plugins = build(config.get("plugins") or (), tuple[str, ...], "plugins")
+    import_plugins(plugins)
+    return build(dict(config), Experiment, plugins=plugins)
+
+
 def load_experiment(config: Mapping[str, Any], check: bool = True, *, to_train: bool = True) -> Experiment:
     """The experiment that a plain configuration describes, fully checked.
 
     check: False leaves out the checks that make an environment and a network.
-    to_train: False leaves out the checks of what only training needs, which may be gone by the time its policy is
-        played: the cluster or the GPU of its backend, the run that it started from.
+    to_train: False leaves out the checks of what only training needs, and which may be gone when the policy is
+        evaluated: the cluster or the GPU of its backend, the run that it started from.
     Raises ConfigError.
     """
-    plugins = build(config.get("plugins") or (), tuple[str, ...], "plugins")
-    import_plugins(plugins)
-    experiment = build(dict(config), Experiment, plugins=plugins)
+    experiment = build_experiment(config)
     check_combination(experiment)
     if not check:
         return experiment

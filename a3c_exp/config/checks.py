@@ -1,4 +1,4 @@
-"""Checks that span several components. What concerns one component alone is checked by the component itself."""
+"""Checks that span several components. Each component checks its own settings itself."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INIT_OR_SPEED_KEYS = frozenset({"init", "policy_gain", "initial_std", "forget_bi
 
 
 def check_combination(experiment: Experiment) -> None:
-    """Raise ConfigError for components that do not go together. Needs no environment and no network."""
+    """Raise ConfigError for components that do not fit together. Makes no environment and no network."""
     if experiment.rollout_length == "episode" and experiment.envs_per_worker != 1:
         raise ConfigError("envs_per_worker", experiment.envs_per_worker, "must be 1 where rollout_length=episode")
     if experiment.update == "sync" and experiment.optimizer_state == "per_worker":
@@ -34,19 +34,19 @@ def check_combination(experiment: Experiment) -> None:
         _check_reuse(experiment, experiment.algorithm)
     critic_returns = experiment.critic_returns
     if critic_returns is not None and critic_returns.off_policy and not experiment.returns.off_policy:
-        problem = "must go with returns that correct for lag as well (vtrace): the actor would learn uncorrected"
+        problem = "must go with returns that correct for lag as well (vtrace): the actor's would be uncorrected"
         raise ConfigError("critic_returns", type(critic_returns).__name__, problem)
 
 
 def _check_reuse(experiment: Experiment, algorithm: MinibatchAlgorithm) -> None:
-    """Refuse what cannot be done with rollouts that are learned from more than once."""
+    """Raise ConfigError for settings that do not fit several passes over a rollout."""
     name = type(algorithm).__name__
     if experiment.accumulate_rollouts != 1:
-        problem = f"must be 1 with {name}: take longer rollouts instead"
+        problem = f"must be 1 with {name}: use longer rollouts instead"
         raise ConfigError("accumulate_rollouts", experiment.accumulate_rollouts, problem)
     if experiment.epsilon != 0:
-        # Before anything is learned pi / mu would be as far from 1 as blind draws are frequent: past the clip range
-        # for good actions, which would teach nothing, and past any target of the divergence.
+        # Before the first update pi / mu would differ from 1 by the share of uniform actions. Good actions would be
+        # beyond the clip range, where they teach nothing, and the divergence would be beyond any target.
         problem = f"must be 0 with {name}, which stays close to the policy that acted: algorithm.entropy explores"
         raise ConfigError("epsilon", experiment.epsilon, problem)
     for key, returns in (("returns", experiment.returns), ("critic_returns", experiment.critic_returns)):
@@ -57,7 +57,10 @@ def _check_reuse(experiment: Experiment, algorithm: MinibatchAlgorithm) -> None:
 
 
 def _check_minibatches(experiment: Experiment, algorithm: MinibatchAlgorithm, *, whole_sequences: bool) -> None:
-    """Refuse minibatches that do not divide a rollout: into transitions, or into the sequences of its environments."""
+    """Raise ConfigError for minibatches that do not divide a rollout.
+
+    whole_sequences: they are of one environment's sequences each, not of single transitions.
+    """
     if experiment.rollout_length == "episode":
         return
     count, length = experiment.envs_per_worker, experiment.rollout_length
@@ -70,8 +73,10 @@ def _check_minibatches(experiment: Experiment, algorithm: MinibatchAlgorithm, *,
 
 
 def check_environment_and_network(experiment: Experiment) -> ActorCritic:
-    """Make one environment and one network, and return the network. Raises ConfigError where they cannot be made, or
-    do not fit the rest."""
+    """Make one environment and one network, and return the network.
+
+    Raises ConfigError if they cannot be made, or do not fit the rest.
+    """
     try:
         experiment.env.validate(experiment.plugins)
         env = experiment.env.make(1, [0])
@@ -99,27 +104,29 @@ def check_environment_and_network(experiment: Experiment) -> ActorCritic:
 
 
 def check_init_from(folder: str, config: Mapping[str, Any], network: ActorCritic, normalized: bool) -> None:
-    """Raise ConfigError unless the parameters of the run in `folder` mean the same here: the same network, and the same
-    normalization of observations."""
+    """Raise ConfigError unless the parameters of the run in `folder` have the same meaning here.
+
+    They do for the same network and the same normalization of observations.
+    """
     from omegaconf import OmegaConf
 
     theirs = read_config(folder, key="init_from")
     state = checkpoint.load(best_checkpoint(Path(folder)), key="init_from")
     try:
-        start, stats = state["store"]["parameters"], state["store"]["stats"]
+        parameters, stats = state["store"]["parameters"], state["store"]["stats"]
     except (KeyError, TypeError):
         raise ConfigError("init_from", folder, "its checkpoint is not that of a run") from None
-    ours: Any = OmegaConf.to_container(OmegaConf.create(dict(config)))  # as it will be saved: with lists for tuples
-    if start.shape != network.vector.shape:
-        problem = f"must be a run of the same network: it has {start.size} parameters, not {network.vector.size}"
-        place, here = ((each.get("env") or {}).get("id") for each in (theirs, ours))
-        raise ConfigError("init_from", folder, problem + (f"; it was of {place}, not {here}" if place != here else ""))
-    network_there, network_here = (dict(flatten(each.get("network") or {})) for each in (theirs, ours))
-    for key in network_there.keys() & network_here.keys():
-        it_has, needed = network_there[key], network_here[key]
-        if it_has != needed and key.rpartition(".")[2] not in INIT_OR_SPEED_KEYS:
-            problem = f"must be a run of the same network: it has network.{key}={it_has}, not {needed}"
-            raise ConfigError("init_from", folder, problem)
+    ours: Any = OmegaConf.to_container(OmegaConf.create(dict(config)))  # as it is saved: with lists for tuples
+    if parameters.shape != network.vector.shape:
+        problem = f"must be a run of the same network: it has {parameters.size} parameters, not {network.vector.size}"
+        their_env, our_env = ((each.get("env") or {}).get("id") for each in (theirs, ours))
+        problem += f"; it was of {their_env}, not {our_env}" if their_env != our_env else ""
+        raise ConfigError("init_from", folder, problem)
+    their_network, our_network = (dict(flatten(each.get("network") or {})) for each in (theirs, ours))
+    for key in their_network.keys() & our_network.keys():
+        if their_network[key] != our_network[key] and key.rpartition(".")[2] not in INIT_OR_SPEED_KEYS:
+            difference = f"it has network.{key}={their_network[key]}, not {our_network[key]}"
+            raise ConfigError("init_from", folder, f"must be a run of the same network: {difference}")
     if RunningStats.has_observations(stats) != normalized:
         problem = f"must be a run with env.normalize_observations={str(normalized).lower()}, as this one has"
         raise ConfigError("init_from", folder, problem)

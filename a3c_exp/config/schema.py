@@ -1,9 +1,9 @@
 """From a plain mapping, as YAML gives it, to typed components: the only way in which configuration becomes objects.
 
-A component is a frozen dataclass. Its typed fields are the schema: `build` refuses an unknown key, a wrong type and,
-through the component's own `require`, a value out of range, with one ConfigError that names the key as the user wrote
-it (`returns.n`). A mapping names its class by `_target_`. Only dataclasses of this package are built, and those of the
-packages that the user listed in `plugins`: a configuration file, or one found in a run's folder, runs no other code.
+A component is a frozen dataclass, and its typed fields are the schema. `build` refuses unknown keys, wrong types and,
+by the component's own `require`, values out of range, with a ConfigError that names the key as the user wrote it
+(`returns.n`). A mapping names its class by `_target_`. Only dataclasses of this package are built, and those of the
+packages that the user lists in `plugins`: a configuration file, or one in a run's folder, runs no other code.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import importlib
 import inspect
 import math
 import re
+import sys
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NoReturn, TypeVar, Union, cast
+from typing import Any, Literal, NoReturn, Protocol, TypeVar, Union, cast
 
 from a3c_exp.common.plugins import PACKAGE, is_allowed_module
 from a3c_exp.errors import ConfigError, did_you_mean, either, one_line
@@ -25,14 +26,24 @@ from a3c_exp.errors import ConfigError, did_you_mean, either, one_line
 TARGET = "_target_"
 MISSING = "???"  # OmegaConf's mark for a value that the user has to give
 
+RENAMED = {
+    "goal": "reward_threshold", "moments": "optimizer_state", "accumulate": "accumulate_rollouts",
+    "parts": "param_groups", "life_loss": "terminal_on_life_loss", "all_actions": "full_action_space",
+    "sticky_actions": "repeat_action_probability", "stack": "frame_stack", "wire": "wire_dtype",
+}  # fmt: skip
+"""Former names of settings, for a hint where a component has a setting of the new name."""
+
+RENAMED_VALUES = {"optimizer_state": {"worker": "per_worker"}}
+"""Former values of settings, by the settings' new names."""
+
 T = TypeVar("T")
 
 
 def build(node: object, hint: type[T], path: str = "", plugins: Sequence[str] = ()) -> T:
-    """The value of type `hint` that `node` describes, components inside it built before those that hold them.
+    """The value of type `hint` that `node` describes, inner components built first.
 
-    node: plain scalars, lists and mappings. hint: a dataclass, or the Protocol of a component.
-    path: the key of `node` as the user knows it ("" for the whole configuration); errors are named below it.
+    node: plain scalars, lists and mappings. hint: a dataclass, or the base class or Protocol of a component.
+    path: the key of `node` as the user knows it ("" for the whole configuration), for errors.
     plugins: packages, beside this one, whose dataclasses may be built.
     Whole floats such as 1e7 count as whole numbers; True does not. Raises ConfigError.
     """
@@ -54,7 +65,7 @@ def parse_key_values(arguments: Sequence[str]) -> dict[str, Any]:
         if not equals:
             raise ConfigError("command line", argument, "must be key=value")
         try:
-            # YAML 1.1 wants a point in it, a command line of Hydra does not.
+            # YAML 1.1 requires a point in 1e6, Hydra's command line does not.
             found[key] = float(value) if re.fullmatch(r"[-+]?\d+[eE][-+]?\d+", value) else yaml.safe_load(value)
         except yaml.YAMLError:
             raise ConfigError(key, value, "must be a plain value") from None
@@ -65,9 +76,8 @@ def _key(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _a(hint: Any) -> str:
-    name = str(getattr(hint, "__name__", hint))
-    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
+def _a(hint: type) -> str:
+    return f"{'an' if hint.__name__[0] in 'AEIOU' else 'a'} {hint.__name__}"
 
 
 def _refuse(value: object, hint: Any, path: str) -> NoReturn:
@@ -75,15 +85,9 @@ def _refuse(value: object, hint: Any, path: str) -> NoReturn:
 
 
 _NAMES: dict[Any, str] = {
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    str: "text",
-    types.NoneType: "null",
-    list: "a list",
-    tuple: "a list",
-    dict: "a mapping",
-}
+    int: "a whole number", float: "a number", bool: "true or false", str: "text", types.NoneType: "null",
+    list: "a list", tuple: "a list", dict: "a mapping",
+}  # fmt: skip
 
 
 def _describe(hint: Any) -> str:
@@ -101,8 +105,8 @@ def _describe(hint: Any) -> str:
         return f"a mapping of names, each to {_describe(arguments[1])}"
     if hint in _NAMES:
         return _NAMES[hint]
-    if dataclasses.is_dataclass(hint):
-        return f"a mapping with the keys {', '.join(_fields(cast(type, hint)))}"
+    if _is_record(hint):
+        return f"a mapping with the keys {', '.join(_fields(hint))}"
     return f"a mapping that names {_a(hint)} by {TARGET}"
 
 
@@ -139,7 +143,7 @@ def _number(value: object, hint: type[int] | type[float], path: str) -> int | fl
     try:
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
             _refuse(value, hint, path)
-    except OverflowError:  # a whole number beyond all floats
+    except OverflowError:  # a whole number larger than any float
         _refuse(value, hint, path)
     if hint is int and value != int(value):
         _refuse(value, hint, path)
@@ -147,7 +151,7 @@ def _number(value: object, hint: type[int] | type[float], path: str) -> int | fl
 
 
 def _union(value: object, hint: Any, path: str, plugins: tuple[str, ...]) -> object:
-    """The first member that takes the value, exact types first: 1 stays whole where `float | int` is allowed."""
+    """The value as the first member that accepts it, exact types first: 1 stays whole for `float | int`."""
     members = [member for member in typing.get_args(hint) if _may_hold(member, value)]
     members.sort(key=lambda member: type(value) is not member)
     refusals: list[ConfigError] = []
@@ -157,12 +161,12 @@ def _union(value: object, hint: Any, path: str, plugins: tuple[str, ...]) -> obj
         except ConfigError as refusal:
             refusals.append(refusal)
     if len(refusals) == 1 and isinstance(value, (Mapping, list, tuple)):
-        raise refusals[0]  # it says what is wrong inside
+        raise refusals[0]  # it names what is wrong inside
     _refuse(value, hint, path)
 
 
 def _may_hold(hint: Any, value: object) -> bool:
-    """Whether a value of this outer shape can be meant for `hint`; what is inside is judged later."""
+    """Whether a value of this outer shape can be meant for `hint`. What is inside is checked later."""
     kind = typing.get_origin(hint) or hint
     if kind in (int, float):
         return isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -202,19 +206,18 @@ def _fields(cls: type) -> dict[str, dataclasses.Field[Any]]:
     return {field.name: field for field in dataclasses.fields(cls) if field.init}
 
 
+def _is_record(hint: type) -> bool:
+    """Whether a mapping needs no `_target_` here: its class is `hint` itself."""
+    return dataclasses.is_dataclass(hint) and not inspect.isabstract(hint)
+
+
 def _component(node: object, hint: Any, path: str, plugins: tuple[str, ...]) -> object:
-    if isinstance(node, str) and "." in path and not dataclasses.is_dataclass(hint):
+    if isinstance(node, str) and "." in path and not _is_record(hint):
         group = hint.__name__.lower()
-        raise ConfigError(path, node, f"must be {_describe(hint)}; {group}@{path}={node} takes what a file has")
+        raise ConfigError(path, node, f"must be {_describe(hint)}; {group}@{path}={node} takes an option of the group")
     if not isinstance(node, Mapping):
         _refuse(node, hint, path)
-    if TARGET not in node and not dataclasses.is_dataclass(hint):
-        name = path.rpartition(".")[2]
-        inside = node.get(name)  # as it is where a group's file sets what is outside of the group
-        twice = isinstance(inside, Mapping) and TARGET in inside
-        hint_at = f"; {path}.{name} does: a file that sets {name} itself begins with '# @package _global_'"
-        raise ConfigError(_key(path, TARGET), None, f"must name the class of {_a(hint)}{hint_at if twice else ''}")
-    cls = _find(node[TARGET], _key(path, TARGET), plugins, hint) if TARGET in node else cast(type, hint)
+    cls = _class_of(node, hint, path, plugins)
     values = _arguments({str(name): value for name, value in node.items() if name != TARGET}, cls, path, plugins)
     try:
         component: object = cls(**values)
@@ -222,18 +225,33 @@ def _component(node: object, hint: Any, path: str, plugins: tuple[str, ...]) -> 
         raise (error.under(path) if path else error) from None
     except (TypeError, ValueError, ArithmeticError) as error:
         raise ConfigError(path or "configuration", dict(node), f"refused by {cls.__name__}: {error}") from error
-    misfit = _misfit(component, hint)
-    if misfit is not None:
-        raise ConfigError(_key(path, TARGET), node.get(TARGET), f"must be the class of {_a(hint)}: {misfit}")
     return component
 
 
+def _class_of(node: Mapping[Any, object], hint: type, path: str, plugins: tuple[str, ...]) -> type:
+    """The class that a component's mapping names, or that is known from its place. Raises ConfigError."""
+    key = _key(path, TARGET)
+    if TARGET in node:
+        cls = _find(node[TARGET], key, plugins, hint)
+        misfit = _misfit(cls, hint)
+        if misfit is not None:
+            raise ConfigError(key, node[TARGET], f"must be the class of {_a(hint)}: {misfit}")
+        return cls
+    if _is_record(hint):
+        return hint
+    name = path.rpartition(".")[2]
+    inner = node.get(name)  # a group's file that sets other groups too, without its `@package` line
+    nested = isinstance(inner, Mapping) and TARGET in inner
+    advice = f"; {path}.{name} does: a file that sets {name} itself begins with '# @package _global_'"
+    raise ConfigError(key, None, f"must name the class of {_a(hint)}{advice if nested else ''}")
+
+
 def _arguments(node: dict[str, object], cls: type, path: str, plugins: tuple[str, ...]) -> dict[str, object]:
-    """The values of the fields of `cls`, converted; refuses keys that it has not and misses those that it needs."""
+    """The values of the fields of `cls`, converted. Raises ConfigError for unknown and for missing keys."""
     fields, hints = _fields(cls), typing.get_type_hints(cls, include_extras=True)
     for name, value in node.items():
         if name not in fields:
-            raise ConfigError(_key(path, name), value, f"is no setting of {cls.__name__}: {did_you_mean(name, fields)}")
+            raise ConfigError(_key(path, name), value, _unknown_key(name, value, cls, path))
     for name, field in fields.items():
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if node.get(name) == MISSING or (required and name not in node):
@@ -241,36 +259,58 @@ def _arguments(node: dict[str, object], cls: type, path: str, plugins: tuple[str
     return {name: _value(value, hints[name], _key(path, name), plugins) for name, value in node.items()}
 
 
-def _misfit(component: object, hint: Any) -> str | None:
-    """What keeps the component from being what is asked for: a Protocol's attribute that it has not, or a method that
-    does not take what the Protocol's takes; None where nothing does."""
-    if not getattr(hint, "_is_protocol", False):
-        return None if isinstance(component, hint) else f"{type(component).__name__} is none"
-    for name, method in _methods(hint).items():
-        own = _member(type(component), name)
-        if own is None:
-            return f"it has no method {name}"
-        if not _takes(own, method):
-            return f"its {name} must take ({', '.join(list(inspect.signature(method).parameters)[1:])})"
-    attributes = {name for cls in hint.__mro__ for name in (*vars(cls), *vars(cls).get("__annotations__", ()))}
-    missing = sorted(name for name in attributes if not name.startswith("_") and not hasattr(component, name))
-    return f"it has no {missing[0]}" if missing else None
+def _unknown_key(name: str, value: object, cls: type, path: str) -> str:
+    """What is wrong with a key that is no field of `cls`: its new name, or the nearest names."""
+    renamed = RENAMED.get(name)
+    if renamed not in _fields(cls):
+        return f"is no setting of {cls.__name__}: {did_you_mean(name, _fields(cls))}"
+    new_value = RENAMED_VALUES.get(renamed, {}).get(value) if isinstance(value, str) else None
+    return f"is now {_key(path, renamed)}{f'={new_value}' if new_value else ''}"
 
 
-def _methods(hint: Any) -> dict[str, Any]:
-    """The methods that a Protocol asks for, by name."""
-    methods = {name: method for name, method in vars(hint).items() if inspect.isfunction(method)}
-    return {name: method for name, method in methods.items() if not name.startswith("_") or name == "__call__"}
+def _misfit(cls: type, hint: type) -> str | None:
+    """Why objects of `cls` cannot stand for `hint`, or None if they can.
+
+    They need the base class, unless `hint` is a Protocol, and its methods and attributes with its arguments.
+    """
+    protocol, abstract = Protocol in hint.__bases__, vars(cls).get("__abstractmethods__", ())
+    bases = [hint] if protocol else [base for base in cls.__mro__ if issubclass(base, hint)]
+    if not bases:
+        return f"{cls.__name__} does not derive from {_public_name(hint)}"
+    for name, wanted in {name: member for base in bases for name, member in _interface(base).items()}.items():
+        own = _member(cls, name)
+        parameters = list(inspect.signature(wanted).parameters)[1:] if inspect.isfunction(wanted) else None
+        arguments = "" if parameters is None else f"({', '.join(parameters)})"
+        if name in abstract or (protocol and own is None and name not in _fields(cls)):
+            return f"it has no {'method ' if arguments else ''}{name}{arguments}"
+        if arguments and inspect.isfunction(own) and not _takes(own, wanted):
+            return f"its {name} must take {arguments}"
+    return None
+
+
+def _interface(base: type) -> dict[str, Any]:
+    """The public members of a base class or Protocol, and its `__call__`; None for those that are only annotated."""
+    members = dict.fromkeys(vars(base).get("__annotations__", ())) | dict(vars(base))
+    return {name: member for name, member in members.items() if not name.startswith("_") or name == "__call__"}
+
+
+def _public_name(cls: type) -> str:
+    """The dotted name of a class, in the package that exports it if one does."""
+    package = cls.__module__.rpartition(".")[0]
+    exported = vars(sys.modules[package]).get(cls.__name__) is cls if package in sys.modules else False
+    return f"{package if exported else cls.__module__}.{cls.__name__}"
 
 
 def _member(cls: type, name: str) -> Any:
-    """What the class or one that it inherits from defines under that name; None: nothing. (To ask the class for
-    `__call__` gives type's own.)"""
+    """What the class or one that it inherits from defines under that name, or None.
+
+    Not by getattr, which gives type's own `__call__` for a class without one.
+    """
     return next((vars(each)[name] for each in cls.__mro__ if name in vars(each)), None)
 
 
 def _takes(method: Any, wanted: Any) -> bool:
-    """Whether `method` can be called with as many arguments as `wanted` must be."""
+    """Whether `method` can be called with the arguments that `wanted` requires."""
     required = [p for p in inspect.signature(wanted).parameters.values() if p.default is p.empty]
     try:
         inspect.signature(method).bind(*required)
@@ -279,9 +319,9 @@ def _takes(method: Any, wanted: Any) -> bool:
     return True
 
 
-def _find(target: object, key: str, plugins: tuple[str, ...], hint: Any = object) -> type:
-    """The dataclass of that dotted name, if configuration may name it; where there is none, the error names those that
-    have what `hint` asks for."""
+def _find(target: object, key: str, plugins: tuple[str, ...], hint: type = object) -> type:
+    """The dataclass of that dotted name. Raises ConfigError, with the names of the classes that fit `hint`, if there is
+    none or configuration may not name it."""
     refusal = ConfigError(key, target, f"must be a component class of {PACKAGE} or of a package listed in plugins")
     if not isinstance(target, str):
         raise refusal
@@ -295,22 +335,20 @@ def _find(target: object, key: str, plugins: tuple[str, ...], hint: Any = object
     classes = {
         name: cls
         for name, cls in vars(module).items()
-        # Its own module too: what a module of ours merely imports is not ours to build.
+        # Its own module too: a class that an allowed module merely imports is not allowed.
         if isinstance(cls, type) and dataclasses.is_dataclass(cls) and is_allowed_module(cls.__module__, plugins)
     }
-    if name not in classes:
-        wanted = _methods(hint)
-        if isinstance(vars(module).get(name), type) and vars(module)[name].__module__ == module_name:
-            raise ConfigError(key, target, "must be a dataclass: its fields are its settings")
-        components = [
-            name for name, cls in classes.items() if not name.startswith("_") and all(_member(cls, m) for m in wanted)
-        ]
-        raise ConfigError(key, target, f"is no component class of {module_name}: {did_you_mean(name, components)}")
-    return classes[name]
+    if name in classes:
+        return classes[name]
+    found = vars(module).get(name)
+    if isinstance(found, type) and found.__module__ == module_name:
+        raise ConfigError(key, target, "must be a dataclass: its fields are its settings")
+    fitting = [name for name, cls in classes.items() if not name.startswith("_") and _misfit(cls, hint) is None]
+    raise ConfigError(key, target, f"is no component class of {module_name}: {did_you_mean(name, fitting)}")
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    """The settings of a configuration, by their dotted keys; an empty group is a setting too."""
+    """The settings of a configuration by their dotted keys. An empty mapping is a setting too."""
     for key, value in config.items():
         if isinstance(value, Mapping) and value:
             yield from flatten(value, f"{prefix}{key}.")

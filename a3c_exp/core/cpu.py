@@ -1,7 +1,7 @@
-"""One BLAS thread a worker: with as many as there are cores in each, more workers would be slower.
+"""Usable cores, and one BLAS thread a worker: with a thread for each core in every worker, more workers are slower.
 
-Child processes get it from their environment, before any library starts its threads; in this process, where they may
-have started long ago, `one_thread` asks the libraries themselves and puts everything back.
+Child processes get the limit from their environment, before any library starts its threads. In this process the threads
+may have started long ago, so `one_thread` asks the libraries themselves, and restores their settings.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ONE_THREAD = dict.fromkeys(
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Within: torch and numpy's BLAS use one thread for an operation."""
+    """Let torch and numpy's BLAS use one thread for an operation, until the context exits."""
     import torch
     from threadpoolctl import threadpool_limits
 
@@ -31,7 +31,7 @@ def one_thread() -> Iterator[None]:
 
 
 def usable_cores() -> int:
-    """The cores that this process may use: fewer than the machine has, where it was given a share."""
+    """Number of cores that this process may use. The machine may have more."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

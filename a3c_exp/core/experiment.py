@@ -39,8 +39,8 @@ class Stop:
 
     max_episodes: finished training episodes of all workers.
     max_seconds: of wall-clock time, this session's.
-    mean_return: of the last 100 training episodes, in unscaled rewards. Not judged before 100 episodes have ended and
-        every environment has ended one, since short episodes come first.
+    mean_return: of the last 100 training episodes, in unscaled rewards. The rule waits until 100 episodes have ended
+        and every environment has ended one, since short episodes end first.
     """
 
     max_episodes: int | None = None
@@ -77,7 +77,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """One run, composed: what `conf/config.yaml` and its groups say, as objects.
+    """All settings of a run: those of `conf/config.yaml`, and a component for each of its groups.
 
     env, network, returns, algorithm, optimizer, schedule, backend: the component of each group.
     critic_returns: the critic's own targets; None: those of `returns`.
@@ -87,15 +87,15 @@ class Experiment:
     rollout_length: steps of each environment between updates (the paper's t_max), or 'episode': whole episodes.
     accumulate_rollouts: rollouts whose gradients are added up, not averaged, before a push.
     gamma: discount per step.
-    epsilon: with this probability a worker takes any action alike instead of one of its policy. Discrete actions only.
+    epsilon: probability of a uniformly random action in place of the policy's. Discrete actions only.
     total_steps: environment steps of all workers together.
-    reward_threshold: mean return of the last 100 training episodes that counts as solved; None: there is none.
-    update: 'async', each worker pushes when it is ready, or 'sync', a step for each round of one gradient a worker.
-    lock: one update at a time; without it workers write over one another (Hogwild). Synchronous rounds always lock.
-    optimizer_state: of RMSProp or Adam, one for all workers ('shared') or one for each ('per_worker').
+    reward_threshold: mean return of the last 100 training episodes that counts as solved; None: no threshold.
+    update: 'async', each worker pushes when it is ready; 'sync', one step for a round of one gradient from each worker.
+    lock: one update at a time. Without it workers may overwrite each other (Hogwild). Synchronous rounds always lock.
+    optimizer_state: running means of RMSProp or Adam: one for all workers ('shared') or one for each ('per_worker').
     stop, eval, checkpoint: see their classes.
     plugins: packages of the user's own whose components and environments may be named.
-    init_from: the folder of a run from whose parameters this one starts.
+    init_from: the folder of a run; this one starts from its parameters.
     """
 
     env: Environment
@@ -139,11 +139,11 @@ class Experiment:
 
     @property
     def worker_count(self) -> int:
-        """`workers`, with 'auto' told in numbers."""
+        """Number of workers: `workers`, or one for each usable core."""
         return usable_cores() if self.workers == "auto" else self.workers
 
     def build_network(self, env: EnvBatch, rng: np.random.Generator | None) -> ActorCritic:
-        """The network for such environments, with parameters drawn from `rng`, or not drawn. Raises ConfigError."""
+        """A network for these environments. rng: draws its parameters; None: left undefined. Raises ConfigError."""
         space = network_space(env.observation_space, self.env.normalize_observations)
         self.network.check(space, env.action_space)
         return self.network.build(space, env.action_space, rng)

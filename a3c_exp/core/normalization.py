@@ -14,78 +14,85 @@ from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array
 
-# Beyond ten standard deviations an observation says no more than that it is extreme; the same bound as in the field.
+# Beyond ten standard deviations an observation says no more than that it is extreme. Other frameworks use this bound.
 CLIP = 10.0
 EPSILON = 1e-8
-CONSTANT = 1e-20  # a variance below this share of the squared mean is none: float64 is wrong by 1e-32 of it
+CONSTANT = 1e-20  # a smaller share of the squared mean is no variance: the rounding error of float64 is 1e-32 of it
 
 
 @dataclass(frozen=True, slots=True)
 class RunningStats:
     """Count, mean and sum of squared deviations of raw observations and of discounted returns, as one row.
 
-    Sums of squares would be shorter, and lose what varies little around a large mean. And where a reader meets a row
-    half written, these are of two moments close to one another, and its scale is hardly wrong.
+    Sums of squares would be shorter, but they lose what varies little around a large mean. A reader that meets a row
+    half written also does little wrong: the two halves are from close points in time, and so are their scales.
 
-    row: float64 [1 + 2 * size + 3]: count of observations, their means, their sums of squared deviations, and count,
-    mean and sum of squared deviations of the returns (all 0 where they are not measured). size: of an observation, 0
-    where only returns are.
+    row: float64 [1 + 2 * size + 3]: count of observations, their means, their sums of squared deviations; then count,
+        mean and sum of squared deviations of the returns, all 0 if returns are not measured. size: numbers of an
+        observation, 0 if observations are not measured.
     """
 
     row: NDArray[np.float64]
 
     @staticmethod
     def width(shape: tuple[int, ...], observations: bool, rewards: bool) -> int:
-        """Length of a row for observations of this shape; 0 where neither they nor rewards are normalised."""
+        """Length of a row for observations of this shape; 0 if neither observations nor rewards are normalized."""
         if not (observations or rewards):
             return 0
         return 1 + 2 * _size(shape, observations) + 3
 
     @staticmethod
     def has_observations(row: NDArray[np.float64]) -> bool:
-        """Whether a row has moments of observations in it."""
+        """Whether a row has statistics of observations."""
         return len(row) > RunningStats.width((), False, True)
 
     @classmethod
     def of(cls, observations: Array | None, returns: Array | None) -> RunningStats:
-        """observations [N, ...] and returns [N], N may be 0; None for what is not normalised. A row with a number that
-        is not finite is left out: one would spoil the means for good."""
+        """Statistics of observations [N, ...] and returns [N]. N may be 0; None stands for what is not normalized.
+
+        A row with a non-finite number is left out: it would spoil the means for good.
+        """
         head, tail = np.zeros(1), np.zeros(3)
         if observations is not None:
-            # Not -1 for the width: of no observations it could be anything.
+            # Not -1 for the width: it would be undefined for no observations.
             head = _measured(observations.reshape(len(observations), _size(observations.shape[1:])))
         if returns is not None:
             tail = _measured(returns[:, None])
         return cls(np.concatenate([head, tail]))
 
     def without_returns(self) -> RunningStats:
-        """For another run, whose returns may be others: they depend on rewards and discount."""
+        """The same without the returns, for another run: returns depend on rewards and discount."""
         row = self.row.copy()
         row[-3:] = 0
         return RunningStats(row)
 
     def merge(self, other: RunningStats | None) -> RunningStats:
-        """The moments of what either has measured."""
+        """The statistics of both."""
         return self if other is None else RunningStats.merge_all(np.stack([self.row, other.row]))
 
     @classmethod
     def merge_all(cls, rows: NDArray[np.float64]) -> RunningStats:
-        """Of all that rows [N, width] have measured; the width is 0 where nothing is normalised."""
+        """The statistics of all rows [N, width]; the width is 0 if nothing is normalized."""
         if not rows.size:
             return cls(np.zeros(0))
         return cls(np.concatenate([_joined(rows[:, :-3]), _joined(rows[:, -3:])]))
 
 
 def network_space(space: Box, normalized: bool) -> Box:
-    """The space of observations as a network sees them, given that of the environment: normalised ones are floats, and
-    their scale is no longer that of their bounds."""
+    """The space of observations as a network sees them, from that of the environment.
+
+    Normalized observations are floats without bounds.
+    """
     return Box(-np.inf, np.inf, space.shape, np.float32) if normalized else space
 
 
 @dataclass(frozen=True, slots=True)
 class Normalizer:
-    """Frozen scales. mean, inverse_std: float32, shaped like an observation, None where observations are left alone.
-    reward_scale: what rewards are multiplied by, None where they are left alone."""
+    """Frozen scales of observations and rewards.
+
+    mean, inverse_std: float32, shaped like an observation; None if observations are not normalized.
+    reward_scale: factor of rewards; None if they are not normalized.
+    """
 
     mean: NDArray[np.float32] | None
     inverse_std: NDArray[np.float32] | None
@@ -95,7 +102,7 @@ class Normalizer:
     def from_row(
         cls, row: NDArray[np.float64], shape: tuple[int, ...], observations: bool, rewards: bool
     ) -> Normalizer:
-        """From the row of all workers together. Before anything has been observed: mean 0, scale 1."""
+        """The scales for the merged row of all workers. Before the first observation: mean 0, scale 1."""
         size = _size(shape, observations)
         mean = inverse_std = None
         if observations:
@@ -109,15 +116,17 @@ class Normalizer:
         return cls(mean, inverse_std, scale)
 
     def observations(self, raw: Array) -> Array:
-        """[B, ...] -> float32 [B, ...], mean 0 and variance 1 over what has been seen (less for numbers whose deviation
-        is 1e-4 or below), clipped to +-10."""
+        """Scale observations [B, ...] to mean 0 and variance 1 over the run so far, float32, clipped to +-10.
+
+        The variance is less than 1 for numbers whose deviation is 1e-4 or below.
+        """
         if self.mean is None or self.inverse_std is None:
             return raw
         scaled: Array = (raw - self.mean) * self.inverse_std
         return scaled.clip(-CLIP, CLIP, out=scaled)
 
     def rewards(self, rewards: NDArray[np.float32]) -> NDArray[np.float32]:
-        """[T, B] divided by the standard deviation of the discounted return, clipped to +-10 (not centred)."""
+        """Divide rewards [T, B] by the standard deviation of the discounted return; clip to +-10."""
         if self.reward_scale is None:
             return rewards
         return (rewards * np.float32(self.reward_scale)).clip(-CLIP, CLIP)
@@ -128,9 +137,9 @@ def _size(shape: tuple[int, ...], measured: bool = True) -> int:
 
 
 def _measured(rows: Array) -> NDArray[np.float64]:
-    """Of rows [N, size] that are finite: their count, means and sums of squared deviations, [1 + 2 * size]."""
+    """Count, means and sums of squared deviations of the finite rows of [N, size]: [1 + 2 * size]."""
     numbers = rows.astype(np.float64)
-    with np.errstate(over="ignore", invalid="ignore"):  # of what is about to be left out
+    with np.errstate(over="ignore", invalid="ignore"):  # of rows that are left out below
         mean = numbers.sum(0) / max(len(numbers), 1)
         squares = np.square(numbers - mean).sum(0)
         if not (np.isfinite(mean).all() and np.isfinite(squares).all()):
@@ -141,8 +150,10 @@ def _measured(rows: Array) -> NDArray[np.float64]:
 
 
 def _joined(groups: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Count, means and sums of squared deviations of groups [N, 1 + 2 * size] as those of one (the updating formula of
-    Chan, Golub and LeVeque 1979, STAN-CS-79-773, for N groups)."""
+    """Merge count, means and sums of squared deviations of N groups [N, 1 + 2 * size].
+
+    The updating formula of Chan, Golub and LeVeque 1979 (STAN-CS-79-773), for N groups.
+    """
     size = groups.shape[1] // 2
     counts, means, squares = groups[:, :1], groups[:, 1 : 1 + size], groups[:, 1 + size :]
     count = counts.sum()
@@ -158,5 +169,5 @@ def _mean_and_std(
     if count < 2:
         return np.zeros_like(mean), np.ones_like(mean)
     variance = squares / count
-    # A number that never varies carries nothing to scale; dividing by its rounding error would invent something.
+    # A number that never varies has no scale. To divide by its rounding error would invent one.
     return mean, np.where(variance > CONSTANT * mean * mean, np.sqrt(variance + EPSILON), 1.0)

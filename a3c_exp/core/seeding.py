@@ -1,7 +1,7 @@
-"""Where every random number comes from: one seed, and the role, worker and environment that draws.
+"""The source of every random number: one seed, and the role, worker and environment that draws.
 
-Two streams never share a SeedSequence, so a run with one more worker gives the others the same numbers, and a
-resumed run draws fresh ones instead of playing its first episodes again.
+Two streams never share a SeedSequence. One more worker therefore changes nothing for the others, and a resumed run
+draws new numbers instead of playing its first episodes again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 
 class Role(IntEnum):
-    """Who draws. The numbers are part of what a seed means: never reuse or renumber them."""
+    """What random numbers are for. The values are part of what a seed means: never reuse or renumber them."""
 
     PARAMETERS = 0
     ACTIONS = 1
@@ -24,12 +24,12 @@ class Role(IntEnum):
 
 
 def sequence(seed: int, role: Role, worker: int = 0, env: int = 0, resumed: int = 0) -> np.random.SeedSequence:
-    """The seed sequence of one role of one worker's one environment after `resumed` resumptions."""
+    """The seed sequence of a role, for one environment of one worker, after `resumed` resumptions."""
     return np.random.SeedSequence(seed, spawn_key=(int(role), worker, env, resumed))
 
 
 def generator(seed: int, role: Role, worker: int = 0, env: int = 0, resumed: int = 0) -> np.random.Generator:
-    """The generator of one role in a run; no two roles, workers, environments or sessions share numbers."""
+    """The generator of a role. No two roles, workers, environments or sessions share numbers."""
     return np.random.Generator(np.random.PCG64(sequence(seed, role, worker, env, resumed)))
 
 

@@ -1,4 +1,4 @@
-"""The store: everything that workers share, behind pull and push.
+"""The store: everything that workers share, with pull and push.
 
 A store joins three things in one block of memory: the parameters (`parameters`), the synchronous rounds (`rounds`) and
 what each worker counts (`counters`). A worker sees it only through the protocol `Store`, which backends implement for
@@ -37,7 +37,7 @@ class Snapshot(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Push:
-    """A gradient on its way to the store, and what the store is told with it.
+    """A gradient on its way to the store, and what goes with it.
 
     gradient: float32 [P], clipped; None if it was not finite or of no transition. Then only counters move.
     snapshot: the pull that the gradient is based on. event: completed by the store, with what became of the gradient.
@@ -84,7 +84,7 @@ class Store(Protocol):
         """Copy the parameters into a vector [P]."""
 
     def push(self, worker: int, push: Push) -> Ticket:
-        """Hand a gradient over. Never blocks: what there is to wait for, the ticket tells."""
+        """Hand over a gradient. Never blocks: the ticket says whether there is something to wait for."""
 
     def finish_rollout(self, worker: int) -> None:
         """Say that no more gradients of the rollout will come: rounds go on without this worker."""

@@ -1,9 +1,10 @@
-"""Environments, batched: K of them that step together, with one meaning whatever stands behind them.
+"""Environments in batches: K of them step together, and a step means the same for every kind.
 
 `Environment` is the component that a configuration names; it makes an `EnvBatch`, whose every step is a `Step`.
 `Gym` is the component for anything registered with gymnasium, `Atari` the one for Atari games. Another source of
-environments (a simulator of your own, EnvPool) is another class with the same `make`: it can put gymnasium
-environments into a `SyncEnvBatch` or a native vector environment behind a `VectorEnvBatch`, or answer the protocol itself.
+environments (a simulator of your own, EnvPool) is another subclass of `Environment`. Its `make` can put gymnasium
+environments into a `SyncEnvBatch`, wrap a native vector environment in a `VectorEnvBatch`, or return an `EnvBatch` of
+its own.
 """
 
 from __future__ import annotations
@@ -14,4 +15,4 @@ from a3c_exp.envs.gym import Gym
 from a3c_exp.envs.sync_batch import SyncEnvBatch
 from a3c_exp.envs.vector_batch import VectorEnvBatch
 
-__all__ = ["Atari", "EnvBatch", "Environment", "Gym", "SyncEnvBatch", "Step", "VectorEnvBatch"]
+__all__ = ["Atari", "EnvBatch", "Environment", "Gym", "Step", "SyncEnvBatch", "VectorEnvBatch"]

@@ -22,7 +22,7 @@ from a3c_exp.schedules import Schedule
 
 INSTALL = "pip install 'a3c-exp[atari]'"
 
-# A film's frames are this many times as large as what is played.
+# Enlargement of the frames of a video.
 _ENLARGED = 4
 
 
@@ -30,22 +30,22 @@ _ENLARGED = 4
 class Atari(Environment):
     """A game of the Atari 2600, K copies of it stepped together in C++.
 
-    An observation is uint8 [frame_stack, height, width]: the last frames in grey, the oldest first. A step shows `frame_skip`
-    frames to the player and keeps the brightest of the last two, point by point (Mnih et al. 2015,
-    Nature 518, 529-533). Scores are the game's own: `reward_clip` is for training alone.
+    An observation is uint8 [frame_stack, height, width]: the last frames in grey, the oldest first.
+    A step lasts `frame_skip` frames, and its picture is the maximum of the last two, pixel by pixel (Mnih et al. 2015,
+    Nature 518, 529-533). Reported scores are the game's own: `reward_clip` is for training alone.
 
     game: its name in the Arcade Learning Environment, words joined by underscores ('space_invaders').
-    repeat_action_probability: chance that the game repeats the last action in place of the given one, at each frame. 0.25 is the
+    repeat_action_probability: at each frame, that the game repeats the last action in place of the new one. 0.25 is the
         protocol of Machado et al. 2018 (arXiv 1709.06009), with noop_max 0 and full_action_space true.
-    noop_max: an episode begins with up to so many frames without an action, drawn at random.
+    noop_max: an episode begins with up to so many frames without an action; the number is drawn uniformly.
     frame_skip: frames an action lasts.
     max_frames: an episode that lasts so many frames is truncated (108,000: half an hour).
-    terminal_on_life_loss: a lost life ends an episode for the learner, which expects nothing more behind it; the game, its score
-        and its length go on. Evaluations are of whole games either way.
+    terminal_on_life_loss: a lost life ends an episode for the learner, with value 0 after it. The game, its score and
+        its length go on. Evaluations are of whole games in any case.
     fire_reset: press fire at the start of games that wait for it.
-    full_action_space: the joystick's 18, also those that the game does not know.
+    full_action_space: all 18 actions of the joystick, not only those that the game uses.
     frame_stack, height, width: of an observation.
-    threads: that step one worker's games. With as many workers as cores, more than 1 takes from the others.
+    threads: for stepping one worker's games. With as many workers as cores, more than 1 slows the others down.
     reward_scale, reward_clip: training's rewards are the game's times the scale, clipped to (-clip, clip);
         the clip may be a schedule.
     normalize_rewards: by running statistics that all workers share.
@@ -82,19 +82,19 @@ class Atari(Environment):
     def make(self, count: int, seeds: Sequence[int], render_mode: str | None = None) -> EnvBatch:
         """`count` games, each with its seed (0 <= seed < 2**31). Raises ConfigError where there is no such game.
 
-        render_mode: 'rgb_array' shows what is played, in grey, whether or not it is asked for here.
+        render_mode: None or 'rgb_array'. Pictures are in grey.
         """
         if render_mode not in (None, "rgb_array"):
             raise ConfigError("game", self.game, f"cannot be drawn as {render_mode!r}; it offers rgb_array")
         if importlib.util.find_spec("ale_py") is None:
             raise ConfigError("game", self.game, f"needs the Atari packages: {INSTALL}")
         gymnasium.register_envs(importlib.import_module("ale_py"))
-        # What it registers, because the program ends at once where a game is made that takes two players.
+        # Only registered games: to make a game for two players would end the program at once.
         games = {spec.kwargs["game"] for name, spec in gymnasium.registry.items() if name.startswith("ALE/")}
         if self.game not in games:
-            some = did_you_mean(self.game.lower(), games, list_all=False)
-            some = some or f"there are {len(games)}, pong and breakout among them"
-            problem = f"there is no such game; {some} (all: https://ale.farama.org/environments)"
+            guess = did_you_mean(self.game.lower(), games, list_all=False)
+            guess = guess or f"there are {len(games)}, pong and breakout among them"
+            problem = f"there is no such game: {guess} (all: https://ale.farama.org/environments)"
             raise ConfigError("game", self.game, problem)
         return _AtariBatch(self._games(count), seeds, self.terminal_on_life_loss)
 
@@ -121,10 +121,10 @@ class Atari(Environment):
 
 
 class _AtariBatch:
-    """An EnvBatch over the vector environment. It gives new arrays at every step, so nothing is copied here.
+    """An EnvBatch over the vector environment. It returns new arrays at every step, so nothing is copied here.
 
     An episode that ends restarts in the same step. Unlike other native vector environments it takes a seed for each
-    game, and its last observations are one array, in which rows without an end mean nothing.
+    game, and its final observations are one array, in which only rows of ended episodes are meaningful.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], seeds: Sequence[int], terminal_on_life_loss: bool) -> None:
@@ -157,7 +157,7 @@ class _AtariBatch:
         return Step(obs, reward, terminated, truncated, info.get("final_obs", obs), self._valid, lost)
 
     def render(self) -> NDArray[np.uint8]:
-        """The first game's newest frame as it is played, enlarged."""
+        """The newest frame of the first game, enlarged."""
         grey = self._obs[0, -1].repeat(_ENLARGED, 0).repeat(_ENLARGED, 1)
         return np.repeat(grey[..., None], 3, -1)
 

@@ -1,4 +1,4 @@
-"""The contract of an environment: K copies that step together, and what one step of them says."""
+"""The contract of an environment: K copies that step together, and the record of one step."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ from a3c_exp.schedules import Schedule, require_throughout
 
 
 class Step(NamedTuple):
-    """What K environments answered to K actions. Row k belongs to environment k.
+    """One step of K environments. Row k belongs to environment k.
 
-    obs: [K, ...], what the next actions answer. Where an episode ended this is the first observation of the next one;
-        only a vector environment that restarts a step late still shows the last one, and says so in its next `valid`.
+    obs: [K, ...], the observations that the next actions are for. Where an episode ended, this is the first observation
+        of the next one. Only a vector environment that restarts a step late still shows the last one; the row of its
+        next step is then not `valid`.
     reward: float32 [K], the environment's own: neither scaled nor clipped.
-    terminated: bool [K], the episode ended in a state from which nothing more is to be had.
-    truncated: bool [K], the episode was cut off (a time limit): the state it was cut in still has a value.
-        Both may be true at once, where the last allowed step also terminated; the episode then terminated.
-    final_obs: [K, ...], the true last observation of an episode that ended in this step; meaningful only there.
-    valid: bool [K], false where the row is no transition: a late restart, which ignored the action. Such a row stands
-        only directly behind one that ended; its reward is 0 and nothing ends in it.
-    life_lost: bool [K], or None where it is never so: `terminated` holds for the learner alone (a lost life); the
-        episode, its return and its length go on, and `obs` is its next observation.
+    terminated: bool [K], the episode ended in a terminal state, whose value is 0.
+    truncated: bool [K], the episode was cut off, by a time limit for example. Its last state still has a value.
+        Both may be true, if the last allowed step also terminated; the episode then terminated.
+    final_obs: [K, ...], the last observation of an episode that ended in this step; meaningful only there.
+    valid: bool [K], false if the row is no transition but a late restart, which ignored the action. Such a row comes
+        directly after one that ended; its reward is 0 and no episode ends in it.
+    life_lost: bool [K], true if `terminated` holds for the learner alone. The episode, its return and its length go on,
+        and `obs` is its next observation. None if that never happens.
 
-    The arrays may be kept, since a batch never writes into one again, but not written into: they may be shared between
-    steps (an all-false `terminated`) or within one (obs and final_obs where nothing ended).
+    The arrays may be kept, since a batch never writes into one again. They must not be written into: steps may share
+    them (an all-false `terminated`), and so may the fields of one step (obs and final_obs if nothing ended).
     """
 
     obs: Array
@@ -45,7 +46,7 @@ class Step(NamedTuple):
 
     @property
     def episode_over(self) -> NDArray[np.bool_]:
-        """bool [K]: an episode ended, not only for the learner."""
+        """bool [K]: an episode ended, and not for the learner alone."""
         ended = self.terminated | self.truncated
         return ended if self.life_lost is None else ended & ~self.life_lost
 
@@ -53,9 +54,9 @@ class Step(NamedTuple):
 class EnvBatch(Protocol):
     """K environments that step together and restart their own episodes.
 
-    observation_space: the space of one observation, as the policy sees it: float32 (uint8 for pictures), with
-        discrete ones turned into one-hot vectors.
-    action_space: the space of one action, as the policy gives it: Discrete or MultiDiscrete that count from 0,
+    observation_space: the space of one observation, as the policy sees it: float32, or uint8 for pictures. Discrete
+        observations are one-hot vectors.
+    action_space: the space of one action, as the policy makes it: Discrete or MultiDiscrete that count from 0,
         MultiBinary or Box, of one axis at most.
     """
 
@@ -67,7 +68,7 @@ class EnvBatch(Protocol):
     def action_space(self) -> Space[Any]: ...
 
     def reset(self) -> Array:
-        """Start an episode in every environment; the first observations [K, ...].
+        """Start an episode in every environment, and return the first observations [K, ...].
 
         The first call uses the environments' seeds, later ones continue from their generators.
         """
@@ -76,27 +77,27 @@ class EnvBatch(Protocol):
         """Take actions [K, ...], each already within the bounds of `action_space`. Only after `reset`."""
 
     def render(self) -> NDArray[np.uint8] | None:
-        """A picture [height, width, 3] of the first environment, or None where it draws in a window of its own."""
+        """A picture [height, width, 3] of the first environment; None if it draws in a window of its own."""
 
     def encode(self, observations: Sequence[Any] | Array) -> Array:
-        """Observations as the environment has them -> [K, ...] of `observation_space`. Any K; also once closed."""
+        """Convert the environment's observations to `observation_space`, [K, ...]. For any K, even after `close`."""
 
     def decode(self, actions: Array) -> Array:
-        """K actions of `action_space` -> [K, ...] as the environment takes them. Any K; also once closed."""
+        """Convert actions of `action_space` [K, ...] to the environment's own. For any K, even after `close`."""
 
     def close(self) -> None:
-        """Release what the environments hold. The batch cannot be used afterwards; closing twice is harmless."""
+        """Release the environments' resources. The batch cannot be used afterwards. Closing twice is harmless."""
 
 
 def require_shaping(scale: float, clip: float | Schedule | None) -> None:
-    """Raise ConfigError for what rewards can be neither multiplied by nor clipped to."""
+    """Raise ConfigError for a scale or a clip that rewards cannot have."""
     require(math.isfinite(scale) and scale > 0, "reward_scale", scale, "a finite number > 0")
     if clip is not None:
         require_throughout(lambda most: most > 0, "reward_clip", clip, "a number > 0 (null: no clip)")
 
 
 class Environment(ABC):
-    """The component behind the `env` group: makes batches, and says how rewards and observations are treated.
+    """The component of the `env` group: it makes batches, and has the settings of rewards and observations.
 
     Every environment component derives from this class. Whoever collects rollouts applies these settings; a batch gives
     everything raw.

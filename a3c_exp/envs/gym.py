@@ -23,7 +23,7 @@ from a3c_exp.schedules import Schedule
 
 T = TypeVar("T")
 
-# What brings an environment whose package is missing, by the start of its entry point.
+# How to install the package of an environment, by the start of its entry point.
 _PACKAGES = {
     "ale_py": INSTALL,
     "gymnasium.envs.box2d": "pip install 'gymnasium[box2d]'",
@@ -82,7 +82,7 @@ class Gym(Environment):
             _wrapper(_name(entry))
 
     def warning(self) -> str | None:
-        """What is probably not meant."""
+        """Warn of wrappers that keep statistics of their own."""
         own = {"NormalizeObservation": "env.normalize_observations", "NormalizeReward": "env.normalize_rewards"}
         for name, key in own.items():
             if name in map(_name, self.wrappers):
@@ -90,9 +90,9 @@ class Gym(Environment):
         return None
 
     def make(self, count: int, seeds: Sequence[int], render_mode: str | None = None) -> EnvBatch:
-        """`count` environments, each with its seed (0 <= seed < 2**31), drawn as `render_mode` says (None: not at all).
+        """`count` environments, each with its seed (0 <= seed < 2**31). render_mode: as gymnasium's; None: not drawn.
 
-        Raises ConfigError where an environment cannot be made, or has spaces that no policy here understands.
+        Raises ConfigError if an environment cannot be made, or has spaces that no policy here supports.
         """
         spec = self._spec()
         if self.vectorized:
@@ -107,11 +107,11 @@ class Gym(Environment):
         return SyncEnvBatch(envs, seeds)
 
     def _spec(self) -> EnvSpec:
-        """What gymnasium knows about `id`, importing the module that registers it where it names one."""
+        """gymnasium's specification of `id`. Imports the module that registers it if `id` names one."""
         module, _, name = self.id.rpartition(":")
         if module:
             _import(module, "id", self.id)
-        elif name not in gymnasium.registry:  # it may be a game, some of which have names like any other
+        elif name not in gymnasium.registry:  # it may be an Atari game, some of which have names without a prefix
             if importlib.util.find_spec("ale_py") is not None:
                 gymnasium.register_envs(importlib.import_module("ale_py"))
             elif name.startswith("ALE/"):
@@ -119,7 +119,7 @@ class Gym(Environment):
         if name in gymnasium.registry:
             return gymnasium.registry[name]
         guess = did_you_mean(name, gymnasium.registry, list_all=False)
-        raise ConfigError("id", self.id, f"no such environment is registered. {guess}".rstrip(". "))
+        raise ConfigError("id", self.id, f"no such environment is registered: {guess}".rstrip(": "))
 
     def _one(self, spec: EnvSpec, render_mode: str | None) -> Env:
         """One environment with its wrappers."""
@@ -165,13 +165,13 @@ class Gym(Environment):
         return self._made(spec, make)
 
     def _drawing(self, entry_point: Any, render_mode: str | None) -> dict[str, str]:
-        """The argument that asks for drawing. Refuses what the environment does not offer; gymnasium only warns."""
-        render_mode = render_mode or self.kwargs.get("render_mode")  # observations may be what is drawn
+        """The render_mode argument. Refuses a mode that the environment does not support; gymnasium only warns."""
+        render_mode = render_mode or self.kwargs.get("render_mode")  # observations may be pictures of the environment
         if render_mode is None:
             return {}
         creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
         metadata = getattr(creator, "metadata", None)
-        if isinstance(metadata, dict):  # a function that makes the environment has none: it has to know
+        if isinstance(metadata, dict):  # a function that makes the environment has no metadata
             modes = metadata.get("render_modes") or []
             if render_mode not in modes and not (render_mode == "human" and "rgb_array" in modes):
                 offer = ", ".join(modes) or "none"
@@ -179,7 +179,7 @@ class Gym(Environment):
         return {"render_mode": render_mode}
 
     def _made(self, spec: EnvSpec, make: Callable[[], T]) -> T:
-        """What `make` returns, its failures told as errors of this configuration."""
+        """Call `make`, with its failures as errors of this configuration."""
         try:
             return make()
         except ConfigError:
@@ -191,7 +191,7 @@ class Gym(Environment):
             raise ConfigError(key, value, f"{spec.id} cannot be made: {one_line(error)}") from error
 
     def _check(self, env: Env | VectorEnv[Any, Any, Any], observations: Any, actions: Any) -> None:
-        """Refuse spaces that cannot be handled."""
+        """Refuse spaces that are not supported."""
         problem = observation_problem(observations) or action_problem(actions)
         if problem is not None:
             env.close()
@@ -203,7 +203,7 @@ def _name(entry: str | Mapping[str, Any]) -> str:
 
 
 def _allow(name: str, key: str, plugins: Sequence[str]) -> None:
-    """Refuse 'module:...' whose package is not this one and the user has not listed."""
+    """Refuse 'module:...' of a package that is neither this one nor one of the user's plugins."""
     module, colon, _ = name.rpartition(":")
     if colon and not is_allowed_module(module, plugins):
         package = module.partition(".")[0]
@@ -228,11 +228,11 @@ def _wrapper(name: str) -> Callable[..., Env]:
         key for key, value in vars(source).items() if isinstance(value, type) and issubclass(value, gymnasium.Wrapper)
     ]
     guess = did_you_mean(attribute, known, list_all=False)
-    raise ConfigError("wrappers", name, f"{source.__name__} has no such wrapper. {guess}".rstrip(". "))
+    raise ConfigError("wrappers", name, f"{source.__name__} has no such wrapper: {guess}".rstrip(": "))
 
 
 def _missing(spec: EnvSpec, error: Exception) -> str:
-    """One line that says what to install."""
+    """The command that installs what is missing, in a line."""
     entry = str(spec.entry_point)
     for start, line in _PACKAGES.items():
         if entry.startswith(start):

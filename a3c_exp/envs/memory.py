@@ -1,5 +1,7 @@
-"""Environments that only a policy with a memory can solve, registered with gymnasium by importing this module
-('a3c_exp.envs.memory:Recall-v0'), and a wrapper that hides a part of what another environment shows."""
+"""An environment that only a policy with a memory can solve, and a wrapper that hides part of the observations.
+
+The import of this module registers the environment with gymnasium ('a3c_exp.envs.memory:Recall-v0').
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,11 @@ Observation = NDArray[np.float32]
 
 
 class Recall(gymnasium.Env[Observation, np.int64]):
-    """One of several lamps lights up once; later a question lights up, and the answer is which lamp it was.
+    """One of several lamps lights up once. Later a question lights up, and the right action names the lamp.
 
     Observation: float32 [symbols + 1], the lamps and the question, 1 where lit. An episode is the lamp, `delay` dark
-    steps, and the question. The last action pays 1 if it names the lamp; all others are without effect.
-    With memory a policy returns 1; without, whatever it does, 1 / symbols.
+    steps, and the question. The last action has reward 1 if it names the lamp; other actions have no effect.
+    The best return is 1 with a memory, and 1 / symbols without.
     """
 
     def __init__(self, symbols: int = 4, delay: int = 8) -> None:
@@ -53,9 +55,9 @@ class Recall(gymnasium.Env[Observation, np.int64]):
 
 
 class SelectObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """Shows only some numbers of an environment's vectors.
+    """Show only some numbers of an environment's vectors.
 
-    indices: which ones, in the order in which they are to be shown.
+    indices: of these numbers, in the order of the new observation.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], indices: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""Between an environment's spaces and a policy's: float32 observations in, actions of one axis out."""
+"""Conversion between an environment's spaces and a policy's: float32 observations, actions of one axis."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Decode = Callable[[Array], Array]
 
 
 def observation_problem(space: Space[Any]) -> str | None:
-    """Why observations of `space` cannot be used, or None where they can."""
+    """Why observations of `space` cannot be used; None if they can."""
     if isinstance(space, (Box, Discrete, MultiDiscrete, MultiBinary)):
         return None
     problem = f"its observations are a {type(space).__name__} space; arrays are needed (Box, or discrete ones)"
@@ -25,7 +25,7 @@ def observation_problem(space: Space[Any]) -> str | None:
 
 
 def action_problem(space: Space[Any]) -> str | None:
-    """Why actions of `space` cannot be given, or None where they can."""
+    """Why actions of `space` cannot be made; None if they can."""
     if isinstance(space, Box):
         if np.issubdtype(space.dtype, np.floating):
             return None
@@ -36,10 +36,10 @@ def action_problem(space: Space[Any]) -> str | None:
 
 
 def encoder(space: Space[Any]) -> tuple[Box, Encode]:
-    """The space that a policy sees for `space`, and the function that takes K observations there.
+    """The space that a policy sees for `space`, and the function that converts K observations to it.
 
     The function takes K observations (a sequence of them, or one array [K, ...]) and returns a new array [K, ...]:
-    - Box: float32; a Box of uint8 with two axes or more is a picture, and stays uint8. A lone number is a vector of 1.
+    - Box: float32; a Box of uint8 with two axes or more is a picture, and stays uint8. A scalar is a vector of 1.
     - Discrete(n): one-hot, [K, n]. MultiDiscrete: the one-hots of its entries side by side. MultiBinary: a flat vector.
     """
     if isinstance(space, Box):
@@ -61,7 +61,7 @@ def encoder(space: Space[Any]) -> tuple[Box, Encode]:
 
 
 def decoder(space: Space[Any]) -> tuple[Space[Any], Decode]:
-    """The space in which a policy acts for `space`, and the function that takes its K actions back.
+    """The space in which a policy acts for `space`, and the function that converts its K actions back.
 
     The policy's space counts from 0 and has one axis at most; the function takes actions [K, ...] of it and returns a
     new array [K, ...] of `space`, in its dtype, so that an environment cannot write into the policy's array.
@@ -113,7 +113,7 @@ def _within(space: Box) -> Decode:
     cast = _shifted(space.dtype, 0, space.shape)
     if space.dtype != np.float64:
         return cast
-    # A policy keeps to the bounds in float32, in which 0.1 is a little more.
+    # A policy keeps to the bounds in float32, where 0.1 is slightly more than 0.1.
     return lambda actions: np.clip(cast(actions), space.low, space.high)
 
 

@@ -1,4 +1,4 @@
-"""K gymnasium environments stepped one after the other: as close to bare `env.step` as Python allows."""
+"""K gymnasium environments stepped one after another, with as little overhead over `env.step` as Python allows."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class SyncEnvBatch:
     seeds: K numbers, each used in its environment's first reset.
 
     gymnasium's outermost wrappers (TimeLimit around OrderEnforcing) cost two more Python calls a step, a tenth of
-    CartPole's whole step. Where they are outermost, `step` goes straight to what they wrap, and the limit is kept
-    here with the same meaning: truncated after that many steps, whether or not the last one also terminated.
+    CartPole's whole step. If they are outermost, `step` calls what they wrap, and the limit is kept here with the same
+    meaning: truncated after that many steps, whether or not the last one also terminated.
     """
 
     def __init__(self, envs: Sequence[Env], seeds: Sequence[int]) -> None:
@@ -35,7 +35,7 @@ class SyncEnvBatch:
         self.count = len(envs)
         self.observation_space, self.encode = encoder(envs[0].observation_space)
         self.action_space, self.decode = decoder(envs[0].action_space)
-        # An environment takes a Python int faster than a numpy one, and a row of an array for everything else.
+        # For an environment a Python int is faster than a numpy one. Other actions are rows of an array.
         self._each: Callable[[Array], Sequence[Any] | Array] = self.decode
         if isinstance(envs[0].action_space, Discrete):
             plain = envs[0].action_space.start == 0
@@ -53,7 +53,7 @@ class SyncEnvBatch:
         self._all.flags.writeable = self._none.flags.writeable = False
 
     def reset(self) -> Array:
-        """Start an episode in every environment; the first observations [K, ...]."""
+        """Start an episode in every environment, and return the first observations [K, ...]."""
         observations = [env.reset(seed=seed)[0] for env, seed in zip(self._envs, self._seeds, strict=True)]
         self._seeds = [None] * self.count
         self._began = [self._tick] * self.count
@@ -64,7 +64,7 @@ class SyncEnvBatch:
         return obs
 
     def step(self, actions: Array) -> Step:
-        """Take actions [K, ...]; where an episode ends, `obs` is already the first observation of the next."""
+        """Take actions [K, ...]. Where an episode ends, `obs` is already the first observation of the next one."""
         each = self._each(actions)
         observations, rewards, ended = [], [], []
         for index, (step, action) in enumerate(zip(self._steps, each, strict=True)):
@@ -75,14 +75,14 @@ class SyncEnvBatch:
                 ended.append((index, terminated, truncated))
         self._tick += 1
         obs, reward = self.encode(observations), np.array(rewards, np.float32)
-        if reward.ndim != 1:  # arrays of one number each, where that is all they are
+        if reward.ndim != 1:  # some environments return rewards as arrays of one number
             reward = reward.reshape(self.count)
         if not ended and self._tick < self._due:
             return Step(obs, reward, self._none, self._none, obs, self._all)
         return self._restart(obs, reward, ended)
 
     def _restart(self, obs: Array, reward: NDArray[np.float32], ended: list[tuple[int, bool, bool]]) -> Step:
-        """Apply the time limit, and restart what ended: new first observations beside the true last ones."""
+        """Apply the time limit, and restart ended episodes, whose last observations go to `final_obs`."""
         terminated, truncated = self._none.copy(), self._none.copy()
         for index, dead, cut in ended:
             terminated[index], truncated[index] = dead, cut
@@ -96,7 +96,7 @@ class SyncEnvBatch:
         return Step(obs, reward, terminated, truncated, final_obs, self._all)
 
     def render(self) -> NDArray[np.uint8] | None:
-        """A picture of the first environment, or None where it draws in a window of its own."""
+        """A picture of the first environment; None if it draws in a window of its own."""
         frame: Any = self._envs[0].render()
         return None if frame is None else np.asarray(frame, np.uint8)
 
@@ -106,10 +106,9 @@ class SyncEnvBatch:
 
 
 def _without_limit(env: Env) -> tuple[Env, float]:
-    """What the outermost TimeLimit and OrderEnforcing wrap, and the limit (infinite where there is none).
+    """What the outermost TimeLimit and OrderEnforcing wrap, and the limit; infinity if there is none.
 
-    Exactly these classes, so that a wrapper derived from them, or one that stands around them and may look inside,
-    is stepped as it is.
+    Only these two classes are unwrapped. A class derived from them, or a wrapper around them, is stepped as it is.
     """
     limit = float("inf")
     if type(env) is TimeLimit:

@@ -1,4 +1,4 @@
-"""A native vector environment of gymnasium as an EnvBatch, whichever way it restarts episodes."""
+"""A native vector environment of gymnasium as an EnvBatch, in any autoreset mode."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 
-from a3c_exp.common.arrays import Array
+from a3c_exp.common.arrays import Array, Bools
 from a3c_exp.envs.batch import Step
 from a3c_exp.envs.spaces import decoder, encoder
-
-Bools = NDArray[np.bool_]
 
 
 class VectorEnvBatch:
@@ -21,7 +19,7 @@ class VectorEnvBatch:
 
     - NEXT_STEP: the step after an end restarts the episode and ignores its action. The ended row's `obs` is the last
       observation, and the next row is marked as no transition. It costs one step of that environment an episode.
-    - SAME_STEP: the ending step already gives the next episode's first observation, and the last one beside it.
+    - SAME_STEP: the ending step already returns the next episode's first observation, and the last one beside it.
     - DISABLED: the environments that ended are restarted here, at once.
 
     seeds: one for each environment. gymnasium's own vectors of Python environments take all; a native one takes a
@@ -48,7 +46,7 @@ class VectorEnvBatch:
         self._valid.flags.writeable = False
 
     def reset(self) -> Array:
-        """Start an episode in every environment; the first observations [K, ...]."""
+        """Start an episode in every environment, and return the first observations [K, ...]."""
         observations, _ = self._env.reset(seed=self._seed)  # type: ignore[arg-type]  # gymnasium types the native form only
         self._seed = None
         self._ended = np.zeros(self.count, np.bool_)
@@ -77,7 +75,7 @@ class VectorEnvBatch:
         if "final_obs" not in info:
             raise RuntimeError(f"{self._env} ended an episode in SAME_STEP mode without giving its 'final_obs'")
         final_obs = obs.copy()
-        # gymnasium's own vectors give an object array with holes, others a dense one: the ended rows are in both.
+        # gymnasium's own vectors return an object array with holes, others a dense one. Both have the ended rows.
         final_obs[ended] = self.encode(list(info["final_obs"][ended]))
         return Step(obs, reward, terminated, truncated, final_obs, self._valid)
 
@@ -93,7 +91,7 @@ class VectorEnvBatch:
         return Step(first, reward, terminated, truncated, obs, self._valid)
 
     def render(self) -> NDArray[np.uint8] | None:
-        """A picture of the first environment, or None where it draws in a window of its own."""
+        """A picture of the first environment; None if it draws in a window of its own."""
         frames: Any = self._env.render()
         return None if frames is None or frames[0] is None else np.asarray(frames[0], np.uint8)
 
@@ -102,7 +100,7 @@ class VectorEnvBatch:
 
 
 def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
-    """The mode that `env` declares. Raises TypeError where it declares none: guessing would invent transitions."""
+    """The mode that `env` declares. Raises TypeError if it declares none: a guess would invent transitions."""
     mode = env.metadata.get("autoreset_mode")
     if not isinstance(mode, AutoresetMode):
         raise TypeError(f"{env} does not say how it restarts episodes: metadata['autoreset_mode'] is {mode!r}")

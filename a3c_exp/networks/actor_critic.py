@@ -11,12 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from a3c_exp.common.arrays import Array
 from a3c_exp.networks.heads import Head
 from a3c_exp.networks.layers import Linear
 from a3c_exp.networks.outputs import OutputGradients, PolicyOutputs
 from a3c_exp.networks.recurrent import LstmCore, RecurrentInput
-
-Array = NDArray[Any]
 
 
 class Part(Protocol):

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from a3c_exp.networks.layers import ACTIVATIONS, ActivationName, Array, Linear, through_torch
+from a3c_exp.common.arrays import Floats
+from a3c_exp.networks.layers import ACTIVATIONS, ActivationName, Linear, through_torch
 
 Precision = Literal["auto", "float32", "bfloat16"]
 
@@ -169,7 +170,7 @@ class PictureBody(ABC):
     def __call__(self, observations: Tensor) -> Tensor:
         return self._forward(observations, learning=True)
 
-    def learn(self, observations: NDArray[Any]) -> tuple[Array, Callable[[Array], None]]:
+    def learn(self, observations: NDArray[Any]) -> tuple[Floats, Callable[[Floats], None]]:
         return through_torch(self, observations)
 
     def infer(self, observations: NDArray[Any]) -> NDArray[np.float32]:

@@ -21,10 +21,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from a3c_exp.common.arrays import Array
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks.layers import Backward, Initialisation, Linear, array_of, gradient_of, initialise
 
-Array = NDArray[Any]
 # Log-probabilities [N], entropies [N], and from the loss's derivatives by these two to those by the parameters [N, P].
 Evaluated = tuple[Array, Array, Callable[[Array, Array], Array]]
 

@@ -17,50 +17,51 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-Array = NDArray[np.float32]
+from a3c_exp.common.arrays import Floats
+
 # From the loss's derivatives by a layer's outputs to those by its inputs; those by its parameters are added to their
 # gradients. The argument may be written over.
-Backward = Callable[[Array], Array]
+Backward = Callable[[Floats], Floats]
 Initialisation = Literal["orthogonal", "glorot", "normalized_columns", "default"]
 ActivationName = Literal["tanh", "relu", "relu6", "leaky_relu", "elu", "silu"]
 
 
-def _relu(x: Array) -> Array:
+def _relu(x: Floats) -> Floats:
     return np.maximum(x, 0, out=x)
 
 
-def _relu6(x: Array) -> Array:
+def _relu6(x: Floats) -> Floats:
     return np.clip(x, 0, 6, out=x)
 
 
-def _tanh(x: Array) -> Array:
+def _tanh(x: Floats) -> Floats:
     np.tanh(x, x)
     return x
 
 
-def _leaky_relu(x: Array) -> Array:
-    y: Array = np.maximum(x, np.float32(0.01) * x, out=x)
+def _leaky_relu(x: Floats) -> Floats:
+    y: Floats = np.maximum(x, np.float32(0.01) * x, out=x)
     return y
 
 
-def _elu(x: Array) -> Array:
-    y: Array = np.where(x > 0, x, np.expm1(np.minimum(x, 0)))
+def _elu(x: Floats) -> Floats:
+    y: Floats = np.where(x > 0, x, np.expm1(np.minimum(x, 0)))
     return y
 
 
-def _silu(x: Array) -> Array:
-    y: Array = x / (1 + np.exp(-x))
+def _silu(x: Floats) -> Floats:
+    y: Floats = x / (1 + np.exp(-x))
     return y
 
 
-def _times_tanh_slope(by: Array, _: Array, y: Array) -> None:
+def _times_tanh_slope(by: Floats, _: Floats, y: Floats) -> None:
     y *= y
     y *= by
     by -= y
 
 
-def _times_silu_slope(by: Array, x: Array, y: Array) -> None:
-    sigmoid: Array = np.reciprocal(1 + np.exp(-x))
+def _times_silu_slope(by: Floats, x: Floats, y: Floats) -> None:
+    sigmoid: Floats = np.reciprocal(1 + np.exp(-x))
     by *= sigmoid + y * (1 - sigmoid)
 
 
@@ -72,12 +73,12 @@ class Activation(NamedTuple):
     """
 
     of_tensor: Callable[[Tensor], Tensor]
-    of_array: Callable[[Array], Array]
-    times_slope: Callable[[Array, Array, Array], None]
+    of_array: Callable[[Floats], Floats]
+    times_slope: Callable[[Floats, Floats, Floats], None]
 
 
-def _times(slope: Callable[[Array], NDArray[Any]]) -> Callable[[Array, Array, Array], None]:
-    def times_slope(by: Array, _: Array, y: Array) -> None:
+def _times(slope: Callable[[Floats], NDArray[Any]]) -> Callable[[Floats, Floats, Floats], None]:
+    def times_slope(by: Floats, _: Floats, y: Floats) -> None:
         by *= slope(y)
 
     return times_slope
@@ -132,11 +133,11 @@ def initialise(
             bias.uniform_(-bound, bound, generator=generator)
 
 
-def through_torch(module: Callable[[Tensor], Tensor], inputs: NDArray[Any]) -> tuple[Array, Callable[[Array], None]]:
+def through_torch(module: Callable[[Tensor], Tensor], inputs: NDArray[Any]) -> tuple[Floats, Callable[[Floats], None]]:
     """The outputs of what torch computes, and what adds their derivatives to the gradients of its parameters."""
     outputs = module(torch.from_numpy(inputs))
 
-    def backward(by_outputs: Array) -> None:
+    def backward(by_outputs: Floats) -> None:
         if outputs.requires_grad:  # something is learned in it
             outputs.backward(torch.from_numpy(by_outputs))  # type: ignore[no-untyped-call]
 
@@ -160,19 +161,19 @@ class Linear(nn.Linear):
         """
         return nn.functional.linear(x, *self._affine)
 
-    def infer(self, x: Array, out: Array | None = None) -> Array:
+    def infer(self, x: Floats, out: Floats | None = None) -> Floats:
         """The same on arrays; the result is a fresh array, or `out`."""
-        y: Array = np.dot(x, self._weight_t, out)
+        y: Floats = np.dot(x, self._weight_t, out)
         y += self._bias
         return y
 
-    def backward(self, x: Array, by_y: Array) -> Array:
+    def backward(self, x: Floats, by_y: Floats) -> Floats:
         """See `Backward`: for the inputs that it was given, [N, in_features], and [N, out_features] -> as x."""
         self.add_gradient(x, by_y)
-        by_x: Array = by_y.dot(self._weight)
+        by_x: Floats = by_y.dot(self._weight)
         return by_x
 
-    def add_gradient(self, x: Array, by_y: Array) -> None:
+    def add_gradient(self, x: Floats, by_y: Floats) -> None:
         """The same, for inputs that are given."""
         weight, bias = self._weight_gradient, self._bias_gradient
         weight += by_y.T.dot(x)  # not of `self.`: torch would look at what is assigned, for longer than this takes
@@ -187,7 +188,7 @@ class MlpBody:
         self.features = widths[-1]
         self.layers = [Linear(a, b) for a, b in itertools.pairwise(widths)]
         self._activation = ACTIVATIONS[activation]
-        self._rows, self._kept = 0, list[Array]()
+        self._rows, self._kept = 0, list[Floats]()
 
     def parameters(self) -> list[nn.Parameter]:
         return [parameter for layer in self.layers for parameter in layer.parameters()]
@@ -201,12 +202,12 @@ class MlpBody:
             x = self._activation.of_tensor(layer(x))
         return x
 
-    def infer(self, x: Array) -> Array:
+    def infer(self, x: Floats) -> Floats:
         for layer in self.layers:
             x = self._activation.of_array(layer.infer(x))
         return x
 
-    def learn(self, x: Array) -> tuple[Array, Callable[[Array], None]]:
+    def learn(self, x: Floats) -> tuple[Floats, Callable[[Floats], None]]:
         """See `networks.actor_critic.Body`. The features are overwritten by the next call."""
         seen, sums, outputs = [], self._room(len(x)), []
         for layer, room in zip(self.layers, sums, strict=True):
@@ -214,7 +215,7 @@ class MlpBody:
             x = self._activation.of_array(layer.infer(x, room))
             outputs.append(x)
 
-        def backward(by: Array) -> None:
+        def backward(by: Floats) -> None:
             for i in range(len(seen) - 1, -1, -1):
                 self._activation.times_slope(by, sums[i], outputs[i])
                 if i == 0:
@@ -224,7 +225,7 @@ class MlpBody:
 
         return x, backward
 
-    def _room(self, count: int) -> list[Array]:
+    def _room(self, count: int) -> list[Floats]:
         """For the layers' outputs, of so many rows. Kept: what is given back to the system is cleared each time it is
         asked for again, which takes longer than the arithmetic where batches are large."""
         if count > self._rows:
@@ -233,15 +234,15 @@ class MlpBody:
         return [kept[:count] for kept in self._kept]
 
 
-def array_of(parameter: Tensor) -> Array:
+def array_of(parameter: Tensor) -> Floats:
     """The numbers themselves, not a copy."""
-    array: Array = parameter.detach().numpy()
+    array: Floats = parameter.detach().numpy()
     return array
 
 
-def gradient_of(parameter: Tensor) -> Array:
+def gradient_of(parameter: Tensor) -> Floats:
     """Its gradient itself, not a copy. Made, with zeros, where there is none yet."""
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
-    array: Array = parameter.grad.numpy()
+    array: Floats = parameter.grad.numpy()
     return array

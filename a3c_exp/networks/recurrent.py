@@ -15,9 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from a3c_exp.networks.layers import Array, Backward, Initialisation, Linear, array_of, gradient_of, initialise
-
-Bools = NDArray[np.bool_]
+from a3c_exp.common.arrays import Bools, Floats
+from a3c_exp.networks.layers import Backward, Initialisation, Linear, array_of, gradient_of, initialise
 
 
 class RecurrentInput(NamedTuple):
@@ -26,7 +25,7 @@ class RecurrentInput(NamedTuple):
     state: float32 [B, S], at t = 0. restarts: bool [T, B], where nothing leads from row t to row t + 1.
     """
 
-    state: Array
+    state: Floats
     episode_boundaries: Bools
 
     def take(self, columns: NDArray[np.intp]) -> RecurrentInput:
@@ -34,7 +33,7 @@ class RecurrentInput(NamedTuple):
         return RecurrentInput(self.state[columns], self.episode_boundaries[:, columns])
 
 
-def reset_state(state: Array, episode_boundaries: Bools) -> Array:
+def reset_state(state: Floats, episode_boundaries: Bools) -> Floats:
     """The state [B, S] with which the next row begins: zeros where `restarts` [B]."""
     return np.where(episode_boundaries[:, None], np.float32(0), state) if episode_boundaries.any() else state
 
@@ -72,13 +71,13 @@ class LstmCore:
 
     def bind(self) -> None:
         self._inputs, self._recurrent = _by_gate(self.inputs), _by_gate(self.recurrent)
-        self._bias: Array = self.bias.detach().numpy().reshape(4, 1, -1)
+        self._bias: Floats = self.bias.detach().numpy().reshape(4, 1, -1)
 
-    def initial_state(self, count: int) -> Array:
+    def initial_state(self, count: int) -> Floats:
         """The state of `count` environments whose episodes begin."""
         return np.zeros((count, 2 * self.features), np.float32)
 
-    def infer(self, features: Array, state: Array) -> tuple[Array, Array]:
+    def infer(self, features: Floats, state: Floats) -> tuple[Floats, Floats]:
         """One step: features [B, F], state [B, 2 C] -> h [B, C], the state after."""
         cells = self.features
         sums = np.matmul(features, self._inputs)
@@ -86,33 +85,33 @@ class LstmCore:
         hidden, cell = _step(sums, state[:, :cells], state[:, cells:], self._recurrent)
         return hidden, np.concatenate([hidden, cell], axis=1)
 
-    def learn(self, features: Array, memory: RecurrentInput) -> tuple[Array, Backward]:
+    def learn(self, features: Floats, memory: RecurrentInput) -> tuple[Floats, Backward]:
         """All steps of a rollout, and the way back: features [T, B, F] -> h [T, B, C]."""
         rows = features.reshape(-1, features.shape[-1])
         sums = rows.dot(array_of(self.inputs))
         sums += array_of(self.bias)
         hidden, back = unrolled(sums.reshape(*features.shape[:2], -1), self._recurrent, memory)
 
-        def backward(by_hidden: Array) -> Array:
+        def backward(by_hidden: Floats) -> Floats:
             by_sums, by_recurrent = back(by_hidden)
             by_rows = by_sums.reshape(len(rows), -1)
             gradient_of(self.inputs)[:] += rows.T.dot(by_rows)
             gradient_of(self.recurrent)[:] += by_recurrent
             gradient_of(self.bias)[:] += np.add.reduce(by_rows, 0)
-            by_features: Array = by_rows.dot(array_of(self.inputs).T)
+            by_features: Floats = by_rows.dot(array_of(self.inputs).T)
             return by_features.reshape(features.shape)
 
         return hidden, backward
 
 
-def _by_gate(matrix: Tensor) -> Array:
+def _by_gate(matrix: Tensor) -> Floats:
     """A view [4, N, C] of a matrix [N, 4 C]. With the gates first, what belongs to one lies together, and numpy does it
     in one go; row by row it takes three times as long."""
-    view: Array = matrix.detach().numpy().reshape(len(matrix), 4, -1).transpose(1, 0, 2)
+    view: Floats = matrix.detach().numpy().reshape(len(matrix), 4, -1).transpose(1, 0, 2)
     return view
 
 
-def _step(sums: Array, hidden: Array, cell: Array, recurrent: Array) -> tuple[Array, Array]:
+def _step(sums: Floats, hidden: Floats, cell: Floats, recurrent: Floats) -> tuple[Floats, Floats]:
     """sums: x_t W + b, [4, B, C], in whose place are left the gates; recurrent: U, [4, C, C].
 
     h and c before -> h and c after, [B, C] each, in new arrays.
@@ -133,8 +132,8 @@ def _step(sums: Array, hidden: Array, cell: Array, recurrent: Array) -> tuple[Ar
 
 
 def unrolled(
-    sums: Array, weight: Array, memory: RecurrentInput
-) -> tuple[Array, Callable[[Array], tuple[Array, Array]]]:
+    sums: Floats, weight: Floats, memory: RecurrentInput
+) -> tuple[Floats, Callable[[Floats], tuple[Floats, Floats]]]:
     """`_step` for every row of a rollout, and backpropagation through time.
 
     sums: x_t W + b, [T, B, 4 C]; weight: U, [4, C, C] -> h [T, B, C], and from the loss's derivatives by that to those
@@ -154,7 +153,7 @@ def unrolled(
         if restarted[t]:
             hidden, cell = reset_state(hidden, episode_boundaries[t]), reset_state(cell, episode_boundaries[t])
 
-    def backward(by_hidden: Array) -> tuple[Array, Array]:
+    def backward(by_hidden: Floats) -> tuple[Floats, Floats]:
         o, i, f, g = gates.swapaxes(0, 1)
         squashed = np.tanh(f * before[1] + i * g)
         # How h_t moves with o's sum and with c_t, and c_t with the other sums: for all rows at once.

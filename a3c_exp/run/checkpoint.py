@@ -1,8 +1,8 @@
 """Checkpoints: nested plain data and numpy arrays, written whole or not at all, read without running any code.
 
 A checkpoint is a zip archive, which `numpy.load` opens too: `state.json` holds the nesting and the plain values, each
-array is a `.npy` file beside it, named by its place ("parameters.npy", "workers/rows.npy"). Nothing is pickled. The
-archive carries a checksum of every file in it, so a damaged one is noticed.
+array is a `.npy` file named by its place ("parameters.npy", "workers/rows.npy"). Nothing is pickled. The archive has
+a checksum of every file in it, which reveals damage.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ import numpy as np
 
 from a3c_exp.errors import ConfigError
 from a3c_exp.run import files
+from a3c_exp.run.run_folder import written_by
 
 VERSION = 3
-"""The version of what is written, and the only one that is read. 3: keys are renamed (optimizer_state, stats)."""
+"""The version that is written, and the only one that is read. Since 3 the keys are optimizer_state and stats."""
 
 STATE_ERRORS = (KeyError, IndexError, TypeError, ValueError, AttributeError)
-"""What reading a state of some other kind may raise."""
+"""What reading a state of another kind may raise."""
 
 _STATE = "state.json"
 _ARRAY = "__array__"  # {"__array__": "parameters.npy"} stands for an array in state.json
 
 
 def save(path: Path, state: Mapping[str, Any]) -> None:
-    """Write `state` to `path` in one go: whatever happens, `path` is the old checkpoint or the new one, whole.
+    """Write `state` to `path` atomically: `path` is always the old checkpoint or the new one, whole.
 
     state: by name int, float, str, bool, None, lists and dicts of those, and numpy arrays of numbers or text. Names
-    are printable and without a slash.
-    numpy's scalars are kept as plain numbers.
+        are printable and without a slash. Scalars of numpy become plain numbers.
 
-    Raises TypeError for anything else, and OSError where it cannot be written (a full disk); the old one stays.
+    Raises TypeError for anything else, and OSError if it cannot be written (a full disk). The old one stays then.
     """
     arrays: dict[str, np.ndarray] = {}
     plain = json.dumps({"version": VERSION, "state": _split(state, "", arrays)})
@@ -70,22 +70,21 @@ def _split(value: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def _is_name(key: object) -> bool:
-    """Whether a key can be part of a file's name in the archive, and of no other key's."""
+    """Whether a key can be part of a file's name in the archive, which no other key gives."""
     return isinstance(key, str) and key.isprintable() and key not in ("", _ARRAY) and "/" not in key
 
 
 def load(path: Path, key: str = "checkpoint") -> dict[str, Any]:
-    """What `save` was given. Nothing in the file can make it run code.
+    """The state that `save` wrote. Nothing in the file can run code.
 
-    key: the configuration key to which an error is put down: ConfigError for a file that is missing, damaged, of
-    another kind or of another version.
+    key: the setting that names the run, for errors. Raises ConfigError for a file that is missing, damaged, of another
+        kind or of another version.
     """
     try:
         with zipfile.ZipFile(path) as archive:
             header = json.loads(_entry(archive, _STATE))
             if int(header["version"]) != VERSION:
-                problem = f"is of version {header['version']}, this program reads version {VERSION}"
-                raise ConfigError(key, str(path), problem)
+                raise ConfigError(key, str(path), written_by(path.absolute().parent.parent))
             state = _join(header["state"], archive)
     except FileNotFoundError:
         raise ConfigError(key, str(path), "there is no such checkpoint") from None
@@ -99,8 +98,7 @@ def load(path: Path, key: str = "checkpoint") -> dict[str, Any]:
     return state
 
 
-# What zipfile, json and numpy raise on bytes that are not what they should be, and what the system does on a folder
-# or an unreadable file.
+# What zipfile, json and numpy raise for damaged files, and the system for a folder or an unreadable file.
 _DAMAGE = (
     zipfile.BadZipFile,
     OSError,

@@ -1,4 +1,4 @@
-"""What a person sees of a run: the progress line, and the log (on stderr and in the run's train.log)."""
+"""The progress line of a run, and its log on stderr and in train.log."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from a3c_exp.run.statistics import RunStatistics
 
 log = logging.getLogger("a3c_exp")
 
-_PROGRESS = {"progress": True}  # marks the records that a live line already shows
+_PROGRESS = {"progress": True}  # attribute of log records that the live line already shows
 
 
 class LiveLineHandler(logging.StreamHandler[TextIO]):
-    """The log on a stream that may be a terminal: there, log lines pass above one live line, which stays last.
+    """Log handler for a stream. On a terminal, log lines scroll above one live line, which stays last.
 
     live: whether the stream is a terminal that can rewrite a line.
     """
@@ -35,8 +35,8 @@ class LiveLineHandler(logging.StreamHandler[TextIO]):
         self.addFilter(lambda record: not (self.live and getattr(record, "progress", False)))
 
     def show(self, line: str) -> None:
-        """Put `line` in the place of the live line, cut to the terminal's width."""
-        self.acquire()  # not between two writes of a log line that another thread is writing
+        """Replace the live line, cut to the terminal's width."""
+        self.acquire()  # another thread may be in the middle of a log line
         try:
             self._line = line[: _columns(self.stream) - 1]
             self._put(f"\r{self._line}\x1b[K")
@@ -44,7 +44,7 @@ class LiveLineHandler(logging.StreamHandler[TextIO]):
             self.release()
 
     def clear(self) -> None:
-        """Take the live line away."""
+        """Remove the live line."""
         self.acquire()
         try:
             if self._line:
@@ -54,7 +54,7 @@ class LiveLineHandler(logging.StreamHandler[TextIO]):
             self.release()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a log line above the live one."""
+        """Write a log line above the live line."""
         if self._line:
             self._put("\r\x1b[K")
         super().emit(record)
@@ -62,7 +62,7 @@ class LiveLineHandler(logging.StreamHandler[TextIO]):
             self._put(self._line)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (logging's name)
-        """Nothing for a stream that is gone (a closed terminal or pipe): the run goes on without it."""
+        """Ignore a stream that has gone (a closed terminal or pipe): the run continues without it."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handleError(record)
 
@@ -70,13 +70,13 @@ class LiveLineHandler(logging.StreamHandler[TextIO]):
         try:
             self.stream.write(text)
             self.stream.flush()
-        except (OSError, ValueError):  # gone, or closed
+        except (OSError, ValueError):  # the terminal has gone, or the stream is closed
             self.live = False
             self._line = ""
 
 
 class _Plain(logging.Formatter):
-    """The message alone, its level before it from warnings on."""
+    """The message, with its level in front from WARNING on."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)
@@ -84,7 +84,7 @@ class _Plain(logging.Formatter):
 
 
 class _File(logging.FileHandler):
-    """train.log. Where it cannot be written (a full disk) it says so once on stderr; a run does not end for its log."""
+    """train.log. A failed write (a full disk) is reported once on stderr and does not end the run."""
 
     failed = False
 
@@ -111,9 +111,9 @@ def _columns(stream: TextIO) -> int:
 
 @contextmanager
 def run_log(path: Path, stream: TextIO | None = None) -> Iterator[LiveLineHandler]:
-    """Send the log of the package, and Python's warnings, to `path` (appended) and to `stream` (stderr).
+    """Send the package's log and Python's warnings to `path` (appended) and to `stream` (default: stderr).
 
-    Everything is put back as it was at the end, so that several runs of one process do not see each other's.
+    Restores all logging settings on exit, so that the logs of several runs in one process do not mix.
     """
     terminal = LiveLineHandler(sys.stderr if stream is None else stream)
     file = _File(path, encoding="utf-8", delay=False)
@@ -133,7 +133,7 @@ def run_log(path: Path, stream: TextIO | None = None) -> Iterator[LiveLineHandle
     for handler in (terminal, file):
         log.addHandler(handler)
     log.setLevel(logging.INFO)
-    log.propagate = False  # the program around may have handlers of its own: every line would come twice
+    log.propagate = False  # otherwise handlers of the calling program would show every line a second time
     warnings.showwarning = show_warning
     try:
         yield terminal
@@ -151,11 +151,10 @@ def run_log(path: Path, stream: TextIO | None = None) -> Iterator[LiveLineHandle
 class Progress:
     """The progress line: steps, speed, mean return, best evaluation, time left.
 
-    On a terminal it is one live line; in a log it is a plain line every `interval` seconds, and the last one.
+    On a terminal it is one live line. The log gets a plain line every `interval` seconds, and a last one.
 
-    terminal: where it is shown; plain lines go through the log.
-    total_steps, max_seconds, max_episodes: the run's ends, from which the time left is told; all of them count what
-        came before a resume.
+    total_steps, max_seconds, max_episodes: limits of the run, for the time left. All of them include earlier sessions
+        of a resumed run.
     interval: seconds between plain lines.
     """
 
@@ -180,7 +179,7 @@ class Progress:
         self._samples: deque[tuple[float, int, int]] = deque()  # (time, steps, episodes) of the last seconds
 
     def update(self, statistics: RunStatistics, best_eval: float | None = None) -> None:
-        """Show how far the run is. May be called for every event: mostly it only looks at the clock."""
+        """Show the progress. Cheap enough to call for every event: mostly it only reads the clock."""
         now = self._clock()
         if now < self._next:
             return
@@ -193,7 +192,7 @@ class Progress:
             log.info(self.line(statistics, best_eval), extra=_PROGRESS)
 
     def close(self, statistics: RunStatistics, best_eval: float | None = None) -> None:
-        """Take the live line away and leave a last plain one."""
+        """Replace the live line by a last plain one."""
         self._sample(self._clock(), statistics)
         self._terminal.clear()
         log.info(self.line(statistics, best_eval))
@@ -204,7 +203,7 @@ class Progress:
             self._samples.popleft()
 
     def line(self, statistics: RunStatistics, best_eval: float | None) -> str:
-        """The line as it is shown: short enough for a terminal of 80 columns."""
+        """The text of the line, which fits into 80 columns."""
         speed, episodes_per_second = self._speeds()
         parts = [
             f"{_amount(statistics.steps)} / {_amount(self._total_steps)} steps",
@@ -221,7 +220,7 @@ class Progress:
         return " | ".join(parts)
 
     def _speeds(self) -> tuple[float, float]:
-        """Steps and episodes a second over the last seconds."""
+        """Steps per second and episodes per second, over the last _SPEED_SECONDS."""
         if len(self._samples) < 2:
             return 0.0, 0.0
         (start, steps, episodes), (end, steps_now, episodes_now) = self._samples[0], self._samples[-1]
@@ -229,7 +228,7 @@ class Progress:
         return ((steps_now - steps) / span, (episodes_now - episodes) / span) if span > 0 else (0.0, 0.0)
 
     def _seconds_left(self, statistics: RunStatistics, speed: float, episodes_per_second: float) -> float | None:
-        """Until the first of the run's ends comes at this speed, None where that cannot be told yet."""
+        """Seconds until the first limit of the run at this speed; None while they are unknown."""
         ends = []
         if speed > 0:
             ends.append((self._total_steps - statistics.steps) / speed)
@@ -245,14 +244,14 @@ _SPEED_SECONDS = 10.0
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person reads them: 0:07, 12:34, 1:02:03."""
+    """Seconds as text, rounded up: 0:07, 12:34, 1:02:03."""
     whole = math.ceil(seconds)
     hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def _amount(value: float) -> str:
-    """A count or a speed to three digits: 950, 1.23k, 117k, 2.5M."""
+    """A count or a speed with three digits: 950, 1.23k, 117k, 2.5M."""
     for limit, unit in ((999.5, ""), (999.5e3, "k"), (999.5e6, "M")):
         if value < limit:
             return f"{value / (limit / 999.5):.3g}{unit}"
@@ -260,7 +259,7 @@ def _amount(value: float) -> str:
 
 
 def _number(value: float | None) -> str:
-    """A return: -1234, 123.4, 0.714; a dash before there is one."""
+    """A return: -1234, 123.4, 0.714; None is a dash."""
     if value is None:
         return "-"
     return f"{value:.0f}" if abs(value) >= 999.95 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"

@@ -1,4 +1,4 @@
-"""Greedy evaluations during a run, on environments of their own, beside the workers."""
+"""Greedy evaluations during training, on separate environments, in a thread beside the workers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from a3c_exp.core.seeding import Role
 from a3c_exp.errors import RunError
 from a3c_exp.run.policy import BATCH, Policy, evaluate_policy, make_normalizer, make_policy
 
-# How soon one that waits for an evaluation notices that it was asked to stop.
-_ASKED_EVERY_SECONDS = 0.1
+# How often a caller that waits for an evaluation checks whether it should stop.
+_POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class EvalResult:
-    """What an evaluation found. state: that of the shared parameters that were evaluated. steps: when that was."""
+    """The result of an evaluation. state: the store's state that was evaluated. steps: the run's steps at that time."""
 
     steps: int
     mean_return: float
@@ -32,18 +32,19 @@ class EvalResult:
 
 
 class Evaluator:
-    """Evaluates one state of the parameters at a time, in a thread beside the run or, on a deterministic backend, at
-    once: there what is evaluated, and with it the best checkpoint, must not depend on the clock.
+    """Evaluates one state of the parameters at a time.
 
     Every evaluation starts from the same environment seeds, so that a curve of evaluations compares policies, not luck.
 
-    stopped: asked at each step of an evaluation, which ends without a result if it says so.
-    busy: whether an evaluation is under way, or its result has not been taken.
+    background: False on a deterministic backend, where `submit` waits for the result: the choice of the states that
+        are evaluated, and with it the best checkpoint, must not depend on the clock.
+    stopped: called at each step of an evaluation; once it returns True, the evaluation ends without a result.
+    busy: whether an evaluation is under way, or its result has not been fetched.
     last_steps: steps of the state that was submitted last; None before the first.
     """
 
     def __init__(self, experiment: Experiment, background: bool, stopped: Callable[[], bool] = lambda: False) -> None:
-        self._experiment, self._background, self._asked = experiment, background, stopped
+        self._experiment, self._background, self._stopped = experiment, background, stopped
         self._count = min(experiment.eval.episodes, BATCH)
         self._policy: Policy | None = None
         self._thread: threading.Thread | None = None
@@ -54,7 +55,7 @@ class Evaluator:
         self.busy = False
 
     def submit(self, state: dict[str, Any]) -> None:
-        """Evaluate the state that `SharedParameters.state` gave. Only while not busy."""
+        """Start the evaluation of `SharedStore.state()`. Only while not busy."""
         assert not self.busy
         self.last_steps = state["steps"]
         self.busy = True
@@ -64,7 +65,10 @@ class Evaluator:
             self._wait()
 
     def result(self, wait: bool = False) -> EvalResult | None:
-        """What the evaluation under way has found, once; None while it has not. Raises RunError if it failed."""
+        """The result of the evaluation, once; None while there is none. Raises RunError if the evaluation failed.
+
+        wait: block until the evaluation has ended or `stopped` returns True.
+        """
         if wait:
             self._wait()
         if self._thread is None or self._thread.is_alive():
@@ -77,12 +81,12 @@ class Evaluator:
         return result
 
     def _wait(self) -> None:
-        """For the evaluation under way; one that hangs in its environment keeps nobody once it is asked to stop."""
-        while self._thread is not None and self._thread.is_alive() and not self._asked():
-            self._thread.join(_ASKED_EVERY_SECONDS)
+        """Wait for the evaluation; but after `stopped`, not for one that hangs in its environment."""
+        while self._thread is not None and self._thread.is_alive() and not self._stopped():
+            self._thread.join(_POLL_SECONDS)
 
     def close(self) -> None:
-        """End the evaluation under way, without a result. One that hangs in its environment is left behind."""
+        """End the evaluation without a result. One that hangs in its environment is abandoned after GRACE_SECONDS."""
         self._closed = True
         if self._thread is not None:
             self._thread.join(GRACE_SECONDS)
@@ -104,7 +108,7 @@ class Evaluator:
         try:
             policy.normalizer = make_normalizer(experiment, env.observation_space.shape, state["stats"])
             episodes = evaluate_policy(
-                policy, env, experiment.eval.episodes, stopped=lambda: self._closed or self._asked()
+                policy, env, experiment.eval.episodes, stopped=lambda: self._closed or self._stopped()
             )
         finally:
             env.close()

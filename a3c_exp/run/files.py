@@ -1,5 +1,4 @@
-"""Files that are never found half written: replaced in one go, or appended to in whole pieces; folders that one
-process at a time writes to."""
+"""Atomic writes, appends of whole pieces, and locks on folders."""
 
 from __future__ import annotations
 
@@ -19,10 +18,9 @@ from a3c_exp.errors import ConfigError
 
 @contextmanager
 def exclusive_folder(folder: Path, key: str) -> Iterator[None]:
-    """Have `folder` to oneself, until this ends or its process dies (with all that it may have forked). Where a file
-    system knows no such locks, nothing is made sure of.
+    """Hold an exclusive lock on `folder` until the context exits or the process and its forks have died.
 
-    Raises ConfigError, put down to `key`, where somebody else has it, or where there is none.
+    Does nothing on a file system without locks. Raises ConfigError for `key` if the folder is locked or missing.
     """
     try:
         place = os.open(folder, os.O_RDONLY)
@@ -42,12 +40,12 @@ def exclusive_folder(folder: Path, key: str) -> Iterator[None]:
 
 
 def atomic_write(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Have `write` fill a file beside `path`, which takes the place of `path` once it is on disk.
+    """Call `write` with a temporary file beside `path`, and rename it to `path` once it is on disk.
 
-    Whatever happens (a full disk, a kill, a power cut), `path` is the old file or the new one, whole. Raises what
-    `write` raises, and OSError.
+    After a full disk, a kill or a power cut, `path` is the whole old file or the whole new one. Raises OSError, and
+    whatever `write` raises.
     """
-    # Always the same name: a process killed in the middle leaves one such file behind, which the next call writes over.
+    # Always the same name: a killed process leaves one such file, and the next call overwrites it.
     partial = path.with_name(f"{path.name}.partial")
     try:
         with open(partial, "wb") as file:
@@ -60,21 +58,20 @@ def atomic_write(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         raise
     folder = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(folder)  # else a power cut may undo the renaming
+        os.fsync(folder)  # otherwise a power cut may undo the renaming
     finally:
         os.close(folder)
 
 
 def write_text(path: Path, text: str) -> None:
-    """`atomic_write` the file by `text`, in UTF-8."""
+    """Replace the file by `text` in UTF-8, atomically."""
     atomic_write(path, lambda file: file.write(text.encode()))
 
 
 class Appender:
-    """A file to which whole pieces are appended: one that does not fit (a full disk) leaves nothing of itself behind.
+    """A file that grows by whole pieces: one that does not fit on a full disk is removed again.
 
-    So what is in the file stays readable, and writing goes on when there is room again. The file is made where there is
-    none.
+    The file stays readable, and later writes succeed once there is room again. A missing file is created.
     """
 
     def __init__(self, path: Path) -> None:
@@ -82,7 +79,7 @@ class Appender:
         self._end = os.fstat(self._file.fileno()).st_size
 
     def write(self, piece: bytes) -> None:
-        """Append `piece`; it is with the system when this returns. Raises OSError where it does not fit."""
+        """Append `piece`, unbuffered. Raises OSError if it does not fit."""
         rest = memoryview(piece)
         try:
             while rest:
@@ -97,7 +94,7 @@ class Appender:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write plain data as JSON for people and programs, in one go. NaN and infinities, which JSON lacks, are null."""
+    """Write plain data as JSON, atomically. NaN and infinities, which JSON lacks, become null."""
     write_text(path, json.dumps(_finite(value), indent=2, allow_nan=False) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""Signals that ask a run to end."""
+"""Signals that interrupt a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Interruption:
-    """signal: which has asked the run to end. may_break_in: whether a second Ctrl-C still may."""
+    """signal: the one that has interrupted the run; None before. may_break_in: whether a second Ctrl-C still raises."""
 
     signal: int | None = None
     may_break_in: bool = True
@@ -19,8 +19,10 @@ class Interruption:
 
 @contextmanager
 def interruptions(interruption: Interruption) -> Iterator[None]:
-    """SIGINT and SIGTERM ask for an orderly end; a second SIGINT for one at once. In the main thread only: elsewhere
-    signals do not arrive."""
+    """Note SIGINT and SIGTERM in `interruption`; a second SIGINT raises KeyboardInterrupt.
+
+    Does nothing outside the main thread, where signals do not arrive.
+    """
 
     def ask(signum: int, frame: object) -> None:
         if interruption.signal is not None and signum == signal.SIGINT and interruption.may_break_in:
@@ -35,5 +37,5 @@ def interruptions(interruption: Interruption) -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            with suppress(TypeError):  # None: a handler that was not set from Python cannot be put back
+            with suppress(TypeError):  # None: a handler that was not set from Python cannot be restored
                 signal.signal(number, handler)

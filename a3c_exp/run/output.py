@@ -1,4 +1,4 @@
-"""What a run writes into its folder: curves, checkpoints, the summary. A full disk ends no training."""
+"""The files that a run writes: curves, checkpoints, the summary. A full disk does not end the training."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ log = logging.getLogger("a3c_exp")
 class RunOutput:
     """The files of one run.
 
-    folder, config: of the run. purge_step: see `CurveWriter`.
-    unwritten: names of what could not be written at the last attempt. It is logged once; what was written before stays
-        whole, and the next write tries again.
+    folder, config, purge_step: see `CurveWriter`.
+    unwritten: names of the files whose last write failed. Each failure is logged once. Earlier content stays whole,
+        and the next write tries again.
     """
 
     def __init__(self, folder: Path, config: Mapping[str, Any], purge_step: int | None) -> None:
         self._folder = folder
-        self._writer = CurveWriter(folder, config_text(config), config=config, purge_step=purge_step)
+        self._writer = CurveWriter(folder, config, purge_step)
         self.unwritten: set[str] = set()
 
     def log(self, step: int, values: dict[str, float], seconds: float) -> None:
-        """Write a point of the curves, at `step` of the run."""
+        """Write a point of the curves: see `CurveWriter.log`."""
         with self._writing("curves"):
             self._writer.log(step, values, seconds)
 
@@ -47,9 +47,9 @@ class RunOutput:
             self._writer.close(success)
 
     def write_summary(self, summary: dict[str, Any]) -> dict[str, Any]:
-        """Write summary.json, and return the summary with what is unwritten by then."""
+        """Write summary.json; return the summary with `unwritten` as it is after that."""
         with self._writing(SUMMARY_FILE):
-            files.write_json(self._folder / SUMMARY_FILE, summary | {"unwritten": sorted(self.unwritten)})
+            files.write_json(self._folder / SUMMARY_FILE, summary)
         return summary | {"unwritten": sorted(self.unwritten)}
 
     @contextmanager
@@ -68,21 +68,18 @@ class CurveWriter:
     """Writes a run's curves into its folder: an event file for TensorBoard, and metrics.csv.
 
     folder: the run's folder, which exists.
-    config_text: the run's configuration in YAML, shown on the text dashboard.
-    config: the same as plain data, for the columns of the HParams dashboard.
-    purge_step: the step from which a resumed run goes on. What was written of later steps is void: those rows of
-        metrics.csv are dropped, those points of TensorBoard's curves hidden, so that each curve stays one line.
+    config: the run's configuration, for TensorBoard's text and HParams dashboards.
+    purge_step: the step from which a resumed run continues; None for a new run. Points of later steps are void: their
+        rows of metrics.csv are dropped, and TensorBoard hides them, so that each curve stays one line.
 
-    Every call leaves whole records on disk or raises OSError; a full disk damages nothing that was written before.
+    Every call leaves whole records on disk or raises OSError. A full disk damages no earlier record.
     """
 
-    def __init__(
-        self, folder: Path, config_text: str, *, config: Mapping[str, Any], purge_step: int | None = None
-    ) -> None:
+    def __init__(self, folder: Path, config: Mapping[str, Any], purge_step: int | None = None) -> None:
         self._table = CsvLog(folder / "metrics.csv", purge_step)
         self._events = EventFile(folder)
         self._events.session(0 if purge_step is None else purge_step + 1)
-        code = "\n".join(f"    {line}" for line in config_text.splitlines())  # indented: verbatim in Markdown
+        code = "\n".join(f"    {line}" for line in config_text(config).splitlines())  # indented: verbatim in Markdown
         self._events.summary(
             0,
             tensorboard.text("config", code),
@@ -91,9 +88,9 @@ class CurveWriter:
         )
 
     def log(self, step: int, values: Mapping[str, float], wall_seconds: float) -> None:
-        """Write one row: `values` by name, at `step` of the run, after `wall_seconds`.
+        """Write one point: `values` by name, at `step` of the run, after `wall_seconds`.
 
-        An evaluation's row has the step of what was evaluated, which may lie before the last row's.
+        An evaluation's point has the step of the evaluated parameters, which may lie before the last point's.
         """
         self._events.summary(step, *(tensorboard.scalar(name, value) for name, value in values.items()))
         self._table.append(step, wall_seconds, values)
@@ -101,8 +98,8 @@ class CurveWriter:
     def close(self, success: bool = True) -> None:
         """Finish the files.
 
-        success: the run came to its end, and the HParams dashboard says so. One that did not is left open there: it may
-        be resumed, and the dashboard keeps the first word on how a run ended.
+        success: mark the run as ended on the HParams dashboard. Other runs are left open there: they may be resumed,
+            and the dashboard keeps the first record of how a run ended.
         """
         try:
             if success:
@@ -113,13 +110,13 @@ class CurveWriter:
 
 
 class CsvLog:
-    """metrics.csv: `step, wall_seconds` and a column a name; empty where a row has no such value.
+    """metrics.csv: `step`, `wall_seconds` and one column for each name; a cell without a value is empty.
 
-    A name that was not there before gets a column: the file is then written anew, and replaced in one go.
+    A new name adds a column. The file is then rewritten and replaced atomically.
     """
 
     def __init__(self, path: Path, purge_step: int | None) -> None:
-        """Go on with the file at `path` where there is one, without its rows past `purge_step` and broken ones."""
+        """Open the file at `path`, new or existing. Its broken rows, and those after `purge_step`, are dropped."""
         self._path = path
         self._file = Appender(path)
         self._columns = ["step", "wall_seconds"]
@@ -131,7 +128,7 @@ class CsvLog:
         self._replace(self._columns, rows)
 
     def append(self, step: int, wall_seconds: float, values: Mapping[str, float]) -> None:
-        """Add a row. Raises OSError where it does not fit; the file is then as it was."""
+        """Add a row. Raises OSError if it does not fit on the disk, and leaves the file as it was."""
         new = [name for name in values if name not in self._columns]
         if new:
             self._replace([*self._columns, *new], list(_read(self._path)))
@@ -150,7 +147,7 @@ class CsvLog:
 
 
 def _read(path: Path) -> Iterator[dict[str, str]]:
-    """The whole rows of a table; what a killed process or a broken disk left of others is passed over."""
+    """The complete rows of a table. Rows that a killed process or a full disk left incomplete are skipped."""
     with open(path, newline="", encoding="utf-8", errors="replace") as file:
         for row in csv.DictReader(line for line in file if line.endswith("\n")):
             with suppress(KeyError, ValueError, TypeError):

@@ -1,4 +1,4 @@
-"""A trained policy: how it acts, and how it plays whole episodes."""
+"""A trained policy, and its evaluation over whole episodes."""
 
 from __future__ import annotations
 
@@ -19,23 +19,22 @@ from a3c_exp.envs import EnvBatch
 from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.recurrent import reset_state
 
-# Evaluation plays this many episodes at a time, which costs little more than one.
+# Environments of an evaluation, stepped together: a batch of 16 costs little more than one.
 BATCH = 16
 
-# An episode that goes on for so many steps is cut there: where nothing else ends it, a policy that is stuck would play
-# for ever.
+# An episode of this many steps is cut: without any other time limit, a policy that is stuck would never end it.
 LONGEST_EPISODE = 100_000
 
-# Replays see other episodes than those by which a run chose its best checkpoint.
+# Index of the seeds of `evaluate_run`: other episodes than those by which the run chose its best checkpoint.
 REPLAY = 1
 
 
 class Policy:
-    """A trained network with the scaling it was trained with.
+    """A trained network, with the observation normalizer of its training.
 
-    network: its parameters are read at every call, so it may be loaded anew between calls.
+    network: its parameters may change between calls.
 
-    With a recurrent network `act` remembers what it has seen: call `reset` where an episode begins.
+    With a recurrent network `act` keeps a state between calls: call `reset` at the start of each episode.
     """
 
     def __init__(
@@ -46,14 +45,14 @@ class Policy:
         self._state: Array | None = None
 
     def seeded(self, seed: int) -> Policy:
-        """The same policy, drawing its samples from another seed."""
+        """The same policy with a generator for this seed."""
         rng = seeding.generator(seed, Role.EVALUATION_ACTIONS, REPLAY)
         return Policy(self.network, self.normalizer, self._env, rng)
 
     def predict(self, observations: Array, state: Array | None, greedy: bool = True) -> tuple[Array, Array | None]:
-        """Observations [B, ...] as an EnvBatch gives them -> actions [B, ...] as it takes them, and the state after.
+        """Observations [B, ...] of an EnvBatch -> its actions [B, ...], and the next recurrent state.
 
-        state: the recurrent state before; None where all episodes begin, and for a network without one.
+        state: the recurrent state; None at the start of all episodes, and for a network without one.
         """
         if state is None:
             state = self.network.initial_state(len(observations))
@@ -64,9 +63,9 @@ class Policy:
         return head.to_env(head.mode(parameters) if greedy else head.sample(parameters, self._rng)[0]), state
 
     def act(self, observation: Any, greedy: bool = True) -> Any:
-        """The action for one observation, both as the gymnasium environment itself has them. See `reset`.
+        """The action for one observation, both in the spaces of the gymnasium environment. See `reset`.
 
-        greedy: the most likely action (the mean, for continuous ones), else one drawn from the distribution.
+        greedy: the most likely action (the mean of a continuous one); False: one drawn from the distribution.
         Raises ValueError for an observation of another shape.
         """
         observations, shape = self._env.encode([observation]), self._env.observation_space.shape
@@ -77,9 +76,9 @@ class Policy:
         return int(action) if np.ndim(action) == 0 and np.issubdtype(action.dtype, np.integer) else np.asarray(action)
 
     def reset(self) -> None:
-        """A new episode begins: forget what `act` has seen. Without effect on a network that remembers nothing.
+        """Start a new episode: clear the recurrent state, if there is one.
 
-        What was trained with `env.terminal_on_life_loss=true` has begun anew behind every lost life as well.
+        A policy trained with `env.terminal_on_life_loss=true` was also reset after each lost life.
         """
         self._state = None
 
@@ -92,13 +91,13 @@ def evaluate_policy(
     stopped: Callable[[], bool] = lambda: False,
     on_step: Callable[[EnvBatch], None] = lambda env: None,
 ) -> Episodes:
-    """Play `episodes` whole episodes; their returns are those of the environment's own rewards.
+    """Play `episodes` whole episodes; returns are sums of the environment's own rewards.
 
-    One that goes on for LONGEST_EPISODE steps is cut there and counts as one. Its environment is not restarted: the
-    next one begins where it was cut.
+    An episode of LONGEST_EPISODE steps is cut and counted. Its environment is not reset: the next episode starts from
+    the state in which the last one was cut.
 
-    Each environment plays a share that is fixed beforehand: taking the first to finish would favour short episodes.
-    stopped: asked at each step; if it says so, what has ended by then is returned.
+    Each environment plays a fixed share of the episodes: counting those that end first would favour short ones.
+    stopped: called at each step; once it returns True, only the episodes that have ended are returned.
     on_step: called before each step of the first environment's first episode.
     """
     quota = np.full(env.count, episodes // env.count)
@@ -129,7 +128,7 @@ def evaluate_policy(
 
 
 def make_policy(experiment: Experiment, store_state: dict[str, Any]) -> Policy:
-    """A policy of its own from the state of the shared parameters. Raises ValueError where it is another network's."""
+    """A policy with a copy of the parameters in `SharedStore.state()`. Raises ValueError if they do not fit."""
     network, env = build_network(experiment, draw=False)
     parameters = store_state["parameters"]
     if parameters.shape != network.vector.shape:
@@ -143,7 +142,7 @@ def make_policy(experiment: Experiment, store_state: dict[str, Any]) -> Policy:
 def make_normalizer(
     experiment: Experiment, shape: tuple[int, ...], statistics: NDArray[np.float64]
 ) -> Normalizer | None:
-    """How observations [*shape] were scaled in training, by the statistics of a checkpoint; None: they were not."""
+    """The normalizer of observations [*shape] with a checkpoint's statistics; None if training did not normalize."""
     if not experiment.env.normalize_observations:
         return None
     return Normalizer.from_row(statistics, shape, True, False)

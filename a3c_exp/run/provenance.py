@@ -1,4 +1,4 @@
-"""Where a result comes from: the code, the libraries, the machine and the command. For summary.json."""
+"""Provenance of a result, for summary.json: commit, versions, machine and command line."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ LIBRARIES = ("a3c-exp", "torch", "numpy", "gymnasium", "hydra-core", "omegaconf"
 
 
 def commit() -> str | None:
-    """The git commit of the checkout that this package runs from, "-dirty" behind it where tracked files of the package
-    or of conf/ differ: what else lies in the checkout changes no result.
+    """The git commit of this package's checkout, with "-dirty" if tracked files of the package or of conf/ differ.
 
-    None where there is no such checkout: installed from a wheel (even inside another project's repository), no git.
+    Other files of the checkout change no result. None outside a checkout (a wheel, even one that is installed inside
+    another repository) and without git.
     """
     package = Path(a3c_exp.__file__).parent
     if _git(package, "ls-files", "--error-unmatch", "--", "__init__.py") is None:
@@ -50,7 +50,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def versions() -> dict[str, str | None]:
-    """The versions of Python and of the libraries a result depends on, None for one that is not installed."""
+    """Versions of Python and of the libraries that a result depends on; None for one that is not installed."""
     found: dict[str, str | None] = {"python": platform.python_version()}
     for name in LIBRARIES:
         try:
@@ -61,7 +61,7 @@ def versions() -> dict[str, str | None]:
 
 
 def machine() -> dict[str, str | int | None]:
-    """The machine: system, architecture, processor, cores (all, and those this process may use), memory in bytes."""
+    """System, architecture, processor, cores (all, and those this process may use) and memory in bytes."""
     return {
         "system": f"{platform.system()} {platform.release()}",
         "architecture": platform.machine(),
@@ -73,7 +73,7 @@ def machine() -> dict[str, str | int | None]:
 
 
 def _processor() -> str | None:
-    """The processor's name; None where the system does not tell."""
+    """The processor's name; None if the system does not report it."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -91,5 +91,5 @@ def _memory() -> int | None:
 
 
 def command() -> str:
-    """The command line of this process, as a shell takes it."""
+    """The command line of this process, quoted for a shell."""
     return shlex.join(sys.orig_argv)

@@ -1,4 +1,4 @@
-"""When a run stops, when its periodic tasks are due, and which of its policies is the best.
+"""Rules of a run: when it stops, when its periodic tasks are due, and which evaluated policy is the best.
 
 A new stop rule needs a field in `core.experiment.Stop` and a line in `holding_rule`.
 """
@@ -18,12 +18,12 @@ from a3c_exp.run.run_folder import BEST, CHECKPOINTS
 from a3c_exp.run.statistics import RunStatistics
 
 
-def holding_rule(stop: Stop, statistics: RunStatistics, store: SharedStore, *, foreseen: bool = False) -> str | None:
-    """The name of the rule that ends the run now, if there is one.
+def holding_rule(stop: Stop, statistics: RunStatistics, store: SharedStore, wait_for_all: bool = True) -> str | None:
+    """The name of the rule that ends the run now; None if the run continues.
 
-    foreseen: also one that will hold as soon as every environment has ended an episode.
+    wait_for_all: see `RunStatistics.reached`.
     """
-    if stop.mean_return is not None and statistics.reached(stop.mean_return, foreseen):
+    if stop.mean_return is not None and statistics.reached(stop.mean_return, wait_for_all):
         return "mean_return"
     if stop.max_episodes is not None and statistics.episodes >= stop.max_episodes:
         return "max_episodes"
@@ -33,9 +33,9 @@ def holding_rule(stop: Stop, statistics: RunStatistics, store: SharedStore, *, f
 
 
 class Every:
-    """Due once a multiple of `interval` has been passed since the last task. None: never due.
+    """A task that is due at each multiple of `interval`. None: never due.
 
-    start: where counting begins; a multiple there has been dealt with.
+    start: value from which counting begins; a multiple at `start` itself counts as done.
     """
 
     def __init__(self, interval: int | None, start: int = 0) -> None:
@@ -43,29 +43,29 @@ class Every:
         self.done(start)
 
     def due(self, value: float) -> bool:
-        """Whether the task is to be run now."""
+        """Whether the task should run now."""
         return value >= self._next
 
     def done(self, value: int) -> None:
-        """Note that the task has been run at this value."""
+        """Note that the task ran at this value."""
         self._next = math.inf if self._interval is None else (value // self._interval + 1) * self._interval
 
 
-class Spreading:
-    """Due at once, then every `seconds`, and less often later: after a longer run by `share` of the time that it took.
+class GrowingInterval:
+    """A task that is due at once, and then at intervals of `seconds` plus `share` of the time since the start.
 
-    With half a second and a thousandth that is about two thousand times in a run of any length.
+    With half a second and 1/1000 a run of an hour has two thousand points, and a run of a day five thousand.
     """
 
     def __init__(self, seconds: float, share: float) -> None:
         self._seconds, self._share, self._next = seconds, share, 0.0
 
     def due(self, now: float) -> bool:
-        """Whether the task is to be run now."""
+        """Whether the task should run now."""
         return now >= self._next
 
     def done(self, now: float) -> None:
-        """Note that the task has been run now."""
+        """Note that the task ran now."""
         self._next = now + self._seconds + self._share * now
 
 
@@ -76,7 +76,7 @@ class BestPolicy:
         self.mean_return: float | None = None
 
     def is_better(self, result: EvalResult, *, equal_counts: bool = False) -> bool:
-        """Note an evaluation, and return whether it is the best so far. equal_counts: also if it equals the best."""
+        """Note an evaluation; return whether it is the best so far. equal_counts: a result equal to the best counts."""
         mean, best = result.mean_return, self.mean_return
         better = not math.isnan(mean) and (best is None or mean > best or (equal_counts and mean == best))
         if better:
@@ -84,8 +84,10 @@ class BestPolicy:
         return better
 
     def resume(self, mean_return: float | None, folder: Path) -> None:
-        """Continue from a checkpoint. A run that was killed may have found a better policy after it last saved its
-        state: that policy is not to be overwritten by a worse one."""
+        """Continue from a checkpoint's value, or from that of best.ckpt if it is higher.
+
+        A killed run may have saved a better policy after its last checkpoint. A worse one must not overwrite it.
+        """
         self.mean_return = mean_return
         with suppress(ConfigError):
             best = checkpoint.load(folder / CHECKPOINTS / BEST)["best_eval_return"]

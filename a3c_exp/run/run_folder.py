@@ -1,7 +1,8 @@
-"""A run's folder: what its files are called, its configuration, and whether a new run may write there."""
+"""A run's folder: the names of its files, its configuration, and whether a new run may write there."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,12 +14,15 @@ CONFIG_FILE = "config.yaml"
 SUMMARY_FILE = "summary.json"
 CHECKPOINTS, LATEST, BEST = "checkpoints", "latest.ckpt", "best.ckpt"
 
+FORMER_KEYS = frozenset({"goal", "moments", "accumulate"})
+"""Keys that every configuration had before they were renamed, and that none has now."""
+
 
 def read_config(folder: str | Path, plugins: Sequence[str] = (), key: str = "resume") -> dict[str, Any]:
-    """The configuration that a run's folder keeps, with `plugins` in place of those that it names.
+    """The configuration in a run's folder, with `plugins` in place of its own.
 
     A folder may come from anyone, so it cannot itself allow code: the user names the plugins again.
-    key: the setting that errors are put down to. Raises ConfigError.
+    key: the setting that names the folder, for errors. Raises ConfigError.
     """
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -33,8 +37,22 @@ def read_config(folder: str | Path, plugins: Sequence[str] = (), key: str = "res
         raise ConfigError(key, str(folder), f"its {CONFIG_FILE} is damaged: {' '.join(str(error).split())}") from error
     if not isinstance(config, dict) or not config:
         raise ConfigError(key, str(folder), f"its {CONFIG_FILE} is damaged: it holds no settings")
-    named = plugins if isinstance(plugins, str) else list(plugins)  # a text is refused as such, not by its letters
-    return {str(name): value for name, value in config.items()} | {"plugins": named}
+    if not FORMER_KEYS.isdisjoint(config):
+        raise ConfigError(key, str(folder), written_by(path.parent))
+    allowed = plugins if isinstance(plugins, str) else list(plugins)  # the schema refuses a text, not each letter of it
+    return {str(name): value for name, value in config.items()} | {"plugins": allowed}
+
+
+def written_by(folder: Path) -> str:
+    """Which program wrote the run in `folder`, for errors about one that this program cannot read."""
+    try:
+        summary = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
+        commit = str(summary["commit"] or "")
+    except (OSError, ValueError, KeyError, TypeError):  # without a summary, the run was killed
+        commit = ""
+    if not commit:
+        return f"was written by another version of a3c_exp, of which its {SUMMARY_FILE} has no commit"
+    return f"was written by commit {commit[:7]}: use that checkout"
 
 
 def config_text(config: Mapping[str, Any]) -> str:
@@ -45,29 +63,29 @@ def config_text(config: Mapping[str, Any]) -> str:
 
 
 def best_checkpoint(folder: Path) -> Path:
-    """A run's best checkpoint, or the latest where no evaluation has been made. It may not exist."""
+    """A run's best checkpoint, or the latest if there was no evaluation. It may not exist."""
     checkpoints = folder.expanduser() / CHECKPOINTS
     return checkpoints / (BEST if (checkpoints / BEST).exists() else LATEST)
 
 
 def latest_checkpoint(folder: Path) -> Path:
-    """A run's latest checkpoint, or the best where it was killed before it had saved another. It may not exist."""
+    """A run's latest checkpoint, or the best if it was killed before it saved another. It may not exist."""
     checkpoints = folder.expanduser() / CHECKPOINTS
     killed_early = (checkpoints / BEST).exists() and not (checkpoints / LATEST).exists()
     return checkpoints / (BEST if killed_early else LATEST)
 
 
 def check_folder(folder: Path, key: str = "folder") -> Path:
-    """`folder` as an absolute path that a new run may write to; nothing is made yet.
+    """`folder` as an absolute path that a new run may write to. Makes nothing.
 
-    key: the setting that errors are put down to. Raises ConfigError.
+    key: the setting that names the folder, for errors. Raises ConfigError.
     """
     folder = folder.expanduser().absolute()
     if (folder / CONFIG_FILE).exists():
-        raise ConfigError(key, str(folder), "must be without a run: go on with that one by resume=<folder>")
-    place = folder
-    while not place.exists():
-        place = place.parent
-    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-        raise ConfigError(key, str(folder), f"cannot be written: {place} is no folder that this user may write to")
+        raise ConfigError(key, str(folder), "must be without a run: resume=<folder> continues the one in it")
+    existing = folder
+    while not existing.exists():
+        existing = existing.parent
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise ConfigError(key, str(folder), f"cannot be written: {existing} is no folder that this user may write to")
     return folder

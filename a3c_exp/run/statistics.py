@@ -1,4 +1,4 @@
-"""What a run has done so far, from its events: totals, recent episodes, and means for the curves."""
+"""Statistics of a run, from its events: totals, recent episodes, and means for the curves."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import numpy as np
 from a3c_exp.core.events import Episodes, Event
 
 RECENT = 100
-"""How many of the last episodes a mean return is taken over: the field's habit, and the classics' stop rule."""
+"""Number of last episodes that a mean return is taken over: the usual window for solving an environment."""
 
 
 class RunStatistics:
-    """What a run has done, from its events: totals, the last 100 episodes, and means since the last `window()`.
+    """Totals, the last 100 episodes, and means since the last `window()`.
 
-    environments: how many the run steps, all workers together; `reached` waits for each to end an episode.
-    clock: seconds that never go backwards.
+    environments: number of environments of all workers; `reached` waits until each has ended an episode.
+    clock: monotonic seconds.
 
-    steps, updates, rejected, episodes: totals of the run, those before a resume included.
+    steps, updates, rejected, episodes: totals of the run, earlier sessions of a resumed run included.
     begun: whether `begin` has been called.
     """
 
@@ -35,10 +35,11 @@ class RunStatistics:
         self._clock = clock
         self._earlier_seconds = 0.0
         self._started = self._window_started = clock()
-        self._ends: list[int] = []  # of the last 100 episodes: the step at which each ended (never falling),
-        self._returns: list[float] = []  # its return
-        self._lengths: list[int] = []  # and its length
-        self._ended: dict[int, int] = {}
+        # The last 100 episodes, in the order of the steps at which they ended.
+        self._ends: list[int] = []
+        self._returns: list[float] = []
+        self._lengths: list[int] = []
+        self._finished_envs: dict[int, int] = {}  # by worker
         self._staleness_sum = 0
         self._staleness_count = 0
         self._staleness_max = 0
@@ -52,19 +53,19 @@ class RunStatistics:
         self._window_staleness = [0, 0, 0]  # sum, count, maximum
 
     def begin(self, seconds_ago: float) -> None:
-        """Workers took their first step so long ago: speed counts from there, not from when they were started."""
+        """Note that workers took their first step `seconds_ago`: the speed does not count the time before."""
         self.begun = True
         self._window_started = self._clock() - seconds_ago
 
     def add(self, event: Event) -> None:
-        """Take in what a worker did. Called for every event, thousands of times a second: a few microseconds."""
+        """Add an event. Called thousands of times a second, so it takes a few microseconds."""
         self.steps += event.steps
         self.updates += event.updates
         self.rejected += event.rejected
         sums, counts = self._sums, self._counts
         for name, metric in event.metrics.items():
             total = metric.sum
-            if total == total:  # not NaN: a quantity without a value says nothing, and would spoil the window's mean
+            if total == total:  # not NaN: a metric without a value must not spoil the window's mean
                 sums[name] = sums.get(name, 0.0) + total
                 counts[name] = counts.get(name, 0) + metric.count
         window = self._window_staleness
@@ -75,21 +76,21 @@ class RunStatistics:
                 window[2] = staleness
         if len(event.episodes.returns):
             self._add_episodes(event.episodes)
-            self._ended[event.worker] = event.episodes.envs_with_finished_episode
+            self._finished_envs[event.worker] = event.episodes.envs_with_finished_episode
 
     def _add_episodes(self, episodes: Episodes) -> None:
         count = len(episodes.returns)
         self.episodes += count
         columns = episodes.end_steps, episodes.returns, episodes.lengths
         ends, returns, lengths = (column.tolist() for column in columns)
-        # They may fall where a worker goes on while its last update is still under way.
+        # `ends` may fall where a worker continues before its last update is applied.
         if (not self._ends or ends[0] >= self._ends[-1]) and ends == sorted(ends):
             self._ends += ends
             self._returns += returns
             self._lengths += lengths
         else:
-            # Events of several workers cover the same stretch of time: put the episodes where they belong, lest the
-            # last 100 be those of whichever worker was drained last.
+            # Events of several workers cover the same span of steps. Insert the episodes in order; otherwise the last
+            # 100 would be those of the worker whose event came last.
             for end, total, length in zip(ends, returns, lengths, strict=True):
                 place = bisect_right(self._ends, end)
                 self._ends.insert(place, end)
@@ -99,47 +100,45 @@ class RunStatistics:
 
     @property
     def has_new_data(self) -> bool:
-        """Whether anything has been done since the last `window()`, or since the run was resumed."""
+        """Whether steps, updates or rejections have been added since the last `window()` or `restore`."""
         return (self.steps, self.updates, self.rejected) != self._window_totals
 
     @property
     def seconds(self) -> float:
-        """Wall-clock seconds of the run, those before a resume included."""
+        """Wall-clock seconds of the run, earlier sessions of a resumed run included."""
         return self._earlier_seconds + self._clock() - self._started
 
     @property
     def mean_return(self) -> float | None:
-        """The mean return of the last 100 episodes, of fewer where fewer have ended; None before the first."""
+        """Mean return of the last 100 episodes, or of all where fewer have ended; None before the first."""
         return sum(self._returns) / len(self._returns) if self._returns else None
 
     @property
     def mean_return_100(self) -> float | None:
-        """The mean return of the last 100 episodes; None before 100 have ended."""
+        """Mean return of the last 100 episodes; None before 100 have ended."""
         return self.mean_return if len(self._returns) == RECENT else None
 
-    def reached(self, reward_threshold: float, foreseen: bool = False) -> bool:
-        """Whether the mean return of the last 100 training episodes is at least `goal`.
+    def reached(self, reward_threshold: float, wait_for_all: bool = True) -> bool:
+        """Whether the mean return of the last 100 training episodes is at least `reward_threshold`.
 
-        Not before 100 episodes have ended, nor before every environment has ended one (since the run, or its
-        resumption, began): with many environments the short episodes come first, and short may mean good. foreseen:
-        whatever has ended since.
+        False before 100 episodes have ended.
+        wait_for_all: also False before every environment has ended an episode in this session: with many environments
+            short episodes end first, and a short episode may be a good one.
         """
         mean = self.mean_return_100
-        return (
-            mean is not None
-            and mean >= reward_threshold
-            and (foreseen or sum(self._ended.values()) >= self.environments)
-        )
+        if mean is None or mean < reward_threshold:
+            return False
+        return not wait_for_all or sum(self._finished_envs.values()) >= self.environments
 
     @property
     def staleness_mean(self) -> float | None:
-        """The mean staleness of the run's updates, None before the first."""
+        """Mean staleness of the run's updates; None before the first."""
         total, count, _ = self._staleness()
         return total / count if count else None
 
     @property
     def staleness_max(self) -> int | None:
-        """The greatest staleness of the run's updates, None before the first."""
+        """Greatest staleness of the run's updates; None before the first."""
         _, count, maximum = self._staleness()
         return maximum if count else None
 
@@ -152,11 +151,12 @@ class RunStatistics:
         )
 
     def window(self) -> dict[str, float]:
-        """What happened since the last call, by TensorBoard's names; a new window begins.
+        """Values since the last call, by their names in TensorBoard; starts a new window.
 
-        rollout/ep_rew_mean and ep_len_mean are of the last 100 episodes, present where one ended in the window.
-        train/* are means over the window's updates of what its events measured (a name with a slash keeps it),
-        but for n_updates and rejected_updates, which are totals. time/steps_per_second is the window's own.
+        rollout/ep_rew_mean, ep_len_mean: over the last 100 episodes; present if an episode ended in the window.
+        train/*: means of the events' metrics over the window's updates. A metric whose name has a slash keeps it.
+        train/n_updates, rejected_updates, rollout/episodes: totals of the run.
+        time/steps_per_second: of the window.
         """
         now = self._clock()
         values: dict[str, float] = {}
@@ -181,7 +181,7 @@ class RunStatistics:
         return values
 
     def summary(self) -> dict[str, float | None]:
-        """The totals as summary.json names them."""
+        """The totals, by their names in summary.json."""
         seconds = self.seconds
         return {
             "steps": self.steps,
@@ -195,7 +195,7 @@ class RunStatistics:
         }
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps: totals and the last 100 episodes. The window is not kept: its rows are written."""
+        """The content of a checkpoint: totals and the last 100 episodes, but not the window."""
         return {
             "steps": self.steps,
             "updates": self.updates,
@@ -209,7 +209,7 @@ class RunStatistics:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state()`. Every environment must end an episode again before a goal is judged (`reached`)."""
+        """Continue from `state()`. `reached` waits again until every environment has ended an episode."""
         self.steps = state["steps"]
         self.updates = state["updates"]
         self.rejected = state["rejected"]
@@ -219,6 +219,6 @@ class RunStatistics:
         self._ends = state["recent_end_steps"].tolist()
         self._returns = state["recent_returns"].tolist()
         self._lengths = state["recent_lengths"].tolist()
-        self._ended = {}
+        self._finished_envs = {}
         self._started = self._window_started = self._clock()
         self._new_window()

@@ -1,7 +1,7 @@
-"""TensorBoard's event file, written record by record.
+"""TensorBoard's event file, written record by record, and the content of its dashboards.
 
-TensorBoard's own writer and torch's do the same, but bring a quarter of a second of imports (all of TensorFlow, where
-it is installed) and write from a thread, in which a full disk is noticed late and leaves half a record behind.
+TensorBoard's own writer and torch's take a quarter of a second to import (they import all of TensorFlow where it is
+installed). They also write from a thread, which notices a full disk late and leaves half a record in the file.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TABLE = _crc_table()
 
 
 def masked_crc32c(data: bytes) -> int:
-    """The checksum of a record: CRC-32C, rotated right by 15 bits, plus a constant, as the TFRecord format has it."""
+    """The checksum of the TFRecord format: CRC-32C, rotated right by 15 bits, plus a constant."""
     crc, table = 0xFFFFFFFF, _TABLE
     for byte in data:
         crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8)
@@ -53,9 +53,9 @@ def record(data: bytes) -> bytes:
 
 
 class EventFile:
-    """One event file, new, in `folder`: what one process writes of one run.
+    """A new event file in `folder`, for one session of a run.
 
-    Its name sorts behind those of earlier files of the folder: TensorBoard reads them in that order.
+    Its name sorts after those of earlier files in the folder: TensorBoard reads files in that order.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -68,13 +68,13 @@ class EventFile:
         self._file.write(b"".join(record(event.SerializeToString()) for event in events))
 
     def summary(self, step: int, *values: summary_pb2.Summary.Value) -> None:
-        """Write values of one step."""
+        """Write the values of one step."""
         self._write(event_pb2.Event(wall_time=time.time(), step=step, summary=summary_pb2.Summary(value=values)))
 
     def session(self, step: int) -> None:
-        """Say that a session of the run begins: what earlier files hold of `step` and later steps is void.
+        """Write the start of a session: points of earlier files at `step` and later are void.
 
-        To be said by the first session too: TensorBoard takes only the second such record, and later ones, at its word.
+        The first session writes one too: TensorBoard acts only on the second and later ones.
         """
         session = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         self._write(event_pb2.Event(wall_time=time.time(), step=step, session_log=session))
@@ -100,12 +100,12 @@ def scalar(tag: str, value: float) -> summary_pb2.Summary.Value:
 
 
 def text(tag: str, markdown: str) -> summary_pb2.Summary.Value:
-    """A page of the text dashboard."""
+    """A text for the text dashboard."""
     return _value(tag, "text", tensor=_string(markdown.encode()))
 
 
 def dashboard(categories: Mapping[str, Mapping[str, list[str]]]) -> summary_pb2.Summary.Value:
-    """The custom scalars dashboard: by category, by chart title, the tags (regular expressions) drawn in one chart."""
+    """The custom scalars dashboard. categories: by title, charts; these by title, regular expressions of tags."""
     proto = layout_pb2.Layout()
     for title, charts in categories.items():
         category = proto.category.add(title=title)
@@ -124,7 +124,7 @@ def _session(tag: str, **content: Any) -> summary_pb2.Summary.Value:
 
 
 def session_start(hparams: Mapping[str, bool | float | str]) -> summary_pb2.Summary.Value:
-    """A row of the HParams dashboard, with its hyperparameters; its metrics are the run's curves."""
+    """The hyperparameters of a run: a row of the HParams dashboard, whose metrics are the run's curves."""
     info = plugin_data_pb2.SessionStartInfo(start_time_secs=time.time())
     for name, value in hparams.items():
         if isinstance(value, bool):
@@ -137,7 +137,7 @@ def session_start(hparams: Mapping[str, bool | float | str]) -> summary_pb2.Summ
 
 
 def session_end() -> summary_pb2.Summary.Value:
-    """Its run has come to its end."""
+    """The successful end of a run on the HParams dashboard."""
     info = plugin_data_pb2.SessionEndInfo(status=api_pb2.STATUS_SUCCESS, end_time_secs=time.time())
     return _session("session_end_info", session_end_info=info)
 
@@ -159,14 +159,14 @@ DASHBOARD: dict[str, dict[str, list[str]]] = {
         "Episode length": ["^rollout/ep_len_mean$", "^eval/mean_ep_length$"],
     },
 }
-"""What TensorBoard's custom scalars dashboard shows: rows of charts, by title the curves drawn in each."""
+"""The custom scalars dashboard: see `dashboard`."""
 
 
 def hparams(config: Mapping[str, Any], prefix: str = "") -> dict[str, bool | float | str]:
-    """A nested configuration as the columns of the HParams dashboard.
+    """A nested configuration as columns of the HParams dashboard.
 
     `{"returns": {"_target_": "a3c_exp.returns.NStep", "n": 5}}` is `{"returns": "NStep", "returns.n": 5}`.
-    None has no column: a value that is missing in one run must not turn the other runs' numbers into text.
+    None has no column: otherwise one run without a value would turn the numbers of all runs into text.
     """
     columns: dict[str, bool | float | str] = {}
     for key, value in config.items():

@@ -1,4 +1,4 @@
-"""One run: drains the backend's events, and decides when to evaluate, save and stop."""
+"""One training run: consume the backend's events, and evaluate, save and stop when it is time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from a3c_exp.run.console import LiveLineHandler, Progress, run_log
 from a3c_exp.run.evaluator import EvalResult, Evaluator
 from a3c_exp.run.interruption import Interruption, interruptions
 from a3c_exp.run.output import RunOutput
-from a3c_exp.run.rules import BestPolicy, Every, Spreading, holding_rule
+from a3c_exp.run.rules import BestPolicy, Every, GrowingInterval, holding_rule
 from a3c_exp.run.run_folder import (
     BEST,
     CHECKPOINTS,
@@ -37,33 +37,33 @@ from a3c_exp.run.statistics import RunStatistics
 
 log = logging.getLogger("a3c_exp")
 
-# Workers that are asked to stop finish their rollout first. After this long they are no longer waited for.
+# Workers that are asked to stop finish their rollout first. After this time the run no longer waits for them.
 PATIENCE_SECONDS = 5.0
-# Points of the curves: see `Spreading`.
+# Intervals between points of the curves: see `GrowingInterval`.
 LOG_SECONDS, LOG_SHARE = 0.5, 1 / 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a run left: its folder and its summary (the content of summary.json)."""
+    """The result of a run: its folder and its summary (the content of summary.json)."""
 
     folder: Path
     summary: dict[str, Any]
 
     @property
     def exit_code(self) -> int:
-        """0; 1 if it failed, or its result could not be written; 128 + the signal that interrupted it (Ctrl-C: 130)."""
+        """0; 1 if the run failed or a file could not be written; 128 + the signal that interrupted it (Ctrl-C: 130)."""
         if self.summary["signal"] is not None:
             return 128 + int(self.summary["signal"])
         return int(self.summary["stop_reason"] == "failed" or bool(self.summary["unwritten"]))
 
 
 def run(experiment: Experiment, config: Mapping[str, Any], folder: Path, resume: bool = False) -> Run:
-    """Train in `folder`, or with `resume` go on from the latest checkpoint there.
+    """Train in `folder`; with `resume`, continue from the latest checkpoint there.
 
-    experiment: checked. config: what it was built from, to be kept in the folder.
-    Returns also when a worker failed or the user interrupted: the summary says so. Raises ConfigError for a checkpoint
-    that cannot be used, before anything is written, and for a folder that cannot be written to.
+    experiment: already checked. config: the plain configuration it was built from, which is saved in the folder.
+    Also returns after a worker's failure or an interruption, which the summary then reports. Raises ConfigError for a
+    checkpoint that cannot be used, before anything is written, and for a folder that cannot be written to.
     """
     network, env = build_network(experiment)
     store = experiment.backend.store(store_spec(experiment, network, env.observation_space.shape))
@@ -84,14 +84,14 @@ def run(experiment: Experiment, config: Mapping[str, Any], folder: Path, resume:
             terminal = stack.enter_context(run_log(folder / "train.log"))
             stack.enter_context(one_thread())
             trainer = Trainer(experiment, config, folder, store, state, terminal)
-            (folder / SUMMARY_FILE).unlink(missing_ok=True)  # of an end that is not the end any more
+            (folder / SUMMARY_FILE).unlink(missing_ok=True)  # a resumed run has not ended any more
         except OSError as error:
             raise ConfigError("folder", str(folder), f"cannot be written: {error}") from error
         return trainer.run()
 
 
 def _restore(store: SharedStore, state: Mapping[str, Any], folder: Path) -> None:
-    """Set the store as a checkpoint has it. Raises ConfigError if the checkpoint does not fit the configuration."""
+    """Load a checkpoint into the store. Raises ConfigError if the checkpoint does not fit the configuration."""
     try:
         store.restore(state["store"])
         RunStatistics().restore(state["statistics"])
@@ -105,7 +105,7 @@ def _restore(store: SharedStore, state: Mapping[str, Any], folder: Path) -> None
 
 
 def _start_from(store: SharedStore, folder: Path) -> None:
-    """Begin with another run's parameters and observation statistics; everything else is new."""
+    """Load the parameters and observation statistics of the run in `folder`, and nothing else of it."""
     state = checkpoint.load(best_checkpoint(folder), key="init_from")
     try:
         store.start_from(state["store"])
@@ -114,7 +114,7 @@ def _start_from(store: SharedStore, folder: Path) -> None:
 
 
 class TrainingClock:
-    """Seconds of training, those before a resumption included. Stops when `stop` is called."""
+    """Seconds of training, earlier sessions of a resumed run included. Stands still after `stop`."""
 
     def __init__(self, store: SharedStore) -> None:
         self._store = store
@@ -132,9 +132,9 @@ class TrainingClock:
 
 
 class Trainer:
-    """A run while it runs.
+    """One session of a run, from its start or resumption to its end.
 
-    state: of the checkpoint that the run goes on from; None for a new run.
+    state: content of the checkpoint that the run continues from; None for a new run.
     """
 
     def __init__(
@@ -146,10 +146,11 @@ class Trainer:
         self._statistics = RunStatistics(experiment.worker_count * experiment.envs_per_worker)
         self._clock, self._best = TrainingClock(store), BestPolicy()
         self._resumed = 0
+        self._warned_of_rejected = False  # in this session, whatever an earlier one has rejected
         self._solved: tuple[int, float] | None = None  # steps and seconds of training
         self._stop_reason: str | None = None
         self._error: str | None = None
-        self._commit = provenance.commit()  # now: the code may change while the run goes on
+        self._commit = provenance.commit()  # now: the code may change during the run
         if state is not None:
             self._resume(state)
         steps = self._statistics.steps
@@ -159,13 +160,11 @@ class Trainer:
             background=not experiment.backend.deterministic,
             stopped=lambda: self._interruption.signal is not None,
         )
-        self._evaluation, self._checkpoint = (
-            Every(experiment.eval.every, steps),
-            Every(experiment.checkpoint.every, steps),
-        )
-        self._curve_point = Spreading(LOG_SECONDS, LOG_SHARE)
+        self._next_evaluation = Every(experiment.eval.every, steps)
+        self._next_checkpoint = Every(experiment.checkpoint.every, steps)
+        self._next_curve_point = GrowingInterval(LOG_SECONDS, LOG_SHARE)
         stop = experiment.stop
-        # The limit is this session's, the seconds of the statistics are those before it too.
+        # The limit is for this session; the seconds of the statistics include earlier ones.
         limit = None if stop.max_seconds is None else self._statistics.seconds + stop.max_seconds
         self._progress = Progress(terminal, experiment.total_steps, max_seconds=limit, max_episodes=stop.max_episodes)
         for warning in experiment.warnings:
@@ -179,9 +178,9 @@ class Trainer:
         self._best.resume(state["best_eval_return"], self._folder)
 
     def run(self) -> Run:
-        """Train until a stop rule holds, a worker fails or the user interrupts; then write down what there is."""
+        """Train until a stop rule holds, a worker fails or the user interrupts; then save the state and the summary."""
         log.info("run folder: %s", self._folder)
-        if self._resumed and (rule := self._holding_rule(foreseen=True)):
+        if self._resumed and (rule := self._holding_rule(wait_for_all=False)):
             log.warning("stop.%s holds already: stop.%s=null goes on past it", rule, rule)
         context = RunContext(experiment=self._experiment, resumed=self._resumed)
         events = self._experiment.backend.run(context, self._store)
@@ -191,7 +190,7 @@ class Trainer:
                 self._evaluate_last()
             except KeyboardInterrupt:  # the second Ctrl-C: do not wait for the workers
                 self._stop_reason = "interrupted"
-            except Exception as error:  # whatever it is, what has been learned is not to be lost
+            except Exception as error:  # whatever it is, the state is saved below
                 self._fail(error)
             finally:
                 self._interruption.may_break_in = False
@@ -201,11 +200,11 @@ class Trainer:
     def _close(self, events: Generator[Event | None, None, None]) -> None:
         try:
             events.close()
-        except Exception as error:  # workers that cannot be ended cost nothing of what has been learned either
+        except Exception as error:  # workers that cannot be ended do not keep the state from being saved
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """End the run by an error; unless it was asked to end, with a signal that workers may have got too."""
+        """Note an error as the reason for the end; but not after a signal, which workers may have received too."""
         text = str(error) if isinstance(error, RunError) else traceback.format_exc().rstrip()
         if self._interruption.signal is not None:
             self._stop_reason = "interrupted"
@@ -216,7 +215,7 @@ class Trainer:
         self._error = text if self._error is None else f"{self._error}\n{text}"
 
     def _drain(self, events: Generator[Event | None, None, None]) -> None:
-        """Take in what workers do until they have ended, or until they should have."""
+        """Consume events until all workers have ended, or until PATIENCE_SECONDS after they were asked to."""
         deadline = float("inf")
         for event in events:
             if event is not None:
@@ -242,44 +241,45 @@ class Trainer:
         statistics, threshold = self._statistics, self._experiment.reward_threshold
         if not statistics.begun and (seconds := self._store.training_seconds):
             statistics.begin(seconds)
-        if event.rejected and not statistics.rejected:
+        if event.rejected and not self._warned_of_rejected:
+            self._warned_of_rejected = True
             log.warning("a gradient that was not finite was refused")
         statistics.add(event)
         if self._solved is None and threshold is not None and statistics.reached(threshold):
             self._solved = statistics.steps, self._clock.seconds
 
-    def _holding_rule(self, foreseen: bool = False) -> str | None:
-        """What ends the run now: a signal, or a rule of `stop`."""
+    def _holding_rule(self, wait_for_all: bool = True) -> str | None:
+        """What ends the run now: "interrupted", or a rule of `stop`. wait_for_all: see `rules.holding_rule`."""
         if self._interruption.signal is not None:
             return "interrupted"
-        return holding_rule(self._experiment.stop, self._statistics, self._store, foreseen=foreseen)
+        return holding_rule(self._experiment.stop, self._statistics, self._store, wait_for_all)
 
     def _run_periodic_tasks(self) -> None:
         """Run the periodic tasks that are due: evaluation, checkpoint, curves, progress line."""
         statistics = self._statistics
         self._take_evaluation()
-        if self._evaluation.due(statistics.steps) and not self._evaluator.busy and self._stop_reason is None:
-            self._evaluation.done(statistics.steps)
+        if self._next_evaluation.due(statistics.steps) and not self._evaluator.busy and self._stop_reason is None:
+            self._next_evaluation.done(statistics.steps)
             self._evaluator.submit(self._store.state())
             self._take_evaluation()
-        if self._checkpoint.due(statistics.steps):
-            self._checkpoint.done(statistics.steps)
+        if self._next_checkpoint.due(statistics.steps):
+            self._next_checkpoint.done(statistics.steps)
             self._save(LATEST, self._store.state())
-        if self._curve_point.due(statistics.seconds) and self._log_curve_point():
-            self._curve_point.done(statistics.seconds)
+        if self._next_curve_point.due(statistics.seconds) and self._log_curve_point():
+            self._next_curve_point.done(statistics.seconds)
         self._progress.update(statistics, self._best.mean_return)
 
     def _evaluate_last(self) -> None:
-        """Evaluate what the run ends with."""
+        """Evaluate the final parameters, unless they have been evaluated."""
         if self._stop_reason == "interrupted" or self._experiment.eval.every is None:
             return
         self._take_evaluation(wait=True)
-        if self._evaluator.last_steps != self._store.steps and not self._interruption.signal is not None:
+        if self._evaluator.last_steps != self._store.steps and self._interruption.signal is None:
             self._evaluator.submit(self._store.state())
             self._take_evaluation(wait=True)
 
     def _take_evaluation(self, wait: bool = False) -> None:
-        """Log a finished evaluation, at the step of what was evaluated; keep its parameters if it is the best so far."""
+        """Log a finished evaluation, at the step of its parameters; save these if they are the best so far."""
         if not self._evaluator.busy:
             return
         result: EvalResult | None = self._evaluator.result(wait)
@@ -291,14 +291,14 @@ class Trainer:
             self._save(BEST, result.state)
 
     def _log_curve_point(self) -> bool:
-        """Write a point of the curves if anything has been done since the last one, and return whether it has."""
+        """Write a point of the curves if there is new data since the last one; return whether there is."""
         has_new_data = self._statistics.has_new_data
         if has_new_data:
             self._output.log(self._statistics.steps, self._statistics.window(), self._statistics.seconds)
         return has_new_data
 
     def _save(self, name: str, store_state: Mapping[str, Any]) -> None:
-        # Events are under way for a tenth of a second, so the store is ahead of the statistics.
+        # Events arrive up to a tenth of a second late, so the store is ahead of the statistics.
         ahead = {"steps": store_state["steps"], "updates": store_state["version"]}
         self._output.save(name, {
             "store": store_state,
@@ -311,13 +311,13 @@ class Trainer:
 
     def _finish(self) -> Run:
         self._clock.stop()
-        with suppress(RunError):  # of a run that ends early: what its last evaluation has found, if that has ended too
+        with suppress(RunError):  # a run that ends early may have a finished evaluation
             self._take_evaluation()
         self._evaluator.close()
         if self._error is not None:
             log.error(self._error)
         state = self._store.state()
-        # Where workers were not waited for, their last events are lost, but what they did to the parameters is not.
+        # Workers that the run did not wait for have changed the parameters, but their last events are lost.
         self._statistics.steps, self._statistics.updates = state["steps"], state["version"]
         self._log_curve_point()
         self._save(LATEST, state)
@@ -335,6 +335,7 @@ class Trainer:
             "stop_reason": self._stop_reason,
             "error": self._error,
             "signal": self._interruption.signal,
+            "unwritten": sorted(self._output.unwritten),
             **self._statistics.summary(),
             "training_seconds": round(seconds, 3),
             "steps_per_second": round(self._statistics.steps / seconds, 1) if seconds > 0 else None,

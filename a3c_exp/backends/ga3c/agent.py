@@ -1,104 +1,87 @@
-"""The agents: workers that act, with a network that is elsewhere."""
+"""Agents: processes that act without a network of their own, and learn nothing."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from a3c_exp.backends.ga3c.exchange import Port
+from a3c_exp.backends.ga3c.buffers import AgentChannel
+from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.core.events import Event
+from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.store import SharedStore
-from a3c_exp.core.worker import Gatherer, RunContext, YieldPoint
-from a3c_exp.envs import EnvBatch
+from a3c_exp.core.worker import YieldPoint, make_actor
 from a3c_exp.networks.heads import Head
+from a3c_exp.schedules import progress_of
 
-Array = NDArray[Any]
-
-# Agents leave the cores to predictors and trainers where all want them: where those come late all agents wait, and then
-# ask one by one.
+# Agents leave the cores to predictors and trainers when all want them. If those are late, all agents wait for them, and
+# then send their requests one by one instead of together.
 NICENESS = 10
 
-# How long an agent that is not to act rests between looks.
-PARKED_SECONDS = 0.05
 
+class RemoteNetwork:
+    """A `PolicyNetwork` whose forward passes are made by a predictor. Only actions are drawn here.
 
-class Distant:
-    """The network as an agent has it: it knows how actions are drawn, and asks for all else.
-
-    versions: of the network that answered each `infer` since the list was last emptied.
+    versions: of the parameters behind each `infer`, since the list was last cleared.
     """
 
-    def __init__(self, port: Port, head: Head) -> None:
-        self._port, self.head = port, head
+    def __init__(self, channel: AgentChannel, head: Head) -> None:
+        self._channel, self.head = channel, head
         self.versions: list[int] = []
 
-    def initial_state(self, count: int) -> Array | None:
-        size = self._port.plan.state
+    def initial_state(self, count: int) -> Floats | None:
+        size = self._channel.spec.state_size
         return np.zeros((count, size), np.float32) if size else None
 
-    def infer(self, observations: Array, state: Array | None) -> tuple[Array, Array, Array | None]:
-        parameters, values, state, version = self._port.ask(observations, state)
-        self.versions.append(version)
-        return parameters, values, state
+    def infer(self, observations: Array, state: Array | None) -> tuple[Floats, Floats, Floats | None]:
+        reply = self._channel.predict(observations, state)
+        self.versions.append(reply.version)
+        return reply.distributions, reply.values, reply.next_state
 
-    def values(self, observations: Array, state: Array | None) -> Array:
-        """So many at a time as there is room for."""
-        count = self._port.plan.environments
-        parts = [slice(start, start + count) for start in range(0, len(observations), count)]
-        found = [self._port.ask(observations[part], None if state is None else state[part])[1] for part in parts]
-        return found[0] if len(found) == 1 else np.concatenate(found)
+    def values(self, observations: Array, state: Array | None) -> Floats:
+        """V(s) for any number of observations: a request has room for those of K environments."""
+        count = self._channel.spec.envs
+        values = []
+        for start in range(0, len(observations), count):
+            rows = slice(start, start + count)
+            values.append(self._channel.predict(observations[rows], None if state is None else state[rows]).values)
+        return values[0] if len(values) == 1 else np.concatenate(values)
 
 
 class Agent:
-    """Collects rollouts and hands them over."""
+    """Collects rollouts, and hands them to the trainers. head: draws actions from distributions."""
 
-    def __init__(self, context: RunContext, index: int, store: SharedStore, port: Port, head: Head) -> None:
-        self._total_steps, self._index, self._store, self._port = context.experiment.total_steps, index, store, port
-        self._network = Distant(port, head)
-        self._gatherer = Gatherer(context, index, store, self._network_for)
-
-    def _network_for(self, env: EnvBatch) -> Distant:
-        return self._network
+    def __init__(self, context: RunContext, index: int, store: SharedStore, channel: AgentChannel, head: Head) -> None:
+        self._total_steps, self._index = context.experiment.total_steps, index
+        self._store, self._channel = store, channel
+        self._network = RemoteNetwork(channel, head)
+        self._actor = make_actor(context, index, lambda env: self._network)
 
     def run(self) -> Iterator[Event | YieldPoint]:
         """Collect until the run has its `total_steps` or the store has been stopped. Yields an Event a rollout."""
-        store, port, gatherer = self._store, self._port, self._gatherer
+        store, actor, channel = self._store, self._actor, self._channel
         os.nice(NICENESS)
-        store.start()
+        store.start(self._index, actor.rng)
         began = time.perf_counter()
         while True:
-            slot = port.free_slot()
-            if not self._may_go_on():
+            slot = channel.acquire_slot()
+            snapshot = store.peek()
+            if store.stopped or snapshot.steps >= self._total_steps:
                 return
-            (rollout,) = gatherer.rollouts(store.look(), 1)
-            store.save_rng_state(self._index, gatherer.rng)
-            port.hand_over(slot, rollout, self._network.versions)
+            rollout = actor.collect(snapshot, progress_of(snapshot.steps, self._total_steps))
+            store.counters.save_rng_state(self._index, actor.rng)
+            channel.put_rollout(slot, rollout, self._network.versions)
             self._network.versions.clear()
-            event = Event(
-                self._index, episodes=rollout.episodes, envs_with_finished_episode=gatherer.envs_with_finished_episode
-            )
+            event = Event(self._index, episodes=rollout.episodes)  # a trainer reports the steps
             now = time.perf_counter()
-            event.add({"ga3c/agent_wait": port.waited / (now - began)})
-            began, port.waited = now, 0.0
+            event.add({"ga3c/agent_wait": channel.waited / (now - began)})
+            began, channel.waited = now, 0.0
             yield event
-
-    def _may_go_on(self) -> bool:
-        """Whether the run does; told once this is an agent that is to act. Its environments have to have ended
-        an episode before it rests, since a goal is judged by all of them.
-        """
-        store, port = self._store, self._port
-        while not store.stopped and store.steps < self._total_steps:
-            if port.active or self._gatherer.envs_with_finished_episode < port.plan.environments:
-                return True
-            port.park(PARKED_SECONDS)
-        return False
 
     def close(self) -> None:
         """Leave the run, and close the environments."""
-        self._port.leave()
-        self._gatherer.env.close()
+        self._channel.leave()
+        self._actor.env.close()

@@ -4,51 +4,52 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.layers import through_torch
 from a3c_exp.networks.recurrent import RecurrentInput
 
-Array = NDArray[Any]
 DeviceName = Literal["auto", "cpu", "cuda"]
 
 
 def check_device(name: DeviceName) -> None:
-    """Raise ConfigError where this machine has no such device."""
+    """Raise ConfigError if this machine has no such device."""
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("backend.device", name, "must be cpu or auto: torch finds no GPU here")
 
 
 def check_network(network: ActorCritic, name: DeviceName) -> None:
-    """Raise ConfigError where the network cannot compute there."""
+    """Raise ConfigError if the network cannot compute on the device."""
     if name == "cuda" and network.core is not None:
         raise ConfigError("backend.device", name, "must be cpu or auto: the cells of network=lstm compute on the CPU")
 
 
-def on_gpu(network: ActorCritic, name: DeviceName) -> bool:
-    """Whether the network is to compute there. `auto`: where there is one, unless the network has a memory, whose cells
+def uses_gpu(network: ActorCritic, name: DeviceName) -> bool:
+    """Whether the network computes on a GPU. With `auto` it does if there is one, unless it is recurrent: LSTM cells
     compute on the CPU."""
     return name == "cuda" or (name == "auto" and network.core is None and torch.cuda.is_available())
 
 
-def placed(network: ActorCritic, name: DeviceName) -> ActorCritic:
-    """The network, where it is to compute. To be called by the thread that uses it."""
-    return OnDevice(network, torch.device("cuda")) if on_gpu(network, name) else network
+def on_device(network: ActorCritic, name: DeviceName) -> ActorCritic:
+    """The network, moved to the device. To be called by the thread that uses it."""
+    return CudaActorCritic(network, torch.device("cuda")) if uses_gpu(network, name) else network
 
 
-class OnDevice(ActorCritic):
+class CudaActorCritic(ActorCritic):
     """The modules of a network, with their parameters and gradients on a device.
 
-    `vector` and `gradient` stay on this side, in memory that the device reads and writes by itself (pinned): `load` and
-    `fetch_gradient` copy them, each at once. What goes there and comes back is queued on a stream of this thread's own,
-    so that copies for one thread go on while another computes.
+    `vector` and `gradient` stay on the host, in pinned memory, which the device reads and writes by itself. `load` and
+    `fetch_gradient` copy each of them in one operation. All work is queued on a stream of this thread's own, so that
+    copies for one thread overlap with what another computes.
+
+    device: a GPU; in tests also the CPU.
     """
 
     def __init__(self, network: ActorCritic, device: torch.device) -> None:
@@ -59,58 +60,64 @@ class OnDevice(ActorCritic):
         self._staging: dict[str, Tensor] = {}
         if self._pins:
             torch.cuda.set_stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
-        here = [torch.from_numpy(array).clone() for array in (network.vector, network.gradient)]
-        self._here = [tensor.pin_memory() for tensor in here] if self._pins else here
-        self.vector, self.gradient = (tensor.numpy() for tensor in self._here)
-        self._there = [tensor.to(device, copy=True) for tensor in here]
-        network.place(*self._there)
+        self._host_vector, self._host_gradient = self._on_host(network.vector), self._on_host(network.gradient)
+        self.vector, self.gradient = self._host_vector.numpy(), self._host_gradient.numpy()
+        self._device_vector = self._host_vector.to(device, copy=True)
+        self._device_gradient = self._host_gradient.to(device, copy=True)
+        network.place(self._device_vector, self._device_gradient)
+
+    def _on_host(self, array: Floats) -> Tensor:
+        tensor = torch.from_numpy(array).clone()
+        return tensor.pin_memory() if self._pins else tensor
 
     def load(self) -> None:
-        self._there[0].copy_(self._here[0], non_blocking=True)
-        self._wait()  # `vector` may be written to again
+        self._device_vector.copy_(self._host_vector, non_blocking=True)
+        self._synchronize()  # `vector` may be written to again
 
     def fetch_gradient(self) -> None:
-        self._here[1].copy_(self._there[1], non_blocking=True)
-        self._wait()
-        self._there[1].zero_()
+        self._host_gradient.copy_(self._device_gradient, non_blocking=True)
+        self._synchronize()
+        self._device_gradient.zero_()
 
     def _outputs(
         self, observations: Array, memory: RecurrentInput | None
     ) -> tuple[Array, Array, Callable[[Array, Array], None]]:
         flat = observations.reshape(-1, *observations.shape[2:])
-        found, through = through_torch(partial(self._both, "learned"), flat)
+        outputs, backward_through_torch = through_torch(partial(self._forward, "train"), flat)
 
-        def backward(by_parameters: Array, by_values: Array) -> None:
-            through(np.column_stack([by_parameters, by_values]))
+        def backward(grad_parameters: Array, grad_values: Array) -> None:
+            backward_through_torch(np.column_stack([grad_parameters, grad_values]))
 
-        return found[:, :-1], found[:, -1], backward
+        return outputs[:, :-1], outputs[:, -1], backward
 
     def infer(self, observations: Array, state: Array | None = None) -> tuple[Array, Array, Array | None]:
         with torch.inference_mode():
-            found: NDArray[np.float32] = self._both("seen", torch.from_numpy(observations)).numpy()
-        return found[:, :-1], found[:, -1], None
-
-    def _both(self, name: str, observations: Tensor) -> Tensor:
-        """Parameters and values side by side, here: [N, P + 1]."""
-        seen = self._send(name, observations)
-        features = self.actor_body(seen)
-        critic_features = features if self.shared else self.critic_body(seen)
-        return torch.cat([self.head.forward(features), self.value(critic_features)], dim=1).cpu()
+            outputs: Floats = self._forward("act", torch.from_numpy(observations)).numpy()
+        return outputs[:, :-1], outputs[:, -1], None
 
     def values(self, observations: Array, state: Array | None = None) -> Array:
         return self.infer(observations, state)[1]
 
-    def _send(self, name: str, tensor: Tensor) -> Tensor:
-        """By way of a buffer that the device reads by itself. It is written to again by the next call for that name: by
-        then what was computed from this one has been waited for."""
+    def _forward(self, purpose: str, observations: Tensor) -> Tensor:
+        """Distribution parameters and values side by side, on the host: [N, P + 1]."""
+        inputs = self._to_device(purpose, observations)
+        features = self.actor_body(inputs)
+        critic_features = features if self.shared else self.critic_body(inputs)
+        return torch.cat([self.head.forward(features), self.value(critic_features)], dim=1).cpu()
+
+    def _to_device(self, purpose: str, tensor: Tensor) -> Tensor:
+        """Copy through a pinned buffer, which the device reads by itself.
+
+        The next call for the same purpose overwrites the buffer. By then the result of this one has been waited for.
+        """
         count = tensor.numel()
-        buffer = self._staging.get(name)
+        buffer = self._staging.get(purpose)
         if buffer is None or len(buffer) < count:
-            buffer = self._staging[name] = torch.empty(count, dtype=tensor.dtype, pin_memory=self._pins)
+            buffer = self._staging[purpose] = torch.empty(count, dtype=tensor.dtype, pin_memory=self._pins)
         staged = buffer[:count].view(tensor.shape)
         staged.copy_(tensor)
         return staged.to(self._device, non_blocking=True)
 
-    def _wait(self) -> None:
+    def _synchronize(self) -> None:
         if self._pins:
             torch.cuda.current_stream().synchronize()

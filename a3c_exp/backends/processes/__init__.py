@@ -1,4 +1,4 @@
-"""One process a worker; the parameters lie in memory that they share."""
+"""One process for each worker, with the parameters in shared memory."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Processes(Backend):
     and shares the libraries' memory with the others. (A plain fork of a program that has used its OpenMP threads would
     hang at the first forward pass.)
 
-    Parameters lie in memory without a name, which the system takes back with the last process, and a worker ends
-    itself when this process is gone: nothing is left behind even by SIGKILL. The server stays until this process ends,
-    so that the next run of a program starts at once.
+    The parameters lie in anonymous shared memory, which the system frees with the last process that maps it. A worker
+    ends itself when this process has ended. So not even SIGKILL leaves anything behind. The server stays until this
+    process ends, so that the next run of the same program starts at once.
     """
 
     def check(self, experiment: Experiment) -> None:
-        """Raise ConfigError where no worker process could be started, or not so many of them."""
+        """Raise ConfigError if the worker processes could not be started."""
         check_processes(experiment, files_each=3)
 
     def store(self, spec: StoreSpec) -> SharedStore:

@@ -1,4 +1,4 @@
-"""Worker processes: started from the fork server, listened to, and ended."""
+"""Worker processes: start them from the fork server, receive their events, end them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from multiprocessing.process import BaseProcess
 from typing import Protocol
 
 from a3c_exp.backends import forkserver
-from a3c_exp.backends.messages import FAILURES, GRACE_SECONDS, MERGE_SECONDS, WorkerExit, batch_events, failure_text
+from a3c_exp.backends.messages import GRACE_SECONDS, MERGE_SECONDS, WorkerExit, batch_events, failure_text
 from a3c_exp.common.plugins import import_plugins
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.events import Event
@@ -24,13 +24,13 @@ from a3c_exp.core.store import SharedStore
 from a3c_exp.core.worker import YieldPoint
 from a3c_exp.errors import RunError
 
-Failures = tuple[type[BaseException], ...]
+# -- in the process of the run ----------------------------------------------------------------------------------------
 
 
 class EventSource(Protocol):
-    """Someone whose messages `drain` takes: a process, or a thread of this one.
+    """A process, or a thread of this one, that sends events through a pipe, and a WorkerExit as its last message.
 
-    reader: where they come from, events and at last an Ended. sentinel: what else tells that it is gone; None: nothing.
+    reader: the receiving end of the pipe. sentinel: becomes ready when the source has ended; None for a thread.
     """
 
     @property
@@ -39,15 +39,15 @@ class EventSource(Protocol):
     @property
     def sentinel(self) -> int | None: ...
 
-    def ended(self) -> None:
-        """Called when it is known to have ended."""
+    def on_exit(self) -> None:
+        """Called once the source has ended."""
 
     def exit_reason(self) -> str:
-        """What became of one that is gone without a last message."""
+        """Error text for a source that ended without a last message."""
 
 
 class Job(Protocol):
-    """What a process runs, as a worker is run."""
+    """What a child process runs: a worker, or one of its kind."""
 
     def run(self) -> Iterator[Event | YieldPoint]: ...
 
@@ -56,7 +56,7 @@ class Job(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A process that works for the run."""
+    """A worker process. worker: the index of its rows in the store."""
 
     worker: int
     process: BaseProcess
@@ -67,72 +67,79 @@ class Child:
     def sentinel(self) -> int:
         return self.process.sentinel
 
-    def ended(self) -> None:
+    def on_exit(self) -> None:
         self.store.leave(self.worker)
 
     def exit_reason(self) -> str:
         self.process.join(GRACE_SECONDS)
-        return f"worker {self.worker} {_exit_reason(self.process.exitcode)}"
+        return f"worker {self.worker} {_exit_text(self.process.exitcode)}"
 
 
 def start(children: list[Child], context: RunContext, store: SharedStore, jobs: Iterable[Callable[[], Job]]) -> None:
-    """Start a process for each job, which is made there; add it to `children` at once, so that it can be ended."""
+    """Start a process for each job.
+
+    jobs: called in the new process, to make the job there. Each child is appended to `children` as soon as it runs, so
+    that `end` finds it even if a later one cannot be started.
+    """
     plugins = context.experiment.plugins
     with forkserver.without_main():
-        for worker, make in enumerate(jobs):
+        for worker, make_job in enumerate(jobs):
             reader, writer = forkserver.context().Pipe(duplex=False)
-            arguments = make, worker, plugins, writer
-            process = forkserver.context().Process(target=_work, args=arguments, name=f"worker {worker}", daemon=True)
+            arguments = make_job, worker, plugins, writer
+            process = forkserver.context().Process(target=_main, args=arguments, name=f"worker {worker}", daemon=True)
             process.start()
-            writer.close()  # the child's copy is the only one: its end is the pipe's end
+            writer.close()  # the child has the only copy left, so the pipe ends with the child
             children.append(Child(worker, process, reader, store))
 
 
-def drain(members: Sequence[EventSource]) -> Generator[Event | None, None, None]:
-    """What the members send until all have ended. Raises RunError for one that failed or was killed."""
-    running = list(members)
+def drain(sources: Sequence[EventSource]) -> Generator[Event | None, None, None]:
+    """Yield the events of all sources until all have ended; None when MERGE_SECONDS have brought nothing.
+
+    Raises RunError for a source that failed or was killed.
+    """
+    running = list(sources)
     while running:
-        # The pipe alone would not do: what a worker has started itself may hold it open after the worker is gone.
-        ends = [end for member in running for end in (member.reader, member.sentinel) if end is not None]
-        ready = connection.wait(ends, MERGE_SECONDS)
+        # The pipe alone does not tell that a worker is gone: a program that the worker started may hold it open.
+        handles = [handle for source in running for handle in (source.reader, source.sentinel) if handle is not None]
+        ready = connection.wait(handles, MERGE_SECONDS)
         if not ready:
             yield None
-        for member in [member for member in running if member.reader in ready or member.sentinel in ready]:
-            message = _receive(member)
+        for source in [source for source in running if source.reader in ready or source.sentinel in ready]:
+            message = _receive(source)
             if not isinstance(message, WorkerExit):
                 yield message
                 continue
-            running.remove(member)
-            member.ended()
+            running.remove(source)
+            source.on_exit()
             if message.failure is not None:
                 raise RunError(message.failure)
 
 
-def _receive(member: EventSource) -> Event | WorkerExit:
-    """The next message. One that is gone without a last message did not end by itself."""
+def _receive(source: EventSource) -> Event | WorkerExit:
+    """The next message. A source that ended without a last message has failed."""
     try:
-        if member.reader.poll():
-            message: Event | WorkerExit = member.reader.recv()
+        if source.reader.poll():
+            message: Event | WorkerExit = source.reader.recv()
             return message
-    except (EOFError, OSError):  # an OSError where it was killed in the middle of a message
+    except (EOFError, OSError):  # an OSError if it was killed while it was sending
         pass
-    return WorkerExit(member.exit_reason())
+    return WorkerExit(source.exit_reason())
 
 
-def _exit_reason(exitcode: int | None) -> str:
+def _exit_text(exitcode: int | None) -> str:
     if exitcode is None:
         return "closed its connection"
     if exitcode >= 0:
-        return f"ended without a word, with exit code {exitcode}"
+        return f"ended unexpectedly, with exit code {exitcode}"
     with suppress(ValueError):
         return f"was killed by {signal.Signals(-exitcode).name}"
     return f"was killed by signal {-exitcode}"
 
 
-def end(children: list[Child]) -> None:
-    """Give the workers a moment to end by themselves, then end them."""
+def end(children: Sequence[Child]) -> None:
+    """Wait GRACE_SECONDS, for all together, until the children have ended; then kill those that have not."""
     for child in children:
-        child.reader.close()  # a worker that sends, or is about to, finds out at once
+        child.reader.close()  # a child that sends, now or later, learns that the run is over
     deadline = time.monotonic() + GRACE_SECONDS
     for child in children:
         child.process.join(max(0.0, deadline - time.monotonic()))
@@ -143,53 +150,56 @@ def end(children: list[Child]) -> None:
         child.process.close()
 
 
-class UnheardError(Exception):
-    """The parent has closed its end: the run is over."""
+# -- in the child, or in a thread that sends as a child does ----------------------------------------------------------
 
 
-def send(writer: connection.Connection, message: Event | WorkerExit) -> None:
+class ReceiverClosedError(Exception):
+    """The other end of a pipe has been closed: the run is over."""
+
+
+def send_events(who: str, writer: connection.Connection, events: Iterator[Event]) -> None:
+    """Run an iterator of events to its end: send each of them, and at last a WorkerExit."""
+    last = WorkerExit()
+    try:
+        for event in events:
+            _send(writer, event)
+    except ReceiverClosedError:
+        return
+    except BaseException as error:  # whatever ended this worker is the run's to report
+        last = WorkerExit(failure_text(who, error))
+    with suppress(ReceiverClosedError):
+        _send(writer, last)
+
+
+def _send(writer: connection.Connection, message: Event | WorkerExit) -> None:
     try:
         writer.send(message)
     except BrokenPipeError:
-        raise UnheardError from None
+        raise ReceiverClosedError from None
 
 
-def report(who: str, writer: connection.Connection, job: Iterator[Event], failures: Failures = FAILURES) -> None:
-    """Send what a job does, and at last how it ended."""
-    last = WorkerExit()
-    try:
-        for event in job:
-            send(writer, event)
-    except UnheardError:
-        return
-    except failures as error:
-        last = WorkerExit(failure_text(who, error))
-    with suppress(UnheardError):
-        send(writer, last)
-
-
-def _work(make: Callable[[], Job], index: int, plugins: Sequence[str], writer: connection.Connection) -> None:
+def _main(make_job: Callable[[], Job], worker: int, plugins: Sequence[str], writer: connection.Connection) -> None:
     """The child's main function."""
     for number in forkserver.SIGNALS:
-        # Not SIG_IGN, and not blocked: programs that an environment starts would inherit that.
+        # Neither SIG_IGN nor blocked: programs that an environment starts would inherit either.
         signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, forkserver.SIGNALS)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     with one_thread():
-        report(f"worker {index}", writer, _events(make, plugins))
+        send_events(f"worker {worker}", writer, _events_of_job(make_job, plugins))
 
 
-def _events(make: Callable[[], Job], plugins: Sequence[str]) -> Iterator[Event]:
+def _events_of_job(make_job: Callable[[], Job], plugins: Sequence[str]) -> Iterator[Event]:
     import_plugins(plugins)  # they may register environments
-    job = make()
+    job = make_job()
     try:
         yield from batch_events(job.run())
     finally:
         job.close()
 
 
-def _end_with_parent() -> None:
-    """A worker without the process that started it has nobody to work for."""
+def _exit_with_parent() -> None:
+    """End this process when the one that started it has ended, however that ended."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     connection.wait([parent.sentinel])

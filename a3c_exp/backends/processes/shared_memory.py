@@ -16,20 +16,20 @@ from a3c_exp.core.store import SharedStore
 
 
 def shared_store(spec: StoreSpec) -> SharedStore:
-    """A store that child processes may be given."""
+    """A store that can be sent to child processes."""
     return SharedStore(spec, shared_block(spec.nbytes()), FileLock())
 
 
 def shared_block(nbytes: int) -> Any:
-    """Zeroed memory without a name, which processes that are started may be given."""
+    """Zeroed anonymous shared memory, which can be sent to child processes while they are started."""
     return forkserver.context().RawArray(ctypes.c_char, nbytes)
 
 
 class FileLock:
     """A lock between processes that the system releases when its holder dies, however it dies.
 
-    A POSIX record lock on a file that has no name, which excludes processes; and an ordinary one for the threads of
-    this process.
+    It is a POSIX record lock on a file without a name, which excludes other processes, and an ordinary lock, which
+    excludes other threads of this process.
     """
 
     def __init__(self, fd: int | None = None) -> None:
@@ -43,7 +43,7 @@ class FileLock:
         self._threads.acquire()
         try:
             fcntl.lockf(self._fd, fcntl.LOCK_EX)
-        except BaseException:  # a second Ctrl-C may come while it waits
+        except BaseException:  # a second Ctrl-C may come while this waits
             self._threads.release()
             raise
 

@@ -1,69 +1,64 @@
-"""What runs in Ray's processes: a worker beside its environments. (The other actor is `ParameterServer`, as it is.)"""
+"""The worker as an actor in one of Ray's processes. (The other kind of actor is `ParameterServer` itself.)"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from a3c_exp.backends import FAILURES
-from a3c_exp.backends.ray.client import Link, RemoteParameters
-from a3c_exp.backends.ray.epochs import LocalEpochs
+from a3c_exp.backends.messages import FAILURES, failure_text
+from a3c_exp.backends.ray.client import RemoteParameters, Transport
+from a3c_exp.backends.ray.cluster import lost_errors
+from a3c_exp.backends.ray.local_updates import LocalUpdates
+from a3c_exp.backends.ray.settings import RaySettings
+from a3c_exp.common.plugins import import_plugins
 from a3c_exp.core.cpu import one_thread
-from a3c_exp.core.events import Event
-from a3c_exp.core.store import StoreSpec
-
-if TYPE_CHECKING:
-    from a3c_exp.backends.ray import Ray
-    from a3c_exp.core.worker import RunContext
+from a3c_exp.core.experiment import RunContext
+from a3c_exp.core.parameters import StoreSpec
+from a3c_exp.core.worker import Worker
 
 
 class WorkerActor:
-    """Runs one worker to its end."""
+    """Runs one worker."""
 
-    def run(self, context: RunContext, index: int, layout: StoreSpec, servers: Sequence[Any], first: int) -> str | None:
-        """What ended it before its time, for the user; None if nothing did.
+    def run(
+        self, context: RunContext, worker: int, spec: StoreSpec, servers: Sequence[Any], first_sequence: int
+    ) -> str | None:
+        """Run a worker to its end. Returns the error text for the user if it failed, None otherwise.
 
-        servers: handles of the parameter servers, each of its stretch. first: see `RemoteParameters`.
+        servers: handles of the parameter servers, in the order of their shards.
+        first_sequence: see `RemoteParameters`.
         """
+        settings = context.experiment.backend
+        assert isinstance(settings, RaySettings)
         try:
+            remote = RemoteParameters(spec, transport(servers, settings), first_sequence)
+            store = LocalUpdates(spec, remote) if settings.local_epochs else remote
             with one_thread():
-                self._work(context, index, layout, servers, first)
+                _run(context, worker, store)
         except FAILURES as error:
-            return failure_text(f"worker {index}", error)
+            return failure_text(f"worker {worker}", error)
         return None
 
-    def _work(self, context: RunContext, index: int, layout: StoreSpec, servers: Sequence[Any], first: int) -> None:
-        from a3c_exp.common.plugins import import_plugins
-        from a3c_exp.core.worker import Worker
 
-        import_plugins(context.experiment.plugins)  # they may register environments
-        store = _store(context, index, layout, servers, first)
-        worker = Worker(context, index, store)
-        try:
-            for step in worker.run():
-                if isinstance(step, Event):
-                    store.tell(step)
-        finally:
-            worker.close()
+def _run(context: RunContext, index: int, store: RemoteParameters | LocalUpdates) -> None:
+    import_plugins(context.experiment.plugins)  # they may register environments
+    worker = Worker(context, index, store)
+    try:
+        for _ in worker.run():  # the servers report its events, and nothing shares its process
+            pass
+    finally:
+        worker.close()
 
 
-def _store(
-    context: RunContext, index: int, layout: StoreSpec, servers: Sequence[Any], first: int
-) -> RemoteParameters | LocalEpochs:
-    backend: Ray = context.experiment.backend  # type: ignore[assignment]
-    remote = RemoteParameters(layout, index, link(servers, backend), first)
-    return LocalEpochs(layout, remote) if backend.local_epochs else remote
-
-
-def link(servers: Sequence[Any], backend: Ray) -> Link:
-    """The way from an actor to the servers of these handles."""
-    from a3c_exp.backends.ray.cluster import lost_errors
+def transport(servers: Sequence[Any], settings: RaySettings) -> Transport:
+    """How an actor reaches the servers of these handles."""
 
     def call(server: int, method: str, *arguments: Any) -> Future[Any]:
         future: Future[Any] = getattr(servers[server], method).remote(*arguments).future()
         return future
 
-    return Link(
-        call=call, lost=lost_errors(), servers=len(servers), wire_dtype=backend.wire_dtype, in_flight=backend.in_flight
-    )
+    return Transport(
+        call=call, lost=lost_errors(), servers=len(servers), wire_dtype=settings.wire_dtype,
+        in_flight=settings.in_flight,
+    )  # fmt: skip

@@ -1,7 +1,7 @@
-"""The worker's side: shared parameters that live elsewhere. Nothing here knows of Ray.
+"""The worker's side: a store whose parameters live on servers. Nothing here knows of Ray.
 
-A gradient is sent and not waited for: while the worker collects its next rollout the answer arrives, and with it the
-parameters for the rollout after that.
+A gradient is sent without waiting for the reply. The reply arrives while the worker collects its next rollout, and
+brings the parameters for the rollout after that.
 """
 
 from __future__ import annotations
@@ -14,228 +14,213 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from a3c_exp.backends.ray.wire_dtype import Floats, Message, Reply, Wire, decode, encode, stretches
-from a3c_exp.core import seeding
-from a3c_exp.core.events import Event
-from a3c_exp.core.normalization import RunningStats
-from a3c_exp.core.store import PushResult, Snapshot, StoreSpec
+from a3c_exp.backends.ray.wire import Message, Reply, WireDtype, decode, encode, shard_slices
+from a3c_exp.common.arrays import Floats
+from a3c_exp.core.counters import pack_rng, unpack_rng
+from a3c_exp.core.parameters import StoreSpec
+from a3c_exp.core.store import AppliedPush, Push, Snapshot
 
-# Between attempts to reach a server that has died and is about to start again.
+# Between attempts to reach a server that has died and will start again.
 RETRY_SECONDS = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Link:
+class Transport:
     """How a worker reaches the servers.
 
-    call: starts a call of a server (by number) and gives its future. lost: what such a future raises where the server
-        died or could not be reached; whether it took the message is then unknown.
-    servers: how many there are. wire: how gradients are sent.
-    in_flight: how many messages may be without an answer while the worker goes on.
+    call: starts a call, given the server's index, the method's name and its arguments, and returns a future.
+    lost: exceptions of a future whose server died or could not be reached. Whether the server has taken the message is
+        then unknown.
+    servers: how many there are. wire_dtype: type in which gradients are sent.
+    in_flight: messages without a reply with which the worker goes on.
     """
 
     call: Callable[..., Future[Any]]
     lost: tuple[type[BaseException], ...]
     servers: int
-    wire_dtype: Wire
+    wire_dtype: WireDtype
     in_flight: int
 
 
 @dataclass(slots=True)
-class _Sent:
-    """A call of every server under way. answered: when the last answer came."""
+class _PendingCall:
+    """A call of all servers.
+
+    arguments, futures: one entry a server. sent_at, answered_at: seconds; the latter of the last reply so far.
+    """
 
     method: str
     arguments: list[tuple[Any, ...]]
-    begun: float = field(default_factory=time.perf_counter)
-    answered: float = 0.0
+    sent_at: float = field(default_factory=time.perf_counter)
+    answered_at: float = 0.0
     futures: list[Future[Any]] = field(default_factory=list)
 
-    def note(self, _: Future[Any]) -> None:
-        self.answered = time.perf_counter()
+    def on_answer(self, _: Future[Any]) -> None:
+        self.answered_at = time.perf_counter()
+
+    def done(self) -> bool:
+        return all(future.done() for future in self.futures)
 
 
 class RemoteParameters:
-    """`SharedParameters` as one worker sees them, where they live on servers.
+    """The store of one worker whose parameters live on servers.
 
-    `push` only takes the gradient over; `tell`, with the event of the same update, sends both as one message, so that a
-    worker that dies has either done both or neither. `pull` gives the newest parameters that have arrived, and waits
-    only while more than `in_flight` messages are without an answer: with 0, and in synchronous rounds, for every one.
+    `push` sends the gradient and the event as one message, so a worker that dies has done both or neither. The servers
+    complete the event and report it to the driver.
+    `pull` returns the newest parameters that have arrived. It waits only while more than `in_flight` messages have no
+    reply; in synchronous rounds it waits for all.
 
-    first: the number before that of the worker's first message.
+    first_sequence: the sequence number before that of the first message.
     """
 
-    def __init__(self, layout: StoreSpec, worker: int, link: Link, first: int = 0) -> None:
-        self._layout, self._worker, self._link = layout, worker, link
-        self._limit = 0 if layout.synchronous else link.in_flight
-        self._stretches = stretches(layout.size, link.servers)
-        self._sequence = first
-        self._sent: deque[_Sent] = deque()
+    def __init__(self, spec: StoreSpec, transport: Transport, first_sequence: int = 0) -> None:
+        self._spec, self._transport = spec, transport
+        self._max_pending = 0 if spec.synchronous else transport.in_flight
+        self._shards = shard_slices(spec.size, transport.servers)
+        self._sequence = first_sequence
+        self._pending: deque[_PendingCall] = deque()
         self._replies: list[Reply] = []
-        self._unseen = False  # whether something was sent, or has arrived, since the last pull
-        self._message: Message | None = None
-        self._gradient: NDArray[Any] | None = None
-        self._rng: np.random.Generator | None = None
-        self._told = time.perf_counter()
-        self._waited = 0.0
+        self._has_news = False  # whether a message was sent, or a reply has arrived, since the last pull
+        self._measured_at = time.perf_counter()
+        self._wait_seconds = 0.0
         self._round_trips: list[float] = []
         self.stopped = False
 
-    # -- what a worker calls ----------------------------------------------------------------------------------------
+    # -- what a worker calls ------------------------------------------------------------------------------------------
 
-    def load_rng_state(self, worker: int, rng: np.random.Generator) -> None:
-        """Remember the generator: its state comes with the first parameters."""
-        self._rng = rng
-
-    def start(self) -> None:
-        """Join the run."""
-        answers = self._call("join", [(self._worker,)] * len(self._stretches))
+    def start(self, worker: int, rng: np.random.Generator) -> None:
+        """Join the run. Sets the generator to its saved state if the servers have one."""
+        answers = self._call("join", [(worker,)] * len(self._shards))
         self._take([reply for reply, _ in answers])
-        state = answers[0][1]
-        if self._rng is not None and state.any():
-            seeding.unpack(self._rng, state)
-        self._told = time.perf_counter()
+        _, rng_state = answers[0]
+        if rng_state.any():
+            unpack_rng(rng, rng_state)
+        self._measured_at = time.perf_counter()
 
     def pull(self, worker: int, into: Floats) -> Snapshot:
-        """Copy the newest parameters that are here into a worker's own vector [P]."""
+        """Copy the newest parameters that have arrived into a vector [P]."""
         begun = time.perf_counter()
-        if self._limit == 0 and not self._unseen:
-            self._take(self._call("pull", [()] * len(self._stretches)))
-        while len(self._sent) > self._limit or (self._sent and all(future.done() for future in self._sent[0].futures)):
+        if self._max_pending == 0 and not self._has_news:
+            self._pull_replies()
+        while len(self._pending) > self._max_pending or (self._pending and self._pending[0].done()):
             self._receive()
-        while len({reply.life for reply in self._replies}) > 1 and not self.stopped:  # a server has died meanwhile
+        while len({reply.incarnation for reply in self._replies}) > 1 and not self.stopped:  # a server has died
             time.sleep(RETRY_SECONDS)
-            self._take(self._call("pull", [()] * len(self._stretches)))
-        self._unseen = False
-        for stretch, reply in zip(self._stretches, self._replies, strict=True):
-            decode(reply.parameters, into[stretch])
-        self._waited += time.perf_counter() - begun
+            self._pull_replies()
+        self._has_news = False
+        for shard, reply in zip(self._shards, self._replies, strict=True):
+            decode(reply.parameters, into[shard])
+        self._wait_seconds += time.perf_counter() - begun
         first = self._replies[0]
         return Snapshot(first.version, first.steps, first.normalizer)
 
-    def push(
-        self,
-        worker: int,
-        gradient: Floats | None,
-        snapshot: Snapshot,
-        transitions: int,
-        observed: RunningStats | None = None,
-        weight: int | None = None,
-    ) -> PushResult:
-        """Take a gradient [P] over. What becomes of it the server will say in the event."""
-        self._gradient = None if gradient is None else encode(gradient.copy(), self._link.wire_dtype)
-        row = None if observed is None else observed.row
-        self._message = Message(
-            worker, 0, 0, 0, 0, snapshot.steps, transitions=transitions, weight=weight, observed=row
+    def push(self, worker: int, push: Push) -> AppliedPush:
+        """Send the gradient, the event and the generator's state, and do not wait.
+
+        The event of the ticket is None: the first server reports it.
+        """
+        push.event.add(self._measurements())
+        encoded = None if push.gradient is None else encode(push.gradient.copy(), self._transport.wire_dtype)
+        message = Message(
+            worker=worker, incarnation=0, steps=push.snapshot.steps, transitions=push.event.steps, weight=push.weight,
+            stats=None if push.stats is None else push.stats.row, rng_state=pack_rng(push.rng),
+            round=1 + max(reply.rounds for reply in self._replies),  # the same round on all servers
         )  # fmt: skip
-        return PushResult(0, False, 0)
-
-    def poll(self, worker: int, snapshot: Snapshot) -> PushResult:
-        """Nothing is waited for here: `push` has an answer, if not the server's."""
-        return PushResult(0, False, 0)
-
-    def save_rng_state(self, worker: int, rng: np.random.Generator) -> None:
-        """Send the state of the worker's generator with its push."""
-        assert self._message is not None
-        self._message = replace(self._message, rng_state=seeding.pack(rng))
-
-    def tell(self, event: Event) -> None:
-        """Send the push that this event is of, with the event."""
-        assert self._message is not None
-        event.add(self._measured())
-        messages = []
-        number = 1 + max(reply.rounds for reply in self._replies)  # all servers take it into the same round
-        for index, (stretch, reply) in enumerate(zip(self._stretches, self._replies, strict=True)):
-            gradient = None if self._gradient is None else self._gradient[stretch]
-            own = event if index == 0 else None
-            messages.append(
-                replace(
-                    self._message, life=reply.life, version=reply.version, gradient=gradient, event=own, number=number
-                )
+        self._send([
+            replace(
+                message, incarnation=reply.incarnation, version=reply.version,
+                gradient=None if encoded is None else encoded[shard], event=push.event if index == 0 else None,
             )
-        self._message = self._gradient = None
-        self._send(messages)
+            for index, (shard, reply) in enumerate(zip(self._shards, self._replies, strict=True))
+        ])  # fmt: skip
+        return AppliedPush(None)
 
-    def finish(self, worker: int) -> None:
-        """The worker makes no more gradients of its rollout: in synchronous rounds, tell the servers."""
-        if self._layout.synchronous:
-            self._send([Message(worker, 0, 0, reply.life, 0, 0, finished=True) for reply in self._replies])
+    def finish_rollout(self, worker: int) -> None:
+        """In synchronous rounds, tell the servers that no more gradients of the rollout will come."""
+        if self._spec.synchronous:
+            self._send([
+                Message(worker=worker, incarnation=reply.incarnation, finished=True) for reply in self._replies
+            ])  # fmt: skip
 
     def round_in_progress(self, worker: int) -> bool:
-        """Never: the answer to `finish` comes when the others have finished, and the next pull waits for it."""
+        """Always False: the reply to `finish_rollout` comes when the others have finished, and `pull` waits for it."""
         return False
 
-    def progress(self, steps: int) -> float:
-        return min(1.0, steps / self._layout.total_steps)
-
     def leave(self, worker: int) -> None:
-        """See that all that was sent has arrived, and leave the run."""
-        while self._sent:
+        """Wait for the replies to all messages, and leave the run."""
+        while self._pending:
             self._receive()
-        self._call("leave", [(worker,)] * len(self._stretches))
+        self._call("leave", [(worker,)] * len(self._shards))
 
-    # -- calls ------------------------------------------------------------------------------------------------------
+    # -- calls --------------------------------------------------------------------------------------------------------
 
-    def _measured(self) -> dict[str, float]:
-        """How long messages took since the last event, and how long the worker waited for them."""
+    def _measurements(self) -> dict[str, float]:
+        """Mean round trip of messages, and waiting time in `pull`, since the last push."""
         now = time.perf_counter()
-        share = self._waited / (now - self._told)
-        values = {"ray/pull_ms": 1e3 * self._waited, "ray/wait_share": share}
+        share = self._wait_seconds / (now - self._measured_at)
+        values = {"ray/pull_ms": 1e3 * self._wait_seconds, "ray/wait_share": share}
         if self._round_trips:
             values["ray/push_ms"] = 1e3 * sum(self._round_trips) / len(self._round_trips)
-        self._told, self._waited, self._round_trips = now, 0.0, []
+        self._measured_at, self._wait_seconds, self._round_trips = now, 0.0, []
         return values
 
     def _send(self, messages: list[Message]) -> None:
-        """Send a message to each server under the next number, and do not wait."""
+        """Send one message to each server under the next sequence number, and do not wait."""
         self._sequence += 1
-        oldest = self._sequence - len(self._sent)
-        numbered = [replace(message, sequence=self._sequence, oldest=oldest) for message in messages]
-        self._sent.append(self._begin("push", [(message,) for message in numbered]))
-        self._unseen = True
+        first = self._sequence - len(self._pending)
+        numbered = [replace(message, sequence=self._sequence, first_unacknowledged=first) for message in messages]
+        self._pending.append(self._begin_call("push", [(message,) for message in numbered]))
+        self._has_news = True
 
-    def _begin(self, method: str, arguments: list[tuple[Any, ...]]) -> _Sent:
-        sent = _Sent(method, arguments)
-        for server, values in enumerate(arguments):
-            future = self._link.call(server, method, *values)
-            future.add_done_callback(sent.note)
-            sent.futures.append(future)
-        return sent
+    def _pull_replies(self) -> None:
+        self._take(self._call("pull", [()] * len(self._shards)))
 
     def _call(self, method: str, arguments: list[tuple[Any, ...]]) -> list[Any]:
-        return self._answers(self._begin(method, arguments))
+        return self._answers(self._begin_call(method, arguments))
+
+    def _begin_call(self, method: str, arguments: list[tuple[Any, ...]]) -> _PendingCall:
+        call = _PendingCall(method, arguments)
+        for server, values in enumerate(arguments):
+            future = self._transport.call(server, method, *values)
+            future.add_done_callback(call.on_answer)
+            call.futures.append(future)
+        return call
 
     def _receive(self) -> None:
-        """Wait for the answers to the oldest message."""
-        sent = self._sent.popleft()
-        self._take(self._answers(sent))
-        self._round_trips.append(sent.answered - sent.begun)
-        self._unseen = True
+        """Wait for the replies to the oldest message."""
+        call = self._pending.popleft()
+        self._take(self._answers(call))
+        self._round_trips.append(call.answered_at - call.sent_at)
+        self._has_news = True
 
-    def _answers(self, sent: _Sent) -> list[Any]:
-        """What the servers answer. To one that died, or could not be reached, the message is sent again: at once, since
-        the others may be waiting for what depends on it."""
+    def _answers(self, call: _PendingCall) -> list[Any]:
+        """Wait for the servers' answers.
+
+        A server that died or could not be reached gets its message again, without waiting for the other servers: their
+        answers may depend on it.
+        """
         answers: dict[int, Any] = {}
-        waiting = dict(enumerate(sent.futures))
+        waiting = dict(enumerate(call.futures))
         while waiting:
             wait(waiting.values(), return_when=FIRST_COMPLETED)
             for server, future in [(server, future) for server, future in waiting.items() if future.done()]:
                 try:
                     answers[server] = future.result()
                     del waiting[server]
-                except self._link.lost:
+                except self._transport.lost:
                     time.sleep(RETRY_SECONDS)
-                    arguments = map(_as_oldest, sent.arguments[server])
-                    waiting[server] = self._link.call(server, sent.method, *arguments)
-        return [answers[server] for server in range(len(sent.futures))]
+                    arguments = map(_acknowledge_earlier, call.arguments[server])
+                    waiting[server] = self._transport.call(server, call.method, *arguments)
+        return [answers[server] for server in range(len(call.futures))]
 
     def _take(self, replies: list[Reply]) -> None:
         self._replies = replies
         self.stopped = self.stopped or any(reply.stopped for reply in replies)
 
 
-def _as_oldest(argument: Any) -> Any:
-    """A message that is sent again: whoever waits for its answer has those to all before it."""
-    return replace(argument, oldest=argument.sequence) if isinstance(argument, Message) else argument
+def _acknowledge_earlier(argument: Any) -> Any:
+    """A message that is sent again. Its worker waits for this reply, so it has those to all earlier messages."""
+    if isinstance(argument, Message):
+        return replace(argument, first_unacknowledged=argument.sequence)
+    return argument

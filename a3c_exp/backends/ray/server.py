@@ -1,7 +1,7 @@
-"""The parameter server: the shared parameters of one machine, inside an actor. Nothing here knows of Ray.
+"""The parameter server: a store inside an actor. Nothing here knows of Ray.
 
-All calls of an actor run in one thread and give way only where they wait, so a push is applied whole, and nothing needs
-a lock.
+All calls of an actor run in one thread, and one gives way to another only where it waits. So a push is applied whole,
+and no lock is needed.
 """
 
 from __future__ import annotations
@@ -13,191 +13,201 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from a3c_exp.backends import MERGE_SECONDS
-from a3c_exp.backends.ray.wire_dtype import Message, News, Reply, Wire, decode, encode
+from a3c_exp.backends.messages import MERGE_SECONDS
+from a3c_exp.backends.ray.wire import Message, Reply, ServerStatus, WireDtype, decode, encode
+from a3c_exp.common.arrays import Floats
+from a3c_exp.core.counters import unpack_rng
 from a3c_exp.core.events import Event
 from a3c_exp.core.normalization import RunningStats
-from a3c_exp.core.store import PushResult, SharedStore, Snapshot, StoreSpec
+from a3c_exp.core.parameters import StoreSpec
+from a3c_exp.core.store import AppliedPush, Push, SharedStore, Snapshot, Ticket
 
 
 class ParameterServer:
-    """Holds the parameters with their moments, or a stretch of them, and the counters of the run.
+    """Holds the parameters with the optimizer's state, or a shard of them, and the counters of the run.
 
-    It begins empty, and so it begins again when it has died: everybody waits until the driver has given it a state.
-    With each state begins another life. A gradient of parameters that were lost with an earlier life is not applied,
-    but its steps and episodes count; nor does it take part in a round, since the server that has died cannot know who
-    had pushed into that one.
+    A server starts without a state, also when it is restarted after its death. All calls wait until the driver has
+    given it one, with which a new incarnation begins. A gradient that is based on parameters of an earlier incarnation
+    is not applied, but its steps and episodes count. Nor does it take part in a synchronous round: a restarted server
+    cannot know who had submitted to the round.
 
-    A message is taken at most once, and those of a worker in their order, whatever has been sent again.
+    Each message is taken at most once, and the messages of a worker in order, however often they are sent.
     """
 
-    def __init__(self, layout: StoreSpec, wire_dtype: Wire) -> None:
-        self._layout, self._wire = layout, wire_dtype
-        self._store = SharedStore(layout)
-        self._life = 0
+    def __init__(self, spec: StoreSpec, wire_dtype: WireDtype) -> None:
+        self._spec, self._wire_dtype = spec, wire_dtype
+        self._store = SharedStore(spec)
+        self._incarnation = 0
         self._changed = asyncio.Event()
-        self._taken: dict[int, int] = {}  # of each worker, the number of its last message that was taken,
-        self._answered: dict[int, int] = {}  # and of the last that was answered: later, in synchronous rounds
+        # By worker, the sequence numbers of the last message taken and of the last one answered. In synchronous rounds
+        # the answer comes later.
+        self._taken: dict[int, int] = {}
+        self._answered: dict[int, int] = {}
         self._members: set[int] = set()
         self._events: dict[int, Event] = {}
         self._received = self._sent = 0
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        """Wait for what other calls bring about; the end of the run ends every wait."""
+        """Wait for a condition that other calls bring about. The end of the run ends every wait."""
         while not (condition() or self._store.stopped):
             await self._changed.wait()
 
-    def _change(self) -> None:
-        """Let all who wait look again."""
+    def _notify(self) -> None:
+        """Let all waiting calls check their conditions again."""
         self._changed.set()
         self._changed = asyncio.Event()
 
-    # -- the worker's calls -----------------------------------------------------------------------------------------
+    def _has_state(self) -> bool:
+        return self._incarnation > 0
+
+    # -- the worker's calls -------------------------------------------------------------------------------------------
 
     async def join(self, worker: int) -> tuple[Reply, NDArray[np.uint64]]:
-        """A worker is about to begin: the parameters, and the state of its generator (zeros if there is none)."""
-        await self._until(self._alive)
-        self._be_joined(worker)
-        self._store.start()
-        return self._reply(), self._store.rng_state(worker).copy()
+        """Let a worker join the run. Returns the parameters, and its saved generator state (zeros if there is none)."""
+        await self._until(self._has_state)
+        self._add_member(worker)
+        counters = self._store.counters
+        counters.start_clock()
+        return self._reply(), counters.rng_state(worker).copy()
 
-    def _be_joined(self, worker: int) -> None:
-        """Who sends messages takes part, also if it was taken for one that does not come."""
+    def _add_member(self, worker: int) -> None:
+        """Let a worker take part in rounds, also one that had been given up."""
         if worker not in self._members:
             self._store.join(worker)
             self._members.add(worker)
-            self._change()
+            self._notify()
 
     async def pull(self) -> Reply:
-        """The parameters as they are now."""
-        await self._until(self._alive)
+        """The current parameters."""
+        await self._until(self._has_state)
         return self._reply()
 
     async def push(self, message: Message) -> Reply:
-        """Take a message and answer with the parameters behind it: in synchronous rounds, when all have made theirs."""
-        worker, number = message.worker, message.sequence
-        await self._until(self._alive)
-        if self._taken.setdefault(worker, 0) < message.oldest - 1:
-            self._taken[worker] = message.oldest - 1
-            self._change()
-        while self._taken[worker] < number - 1:  # also when the run has been stopped: what was done counts
+        """Take a message, and answer with the parameters after it. In a synchronous round the answer waits for all."""
+        worker, sequence = message.worker, message.sequence
+        await self._until(self._has_state)
+        if self._taken.setdefault(worker, 0) < message.first_unacknowledged - 1:
+            self._taken[worker] = message.first_unacknowledged - 1
+            self._notify()
+        while self._taken[worker] < sequence - 1:  # also after the end of the run: the steps were made
             await self._changed.wait()
-        if self._taken[worker] < number:
-            self._taken[worker] = number
-            if message.life == self._life:
-                self._be_joined(worker)
+        if self._taken[worker] < sequence:
+            self._taken[worker] = sequence
+            if message.incarnation == self._incarnation:
+                self._add_member(worker)
             if not message.finished:
                 await self._push(message)
-            elif message.life == self._life:
-                await self._finish(worker)
-            self._answered[worker] = max(number, self._answered.get(worker, 0))
-            self._change()
-        await self._until(lambda: self._answered.get(worker, 0) >= number)
+            elif message.incarnation == self._incarnation:
+                await self._finish_rollout(worker)
+            self._answered[worker] = max(sequence, self._answered.get(worker, 0))
+            self._notify()
+        await self._until(lambda: self._answered.get(worker, 0) >= sequence)
         return self._reply()
 
     async def _push(self, message: Message) -> None:
-        store, worker, event = self._store, message.worker, message.event
-        if message.rng_state is not None:
-            store.rng_state(worker)[:] = message.rng_state
-        snapshot = Snapshot(message.version, message.steps, None)
-        observed = None if message.observed is None else RunningStats(message.observed)
-        gradient = self._gradient(message)
-        result: PushResult | None = PushResult(0, False, 0)
-        if self._layout.synchronous and (message.life != self._life or message.number <= store.rounds):
-            store.count(worker, message.transitions, observed)
-        else:
-            number = message.number if self._layout.synchronous else None
-            result = store.push(worker, gradient, snapshot, message.transitions, observed, message.weight, number)
-        self._change()
-        while result is None and not store.stopped:
-            await self._changed.wait()
-            result = store.poll(worker, snapshot)
-            if result is not None and result.applied:
-                self._change()
-        if event is not None:
-            self._tell(event, result)
+        """Apply a gradient, wait for its round to end if there is one, and keep the event for the driver."""
+        push = self._decode(message)
+        ticket = self._submit(message, push)
+        self._notify()
+        await self._until(ticket.done)
+        if message.event is not None:
+            earlier = self._events.get(message.worker)
+            self._events[message.worker] = push.event if earlier is None else earlier.merge(push.event)
 
-    def _gradient(self, message: Message) -> NDArray[np.float32] | None:
-        """The message's gradient, None for one that is to be passed over."""
-        if message.gradient is None:
-            return None
-        self._received += message.gradient.nbytes
-        if message.life != self._life:
-            return None
-        gradient = np.empty(self._layout.size, np.float32)
-        decode(message.gradient, gradient)
-        return gradient
+    def _submit(self, message: Message, push: Push) -> Ticket:
+        """Hand a push to the store, unless it is for a synchronous round that is over or of an earlier incarnation."""
+        store = self._store
+        if store.rounds is None:
+            return store.push(message.worker, push)
+        if message.incarnation == self._incarnation and message.round > store.rounds.completed:
+            return store.push(message.worker, push, message.round)
+        store.counters.count(message.worker, push.event.steps, push.stats)
+        store.counters.save_rng_state(message.worker, push.rng)
+        return AppliedPush(push.event)
 
-    def _tell(self, event: Event, result: PushResult | None) -> None:
-        """Keep what a worker did, with what became of its push, for the driver."""
-        if result is not None:
-            event.updates = result.applied
-            if result.accepted:
-                event.staleness[result.staleness] += 1
-        earlier = self._events.get(event.worker)
-        self._events[event.worker] = event if earlier is None else earlier.merge(event)
+    def _decode(self, message: Message) -> Push:
+        """The push of a message, without its gradient if that is based on an earlier incarnation."""
+        gradient: Floats | None = None
+        if message.gradient is not None:
+            self._received += message.gradient.nbytes
+            if message.incarnation == self._incarnation:
+                gradient = np.empty(self._spec.size, np.float32)
+                decode(message.gradient, gradient)
+        rng = np.random.Generator(np.random.PCG64(0))
+        assert message.rng_state is not None
+        unpack_rng(rng, message.rng_state)
+        return Push(
+            gradient=gradient,
+            snapshot=Snapshot(message.version, message.steps, None),
+            event=Event(message.worker, steps=message.transitions) if message.event is None else message.event,
+            weight=message.weight,
+            stats=None if message.stats is None else RunningStats(message.stats),
+            rng=rng,
+        )
 
-    async def _finish(self, worker: int) -> None:
-        """The worker makes no more gradients of its rollout; wait for those who do."""
-        self._store.finish(worker)
-        self._change()
+    async def _finish_rollout(self, worker: int) -> None:
+        """Take a worker out of rounds, and wait until the others have finished their rollouts too."""
+        self._store.finish_rollout(worker)
+        self._notify()
         await self._until(lambda: not self._store.round_in_progress(worker))
 
     def _reply(self) -> Reply:
-        parameters = np.empty(self._layout.size, np.float32)
-        store = self._store
+        store, parameters = self._store, np.empty(self._spec.size, np.float32)
         snapshot = store.pull(0, parameters)
-        sent = encode(parameters, self._wire)
-        self._sent += sent.nbytes
+        encoded = encode(parameters, self._wire_dtype)
+        self._sent += encoded.nbytes
         return Reply(
-            self._life, snapshot.version, snapshot.steps, snapshot.normalizer, sent, store.stopped, store.rounds
+            incarnation=self._incarnation, version=snapshot.version, steps=snapshot.steps,
+            normalizer=snapshot.normalizer, parameters=encoded, stopped=store.stopped,
+            rounds=0 if store.rounds is None else store.rounds.completed,
         )  # fmt: skip
 
     async def leave(self, worker: int, last: int = 0) -> None:
-        """The worker has ended or died, or has not come: rounds no longer wait for it.
+        """Take a worker out of rounds: it has ended or died, or could not be started.
 
-        last: its messages up to this number are not taken any more, should they still arrive.
+        last: its messages up to this sequence number are not taken if they still arrive.
         """
-        for numbers in (self._taken, self._answered):
-            numbers[worker] = max(last, numbers.get(worker, 0))
+        for sequences in (self._taken, self._answered):
+            sequences[worker] = max(last, sequences.get(worker, 0))
         self._store.leave(worker)
         self._members.discard(worker)
-        self._change()
+        self._notify()
 
-    # -- the driver's calls -----------------------------------------------------------------------------------------
+    # -- the driver's calls -------------------------------------------------------------------------------------------
 
-    def _alive(self) -> bool:
-        return self._life > 0
+    async def begin(self, incarnation: int, state: Mapping[str, Any], members: Iterable[int]) -> None:
+        """Begin an incarnation with a state (see `SharedStore.state`). Does nothing if it has already begun.
 
-    async def begin(self, life: int, state: Mapping[str, Any], members: Iterable[int]) -> None:
-        """Take up a state (see `SharedParameters.state`). members: workers that joined in an earlier life.
-        Rounds of the first life wait for all workers, those of a later one for these.
+        members: workers that have joined in an earlier incarnation. Rounds of the first incarnation wait for all
+        workers, those of a later one for the members.
 
-        Steps that a server of an earlier life has counted since the state was told have been made. A life begins once,
-        however often it is asked for."""
-        if life == self._life:
+        Steps that this server has counted since the state was fetched remain counted: they were made.
+        """
+        if incarnation == self._incarnation:
             return
         self._store.restore({**state, "steps": max(state["steps"], self._store.steps)})
-        self._life, self._members = life, set(members)
-        for worker in range(self._layout.workers):
-            if life > 1 and worker not in self._members:
+        self._incarnation, self._members = incarnation, set(members)
+        for worker in range(self._spec.workers):
+            if incarnation > 1 and worker not in self._members:
                 self._store.leave(worker)
-        self._change()
+        self._notify()
 
-    async def news(self) -> News:
-        """What has happened since the last call, after a moment in which more may happen."""
+    async def status(self) -> ServerStatus:
+        """Wait a moment, so that events are merged, and report what has happened since the last call."""
         await asyncio.sleep(MERGE_SECONDS)
         events, self._events = list(self._events.values()), {}
         received, sent = self._received, self._sent
         self._received = self._sent = 0
-        seconds = self._store.training_seconds
-        return News(self._life, events, self._store.steps, seconds, sorted(self._members), received, sent)
+        return ServerStatus(
+            incarnation=self._incarnation, events=events, steps=self._store.steps,
+            training_seconds=self._store.training_seconds, members=sorted(self._members), received=received, sent=sent,
+        )  # fmt: skip
 
     async def state(self) -> tuple[int, dict[str, Any]]:
-        """All that a checkpoint needs of this stretch, and of which life it is."""
-        return self._life, self._store.state()
+        """The incarnation, and everything that a checkpoint needs of this shard."""
+        return self._incarnation, self._store.state()
 
     async def stop(self) -> None:
         """Ask every worker to end before its next rollout."""
         self._store.stop()
-        self._change()
+        self._notify()

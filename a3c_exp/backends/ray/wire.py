@@ -1,4 +1,4 @@
-"""What travels between workers, parameter servers and the driver: one flat array each way, and a few numbers beside it.
+"""Messages between workers, parameter servers and the driver, and how a vector is encoded and split among servers.
 
 Nothing here knows of Ray.
 """
@@ -13,67 +13,69 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.core.events import Event
 from a3c_exp.core.normalization import Normalizer
-from a3c_exp.core.store import StoreSpec
+from a3c_exp.core.parameters import StoreSpec
 
-Floats = NDArray[np.float32]
-Wire = Literal["float32", "bfloat16"]
+WireDtype = Literal["float32", "bfloat16"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """What a worker sends to one server: a push, or that it has finished with its rollout.
+    """A worker's push to one server, or its word that it has finished with a rollout.
 
-    sequence: numbers of a worker's messages, one after the other; the worker that takes a dead one's place goes on far
-        behind them. oldest: the first of them that has not been answered.
-    life: of the server whose parameters the gradient belongs to. version, steps: of the pull.
-    gradient: the server's stretch of it as `encode` gave it; None for one that was not finite.
-    transitions, weight, observed: as `SharedParameters.push` takes them.
-    event: what the worker has to tell of it; only the first server gets it.
-    number: of the synchronous round that the gradient is for, the same for all servers.
+    sequence: number of the message among those of its worker. The replacement of a dead worker starts far above.
+    first_unacknowledged: the lowest sequence number to which the worker has no reply yet.
+    incarnation: of the server whose parameters the gradient is based on. version, steps: of the pull.
+    gradient: the server's shard of it, encoded; None if it was not finite or of no transition.
+    transitions, weight, stats: see `Push`. rng_state: see `pack_rng`; None if the rollout is finished.
+    event: what the server reports of the push; None for every server but the first.
+    round: index of the synchronous round that the gradient belongs to, the same for all servers.
+    finished: this is no push; the worker has finished with its rollout.
     """
 
     worker: int
-    sequence: int
-    oldest: int
-    life: int
-    version: int
-    steps: int
-    gradient: NDArray[Any] | None = None
+    sequence: int = 0
+    first_unacknowledged: int = 0
+    incarnation: int
+    version: int = 0
+    steps: int = 0
+    gradient: Array | None = None
     transitions: int = 0
-    weight: int | None = None
-    observed: NDArray[np.float64] | None = None
-    event: Event | None = None
+    weight: int = 0
+    stats: NDArray[np.float64] | None = None
     rng_state: NDArray[np.uint64] | None = None
+    event: Event | None = None
+    round: int = 0
     finished: bool = False
-    number: int = 0
 
 
 class Reply(NamedTuple):
-    """A server's answer to anything: its parameters (as `encode` gave them) and how far the run is.
+    """A server's answer to every call of a worker: its parameters, encoded, and the state of the run.
 
-    rounds: how many synchronous ones are over.
+    rounds: number of synchronous rounds that are over.
     """
 
-    life: int
+    incarnation: int
     version: int
     steps: int
     normalizer: Normalizer | None
-    parameters: NDArray[Any]
+    parameters: Array
     stopped: bool
     rounds: int
 
 
-class News(NamedTuple):
-    """What a server tells the driver ten times a second.
+class ServerStatus(NamedTuple):
+    """What a server reports to the driver ten times a second.
 
-    events: of each worker, merged, in the order in which they began. steps: of the run.
-    training_seconds: since the first worker began. members: workers that have joined and not left.
-    received, sent: bytes of gradients and of parameters since it was last asked.
+    incarnation: 0 if the server has started and has no state yet.
+    events: one for each worker that has pushed since the last report. steps: of the run.
+    training_seconds: since the first worker started. members: workers that have joined and not left.
+    received, sent: bytes of gradients and of parameters since the last report.
     """
 
-    life: int
+    incarnation: int
     events: list[Event]
     steps: int
     training_seconds: float
@@ -82,57 +84,60 @@ class News(NamedTuple):
     sent: int
 
 
-def encode(vector: Floats, wire_dtype: Wire) -> NDArray[Any]:
-    """What is sent of a finite vector [P]: itself, or the upper half of each number as uint16, rounded to even."""
+def encode(vector: Floats, wire_dtype: WireDtype) -> Array:
+    """A finite vector [P] as it is sent: itself, or as bfloat16, the upper half of each number as uint16.
+
+    bfloat16 is rounded to the nearest, ties to even.
+    """
     if wire_dtype == "float32":
         return vector
     bits = vector.view(np.uint32)
     return ((bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)).astype(np.uint16)
 
 
-def decode(sent: NDArray[Any], into: Floats) -> None:
-    """Write what `encode` gave into a vector [P]."""
-    if sent.dtype == np.uint16:
-        into.view(np.uint32)[:] = sent.astype(np.uint32) << np.uint32(16)
+def decode(encoded: Array, into: Floats) -> None:
+    """Write an encoded vector to a vector [P]."""
+    if encoded.dtype == np.uint16:
+        into.view(np.uint32)[:] = encoded.astype(np.uint32) << np.uint32(16)
     else:
-        into[:] = sent
+        into[:] = encoded
 
 
-def stretches(size: int, count: int) -> list[slice]:
-    """A vector in `count` stretches as equal as can be, at least one number each."""
+def shard_slices(size: int, count: int) -> list[slice]:
+    """A vector's slices for `count` servers, as equal as possible. No slice is empty, so there may be fewer."""
     ends = [size * index // count for index in range(count + 1)]
     return [slice(start, stop) for start, stop in pairwise(ends) if start < stop]
 
 
-def piece(layout: StoreSpec, stretch: slice) -> StoreSpec:
-    """The layout of one stretch of the vector. Parts of the network are cut where it is."""
-    size = stretch.stop - stretch.start
+def shard_spec(spec: StoreSpec, shard: slice) -> StoreSpec:
+    """The spec of one server's store. A part of the network that crosses the shard's border is cut there."""
+    size = shard.stop - shard.start
 
-    def within(place: int) -> int:
-        return int(min(max(place - stretch.start, 0), size))
+    def within(index: int) -> int:
+        return int(min(max(index - shard.start, 0), size))
 
-    param_slices = {name: slice(within(part.start), within(part.stop)) for name, part in layout.param_slices.items()}
-    return replace(layout, size=size, param_slices=param_slices)
+    param_slices = {name: slice(within(part.start), within(part.stop)) for name, part in spec.param_slices.items()}
+    return replace(spec, size=size, param_slices=param_slices)
 
 
-def cut(state: Mapping[str, Any], stretch: slice) -> dict[str, Any]:
-    """One stretch of the state that `SharedParameters.state` gives."""
+def shard_state(state: Mapping[str, Any], shard: slice) -> dict[str, Any]:
+    """One server's part of the state of a store (`SharedStore.state`)."""
     return {
         **state,
-        "parameters": state["parameters"][stretch].copy(),
-        "optimizer_state": state["optimizer_state"][..., stretch].copy(),
+        "parameters": state["parameters"][shard].copy(),
+        "optimizer_state": state["optimizer_state"][..., shard].copy(),
     }
 
 
-def joined(answers: Sequence[tuple[int, Mapping[str, Any]]], life: int) -> dict[str, Any] | None:
-    """The whole of the states of all stretches; counters are those of the first, who keeps them for all.
+def merge_shards(shards: Sequence[tuple[int, Mapping[str, Any]]], incarnation: int) -> dict[str, Any] | None:
+    """The state of the whole store. The counters are those of the first server.
 
-    answers: what the servers say of their lives and states. None if one of them has not begun this life: a server that
-    has died and started again has nothing yet.
+    shards: incarnation and state of every server.
+    Returns None if a server is not of this incarnation: after a restart it has no state yet.
     """
-    if any(own != life for own, _ in answers):
+    if any(found != incarnation for found, _ in shards):
         return None
-    states = [state for _, state in answers]
+    states = [state for _, state in shards]
     return {
         **states[0],
         "parameters": np.concatenate([state["parameters"] for state in states]),

@@ -7,6 +7,7 @@ import json
 import math
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,15 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import metadata as hparams_metadata
 
-from a3c_exp.run.output import CurveWriter, hparams
+from a3c_exp.run.output import CurveWriter
+from a3c_exp.run.run_folder import config_text
+from a3c_exp.run.tensorboard import hparams
 
 CONFIG = {"seed": 3, "returns": {"_target_": "a3c_exp.returns.NStep", "n": 5}, "critic_returns": None}
-CONFIG_TEXT = "seed: 3\nreturns:\n  n: 5\n"
 
 
 def writer(folder: Path, purge_step: int | None = None) -> CurveWriter:
-    return CurveWriter(folder, CONFIG_TEXT, config=CONFIG, purge_step=purge_step)
+    return CurveWriter(folder, CONFIG, purge_step)
 
 
 def read(folder: Path) -> EventAccumulator:
@@ -55,7 +57,7 @@ def test_tensorboard_and_the_table_get_the_same(tmp_path: Path) -> None:
 def test_the_dashboard_opens_with_reward_losses_and_entropy_side_by_side(tmp_path: Path) -> None:
     writer(tmp_path).close()
     content = read(tmp_path).Tensors("custom_scalars__config__")[0].tensor_proto.string_val[0]
-    row = layout_pb2.StoreSpec.FromString(content).category[0]
+    row = layout_pb2.Layout.FromString(content).category[0]
     assert [chart.title for chart in row.chart] == ["Reward", "Losses", "Entropy"]
     assert list(row.chart[1].multiline.tag) == ["^train/policy_loss$", "^train/value_loss$"]
 
@@ -63,7 +65,7 @@ def test_the_dashboard_opens_with_reward_losses_and_entropy_side_by_side(tmp_pat
 def test_the_config_is_shown_as_text_verbatim(tmp_path: Path) -> None:
     writer(tmp_path).close()
     shown = read(tmp_path).Tensors("config")[0].tensor_proto.string_val[0].decode()
-    assert shown == "    seed: 3\n    returns:\n      n: 5"
+    assert shown == textwrap.indent(config_text(CONFIG).rstrip(), "    ")
 
 
 def test_the_runs_own_event_file_has_its_hyperparameters_and_no_experiment_record(tmp_path: Path) -> None:
@@ -168,9 +170,10 @@ def test_numbers_that_are_not_finite_are_written_as_such(tmp_path: Path) -> None
 FULL_DISK = """
 import json, resource, sys
 from pathlib import Path
-from a3c_exp.metrics import CurveWriter
+from a3c_exp.run.output import CurveWriter
+from a3c_exp.run.run_folder import config_text
 
-writer = CurveWriter(Path(sys.argv[1]), "", config={})
+writer = CurveWriter(Path(sys.argv[1]), {})
 full = resource.RLIM_INFINITY
 written, refused = [], []
 for step in range(60):

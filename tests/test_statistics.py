@@ -1,4 +1,4 @@
-"""What a run has done so far, from the events of its workers."""
+"""Totals, recent episodes and means of a run, from the events of its workers."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ class Clock:
         return self.now
 
 
-def episodes(returns: list[float], ends: list[int] | None = None) -> Episodes:
+def event(
+    worker: int = 0, returns: list[float] | None = None, ends: list[int] | None = None, finished: int = 0, **fields: Any
+) -> Event:
+    """An event with episodes of 7 steps. finished: environments of the worker that have ended an episode so far."""
+    returns = [] if returns is None else returns
     count = len(returns)
-    ends = list(range(count)) if ends is None else ends
-    return Episodes(np.array(returns, np.float64), np.full(count, 7, np.int64), np.array(ends, np.int64))
+    end_steps = np.array(range(count) if ends is None else ends, np.int64)
+    episodes = Episodes(np.array(returns, np.float64), np.full(count, 7, np.int64), end_steps, finished)
+    return Event(worker, episodes=episodes, **fields)
 
 
-def event(worker: int = 0, returns: list[float] | None = None, ends: list[int] | None = None, **fields: Any) -> Event:
-    return Event(worker, episodes=episodes(returns or [], ends), **fields)
-
-
-# -- Tally: totals ---------------------------------------------------------------------------------
+# -- totals ---------------------------------------------------------------------------------
 
 
 def test_totals_are_sums_over_all_events_of_all_workers() -> None:
@@ -43,7 +44,7 @@ def test_totals_are_sums_over_all_events_of_all_workers() -> None:
     assert (statistics.updates, statistics.rejected, statistics.steps, statistics.episodes) == (5, 1, 100, 3)
 
 
-def test_staleness_is_told_of_the_window_and_of_the_run() -> None:
+def test_staleness_is_reported_for_the_window_and_for_the_run() -> None:
     statistics = RunStatistics()
     assert (statistics.staleness_mean, statistics.staleness_max) == (None, None)
     statistics.add(event(updates=3, staleness=Counter({0: 2, 9: 1})))
@@ -55,7 +56,7 @@ def test_staleness_is_told_of_the_window_and_of_the_run() -> None:
     assert (statistics.staleness_mean, statistics.staleness_max) == (2.5, 9)
 
 
-# -- Tally: the window -----------------------------------------------------------------------------
+# -- the window -----------------------------------------------------------------------------
 
 
 def test_a_windows_metrics_are_means_over_its_updates_however_these_were_merged() -> None:
@@ -71,9 +72,9 @@ def test_a_windows_metrics_are_means_over_its_updates_however_these_were_merged(
 
 def test_a_window_forgets_the_one_before() -> None:
     statistics = RunStatistics()
-    statistics.add(event(metrics={"entropy": Metric.of(1.0)}, updates=1))
+    statistics.add(event(metrics={"entropy": Metric(1.0)}, updates=1))
     statistics.window()
-    statistics.add(event(metrics={"entropy": Metric.of(5.0)}, updates=1))
+    statistics.add(event(metrics={"entropy": Metric(5.0)}, updates=1))
     assert statistics.window()["train/entropy"] == 5.0
     empty = statistics.window()
     assert "train/entropy" not in empty
@@ -85,13 +86,13 @@ def test_a_window_forgets_the_one_before() -> None:
 def test_a_quantity_without_a_value_does_not_spoil_the_mean_of_the_others() -> None:
     statistics = RunStatistics()
     for value in (0.5, math.nan, 0.7):
-        statistics.add(event(metrics={"explained_variance": Metric.of(value)}))
+        statistics.add(event(metrics={"explained_variance": Metric(value)}))
     assert statistics.window()["train/explained_variance"] == pytest.approx(0.6)
 
 
 def test_a_metric_with_a_place_of_its_own_keeps_it() -> None:
     statistics = RunStatistics()
-    statistics.add(event(metrics={"ga3c/lag": Metric.of(2.0), "entropy": Metric.of(1.0)}))
+    statistics.add(event(metrics={"ga3c/lag": Metric(2.0), "entropy": Metric(1.0)}))
     assert {"ga3c/lag", "train/entropy"} <= statistics.window().keys()
 
 
@@ -120,7 +121,7 @@ def test_a_window_carries_the_fields_names() -> None:
     clock = Clock()
     statistics = RunStatistics(clock=clock)
     measured = ("policy_loss", "value_loss", "entropy", "grad_norm", "learning_rate", "explained_variance")
-    metrics = {name: Metric.of(1.0) for name in measured}
+    metrics = {name: Metric(1.0) for name in measured}
     statistics.add(event(0, [10.0], updates=1, steps=20, metrics=metrics, staleness=Counter([2])))
     clock.now += 1
     assert statistics.window() == {
@@ -136,7 +137,7 @@ def test_a_window_carries_the_fields_names() -> None:
     }
 
 
-# -- Tally: the last 100 episodes ------------------------------------------------------------------
+# -- the last 100 episodes ------------------------------------------------------------------
 
 
 def test_the_mean_return_is_over_the_last_100_episodes() -> None:
@@ -192,34 +193,35 @@ def test_the_last_100_do_not_depend_on_how_episodes_were_packed_into_events(
     assert statistics.mean_return == pytest.approx(np.mean([value for _, value in ended[-100:]]))
 
 
-# -- Tally: the goal -------------------------------------------------------------------------------
+# -- the reward threshold -------------------------------------------------------------------------------
 
 
-def test_a_goal_is_not_judged_before_100_episodes_have_ended() -> None:
+def test_a_threshold_is_not_judged_before_100_episodes_have_ended() -> None:
     statistics = RunStatistics(environments=1)
-    statistics.add(event(0, [500.0] * 99, envs_with_finished_episode=1))
+    statistics.add(event(0, [500.0] * 99, finished=1))
     assert not statistics.reached(475)
-    statistics.add(event(0, [500.0], [99], envs_with_finished_episode=1))
+    statistics.add(event(0, [500.0], [99], finished=1))
     assert statistics.reached(475)
     assert not statistics.reached(500.1)
 
 
-def test_a_goal_is_not_judged_before_every_environment_has_ended_an_episode() -> None:
+def test_a_threshold_is_not_judged_before_every_environment_has_ended_an_episode() -> None:
     statistics = RunStatistics(environments=4)
-    statistics.add(event(0, [500.0] * 200, envs_with_finished_episode=2))
-    statistics.add(event(1, [500.0] * 200, envs_with_finished_episode=1))
+    statistics.add(event(0, [500.0] * 200, finished=2))
+    statistics.add(event(1, [500.0] * 200, finished=1))
     assert not statistics.reached(475)
-    statistics.add(event(1, [500.0], [200], envs_with_finished_episode=2))
+    statistics.add(event(1, [500.0], [200], finished=2))
     assert statistics.reached(475)
 
 
-# -- Tally: checkpoints ----------------------------------------------------------------------------
+# -- checkpoints ----------------------------------------------------------------------------
 
 
-def test_a_restored_tally_goes_on_as_if_nothing_had_happened() -> None:
+def test_restored_statistics_continue_as_if_nothing_had_happened() -> None:
     clock = Clock()
     statistics = RunStatistics(environments=1, clock=clock)
-    statistics.add(event(0, [float(i) for i in range(150)], updates=7, rejected=2, steps=900, staleness=Counter({3: 7})))
+    returns = [float(i) for i in range(150)]
+    statistics.add(event(0, returns, updates=7, rejected=2, steps=900, staleness=Counter({3: 7})))
     clock.now += 30
     later = Clock()
     restored = RunStatistics(environments=1, clock=later)
@@ -236,11 +238,11 @@ def test_a_restored_tally_goes_on_as_if_nothing_had_happened() -> None:
 
 def test_after_a_restoration_every_environment_must_end_an_episode_again() -> None:
     statistics = RunStatistics(environments=2)
-    statistics.add(event(0, [500.0] * 100, envs_with_finished_episode=2))
+    statistics.add(event(0, [500.0] * 100, finished=2))
     assert statistics.reached(475)
     restored = RunStatistics(environments=2)
     restored.restore(statistics.state())
     assert restored.mean_return_100 == 500
     assert not restored.reached(475)
-    restored.add(event(0, [500.0], [100], envs_with_finished_episode=2))
+    restored.add(event(0, [500.0], [100], finished=2))
     assert restored.reached(475)

@@ -11,8 +11,7 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c as reference
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from a3c_exp.run import tensorboard as event_file
-from a3c_exp.run.tensorboard import EventFile, masked_crc32c, record
+from a3c_exp.run.tensorboard import EventFile, masked_crc32c, record, scalar
 
 
 @pytest.mark.parametrize(
@@ -44,7 +43,7 @@ def test_a_record_is_what_tensorboards_writer_writes(tmp_path: Path) -> None:
 def test_tensorboard_reads_what_was_written_while_the_file_is_still_open(tmp_path: Path) -> None:
     events = EventFile(tmp_path)
     events.session(0)
-    events.summary(7, event_file.scalar("train/entropy", 0.5))
+    events.summary(7, scalar("train/entropy", 0.5))
     found = list(EventFileLoader(str(events.path)).Load())
     events.close()
     assert found[0].file_version == "brain.Event:2"

@@ -1,0 +1,321 @@
+"""Shared buffers between agents and the threads that serve them, and the queues that say whose turn a buffer is.
+
+Every slot has one writer at any moment, and the queues pass it on. A queue is a pipe of indices. The system writes an
+index whole or not at all, even if the writing process is killed at that moment, and wakes whoever waits for it. There
+is no lock between processes that could be left held.
+"""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import os
+import select
+import termios
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import reduction
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from a3c_exp.backends.processes.children import ReceiverClosedError
+from a3c_exp.backends.processes.shared_memory import shared_block
+from a3c_exp.common.arrays import Array, ArraySpecs, Floats, arrays_in, block_size
+from a3c_exp.core.events import Episodes
+from a3c_exp.core.experiment import Experiment
+from a3c_exp.core.normalization import RunningStats
+from a3c_exp.core.rollout import COLUMNS, Rollout
+from a3c_exp.envs import EnvBatch
+from a3c_exp.networks import ActorCritic
+
+# The longest wait for a queue, before the waiting thread checks whether anybody can still write to it.
+POLL_SECONDS = 0.02
+
+# What an agent is doing, in its element of `status`. WAITING: for a free slot.
+WORKING, WAITING, ENDED = range(3)
+
+# A notification to an agent: its request has been answered. Smaller numbers: this one of its rollout slots is free.
+REPLIED = 255
+
+
+@dataclass(frozen=True, kw_only=True)
+class BufferSpec:
+    """Sizes of all buffers.
+
+    agents: A. envs: K, environments of each agent. rollout_length: T. slots_per_agent: rollouts that it may have open.
+    observation, action: shape and type of one. distribution_size: P, the parameters of one action's distribution.
+    state_size: S, of one recurrent state; 0 for a network without one.
+    stats_width: of a row of `RunningStats`; 0 if nothing is normalized.
+    """
+
+    agents: int
+    envs: int
+    rollout_length: int
+    slots_per_agent: int
+    observation: tuple[tuple[int, ...], np.dtype[Any]]
+    action: tuple[tuple[int, ...], np.dtype[Any]]
+    distribution_size: int
+    state_size: int
+    stats_width: int
+
+    @classmethod
+    def of(cls, experiment: Experiment, slots_per_agent: int, network: ActorCritic, env: EnvBatch) -> BufferSpec:
+        """The sizes that an experiment needs, measured with one pass through its network."""
+        settings, space = experiment.env, env.observation_space
+        length = experiment.rollout_length
+        assert isinstance(length, int)
+        dtype = np.dtype(np.float32) if settings.normalize_observations else np.dtype(space.dtype)
+        distribution, _, state = network.infer(np.zeros((1, *space.shape), dtype), network.initial_state(1))
+        actions, _ = network.head.sample(distribution, np.random.default_rng(0))
+        return cls(
+            agents=experiment.worker_count, envs=experiment.envs_per_worker,
+            rollout_length=length, slots_per_agent=slots_per_agent,
+            observation=(space.shape, dtype), action=(actions.shape[1:], actions.dtype),
+            distribution_size=distribution.shape[1], state_size=0 if state is None else state.shape[1],
+            stats_width=RunningStats.width(space.shape, settings.normalize_observations, settings.normalize_rewards),
+        )  # fmt: skip
+
+    def request_arrays(self) -> ArraySpecs:
+        """Each agent's request (observations, state) and the reply to it (distributions, values, next_state, version),
+        which starts with [A, K]; and its status."""
+        rows = self.agents, self.envs
+        floats, (shape, dtype) = np.dtype(np.float32), self.observation
+        return {
+            "status": ((self.agents,), np.dtype(np.int8)),
+            "observations": ((*rows, *shape), dtype),
+            "state": ((*rows, self.state_size), floats),
+            "distributions": ((*rows, self.distribution_size), floats),
+            "values": (rows, floats),
+            "next_state": ((*rows, self.state_size), floats),
+            "version": ((self.agents,), np.dtype(np.int64)),
+        }
+
+    def rollout_arrays(self) -> ArraySpecs:
+        """The rollouts in all slots: columns, which start with [slots, T, K]; and what a rollout has once."""
+        slots = self.agents * self.slots_per_agent
+        rows = slots, self.rollout_length, self.envs
+        (observation_shape, observation), (action_shape, action) = self.observation, self.action
+        flags = dict.fromkeys(("terminated", "truncated", "valid"), np.dtype(np.bool_))
+        types = {"observations": observation, "actions": action, "version": np.dtype(np.int64), **flags}
+        shapes = {"observations": observation_shape, "actions": action_shape}
+        floats = np.dtype(np.float32)
+        columns = {name: ((*rows, *shapes.get(name, ())), types.get(name, floats)) for name in COLUMNS}
+        return columns | {
+            "length": ((slots,), np.dtype(np.int64)),
+            "state": ((slots, self.envs, self.state_size), floats),
+            "stats": ((slots, self.stats_width), np.dtype(np.float64)),
+        }
+
+
+class IndexQueue:
+    """Indices (int32) from all agents through one pipe, for one thread of this process to take at a time."""
+
+    def __init__(self) -> None:
+        self.reader, self.writer = os.pipe()
+        self._poll = select.poll()
+        self._poll.register(self.reader, select.POLLIN)
+
+    def take(self, count: int, seconds: float) -> list[int]:
+        """Wait until there is an index; then take up to `count` of them. None of them come after so many seconds."""
+        if not self._poll.poll(seconds * 1000):
+            return []
+        indices: list[int] = np.frombuffer(os.read(self.reader, 4 * count), np.int32).tolist()
+        return indices
+
+    def __len__(self) -> int:
+        return _bytes_in(self.reader) // 4
+
+    def close(self) -> None:
+        os.close(self.reader)
+        os.close(self.writer)
+
+
+class SharedBuffers:
+    """All buffers and queues, as predictors and trainers see them.
+
+    requests: agents whose request waits for a reply. finished: slots whose rollout waits for a trainer.
+    closing: set when the run ends; nothing that is still in the queues will be used.
+    """
+
+    def __init__(self, spec: BufferSpec) -> None:
+        self.spec = spec
+        request_specs, rollout_specs = spec.request_arrays(), spec.rollout_arrays()
+        self._blocks = shared_block(block_size(request_specs)), shared_block(block_size(rollout_specs))
+        self.request_arrays = arrays_in(self._blocks[0], request_specs)
+        self.rollout_arrays = arrays_in(self._blocks[1], rollout_specs)
+        self.requests, self.finished = IndexQueue(), IndexQueue()
+        self._notifications = [os.pipe() for _ in range(spec.agents)]
+        self.closing = False
+        for _, writer in self._notifications:
+            os.write(writer, bytes(range(spec.slots_per_agent)))
+
+    def channel(self, agent: int) -> AgentChannel:
+        """One agent's way to these buffers, to be sent to its process."""
+        reader, _ = self._notifications[agent]
+        return AgentChannel(self.spec, agent, self._blocks, reader, self.requests.writer, self.finished.writer)
+
+    @property
+    def busy_agents(self) -> int:
+        """How many agents will still send a request or a rollout without being given a slot first.
+
+        An agent that waits for a free slot may have an unread notification: the system may keep it from its core for
+        long. It counts as busy.
+        """
+        status = self.request_arrays["status"]
+        waiting = np.flatnonzero(status == WAITING)
+        notified = sum(_bytes_in(self._notifications[agent][0]) > 0 for agent in waiting)
+        return int(np.count_nonzero(status == WORKING)) + notified
+
+    @property
+    def agents_ended(self) -> bool:
+        """Whether no agent will write to the queues any more, or nobody is to read what they write."""
+        return self.closing or bool((self.request_arrays["status"] == ENDED).all())
+
+    def reply(self, agents: Sequence[int]) -> None:
+        """Tell agents that the replies to their requests are in their buffers."""
+        for agent in agents:
+            self._notify(agent, REPLIED)
+
+    def release(self, slots: Sequence[int]) -> None:
+        """Give rollout slots back to the agents that they belong to."""
+        for slot in slots:
+            self._notify(slot // self.spec.slots_per_agent, slot % self.spec.slots_per_agent)
+
+    def _notify(self, agent: int, number: int) -> None:
+        with suppress(BrokenPipeError):  # the agent is gone; its own pipe tells the run so
+            os.write(self._notifications[agent][1], bytes((number,)))
+
+    def rollout(self, slot: int) -> Rollout:
+        """The rollout in a slot, as views, which hold until the slot is released."""
+        arrays = self.rollout_arrays
+        length = int(arrays["length"][slot])
+        columns = {name: arrays[name][slot, :length] for name in COLUMNS}
+        return Rollout(
+            **columns,
+            state=arrays["state"][slot] if self.spec.state_size else None,
+            episodes=Episodes(),  # the agent reports them
+            transitions=int(np.count_nonzero(columns["valid"])),
+            stats=RunningStats(arrays["stats"][slot].copy()) if self.spec.stats_width else None,
+        )
+
+    def close(self) -> None:
+        """Close all pipes, which ends agents that wait. Call it after the threads have ended."""
+        for reader, writer in self._notifications:
+            os.close(reader)
+            os.close(writer)
+        self.requests.close()
+        self.finished.close()
+
+
+class Prediction(NamedTuple):
+    """A reply for observations [N, ...]: distributions [N, P], values [N], the recurrent state after them [N, S], and
+    the version of the parameters. The distributions are a view, which holds until the next request."""
+
+    distributions: Floats
+    values: Floats
+    next_state: Floats | None
+    version: int
+
+
+class AgentChannel:
+    """One agent's way to the shared buffers.
+
+    notifications: the reading end of its own pipe. requests, finished: the writing ends of the queues.
+    waited: seconds that the agent has spent waiting; the agent resets it.
+    """
+
+    def __init__(
+        self, spec: BufferSpec, agent: int, blocks: tuple[Any, Any], notifications: int, requests: int, finished: int
+    ) -> None:
+        self.spec, self.agent, self._blocks = spec, agent, blocks
+        self._notifications, self._requests, self._finished = notifications, requests, finished
+        arrays = arrays_in(blocks[0], spec.request_arrays())
+        self._status = arrays.pop("status")
+        self._mine: dict[str, Array] = {name: rows[agent : agent + 1] for name, rows in arrays.items()}
+        self._rollouts = arrays_in(blocks[1], spec.rollout_arrays())
+        self._poll = select.poll()
+        self._poll.register(notifications, select.POLLIN)
+        self._free_slots: list[int] = []
+        self.waited = 0.0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Map the same memory and the same pipes in the process that this is sent to."""
+        pipes = [reduction.DupFd(fd) for fd in (self._notifications, self._requests, self._finished)]
+        return _attach, (self.spec, self.agent, self._blocks, *pipes)
+
+    def predict(self, observations: Array, state: Array | None) -> Prediction:
+        """Send observations [N, ...], N at most K, and the recurrent state before them [N, S]; wait for the reply."""
+        count, mine = len(observations), self._mine
+        mine["observations"][0, :count] = observations
+        if state is not None:
+            mine["state"][0, :count] = state
+        _write(self._requests, self.agent)
+        while (number := self._read_notification()) != REPLIED:
+            self._free_slots.append(number)
+        return Prediction(
+            distributions=mine["distributions"][0, :count],
+            values=mine["values"][0, :count].copy(),
+            next_state=None if state is None else mine["next_state"][0, :count].copy(),
+            version=int(mine["version"][0]),
+        )
+
+    def acquire_slot(self) -> int:
+        """Wait until one of the agent's rollout slots is free, and take it."""
+        if not self._free_slots:
+            self._status[self.agent] = WAITING
+            self._wait_for_notification()
+            self._status[self.agent] = WORKING  # before it is read: see `SharedBuffers.busy_agents`
+            self._free_slots.append(self._read_notification())
+        return self._free_slots.pop(0)
+
+    def put_rollout(self, slot: int, rollout: Rollout, versions: Sequence[int]) -> None:
+        """Write a rollout into a slot, and queue it for trainers. versions: of the parameters, at each step."""
+        index, arrays, length = self.agent * self.spec.slots_per_agent + slot, self._rollouts, len(rollout.rewards)
+        for name in COLUMNS:
+            column = np.array(versions)[:, None] if name == "version" else getattr(rollout, name)
+            arrays[name][index, :length] = column
+        arrays["length"][index] = length
+        if rollout.state is not None:
+            arrays["state"][index] = rollout.state
+        if rollout.stats is not None:
+            arrays["stats"][index] = rollout.stats.row
+        _write(self._finished, index)
+
+    def leave(self) -> None:
+        """Say that nothing more will come from this agent."""
+        self._status[self.agent] = ENDED
+
+    def _wait_for_notification(self) -> None:
+        began = time.perf_counter()
+        self._poll.poll()
+        self.waited += time.perf_counter() - began
+
+    def _read_notification(self) -> int:
+        began = time.perf_counter()
+        found = os.read(self._notifications, 1)
+        self.waited += time.perf_counter() - began
+        if not found:
+            raise ReceiverClosedError
+        return found[0]
+
+
+def _attach(spec: BufferSpec, agent: int, blocks: tuple[Any, Any], *pipes: Any) -> AgentChannel:
+    notifications, requests, finished = (pipe.detach() for pipe in pipes)
+    return AgentChannel(spec, agent, blocks, notifications, requests, finished)
+
+
+def _bytes_in(pipe: int) -> int:
+    """How many bytes wait to be read from a pipe."""
+    waiting = array.array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, waiting)
+    return waiting[0]
+
+
+def _write(pipe: int, index: int) -> None:
+    try:
+        os.write(pipe, np.int32(index).tobytes())
+    except BrokenPipeError:
+        raise ReceiverClosedError from None

@@ -1,0 +1,98 @@
+"""`python -m bench.versus CHECKOUT`: training speed here and in another checkout, in alternating pairs.
+
+A machine whose speed drifts slows both runs of a pair alike. The figure of a row is the median of the pairs' ratios,
+here over there, with a bootstrap 95 % interval.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from bench.checkout import HERE, checked
+from bench.renames import known_keys, translated
+from bench.runs import ENDLESS
+
+ROWS: dict[str, tuple[str, ...]] = {
+    "lunar_2x2": ("env=lunar", "envs_per_worker=2"),
+    "lunar_2x16": ("env=lunar", "envs_per_worker=16", "rollout_length=32"),
+    "cartpole_2x16": ("env=cartpole", "envs_per_worker=16"),
+    "cartpole_2x1x20": ("env=cartpole", "envs_per_worker=1", "rollout_length=20"),
+    "lstm": ("env=lunar", "network=lstm", "envs_per_worker=16", "rollout_length=32"),
+    "ppo_lunar": ("experiment=ppo_lunar",),
+    "pong": ("env=pong", "network=cnn", "envs_per_worker=16", "rollout_length=20"),
+}
+RESAMPLES = 10_000
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; 0, or 2 for a bad argument."""
+    flags = _parser().parse_args(arguments)
+    try:
+        other = checked(flags.checkout)
+    except ValueError as error:
+        print(f"bench.versus: {error}", file=sys.stderr)
+        return 2
+    overrides = [*flags.set, *(() if flags.backend is None else (f"backend={flags.backend}",))]
+    for name in flags.only or ROWS:
+        ratios, here, there = [], [], []
+        for pair in range(flags.pairs):
+            # The first of a pair changes, in case that being first matters.
+            order = (HERE, other) if pair % 2 == 0 else (other, HERE)
+            speeds = {checkout: speed(checkout, [*ROWS[name], *overrides], flags.seconds) for checkout in order}
+            here.append(speeds[HERE])
+            there.append(speeds[other])
+            ratios.append(speeds[HERE] / speeds[other])
+        low, high = interval(ratios)
+        print(
+            f"{name:16} {median(ratios):.3f} ({low:.3f} to {high:.3f})  here {median(here):,.0f} steps/s, "
+            f"there {median(there):,.0f}; {flags.pairs} pairs of {flags.seconds:g} s",
+            flush=True,
+        )
+    return 0
+
+
+def speed(checkout: Path, overrides: Sequence[str], seconds: float) -> float:
+    """Environment steps a second of a run of so many seconds on two workers, counted from its first step."""
+    keys = known_keys(checkout)
+    settings = ["workers=2", *ENDLESS, f"stop.max_seconds={seconds}", *overrides]
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "a3c_exp", f"hydra.run.dir={folder}/run"]
+        subprocess.run(
+            [*command, *(translated(setting, keys) for setting in settings)],
+            cwd=checkout, env=os.environ | {"PYTHONPATH": str(checkout)}, check=True, capture_output=True,
+        )  # fmt: skip
+        summary = json.loads((Path(folder) / "run" / "summary.json").read_text(encoding="utf-8"))
+    return float(summary["steps"] / summary["training_seconds"])
+
+
+def interval(ratios: Sequence[float]) -> tuple[float, float]:
+    """The bootstrap 95 % interval of the median."""
+    rng = np.random.default_rng(0)
+    samples = rng.choice(np.array(ratios), (RESAMPLES, len(ratios)))
+    low, high = np.percentile(np.median(samples, axis=1), [2.5, 97.5])
+    return float(low), float(high)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench.versus", description="Training speed beside a checkout's.")
+    parser.add_argument("checkout", help="another checkout of this repository")
+    parser.add_argument("--only", action="append", choices=list(ROWS), metavar="NAME", help=f"of {', '.join(ROWS)}")
+    parser.add_argument("--pairs", type=int, default=10, help="how many pairs of runs (default 10)")
+    parser.add_argument("--seconds", type=float, default=6.0, help="of training in each run (default 6)")
+    parser.add_argument("--backend", help="another backend than the default")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of all runs")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

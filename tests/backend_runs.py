@@ -1,0 +1,100 @@
+"""Runs of one backend alone: settings that take different ways through the code, and what is left of their workers."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import threading
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from runs import BANDIT, CORNERS, CORRIDOR, SCRIPTED, SMALL_CNN, TARGET, config, drain, make_store
+
+from a3c_exp.config.builder import load_experiment
+from a3c_exp.core.events import Event
+from a3c_exp.core.experiment import RunContext
+from a3c_exp.core.store import SharedStore
+
+Events = Generator[Event | None, None, None]
+
+PPO = {"_target_": "a3c_exp.algorithms.PPO", "minibatch_size": 8, "epochs": 3}
+GAE = "a3c_exp.returns.GAE"
+
+# One worker each. 16 steps an update unless they say otherwise.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "the defaults": {},
+    "one environment": {"env": CORRIDOR, "envs_per_worker": 1, "rollout_length": 5},
+    "whole episodes": {"env": CORRIDOR, "envs_per_worker": 1, "rollout_length": "episode", "total_steps": 400},
+    "continuous actions, normalized": {
+        "env": TARGET, "env__kwargs": {"length": 7},
+        "env__normalize_observations": True, "env__normalize_rewards": True,
+    },
+    "rmsprop, locked": {"optimizer": "a3c_exp.optimizers.RMSProp", "optimizer__learning_rate": 1e-2, "lock": True},
+    "synchronous": {"update": "sync"},
+    "optimizer state per worker": {"optimizer_state": "per_worker"},
+    "accumulated": {"accumulate_rollouts": 3, "total_steps": 200},
+    "schedules": {"schedule": {"_target_": "a3c_exp.schedules.Linear", "start": 1.0, "end": 0.0}},
+    "episodes of three steps": {"env__kwargs": {"length": 3}, "returns__n": 1},
+    "other returns for the critic": {
+        "env__kwargs": {"length": 3}, "returns__n": 1, "critic_returns": {"_target_": "a3c_exp.returns.Discounted"},
+    },
+    "ppo": {"algorithm": PPO, "algorithm__target_kl": 0.05, "returns": GAE},
+    "ppo, synchronous, whole rollouts": {
+        "algorithm": PPO, "algorithm__minibatch_size": None, "update": "sync", "env": CORRIDOR,
+    },
+    "v-trace": {"returns": {"_target_": "a3c_exp.returns.VTrace", "rho_clip": 0.5, "c_clip": 0.5}},
+    "epsilon": {
+        "epsilon": {"_target_": "a3c_exp.schedules.Linear", "start": 0.5, "end": 0.1, "until": 0.5},
+    },
+    "lstm": {"env__kwargs": {"length": 3}, "network": {"_target_": "a3c_exp.networks.Lstm", "cells": 8}},
+    "a native vector environment": {"env": SCRIPTED, "env__vectorized": True, "env__reward_scale": 0.01},
+    "pictures": {"env": CORNERS, "network": SMALL_CNN},
+}  # fmt: skip
+
+
+def ga3c(env: str = BANDIT, **settings: Any) -> dict[str, Any]:
+    """A configuration of GA3C on the CPU."""
+    return config(env, "ga3c", **{"backend__device": "cpu"} | settings)
+
+
+@functools.cache
+def serial_state(name: str) -> dict[str, Any]:
+    """The final state of the store of a run with these settings on the serial backend."""
+    _, state, error = drain(config(**SETTINGS[name]))
+    assert error is None
+    return state
+
+
+def totals(events: Sequence[Event]) -> tuple[int, int, int, list[float]]:
+    """Updates, steps, measured stalenesses and the returns of all episodes of one run."""
+    returns = [value for event in events for value in event.episodes.returns.tolist()]
+    measured = sum(sum(event.staleness.values()) for event in events)
+    return sum(e.updates for e in events), sum(e.steps for e in events), measured, returns
+
+
+@contextmanager
+def running(whole: dict[str, Any]) -> Iterator[tuple[Events, SharedStore]]:
+    """Within: a backend's events, not yet asked for, and its store. The backend is closed at the end."""
+    experiment = load_experiment(whole)
+    store = make_store(experiment)
+    events = experiment.backend.run(RunContext(experiment=experiment), store)
+    try:
+        yield events, store
+    finally:
+        events.close()
+
+
+def worker_processes() -> list[BaseProcess]:
+    return [child for child in multiprocessing.active_children() if child.name.startswith("worker")]
+
+
+def worker_threads() -> list[threading.Thread]:
+    """Threads of this process that work for a run: workers, predictors, trainers."""
+    kinds = ("worker", "predictor", "trainer")
+    return [thread for thread in threading.enumerate() if thread.name.startswith(kinds)]
+
+
+def nobody_works() -> bool:
+    return not worker_processes() and not worker_threads()

@@ -1,0 +1,69 @@
+"""Small stores for tests, and pushes of known gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from a3c_exp.common.arrays import Floats
+from a3c_exp.core.events import Event
+from a3c_exp.core.normalization import RunningStats
+from a3c_exp.core.parameters import StoreSpec
+from a3c_exp.core.store import Push, SharedStore, Snapshot, Ticket
+from a3c_exp.optimizers import SGD
+from a3c_exp.schedules import Constant
+
+SIZE = 6
+
+
+def make_spec(**settings: Any) -> StoreSpec:
+    """Three workers, plain descent at rate 1."""
+    defaults: dict[str, Any] = {
+        "size": SIZE, "param_slices": {"actor": slice(0, 4), "critic": slice(4, 6)}, "workers": 3,
+        "optimizer": SGD(learning_rate=1.0, max_grad_norm=None), "schedule": Constant(value=1.0), "total_steps": 1000,
+    }  # fmt: skip
+    return StoreSpec(**defaults | settings)
+
+
+def make_store(**settings: Any) -> SharedStore:
+    """A store whose parameters are 0."""
+    store = SharedStore(make_spec(**settings))
+    store.initialize(np.zeros(SIZE, np.float32))
+    return store
+
+
+def ones(factor: float = 1.0) -> Floats:
+    return np.full(SIZE, factor, np.float32)
+
+
+def pull(store: SharedStore, worker: int = 0) -> Snapshot:
+    return store.pull(worker, np.empty(SIZE, np.float32))
+
+
+def push(
+    store: SharedStore,
+    worker: int,
+    gradient: Floats | None,
+    snapshot: Snapshot | None = None,
+    *,
+    steps: int = 1,
+    weight: int | None = None,
+    stats: RunningStats | None = None,
+    rng: np.random.Generator | None = None,
+    round: int | None = None,
+) -> Ticket:
+    """Push a gradient. snapshot: None for a pull just before. weight: None for that of its steps."""
+    snapshot = pull(store, worker) if snapshot is None else snapshot
+    weight = steps if weight is None else weight
+    rng = np.random.default_rng(0) if rng is None else rng
+    event = Event(worker, steps=steps)
+    return store.push(
+        worker, Push(gradient=gradient, snapshot=snapshot, event=event, weight=weight, stats=stats, rng=rng), round
+    )
+
+
+def event_of(ticket: Ticket) -> Event:
+    """The event of a push that the store reports through its worker."""
+    assert ticket.event is not None
+    return ticket.event

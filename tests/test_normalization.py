@@ -1,0 +1,61 @@
+"""Running statistics: merged, robust against numbers that are not finite, and what they make of observations."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from a3c_exp.core.normalization import Normalizer, RunningStats
+
+
+def make_normalizer(size: int, stats: RunningStats) -> Normalizer:
+    return Normalizer.from_row(stats.row, (size,), True, False)
+
+
+def test_statistics_of_no_transition_are_0() -> None:
+    assert not RunningStats.of(np.zeros((0, 2, 3)), np.zeros(0)).row.any()
+    assert len(RunningStats.of(np.zeros((0, 2, 3)), np.zeros(0)).row) == RunningStats.width((2, 3), True, True)
+
+
+def test_statistics_of_all_rows_are_those_of_all_observations() -> None:
+    rng = np.random.default_rng(0)
+    observations = rng.normal(5, 3, (1000, 2)).astype(np.float32)
+    rows = [RunningStats.of(part, None).row for part in np.split(observations, 4)]
+    merged = RunningStats.merge_all(np.stack(rows))
+    np.testing.assert_allclose(merged.row, RunningStats.of(observations, None).row, rtol=1e-12)
+    one_by_one = RunningStats(rows[0]).merge(RunningStats.merge_all(np.stack(rows[1:])))
+    np.testing.assert_allclose(one_by_one.row, merged.row, rtol=1e-12)
+    scaled = make_normalizer(2, merged).observations(observations)
+    np.testing.assert_allclose(scaled.mean(0), 0, atol=1e-4)
+    np.testing.assert_allclose(scaled.std(0), 1, atol=1e-4)
+
+
+def test_a_row_that_is_not_finite_is_left_out_of_the_statistics_alone() -> None:
+    """Where one observation in fifty is, the others still give a scale."""
+    observations = np.random.default_rng(0).normal(5, 3, (1000, 2)).astype(np.float32)
+    spoiled = observations.copy()
+    spoiled[::50, 1], spoiled[7] = np.inf, np.nan
+    kept = np.isfinite(spoiled).all(1)
+    returns = np.where(kept, 1.5, np.nan)
+    np.testing.assert_allclose(
+        RunningStats.of(spoiled, returns).row, RunningStats.of(observations[kept], returns[kept]).row
+    )
+    assert RunningStats.of(spoiled[:1], None).row[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("mean", "deviation"), [(100.0, 0.01), (0.0, 1e-3), (-3.0, 1e3), (1e6, 5.0), (1000.0, 0.005), (1.7e9, 1e4)]
+)
+def test_a_number_that_varies_little_is_still_normalized(mean: float, deviation: float) -> None:
+    observations = np.random.default_rng(0).normal(mean, deviation, (1000, 1)).astype(np.float32).astype(np.float64)
+    scaled = make_normalizer(1, RunningStats.of(observations, None)).observations(observations)
+    assert 0.9 < scaled.std() < 1.1
+
+
+def test_a_number_that_never_varies_is_centered_and_not_blown_up() -> None:
+    observations = np.full((7, 1), np.float32(0.1))  # whose float64 sums are rounded
+    stats = RunningStats.of(observations, None)
+    for _ in range(10_000):
+        stats = RunningStats.of(observations, None).merge(stats)
+    scaled = make_normalizer(1, stats).observations(observations + np.float32(0.5))
+    np.testing.assert_allclose(scaled, 0.5, rtol=1e-6)

@@ -1,0 +1,226 @@
+"""Workers that learn in minibatches: pulls and pushes, recurrent networks, and synchronous rounds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from runs import BACKENDS, BANDIT, CORRIDOR, SCRIPTED, TARGET, config, drain, train_config
+from workers import LSTM, events_of, make_workers, next_event, ppo_config
+
+from a3c_exp.algorithms import Batch
+from a3c_exp.config.builder import load_experiment
+from a3c_exp.core.events import Event
+from a3c_exp.core.experiment import build_network
+from a3c_exp.core.rollout import Rollout, episode_boundaries
+from a3c_exp.core.store import Snapshot
+from a3c_exp.core.worker import MAX_CONSECUTIVE_NONFINITE, Worker, YieldPoint
+from a3c_exp.errors import RunError
+
+MLP = {"_target_": "a3c_exp.networks.Mlp", "sizes": [16]}
+START = Snapshot(version=0, steps=0, normalizer=None)
+
+
+def updates(whole: dict[str, Any]) -> list[Event]:
+    """One worker's events, an update each."""
+    _, (worker,) = make_workers(whole)
+    return events_of(worker)
+
+
+def collect(worker: Worker) -> tuple[Rollout, Batch]:
+    """A worker's next rollout, and the batch that its minibatches are taken from."""
+    rollout = worker._actor.collect(START)
+    batch = worker._learner._batch(rollout)
+    return rollout, batch if rollout.state is not None else batch.without_order()
+
+
+def test_every_minibatch_is_a_push_and_steps_count_once() -> None:
+    events = updates(ppo_config(BANDIT, total_steps=48))
+    assert [event.steps for event in events] == [16, 0, 0, 0] * 3
+    assert [event.updates for event in events] == [1] * 12
+    assert all({"approx_kl", "clip_fraction", "entropy", "grad_norm"} <= set(event.metrics) for event in events)
+    assert sum(len(event.episodes) for event in events) == 48, "an episode of this bandit is one step"
+    assert sum(event.episodes.envs_with_finished_episode > 0 for event in events) == 3
+
+
+def test_rows_that_are_no_transitions_are_in_no_minibatch() -> None:
+    """A vector environment that restarts late gives such rows."""
+    _, (worker,) = make_workers(ppo_config(SCRIPTED, env__vectorized=True))
+    rollout, batch = collect(worker)
+    assert rollout.transitions < rollout.rewards.size
+    np.testing.assert_array_equal(batch.observations[0], rollout.observations[rollout.valid])
+    taken = batch.take(np.array([2, 0]))
+    np.testing.assert_array_equal(taken.values[0], rollout.values[rollout.valid][[2, 0]])
+    np.testing.assert_array_equal(taken.actions[0], rollout.actions[rollout.valid][[2, 0]])
+
+
+def test_with_a_recurrent_network_a_minibatch_is_of_environments_with_their_initial_states() -> None:
+    """Rows that are no transitions stay in their sequences, masked."""
+    _, (worker,) = make_workers(ppo_config(SCRIPTED, network=LSTM, env__vectorized=True))
+    collect(worker)
+    rollout, batch = collect(worker)
+    taken = batch.take(np.array([2, 0]))
+    assert (batch.shape, taken.shape) == ((4, 4), (4, 2))
+    assert taken.transitions == rollout.valid[:, [2, 0]].sum() < batch.transitions == rollout.transitions < 16
+    np.testing.assert_array_equal(taken.observations, rollout.observations[:, [2, 0]])
+    assert taken.recurrent_input is not None and rollout.state is not None
+    np.testing.assert_array_equal(taken.recurrent_input.state, rollout.state[[2, 0]])
+    np.testing.assert_array_equal(taken.recurrent_input.episode_boundaries, episode_boundaries(rollout)[:, [2, 0]])
+
+
+def test_with_a_recurrent_network_every_minibatch_is_evaluated_as_it_was_acted_in() -> None:
+    """At a rate this small the policy that learns is the one that acted, also after ends of episodes and rollouts."""
+    still = {"_target_": "a3c_exp.optimizers.SGD", "learning_rate": 1e-12}
+    settings: dict[str, Any] = {"network": LSTM | {"policy_gain": 1.0}, "optimizer": still, "total_steps": 96}
+    events = updates(ppo_config(BANDIT, epochs=1, env__kwargs={"length": 3}, **settings))
+    assert [event.steps for event in events] == [16, 0] * 6
+    assert all(event.metrics["approx_kl"].mean == pytest.approx(0, abs=1e-6) for event in events)
+
+
+def test_every_minibatch_is_a_pull() -> None:
+    """Another worker's push between two minibatches is in the second one's parameters, and makes nothing stale."""
+    store, (one, other) = make_workers(ppo_config(workers=2))
+    steps = one.run()
+    assert [next(steps), next(steps)] == [YieldPoint.BEFORE_PULL, YieldPoint.BEFORE_PUSH]
+    event = next(steps)
+    assert isinstance(event, Event) and event.staleness == {0: 1}
+    next_event(other.run())
+    assert next(steps) is YieldPoint.BEFORE_PUSH
+    event = next(steps)
+    assert isinstance(event, Event) and event.staleness == {0: 1}
+    assert store.version == 3
+
+
+def test_the_first_minibatch_is_of_the_policy_that_acted() -> None:
+    (first,) = updates(ppo_config(epochs=1, minibatch_size=None, total_steps=16))
+    assert first.metrics["approx_kl"].mean == pytest.approx(0, abs=1e-6)
+    assert first.metrics["clip_fraction"].mean == 0
+    _, second = updates(ppo_config(epochs=2, minibatch_size=None, total_steps=16))
+    assert second.metrics["approx_kl"].mean > 1e-6
+
+
+@pytest.mark.parametrize(("env", "network"), [(CORRIDOR, MLP), (TARGET, MLP), (CORRIDOR, LSTM)])
+def test_one_pass_over_the_whole_rollout_is_a3c(env: str, network: dict[str, Any]) -> None:
+    sgd = {"_target_": "a3c_exp.optimizers.SGD", "learning_rate": 1.0}
+    settings: dict[str, Any] = {"optimizer": sgd, "network": network, "total_steps": 16}
+    whole = config(env, **settings)
+    ends = [drain(each)[1]["parameters"] for each in (
+        whole, ppo_config(env, None, 1, entropy=0.01, normalize_advantages=False, **settings),
+    )]  # fmt: skip
+    start = build_network(load_experiment(whole))[0].vector
+    assert np.abs(ends[0] - start).max() > 1e-3
+    np.testing.assert_allclose(ends[1] - start, ends[0] - start, rtol=1e-3, atol=1e-6)
+
+
+def test_a_policy_too_far_from_the_one_that_acted_ends_the_minibatches_of_its_rollout() -> None:
+    """A rate this high takes it there with the first push. The second minibatch finds it, and is the last."""
+    fast = {"_target_": "a3c_exp.optimizers.Adam", "learning_rate": 0.3}
+    events = updates(ppo_config(TARGET, target_kl=0.01, optimizer=fast, epochs=10, total_steps=160))
+    starts = [i for i, event in enumerate(events) if event.steps]
+    assert len(starts) == 10
+    assert len(events) < 100
+    for start, end in zip(starts, [*starts[1:], len(events)], strict=True):
+        far = [event.metrics["approx_kl"].mean > 0.01 for event in events[start:end]]
+        assert not any(far[:-1])
+        assert far[-1] or len(far) == 20
+
+
+def test_gradients_that_are_not_finite_are_refused_one_by_one() -> None:
+    settings = {"fails_at": 9, "failure": "nan", "lengths": (4,)}
+    store, (worker,) = make_workers(ppo_config(SCRIPTED, env__kwargs=settings, total_steps=10**9))
+    events: list[Event] = []
+    with pytest.raises(RunError, match="the last 20 gradients of worker 0 were not finite"):
+        events += (step for step in worker.run() if isinstance(step, Event))
+    assert sum(event.rejected for event in events) >= MAX_CONSECUTIVE_NONFINITE
+    assert np.isfinite(store.parameters.read()).all()
+
+
+# -- rounds -----------------------------------------------------------------------------------------------------------
+
+
+def in_rounds(whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> tuple[list[list[int]], list[list[Event]]]:
+    """Two workers in rounds, in turn: the versions that each acted with, and the events of each."""
+    _, workers = make_workers(whole | {"update": "sync", "workers": 2})
+    acted: list[list[int]] = [[], []]
+    for worker, versions in zip(workers, acted, strict=True):
+        actor = worker._actor
+
+        def noted(snapshot: Snapshot, *rest: Any, collect: Any = actor.collect, versions: Any = versions) -> Any:
+            versions.append(snapshot.version)
+            return collect(snapshot, *rest)
+
+        monkeypatch.setattr(actor, "collect", noted)
+    events: list[list[Event]] = [[], []]
+    running = dict(enumerate(worker.run() for worker in workers))
+    for turn in range(10_000):
+        if not running:
+            return acted, events
+        index = turn % 2 if len(running) == 2 else next(iter(running))
+        step = next(running[index], None)
+        if step is None:
+            workers[index].close()
+            del running[index]
+        elif isinstance(step, Event):
+            events[index].append(step)
+    raise AssertionError("the workers wait for one another")
+
+
+# One environment each, of episodes of 2, 9 and 4 steps in turn: rollouts of 1 to 3 minibatches.
+UNEVEN: dict[str, Any] = {
+    "env": SCRIPTED, "envs_per_worker": 1, "rollout_length": 6, "minibatch_size": 2,
+    "env__kwargs": {"lengths": (2, 9, 4)}, "env__reward_scale": 1e-3,
+}  # fmt: skip
+
+
+def test_a_worker_with_fewer_minibatches_leaves_the_rounds_and_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    acted, reported = in_rounds(ppo_config(**UNEVEN, total_steps=200), monkeypatch)
+    assert acted[0] == acted[1], "both act with the same parameters"
+    numbers = [len(events) for events in reported]
+    assert numbers[0] != numbers[1]
+    rounds = sum(event.updates for events in reported for event in events)
+    assert max(numbers) <= rounds < sum(numbers)
+    assert {staleness for events in reported for event in events for staleness in event.staleness} == {0}
+
+
+def test_a_worker_that_stops_early_leaves_the_rounds_and_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = {"_target_": "a3c_exp.optimizers.Adam", "learning_rate": 0.02}
+    whole = ppo_config(TARGET, target_kl=0.03, epochs=8, optimizer=fast, total_steps=640)
+    acted, reported = in_rounds(whole, monkeypatch)
+    assert acted[0] == acted[1]
+    assert len(reported[0]) != len(reported[1])
+    assert sum(event.steps for events in reported for event in events) == 640
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("update", ["sync", "async"])
+def test_workers_of_uneven_minibatches_come_to_their_end(backend: str, update: str) -> None:
+    events, state, error = drain(ppo_config(**UNEVEN, backend=backend, update=update, workers=3, total_steps=300))
+    assert error is None
+    assert {event.worker for event in events} == {0, 1, 2}
+    assert sum(event.updates for event in events) == state["version"]
+    assert sum(event.steps for event in events) == state["steps"] >= 300
+
+
+def test_nobody_waits_once_the_store_is_stopped() -> None:
+    store, (one, _) = make_workers(ppo_config(workers=2, update="sync"))
+    steps = one.run()
+    assert [next(steps) for _ in range(3)] == [YieldPoint.BEFORE_PULL, YieldPoint.BEFORE_PUSH, YieldPoint.WAITING]
+    store.stop()
+    assert [type(step) for step in steps] == [Event]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_rounds_go_on_in_a_run_that_is_resumed(backend: str, tmp_path: Path) -> None:
+    whole = ppo_config(**UNEVEN, backend=backend, update="sync", workers=2, total_steps=100)
+    first = train_config(whole, tmp_path).summary
+    then = train_config(whole | {"total_steps": 200}, tmp_path, resume=True).summary
+    assert (first["stop_reason"], then["stop_reason"]) == ("total_steps", "total_steps")
+    assert then["steps"] >= 200 and then["updates"] > first["updates"]
+
+
+def test_whole_episodes_may_have_any_length() -> None:
+    settings: dict[str, Any] = {"envs_per_worker": 1, "rollout_length": "episode", "minibatch_size": 7}
+    events = updates(ppo_config(**settings, total_steps=200))
+    assert sum(event.steps for event in events) >= 200

@@ -1,0 +1,150 @@
+"""The store as workers and the trainer see it: pull, push, stop, and the state that a checkpoint keeps."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from stores import SIZE, event_of, make_spec, make_store, ones, pull, push
+
+from a3c_exp.core.normalization import RunningStats
+from a3c_exp.core.store import SharedStore
+from a3c_exp.optimizers import Adam
+
+BOTH: dict[str, Any] = {"observation_shape": (2,), "normalize_observations": True, "normalize_rewards": True}
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_a_push_steps_counts_and_is_done_at_once(locked: bool) -> None:
+    store = make_store(locked=locked)
+    ticket = push(store, 0, ones(), steps=20)
+    event = event_of(ticket)
+    assert ticket.done()
+    assert (event.updates, event.staleness) == (1, {0: 1})
+    np.testing.assert_array_equal(store.parameters.read(), -ones())
+    assert (store.version, store.steps) == (1, 20)
+
+
+def test_a_push_without_a_gradient_moves_counters_only() -> None:
+    store = make_store()
+    ticket = push(store, 0, None, steps=7)
+    assert ticket.done()
+    assert (event_of(ticket).updates, event_of(ticket).staleness) == (0, {})
+    assert (store.version, store.steps) == (0, 7)
+    assert not store.parameters.read().any()
+
+
+@pytest.mark.parametrize("settings", [{}, {"locked": True}, BOTH], ids=str)
+def test_a_pull_and_a_peek_bring_the_same_snapshot(settings: dict[str, Any]) -> None:
+    store = make_store(**settings)
+    stats = RunningStats.of(np.array([[3.0, 5.0]]), np.array([1.0])) if settings == BOTH else None
+    push(store, 0, ones(), steps=20, stats=stats)
+    into = np.empty(SIZE, np.float32)
+    pulled, peeked = store.pull(1, into), store.peek()
+    np.testing.assert_array_equal(into, -ones())
+    assert (pulled.version, pulled.steps) == (peeked.version, peeked.steps) == (1, 20)
+    if settings == BOTH:
+        assert pulled.normalizer is not None and peeked.normalizer is not None
+        assert pulled.normalizer.mean is not None and peeked.normalizer.mean is not None
+        np.testing.assert_array_equal(pulled.normalizer.mean, peeked.normalizer.mean)
+    else:
+        assert pulled.normalizer is None and peeked.normalizer is None
+
+
+def test_a_worker_that_starts_has_its_saved_generator_and_starts_the_clock() -> None:
+    store, rng = make_store(), np.random.default_rng(5)
+    rng.random(3)
+    push(store, 1, ones(), rng=rng)
+    started = np.random.default_rng(0)
+    assert store.training_seconds == 0
+    store.start(1, started)
+    assert started.random() == rng.random()
+    assert store.training_seconds > 0
+
+
+def test_a_stopped_store_says_so() -> None:
+    store = make_store()
+    assert not store.stopped
+    store.stop()
+    assert store.stopped
+
+
+def test_memory_of_one_process_is_not_sent_to_another() -> None:
+    with pytest.raises(TypeError, match="one process"):
+        pickle.dumps(make_store())
+
+
+# -- the state that a checkpoint keeps --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("locked", [False, True])
+@pytest.mark.parametrize("workers", [2, 3, 5])
+def test_a_restored_state_is_complete_for_any_number_of_workers(locked: bool, workers: int) -> None:
+    settings: dict[str, Any] = {
+        "optimizer": Adam(learning_rate=0.1, max_grad_norm=None), "locked": locked,
+        "observation_shape": (2,), "normalize_observations": True,
+    }  # fmt: skip
+    store, rng = make_store(**settings), np.random.default_rng(5)
+    for worker in (0, 1, 2, 1):
+        gradient = rng.standard_normal(SIZE).astype(np.float32)
+        stats = RunningStats.of(rng.standard_normal((10, 2)), None)
+        push(store, worker, gradient, steps=10, stats=stats, rng=rng)
+    other = make_store(**settings, workers=workers)
+    other.restore(store.state())
+    assert (other.version, other.steps) == (store.version, store.steps) == (4, 40)
+    restored = np.random.default_rng(0)
+    other.start(1, restored)
+    assert restored.random() == rng.random()
+    # The next update is the same, since parameters, optimizer state and Adam's counter are.
+    for each in (store, other):
+        push(each, 0, ones())
+    np.testing.assert_array_equal(store.parameters.read(), other.parameters.read())
+    mine, theirs = pull(store).normalizer, pull(other).normalizer
+    assert mine is not None and theirs is not None and mine.mean is not None and theirs.mean is not None
+    np.testing.assert_array_equal(mine.mean, theirs.mean)
+
+
+def test_after_a_resumption_rounds_wait_for_every_worker_again() -> None:
+    store = make_store(synchronous=True, workers=2)
+    store.leave(1)
+    push(store, 0, ones())
+    store.restore(store.state())
+    assert store.rounds is not None and store.rounds.completed == 0
+    assert not push(store, 0, ones()).done()
+
+
+def test_the_state_of_another_network_is_refused() -> None:
+    other = SharedStore(make_spec(size=7, param_slices={"actor": slice(0, 7)}))
+    with pytest.raises(ValueError, match="shapes"):
+        other.restore(make_store().state())
+    with pytest.raises(ValueError, match="6 parameters, this one 7"):
+        other.start_from(make_store().state())
+
+
+def test_the_state_of_another_optimizer_is_refused() -> None:
+    with pytest.raises(ValueError, match="shapes"):
+        make_store(optimizer=Adam(learning_rate=0.1)).restore(make_store().state())
+
+
+def test_a_start_from_another_run_takes_its_observation_statistics_and_not_its_returns() -> None:
+    """Returns depend on rewards and discount, which may differ here."""
+    first, second = make_store(**BOTH), make_store(**BOTH)
+    observations, returns = np.array([[3.0, 5.0], [5.0, 9.0]]), np.array([1000.0, -1000.0])
+    push(first, 0, ones(), steps=2, stats=RunningStats.of(observations, returns))
+    second.start_from(first.state())
+    np.testing.assert_array_equal(second.parameters.read(), -ones())
+    assert (second.version, second.steps) == (0, 0)
+    normalizer = pull(second).normalizer
+    assert normalizer is not None and normalizer.mean is not None
+    np.testing.assert_allclose(normalizer.mean, [4, 7])
+    assert normalizer.reward_scale == 1.0
+
+
+def test_a_start_from_a_run_without_statistics_takes_its_parameters_alone() -> None:
+    first, second = make_store(), make_store(**BOTH)
+    push(first, 0, ones())
+    second.start_from(first.state())
+    np.testing.assert_array_equal(second.parameters.read(), -ones())
+    assert not second.state()["stats"].any()
