@@ -102,8 +102,9 @@ def draw(target: Path) -> None:
     import matplotlib
     from matplotlib.figure import Figure
 
-    small = {"font.size": 8, "axes.titlesize": 9, "axes.spines.top": False, "axes.spines.right": False}
-    with matplotlib.rc_context(small):
+    with matplotlib.rc_context(
+        {"font.size": 8, "axes.titlesize": 9, "axes.spines.top": False, "axes.spines.right": False}
+    ):
         figure = Figure(figsize=INCHES, layout="constrained")
         left, middle, right = figure.subplots(1, 3, width_ratios=(1.1, 1.1, 1))
         for axes, panel in zip((left, middle), PANELS, strict=True):
