@@ -37,7 +37,7 @@ def draw(curves: Mapping[str, Sequence[Path]], target: Path) -> None:
     axes = figure.add_subplot(xlabel="million steps", ylabel="mean return of 100 training episodes")
     for number, (title, paths) in enumerate(curves.items()):
         for index, path in enumerate(paths):
-            steps, _, returns = _read(path).T
+            steps, _, returns = read_curve(path).T
             axes.plot(steps / 1e6, returns, color=f"C{number}", label=None if index else title.replace("`", ""))
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
@@ -45,7 +45,8 @@ def draw(curves: Mapping[str, Sequence[Path]], target: Path) -> None:
         figure.savefig(target, format="svg", metadata={"Date": None})
 
 
-def _read(path: Path) -> NDArray[np.float64]:
+def read_curve(path: Path) -> NDArray[np.float64]:
+    """The rows of a curve, float64 [N, 3]: COLUMNS."""
     with open(path, newline="", encoding="utf-8") as file:
         rows = list(csv.reader(file))[1:]
     return np.array(rows, np.float64).reshape(-1, len(COLUMNS))  # a run may end before any episode has

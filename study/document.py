@@ -30,16 +30,16 @@ Written by `make learn` from the records in [results/](results/): trained with t
 the final policy then played greedily over {episodes} episodes with seeds of their own. IQM: the interquartile mean
 over seeds without the lowest and the highest quarter (of three seeds or fewer, the mean), with its 95 % bootstrap
 interval. Of two or three seeds that interval is their range, and settles nothing. Seeds "2 of 5": the rest has not
-been run yet, and what two say may change. What is wanted is wanted of the mean over seeds (and of the worst seed
-where it says so), whatever the interval. Solved: 100 training episodes in a row, at least one of each environment
-among all so far, have had a mean of the environment's `reward_threshold`, if it has one; steps and seconds (of
-training) until then are medians over all seeds, "never" where half of them never did, with the range of those that did.
+been run yet, and may change the result. What is wanted is wanted of the mean over seeds (and of the worst seed
+if it says so), whatever the interval. Solved: 100 training episodes in a row, at least one of each environment
+among all so far, have had a mean of the environment's `reward_threshold`, if it has one. Steps and seconds (of
+training) until then are medians over all seeds, "never" if half of them never did, with the range of those that did.
 Seconds and steps/s are of the machine whose number a row has (below its table; its raw environments are timed in
-[bench/RESULTS.md](bench/RESULTS.md)), and of how busy it was with other work: one command has taken up to five times as
-long there. They are orders of magnitude; what is compared by speed is timed side by side in bench/RESULTS.md.
-Staleness: updates of others between a worker's pull and its push, mean of the run. Zoo: what rl-baselines3-zoo reports,
-one run each, mean and deviation of the reward, after how many steps (LunarLander in version 2). What was tried on the
-way to these settings is in [docs/tuning.md](docs/tuning.md).
+[bench/RESULTS.md](bench/RESULTS.md)), and depend on how busy it was: one command has taken up to five times as long
+there. They are orders of magnitude; speeds that are compared are timed side by side in bench/RESULTS.md.
+Staleness: updates of others between a worker's pull and its push, mean of the run. Zoo: what rl-baselines3-zoo
+reports, one run each, mean and deviation of the reward, after how many steps (LunarLander in version 2). Experiments
+on the way to these settings are in [docs/tuning.md](docs/tuning.md).
 
 ```sh
 make learn
@@ -49,7 +49,7 @@ make presets
 """
 PRESETS = """\
 Written by `make presets`. Each preset is trained to its own end, or to that in its row, with the settings of its source
-(what differs is said at the head of its file in [conf/experiment/](conf/experiment/)). Greedy return: of the final
+(the head of its file in [conf/experiment/](conf/experiment/) names every difference). Greedy return: of the final
 policy, and of the parameters kept because evaluation beside training found them best (`best.ckpt`; mean and worst
 seed), both in the same fresh episodes; of `shared_adam_lunar_continuous` they end after 300 steps, as in training.
 Training return: the mean of the last 100 training episodes, actions drawn as they are in training, mean over the seeds;

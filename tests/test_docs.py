@@ -1,6 +1,6 @@
-"""What README.md and CONTRIBUTING.md show is true: every command and every piece of code in them runs, in a small form.
+"""The documents are true: every command and every piece of code in them runs, in a small form; every table is complete.
 
-The recipes of CONTRIBUTING are followed as a user follows them: written into an empty folder as a package and YAML
+The recipes of CONTRIBUTING.md are followed as a user follows them: written into an empty folder as a package and YAML
 files of one's own, and called from the command line, with no change to this package.
 """
 
@@ -25,20 +25,30 @@ import yaml
 
 import a3c_exp
 from a3c_exp import ConfigError
-from a3c_exp.cli import evaluate, report
 from a3c_exp.__main__ import main
 from a3c_exp.backends.ray import Ray
+from a3c_exp.cli import evaluate, report
 from a3c_exp.config.builder import load_experiment
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-RESULTS = (ROOT / "RESULTS.md").read_text(encoding="utf-8")
-TUNING = (ROOT / "docs/tuning.md").read_text(encoding="utf-8")
-CLUSTER = (ROOT / "docs/cluster.md").read_text(encoding="utf-8")
 CONF = ROOT / "conf"
+DOCUMENTS = {
+    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+    for path in [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md"))]
+}
+README, CONTRIBUTING, RESULTS = (DOCUMENTS[f"{name}.md"] for name in ("README", "CONTRIBUTING", "RESULTS"))
+BENCHMARKS = (ROOT / "bench/RESULTS.md").read_text(encoding="utf-8")
+BACKENDS, CLUSTER, DESIGN, GUIDE, SETTINGS, TUNING = (
+    DOCUMENTS[f"docs/{name}.md"] for name in ("backends", "cluster", "design", "guide", "settings", "tuning")
+)
+# The README first, whose commands are the first that a reader tries. Commands in CLUSTER need a cluster, those in
+# RESULTS and TUNING take hours: they have tests of their own.
+MANUAL = [README, *(text for name, text in DOCUMENTS.items() if text not in (README, RESULTS, TUNING, CLUSTER))]
+USER_MANUAL = [text for text in MANUAL if text is not CONTRIBUTING]
+MOST_WORDS = 900
+"""Of the README: it is a front page, and docs/ is the manual."""
 
-# What makes a run of the documents one of a moment. Workers are two where a command leaves that to the machine.
+# With these a command of the documents runs for a moment. Workers are two if a command leaves that to the machine.
 SMALL = ["total_steps=200", "envs_per_worker=2", "rollout_length=8", "eval.every=100", "eval.episodes=1"]
 # Pictures take milliseconds each, and a game's emulator most of a second to start.
 SMALL_PICTURES = ["total_steps=64", "envs_per_worker=2", "eval.every=null"]
@@ -59,7 +69,7 @@ def commands(document: str) -> list[list[str]]:
 
 
 def starting(*documents: str, start: str) -> list[list[str]]:
-    """What stands behind `start` in the commands that begin so, each once and in order."""
+    """The arguments after `start` of all commands that begin so, each once and in order."""
     prefix = shlex.split(start)
     found = [words for document in documents for words in commands(document) if words[: len(prefix)] == prefix]
     return [list(rest) for rest in dict.fromkeys(tuple(words[len(prefix) :]) for words in found)]
@@ -67,10 +77,10 @@ def starting(*documents: str, start: str) -> list[list[str]]:
 
 def small(arguments: list[str]) -> list[str]:
     """A training command in its small form."""
-    given = {argument.partition("=")[0] for argument in arguments}
-    extra = [f"{key}={value}" for key, value in DEFAULTS.items() if key not in given]
-    few = SMALL_PICTURES if PICTURES & set(arguments) else SMALL
-    return arguments + extra + (few[:1] if "resume" in given else few)
+    keys = {argument.partition("=")[0] for argument in arguments}
+    extra = [f"{key}={value}" for key, value in DEFAULTS.items() if key not in keys]
+    settings = SMALL_PICTURES if PICTURES & set(arguments) else SMALL
+    return arguments + extra + (settings[:1] if "resume" in keys else settings)
 
 
 def rows(document: str, heading: str) -> list[list[str]]:
@@ -82,7 +92,7 @@ def rows(document: str, heading: str) -> list[list[str]]:
 
 
 def code(cell: str) -> list[str]:
-    """What stands between single backticks."""
+    """The texts between single backticks."""
     return re.findall(r"(?<!`)`([^`\n]+)`", cell)
 
 
@@ -112,31 +122,38 @@ def placed(arguments: list[str]) -> list[str]:
     return [argument.replace("outputs/<run>", "outputs/run") for argument in arguments]
 
 
+def test_the_readme_is_a_front_page() -> None:
+    assert len(README.split()) <= MOST_WORDS
+    assert all(f"({name})" in README for name in DOCUMENTS if name != "README.md"), "it leads to every document"
+
+
 def test_every_command_shown_is_of_a_kind_that_is_tested_here() -> None:
     kinds = [
         "python -m a3c_exp",
         "python -m a3c_exp.evaluate",
         "python -m a3c_exp.report",
         "python -m bench.same",
+        "python -m study.stable_baselines3",
         "make",
         "pip install",
         "tensorboard",
     ]
     set_up = [["python", "-m", "venv", ".venv"], ["source", ".venv/bin/activate"]]
-    tested = [shlex.split(kind) + words for kind in kinds for words in starting(README, CONTRIBUTING, start=kind)]
-    assert [words for words in commands(README) + commands(CONTRIBUTING) if words not in tested + set_up] == []
+    documents = [text for text in DOCUMENTS.values() if text != CLUSTER]
+    tested = [shlex.split(kind) + words for kind in kinds for words in starting(*documents, start=kind)]
+    assert [words for text in documents for words in commands(text) if words not in tested + set_up] == []
     assert "VENV := .venv\n" in (ROOT / "Makefile").read_text()
 
 
 # Training commands.
 
-TRAIN = [words for words in starting(README, start="python -m a3c_exp") if not words or words[0] != "-m"]
+TRAIN = [words for words in starting(*USER_MANUAL, start="python -m a3c_exp") if words[:1] != ["-m"]]
 INFORM = [words for words in TRAIN if "--help" in words or "--cfg" in words]
-RUNS = [[], *(words for words in TRAIN if words not in INFORM)]
+RUNS = [words for words in TRAIN if words not in INFORM]
 
 
 @pytest.mark.parametrize("arguments", RUNS, ids=" ".join)
-def test_training_commands_of_the_readme_train(arguments: list[str], here: Path) -> None:
+def test_training_commands_train(arguments: list[str], here: Path) -> None:
     if ATARI & set(arguments):
         pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
     assert main(small(placed(arguments))) == 0
@@ -150,11 +167,11 @@ def test_training_commands_of_the_readme_train(arguments: list[str], here: Path)
 
 
 def test_a_sweep_leaves_a_folder_for_each_combination(here: Path) -> None:
-    sweeps = [words for words in starting(README, start="python -m a3c_exp") if words[:1] == ["-m"]]
+    sweeps = [words for words in starting(*USER_MANUAL, start="python -m a3c_exp") if words[:1] == ["-m"]]
     assert sweeps
     for flag, choice, *others in sweeps:
-        ones = [other.partition(",")[0] for other in others]  # composing a job takes longer than running it
-        assert main(small([flag, choice, *ones])) == 0
+        first_values = [other.partition(",")[0] for other in others]  # composing a job takes longer than running it
+        assert main(small([flag, choice, *first_values])) == 0
         assert len(list((here / "outputs").glob("*_sweep/*/summary.json"))) == len(choice.split(","))
 
 
@@ -171,7 +188,7 @@ def test_informing_commands_inform_and_run_nothing(here: Path, capsys: pytest.Ca
 # The other commands.
 
 
-@pytest.mark.parametrize("arguments", starting(README, start="python -m a3c_exp.evaluate"), ids=" ".join)
+@pytest.mark.parametrize("arguments", starting(*USER_MANUAL, start="python -m a3c_exp.evaluate"), ids=" ".join)
 def test_evaluations_report_and_film(arguments: list[str], here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if "video=true" in arguments:
         pytest.importorskip("moviepy")
@@ -181,7 +198,7 @@ def test_evaluations_report_and_film(arguments: list[str], here: Path, capsys: p
 
 
 def test_the_report_has_a_row_for_the_runs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    [[folder]] = starting(README, start="python -m a3c_exp.report")
+    [[folder]] = starting(*USER_MANUAL, start="python -m a3c_exp.report")
     assert report.main([folder.replace("<sweep>", "run")]) == 0
     assert "CartPole-v1" in capsys.readouterr().out
 
@@ -227,7 +244,7 @@ def test_the_comparison_of_two_checkouts_runs_as_shown(tmp_path: Path) -> None:
 def test_tensorboard_finds_the_curves(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from tensorboard import program
 
-    [arguments] = starting(README, start="tensorboard")
+    [arguments] = starting(*USER_MANUAL, start="tensorboard")
     board = program.TensorBoard()
     board.configure(["tensorboard", *arguments, "--inspect"])
     board.main()
@@ -236,21 +253,20 @@ def test_tensorboard_finds_the_curves(here: Path, capsys: pytest.CaptureFixture[
         assert name in shown
 
 
-def test_pip_commands_name_what_is_there() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    [words] = starting(README, start="pip install")
+def test_pip_commands_name_extras_that_exist() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    [words] = starting(*USER_MANUAL, start="pip install")
     assert words == ["-c", "constraints.txt", "-e", ".[atari]"]
     assert (ROOT / "constraints.txt").is_file()
-    extras = re.findall(r"pip install -e '\.\[(\w+)\]'", README)
-    assert extras
-    assert set(extras) <= set(project["optional-dependencies"])
+    named = re.findall(r"pip install .*?-e '\.\[(\w+)\]'", "\n".join(DOCUMENTS.values()))
+    assert {"atari", "pictures", "ray", "video"} <= set(named) <= set(extras)
+    assert {code(row[0])[0] for row in rows(GUIDE, "Install")} == set(extras)
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 def test_make_targets_call_what_they_are_said_to() -> None:
-    targets = starting(README, CONTRIBUTING, RESULTS, start="make")
-    quick_start = [["train"], ["train", "ARGS=env=lunar workers=16"], ["train", "ARGS=experiment=pong"], ["test"]]
-    assert targets[:4] == quick_start
+    targets = starting(*MANUAL, RESULTS, start="make")
+    assert targets[:2] == [["train"], ["train", "ARGS=env=lunar workers=16"]], "the quick start"
     # Not the settings of a make that may be running these tests.
     foreign = ("MAKE", "MFLAGS", "ARGS", "ENV")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
@@ -267,7 +283,7 @@ def test_make_targets_call_what_they_are_said_to() -> None:
         arguments = next((word.removeprefix("ARGS=") for word in words if word.startswith("ARGS=")), "")
         if words[0] == "train":
             assert calls[-1] == f".venv/bin/python -m a3c_exp {arguments}".rstrip()
-            assert shlex.split(arguments) in RUNS
+            assert shlex.split(arguments) in RUNS, "it is trained above"
         if words[0] == "test":
             assert calls[-1] == f".venv/bin/python -m pytest -n 2 --dist worksteal {arguments}".rstrip()
             assert (ROOT / arguments).exists()
@@ -287,9 +303,12 @@ def small_python(block: str) -> str:
     return re.sub(r"a3c_exp\.(train|compose)\(\[", rf"a3c_exp.\1([{settings}, ", block)
 
 
+SCRIPTS = list(dict.fromkeys(block for text in USER_MANUAL for block in blocks(text, "python")))
+
+
 def test_the_script_of_the_readme_runs_with_worker_processes(tmp_path: Path) -> None:
     script = blocks(README, "python")[0]
-    assert "backend" not in script  # so that it is the default: processes
+    assert "backend" not in script, "so that it is the default: processes"
     (tmp_path / "script.py").write_text(small_python(script))
     done = program(tmp_path, "script.py")
     lines = done.stdout.splitlines()
@@ -300,13 +319,13 @@ def test_the_script_of_the_readme_runs_with_worker_processes(tmp_path: Path) -> 
     assert lines[1] in ("0", "1")  # an action of CartPole
 
 
-def test_other_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_scripts_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    others = blocks(README, "python")[1:]
+    others = [script for script in SCRIPTS if script not in blocks(README, "python")]
     assert others
-    for block in others:
+    for script in others:
         names: dict[str, Any] = {}
-        exec(small_python(block), names)
+        exec(small_python(script), names)
         assert names["run"].exit_code == 0
         saved = yaml.safe_load((tmp_path / "outputs/acrobot/config.yaml").read_text())
         assert (saved["env"]["id"], saved["gamma"]) == ("Acrobot-v1", 0.98)
@@ -346,7 +365,8 @@ def test_the_table_of_settings_has_every_group_and_scalar_with_its_default() -> 
         if not name.startswith("override")
     }
     del config["hydra"]
-    table = {code(name)[0]: (yaml.safe_load(code(default)[0]), text) for name, default, text in rows(README, "to set")}
+    lines = rows(SETTINGS, "Every setting")
+    table = {code(name)[0]: (yaml.safe_load(code(default)[0]), text) for name, default, text in lines}
     assert {name: default for name, (default, _) in table.items()} == dict(flat(config)) | groups
     assert set(groups) == {folder.name for folder in CONF.iterdir() if folder.is_dir()}
     for group in groups.keys() - {"experiment"}:
@@ -354,16 +374,33 @@ def test_the_table_of_settings_has_every_group_and_scalar_with_its_default() -> 
 
 
 def test_the_table_of_presets_has_every_one_once() -> None:
-    named = [name for row in rows(README, "Presets") for name in code(row[0])]
+    named = [name for row in rows(SETTINGS, "Presets") for name in code(row[0])]
     assert sorted(named) == sorted(options("experiment"))
 
 
 def test_the_table_of_backends_has_all_of_them() -> None:
-    assert {code(row[0])[0] for row in rows(README, "works")} == options("backend")
+    assert {code(row[0])[0] for row in rows(BACKENDS, "Which one")} == options("backend")
+
+
+@pytest.mark.parametrize(
+    ("document", "heading", "backend"), [(BACKENDS, "GA3C", "ga3c"), (CLUSTER, "On several", "ray")]
+)
+def test_the_table_of_a_backend_has_every_setting_with_its_default(document: str, heading: str, backend: str) -> None:
+    settings = yaml.safe_load((CONF / "backend" / f"{backend}.yaml").read_text())
+    del settings["_target_"]
+    expected = {f"backend.{name}": value for name, value in flat(settings)}
+    assert {code(row[0])[0]: yaml.safe_load(code(row[1])[0]) for row in rows(document, heading)} == expected
+
+
+def test_the_table_of_atari_names_settings_that_exist() -> None:
+    settings = yaml.safe_load((CONF / "env/atari.yaml").read_text())["env"]
+    named = [name for row in rows(DOCUMENTS["docs/atari.md"], "Atari games") for name in code(row[2])]
+    assert named
+    assert {name.removeprefix("env.") for name in named} <= set(settings)
 
 
 def test_a_run_leaves_what_the_table_says(here: Path) -> None:
-    table = {code(row[0])[0]: code(row[1]) for row in rows(README, "leaves")}
+    table = {code(row[0])[0]: code(row[1]) for row in rows(GUIDE, "leaves")}
     run = here / "outputs/run"
     left = {str(path.relative_to(run)) for path in run.rglob("*") if path.is_file()}
     assert {name for name in left if not any(fnmatch(name, pattern) for pattern in table)} == set()
@@ -372,11 +409,68 @@ def test_a_run_leaves_what_the_table_says(here: Path) -> None:
 
 
 def test_the_map_of_the_design_has_every_module() -> None:
-    text = (ROOT / "docs/design.md").read_text().partition("\n\nData flows")[0]
+    """Packages that only re-export, and networks, which are one row, aside."""
     package = ROOT / "a3c_exp"
-    modules = [path.stem for path in package.glob("*.py") if path.stem != "__init__"]
-    folders = [f"{path.parent.name}/" for path in package.glob("*/__init__.py")]
-    assert [name for name in modules + folders if not re.search(rf"(?<![\w/]){name}(?![\w/])", text)] == []
+    named = [name for row in rows(DESIGN, "Where is what") for name in code(row[0])]
+    assert sorted(set(named)) == sorted(named)
+    modules = {str(path.relative_to(package)) for path in package.rglob("*.py")}
+    modules = {name for name in modules if not name.startswith("networks/")}
+    without_code = {name for name in modules if name.endswith("/__init__.py") and name not in named}
+    assert set(named) - {"networks/"} == modules - without_code
+    assert all(not re.search(r"^(class|def) ", (package / name).read_text(), re.MULTILINE) for name in without_code)
+
+
+def test_the_answers_of_the_design_name_places_that_exist() -> None:
+    """Files, and what is in them: `Actor._next_values` in `core/rollout.py`."""
+    answers = rows(DESIGN, "Questions")
+    assert len(answers) >= 15
+    for question, _, places in answers:
+        files = [name for name in code(places) if name.endswith(".py")]
+        text = "".join((ROOT / "a3c_exp" / name).read_text() for name in files)
+        names = [part for name in code(places) if name not in files for part in name.split(".")]
+        assert files, question
+        assert [name for name in names if not re.search(rf"(def|class) {name}\b", text)] == [], question
+
+
+def test_the_diagrams_of_the_design_name_files_that_exist() -> None:
+    diagrams = blocks(DESIGN, "mermaid")
+    assert len(diagrams) == 4
+    files = {name for diagram in diagrams for name in re.findall(r"[\w/]+\.py", diagram)}
+    package = ROOT / "a3c_exp"
+    assert [name for name in files if not any((package / at / name).is_file() for at in ("", "backends/ga3c"))] == []
+
+
+# Figures.
+
+
+def figures(text: str) -> set[str]:
+    """Numbers with a decimal point or a thousands separator, as they are written."""
+    return set(re.findall(r"-?\d+(?:,\d{3})+(?:\.\d+)?|-?\d+\.\d+", text))
+
+
+@pytest.mark.parametrize(
+    ("document", "headings"), [("README.md", ("Results", "Beside other systems")), ("docs/guide.md", ("Train",))]
+)
+def test_figures_are_those_of_the_results(document: str, headings: tuple[str, ...]) -> None:
+    sections = re.split(r"^## ", DOCUMENTS[document], flags=re.MULTILINE)
+    text = "\n".join(part for part in sections if part.splitlines()[0] in headings)
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    known = figures(RESULTS) | figures(BENCHMARKS) | {"200,000"}  # the zoo's steps: study/peers.py
+    assert figures(text)
+    assert figures(text) - known == set()
+
+
+def test_the_picture_of_the_readme_is_drawn_by_its_command(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="draws the picture: pip install -e '.[bench]'")
+    assert "python -m study.picture" in README
+    [picture] = re.findall(r"^!\[[^]]+\]\(([^)]+)\)$", README, re.MULTILINE)
+    committed = ROOT / picture
+    done = program(ROOT, "-m", "study.picture", "--to", str(tmp_path / "picture.png"))
+    assert done.returncode == 0, done.stderr
+    drawn = (tmp_path / "picture.png").read_bytes()
+    assert drawn.startswith(b"\x89PNG")
+    assert committed.read_bytes()[16:24] == drawn[16:24], "width and height"
+    assert 10_000 < committed.stat().st_size < 200_000
 
 
 # Extensions.
@@ -384,7 +478,7 @@ def test_the_map_of_the_design_has_every_module() -> None:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """my_project, as a reader of CONTRIBUTING would have it: each block in the file that its comment names."""
+    """my_project, as a reader of CONTRIBUTING.md has it: each block in the file that its comment names."""
     folder = tmp_path_factory.mktemp("my_project")
     for block in blocks(CONTRIBUTING, "python") + blocks(CONTRIBUTING, "yaml"):
         comments = [line.removeprefix("# ") for line in block.splitlines() if line.startswith("# ")]
@@ -438,18 +532,18 @@ def test_all_recipes_together_run_in_worker_processes(project: Path) -> None:
     assert summary(only_run(project))["stop_reason"] == "total_steps"
 
 
-def test_the_environment_of_the_recipe_is_learned_to_its_goal(inside: Path) -> None:
+def test_the_environment_of_the_recipe_is_learned_to_its_reward_threshold(inside: Path) -> None:
     arguments = next(words for words in RECIPES if "env=thermostat" in words)
     assert main([*arguments, "backend=serial", "workers=1", "total_steps=200000", "eval.every=null"]) == 0
     assert summary(only_run(inside))["stop_reason"] == "mean_return"
 
 
-def test_a_run_is_not_believed_the_plugins_that_it_names(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_plugins_that_a_run_names_are_not_trusted(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = next(words for words in RECIPES if "env=rooms" in words)
     assert main(small(arguments)) == 0
     run = str(only_run(inside))
     again = "plugins=[my_a3c]"
-    assert f"'{again}'" in code(README)
+    assert f"'{again}'" in code(DOCUMENTS["docs/security.md"])
     assert main([f"resume={run}", "total_steps=400"]) == 2
     assert evaluate.main([run, "episodes=1"]) == 2
     with pytest.raises(ConfigError):
@@ -474,17 +568,17 @@ def test_the_code_of_the_recipes_keeps_the_rules_of_this_project(project: Path) 
 # Links.
 
 
-DOCUMENTS = (
-    "README.md",
-    "CONTRIBUTING.md",
-    "CHANGELOG.md",
-    "RESULTS.md",
-    *sorted(f"docs/{f.name}" for f in ROOT.glob("docs/*.md")),
-)
+def anchors(text: str) -> set[str]:
+    """The anchors that GitHub gives to the headings."""
+    titles = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title).strip().lower().replace(" ", "-") for title in titles}
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_links_lead_somewhere(document: str) -> None:
-    links = re.findall(r"\]\(([^)\s]+)\)", (ROOT / document).read_text())
-    local = {link for link in links if "://" not in link}
-    assert {link for link in local if not (ROOT / document).parent.joinpath(link.partition("#")[0]).exists()} == set()
+    links = re.findall(r"\]\(([^)\s]+)\)", DOCUMENTS[document])
+    for link in {link for link in links if "://" not in link}:
+        path, _, anchor = link.partition("#")
+        target = (ROOT / document).parent / path if path else ROOT / document
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target.read_text(encoding="utf-8")), link
