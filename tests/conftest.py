@@ -1,8 +1,7 @@
-"""Makes the modules of this folder importable: here, and in every process that a test starts.
+"""Fixtures, and the import path of this folder's modules: here, and in every process that a test starts.
 
-Children of multiprocessing get a copy of sys.path; programs that a test starts by command line only get the
-environment. The scripted environments (scripted.py) are therefore there for both, as 'scripted:Scripted-v0' with
-plugins=[scripted]. A drawn example may take as long as it takes: a machine that stalls for a moment fails no property.
+Children of multiprocessing get a copy of sys.path; programs started by command line get only the environment. Both can
+therefore import scripted.py, as 'scripted:Scripted-v0' with plugins=[scripted].
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+# No deadline for a drawn example: a machine that stalls for a moment fails no property.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
@@ -29,11 +29,11 @@ if HERE not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to call the program from."""
+    """An empty folder to call the program from. No fork server is started for a command that is refused."""
     import a3c_exp.__main__ as program
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(program, "prestart_backend", lambda arguments: None)  # no server of workers for a refused command
+    monkeypatch.setattr(program, "prestart_backend", lambda arguments: None)
     return tmp_path
 
 
@@ -42,12 +42,12 @@ def cluster() -> Iterator[Any]:
     """Makes parameter servers without Ray (servers.Cluster), and ends them."""
     from servers import Cluster
 
-    made: list[Cluster] = []
+    clusters: list[Cluster] = []
 
     def make(*arguments: Any, **settings: Any) -> Cluster:
-        made.append(Cluster(*arguments, **settings))
-        return made[-1]
+        clusters.append(Cluster(*arguments, **settings))
+        return clusters[-1]
 
     yield make
-    for one in made:
-        one.close()
+    for each in clusters:
+        each.close()
