@@ -20,7 +20,7 @@ import a3c_exp
 from a3c_exp import ConfigError, RunError, compose
 
 
-def test_a_run_from_python_leaves_no_state_of_hydra_and_disturbs_none(tmp_path: Path) -> None:
+def test_a_run_from_python_restores_the_state_of_hydra(tmp_path: Path) -> None:
     with initialize_config_dir(str(tmp_path), version_base="1.2"):
         mine = GlobalHydra.instance().hydra
         singletons, resolvers = dict(Singleton._instances), dict(BaseContainer._resolvers)
@@ -33,7 +33,7 @@ def test_a_run_from_python_leaves_no_state_of_hydra_and_disturbs_none(tmp_path: 
     assert not GlobalHydra.instance().is_initialized()
 
 
-def test_every_name_of_the_package_is_still_itself_after_it_has_been_used(tmp_path: Path) -> None:
+def test_the_names_of_the_package_stay_the_same_after_their_use(tmp_path: Path) -> None:
     before = {name: getattr(a3c_exp, name) for name in a3c_exp.__all__}
     a3c_exp.load(a3c_exp.train(a3c_exp.compose(QUICK), tmp_path / "run").folder)
     assert {name: getattr(a3c_exp, name) for name in a3c_exp.__all__} == before
@@ -84,11 +84,8 @@ def test_a_run_that_fails_raises_once_its_summary_is_written(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("number", "ends_with"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
-def test_a_signal_ends_the_program_that_trains_and_not_the_run_alone(
-    number: int, ends_with: type[BaseException], tmp_path: Path
-) -> None:
-    """A loop over seeds does not go on with the next one."""
-
+def test_a_signal_ends_the_program_too(number: int, ends_with: type[BaseException], tmp_path: Path) -> None:
+    """A loop over seeds does not continue with the next one."""
     table = tmp_path / "run" / "metrics.csv"
 
     def interrupt() -> None:

@@ -1,9 +1,10 @@
-"""The command line as a user meets it: what runs, what is refused, in which words, and what is left on disk."""
+"""The command line: what runs, what is refused with which message, and what is written."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from a3c_exp.cli.startup import conf_folder, importing
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run that has ended."""
+    """The folder of a finished run."""
     folder = tmp_path_factory.mktemp("finished") / "run"
     assert program.main([*QUICK, f"hydra.run.dir={folder}"]) == 0
     return folder
@@ -138,7 +139,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("command", "words"), BAD, ids=[command for command, _ in BAD])
-def test_bad_input_is_one_line_and_nothing_else(
+def test_bad_input_is_one_line_and_writes_nothing(
     command: str, words: str, here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert program.main(command.split()) == 2
@@ -175,7 +176,7 @@ def test_what_hydra_records_is_what_was_typed() -> None:
         ("returns:\n  _target_: a3c_exp.returns.GAE\n", "returns.returns does: a file that sets returns itself begins"),
     ],
 )
-def test_a_file_that_is_written_wrong_is_named_with_its_line(
+def test_a_damaged_file_is_named_with_its_line(
     text: str, words: str, here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (here / "mine" / "returns").mkdir(parents=True)
@@ -186,7 +187,7 @@ def test_a_file_that_is_written_wrong_is_named_with_its_line(
     assert err.count("\n") == 1
 
 
-def test_a_folder_that_cannot_be_made_is_bad_input(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_cannot_be_made_is_refused(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (here / "file").touch()
     for command in (["hydra.run.dir=file/run"], ["-m", "hydra.sweep.dir=file/sweep", "seed=0,1"]):
         assert program.main([*QUICK, *command]) == 2
@@ -194,9 +195,7 @@ def test_a_folder_that_cannot_be_made_is_bad_input(here: Path, capfd: pytest.Cap
     assert [path.name for path in here.iterdir()] == ["file"]
 
 
-def test_a_folder_with_a_run_in_it_is_not_written_over(
-    here: Path, finished: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_with_a_run_in_it_is_refused(here: Path, finished: Path, capfd: pytest.CaptureFixture[str]) -> None:
     before = content(finished)
     assert program.main([*QUICK, f"hydra.run.dir={finished}"]) == 2
     assert "must be without a run: resume=<folder> continues" in capfd.readouterr().err
@@ -207,7 +206,7 @@ def test_a_folder_with_a_run_in_it_is_not_written_over(
 
 
 @pytest.mark.parametrize("target", ["os.system", "numpy.load", "scripted.Anything"])
-def test_another_class_is_refused(target: str, here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_class_of_another_package_is_refused(target: str, here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert program.main([f"env._target_={target}"]) == 2
     assert f"env._target_ = '{target}': must be a component class of a3c_exp" in capfd.readouterr().err
 
@@ -229,7 +228,7 @@ def test_a_pickled_job_is_not_run_again(here: Path, capfd: pytest.CaptureFixture
     assert "--experimental-rerun = 'config.pickle': is refused" in capfd.readouterr().err
 
 
-# What can be asked without running anything.
+# Flags that print and run nothing.
 
 
 def test_help_explains_every_choice_and_every_setting(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -257,7 +256,7 @@ def test_cfg_job_prints_the_composed_configuration(here: Path, capfd: pytest.Cap
 
 
 @pytest.mark.parametrize("flag", ["--info", "--hydra-help"])
-def test_a_question_is_not_answered_by_training_on(
+def test_flags_that_print_do_not_resume_a_run(
     flag: str, here: Path, finished: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     before = content(finished)
@@ -270,7 +269,7 @@ def test_a_question_is_not_answered_by_training_on(
 # Ctrl-C.
 
 
-def test_a_ctrl_c_that_somebodys_import_would_swallow_is_heard() -> None:
+def test_a_ctrl_c_during_imports_raises_after_them() -> None:
     before = signal.getsignal(signal.SIGINT)
     reached = []
     with pytest.raises(KeyboardInterrupt), importing():
@@ -281,7 +280,7 @@ def test_a_ctrl_c_that_somebodys_import_would_swallow_is_heard() -> None:
     with pytest.raises(KeyboardInterrupt), importing():
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
-        pytest.fail("the second one is heard at once")
+        pytest.fail("the second one raises at once")
     assert signal.getsignal(signal.SIGINT) is before
 
 
@@ -319,13 +318,13 @@ def test_the_runs_of_a_sweep_may_have_folders_named_by_their_settings(here: Path
     assert sorted(path.parent.name for path in here.glob("*/s0")) == ["Acrobot-v1", "CartPole-v1"]
 
 
-def test_the_runs_of_a_sweep_may_start_from_another_and_be_called_in_their_folders(here: Path, finished: Path) -> None:
+def test_a_sweep_may_start_from_a_relative_folder_and_change_to_its_own(here: Path, finished: Path) -> None:
     start = os.path.relpath(finished, here)
     assert program.main([*QUICK, "-m", "seed=1,2", f"init_from={start}", "hydra.job.chdir=true"]) == 0
     assert len(list((here / "outputs").glob("*_sweep/*/summary.json"))) == 2
 
 
-def test_a_run_that_fails_does_not_stop_a_sweep_but_shows_in_its_exit_code(here: Path) -> None:
+def test_a_sweep_with_a_failed_run_runs_the_rest_and_exits_with_1(here: Path) -> None:
     command = [*QUICK, "-m", "plugins=[scripted]", "env=gym", "env.id=Scripted-v0", "+env.kwargs.fails_at=3,null"]
     assert program.main(command) == 1
     summaries = [json.loads(path.read_text()) for path in sorted((here / "outputs").glob("*/*/summary.json"))]
@@ -335,7 +334,7 @@ def test_a_run_that_fails_does_not_stop_a_sweep_but_shows_in_its_exit_code(here:
 # Resuming.
 
 
-def test_resume_goes_on_in_the_same_folder_with_what_may_change(tmp_path: Path, here: Path) -> None:
+def test_resume_writes_to_the_same_folder_with_other_settings(tmp_path: Path, here: Path) -> None:
     assert program.main([*QUICK, "hydra.run.dir=run"]) == 0
     assert program.main(["resume=run", "total_steps=128", "stop.max_episodes=1e6", "backend=threads"]) == 0
     summary = json.loads((here / "run" / "summary.json").read_text())
@@ -343,7 +342,7 @@ def test_resume_goes_on_in_the_same_folder_with_what_may_change(tmp_path: Path, 
     assert [path.name for path in here.iterdir()] == ["run"]
 
 
-def test_a_run_goes_on_with_a_backend_of_ones_own(here: Path) -> None:
+def test_a_run_is_resumed_with_a_backend_of_the_users_own(here: Path) -> None:
     (here / "my_conf" / "backend").mkdir(parents=True)
     (here / "my_conf" / "backend" / "mine.yaml").write_text((conf_folder() / "backend" / "threads.yaml").read_text())
     assert program.main([*QUICK, "hydra.run.dir=run"]) == 0
@@ -368,7 +367,7 @@ def test_a_run_goes_on_with_a_backend_of_ones_own(here: Path) -> None:
         ("total_steps=${nothing}", "total_steps = '${nothing}': cannot be resolved: "),
     ],
 )
-def test_what_may_not_change_in_a_resumed_run_is_refused(
+def test_what_a_resumed_run_cannot_change_is_refused(
     change: str, words: str, here: Path, finished: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     before = content(finished)
@@ -380,11 +379,9 @@ def test_what_may_not_change_in_a_resumed_run_is_refused(
 def test_a_run_without_its_checkpoint_or_with_a_damaged_one_is_not_resumed(
     here: Path, finished: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for damage in (b"", None):
-        folder = here / f"copy {damage}"
-        for name, data in content(finished).items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(data)
+    for name, damage in {"damaged": b"", "missing": None}.items():
+        folder = here / name
+        shutil.copytree(finished, folder)
         latest = folder / "checkpoints" / "latest.ckpt"
         latest.write_bytes(damage) if damage is not None else latest.unlink()
         before = content(folder)
@@ -395,7 +392,7 @@ def test_a_run_without_its_checkpoint_or_with_a_damaged_one_is_not_resumed(
         assert content(folder) == before
 
 
-def test_the_plugins_that_a_folder_names_do_not_count(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_plugins_in_a_runs_folder_do_not_count(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     command = [*QUICK, "env=gym", "env.id=scripted:Scripted-v0", "plugins=[scripted]", "hydra.run.dir=run"]
     assert program.main(command) == 0
     assert program.main(["resume=run", "total_steps=128"]) == 2

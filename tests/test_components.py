@@ -1,4 +1,4 @@
-"""Components on the command line: chosen by name, written out, put in the place of a preset's, or one's own."""
+"""Components on the command line: chosen by name, written out, in place of a preset's, or of the user's own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def swept(here: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("given", ["{_target_: a3c_exp.schedules.Linear, end: 0.5}", "0.25"])
 def test_a_schedule_takes_the_place_of_the_one_that_a_preset_has_set(given: str, here: Path) -> None:
-    """Not merged with it: it would end up with the settings of both."""
+    """The two are not merged: the result would have the settings of both."""
     key = "algorithm.entropy"
     assert "start" in compose(["env=lunar_continuous"])["algorithm"]["entropy"]
     assert compose(["env=lunar_continuous", f"{key}={given}"])["algorithm"]["entropy"] == yaml.safe_load(given)
@@ -54,15 +54,15 @@ def test_a_component_takes_the_place_of_a_presets_and_what_it_does_not_know_goes
     assert dict(flatten(chosen))[stays] == dict(flatten(preset))[stays]
 
 
-def test_what_a_component_does_not_know_is_refused_where_the_user_asks_for_it(
+def test_a_typed_setting_that_the_component_does_not_know_is_refused(
     here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert program.main(["experiment=threads_n_step_zero", "returns=gae", "returns.n=3"]) == 2
     assert capfd.readouterr().err == "a3c_exp: returns.n = 3: is no setting of GAE: Allowed: lambda_\n"
 
 
-def test_what_nobody_knows_is_refused_whoever_is_chosen(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Left out is only what the component knows that another has taken the place of: not what is mistyped."""
+def test_a_setting_that_no_component_knows_is_refused(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Only settings that the replaced component knows are dropped, not mistyped ones."""
     files = {
         "env/mine.yaml": "# @package _global_\ndefaults: [gym, override /network: mlp]\nenv: {id: A-v0, sale: 1}\n",
         "env/other.yaml": "# @package _global_\ndefaults: [gym]\nenv: {id: CartPole-v1}\nalgorithm: {entorpy: 0}\n",
@@ -82,7 +82,7 @@ def test_what_nobody_knows_is_refused_whoever_is_chosen(here: Path, capfd: pytes
         assert capfd.readouterr().err.startswith(f"a3c_exp: {key} = "), command
 
 
-def test_a_component_that_is_written_out_has_nothing_of_a_preset(here: Path) -> None:
+def test_a_component_that_is_written_out_has_no_settings_of_a_preset(here: Path) -> None:
     chosen = compose(["experiment=pong", "algorithm={_target_:a3c_exp.algorithms.A3C,reduction:sum}"])
     assert chosen["algorithm"] == {"_target_": "a3c_exp.algorithms.A3C", "reduction": "sum"}
     sgd = "{_target_:a3c_exp.optimizers.SGD,learning_rate:0.1}"
@@ -110,7 +110,7 @@ def test_a_sweep_over_all_options_of_a_name(here: Path) -> None:
     assert [run["returns"]["_target_"].rpartition(".")[2] for run in runs] == ["NStep", "NStepZero"]
 
 
-def test_a_component_of_ones_own_is_a_class_a_file_and_a_plugin(
+def test_a_component_of_the_users_own_is_a_class_a_file_and_a_plugin(
     here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (here / "mine.py").write_text(
@@ -133,7 +133,7 @@ def test_a_component_of_ones_own_is_a_class_a_file_and_a_plugin(
     assert "scale: 0.5" in (here / "run" / "config.yaml").read_text()
 
 
-def test_one_that_worker_processes_cannot_be_sent_is_named(
+def test_a_component_that_cannot_be_pickled_is_refused_for_processes(
     here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (here / "unsent.py").write_text(

@@ -1,4 +1,4 @@
-"""The files of conf/: every option of every choice composes and runs, presets have the settings of their sources."""
+"""The files of conf/: every option composes and runs, presets have the settings of their sources."""
 
 from __future__ import annotations
 

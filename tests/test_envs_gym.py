@@ -89,7 +89,7 @@ class TestGym:
 
     def test_and_where_nothing_is_drawn_it_is_said_how(self) -> None:
         message = failure(lambda: made(Gym(id="CartPole-v1", wrappers=("AddRenderObservation",))))
-        assert message.endswith(". +env.kwargs.render_mode=rgb_array draws")
+        assert message.endswith(". env.kwargs.render_mode=rgb_array draws")
 
     def test_games_are_known_by_their_old_names_too(self) -> None:
         pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")

@@ -1,4 +1,4 @@
-"""Going on from a checkpoint: nothing that was learned is lost, and the curve is one line."""
+"""Resumed runs: all saved state is restored, and the curves continue."""
 
 from __future__ import annotations
 
@@ -29,9 +29,8 @@ EVERYTHING: dict[str, Any] = {
     "schedule": {"_target_": "a3c_exp.schedules.Linear", "start": 1.0, "end": 0.0}, "eval__every": 100,
 }  # fmt: skip
 
-# Whole episodes in an environment without randomness: here a run that goes on where it stopped is the run that never
-# stopped, since nothing is cut but what lies between two episodes. (Observations are ones and zeros, so that their sums
-# are exact in whichever order they are added.)
+# Whole episodes in an environment without randomness: a resumed run equals a run that never stopped, since it stops
+# between two episodes. (Observations are ones and zeros, so that their sums are exact in any order.)
 BETWEEN_EPISODES: dict[str, Any] = {
     "env": CORRIDOR, "envs_per_worker": 1, "rollout_length": "episode", "total_steps": 800,
     "env__normalize_observations": True,
@@ -40,7 +39,7 @@ BETWEEN_EPISODES: dict[str, Any] = {
 
 
 def resume(folder: Path, **changes: Any) -> Run:
-    """Go on with the run in a folder."""
+    """Resume the run in a folder."""
     whole = read_config(folder, ["scripted"])
     for name, value in changes.items():
         *path, last = name.split("__")
@@ -56,11 +55,11 @@ def steps(folder: Path) -> list[int]:
         return [int(row["step"]) for row in csv.DictReader(file)]
 
 
-class TestNothingIsLost:
+class TestState:
     @pytest.mark.parametrize("optimizer_state", ["shared", "per_worker"])
     @pytest.mark.parametrize("lock", [False, True])
-    def test_all_that_was_saved_is_there_again(self, lock: bool, optimizer_state: str, tmp_path: Path) -> None:
-        """A resumption with nothing left to do saves what it has read."""
+    def test_all_saved_state_is_restored(self, lock: bool, optimizer_state: str, tmp_path: Path) -> None:
+        """A resumed run with nothing left to do saves the state that it has read."""
         train(tmp_path, TARGET, lock=lock, optimizer_state=optimizer_state, **EVERYTHING)
         before = latest(tmp_path)
         assert all(np.any(before["store"][key]) for key in ("parameters", "optimizer_state", "stats", "rng_states"))
@@ -74,7 +73,7 @@ class TestNothingIsLost:
     @pytest.mark.parametrize(
         ("begins", "goes_on"), [("serial", "serial"), ("processes", "serial"), ("threads", "processes")]
     )
-    def test_a_run_in_two_parts_is_the_run_in_one(self, begins: str, goes_on: str, tmp_path: Path) -> None:
+    def test_a_run_in_two_parts_equals_the_run_in_one(self, begins: str, goes_on: str, tmp_path: Path) -> None:
         """Parameters, optimizer state, Adam's counter, the schedule, the statistics and the worker's generator: bit for
         bit, also on another backend."""
         train(tmp_path / "one", **BETWEEN_EPISODES)
@@ -87,14 +86,14 @@ class TestNothingIsLost:
         for key in ("steps", "episodes", "updates", "recent_returns", "recent_lengths", "recent_end_steps"):
             assert same(one["statistics"][key], two["statistics"][key]), key
 
-    def test_so_is_one_with_a_memory_of_which_every_episode_begins_empty(self, tmp_path: Path) -> None:
+    def test_a_recurrent_run_in_two_parts_equals_the_run_in_one(self, tmp_path: Path) -> None:
         settings = BETWEEN_EPISODES | {"network": {"_target_": "a3c_exp.networks.Lstm", "cells": 8}}
         train(tmp_path / "one", **settings)
         train(tmp_path / "two", stop__max_episodes=20, **settings)
         resume(tmp_path / "two", stop__max_episodes=None)
         assert same(latest(tmp_path / "one")["store"], latest(tmp_path / "two")["store"])
 
-    def test_two_resumptions_of_one_checkpoint_are_identical(self, tmp_path: Path) -> None:
+    def test_runs_resumed_from_one_checkpoint_are_identical(self, tmp_path: Path) -> None:
         train(tmp_path / "a", TARGET, **EVERYTHING)
         shutil.copytree(tmp_path / "a", tmp_path / "b")
         for name in "ab":
@@ -104,7 +103,7 @@ class TestNothingIsLost:
         assert same(one["store"], other["store"])
 
     def test_a_resumed_run_plays_other_episodes(self, tmp_path: Path) -> None:
-        """Not those that it began with: its environments start anew, from seeds of their own."""
+        """Not those that it began with: its environments are reset with other seeds."""
         train(tmp_path / "a", TARGET, total_steps=16)
         shutil.copytree(tmp_path / "a", tmp_path / "b")
         first = latest(tmp_path / "a")["statistics"]["recent_returns"]
@@ -115,9 +114,7 @@ class TestNothingIsLost:
 
     @pytest.mark.parametrize("workers", [1, 3])
     @pytest.mark.parametrize("backend", BACKENDS)
-    def test_with_more_or_fewer_workers_it_goes_on_with_the_totals(
-        self, backend: str, workers: int, tmp_path: Path
-    ) -> None:
+    def test_totals_continue_with_more_or_fewer_workers(self, backend: str, workers: int, tmp_path: Path) -> None:
         train(tmp_path, TARGET, **EVERYTHING)
         before = latest(tmp_path)["store"]
         done = resume(tmp_path, workers=workers, total_steps=640, backend___target_=TARGETS[backend])
@@ -126,8 +123,8 @@ class TestNothingIsLost:
         assert after["version"] == done.summary["updates"] == after["steps"] / 16
         assert before["stats"][0] == before["steps"] >= 160
 
-    def test_the_best_policy_is_not_given_for_a_worse_one(self, tmp_path: Path) -> None:
-        """Killed between the evaluation that found it and the next save of the state, a run does not know of it."""
+    def test_a_worse_policy_does_not_replace_the_best_one(self, tmp_path: Path) -> None:
+        """Also if the run was killed between the evaluation that found it and the next checkpoint."""
         done = train(tmp_path, TARGET, **EVERYTHING)
         state = latest(tmp_path)
         checkpoint.save(tmp_path / "checkpoints" / "latest.ckpt", state | {"best_eval_return": None})
@@ -138,7 +135,7 @@ class TestNothingIsLost:
         kept = checkpoint.load(tmp_path / "checkpoints" / "best.ckpt")
         assert same(kept["store"]["parameters"], best["store"]["parameters"])
 
-    def test_a_run_that_was_killed_before_its_first_checkpoint_goes_on_from_its_best(self, tmp_path: Path) -> None:
+    def test_a_run_killed_before_its_first_latest_checkpoint_resumes_from_its_best(self, tmp_path: Path) -> None:
         train(tmp_path, TARGET, **EVERYTHING)
         (tmp_path / "checkpoints" / "latest.ckpt").unlink()
         at = checkpoint.load(tmp_path / "checkpoints" / "best.ckpt")["store"]["steps"]
@@ -147,29 +144,29 @@ class TestNothingIsLost:
         assert at + 160 <= done.summary["steps"] < at + 320
 
 
-class TestWhatIsSaidOfARunThatGoesOn:
-    def test_its_old_summary_is_not_taken_for_its_result(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Killed on the way, it is a run without a summary, as it would be in its first session."""
+class TestFiles:
+    def test_a_resumed_run_has_no_summary_until_it_ends(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Killed meanwhile, it has none, as if it were killed in its first session."""
         train(tmp_path)
         assert (tmp_path / "summary.json").exists()
-        work, there = Serial.run, []
+        work, existing = Serial.run, []
 
-        def watched(self: Serial, setup: Any, store: Any) -> Any:
-            there.append((tmp_path / "summary.json").exists())
-            return work(self, setup, store)
+        def watched(self: Serial, context: Any, store: Any) -> Any:
+            existing.append((tmp_path / "summary.json").exists())
+            return work(self, context, store)
 
         monkeypatch.setattr(Serial, "run", watched)
         resume(tmp_path, total_steps=320)
-        assert there == [False]
+        assert existing == [False]
         assert (tmp_path / "summary.json").exists()
 
-    def test_one_that_has_nothing_left_to_do_adds_no_point(self, tmp_path: Path) -> None:
+    def test_a_run_with_nothing_left_to_do_adds_no_point(self, tmp_path: Path) -> None:
         train(tmp_path)
         before = steps(tmp_path)
         resume(tmp_path)
         assert steps(tmp_path) == before
 
-    def test_its_folder_may_be_in_the_home_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_folder_may_begin_with_a_tilde(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HOME", str(tmp_path))
         train(tmp_path / "run")
         assert main(["resume=~/run", "plugins=[scripted]", "total_steps=320"]) == 0
@@ -177,8 +174,8 @@ class TestWhatIsSaidOfARunThatGoesOn:
         load_experiment(config(init_from="~/run"))
 
 
-class TestTheCurve:
-    def test_has_no_empty_point_where_workers_are_still_starting(self, tmp_path: Path) -> None:
+class TestCurves:
+    def test_no_point_is_empty_while_workers_are_starting(self, tmp_path: Path) -> None:
         train(tmp_path, backend="processes")
         seam = len(steps(tmp_path))
         resume(tmp_path, total_steps=480)
@@ -187,7 +184,7 @@ class TestTheCurve:
         assert later
         assert all(row["train/entropy"] for row in later)
 
-    def test_is_one_line_through_a_resumption(self, tmp_path: Path) -> None:
+    def test_curves_continue(self, tmp_path: Path) -> None:
         train(tmp_path, TARGET, **EVERYTHING)
         seam = len(steps(tmp_path))
         resume(tmp_path, total_steps=480)
@@ -199,8 +196,7 @@ class TestTheCurve:
             assert drawn == sorted(set(drawn))
             assert drawn[0] < 200 < 480 <= drawn[-1]
 
-    def test_is_one_line_also_where_the_run_was_killed_after_its_checkpoint(self, tmp_path: Path) -> None:
-        """What was drawn of the steps that are done again is dropped."""
+    def test_points_after_the_checkpoint_of_a_killed_run_are_dropped(self, tmp_path: Path) -> None:
         train(tmp_path, TARGET, **EVERYTHING)
         shutil.copy(tmp_path / "checkpoints" / "latest.ckpt", tmp_path / "kept")
         at = latest(tmp_path)["store"]["steps"]
@@ -214,7 +210,7 @@ class TestTheCurve:
         assert drawn == sorted(set(drawn))
         assert drawn[-1] < 480
 
-    def test_the_learning_rate_goes_on_where_the_schedule_is(self, tmp_path: Path) -> None:
+    def test_the_learning_rate_continues_with_the_schedule(self, tmp_path: Path) -> None:
         schedule = {"_target_": "a3c_exp.schedules.Linear", "start": 1.0, "end": 0.0}
         train(tmp_path, schedule=schedule, total_steps=320, stop__max_episodes=160)
         resume(tmp_path, stop__max_episodes=None)
@@ -224,7 +220,7 @@ class TestTheCurve:
         assert rates[0] == pytest.approx(0.01)
         assert rates[-1] <= 0.005
 
-    def test_times_add_up_and_the_resumption_is_counted(self, tmp_path: Path) -> None:
+    def test_times_add_up_and_resumptions_are_counted(self, tmp_path: Path) -> None:
         first = train(tmp_path, reward_threshold=0.0, stop__mean_return=0.0, total_steps=10**6).summary
         saved = latest(tmp_path)["statistics"]["seconds"]
         second = resume(tmp_path, stop__mean_return=None, total_steps=480).summary
@@ -232,10 +228,10 @@ class TestTheCurve:
         assert (first["resumed"], second["resumed"]) == (0, 1)
         assert second["wall_seconds"] > saved > 0
         assert second["training_seconds"] > first["training_seconds"]
-        assert second["solved_at_steps"] == first["solved_at_steps"], "when it was solved first"
+        assert second["solved_at_steps"] == first["solved_at_steps"]
         assert (second["steps"], second["episodes"], second["updates"]) == (480, 480, 30)
 
-    def test_a_limit_of_seconds_is_the_resumptions_own_and_so_is_the_time_left(
+    def test_max_seconds_and_the_time_left_count_from_the_resumption(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         ends: list[float | None] = []
@@ -255,8 +251,8 @@ class TestTheCurve:
         assert 0.3 <= ends[1] - before < 60
 
 
-class TestFromTheCommandLine:
-    def test_resume_goes_on_in_the_same_folder(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+class TestCommandLine:
+    def test_resume_writes_to_the_same_folder(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         folder = tmp_path / "run"
         train(folder)
         assert main([f"resume={folder}", "total_steps=320", "plugins=[scripted]"]) == 0
@@ -264,7 +260,7 @@ class TestFromTheCommandLine:
         assert [path.name for path in tmp_path.iterdir()] == ["run"]
         assert read_config(folder, ["scripted"]) == config(total_steps=320)
 
-    def test_a_run_whose_start_is_gone_can_go_on(self, tmp_path: Path) -> None:
+    def test_a_run_can_be_resumed_without_the_run_that_it_started_from(self, tmp_path: Path) -> None:
         train(tmp_path / "first")
         train(tmp_path / "second", init_from=str(tmp_path / "first"))
         (tmp_path / "first").rename(tmp_path / "elsewhere")
@@ -295,12 +291,12 @@ class TestFromTheCommandLine:
         before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
         capsys.readouterr()
         assert main([f"resume={folder}", "plugins=[scripted]"]) == 2
-        said = capsys.readouterr().err
-        assert said.startswith("a3c_exp: resume = ")
-        assert said.count("\n") == 1
+        error = capsys.readouterr().err
+        assert error.startswith("a3c_exp: resume = ")
+        assert error.count("\n") == 1
         assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
 
-    def test_a_run_that_still_goes_on_is_left_alone(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def test_a_run_that_is_still_going_on_is_refused(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
         folder = tmp_path / "run"
         whole = config(total_steps=10**9, checkpoint__every=100)
         (tmp_path / "config.yaml").write_text(config_text(whole))
@@ -313,15 +309,13 @@ class TestFromTheCommandLine:
                 wait_until(lambda: (folder / "checkpoints" / "latest.ckpt").exists(), seconds=60)
                 capfd.readouterr()
                 assert main([f"resume={folder}", "plugins=[scripted]"]) == 2
-                said = capfd.readouterr().err.splitlines()
-                assert f"a3c_exp: resume = '{folder}': must be without a run that is still going on" in said
+                lines = capfd.readouterr().err.splitlines()
+                assert f"a3c_exp: resume = '{folder}': must be without a run that is still going on" in lines
             finally:
                 other.kill()
-        assert main([f"resume={folder}", "plugins=[scripted]", "stop.max_seconds=0.1"]) == 0, (
-            "who is dead holds nothing"
-        )
+        assert main([f"resume={folder}", "plugins=[scripted]", "stop.max_seconds=0.1"]) == 0
 
-    def test_a_run_cannot_be_told_to_have_made_fewer_steps(
+    def test_total_steps_below_the_steps_made_are_refused(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         train(tmp_path, total_steps=150)
@@ -329,20 +323,20 @@ class TestFromTheCommandLine:
         assert main([f"resume={tmp_path}", "plugins=[scripted]", "total_steps=100"]) == 2
         assert "a3c_exp: total_steps = 100: must be 160 or more: the run has made so many" in capsys.readouterr().err
         assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
-        assert main([f"resume={tmp_path}", "plugins=[scripted]"]) == 0, "what has all its steps may be ended in order"
+        assert main([f"resume={tmp_path}", "plugins=[scripted]"]) == 0, "a run with all its steps may be resumed"
 
     @pytest.mark.parametrize(("rule", "first", "later"), [("max_episodes", 100, 200), ("mean_return", 0.0, "null")])
-    def test_who_goes_on_is_told_of_a_rule_that_ends_the_run_again(
+    def test_a_rule_that_ends_the_run_again_is_logged(
         self, rule: str, first: float, later: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         train(tmp_path, total_steps=2000, **{f"stop__{rule}": first})
         capsys.readouterr()
         assert main([f"resume={tmp_path}", "plugins=[scripted]"]) == 0
-        told = f"stop.{rule} holds already: stop.{rule}=null goes on past it"
-        assert told in capsys.readouterr().err
+        message = f"stop.{rule} holds already: stop.{rule}=null goes on past it"
+        assert message in capsys.readouterr().err
         assert main([f"resume={tmp_path}", "plugins=[scripted]", f"stop.{rule}={later}"]) == 0
-        assert told not in capsys.readouterr().err
+        assert message not in capsys.readouterr().err
 
-    def test_it_raises_for_who_calls_it_from_python(self, tmp_path: Path) -> None:
+    def test_run_raises_without_a_checkpoint(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="no such checkpoint"):
             run(load_experiment(config(), check=False), config(), tmp_path, resume=True)

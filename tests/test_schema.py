@@ -1,4 +1,4 @@
-"""From plain mappings to components: what is taken, what is refused, and in which words."""
+"""From plain mappings to components: what is accepted, and what is refused with which message."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_another_type_is_refused_with_key_value_and_what_is_allowed(values: dict
     assert refusal(**values) == words
 
 
-def test_an_unknown_key_is_refused_with_the_nearest_that_there_is() -> None:
+def test_an_unknown_key_is_refused_with_the_nearest_name() -> None:
     words = refusal(scales=1)
     assert words.startswith("picture.scales = 1: is no setting of Picture: did you mean 'scale'?")
     assert "workers" in words  # and all the others
@@ -189,20 +189,20 @@ def test_a_former_key_is_named_only_where_the_new_one_is_known() -> None:
     assert refusal(goal=1).startswith("picture.goal = 1: is no setting of Picture: ")
 
 
-def test_a_value_that_has_to_be_given_is_missed() -> None:
+def test_a_missing_value_is_named() -> None:
     with pytest.raises(ConfigError, match=r"^picture.count = None: must be given: a whole number$"):
         build({}, Picture, "picture")
     assert refusal(count="???") == "picture.count = None: must be given: a whole number"  # OmegaConf's mark for it
 
 
-def test_a_component_is_built_with_those_inside_it_first() -> None:
+def test_inner_components_are_built_first() -> None:
     assert picture(shape=square(2)).shape == Square(side=2.0)
     assert picture(size=square(2)).size == Square(side=2.0)
     assert picture(parts={"a": square(1)}).parts == {"a": Square(side=1.0)}
     assert picture(frame={"width": 3}).frame == Frame(width=3)
 
 
-def test_a_range_that_a_component_declares_is_reported_from_the_outside() -> None:
+def test_a_refusal_of_a_component_is_reported_with_the_whole_key() -> None:
     assert refusal(shape=square(0)) == "picture.shape.side = 0.0: must be a number > 0"
     assert refusal(parts={"a": square(-1)}) == "picture.parts.a.side = -1.0: must be a number > 0"
     assert refusal(shape=square("x")) == "picture.shape.side = 'x': must be a number"
@@ -232,7 +232,7 @@ class OtherAnswer:
         return one
 
 
-def test_components_that_are_both_only_called_are_told_apart_by_what_they_take() -> None:
+def test_a_protocol_with_call_alone_is_checked_by_its_arguments() -> None:
     build({"_target_": f"{__name__}.Answer"}, Question, "it", plugins=[HERE])  # type: ignore[type-abstract]
     with pytest.raises(ConfigError, match=r"must be the class of a Question: its __call__ must take \(one, two\)"):
         build({"_target_": f"{__name__}.OtherAnswer"}, Question, "it", plugins=[HERE])  # type: ignore[type-abstract]
@@ -335,7 +335,7 @@ class OnePass(MinibatchAlgorithm):
         (Schedule, "OneStep", "must be the class of a Schedule: its __call__ must take .progress."),
     ],
 )
-def test_what_a_class_of_ones_own_lacks_is_named(wanted: Any, cls: str, missing: str) -> None:
+def test_what_a_class_lacks_is_named(wanted: Any, cls: str, missing: str) -> None:
     with pytest.raises(ConfigError, match=missing):
         build({"_target_": f"{__name__}.{cls}"}, wanted, "it", plugins=[HERE])
 
@@ -343,10 +343,10 @@ def test_what_a_class_of_ones_own_lacks_is_named(wanted: Any, cls: str, missing:
 def test_a_module_that_cannot_be_imported_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken_module.py").write_text("x = nowhere")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as refused:
         build({"_target_": "broken_module.X"}, Clerk, "it", plugins=["broken_module"])  # type: ignore[type-abstract]
-    said = "it._target_ = 'broken_module.X': cannot be imported: NameError: name 'nowhere' is not defined"
-    assert str(told.value) == said
+    expected = "it._target_ = 'broken_module.X': cannot be imported: NameError: name 'nowhere' is not defined"
+    assert str(refused.value) == expected
 
 
 def test_a_mapping_without_a_class_is_refused_where_the_class_could_be_any() -> None:
@@ -364,7 +364,7 @@ class Fussy:
         return 0.0
 
 
-def test_a_plugin_that_refuses_with_a_plain_error_is_quoted() -> None:
+def test_a_plain_error_of_a_users_component_is_quoted() -> None:
     words = refusal(anything=None, shape={"_target_": f"{__name__}.Fussy", "value": 1})
     assert "picture.shape" in words
     assert words.endswith("refused by Fussy: not today")
@@ -424,7 +424,7 @@ def test_a_refused_module_is_not_even_imported(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("key", ["_args_", "_partial_", "_convert_", "_recursive_"])
-def test_the_keys_by_which_hydra_would_call_things_mean_nothing_here(key: str) -> None:
+def test_special_keys_of_hydra_are_no_settings(key: str) -> None:
     assert "is no setting" in refusal(shape={**square(1), key: True})
 
 
@@ -440,7 +440,7 @@ def test_plugins_are_imported_so_that_what_they_register_is_there(
     (tmp_path / "my_plugin_for_schema.py").write_text("registered = True")
     monkeypatch.syspath_prepend(tmp_path)
     import_plugins(["my_plugin_for_schema"])
-    assert sys.modules["my_plugin_for_schema"].registered  # type: ignore[attr-defined]
+    assert sys.modules["my_plugin_for_schema"].registered
 
 
 @pytest.mark.parametrize("plugin", ["no_such_plugin", "", ".relative", "broken_plugin_for_schema"])
@@ -467,7 +467,7 @@ def test_nearest_names_come_before_the_rest() -> None:
     assert did_you_mean("xyz", ["gamma", "seed"]) == "Allowed: gamma, seed"
 
 
-def test_any_mapping_will_do() -> None:
+def test_any_mapping_is_accepted() -> None:
     class Own(Mapping[str, object]):
         def __getitem__(self, key: str) -> object:
             return {"count": 2}[key]

@@ -63,11 +63,9 @@ def _changed(config: dict[str, Any], key: str, value: object) -> dict[str, Any]:
     """The configuration with another value at a dotted key, which config.schema checks later. Raises ConfigError."""
     node = OmegaConf.create(config)
     try:
-        resolved = OmegaConf.to_container(OmegaConf.create({"value": value}), resolve=True)
-        assert isinstance(resolved, dict)
+        resolved: Any = OmegaConf.to_container(OmegaConf.create({"value": value}), resolve=True)
         OmegaConf.update(node, key, resolved["value"])
     except (OmegaConfBaseException, ValueError) as complaint:
         raise ConfigError(key, value, f"cannot be resolved: {complaint}") from complaint
-    changed = OmegaConf.to_container(node, resolve=False)
-    assert isinstance(changed, dict)
-    return {str(name): setting for name, setting in changed.items()}
+    changed: Any = OmegaConf.to_container(node, resolve=False)
+    return dict(changed)

@@ -142,7 +142,7 @@ class Gym(Environment):
                 lacks = "pip install 'a3c-exp[pictures]'" if "opencv" in str(error) else one_line(error)
                 raise ConfigError("wrappers", entry, f"needs a package that is not installed: {lacks}") from error
             except Exception as error:
-                hint = ". +env.kwargs.render_mode=rgb_array draws" if "render_mode" in str(error) else ""
+                hint = ". env.kwargs.render_mode=rgb_array draws" if "render_mode" in str(error) else ""
                 raise ConfigError("wrappers", entry, f"does not fit {self.id}: {one_line(error)}{hint}") from error
         return env
 
