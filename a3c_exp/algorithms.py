@@ -74,11 +74,9 @@ class Batch:
         return self._map(part, mask, None if self.recurrent_input is None else self.recurrent_input.take(columns))
 
     def _map(self, f: Callable[[Array], Array], mask: Floats | None, recurrent_input: RecurrentInput | None) -> Batch:
-        return Batch(
-            observations=f(self.observations), actions=f(self.actions), log_probs=f(self.log_probs),
-            values=f(self.values), advantages=f(self.advantages), targets=f(self.targets),
-            mask=mask, recurrent_input=recurrent_input,
-        )  # fmt: skip
+        names = ("observations", "actions", "log_probs", "values", "advantages", "targets")
+        arrays = {name: f(getattr(self, name)) for name in names}
+        return Batch(**arrays, mask=mask, recurrent_input=recurrent_input)
 
 
 class Algorithm(ABC):

@@ -18,7 +18,7 @@ from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Experiment, store_spec
 from a3c_exp.core.rollout import Actor, Rollout
-from a3c_exp.core.store import AppliedPush, SharedStore, Snapshot
+from a3c_exp.core.store import SharedStore, Snapshot, Ticket
 from a3c_exp.core.worker import Learner, YieldPoint
 from a3c_exp.envs import EnvBatch, Gym, VectorEnvBatch
 from a3c_exp.networks import ActorCritic, Lstm, Mlp, OutputGradients, PolicyOutputs
@@ -175,5 +175,5 @@ def test_an_event_that_was_begun_before_is_continued() -> None:
 def test_a_store_that_reports_pushes_by_itself_leaves_no_event_to_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     rollout, network = lagging(ENVIRONMENTS["one by one"], NETWORKS["mlp"], 0.0)
     learner, store = make_learner(load_experiment(config(SCRIPTED)), network, rollout)
-    monkeypatch.setattr(store, "push", lambda worker, push: AppliedPush(None))
+    monkeypatch.setattr(store, "push", lambda worker, push: Ticket(None))
     assert list(learner.learn([rollout], START)) == [YieldPoint.BEFORE_PUSH]

@@ -13,7 +13,7 @@ import pytest
 from stores import SIZE, event_of, make_spec, make_store, ones, pull, push
 
 from a3c_exp.backends.processes import Processes
-from a3c_exp.backends.processes.shared_memory import FileLock
+from a3c_exp.backends.processes.resources import FileLock
 from a3c_exp.core.store import SharedStore
 from a3c_exp.optimizers import SGD, Adam
 from a3c_exp.schedules import Linear

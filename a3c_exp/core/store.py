@@ -7,8 +7,9 @@ parameters that live elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -54,17 +55,21 @@ class Push:
     rng: np.random.Generator
 
 
-class Ticket(Protocol):
+class Ticket:
     """A push that the store has taken.
 
     event: what the worker reports once the push is `done`; None if the store reports it by itself.
+    poll: whether the push is done now; None if it is already.
     """
 
-    @property
-    def event(self) -> Event | None: ...
+    def __init__(self, event: Event | None, poll: Callable[[], bool] | None = None) -> None:
+        self.event, self._poll = event, poll
 
     def done(self) -> bool:
         """Whether the worker may go on: nothing that it waits for is open. Never blocks."""
+        if self._poll is not None and self._poll():
+            self._poll = None
+        return self._poll is None
 
 
 class Store(Protocol):
@@ -94,31 +99,6 @@ class Store(Protocol):
 
     def leave(self, worker: int) -> None:
         """Say that the worker has ended: no other waits for it any more."""
-
-
-class AppliedPush(NamedTuple):
-    """A push that needs no waiting."""
-
-    event: Event | None
-
-    def done(self) -> bool:
-        return True
-
-
-class RoundPush:
-    """A push into a synchronous round. Whoever asks and finds the round complete makes its step."""
-
-    def __init__(self, store: SharedStore, worker: int, push: Push) -> None:
-        self._store, self._worker, self._push = store, worker, push
-        self._done = False
-
-    @property
-    def event(self) -> Event:
-        return self._push.event
-
-    def done(self) -> bool:
-        self._done = self._done or self._store.close_rounds(self._worker, self._push)
-        return self._done
 
 
 class SharedStore:
@@ -164,18 +144,16 @@ class SharedStore:
     def push(self, worker: int, push: Push, round: int | None = None) -> Ticket:
         """Step the parameters, or submit to a synchronous round: the next one, or the round of that index."""
         self.counters.count(worker, push.event.steps, push.stats)
-        ticket: Ticket
+        ticket = Ticket(push.event)
         if self.rounds is not None:
             with self.parameters.lock:  # a barrier: whoever sees the row's round also sees its gradient
                 self.rounds.submit(worker, push.gradient, push.weight, round)
-            ticket = RoundPush(self, worker, push)
-            ticket.done()
-        else:
-            if push.gradient is not None:
-                snapshot = push.snapshot
-                staleness = self.parameters.step(worker, push.gradient, snapshot.version, snapshot.steps)
-                push.event.count_update(staleness, applied=1)
-            ticket = AppliedPush(push.event)
+            ticket = Ticket(push.event, partial(self.close_rounds, worker, push))
+            ticket.done()  # whoever completes a round makes its step
+        elif push.gradient is not None:
+            snapshot = push.snapshot
+            staleness = self.parameters.step(worker, push.gradient, snapshot.version, snapshot.steps)
+            push.event.count_update(staleness, applied=1)
         self.counters.save_rng_state(worker, push.rng)
         return ticket
 

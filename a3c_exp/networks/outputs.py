@@ -21,10 +21,7 @@ class PolicyOutputs:
     values: Floats
 
 
-@dataclass(frozen=True, slots=True)
-class OutputGradients:
+class OutputGradients(PolicyOutputs):
     """A loss's derivatives by `PolicyOutputs`, each float32 [T, B]."""
 
-    log_probs: Floats
-    entropy: Floats
-    values: Floats
+    __slots__ = ()

@@ -33,26 +33,27 @@ def holding_rule(stop: Stop, statistics: RunStatistics, store: SharedStore, wait
 
 
 class Every:
-    """A task that is due at each multiple of `interval`. None: never due.
+    """Whether a task is due: when a multiple of `interval` has been passed since it was last due. None: never.
 
     start: value from which counting begins; a multiple at `start` itself counts as done.
     """
 
     def __init__(self, interval: int | None, start: int = 0) -> None:
         self._interval = interval
-        self.done(start)
+        self._next = self._multiple_after(start)
 
-    def due(self, value: float) -> bool:
-        """Whether the task should run now."""
-        return value >= self._next
+    def __call__(self, value: int) -> bool:
+        due = value >= self._next
+        if due:
+            self._next = self._multiple_after(value)
+        return due
 
-    def done(self, value: int) -> None:
-        """Note that the task ran at this value."""
-        self._next = math.inf if self._interval is None else (value // self._interval + 1) * self._interval
+    def _multiple_after(self, value: int) -> float:
+        return math.inf if self._interval is None else (value // self._interval + 1) * self._interval
 
 
 class GrowingInterval:
-    """A task that is due at once, and then at intervals of `seconds` plus `share` of the time since the start.
+    """Whether a task is due: at once, and then at intervals of `seconds` plus `share` of the time since the start.
 
     With half a second and 1/1000 a run of an hour has two thousand points, and a run of a day five thousand.
     """
@@ -60,13 +61,11 @@ class GrowingInterval:
     def __init__(self, seconds: float, share: float) -> None:
         self._seconds, self._share, self._next = seconds, share, 0.0
 
-    def due(self, now: float) -> bool:
-        """Whether the task should run now."""
-        return now >= self._next
-
-    def done(self, now: float) -> None:
-        """Note that the task ran now."""
-        self._next = now + self._seconds + self._share * now
+    def __call__(self, now: float) -> bool:
+        due = now >= self._next
+        if due:
+            self._next = now + self._seconds + self._share * now
+        return due
 
 
 class BestPolicy:

@@ -16,23 +16,12 @@ from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Experiment, RunContext, build_network, store_spec
 from a3c_exp.core.store import SharedStore
 from a3c_exp.errors import ConfigError, RunError
-from a3c_exp.run import checkpoint, files, provenance
+from a3c_exp.run import checkpoint, files, provenance, run_folder
 from a3c_exp.run.console import LiveLineHandler, Progress, run_log
 from a3c_exp.run.evaluator import EvalResult, Evaluator
 from a3c_exp.run.interruption import Interruption, interruptions
 from a3c_exp.run.output import RunOutput
 from a3c_exp.run.rules import BestPolicy, Every, GrowingInterval, holding_rule
-from a3c_exp.run.run_folder import (
-    BEST,
-    CHECKPOINTS,
-    CONFIG_FILE,
-    LATEST,
-    SUMMARY_FILE,
-    best_checkpoint,
-    config_text,
-    latest_checkpoint,
-    read_config,
-)
 from a3c_exp.run.statistics import RunStatistics
 
 log = logging.getLogger("a3c_exp")
@@ -75,16 +64,16 @@ def run(experiment: Experiment, config: Mapping[str, Any], folder: Path, resume:
         try:
             if resume:
                 stack.enter_context(files.exclusive_folder(folder, "resume"))
-                state = checkpoint.load(latest_checkpoint(folder), key="resume")
+                state = checkpoint.load(run_folder.latest_checkpoint(folder), key="resume")
                 _restore(store, state, folder)
             else:
-                (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+                (folder / run_folder.CHECKPOINTS).mkdir(parents=True, exist_ok=True)
                 stack.enter_context(files.exclusive_folder(folder, "folder"))
-            files.write_text(folder / CONFIG_FILE, config_text(config))
+            files.write_text(folder / run_folder.CONFIG_FILE, run_folder.config_text(config))
             terminal = stack.enter_context(run_log(folder / "train.log"))
             stack.enter_context(one_thread())
             trainer = Trainer(experiment, config, folder, store, state, terminal)
-            (folder / SUMMARY_FILE).unlink(missing_ok=True)  # a resumed run has not ended any more
+            (folder / run_folder.SUMMARY_FILE).unlink(missing_ok=True)  # a resumed run has not ended any more
         except OSError as error:
             raise ConfigError("folder", str(folder), f"cannot be written: {error}") from error
         return trainer.run()
@@ -100,13 +89,13 @@ def _restore(store: SharedStore, state: Mapping[str, Any], folder: Path) -> None
     except checkpoint.STATE_ERRORS as error:
         raise ConfigError("resume", str(folder), f"its checkpoint does not fit its configuration: {error}") from error
     total = store.spec.total_steps
-    if total < store.steps and total != read_config(folder).get("total_steps"):
+    if total < store.steps and total != run_folder.read_config(folder).get("total_steps"):
         raise ConfigError("total_steps", total, f"must be {store.steps} or more: the run has made so many steps")
 
 
 def _start_from(store: SharedStore, folder: Path) -> None:
     """Load the parameters and observation statistics of the run in `folder`, and nothing else of it."""
-    state = checkpoint.load(best_checkpoint(folder), key="init_from")
+    state = checkpoint.load(run_folder.best_checkpoint(folder), key="init_from")
     try:
         store.start_from(state["store"])
     except checkpoint.STATE_ERRORS as error:
@@ -160,9 +149,9 @@ class Trainer:
             background=not experiment.backend.deterministic,
             stopped=lambda: self._interruption.signal is not None,
         )
-        self._next_evaluation = Every(experiment.eval.every, steps)
-        self._next_checkpoint = Every(experiment.checkpoint.every, steps)
-        self._next_curve_point = GrowingInterval(LOG_SECONDS, LOG_SHARE)
+        self._evaluation_due = Every(experiment.eval.every, steps)
+        self._checkpoint_due = Every(experiment.checkpoint.every, steps)
+        self._curve_point_due = GrowingInterval(LOG_SECONDS, LOG_SHARE)
         stop = experiment.stop
         # The limit is for this session; the seconds of the statistics include earlier ones.
         limit = None if stop.max_seconds is None else self._statistics.seconds + stop.max_seconds
@@ -258,15 +247,13 @@ class Trainer:
         """Run the periodic tasks that are due: evaluation, checkpoint, curves, progress line."""
         statistics = self._statistics
         self._take_evaluation()
-        if self._next_evaluation.due(statistics.steps) and not self._evaluator.busy and self._stop_reason is None:
-            self._next_evaluation.done(statistics.steps)
+        if not self._evaluator.busy and self._stop_reason is None and self._evaluation_due(statistics.steps):
             self._evaluator.submit(self._store.state())
             self._take_evaluation()
-        if self._next_checkpoint.due(statistics.steps):
-            self._next_checkpoint.done(statistics.steps)
-            self._save(LATEST, self._store.state())
-        if self._next_curve_point.due(statistics.seconds) and self._log_curve_point():
-            self._next_curve_point.done(statistics.seconds)
+        if self._checkpoint_due(statistics.steps):
+            self._save(run_folder.LATEST, self._store.state())
+        if statistics.has_new_data and self._curve_point_due(statistics.seconds):
+            self._log_curve_point()
         self._progress.update(statistics, self._best.mean_return)
 
     def _evaluate_last(self) -> None:
@@ -287,15 +274,13 @@ class Trainer:
             return
         values = {"eval/mean_reward": result.mean_return, "eval/mean_ep_length": result.mean_length}
         self._output.log(result.steps, values, self._statistics.seconds)
-        if self._best.is_better(result, equal_counts=BEST in self._output.unwritten):
-            self._save(BEST, result.state)
+        if self._best.is_better(result, equal_counts=run_folder.BEST in self._output.unwritten):
+            self._save(run_folder.BEST, result.state)
 
-    def _log_curve_point(self) -> bool:
-        """Write a point of the curves if there is new data since the last one; return whether there is."""
-        has_new_data = self._statistics.has_new_data
-        if has_new_data:
+    def _log_curve_point(self) -> None:
+        """Write a point of the curves, if there is anything new since the last one."""
+        if self._statistics.has_new_data:
             self._output.log(self._statistics.steps, self._statistics.window(), self._statistics.seconds)
-        return has_new_data
 
     def _save(self, name: str, store_state: Mapping[str, Any]) -> None:
         # Events arrive up to a tenth of a second late, so the store is ahead of the statistics.
@@ -320,7 +305,7 @@ class Trainer:
         # Workers that the run did not wait for have changed the parameters, but their last events are lost.
         self._statistics.steps, self._statistics.updates = state["steps"], state["version"]
         self._log_curve_point()
-        self._save(LATEST, state)
+        self._save(run_folder.LATEST, state)
         self._output.close_curves(success=self._stop_reason not in ("failed", "interrupted"))
         self._progress.close(self._statistics, self._best.mean_return)
         summary = self._output.write_summary(self._summary())

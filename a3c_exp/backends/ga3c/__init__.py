@@ -17,8 +17,7 @@ from a3c_exp.backends.ga3c.predictor import PredictionBatch, Predictor
 from a3c_exp.backends.ga3c.service_thread import ServiceThread, join_all
 from a3c_exp.backends.ga3c.trainer import Trainer
 from a3c_exp.backends.processes.children import Child, drain, end, start
-from a3c_exp.backends.processes.limits import check_processes
-from a3c_exp.backends.processes.shared_memory import shared_store
+from a3c_exp.backends.processes.resources import check_processes, shared_store
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Backend, Experiment, RunContext, build_network
 from a3c_exp.core.parameters import StoreSpec

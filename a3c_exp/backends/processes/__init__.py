@@ -8,8 +8,7 @@ from functools import partial
 
 from a3c_exp.backends import forkserver
 from a3c_exp.backends.processes.children import Child, drain, end, start
-from a3c_exp.backends.processes.limits import check_processes
-from a3c_exp.backends.processes.shared_memory import shared_store
+from a3c_exp.backends.processes.resources import check_processes, shared_store
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Backend, Experiment, RunContext
 from a3c_exp.core.parameters import StoreSpec

@@ -19,7 +19,7 @@ from a3c_exp.backends.ray.wire import Message, Reply, WireDtype, decode, encode,
 from a3c_exp.common.arrays import Floats
 from a3c_exp.core.counters import pack_rng, unpack_rng
 from a3c_exp.core.parameters import StoreSpec
-from a3c_exp.core.store import AppliedPush, Push, Snapshot
+from a3c_exp.core.store import Push, Snapshot, Ticket
 
 # Between attempts to reach a server that has died and will start again.
 RETRY_SECONDS = 0.1
@@ -115,7 +115,7 @@ class RemoteParameters:
         first = self._replies[0]
         return Snapshot(first.version, first.steps, first.normalizer)
 
-    def push(self, worker: int, push: Push) -> AppliedPush:
+    def push(self, worker: int, push: Push) -> Ticket:
         """Send the gradient, the event and the generator's state, and do not wait.
 
         The event of the ticket is None: the first server reports it.
@@ -134,7 +134,7 @@ class RemoteParameters:
             )
             for index, (shard, reply) in enumerate(zip(self._shards, self._replies, strict=True))
         ])  # fmt: skip
-        return AppliedPush(None)
+        return Ticket(None)
 
     def finish_rollout(self, worker: int) -> None:
         """In synchronous rounds, tell the servers that no more gradients of the rollout will come."""

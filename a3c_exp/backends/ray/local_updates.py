@@ -11,7 +11,7 @@ from a3c_exp.common.arrays import Floats
 from a3c_exp.core.events import Event
 from a3c_exp.core.normalization import RunningStats
 from a3c_exp.core.parameters import StoreSpec
-from a3c_exp.core.store import AppliedPush, Push, SharedStore, Snapshot
+from a3c_exp.core.store import Push, SharedStore, Snapshot, Ticket
 from a3c_exp.optimizers import SGD
 from a3c_exp.schedules import Constant
 
@@ -72,7 +72,7 @@ class LocalUpdates:
             self._copy.pull(into)
         return self._rollout.snapshot
 
-    def push(self, worker: int, push: Push) -> AppliedPush:
+    def push(self, worker: int, push: Push) -> Ticket:
         """Step the copy. The servers get the event, and the change, when the rollout is finished.
 
         The weight is not used: the change is weighted by the transitions of the rollout.
@@ -84,7 +84,7 @@ class LocalUpdates:
             rollout.stats = push.stats.merge(rollout.stats)
         if push.gradient is not None:
             self._copy.step(0, push.gradient, self._copy.version, push.snapshot.steps)  # nothing is stale on a copy
-        return AppliedPush(None)
+        return Ticket(None)
 
     def finish_rollout(self, worker: int) -> None:
         """Push the change of the copy, unless there was no minibatch."""

@@ -20,7 +20,7 @@ from a3c_exp.core.counters import unpack_rng
 from a3c_exp.core.events import Event
 from a3c_exp.core.normalization import RunningStats
 from a3c_exp.core.parameters import StoreSpec
-from a3c_exp.core.store import AppliedPush, Push, SharedStore, Snapshot, Ticket
+from a3c_exp.core.store import Push, SharedStore, Snapshot, Ticket
 
 
 class ParameterServer:
@@ -123,7 +123,7 @@ class ParameterServer:
             return store.push(message.worker, push, message.round)
         store.counters.count(message.worker, push.event.steps, push.stats)
         store.counters.save_rng_state(message.worker, push.rng)
-        return AppliedPush(push.event)
+        return Ticket(push.event)
 
     def _decode(self, message: Message) -> Push:
         """The push of a message, without its gradient if that is based on an earlier incarnation."""
