@@ -1,10 +1,10 @@
 """`python -m bench`: measure every row, print the table, and write bench/RESULTS.md.
 
-What was measured stays in bench/results.csv, from which the document is written: `--only` replaces its rows there and
-leaves the others as they were, each with its own date and commit.
+The measurements are kept in bench/results.csv, from which the document is written. `--only` replaces its rows there;
+the other rows keep their dates and commits.
 
-Figures are taken by turns (this project, what it is compared with, this project, ...), so that a machine that slows
-down does so for both; the table has the medians, and the median, lowest and highest of the rounds' ratios.
+The systems take turns (this project, the one it is compared with, this project, ...), so that a machine that slows down
+does so for both. The table has the medians, and the median, lowest and highest of the rounds' ratios.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HEADER = ("what", "a3c_exp", "compared with", "its figure", "ratio (lowest - hig
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; 0, or 2 for a bad argument. A bar that is missed is told in the table, and is no failure."""
+    """Run the command. Returns 0, also if a bar is missed, which the table shows; 2 for a bad argument."""
     flags = _parser().parse_args(arguments)
     rounds, seconds = (1, 2.0) if flags.quick else (flags.rounds, flags.seconds)
     commit = provenance.commit() or "no commit"
@@ -53,16 +53,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def record(name: str, lines: list[list[str]]) -> None:
-    """Put a row's lines in the place of what results.csv has of it, and write RESULTS.md from it anew."""
+    """Replace a row's lines in results.csv, and write RESULTS.md from it."""
     table = FOLDER / "results.csv"
-    kept: dict[str, list[list[str]]] = {}
+    recorded: dict[str, list[list[str]]] = {}
     if table.exists():
-        for known, *line in csv.reader(io.StringIO(table.read_text(encoding="utf-8"))):
-            kept.setdefault(known, []).append(line)
-    kept[name] = lines
-    found = [(row.name, line) for row in ROWS for line in kept.get(row.name, [])]
+        for row_name, *line in csv.reader(io.StringIO(table.read_text(encoding="utf-8"))):
+            recorded.setdefault(row_name, []).append(line)
+    recorded[name] = lines
+    found = [(row.name, line) for row in ROWS for line in recorded.get(row.name, [])]
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([known, *line] for known, line in found)
+    csv.writer(text, lineterminator="\n").writerows([row_name, *line] for row_name, line in found)
     files.write_text(table, text.getvalue())
     parts = "# Speed and memory", INTRODUCTION, _versions(), markdown.table(HEADER, [line for _, line in found])
     files.write_text(FOLDER / "RESULTS.md", "\n\n".join(parts) + "\n")
@@ -72,14 +72,14 @@ def _parser() -> argparse.ArgumentParser:
     names = [row.name for row in ROWS]
     parser = argparse.ArgumentParser(prog="python -m bench", description="Speed and memory, beside others'.")
     parser.add_argument("--only", action="append", choices=names, metavar="NAME", help=f"one of {', '.join(names)}")
-    parser.add_argument("--quick", action="store_true", help="one short round of each: to see that it works")
+    parser.add_argument("--quick", action="store_true", help="one short round of each, to see that it works")
     parser.add_argument("--rounds", type=int, default=3, help="how often everything is measured (default 3)")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement (default 10)")
     return parser
 
 
 def table_lines(row: Row, rounds: int, seconds: float) -> list[list[str]]:
-    """Measure a row; one line of cells for each figure that it is compared with."""
+    """Measure a row. Returns one line of cells for each system that it is compared with."""
     found: dict[str, list[float]] = {}
     missing: dict[str, str] = {}
     for number in range(rounds):
@@ -117,7 +117,7 @@ def _comparison(ours: list[float], theirs: list[float], unit: str, bar: float | 
 
 
 def _bar(value: float | None, at_least: float | None, at_most: float | None) -> list[str]:
-    """The bar, and whether it is reached; a value of None could not be measured."""
+    """The bar, and whether `value` reaches it. None: it could not be measured."""
     if at_least is None and at_most is None:
         return ["", ""]
     bar = f">= {at_least:g}" if at_least is not None else f"<= {at_most:g}"
@@ -141,7 +141,7 @@ def _machine() -> str:
 
 
 def _versions() -> str:
-    """What is installed."""
+    """Versions of the installed libraries."""
     versions = provenance.versions() | peer_versions()
     return ", ".join(f"{name} {version or '(not here)'}" for name, version in versions.items()) + "."
 

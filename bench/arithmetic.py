@@ -1,9 +1,8 @@
-"""What GA3C may gain on this machine, by arithmetic: `python -m bench.arithmetic`.
+"""The speed that GA3C could gain on this machine by batches alone: `python -m bench.arithmetic`.
 
-A step costs the emulator, a forward pass, and its share of a pass forward and backward. A worker with one environment
-pays for the passes of one observation and of one rollout; GA3C for those of batches. All that is around them (queues,
-switching between processes, the update itself) is left out, and every pass finds its weights in the cache: the quotient
-is what would be gained by batches alone.
+A step costs time in the emulator, a forward pass, and its share of a pass forward and backward. A worker with one
+environment computes the passes of one observation and of one rollout; GA3C computes those of batches. Queues, switches
+between processes and the update itself are left out, and every pass finds its weights in the cache.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ ROLLOUT, TRAINING_BATCH, PREDICTION_BATCH = 20, 80, 12  # of 16 agents 12 to 13 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the costs, in microseconds of processor time a step, and what follows from them."""
+    """Print the costs of a step in microseconds of processor time, and their ratio."""
     parser = argparse.ArgumentParser(prog="python -m bench.arithmetic", description=__doc__)
     parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement (default 3)")
     seconds = parser.parse_args(arguments).seconds
@@ -44,8 +43,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def costs(name: str, seconds: float) -> tuple[float, float, float, float, float]:
-    """Of a step of Pong with that network: the emulator, a forward pass of an observation alone and among others,
-    forward and backward of a transition in a rollout and in a batch of several. Microseconds of processor time."""
+    """Microseconds of processor time of a step of Pong with the network `name`.
+
+    The emulator; the forward pass of an observation, alone and in a batch; the passes forward and backward of a
+    transition, in one rollout and in a batch of several.
+    """
     experiment = load_experiment(a3c_exp.compose(["env=pong", f"network={name}"]))
     network, env = build_network(experiment)
     games = experiment.env.make(1, [0])
@@ -57,16 +59,16 @@ def costs(name: str, seconds: float) -> tuple[float, float, float, float, float]
         return rng.integers(0, 255, (*shape, *(env.observation_space.shape or ())), dtype=np.uint8)
 
     def forward(count: int) -> float:
-        seen = pictures(count)
-        return microseconds(lambda: network.infer(seen), seconds) / count
+        observations = pictures(count)
+        return microseconds(lambda: network.infer(observations), seconds) / count
 
     def learn(rollouts: int) -> float:
-        seen, by = pictures(ROLLOUT, rollouts), np.ones((ROLLOUT, rollouts), np.float32)
-        chosen = np.zeros((ROLLOUT, rollouts), np.int64)
+        observations, grad = pictures(ROLLOUT, rollouts), np.ones((ROLLOUT, rollouts), np.float32)
+        taken = np.zeros((ROLLOUT, rollouts), np.int64)
 
         def both() -> None:
-            _, add_gradient = network.evaluate(seen, chosen)
-            add_gradient(OutputGradients(by, by, by))
+            _, add_gradient = network.evaluate(observations, taken)
+            add_gradient(OutputGradients(grad, grad, grad))
 
         return microseconds(both, seconds) / (ROLLOUT * rollouts)
 
@@ -80,8 +82,8 @@ def costs(name: str, seconds: float) -> tuple[float, float, float, float, float]
 def microseconds(call: Callable[[], object], seconds: float) -> float:
     """Of processor time, all threads of this process together, for one call."""
     call()
-    count, began, used = 0, time.perf_counter(), time.process_time()
-    while not count or time.perf_counter() - began < seconds:
+    count, started, used = 0, time.perf_counter(), time.process_time()
+    while not count or time.perf_counter() - started < seconds:
         call()
         count += 1
     return 1e6 * (time.process_time() - used) / count

@@ -1,6 +1,6 @@
-"""What two runs left, compared bit for bit: checkpoints, summary.json and metrics.csv, without what the clock says.
+"""Two runs compared bit for bit: checkpoints, summary.json and metrics.csv, without times.
 
-The files are read as they are, with nothing of a3c_exp: which package is imported does not matter.
+The files are read without a3c_exp, so that it does not matter which version of the package is imported.
 """
 
 from __future__ import annotations
@@ -19,50 +19,37 @@ from numpy.typing import NDArray
 
 Entries = dict[str, NDArray[Any]]
 
-# Names of what a checkpoint holds that may change, the one in use here first. A row is for an entry or for all below
-# it, and uses the first names of the rows above it.
+# Entries of a checkpoint that were renamed: the present name first. A row is for an entry or for all below it.
 SYNONYMS = (
-    ("store", "shared", "parameter_store", "parameter_server"),
-    ("tally", "statistics", "totals", "counters", "progress"),
-    ("store/parameters", "store/params", "store/weights"),
-    ("store/moments", "store/optimizer_state", "store/optimizer"),
-    ("store/version", "store/update_count", "store/n_updates"),
-    ("store/updates", "store/worker_updates", "store/updates_per_worker"),
-    ("store/steps", "store/env_steps", "store/step_count"),
-    ("store/statistics", "store/stats", "store/normalization", "store/normalisation", "store/normalization_statistics"),
-    ("store/random_states", "store/rng_states"),
-    ("tally/steps", "tally/env_steps"),
-    ("tally/updates", "tally/n_updates"),
-    ("tally/rejected", "tally/rejected_updates"),
-    ("tally/recent_end_steps", "tally/recent_episode_end_steps"),
-    ("tally/recent_returns", "tally/recent_episode_returns"),
-    ("tally/recent_lengths", "tally/recent_episode_lengths"),
+    ("statistics", "tally"),
+    ("store/optimizer_state", "store/moments"),
+    ("store/stats", "store/statistics"),
+    ("store/rng_states", "store/random_states"),
 )
-# Runs have these in common, whatever their names, or not enough has been compared.
+# Entries that both runs need to have, so that enough is compared.
 REQUIRED = (
     "latest.ckpt/store/parameters",
-    "latest.ckpt/store/moments",
+    "latest.ckpt/store/optimizer_state",
     "latest.ckpt/store/version",
     "latest.ckpt/store/updates",
     "latest.ckpt/store/steps",
-    "latest.ckpt/store/random_states",
-    "latest.ckpt/tally/steps",
-    "latest.ckpt/tally/episodes",
-    "latest.ckpt/tally/recent_returns",
-    "latest.ckpt/tally/recent_lengths",
-    "latest.ckpt/tally/recent_end_steps",
+    "latest.ckpt/store/rng_states",
+    "latest.ckpt/statistics/steps",
+    "latest.ckpt/statistics/episodes",
+    "latest.ckpt/statistics/recent_returns",
+    "latest.ckpt/statistics/recent_lengths",
+    "latest.ckpt/statistics/recent_end_steps",
     "metrics.csv/step",
     "metrics.csv/train/policy_loss",
 )
-# The clock's, by the last name of an entry, or all of it; and what summary.json says of the code and the machine.
+# Entries that depend on the clock, by their last name or their whole name; and the provenance in summary.json.
 TIMES = {"seconds", "training_seconds", "wall_seconds", "steps_per_second", "solved_at_seconds", "solved/1"}
 ORIGIN = {"versions", "commit", "command", "machine"}
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """differences: `entry: what differs`, in the order of the checkpoint. here, there: entries that only one side
-    has."""
+    """differences: `entry: what differs`, in the order of the checkpoint. here, there: entries of one side alone."""
 
     differences: list[str]
     here: list[str]
@@ -70,8 +57,8 @@ class Comparison:
 
 
 def compare(here: Entries, there: Entries) -> Comparison:
-    """Compare what `read_run` gave. What is required and not on both sides is a difference; what else only one side has
-    is listed."""
+    """Compare two results of `read_run`. A required entry that is not on both sides is a difference; other entries of
+    one side alone are listed."""
     lacking = [f"{name}: not on both sides" for name in REQUIRED if not (name in here and name in there)]
     found = ((name, difference(here[name], there[name])) for name in here if name in there)
     return Comparison(
@@ -82,7 +69,7 @@ def compare(here: Entries, there: Entries) -> Comparison:
 
 
 def difference(here: NDArray[Any], there: NDArray[Any]) -> str | None:
-    """What differs between two arrays, as text; None for the same bits."""
+    """The difference between two arrays, as text; None for the same bits."""
     if here.shape != there.shape:
         return f"shape {list(here.shape)} here, {list(there.shape)} there"
     if "U" in (here.dtype.kind, there.dtype.kind):
@@ -123,9 +110,9 @@ def _numbers(array: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def read_run(folder: Path) -> Entries:
-    """What a run's folder holds, by `file/name`, in the names used here; without times.
+    """The content of a run's folder by `file/name`, with the present names and without times.
 
-    A column of metrics.csv is an array of text [rows]. Raises OSError, ValueError and KeyError for what is no run.
+    A column of metrics.csv is an array of text [rows]. Raises OSError, ValueError and KeyError if it is no run.
     """
     entries: Entries = {}
     for path in sorted((folder / "checkpoints").glob("*.ckpt"), reverse=True):  # latest before best
@@ -137,7 +124,7 @@ def read_run(folder: Path) -> Entries:
 
 
 def read_checkpoint(path: Path) -> Entries:
-    """Everything in a checkpoint, arrays and plain values, by `section/name`; without times."""
+    """All arrays and plain values of a checkpoint by `section/name`, without times."""
     entries: Entries = {}
     with zipfile.ZipFile(path) as archive:
         arrays = set(archive.namelist()) - {"state.json"}
@@ -145,7 +132,7 @@ def read_checkpoint(path: Path) -> Entries:
             if value.dtype.kind == "U" and str(value) in arrays:  # {"__array__": "store/parameters.npy"}
                 name, data = name.rpartition("/")[0], io.BytesIO(archive.read(str(value)))
                 value = np.lib.format.read_array(data, allow_pickle=False)
-            entries[_known_as(name)] = value
+            entries[_present_name(name)] = value
     return {name: value for name, value in entries.items() if not _is_time(name)}
 
 
@@ -166,11 +153,10 @@ def _flat(value: Any, place: str = "") -> Iterator[tuple[str, NDArray[Any]]]:
         yield place, np.array("null" if value is None else value)
 
 
-def _known_as(name: str) -> str:
-    for known, *others in SYNONYMS:
-        for other in others:
-            if name == other or name.startswith(f"{other}/"):
-                name = known + name[len(other) :]
+def _present_name(name: str) -> str:
+    for present, former in SYNONYMS:
+        if name == former or name.startswith(f"{former}/"):
+            name = present + name[len(former) :]
     return name
 
 

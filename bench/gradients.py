@@ -1,7 +1,7 @@
-"""What a gradient costs on arrays, and by torch's graph over the same weights: `python -m bench.gradients`.
+"""The cost of a gradient on arrays, and by torch's autograd over the same weights: `python -m bench.gradients`.
 
-Two bodies of 64-64, four actions, the loss of A3C. Torch's way is what a GPU would take: the layers' torch forms, and
-the loss as it is written in `algorithms.A3C`.
+Two bodies of 64-64, four actions, the loss of A3C. Autograd runs through the layers' torch forms and the loss as it is
+written in `algorithms.A3C`, as on a GPU.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ INPUTS, ACTIONS = 8, 4
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print both, in microseconds of processor time a gradient: the median of turns."""
+    """Print the median of both, in microseconds of processor time per gradient."""
     parser = argparse.ArgumentParser(prog="python -m bench.gradients", description=__doc__)
     parser.add_argument("--seconds", type=float, default=0.3, help="of each measurement (default 0.3)")
-    parser.add_argument("--turns", type=int, default=9, help="of both, one after the other (default 9)")
+    parser.add_argument("--turns", type=int, default=9, help="of both in turn (default 9)")
     parser.add_argument("--transitions", type=int, nargs="*", default=(5, 20, 64, 512, 4096))
     flags = parser.parse_args(arguments)
     print(markdown.table(["transitions", "arrays", "torch's graph", "ratio"]))
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def both(count: int) -> tuple[Callable[[], None], Callable[[], None]]:
-    """The gradient of so many transitions in each of the ways, added to the same network's."""
+    """Functions that add the gradient of `count` transitions to the same network's: on arrays, and by autograd."""
     rng = np.random.default_rng(0)
     network = Mlp().build(gym.spaces.Box(-1, 1, (INPUTS,)), gym.spaces.Discrete(ACTIONS), rng)
     observations = rng.standard_normal((1, count, INPUTS)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""`python -m bench.path [CHECKOUT]`: what a reader of one update has to go through, counted by Python's profiler.
+"""`python -m bench.path [CHECKOUT]`: files, records and frames that one update passes through.
 
 What is profiled: a run on CartPole with one worker of the serial backend, 4 environments and rollouts of 64 steps,
 without evaluations. Its clock moves on so fast that every update gets a point of the curves. Calls are counted from the
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def way(checkout: Path) -> dict[str, list[str]]:
-    """What is on the way: the names of `files`, `records` and `frames`. Raises ChildError."""
+    """The names of the `files`, `records` and `frames` of an update. Raises ChildError."""
     with tempfile.TemporaryDirectory() as folder:
         run_child(checkout, "path", folder)
         found: dict[str, list[str]] = json.loads((Path(folder) / "path.json").read_text(encoding="utf-8"))

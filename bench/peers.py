@@ -1,4 +1,4 @@
-"""Other systems, each in a process of its own with both cores free to it."""
+"""Other systems, each in a process of its own that has both cores to itself."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-# What Sample Factory runs with: it needs gymnasium < 1, so it can only live in an environment of its own.
+# Variable with the Python of Sample Factory, which needs gymnasium < 1 and so an environment of its own.
 SAMPLE_FACTORY_PYTHON = "SAMPLE_FACTORY_PYTHON"
 
 
 class UnavailableError(Exception):
-    """What is to be measured is not here; the message says how to get it."""
+    """A system that is not installed. The message says how to install it."""
 
 
 def stable_baselines3(
@@ -32,8 +32,8 @@ def stable_baselines3(
 ) -> float:
     """Steps a second of stable-baselines3's A2C or PPO, its defaults but for the number of environments and `settings`.
 
-    way: with one thread of torch and nothing made ready to be drawn, or as it comes.
-    On an Atari game (by its id without frame skip) with the CNN that is its default there.
+    way: `fastest`, with one thread of torch and without preparing to render, or `default`.
+    An Atari game is named by its id without frame skip, and played with the default CNN.
     """
     needs = ["stable_baselines3"] + (["ale_py", "cv2"] if "NoFrameskip" in env_id else [])
     if not all(_has(sys.executable, module) for module in needs):
@@ -83,12 +83,12 @@ def sample_factory(seconds: float) -> float:
             assert process.stdout is not None
             return _speed_of_frames(process.stdout, seconds)
         finally:
-            os.killpg(process.pid, signal.SIGKILL)  # it has no end of its own that is near enough
+            os.killpg(process.pid, signal.SIGKILL)  # it would train for hours
             process.communicate()
 
 
 def _speed_of_frames(lines: Iterable[str], seconds: float) -> float:
-    """Frames a second by a log that says every five seconds how many there have been; while it starts, none."""
+    """Frames per second, from a log that reports their total every five seconds; it reports 0 during the start."""
     reports: list[tuple[float, int]] = []
     for line in lines:
         frames = re.search(r"Total num frames: ([1-9]\d*)", line)

@@ -1,8 +1,8 @@
-"""What a picture costs in each arithmetic: `python -m bench.pictures`.
+"""The cost of a picture in each number format and memory layout: `python -m bench.pictures`.
 
-Processor time of one thread, in microseconds a picture, by the number of pictures at once. The ways of computing take
-turns, and the least of the turns is taken, so that what else the machine does weighs little. It is what
-`network.precision=auto` and `network.channels_last=auto` were decided by.
+Processor time of one thread, in microseconds per picture, by the number of pictures in a batch. The variants take
+turns, and the least of the turns counts, so that other load on the machine matters little. The defaults of
+`network.precision=auto` and `network.channels_last=auto` come from these figures.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ COUNTS = (1, 4, 8, 12, 16, 32, 80, 160)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a table: forward alone, and forward and backward."""
     parser = argparse.ArgumentParser(prog="python -m bench.pictures", description=__doc__)
-    parser.add_argument("--turns", type=int, default=20, help="of each way of computing (default 20)")
+    parser.add_argument("--turns", type=int, default=20, help="of each variant (default 20)")
     parser.add_argument("--pictures", type=int, nargs="+", default=COUNTS, help="how many at once")
     flags = parser.parse_args(arguments)
     ways = [f"{precision}, channels {'last' if last else 'first'}" for precision, last in WAYS]
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def build(overrides: Sequence[str]) -> tuple[list[ActorCritic], tuple[int, ...]]:
-    """The network of an experiment in each of the ways, and the shape of what it sees."""
+    """The network of an experiment in each variant, and the shape of its observations."""
     networks = []
     for precision, last in WAYS:
         choice = (f"network.precision={precision}", f"network.channels_last={last}")
@@ -60,16 +60,16 @@ def build(overrides: Sequence[str]) -> tuple[list[ActorCritic], tuple[int, ...]]
 
 
 def costs(networks: Sequence[ActorCritic], shape: tuple[int, ...], count: int, turns: int) -> list[tuple[float, float]]:
-    """Of each network, microseconds a picture: of acting, and of a pass forward and backward."""
-    seen = np.random.default_rng(0).integers(0, 255, (1, count, *shape), dtype=np.uint8)
-    actions, by = np.zeros((1, count), np.int64), np.ones((1, count), np.float32)
+    """For each network, microseconds per picture: of acting, and of a pass forward and backward."""
+    observations = np.random.default_rng(0).integers(0, 255, (1, count, *shape), dtype=np.uint8)
+    actions, grad = np.zeros((1, count), np.int64), np.ones((1, count), np.float32)
 
     def act(network: ActorCritic) -> None:
-        network.infer(seen[0])
+        network.infer(observations[0])
 
     def learn(network: ActorCritic) -> None:
-        _, add_gradient = network.evaluate(seen, actions)
-        add_gradient(OutputGradients(by, by, by))
+        _, add_gradient = network.evaluate(observations, actions)
+        add_gradient(OutputGradients(grad, grad, grad))
 
     spent = {
         kind: [[_microseconds(kind, network) for network in networks] for _ in range(turns)] for kind in (act, learn)

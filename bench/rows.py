@@ -1,4 +1,4 @@
-"""What is measured: each row a figure of this project, what it is compared with, and the bar it is to reach."""
+"""The rows of the benchmark: a figure of this project, the systems it is compared with, and the bar for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from study.peers import ZOO
 
 @dataclass(frozen=True)
 class Measurement:
-    """measure: takes how many seconds it may run, returns a figure. It may raise UnavailableError."""
+    """measure: takes the seconds that it may run, returns a figure. May raise UnavailableError."""
 
     label: str
     measure: Callable[[float], float]
@@ -24,10 +24,10 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Row:
-    """subject is measured by turns with each of `against`.
+    """A figure, measured in turn with those of `against`.
 
-    unit: of all figures. at_least: bar for the ratio of the subject to the first of `against`, or, where there is none,
-    for the subject's own figure, as at_most is.
+    unit: of all figures. at_least: bar for the ratio of the subject to the first of `against`; without any, for the
+    subject's own figure. at_most: bar for the subject's own figure.
     """
 
     name: str
@@ -69,7 +69,7 @@ def _ga3c_row(network: str, title: str, at_least: float) -> Row:
 
 
 def _ga3c_curve(agents: int, name: str) -> Row:
-    """The mean of one of GA3C's curves over a run of Pong."""
+    """The mean of a curve of GA3C over a run of Pong."""
     overrides = (*SIXTEEN_GAMES, f"workers={agents}", "network=cnn", *GA3C)
     subject = Measurement(name, lambda seconds: curve(f"ga3c/{name}", *overrides, seconds=seconds))
     bar = 6.0 if (agents, name) == (16, "prediction_batch") else None
@@ -87,7 +87,7 @@ def _on_gpu(measure: Callable[[float], float]) -> Callable[[float], float]:
 
 
 def _gpu_rows(agents: int, network: str, title: str) -> tuple[Row, Row]:
-    """Steps a second beside those of this machine's cores, and predictions a second."""
+    """Steps per second, compared with the machine's cores, and predictions per second."""
     games = ("env=pong", f"network={network}", "rollout_length=20")
     on_gpu = (*games, f"workers={agents}", "envs_per_worker=1", *GA3C, "backend.device=cuda")
     name, title = f"ga3c_gpu_{network}_{agents}", f"Pong, GA3C on a GPU, {agents} agents x 1, {title}"
@@ -106,7 +106,7 @@ def _start(workers: int) -> Row:
 
 
 def _waiting(name: str, title: str, *overrides: str, at_most: float | None = None) -> Row:
-    """The share of a worker's time that it waits for the server."""
+    """The share of a worker's time in which it waits for the server."""
     subject = Measurement("ray", lambda seconds: curve("ray/wait_share", *overrides, *ON_RAY, seconds=seconds))
     return Row(name, title, subject, unit="of the time", at_most=at_most)
 
@@ -128,12 +128,12 @@ LSTM = ("network=lstm", "network.encoder.sizes=[64,64]", "network.cells=64")
 SIXTEEN = ("env=cartpole", "workers=2", "envs_per_worker=16", "rollout_length=32")
 CARTPOLE = (MLP, *SIXTEEN)
 VECTOR = ("env=cartpole", "env.vectorized=true", MLP, "workers=2", "envs_per_worker=256", "rollout_length=16")
-# As the paper has it, actor and critic share a body; the other rows have the default, two.
+# As in the paper, actor and critic share a body; the other rows have the default, two.
 PAPER = (
     "env=cartpole", MLP, "network.shared=true", "workers=2", "envs_per_worker=1", "rollout_length=20", "returns=n_step",
 )  # fmt: skip
 PONG = ("env=pong", "network=cnn", "workers=2", "envs_per_worker=16", "rollout_length=20")
-# GA3C against a worker a game, each with its fastest kernels: `precision=auto`.
+# GA3C and one worker per game, both with their fastest kernels: `precision=auto`.
 SIXTEEN_GAMES = ("env=pong", "workers=16", "envs_per_worker=1", "rollout_length=20")
 GA3C = ("backend=ga3c", "backend.training_batch=80")
 GA3C_CURVES = {

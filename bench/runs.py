@@ -1,4 +1,4 @@
-"""This project's side: the command as a user gives it, timed and weighed from outside."""
+"""Speed and memory of this project: the user's command, measured from outside."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from pathlib import Path
 from statistics import mean
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-# No end but the clock's, nothing beside training: the peers are measured so too.
+# Only the time ends a run, and nothing runs beside the training, as in the measurements of other systems.
 ENDLESS = ("stop.mean_return=null", "total_steps=1000000000", "eval.every=null", "checkpoint.every=null")
 START_SECONDS = 120.0
 
 
 def training_speed(*overrides: str, seconds: float) -> float:
-    """Environment steps a second of a run of so many seconds, counted from its first worker's first step."""
+    """Environment steps per second of a run of `seconds`, counted from the first step of a worker."""
     return _speed(*overrides, f"stop.max_seconds={seconds}")
 
 
 def whole_training_speed(*overrides: str, steps: int) -> float:
-    """The same of a run of so many steps, all of them learned from as often as they are to be: where rollouts are gone
-    over for seconds, a run that ends by the clock has taken steps that it has not paid for."""
+    """The same of a run of `steps`. With epochs that take seconds, a run that ends by time would count steps whose
+    updates it has not made."""
     return _speed(*overrides, f"total_steps={steps}")
 
 
@@ -39,7 +39,7 @@ def _speed(*overrides: str) -> float:
 
 
 def curve(name: str, *overrides: str, seconds: float) -> float:
-    """The mean over a run of so many seconds of one of its curves, without the first point, when not all have begun."""
+    """The mean of a curve over a run of `seconds`, without its first point: not all workers have started then."""
     with (
         _finished(*overrides, f"stop.max_seconds={seconds}") as run,
         open(run / "metrics.csv", newline="", encoding="utf-8") as file,
@@ -49,7 +49,7 @@ def curve(name: str, *overrides: str, seconds: float) -> float:
 
 
 def seconds_to_first_update(*overrides: str) -> float:
-    """From the command to the first update that the run reports: Python's start, imports and workers included."""
+    """Seconds from the command to the first update in metrics.csv, with Python's start, imports and workers."""
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
         with _running(folder, *overrides):
@@ -57,9 +57,9 @@ def seconds_to_first_update(*overrides: str) -> float:
 
 
 def peak_memory(*overrides: str, seconds: float) -> float:
-    """The most bytes that all processes of a run held together within so many seconds; shared pages count once.
+    """The greatest memory of all processes of a run within `seconds`, in bytes. Shared pages count once.
 
-    That is the sum of their proportional set sizes, which only Linux tells. Raises OSError elsewhere.
+    This is the sum of proportional set sizes, which only Linux reports. Raises OSError elsewhere.
     """
     peak = 0
     with tempfile.TemporaryDirectory() as folder, _running(folder, *overrides) as process:
@@ -72,7 +72,7 @@ def peak_memory(*overrides: str, seconds: float) -> float:
 
 @contextmanager
 def _finished(*overrides: str) -> Iterator[Path]:
-    """The folder of a run that ends by itself."""
+    """The folder of a run that has ended by itself."""
     with tempfile.TemporaryDirectory() as folder:
         process = _start(folder, *ENDLESS, *overrides)
         if process.wait():
@@ -82,7 +82,7 @@ def _finished(*overrides: str) -> Iterator[Path]:
 
 
 def _start(folder: str, *overrides: str) -> subprocess.Popen[bytes]:
-    """The command, given in a folder: its run comes under outputs/ there."""
+    """Start the command in `folder`. Its run is in outputs/ there."""
     places = os.pathsep.join(filter(None, [str(CHECKOUT), os.environ.get("PYTHONPATH")]))
     command = [sys.executable, "-m", "a3c_exp", *overrides]
     quiet = subprocess.DEVNULL
@@ -91,7 +91,7 @@ def _start(folder: str, *overrides: str) -> subprocess.Popen[bytes]:
 
 @contextmanager
 def _running(folder: str, *overrides: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A run that has made its first update; ended behind the block as Ctrl-C ends it."""
+    """A run that has made its first update. It is interrupted on exit, as by Ctrl-C."""
     process = _start(folder, *overrides)
     try:
         deadline = time.perf_counter() + START_SECONDS
@@ -117,7 +117,7 @@ def _has_updates(folder: str) -> bool:
 
 
 def _tree(pid: int) -> Iterator[int]:
-    """A process and all that descend from it."""
+    """A process and all its descendants."""
     yield pid
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(FileNotFoundError, ProcessLookupError):

@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             here |= dict.fromkeys(outcome.here)
             there |= dict.fromkeys(outcome.there)
         equal = equal and not differing
-        print(f"{row.name:<17}{told(differing)}  ({time.perf_counter() - started:.1f} s)", flush=True)
+        print(f"{row.name:<17}{outcome_text(differing)}  ({time.perf_counter() - started:.1f} s)", flush=True)
     for side, names in (("here", here), ("there", there)):
         if names:
             print(f"only {side}: {', '.join(names)}")
@@ -129,7 +129,7 @@ def _chosen(names: Sequence[str] | None) -> list[Row]:
     return [row for row in ROWS if names is None or row.name in names]
 
 
-def told(differing: Sequence[str]) -> str:
+def outcome_text(differing: Sequence[str]) -> str:
     """A row's outcome as a part of a line."""
     if not differing:
         return "equal"
@@ -138,22 +138,22 @@ def told(differing: Sequence[str]) -> str:
 
 
 def outcome_of(row: Row, other: Path) -> Comparison | str:
-    """Make the row's run here and in another checkout, side by side; or in words what came between."""
+    """Make the row's run here and in another checkout, and compare them. Returns a text if a run failed."""
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as both:
         sides = {"here": HERE, "there": other}
         runs = {side: both.submit(trained, row, place, Path(folder) / side) for side, place in sides.items()}
-        left: dict[str, Entries] = {}
+        entries: dict[str, Entries] = {}
         for side, run in runs.items():
             try:
-                left[side] = run.result()
+                entries[side] = run.result()
             except (ChildError, ValueError, OSError, KeyError) as error:
                 return f"the run failed {side}: {error}"
-        return compare(left["here"], left["there"])
+        return compare(entries["here"], entries["there"])
 
 
 def trained(row: Row, checkout: Path, folder: Path) -> Entries:
-    """What the row's run in a checkout leaves. Raises ChildError where it fails, and ValueError where the checkout does
-    not know a key."""
+    """The result of the row's run in a checkout. Raises ChildError if it fails, and ValueError if the checkout does not
+    know a key."""
     known = known_keys(checkout)
     overrides = [translated(override, known) for override in (*ALWAYS, *row.overrides)]
     run_child(checkout, "train", f"hydra.run.dir={folder}", *last_of_each(overrides))
@@ -163,7 +163,7 @@ def trained(row: Row, checkout: Path, folder: Path) -> Entries:
 
 
 def last_of_each(overrides: Sequence[str]) -> list[str]:
-    """The overrides without those whose key is given again behind them."""
+    """The overrides without those that a later one replaces."""
     return list({override.partition("=")[0]: override for override in overrides}.values())
 
 

@@ -1,4 +1,4 @@
-"""The limit: environments stepped with random actions, and nothing learned."""
+"""The upper limit: environments stepped with random actions, without learning."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROCESSES = 2  # one a core
 def random_stepping(env_id: str, seconds: float) -> float:
     """Steps a second of two processes together, each stepping one environment made by gymnasium in a plain loop.
 
-    Actions are drawn beforehand, so that drawing costs nothing; episodes that end are started again.
+    Actions are drawn before, so that drawing costs nothing. Episodes restart when they end.
     """
     context = multiprocessing.get_context("spawn")
     barrier, rates = context.Barrier(PROCESSES), context.SimpleQueue()

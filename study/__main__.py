@@ -1,7 +1,7 @@
-"""`python -m study`: run what is missing, then write RESULTS.md from results/.
+"""`python -m study`: train the runs without a record, then write RESULTS.md from results/.
 
-Finished runs are not run again as long as their settings are what they were; a study that was interrupted goes on, and
-with it the run that it was in.
+A recorded run is not repeated while its settings are the same. An interrupted study continues, and so does the run that
+was interrupted.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from a3c_exp.errors import ConfigError
 from a3c_exp.run import files
 from study import curves
 from study.document import document
@@ -24,7 +25,7 @@ RUNS = ROOT / "outputs" / "study"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command's exit code: 1 where a run failed, 2 for a bad argument, 130 for Ctrl-C."""
+    """Run the command. Returns 0; 1 if a run failed; 2 for bad arguments or records; 130 after Ctrl-C."""
     flags = _parser().parse_args(arguments)
     entries = list({entry.name: entry for section in SECTIONS.values() for entry in section}.values())
     if flags.only:
@@ -38,20 +39,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     failures: list[str] = []
     signal.signal(signal.SIGTERM, _interrupt)
     try:
+        for entry in chosen:  # before hours of training
+            Results(RECORDS, entry.name).read(entry.recipe.settings())
         if not flags.table:
             for entry in chosen:
                 failures += train(entry, entry.seeds if flags.seeds is None else flags.seeds)
+        write()
     except KeyboardInterrupt:
-        print("interrupted: the same command goes on from here", file=sys.stderr)
+        print("interrupted: the same command continues", file=sys.stderr)
         return 130
-    write()
+    except ConfigError as error:
+        print(f"study: {error}", file=sys.stderr)
+        return 2
     for failure in failures:
         print(failure, file=sys.stderr)
     return int(bool(failures))
 
 
 def train(entry: Entry, seeds: int) -> list[str]:
-    """Run the seeds that have no record yet; what went wrong."""
+    """Train the seeds without a record. Returns a line for each failure."""
     failures = []
     results, settings = Results(RECORDS, entry.name), entry.recipe.settings()
     for seed in range(seeds):
@@ -75,7 +81,7 @@ def train(entry: Entry, seeds: int) -> list[str]:
 
 
 def write() -> None:
-    """RESULTS.md, and the picture in it, from all records that fit the settings of today."""
+    """Write RESULTS.md and its figure from all records that fit the present settings."""
     found = {
         heading: [(entry, Results(RECORDS, entry.name).read(entry.recipe.settings())) for entry in section]
         for heading, section in SECTIONS.items()
@@ -90,7 +96,7 @@ def write() -> None:
         try:
             curves.draw(drawn, picture)
         except ImportError:
-            print(f"{picture.name} is not drawn anew: it needs matplotlib, pip install -e '.[bench]'", file=sys.stderr)
+            print(f"{picture.name} is not drawn again: it needs matplotlib, pip install -e '.[bench]'", file=sys.stderr)
     else:
         picture.unlink(missing_ok=True)
     shown = picture.relative_to(DOCUMENT.parent) if picture.exists() else None
@@ -105,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--presets", action="store_true", help="the presets, instead of the environments")
     parser.add_argument("--only", choices=names, action="append", metavar="NAME", help="only this entry; any number")
     parser.add_argument("--seeds", type=_count, help="so many seeds, instead of each entry's own number")
-    parser.add_argument("--table", action="store_true", help="run nothing: write RESULTS.md from what there is")
+    parser.add_argument("--table", action="store_true", help="train nothing: write RESULTS.md from the records")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""How single runs learned: results/curves/<entry>_s<seed>.csv, thinned from their metrics, and one picture of all."""
+"""Learning curves: results/curves/<entry>_s<seed>.csv, thinned from metrics.csv, and one figure of all."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ COLUMNS = ("step", "wall_seconds", "rollout/ep_rew_mean")
 
 
 def keep(run: Path, target: Path) -> None:
-    """Write POINTS rows of COLUMNS, or fewer, over the length of the run in `run`: steps, seconds since it
-    was started, and the mean return of the last 100 training episodes."""
+    """Write at most POINTS rows of the run in `run`, evenly spaced: steps, seconds since its start, and the mean return
+    of the last 100 training episodes."""
     with open(run / "metrics.csv", newline="", encoding="utf-8") as file:
         rows = [[row[name] for name in COLUMNS] for row in csv.DictReader(file) if row[COLUMNS[-1]]]
     chosen = np.unique(np.linspace(0, len(rows) - 1, POINTS).round().astype(int))
@@ -29,7 +29,7 @@ def keep(run: Path, target: Path) -> None:
 
 
 def draw(curves: Mapping[str, Sequence[Path]], target: Path) -> None:
-    """The curves of each title in a colour of its own, as an SVG. Raises ImportError without matplotlib."""
+    """Draw the curves of each title in one colour, as an SVG. Raises ImportError without matplotlib."""
     import matplotlib
     from matplotlib.figure import Figure
 

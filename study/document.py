@@ -1,4 +1,4 @@
-"""RESULTS.md, from the records."""
+"""The text of RESULTS.md, from the records."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ A line a run, from the records in [{folder}/]({folder}/).
 def document(
     sections: Mapping[str, Sequence[tuple[Entry, Sequence[Record]]]], episodes: int, picture: Path | None = None
 ) -> str:
-    """The whole text. An entry without records says so. picture: of curves, by its path from where the text will be."""
+    """The whole text. picture: figure of the curves, relative to RESULTS.md; None for none."""
     parts = [PREAMBLE.format(episodes=episodes)]
     seen = sorted({record.machine for lines in sections.values() for _, records in lines for record in records})
     machines = {machine: number for number, machine in enumerate(seen, 1)}
@@ -140,8 +140,8 @@ def _seeds(entry: Entry, records: Sequence[Record]) -> str:
 
 def _solved(entry: Entry, records: Sequence[Record]) -> str:
     solved = sum(record.solved_steps is not None for record in records)
-    has_goal = entry.recipe.settings().get("reward_threshold", True) is not None
-    return f"{solved} of {len(records)}" if has_goal else "no goal"
+    has_threshold = entry.recipe.settings().get("reward_threshold", True) is not None
+    return f"{solved} of {len(records)}" if has_threshold else "no goal"
 
 
 def _estimate(greedy: Sequence[float]) -> str:
@@ -167,37 +167,37 @@ def _wanted(goals: Goals, greedy: Sequence[float], records: Sequence[Record]) ->
 
 
 def _median(values: Sequence[float | None]) -> float:
-    """Of runs of which those with None never got there: they count as the slowest."""
+    """The median, where None is a run that never reached the value and counts as the slowest."""
     return median(float("inf") if value is None else value for value in values)
 
 
 def _spread(values: Sequence[float | None], digits: int) -> str:
-    """The median of all, and the range of those that got there."""
-    there = [value for value in values if value is not None]
-    if not there:
+    """The median of all runs, and the range of those that reached the value."""
+    reached = [value for value in values if value is not None]
+    if not reached:
         return "-"
     middle = _median(values)
     shown = f"{middle:,.{digits}f}" if isfinite(middle) else "never"
-    return f"{shown} ({min(there):,.{digits}f} to {max(there):,.{digits}f})"
+    return f"{shown} ({min(reached):,.{digits}f} to {max(reached):,.{digits}f})"
 
 
 def _origin(lines: Sequence[tuple[Entry, Sequence[Record]]], machines: Mapping[str, int]) -> str:
-    """Commands, commits and machines behind a table."""
-    told = [
+    """Commands, commits and machines of a table."""
+    parts = [
         "Each with `seed=0`, `seed=1` and so on:",
         "",
         "```sh",
         *(entry.recipe.command for entry, _ in lines),
         "```",
     ]
-    whole = [entry.source.full for entry, _ in lines if entry.source and entry.source.full]
-    if whole:
-        told += ["", FULL_LENGTH, "", "```sh", *whole, "```"]
+    full_length = [entry.source.full for entry, _ in lines if entry.source and entry.source.full]
+    if full_length:
+        parts += ["", FULL_LENGTH, "", "```sh", *full_length, "```"]
     records = [record for _, records in lines for record in records]
     if records:
         commits = sorted({record.commit for record in records})
         here = {record.machine for record in records}
         named = [f"{number}: {machine}" for machine, number in machines.items() if machine in here]
         dates = sorted({record.date for record in records})
-        told += ["", f"Machine {'; '.join(named)}. {dates[0]} to {dates[-1]}; commits {', '.join(commits)}."]
-    return "\n".join(told)
+        parts += ["", f"Machine {'; '.join(named)}. {dates[0]} to {dates[-1]}; commits {', '.join(commits)}."]
+    return "\n".join(parts)

@@ -1,4 +1,4 @@
-"""What the study trains: a line of its tables each."""
+"""Entries of the study: one for each row of its tables."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from study.records import Record
 
 
 class Recipe(Protocol):
-    """Something that can be trained with a seed."""
+    """A training configuration that can be run with a seed."""
 
     @property
     def command(self) -> str:
-        """What a reader types for one run."""
+        """The command of a run, without its seed."""
         ...
 
     def settings(self) -> Mapping[str, Any]:
-        """All that tells its results from those of another recipe."""
+        """All settings that its results depend on, but the seed."""
         ...
 
     def run(self, seed: int, folder: Path) -> Record:
-        """Train, and evaluate what comes of it. Raises RunFailedError."""
+        """Train in `folder` and evaluate. Raises RunFailedError."""
         ...
 
 
 class RunFailedError(Exception):
-    """A training run that did not come to its end; the message says where to look. code: that it exited with."""
+    """A training run that failed; the message names its log. code: its exit code."""
 
     def __init__(self, message: str, code: int | None = None) -> None:
         super().__init__(message)
@@ -37,8 +37,8 @@ class RunFailedError(Exception):
 
 @dataclass(frozen=True)
 class Goals:
-    """What an entry is to reach: greedy_return by the mean over seeds, worst_seed by each, seconds by the median time
-    of training until the environment's goal, a mean of 100 training episodes."""
+    """Goals of an entry. greedy_return: for the mean over seeds. worst_seed: for each seed. seconds: for the median
+    training time until the environment's reward threshold."""
 
     greedy_return: float
     worst_seed: float | None = None
@@ -47,8 +47,8 @@ class Goals:
 
 @dataclass(frozen=True)
 class Source:
-    """Where a preset comes from, in Markdown. reports: what is said there of what it reaches. full: the command of the
-    whole run, where the study makes do with a part of it."""
+    """Source of a preset, in Markdown. reports: the result that is published there. full: the command of a run of full
+    length, if the study trains for fewer steps."""
 
     name: str
     reports: str
@@ -57,8 +57,8 @@ class Source:
 
 @dataclass(frozen=True)
 class Entry:
-    """title: its line in the table. published: of rl-baselines3-zoo's A2C and PPO, mean and deviation of one run.
-    source: of a preset. curve: whether to keep how its runs learned, and draw it."""
+    """title: its row in the table. published: results of rl-baselines3-zoo's A2C and PPO, one run each, with their
+    deviation. source: of a preset. curve: whether to keep the learning curves and draw them."""
 
     name: str
     env: str

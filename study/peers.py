@@ -13,7 +13,7 @@ from study.entries import RunFailedError
 from study.records import Record
 from study.runs import execute
 
-# What the zoo changes of the library's own defaults. `lin_x`: a rate that falls linearly from x to 0.
+# Settings in which the zoo differs from the defaults of the library. `lin_x`: a rate that falls linearly from x to 0.
 ZOO: dict[tuple[str, str], dict[str, Any]] = {
     ("A2C", "CartPole-v1"): {"steps": 500_000, "envs": 8, "ent_coef": 0.0},
     ("A2C", "LunarLander-v3"): {
@@ -32,6 +32,8 @@ ZOO: dict[tuple[str, str], dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class StableBaselines3:
+    """A recipe: stable-baselines3 with the zoo's settings, and our threshold for `solved`."""
+
     algorithm: str
     env_id: str
     reward_threshold: float

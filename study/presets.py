@@ -1,4 +1,4 @@
-"""The presets, where they come from, and what is reported there."""
+"""The presets, their sources, and the results that are published there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OURS = Source("our own", "-")
 
 
 def _notebooks(name: str) -> str:
-    """One of the threaded classic's notebooks, whose outputs hold a plot and a time."""
+    """A notebook of the threaded classic. Its outputs are a plot and a time."""
     repository = "ChuaCheowHuan/reinforcement_learning"
     return f"[{name}]({GITHUB}/{repository}/blob/master/{name})"
 

@@ -1,4 +1,4 @@
-"""What the study keeps of a run: a line of results/<entry>.csv. What all runs of an entry were given: its .yaml."""
+"""Records of finished runs: a line each in results/<entry>.csv, with the settings of the entry in its .yaml."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Any, get_args, get_type_hints
 
 import yaml
 
-from a3c_exp.config.schema import flatten
+from a3c_exp.config.schema import RENAMED, flatten
+from a3c_exp.errors import ConfigError
 from a3c_exp.run import files
 
 
@@ -20,10 +21,11 @@ from a3c_exp.run import files
 class Record:
     """A finished run.
 
-    seconds: of training. solved_*: when 100 training episodes first had the goal as their mean, None if never.
-    last_100: the mean return of the last 100 training episodes.
-    greedy_*: of the final policy's most likely actions, over `greedy_episodes` whole episodes. best_return: the mean of
-    as many with the parameters that evaluation beside training found best; None where there was none.
+    seconds: of training. solved_*: when the mean of 100 training episodes first reached the threshold; None if never.
+    last_100: mean return of the last 100 training episodes.
+    greedy_*: return of the final policy's most likely actions, over `greedy_episodes` whole episodes. best_return: mean
+        return of as many episodes with the best checkpoint; None if there is none.
+    command: for one seed, as a user types it.
     """
 
     seed: int
@@ -52,27 +54,33 @@ class Results:
         self._table, self._settings = folder / f"{name}.csv", folder / f"{name}.yaml"
 
     def read(self, settings: Mapping[str, Any]) -> list[Record]:
-        """The records made with these settings, by seed; none where they were made with others.
+        """The records with these settings, by seed; none if the recorded settings are others.
 
-        A setting that did not exist when the records were made is taken to do nothing by default.
+        A setting that is newer than the records is assumed to have no effect by default. Raises ConfigError for records
+        with former names of settings, which would look like other settings.
         """
         if not self._table.exists():
             return []
         then, now = dict(flatten(yaml.safe_load(self._settings.read_text()))), dict(flatten(settings))
-        if any(then[key] != now[key] for key in then.keys() & now.keys()) or then.keys() - now.keys():
+        gone = then.keys() - now.keys()
+        former = sorted(key for key in gone if not RENAMED.keys().isdisjoint(key.split(".")))
+        if former:
+            problem = f"has former names of settings, to be renamed there and in its records: {', '.join(former)}"
+            raise ConfigError("results", self._settings.name, problem)
+        if gone or any(then[key] != now[key] for key in then.keys() & now.keys()):
             return []
         with open(self._table, newline="", encoding="utf-8") as file:
             return sorted((_record(row) for row in csv.DictReader(file)), key=lambda record: record.seed)
 
     def write(self, settings: Mapping[str, Any], records: Sequence[Record]) -> None:
-        """Replace what there is."""
+        """Replace the settings and the records."""
         self._table.parent.mkdir(exist_ok=True)
         text = io.StringIO()
         writer = csv.DictWriter(text, [field.name for field in fields(Record)], lineterminator="\n")
         writer.writeheader()
         writer.writerows(asdict(record) for record in records)
         if self._table.exists() and not self.read(settings):
-            self._table.unlink()  # first: wherever this is cut off, no record has the settings of others
+            self._table.unlink()  # first: an interruption must not leave old records with new settings
         files.write_text(self._settings, yaml.safe_dump(dict(settings), sort_keys=False))
         files.write_text(self._table, text.getvalue())
 

@@ -1,4 +1,4 @@
-"""This project's runs: the command as a user gives it, in a process of its own, then its final policy played."""
+"""Runs of this project: the user's command in a process of its own, then an evaluation of the final policy."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from study.records import Record
 
 ROOT = Path(__file__).resolve().parent.parent
 EPISODES = 100
-# Final policies are played in episodes that no run has seen: replays draw seeds of their own, whatever this number is.
+# Seed of the final evaluation, plus the run's own. Evaluations never share environment seeds with training.
 FIRST_EVALUATION_SEED = 10_000
-# How a run ends that has come to its own end.
+# Stop reasons of a run that has ended by itself ...
 ENDS = ("total_steps", "max_episodes", "max_seconds", "mean_return")
-# And how one ends that can go on: stopped by a signal, or killed before it could write a summary.
+# ... and of one that can be resumed: stopped by a signal, or killed before it wrote a summary.
 INTERRUPTED, KILLED = "interrupted", "killed"
-REFUSED = 2  # the exit code of a command that cannot be run
+REFUSED = 2  # exit code of a command with a configuration that cannot run
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,17 @@ class Training:
         return _settings(self.overrides)
 
     def run(self, seed: int, folder: Path) -> Record:
-        """What is in `folder` already is replaced, unless it is this run: then it goes on if it can, or is played."""
+        """Train in `folder` and evaluate. If the run is there already, it is resumed, or only evaluated after its end.
+
+        Anything else in the folder is replaced.
+        """
         overrides = [*self.overrides, f"seed={seed}"]
         config = a3c_exp.compose(overrides)
         stopped = _stop_reason(folder, config)
-        # A run of so many seconds would have all of them again.
+        # A resumed run with a limit in seconds would start counting again.
         resumable = config["stop"]["max_seconds"] is None and latest_checkpoint(folder).is_file()
-        there = stopped in ENDS or (stopped in (INTERRUPTED, KILLED) and resumable and _goes_on(folder))
-        if not there:
+        done = stopped in ENDS or (stopped in (INTERRUPTED, KILLED) and resumable and _resume(folder))
+        if not done:
             shutil.rmtree(folder, ignore_errors=True)
             execute(["-m", "a3c_exp", *overrides, f"hydra.run.dir={folder}"], folder.with_suffix(".log"))
         summary = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
@@ -68,10 +71,10 @@ def _settings(overrides: tuple[str, ...]) -> Mapping[str, Any]:
 
 
 def execute(arguments: Sequence[str], log: Path) -> None:
-    """Run this Python with `arguments` in the checkout, its output to `log`; if it must end early, as Ctrl-C ends it,
-    once for every signal that comes here (of which the terminal would send it one of its own).
+    """Run this Python with `arguments` in the checkout, its output in `log`. Raises RunFailedError.
 
-    Raises RunFailedError.
+    Each Ctrl-C here is passed on to the process, which is in a process group of its own: otherwise a terminal would
+    send it every signal too.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "wb") as output:
@@ -90,8 +93,8 @@ def execute(arguments: Sequence[str], log: Path) -> None:
         raise RunFailedError(f"exit code {code}: {shlex.join(command)}; its output is in {log}", code)
 
 
-def _goes_on(folder: Path) -> bool:
-    """Resume the run in `folder`; False where it is refused, as with a checkpoint that an older version has written."""
+def _resume(folder: Path) -> bool:
+    """Resume the run in `folder`. Returns False if its checkpoint is refused, as one of an older version."""
     try:
         execute(["-m", "a3c_exp", f"resume={folder}"], folder.with_suffix(".log"))
     except RunFailedError as failure:
@@ -102,7 +105,7 @@ def _goes_on(folder: Path) -> bool:
 
 
 def _stop_reason(folder: Path, config: Mapping[str, Any]) -> Any:
-    """Why the run in `folder` ended; None where there is none with this configuration."""
+    """The stop reason of the run in `folder`; None if there is no run with this configuration."""
     from a3c_exp.run.run_folder import read_config
 
     try:
@@ -146,7 +149,7 @@ def _record(command: str, seed: int, summary: Mapping[str, Any], returns: Any, b
 
 
 def describe(machine: Mapping[str, Any]) -> str:
-    """A machine in a few words."""
+    """Processor and cores, as text."""
     return f"{machine['processor']}, {machine['usable_cores']} cores"
 
 

@@ -23,7 +23,7 @@ from study.runs import EPISODES, FIRST_EVALUATION_SEED, describe
 
 
 class Watch:
-    """Notes when the goal is reached, by the same rule as ours: 100 episodes, and one of every environment."""
+    """A callback that notes when the threshold is reached, by our rule: 100 episodes, and one of every environment."""
 
     def __init__(self, reward_threshold: float, environments: int) -> None:
         self.reward_threshold, self.environments = reward_threshold, environments
@@ -31,7 +31,7 @@ class Watch:
         self.solved: tuple[int, float] | None = None
         self.started = time.perf_counter()
 
-    def __call__(self, local: dict[str, Any], everywhere: dict[str, Any]) -> bool:
+    def __call__(self, local: dict[str, Any], global_: dict[str, Any]) -> bool:
         for index, info in enumerate(local["infos"]):
             if "episode" in info:
                 self.returns.append(float(info["episode"]["r"]))
@@ -45,17 +45,17 @@ class Watch:
 def main(algorithm: str, env_id: str, reward_threshold: float, seed: int) -> dict[str, Any]:
     settings = dict(ZOO[algorithm, env_id])
     steps, count = settings.pop("steps"), settings.pop("envs")
-    torch.set_num_threads(1)  # for networks of this size its fastest setting
-    # Its default is to be ready to draw, for which LunarLander makes particles whenever an engine fires.
-    made = make_vec_env(env_id, count, seed=seed, env_kwargs={"render_mode": None})
-    given = {key: _schedule(value) for key, value in settings.items()}
-    model = getattr(stable_baselines3, algorithm)("MlpPolicy", made, seed=seed, device="cpu", **given)
+    torch.set_num_threads(1)  # its fastest setting for networks of this size
+    # By default it prepares for rendering, and LunarLander then makes particles whenever an engine fires.
+    envs = make_vec_env(env_id, count, seed=seed, env_kwargs={"render_mode": None})
+    arguments = {key: _schedule(value) for key, value in settings.items()}
+    model = getattr(stable_baselines3, algorithm)("MlpPolicy", envs, seed=seed, device="cpu", **arguments)
     model.set_logger(Logger(None, []))  # its default leaves a folder in /tmp
     watch = Watch(reward_threshold, count)
     model.learn(steps, callback=watch)
     seconds = time.perf_counter() - watch.started
-    played = make_vec_env(env_id, 16, seed=FIRST_EVALUATION_SEED + 16 * seed)  # each takes a seed of its own
-    returns, _ = evaluate_policy(model, played, EPISODES, return_episode_rewards=True)
+    eval_envs = make_vec_env(env_id, 16, seed=FIRST_EVALUATION_SEED + 16 * seed)  # each takes a seed of its own
+    returns, _ = evaluate_policy(model, eval_envs, EPISODES, return_episode_rewards=True)
     return {
         "steps": model.num_timesteps,
         "seconds": round(seconds, 3),
@@ -74,7 +74,7 @@ def main(algorithm: str, env_id: str, reward_threshold: float, seed: int) -> dic
 
 
 def _schedule(value: Any) -> float | Callable[[float], float]:
-    """The zoo's way of writing a schedule: a function of the share of training that remains."""
+    """The library's form of the zoo's schedule: a function of the remaining share of training."""
     if isinstance(value, str):
         start = float(value.removeprefix("lin_"))
         return lambda remaining: start * remaining

@@ -26,8 +26,8 @@ def bootstrap_interval(
 ) -> tuple[float, float]:
     """The stratified percentile bootstrap interval of a statistic of scores.
 
-    strata: for each task, the scores of its seeds. Seeds are drawn anew within each task, so that no draw has more of
-        an easy one; the statistic is of all drawn scores together [draws, n].
+    strata: for each task, the scores of its seeds. Seeds are drawn within each task, so that every draw has the same
+        number of scores of each task. statistic: takes all drawn scores together, [draws, n].
     """
     rng = np.random.default_rng(seed)
     drawn = []

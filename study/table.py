@@ -55,9 +55,9 @@ LANDS = Goals(230, worst_seed=180)
 DEFAULT = tuple(
     replace(entry, title="default (a worker a core)", goals=LANDS) for entry in ENVIRONMENTS if entry.name == "lunar"
 )
-SIXTEEN = _lunar("workers_16", "workers=16", seeds=10, goals=LANDS)  # the stalest gradients: a seed would fail here
+SIXTEEN = _lunar("workers_16", "workers=16", seeds=10, goals=LANDS)  # the stalest gradients, so the likeliest failure
 
-# The same settings, whatever the number of workers and wherever they run.
+# The same settings with other numbers of workers, and on other backends.
 ROBUSTNESS = (
     *DEFAULT,
     *(_lunar(f"workers_{workers}", f"workers={workers}", goals=LANDS) for workers in (1, 4, 8)),
@@ -65,13 +65,13 @@ ROBUSTNESS = (
     *(_lunar(backend, f"backend={backend}", goals=LANDS) for backend in ("serial", "threads")),
 )
 
-# What each of the settings is worth.
+# The effect of each setting.
 CHANGES = (
     *DEFAULT,
     SIXTEEN,
     _lunar("lock", "lock=true"),
     _lunar("sync", "update=sync"),
-    _lunar("moments_per_worker", "optimizer_state=per_worker"),
+    _lunar("optimizer_state_per_worker", "optimizer_state=per_worker"),
     _lunar("staleness_power", "workers=16", "optimizer.staleness_power=0.5"),
     _lunar("shared_body", "network.shared=true"),
     _lunar("torch_init", "network.init=default"),
@@ -88,8 +88,8 @@ CHANGES = (
     _lunar("entropy", "algorithm.entropy=0.01"),
 )
 
-# What the other loss reaches where A3C's stays short of the goal. LunarLanderContinuous trains on past the mean of 260
-# that ends A3C there: its policy is then still one that needs its noise, and greedily it lands far worse.
+# PPO, where A3C misses its goal. LunarLanderContinuous does not stop at the mean of 260 that ends A3C: there its policy
+# still depends on its noise, and the greedy one lands far worse.
 PPO_SETTINGS = {
     "acrobot": ("env.normalize_observations=true", "returns.lambda_=0.94"),  # as rl-baselines3-zoo has it
     "lunar_continuous": ("stop.mean_return=null", "total_steps=1000000"),
@@ -104,7 +104,7 @@ PPO = tuple(
     for suffix, title, update in (("", ", in synchronous rounds", ()), ("_async", ", asynchronous", ("update=async",)))
 )  # fmt: skip
 
-# And CartPole on every backend, those with queues and servers in between among them.
+# CartPole on every backend.
 BACKENDS = tuple(
     Entry(
         f"cartpole_{backend}", "cartpole", f"backend={backend}",

@@ -1,4 +1,4 @@
-"""Small runs for tests: configurations as plain data, the runs themselves, and what a run leaves behind."""
+"""Small runs for tests: configurations as plain data, the runs themselves, and what a run writes."""
 
 from __future__ import annotations
 

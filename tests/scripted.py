@@ -1,7 +1,7 @@
 """Environments for tests, registered with gymnasium by importing this module ('scripted:Scripted-v0').
 
-Scripted-v0 does exactly what it is told and says in every observation where it is, so that a test can prove the order
-of transitions, what ended how, and which observation was the last. The others can be learned in seconds.
+Every observation of Scripted-v0 identifies its episode and step, so that a test can prove the order of transitions, how
+episodes ended, and which observation was the last. The others can be learned in seconds.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ End = Literal["terminated", "truncated", "both"]
 
 
 class Scripted(gymnasium.Env[Observation, np.int64]):
-    """Episodes of known length and end, every moment of which is told apart by its observation.
+    """Episodes of known length and end, every step of which has another observation.
 
     Observation: [name, episode, step, last action], where the name is the seed of the last seeded reset (0 if there
     was none), and episodes count from it. The last action is -1 at step 0.
-    Reward: `reward(episode, step, action)`, so that it too says where it belongs.
-    lengths, ends: of the episodes, in turn and from the start again; an environment called 2 begins with the third, so
-        that environments with different seeds end at different times. A length of 0 never ends.
-    fails_at, failure: after so many steps in all, raise; be killed; or give rewards that are not numbers.
+    Reward: `reward(episode, step, action)`, so that it too identifies its step.
+    lengths, ends: of the episodes, in turn and from the start again. An environment with the name 2 begins with the
+        third, so that episodes of different seeds end at different times. A length of 0 never ends.
+    fails_at, failure: after so many steps in all, raise; be killed; or give rewards that are NaN.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012 - as gymnasium declares it
@@ -82,7 +82,7 @@ class Scripted(gymnasium.Env[Observation, np.int64]):
 
     @staticmethod
     def reward(episode: int, step: int, action: int) -> float:
-        """What the `step`-th step (from 1) of an episode gives: exact in float32, and different for each of them."""
+        """The reward of the `step`-th step (from 1) of an episode: exact in float32, and different for each of them."""
         return 100.0 * episode + step + action / 8
 
     def render(self) -> Any:
@@ -103,9 +103,9 @@ class Scripted(gymnasium.Env[Observation, np.int64]):
 
 
 def vector(num_envs: int, autoreset_mode: str = "NextStep", dense: bool = False, **kwargs: Any) -> SyncVectorEnv:
-    """Scripted-v0 as a vector environment with an autoreset mode of its own: the stand-in for a native one.
+    """Scripted-v0 as a vector environment with any autoreset mode, in place of a native one.
 
-    dense: give last observations as one float array, rows without an end left at 0, as ALE does.
+    dense: give final observations as one float array, 0 in rows without an end, as ALE does.
     """
     kind = DenseVector if dense else SyncVectorEnv
     return kind([lambda: Scripted(**kwargs)] * num_envs, autoreset_mode=AutoresetMode(autoreset_mode))
@@ -180,9 +180,9 @@ class Corridor(gymnasium.Env[np.int64, np.int64]):
 
 
 class Target(gymnasium.Env[Observation, Observation]):
-    """Name the number that is shown: one observation in [-1, 1], one action in [-1, 1], minus their squared distance.
+    """Repeat the number that is shown: one observation in [-1, 1], one action in [-1, 1], minus their squared distance.
 
-    An episode is `length` numbers, then it terminates. A perfect policy returns 0, one that always says 0 about
+    An episode is `length` numbers, then it terminates. A perfect policy returns 0, one that always answers 0 about
     -`length` / 3.
     """
 
@@ -245,7 +245,7 @@ class Corners(gymnasium.Env[Picture, np.int64]):
 
 
 class Echo(gymnasium.Env[Any, Any]):
-    """Gives the observation it was made with, and keeps the actions it receives."""
+    """Always returns the same observation, and keeps the actions that it receives."""
 
     def __init__(self, observations: Space[Any], actions: Space[Any], observation: Any) -> None:
         self.observation_space, self.action_space, self.observation = observations, actions, observation

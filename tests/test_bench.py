@@ -47,7 +47,7 @@ def test_a_curve_of_a_run_has_a_mean() -> None:
     assert 1 <= curve("ga3c/prediction_batch", *overrides, seconds=2.0) <= 8
 
 
-def test_what_is_not_there_is_told_in_place_of_its_figure() -> None:
+def test_what_is_not_there_is_reported_in_place_of_its_figure() -> None:
     """The peer was not waited for either: there is nothing that it could be compared with."""
     subject = Row("name", "title", Measurement("on a GPU", missing), (Measurement("peer", unwanted),), at_least=2.0)
     (line,) = bench.table_lines(subject, rounds=2, seconds=0.0)
@@ -113,7 +113,7 @@ def test_figures_are_medians_and_the_ratio_is_that_of_the_rounds() -> None:
     assert line[1:] == ["30 steps/s", "other", "20 steps/s", "1.5 (0.5 - 3)", ">= 1", "yes"]
 
 
-def test_a_bar_that_is_missed_is_told() -> None:
+def test_a_bar_that_is_missed_is_reported() -> None:
     (line,) = bench.table_lines(row(Measurement("other", lambda _: 60.0), at_least=0.6), rounds=1, seconds=0.0)
     assert line[-2:] == [">= 0.6", "no"]
 

@@ -201,7 +201,7 @@ def archive(path: Path, header: Any, compression: int = zipfile.ZIP_STORED, **en
 @pytest.mark.parametrize("version", [checkpoint.VERSION - 1, checkpoint.VERSION + 1])
 def test_a_checkpoint_of_another_version_says_so(tmp_path: Path, version: int) -> None:
     path = archive(tmp_path / "c", {"version": version, "state": {}})
-    assert refusal(path) == f"is of version {version}, this program reads version {checkpoint.VERSION}"
+    assert "was written by another version of a3c_exp" in refusal(path)
 
 
 @pytest.mark.parametrize(

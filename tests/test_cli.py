@@ -15,6 +15,7 @@ from runs import QUICK
 
 import a3c_exp.__main__ as program
 from a3c_exp import compose
+from a3c_exp.cli.hydra_compose import compose_node, hydra_session, sweep
 from a3c_exp.cli.startup import conf_folder, importing
 
 
@@ -37,16 +38,32 @@ BAD = [
     ("returns=gea", "returns = 'gea': is no option: did you mean 'gae'? Allowed: "),
     ("critic_returns=gea", "critic_returns = 'gea': is no option: "),
     ("experiment=nope", "experiment = 'nope': is no option: "),
-    ("sed=1", "sed = 1: is no setting: did you mean 'seed'? Allowed: "),
-    ("returns.m=3", "returns.m = 3: is no setting: Allowed: lambda_"),
-    ("stop.max_episode=3", "stop.max_episode = 3: is no setting: did you mean 'max_episodes'? Allowed: "),
-    ("seed.x=1", "seed.x = 1: seed has no settings of its own"),
+    ("sed=1", "sed = 1: is no setting of Experiment: did you mean 'seed'? Allowed: "),
+    ("returns.m=3", "returns.m = 3: is no setting of GAE: Allowed: lambda_"),
+    ("stop.max_episode=3", "stop.max_episode = 3: is no setting of Stop: did you mean 'max_episodes'? Allowed: "),
+    ("eval.evry=3", "eval.evry = 3: is no setting of Eval: did you mean 'every'? Allowed: "),
+    ("optimzer.learning_rate=1", "optimzer = {'learning_rate': 1}: is no setting of Experiment: did you mean 'optimiz"),
+    ("seed.x=1", "seed = {'x': 1}: must be a whole number"),
+    ("algorithm={epochs:9}", "algorithm.epochs = 9: is no setting of A3C: "),
+    ("experiment.x=1", "experiment = {'x': 1}: is no setting of Experiment: "),
+    ("plugins.x=1", "command line = 'plugins.x=1': "),
     ("+colour=red", "colour = 'red': is no setting of Experiment: Allowed: "),
-    ("~colour", "colour = None: is no setting: "),
+    ("+seed=1", "command line = '+seed=1': "),
+    ("~colour", "colour = None: is no setting that ~ could take away"),
+    ("hydra.run.dri=x", "hydra.run.dri = 'x': is no setting of Hydra"),
+    ("optimizer.param_groups={nose:{max_grad_norm:1.0}}", "optimizer.param_groups = 'nose': "),
+    ("optimizer.param_groups.actor.rate=1", "optimizer.param_groups.actor.rate = 1: is no setting of ParamGroup: "),
+    ("goal=475", "goal = 475: is now reward_threshold"),
+    ("-m moments=worker,shared", "moments = 'worker': is now optimizer_state=per_worker"),
+    ("accumulate=2", "accumulate = 2: is now accumulate_rollouts"),
     (
-        "optimizer.param_groups={actor:{max_grad_norm:1.0}}",
-        "optimizer.param_groups.actor = {'max_grad_norm': 1.0}: is no setting: Allowed: none; +optimizer.param_groups",
+        "optimizer.parts.critic.learning_rate=1",
+        "optimizer.parts = {'critic': {'learning_rate': 1}}: is now ",
     ),
+    ("env=pong env.life_loss=true", "env.life_loss = True: is now env.terminal_on_life_loss"),
+    ("env=pong env.all_actions=true", "env.all_actions = True: is now env.full_action_space"),
+    ("env=pong env.sticky_actions=0.25", "env.sticky_actions = 0.25: is now env.repeat_action_probability"),
+    ("env=pong env.stack=2", "env.stack = 2: is now env.frame_stack"),
     ("~network", "network = None: must be given: a mapping that names a Network by _target_"),
     ("seed=true", "seed = True: must be a whole number"),
     ("gamma=1.5", "gamma = 1.5: must be a number from 0 to 1"),
@@ -57,8 +74,11 @@ BAD = [
     ("returns=n_step returns.n=0", "returns.n = 0: must be a whole number >= 1"),
     ("+optimizer.param_groups.nose.learning_rate=1.0", "optimizer.param_groups = 'nose': "),
     ("env=gym", "env.id = None: must be given: text"),
-    ("env=gym env.id=CartPol-v1", "env.id = 'CartPol-v1': no such environment is registered; the nearest: CartPole-v1"),
-    ("env.kwargs.size=3", "env.kwargs.size = 3: is no setting: Allowed: none; +env.kwargs.size=3 adds one"),
+    (
+        "env=gym env.id=CartPol-v1",
+        "env.id = 'CartPol-v1': no such environment is registered: did you mean 'CartPol",
+    ),
+    ("env.kwargs.size=3", "env.kwargs = {'size': 3}: CartPole-v1 cannot be made: "),
     ("+env.kwargs.size=3", "env.kwargs = {'size': 3}: CartPole-v1 cannot be made: "),
     ("env=gym env.id=Blackjack-v1", "env.id = 'Blackjack-v1': "),
     ("env=lunar env.vectorized=true", "env.vectorized = True: must be false"),
@@ -74,21 +94,23 @@ BAD = [
     ("seed=[", "seed = '[': cannot be read: "),
     ("seed=0,1", "seed = '0,1': several values need -m"),
     ("gamma=${nothing}", "gamma = '${nothing}': cannot be resolved: "),
-    ("--cfg job sed=1", "sed = 1: is no setting: "),
+    ("--cfg job sed=1", "sed = 1: is no setting of Experiment: "),
+    ("--info defaults sed=1", "sed = 1: is no setting of Experiment: "),
     ("--faster", "command line = '--faster': unrecognized arguments: --faster"),
     ("-sc install=bash", "--shell-completion = True: is refused: "),
     ("--config-name other", "--config-name = 'other': is no configuration: Allowed: config"),
     ("--config-dir other", "--config-dir = 'other': there is no such folder"),
+    ("--config-path other", "--config-path = 'other': there is no such folder"),
     ("-m seed=0,1 gamma=0.9,1.5", "gamma = 1.5: must be a number from 0 to 1"),  # the last job of four
     ("-m env=cartpole,lunr", "env = 'lunr': is no option: did you mean 'lunar'? Allowed: "),
-    ("-m sed=0,1", "sed = 0: is no setting: did you mean 'seed'?"),
+    ("-m sed=0,1", "sed = 0: is no setting of Experiment: did you mean 'seed'?"),
     (
         "algorithm.entrpy={_target_:a3c_exp.schedules.Linear}",
-        "algorithm.entrpy = {'_target_': 'a3c_exp.schedules.Linear'}: is no setting: did you mean 'entropy'?",
+        "algorithm.entrpy = {'_target_': 'a3c_exp.schedules.Linear'}: is no setting of A3C: did you mean 'entropy",
     ),
     (
         "-m algorithm.entrpy={_target_:a3c_exp.schedules.Linear} seed=0,1",
-        "algorithm.entrpy = {'_target_': 'a3c_exp.schedules.Linear'}: is no setting: did you mean 'entropy'?",
+        "algorithm.entrpy = {'_target_': 'a3c_exp.schedules.Linear'}: is no setting of A3C: did you mean 'entropy",
     ),
     (
         "-m seed=0,1 hydra.sweep.subdir=run",
@@ -127,6 +149,24 @@ def test_bad_input_is_one_line_and_nothing_else(
     assert list(here.iterdir()) == []
 
 
+def test_a_setting_of_a_free_mapping_needs_no_plus(here: Path) -> None:
+    assert compose(["env.kwargs.size=3"])["env"]["kwargs"] == {"size": 3}
+    assert compose(["optimizer.param_groups={actor:{max_grad_norm:1.0}}"])["optimizer"]["param_groups"] == {
+        "actor": {"max_grad_norm": 1.0}
+    }
+
+
+def test_what_hydra_records_is_what_was_typed() -> None:
+    typed = ["returns={_target_:a3c_exp.returns.NStep,n:3}", "gamma=0.5", "env=lunar", "+env.kwargs.gravity=-5.0"]
+    with hydra_session() as hydra:
+        node = compose_node(hydra, [*typed, "hydra.job.chdir=false"])
+        jobs = sweep(hydra, ["returns=n_step,n_step_zero", "optimizer.learning_rate=1e-3,1e-2"])
+    assert list(node.hydra.overrides.task) == typed
+    assert list(node.hydra.overrides.hydra) == ["hydra.job.chdir=false"]
+    assert node.hydra.job.override_dirname == ",".join(sorted(typed))
+    assert jobs[1] == ["returns=n_step", "optimizer.learning_rate=0.01"]
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -159,7 +199,7 @@ def test_a_folder_with_a_run_in_it_is_not_written_over(
 ) -> None:
     before = content(finished)
     assert program.main([*QUICK, f"hydra.run.dir={finished}"]) == 2
-    assert "must be without a run: go on with that one by resume=" in capfd.readouterr().err
+    assert "must be without a run: resume=<folder> continues" in capfd.readouterr().err
     assert content(finished) == before
 
 
@@ -260,9 +300,17 @@ def test_a_run_is_in_a_folder_named_by_time_and_seed(here: Path) -> None:
 
 
 def test_a_sweep_is_a_run_for_each_combination(here: Path) -> None:
-    assert program.main([*QUICK, "-m", "returns=n_step,n_step_zero", "seed=3,4"]) == 0
+    folders = "hydra.sweep.subdir=${hydra.job.num}_${hydra.job.override_dirname}"
+    quick = ["hydra.job.config.override_dirname.exclude_keys=" + str([word.partition("=")[0] for word in QUICK])]
+    values = ["returns=n_step,n_step_zero", "optimizer.learning_rate=1e-3,1e-2"]
+    assert program.main([*QUICK, *quick, folders, "-m", *values]) == 0
     summaries = sorted((here / "outputs").glob("*_sweep/*/summary.json"))
-    assert [path.parent.name for path in summaries] == ["0_s3", "1_s4", "2_s3", "3_s4"]
+    assert [path.parent.name for path in summaries] == [
+        "0_optimizer.learning_rate=0.001,returns=n_step",
+        "1_optimizer.learning_rate=0.01,returns=n_step",
+        "2_optimizer.learning_rate=0.001,returns=n_step_zero",
+        "3_optimizer.learning_rate=0.01,returns=n_step_zero",
+    ]
 
 
 def test_the_runs_of_a_sweep_may_have_folders_named_by_their_settings(here: Path) -> None:
@@ -309,11 +357,15 @@ def test_a_run_goes_on_with_a_backend_of_ones_own(here: Path) -> None:
         ("gamma=0.5", "gamma = 0.5: cannot change in a resumed run; what can: "),
         ("env=lunar", "env = 'lunar': cannot change in a resumed run"),
         ("hydra.run.dir=x", "hydra.run.dir = 'x': cannot change in a resumed run"),
-        ("stop.max_episode=3", "stop.max_episode = 3: is no setting: did you mean 'max_episodes'?"),
+        ("stop.max_episode=3", "stop.max_episode = 3: is no setting of Stop: did you mean 'max_episodes'?"),
         ("backend=thread", "backend = 'thread': is no option: did you mean 'threads'?"),
         ("total_steps=many", "total_steps = 'many': must be a whole number"),
         ("workers=1,2", "workers = '1,2': must be one value in a resumed run"),
         ("~backend", "backend = None: must be one value in a resumed run"),
+        ("evl.every=3", "evl.every = 3: cannot change in a resumed run; what can: "),
+        ("stop.max_episodes.x=3", "stop.max_episodes = {'x': 3}: must be a whole number or null"),
+        ("backend.wire=x", "backend.wire = 'x': is no setting of Serial"),
+        ("total_steps=${nothing}", "total_steps = '${nothing}': cannot be resolved: "),
     ],
 )
 def test_what_may_not_change_in_a_resumed_run_is_refused(

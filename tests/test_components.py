@@ -115,8 +115,9 @@ def test_a_component_of_ones_own_is_a_class_a_file_and_a_plugin(
 ) -> None:
     (here / "mine.py").write_text(
         "from dataclasses import dataclass\n"
+        "from a3c_exp.returns import Returns\n"
         "@dataclass(frozen=True, kw_only=True)\n"
-        "class OneStep:\n"
+        "class OneStep(Returns):\n"
         "    scale: float = 1.0\n"
         "    def __call__(self, trajectory, gamma):\n"
         "        targets = trajectory.rewards + gamma * trajectory.next_values\n"

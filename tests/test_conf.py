@@ -15,13 +15,12 @@ from a3c_exp import compose
 from a3c_exp.backends.processes import Processes
 from a3c_exp.backends.ray import Ray
 from a3c_exp.backends.ray.cluster import connected
-from a3c_exp.core.experiment import Experiment
-from a3c_exp.config.builder import load_experiment
-from a3c_exp.core.cpu import usable_cores
-from a3c_exp.returns import GAE
-from a3c_exp.config.schema import flatten
 from a3c_exp.cli.startup import conf_folder
-from a3c_exp.core.experiment import build_network, layout
+from a3c_exp.config.builder import load_experiment
+from a3c_exp.config.schema import flatten
+from a3c_exp.core.cpu import usable_cores
+from a3c_exp.core.experiment import Experiment, build_network, store_spec
+from a3c_exp.returns import GAE
 
 OPTIONS = sorted(f"{path.parent.name}={path.stem}" for path in conf_folder().glob("*/*.yaml"))
 # What an option needs beside it, where that is not the default.
@@ -46,7 +45,7 @@ def cluster() -> Iterator[None]:
     experiment = load_experiment(compose(["backend=ray", "workers=1"]))
     network, env = build_network(experiment)
     assert isinstance(experiment.backend, Ray)
-    with connected(experiment.backend, 1, layout(experiment, network, env.observation_space.shape)):
+    with connected(experiment.backend, 1, store_spec(experiment, network, env.observation_space.shape)):
         yield
 
 
@@ -95,7 +94,7 @@ def test_every_setting_of_the_whole_run_is_in_the_main_file_with_a_word_about_it
 
 def test_an_environment_sets_what_it_needs_and_the_command_line_has_the_last_word() -> None:
     assert compose(["env=cartpole"])["reward_threshold"] == 475.0
-    assert compose(["env=cartpole", "reward_threshold=450"])["stop"]["mean_return"] == 450, "which stops there unless it is told"
+    assert compose(["env=cartpole", "reward_threshold=450"])["stop"]["mean_return"] == 450, "it stops there"
     changed = compose(["env=cartpole", "stop.mean_return=490"])
     assert (changed["reward_threshold"], changed["stop"]["mean_return"]) == (475, 490)
 
@@ -110,7 +109,8 @@ def test_atari_brings_a_network_for_pictures_unless_another_is_named() -> None:
     assert compose(["env=pong"])["network"]["_target_"] == "a3c_exp.networks.Cnn"
     assert compose(["env=pong", "network=cnn_impala"])["network"]["_target_"] == "a3c_exp.networks.Impala"
     paper = compose(["experiment=a3c_paper_atari", "env=breakout"])
-    assert (paper["env"]["game"], paper["env"]["terminal_on_life_loss"], paper["network"]["init"]) == ("breakout", True, "default")
+    assert (paper["env"]["game"], paper["env"]["terminal_on_life_loss"]) == ("breakout", True)
+    assert paper["network"]["init"] == "default"
 
 
 @pytest.mark.parametrize("option", PRESETS)
@@ -144,8 +144,8 @@ def test_a_preset_says_where_it_comes_from(option: str) -> None:
             "threads_continuous",
             {
                 "env.id": "Pendulum-v1", "returns._target_": "a3c_exp.returns.NStep", "returns.n": 3, "gamma": 0.9,
-                "optimizer.learning_rate": 1e-4, "optimizer.param_groups.critic.learning_rate": 1e-3, "rollout_length": 10,
-                "env.normalize_rewards": True,
+                "optimizer.learning_rate": 1e-4, "optimizer.param_groups.critic.learning_rate": 1e-3,
+                "rollout_length": 10, "env.normalize_rewards": True,
             },
         ),
         (

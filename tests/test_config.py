@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from runs import QUICK
 
 import a3c_exp
+import a3c_exp.__main__ as program
 from a3c_exp import ConfigError, compose
+from a3c_exp.cli.evaluate import main as evaluate
+from a3c_exp.config.builder import load_experiment
 from a3c_exp.run import checkpoint
 from a3c_exp.run.run_folder import check_folder, config_text, read_config
-from a3c_exp.config.builder import load_experiment
 from a3c_exp.schedules import Linear
 
 
@@ -209,6 +215,52 @@ def test_a_damaged_configuration_is_refused_and_runs_nothing(text: str, tmp_path
     with pytest.raises(ConfigError, match=r"resume = .*") as refused:
         load_experiment(read_config(tmp_path))
     assert "\n" not in str(refused.value)
+
+
+def former_run(folder: Path, damage: str) -> Path:
+    """A run that another version of this program could have written."""
+    a3c_exp.train(QUICK, folder)
+    config, latest = folder / "config.yaml", folder / "checkpoints" / "latest.ckpt"
+    if damage == "keys":
+        config.write_text(config.read_text().replace("reward_threshold:", "goal:"))
+    else:
+        with monkeypatch_version(2):
+            checkpoint.save(latest, {"parameters": np.zeros(3, np.float32)})
+    summary = json.loads((folder / "summary.json").read_text())
+    (folder / "summary.json").write_text(json.dumps(summary | {"commit": "abc1234def5678-dirty"}))
+    return folder
+
+
+@contextmanager
+def monkeypatch_version(version: int) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint, "VERSION", version)
+        yield
+
+
+@pytest.mark.parametrize("damage", ["keys", "checkpoint"])
+def test_a_run_of_another_version_is_refused_with_the_commit_that_wrote_it(
+    damage: str, tmp_path: Path, config: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = former_run(tmp_path / "run", damage)
+    words = "was written by commit abc1234: use that checkout"
+    for command in (
+        lambda: program.main([f"resume={run}", "total_steps=128"]),
+        lambda: evaluate([str(run), "episodes=1"]),
+        lambda: program.main([*QUICK, f"init_from={run}", f"hydra.run.dir={tmp_path / 'new'}"]),
+    ):
+        capfd.readouterr()
+        assert command() == 2
+        err = capfd.readouterr().err
+        assert words in err and err.count("\n") == 1, err
+    with pytest.raises(ConfigError, match=words):
+        a3c_exp.load(run)
+    assert not (tmp_path / "new").exists()
+    (run / "summary.json").unlink()
+    with pytest.raises(
+        ConfigError, match="was written by another version of a3c_exp, of which its summary.json has no"
+    ):
+        a3c_exp.load(run)
 
 
 def test_a_folder_for_a_run_is_where_one_can_be_made(tmp_path: Path) -> None:

@@ -349,7 +349,7 @@ def test_threads_do_not_mix_their_lines_with_the_live_one(tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-def test_a_log_that_cannot_be_written_is_said_once_and_ends_nothing(
+def test_a_log_that_cannot_be_written_is_reported_once_and_ends_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "train.log").symlink_to("/dev/full")

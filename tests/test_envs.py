@@ -1,4 +1,4 @@
-"""Environments in batches: what a step means, whatever stands behind it, and what a user is told when it cannot be."""
+"""Environments in batches: a step means the same in every kind of batch."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ import pytest
 import scripted
 from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from numpy.typing import NDArray
 
-from a3c_exp.envs import EnvBatch, Gym, SyncEnvBatch, Step, VectorEnvBatch
-
-Array = NDArray[Any]
+from a3c_exp.common.arrays import Array
+from a3c_exp.envs import EnvBatch, Gym, Step, SyncEnvBatch, VectorEnvBatch
 
 SCRIPT: dict[str, Any] = {"lengths": [3, 1, 4], "ends": ["terminated", "truncated", "both"], "actions": 5}
 SEEDS = [4, 11, 6]
@@ -34,12 +32,12 @@ class Transition:
 
 
 def policy(obs: Array) -> Array:
-    """Actions that differ from place to place, and depend on nothing but what is seen there."""
+    """Actions that differ from state to state, and depend on the observation alone."""
     return np.asarray((obs[:, 1] * 3 + obs[:, 2] * 2) % 5, np.int64)
 
 
 def true_transitions(seed: int, count: int) -> list[Transition]:
-    """What an environment alone gives, stepped by hand."""
+    """The transitions of a single environment, stepped by hand."""
     env = scripted.Scripted(**SCRIPT)
     obs, _ = env.reset(seed=seed)
     transitions: list[Transition] = []
@@ -52,7 +50,7 @@ def true_transitions(seed: int, count: int) -> list[Transition]:
 
 
 def collected_transitions(batch: EnvBatch, steps: int) -> list[list[Transition]]:
-    """What a batch gives, by environment, as anyone reads it who knows nothing but the meaning of a Step."""
+    """The transitions of a batch, by environment, read off by the documented meaning of a Step."""
     found: list[list[Transition]] = [[] for _ in range(batch.count)]
     obs = batch.reset()
     for _ in range(steps):
@@ -76,20 +74,20 @@ def collected_transitions(batch: EnvBatch, steps: int) -> list[list[Transition]]
 
 
 def scripted_batch(kind: str, **kwargs: Any) -> EnvBatch:
-    """The scripted environments behind each thing that can stand behind a batch."""
-    if kind == "loop":
+    """The scripted environments in each kind of batch."""
+    if kind == "sync":
         return Gym(id="scripted:Scripted-v0", kwargs=SCRIPT | kwargs).make(len(SEEDS), SEEDS)
     mode, _, dense = kind.partition(" ")
     how = {"autoreset_mode": mode, "dense": bool(dense)}
     return Gym(id="scripted:Scripted-v0", vectorized=True, kwargs=SCRIPT | how | kwargs).make(len(SEEDS), SEEDS)
 
 
-KINDS = ["loop", "NextStep", "SameStep", "SameStep dense", "Disabled"]
+KINDS = ["sync", "NextStep", "SameStep", "SameStep dense", "Disabled"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 class TestEveryBatchMeansTheSame:
-    def test_it_gives_the_transitions_that_each_environment_gives_alone(self, kind: str) -> None:
+    def test_its_transitions_are_those_of_each_environment_alone(self, kind: str) -> None:
         for seed, found in zip(SEEDS, collected_transitions(scripted_batch(kind), 40), strict=True):
             assert len(found) >= 25
             assert found == true_transitions(seed, len(found))
@@ -103,7 +101,7 @@ class TestEveryBatchMeansTheSame:
             (True, True),
         }
 
-    def test_a_row_that_is_no_transition_stands_behind_an_end_and_is_worth_nothing(self, kind: str) -> None:
+    def test_a_row_that_is_no_transition_follows_an_end_and_has_reward_0(self, kind: str) -> None:
         batch = scripted_batch(kind)
         obs, ended_before, invalid = batch.reset(), np.zeros(3, np.bool_), 0
         for _ in range(40):
@@ -115,22 +113,20 @@ class TestEveryBatchMeansTheSame:
             obs, ended_before, invalid = step.obs, ended, invalid + int((~step.valid).sum())
         assert (invalid > 0) == (kind == "NextStep")
 
-    def test_arrays_have_the_promised_shapes_and_types_and_are_not_written_to_again(self, kind: str) -> None:
+    def test_arrays_have_the_documented_shapes_and_types_and_are_not_written_to_again(self, kind: str) -> None:
         batch = scripted_batch(kind)
         obs = batch.reset()
-        steps: list[Step] = []
-        copies: list[list[Array]] = []
+        kept: list[tuple[Array, Array]] = []
         for _ in range(12):
             step = batch.step(policy(obs))
             obs = step.obs
-            assert step.goes_on is None
-            steps.append(step)
-            copies.append([array.copy() for array in step[:6]])
-        for (*step, _), copy in zip(steps, copies, strict=True):
-            assert [array.shape for array in step] == [(3, 4), (3,), (3,), (3,), (3, 4), (3,)]
-            assert [array.dtype for array in step] == [np.float32, np.float32, bool, bool, np.float32, bool]
-            for array, before in zip(step, copy, strict=True):
-                np.testing.assert_array_equal(array, before)
+            arrays = arrays_of(step)
+            assert step.life_lost is None
+            assert [array.shape for array in arrays] == [(3, 4), (3,), (3,), (3,), (3, 4), (3,)]
+            assert [array.dtype for array in arrays] == [np.float32, np.float32, bool, bool, np.float32, bool]
+            kept += [(array, array.copy()) for array in arrays]
+        for array, before in kept:
+            np.testing.assert_array_equal(array, before)
 
     def test_a_second_reset_starts_new_episodes_without_the_seeds(self, kind: str) -> None:
         batch = scripted_batch(kind)
@@ -147,12 +143,16 @@ class TestEveryBatchMeansTheSame:
         batch.close()
 
 
+def arrays_of(step: Step) -> list[Array]:
+    return [step.obs, step.reward, step.terminated, step.truncated, step.final_obs, step.valid]
+
+
 def outcomes(batch: EnvBatch, actions: Array) -> list[list[Array]]:
-    """Everything that a batch answers to `actions` [T, K]."""
-    return [[batch.reset()], *([*batch.step(row)[:6]] for row in actions)]
+    """The first observations of a batch, and its answers to `actions` [T, K]."""
+    return [[batch.reset()], *(arrays_of(batch.step(row)) for row in actions)]
 
 
-class TestLoop:
+class TestSyncEnvBatch:
     def test_an_episode_restarts_in_the_step_that_ends_it(self) -> None:
         batch = Gym(id="scripted:Scripted-v0", kwargs={"lengths": [2]}).make(1, [7])
         assert batch.reset().tolist() == [[7, 0, 0, -1]]
@@ -165,7 +165,7 @@ class TestLoop:
     @pytest.mark.parametrize("limit", [1, 2, 3, 5])
     def test_the_time_limit_means_what_gymnasiums_wrapper_means(self, limit: int) -> None:
         class Seen(gymnasium.Wrapper[Any, Any, Any, Any]):
-            """Changes nothing but what stands outermost, so that gymnasium's own TimeLimit is stepped."""
+            """An outermost wrapper that changes nothing, so that gymnasium's own TimeLimit is stepped."""
 
         def wrapped() -> gymnasium.Env[Any, Any]:
             return Seen(gymnasium.make("Scripted-v0", max_episode_steps=limit, disable_env_checker=True, **SCRIPT))
@@ -193,7 +193,7 @@ class TestLoop:
                 if terminated or truncated:
                     np.testing.assert_array_equal(step[0][k], env.reset()[0])
 
-    def test_a_wrapper_that_counts_for_itself_is_not_stepped_around(self) -> None:
+    def test_a_wrapper_that_counts_steps_itself_is_not_bypassed(self) -> None:
         environment = Gym(id="CartPole-v1", wrappers=("TimeAwareObservation",))
         batch = environment.make(2, [0, 1])
         assert batch.reset()[:, -1].tolist() == [0, 0]
@@ -205,7 +205,7 @@ class TestLoop:
         with pytest.raises(ValueError, match="shape"):
             SyncEnvBatch([env], [0]).reset()
 
-    def test_what_an_environment_raises_comes_through(self) -> None:
+    def test_an_exception_of_an_environment_is_passed_on(self) -> None:
         batch = Gym(id="scripted:Scripted-v0", kwargs={"fails_at": 2}).make(1, [0])
         batch.reset()
         batch.step(np.array([0]))
@@ -213,8 +213,8 @@ class TestLoop:
             batch.step(np.array([0]))
 
 
-class TestVector:
-    def test_native_cartpole_is_read_as_its_python_form_is(self) -> None:
+class TestVectorEnvBatch:
+    def test_native_cartpole_has_the_transitions_of_its_python_form(self) -> None:
         batch = Gym(id="CartPole-v1", vectorized=True, max_episode_steps=20).make(64, range(64))
         obs = batch.reset()
         env: Any = gymnasium.make("CartPole-v1").unwrapped
@@ -240,7 +240,7 @@ class TestVector:
         assert max(lengths) == 20
         assert min(lengths) < 20
 
-    def test_its_seed_decides_what_it_does(self) -> None:
+    def test_its_seed_determines_its_episodes(self) -> None:
         def first(seeds: list[int]) -> Array:
             return Gym(id="CartPole-v1", vectorized=True).make(4, seeds).reset()
 
@@ -253,7 +253,7 @@ class TestVector:
         with pytest.raises(TypeError, match="does not say how it restarts"):
             VectorEnvBatch(env, [0])
 
-    def test_an_end_without_its_last_observation_is_an_error_rather_than_a_guess(self) -> None:
+    def test_an_end_without_its_final_observation_is_an_error(self) -> None:
         class Forgetful(SyncVectorEnv):
             def step(self, actions: Any) -> Any:
                 return (*super().step(actions)[:4], {})

@@ -1,4 +1,4 @@
-"""Atari games: what their native vector environment means here, their scores, and what a user is told."""
+"""Atari games: the transitions of their native vector environment, their scores, and error texts."""
 
 from __future__ import annotations
 
@@ -9,30 +9,32 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
+from policies import FixedPolicy
 from runs import config
 
 import a3c_exp
-from a3c_exp.cli import evaluate
+from a3c_exp.common.arrays import Array
 from a3c_exp.config.builder import load_experiment
+from a3c_exp.core.events import Episodes
+from a3c_exp.core.rollout import Actor
+from a3c_exp.core.store import Snapshot
 from a3c_exp.envs import Atari, EnvBatch, Environment, VectorEnvBatch
 from a3c_exp.errors import ConfigError
-from a3c_exp.core.rollout import Acted, Collector, RewardTransform
+from a3c_exp.run.policy import Policy, evaluate_policy, make_policy
 
-Array = NDArray[Any]
-
+START = Snapshot(version=0, steps=0, normalizer=None)
 ALE = pytest.importorskip("ale_py.vector_env", reason="Atari games: pip install 'a3c-exp[atari]'")
 SEEDS = [4, 5]  # gymnasium gives a native vector environment one seed, and it counts on from there
-# Small pictures and no stack, so that it is quick; its start is always the same, and whole games are over soon.
-QUICK = Atari(game="breakout", height=12, width=12, stack=1, noop_max=0)
+# Quick: small pictures, no stack, always the same start, and whole games of few steps.
+QUICK = Atari(game="breakout", height=12, width=12, frame_stack=1, noop_max=0)
 
 
 def transitions(batch: EnvBatch, steps: int) -> list[list[tuple[Any, ...]]]:
-    """What a batch gives, by game, as anyone reads it who knows nothing but the meaning of a Step."""
+    """The transitions of a batch, by game, read off by the documented meaning of a Step."""
     found: list[list[tuple[Any, ...]]] = [[] for _ in range(batch.count)]
     obs = batch.reset()
     for _ in range(steps):
-        step = batch.step(np.ones(batch.count, np.int64))  # fire, so that lives are soon spent
+        step = batch.step(np.ones(batch.count, np.int64))  # fire, so that lives are soon lost
         ended = (step.terminated | step.truncated)[:, None, None, None]
         following = np.where(ended, step.final_obs, step.obs)
         for k in np.flatnonzero(step.valid):
@@ -44,14 +46,14 @@ def transitions(batch: EnvBatch, steps: int) -> list[list[tuple[Any, ...]]]:
 
 @pytest.mark.parametrize("max_frames", [108_000, 100])
 def test_its_transitions_are_those_of_the_environment_that_restarts_a_step_late(max_frames: int) -> None:
-    """There the last observation of an episode stands where every other does, and rows that only restart are left out:
-    nothing can be mistaken. Every episode has to be the same, end and last observation included."""
+    """That one shows the final observation of an episode as every other observation, and rows that only restart are
+    left out. Every episode has to be the same, end and final observation included."""
     setting = replace(QUICK, max_frames=max_frames, repeat_action_probability=0.25)  # so that the two games differ
     late = ALE.AtariVectorEnv(
         "breakout", 2, num_threads=1, autoreset_mode="NextStep", img_height=12, img_width=12, stack_num=1, noop_max=0,
         reward_clipping=False, max_num_frames_per_episode=max_frames, repeat_action_probability=0.25,
     )  # fmt: skip
-    theirs = VectorEnvBatch(late, SEEDS)  # before another is made: all of them share one record of the mode
+    theirs = VectorEnvBatch(late, SEEDS)  # before another is made: all of them share one record of the autoreset mode
     ours = setting.make(2, SEEDS)
     assert ours.observation_space == theirs.observation_space
     assert ours.action_space == theirs.action_space
@@ -65,17 +67,18 @@ def test_its_transitions_are_those_of_the_environment_that_restarts_a_step_late(
     theirs.close()
 
 
-def test_arrays_have_the_promised_shapes_and_types_and_are_not_written_to_again() -> None:
+def test_arrays_have_the_documented_shapes_and_types_and_are_not_written_to_again() -> None:
     batch = Atari(game="pong", max_frames=20).make(3, [0, 1, 2])
     assert batch.reset().shape == (3, 4, 84, 84)
     steps = [batch.step(np.zeros(3, np.int64)) for _ in range(12)]
-    copies = [[array.copy() for array in step[:6]] for step in steps]
+    arrays = [[step.obs, step.reward, step.terminated, step.truncated, step.final_obs, step.valid] for step in steps]
+    copies = [[array.copy() for array in row] for row in arrays]
     for _ in range(3):
         batch.step(np.ones(3, np.int64))
-    for step, copy in zip(steps, copies, strict=True):
-        assert [array.dtype for array in step[:6]] == [np.uint8, np.float32, bool, bool, np.uint8, bool]
-        assert [array.shape[0] for array in step[:6]] == [3] * 6
-        for array, before in zip(step[:6], copy, strict=True):
+    for row, copy in zip(arrays, copies, strict=True):
+        assert [array.dtype for array in row] == [np.uint8, np.float32, bool, bool, np.uint8, bool]
+        assert [array.shape[0] for array in row] == [3] * 6
+        for array, before in zip(row, copy, strict=True):
             np.testing.assert_array_equal(array, before)
     assert any(step.truncated.any() for step in steps)
     batch.close()
@@ -97,90 +100,88 @@ def test_each_game_has_its_own_seed() -> None:
     assert (together[0] != together[1]).any()
 
 
-class Still:
-    """Presses the same button always, and values nothing."""
-
-    def __init__(self, action: int) -> None:
-        self._action = action
-
-    def act(self, observations: Array, state: Any) -> Acted:
-        zeros = np.zeros(len(observations), np.float32)
-        return Acted(np.full(len(observations), self._action), zeros, zeros, None)
-
-    def values(self, observations: Array, state: Any) -> Array:
-        return np.zeros(len(observations), np.float32)
-
-    def to_env(self, actions: Array) -> Array:
-        return actions
+def make_actor(game: Atari, length: Any, **settings: Any) -> Actor:
+    """An actor that always fires."""
+    firing = FixedPolicy(lambda step: 1)
+    return Actor(game.make(1, [0]), firing, np.random.default_rng(0), rollout_length=length, gamma=0.99, **settings)
 
 
-def test_scores_are_the_games_own_and_only_training_clips() -> None:
-    """Space Invaders pays 5 to 30 for a hit, and firing where one stands hits something."""
-    game = Atari(game="space_invaders", height=12, width=12, stack=1, max_frames=1200)
-    c = Collector(game.make(1, [0]), "episode", RewardTransform(game.reward_scale, game.reward_clip), 0.99)
-    rollout = c.collect(Still(1), 0, 0, None)
+def test_scores_are_those_of_the_game_and_only_training_clips() -> None:
+    """Space Invaders pays 5 to 30 for a hit, and firing without moving hits something."""
+    game = Atari(game="space_invaders", height=12, width=12, frame_stack=1, max_frames=1200)
+    actor = make_actor(game, "episode", reward_scale=game.reward_scale, reward_clip=game.reward_clip)
+    rollout = actor.collect(START)
     assert set(np.unique(rollout.rewards)) == {0.0, 1.0}
     assert rollout.episodes.returns[0] >= 5 * rollout.rewards.sum() > 0
 
 
-def test_a_lost_life_ends_nothing_but_what_is_learned() -> None:
-    """Breakout has five lives: whole games have four ends more for the learner, and the same scores and lengths."""
+def test_a_lost_life_ends_the_learned_episode_and_not_the_game() -> None:
+    """Breakout has five lives: the learner sees four ends more, and games have the same scores and lengths."""
     found = []
     for terminal_on_life_loss in (False, True):
-        batch = replace(QUICK, terminal_on_life_loss=terminal_on_life_loss).make(1, [0])
-        c = Collector(batch, 2000, RewardTransform(), 0.99)
-        ends, episodes = [], None
-        while episodes is None or not len(episodes):
-            rollout = c.collect(Still(1), 0, 0, None)
-            ends.append(int(rollout.terminated.sum()))
-            episodes = rollout.episodes if episodes is None else episodes.merge(rollout.episodes)
+        actor = make_actor(replace(QUICK, terminal_on_life_loss=terminal_on_life_loss), 2000)
+        ends, episodes = 0, Episodes()
+        while not len(episodes):
+            rollout = actor.collect(START)
+            ends += int(rollout.terminated.sum())
+            episodes = episodes.merge(rollout.episodes)
         found.append((episodes.returns.tolist(), episodes.lengths.tolist()))
-        assert sum(ends) == (5 if terminal_on_life_loss else 1)
-        batch.close()
+        assert ends == (5 if terminal_on_life_loss else 1)
+        actor.env.close()
     assert found[0] == found[1]
 
 
+class Firing(Policy):
+    """A policy that always fires."""
+
+    def __init__(self) -> None:
+        pass
+
+    def predict(self, observations: Array, state: Array | None, greedy: bool = True) -> tuple[Array, Array | None]:
+        return np.ones(len(observations), np.int64), None
+
+
 def test_evaluations_are_of_whole_games() -> None:
-    settings = {"_target_": "a3c_exp.envs.Atari", "game": "breakout", "height": 12, "width": 12, "frame_stack": 1}
+    settings: dict[str, Any] = {
+        "_target_": "a3c_exp.envs.Atari",
+        "game": "breakout",
+        "height": 12,
+        "width": 12,
+        "frame_stack": 1,
+    }
     network = {"_target_": "a3c_exp.networks.Cnn", "layers": [[4, 4, 4]], "features": 8}
     played = []
     for terminal_on_life_loss in (False, True):
-        experiment = load_experiment(config(network=network) | {"env": {**settings, "terminal_on_life_loss": terminal_on_life_loss}})
-        store = {"parameters": np.zeros(0), "statistics": np.zeros(0)}
-        with pytest.raises(ValueError, match="parameters"):
-            evaluate.make_policy(experiment, store)  # it is the network of these pictures
+        env_settings = settings | {"terminal_on_life_loss": terminal_on_life_loss}
+        experiment = load_experiment(config(network=network) | {"env": env_settings})
+        with pytest.raises(ValueError, match="parameters"):  # the network of such pictures has more
+            make_policy(experiment, {"parameters": np.zeros(0), "stats": np.zeros(0)})
         env = experiment.env.make(2, [0, 1])
-
-        class Firing:
-            def predict(self, observations: Array, state: None, greedy: bool) -> tuple[Array, None]:
-                return np.ones(len(observations), np.int64), state
-
-        firing: Any = Firing()
-        played.append(evaluate.play(firing, env, 2))
+        played.append(evaluate_policy(Firing(), env, 2))
         env.close()
     for one, other in zip((played[0].returns, played[0].lengths), (played[1].returns, played[1].lengths), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
 def test_the_first_updates_leave_the_convolutions_alive(tmp_path: Path) -> None:
-    """A rectifier that a long step has pushed below 0 for every picture never learns again. With optimizer=rmsprop a
-    fifth of the last layer's units are left after these 20 updates, and later none."""
+    """A rectifier that a large step has pushed below 0 for every picture never learns again. With optimizer=rmsprop a
+    fifth of the last layer's units are alive after these 20 updates, and later none."""
     settings = ["env=pong", "backend=serial", "workers=1", "total_steps=6400", "eval.every=null"]
     trained = a3c_exp.train(settings, folder=tmp_path)
     network, env = a3c_exp.load(trained.folder).network, Atari(game="pong").make(4, [0, 1, 2, 3])
-    seen, rng = [env.reset()], np.random.default_rng(0)
-    seen += [env.step(rng.integers(0, 6, 4)).obs for _ in range(200)]
+    observations, rng = [env.reset()], np.random.default_rng(0)
+    observations += [env.step(rng.integers(0, 6, 4)).obs for _ in range(200)]
     env.close()
-    features = network.actor_body.infer(np.concatenate(seen[::5]))
+    features = network.actor_body.infer(np.concatenate(observations[::5]))
     assert (features > 0).any(0).mean() > 0.35
 
 
-def test_what_is_played_can_be_filmed() -> None:
+def test_games_can_be_filmed() -> None:
     batch = Atari(game="pong").make(2, [0, 1], "rgb_array")
     obs = batch.reset()
     frame = batch.render()
     assert frame is not None
-    assert (frame.shape, frame.dtype) == ((336, 336, 3), np.uint8)
+    assert frame.shape == (336, 336, 3) and frame.dtype == np.uint8
     np.testing.assert_array_equal(frame[::4, ::4, 0], obs[0, -1])
     batch.close()
 
@@ -202,8 +203,8 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("game", "expected"),
         [
-            ("pongg", "game = 'pongg': there is no such game; the nearest: pong"),
-            ("SpaceInvaders", "game = 'SpaceInvaders': there is no such game; the nearest: space_invaders"),
+            ("pongg", "game = 'pongg': there is no such game; did you mean 'pong'?"),
+            ("SpaceInvaders", "game = 'SpaceInvaders': there is no such game; did you mean 'space_invaders' or"),
             ("", "game = '': there is no such game; there are 10"),
             # It takes two players, and the program that asks for it alone is ended by the emulator.
             ("combat", "game = 'combat': there is no such game"),
@@ -219,7 +220,10 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("values", "expected"),
         [
-            ({"repeat_action_probability": 1.0}, "repeat_action_probability = 1.0: must be a number from 0 to less than 1"),
+            (
+                {"repeat_action_probability": 1.0},
+                "repeat_action_probability = 1.0: must be a number from 0 to less than 1",
+            ),
             ({"noop_max": -1}, "noop_max = -1: must be a whole number >= 0"),
             ({"frame_skip": 0}, "frame_skip = 0: must be a whole number >= 1"),
             ({"frame_stack": 0}, "frame_stack = 0: must be a whole number >= 1"),

@@ -127,13 +127,13 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("env_id", "expected"),
         [
-            ("CartPol-v1", "id = 'CartPol-v1': no such environment is registered; the nearest: CartPole-v1"),
-            ("LunarLander-v2", "id = 'LunarLander-v2': no such environment is registered; the nearest: LunarLander-v3"),
-            ("CartPole", "id = 'CartPole': no such environment is registered; the nearest: CartPole-v1"),
+            ("CartPol-v1", "id = 'CartPol-v1': no such environment is registered: did you mean 'CartPole-v1'"),
+            ("LunarLander-v2", "id = 'LunarLander-v2': no such environment is registered: did you mean 'LunarL"),
+            ("CartPole", "id = 'CartPole': no such environment is registered: did you mean 'CartPole-v1'"),
             ("", "id = '': no such environment is registered"),
             (
                 "scripted:Scripted-v7",
-                "id = 'scripted:Scripted-v7': no such environment is registered; the nearest: Scr",
+                "id = 'scripted:Scripted-v7': no such environment is registered: did you mean 'Scripted-v0'?",
             ),
         ],
     )
@@ -230,7 +230,7 @@ class TestErrors:
     def test_an_unknown_wrapper(self) -> None:
         message = failure(lambda: made(Gym(id="CartPole-v1", wrappers=("FlatenObservation",))))
         expected = (
-            "wrappers = 'FlatenObservation': gymnasium.wrappers has no such wrapper; the nearest: FlattenObservation"
+            "wrappers = 'FlatenObservation': gymnasium.wrappers has no such wrapper: did you mean 'FlattenObservation'"
         )
         assert message.startswith(expected)
         message = failure(lambda: made(Gym(id="CartPole-v1", wrappers=("vector",))))

@@ -1,4 +1,4 @@
-"""Environments that need a memory: what they show and pay, and that a policy without one cannot solve them."""
+"""Environments that need a memory: their observations and rewards, and that a policy without one cannot solve them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TestRecall:
 
     @pytest.mark.parametrize("delay", [0, 3])
     @pytest.mark.parametrize("right", [True, False])
-    def test_shows_a_lamp_then_nothing_then_the_question_and_pays_for_the_answer_alone(
+    def test_shows_a_lamp_then_nothing_then_the_question_and_rewards_the_answer_alone(
         self, delay: int, right: bool
     ) -> None:
         env = Recall(symbols=3, delay=delay)
@@ -56,34 +56,34 @@ class TestRecall:
         assert lamps.shape == (4,) and (abs(lamps - 500) < 80).all()
 
     @pytest.mark.parametrize("kwargs", [{"symbols": 1}, {"delay": -1}])
-    def test_refuses_what_makes_no_sense(self, kwargs: dict[str, int]) -> None:
+    def test_refuses_impossible_settings(self, kwargs: dict[str, int]) -> None:
         with pytest.raises(ConfigError, match="are needed"):
             Gym(id=RECALL, kwargs=kwargs).make(1, [0])
 
 
 class TestSelectObservation:
-    def test_shows_the_numbers_that_were_asked_for(self) -> None:
+    def test_shows_the_selected_numbers(self) -> None:
         whole = Gym(id="CartPole-v1").make(2, [0, 1])
         part = Gym(id="CartPole-v1", wrappers=({SELECT: {"indices": [2, 0]}},)).make(2, [0, 1])
         assert part.observation_space.shape == (2,)
         np.testing.assert_array_equal(part.observation_space.high, whole.observation_space.high[[2, 0]])
         np.testing.assert_array_equal(part.reset(), whole.reset()[:, [2, 0]])
-        for _ in range(60):  # through the ends of episodes, last observations included
+        for _ in range(60):  # past the ends of episodes, final observations included
             one, other = part.step(np.array([1, 0])), whole.step(np.array([1, 0]))
             np.testing.assert_array_equal(one.obs, other.obs[:, [2, 0]])
             np.testing.assert_array_equal(one.final_obs, other.final_obs[:, [2, 0]])
 
     @pytest.mark.parametrize("indices", [[], [4], [-1]])
-    def test_refuses_numbers_that_are_not_there(self, indices: list[int]) -> None:
+    def test_refuses_numbers_that_do_not_exist(self, indices: list[int]) -> None:
         with pytest.raises(ConfigError, match="from 0 to 3"):
             Gym(id="CartPole-v1", wrappers=({SELECT: {"indices": indices}},)).make(1, [0])
 
-    def test_refuses_what_is_no_vector(self) -> None:
+    def test_refuses_observations_that_are_no_vectors(self) -> None:
         with pytest.raises(ConfigError, match="must be vectors"):
             Gym(id="FrozenLake-v1", wrappers=({SELECT: {"indices": [0]}},)).make(1, [0])
 
 
-def test_what_belongs_to_this_package_needs_no_permission() -> None:
+def test_environments_of_this_package_need_no_permission() -> None:
     Gym(id=RECALL).validate([])
     Gym(id="CartPole-v1", wrappers=(SELECT,)).validate([])
     with pytest.raises(ConfigError, match="allow it"):
@@ -92,7 +92,7 @@ def test_what_belongs_to_this_package_needs_no_permission() -> None:
 
 class TestLearning:
     def test_cells_learn_to_recall_and_the_trained_policy_does(self, tmp_path: Path) -> None:
-        """At random: 1/3. Evaluations beside the run, of many environments, and play elsewhere both remember."""
+        """At random: 1/3. Evaluations during the run, of many environments, and the loaded policy both remember."""
         done = train(tmp_path, RECALL, network=LSTM, env__kwargs={"symbols": 3, "delay": 3}, **LEARNING)
         assert done.summary["mean_return_100"] > 0.95
         assert done.summary["best_eval_return"] == 1
@@ -120,6 +120,6 @@ class TestLearning:
         assert done.summary["stop_reason"] == "mean_return"
 
     @pytest.mark.slow
-    def test_and_by_nothing_that_sees_only_the_moment(self, tmp_path: Path) -> None:
+    def test_such_a_cartpole_is_not_balanced_without_a_memory(self, tmp_path: Path) -> None:
         done = a3c_exp.train(["env=cartpole_memory", "network=mlp", "workers=2", "total_steps=400000"], tmp_path)
         assert done.summary["mean_return_100"] < 200

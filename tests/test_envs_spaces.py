@@ -1,4 +1,4 @@
-"""What a policy sees of an environment's observations, and what an environment gets of a policy's actions."""
+"""Observations as a policy receives them, and actions as an environment receives them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 from gymnasium.vector import SyncVectorEnv
-from numpy.typing import NDArray
 from scripted import Echo
 
+from a3c_exp.common.arrays import Array
 from a3c_exp.envs import SyncEnvBatch, VectorEnvBatch
 from a3c_exp.envs.spaces import decoder, encoder
-
-Array = NDArray[Any]
 
 OBSERVATIONS: list[tuple[Space[Any], Any, list[Any]]] = [
     (Box(-1, 1, (2,), np.float64), np.array([0.25, 0.5]), [0.25, 0.5]),
@@ -47,24 +45,26 @@ ACTIONS: list[tuple[Space[Any], Array, list[Any]]] = [
 
 
 class TestSpaces:
-    @pytest.mark.parametrize(("space", "observation", "seen"), OBSERVATIONS, ids=lambda value: str(value)[:40])
-    def test_a_policy_sees_an_array_of_float32(self, space: Space[Any], observation: Any, seen: list[Any]) -> None:
+    @pytest.mark.parametrize(("space", "observation", "expected"), OBSERVATIONS, ids=lambda value: str(value)[:40])
+    def test_a_policy_receives_an_array_of_float32(
+        self, space: Space[Any], observation: Any, expected: list[Any]
+    ) -> None:
         def env() -> Echo:
             return Echo(space, Discrete(2), observation)
 
         for batch in (SyncEnvBatch([env(), env()], [0, 0]), VectorEnvBatch(SyncVectorEnv([env, env]), [0, 0])):
             obs = batch.reset()
-            assert obs.tolist() == [seen, seen]
+            assert obs.tolist() == [expected, expected]
             assert obs.dtype == batch.observation_space.dtype == np.float32
             assert batch.observation_space.contains(obs[0])
-            assert batch.step(np.array([0, 1])).obs.tolist() == [seen, seen]
+            assert batch.step(np.array([0, 1])).obs.tolist() == [expected, expected]
 
-    def test_a_picture_stays_as_small_as_it_is(self) -> None:
+    def test_a_picture_stays_uint8(self) -> None:
         space, encode = encoder(Box(0, 255, (4, 4, 3), np.uint8))
         assert space.dtype == encode([np.zeros((4, 4, 3), np.uint8)]).dtype == np.uint8
 
     @pytest.mark.parametrize(("space", "actions", "received"), ACTIONS, ids=lambda value: str(value)[:40])
-    def test_an_environment_gets_actions_of_its_own_space(
+    def test_an_environment_receives_actions_of_its_own_space(
         self, space: Space[Any], actions: Array, received: list[Any]
     ) -> None:
         policy_space, _ = decoder(space)
@@ -77,8 +77,8 @@ class TestSpaces:
         assert np.array(env.received).tolist() == np.array(native.received).tolist() == received
 
     @pytest.mark.parametrize("shape", [(2,), (2, 1)])
-    def test_actions_keep_to_bounds_that_float32_does_not_know(self, shape: tuple[int, ...]) -> None:
-        """0.1 in float32 is more than 0.1, and some environments assert that they contain what they are given."""
+    def test_actions_keep_to_bounds_that_float32_does_not_represent(self, shape: tuple[int, ...]) -> None:
+        """0.1 in float32 is more than 0.1, and some environments assert that an action is in their space."""
         space = Box(-0.1, 0.1, shape, np.float64)
         _, decode = decoder(space)
         decoded = decode(np.array([[0.1, -0.1], [0.05, 0.0]], np.float32))

@@ -241,10 +241,10 @@ class TestTheCommandLine:
         self, corridor: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert evaluate.main([str(corridor), "episodes=5", "plugins=[scripted]"]) == 0
-        said = capsys.readouterr().out.splitlines()
-        assert said[0].startswith("policy: best.ckpt, after ")
-        assert said[1] == "returns: 0.96 0.96 0.96 0.96 0.96"
-        assert said[2].startswith("5 episodes: mean return 0.96 +- ")
+        output = capsys.readouterr().out.splitlines()
+        assert output[0].startswith("policy: best.ckpt, after ")
+        assert output[1] == "returns: 0.96 0.96 0.96 0.96 0.96"
+        assert output[2].startswith("5 episodes: mean return 0.96 +- ")
 
     def test_as_a_program(self, corridor: Path) -> None:
         command = [sys.executable, "-m", "a3c_exp.evaluate", str(corridor), "episodes=2", "plugins=[scripted]"]
@@ -255,12 +255,12 @@ class TestTheCommandLine:
 
     def test_a_seed_plays_the_same_episodes_again(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         train(tmp_path, TARGET)
-        said = []
+        output = []
         for arguments in (["seed=1"], ["seed=1"], ["seed=2"], ["seed=1", "greedy=false"]):
             assert evaluate.main([str(tmp_path), "episodes=3", "plugins=[scripted]", *arguments]) == 0
-            said.append(capsys.readouterr().out)
-        assert said[0] == said[1]
-        assert len(set(said)) == 3
+            output.append(capsys.readouterr().out)
+        assert output[0] == output[1]
+        assert len(set(output)) == 3
 
     def test_writes_a_film_of_the_first_episode(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         pytest.importorskip("moviepy")
@@ -327,11 +327,11 @@ class TestTheCommandLine:
     def refused(self, arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
         capsys.readouterr()
         assert evaluate.main(arguments) == 2
-        said = capsys.readouterr()
-        assert said.out == ""
-        assert said.err.startswith("a3c_exp: ")
-        assert complaint in said.err
-        assert said.err.count("\n") == 1
+        output = capsys.readouterr()
+        assert output.out == ""
+        assert output.err.startswith("a3c_exp: ")
+        assert complaint in output.err
+        assert output.err.count("\n") == 1
 
     def test_help_is_given_wherever_it_is_asked_for(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert evaluate.main(["somewhere", "--help"]) == 0
@@ -339,10 +339,10 @@ class TestTheCommandLine:
 
     def test_help_explains_every_option(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert evaluate.main(["--help"]) == 0
-        said = capsys.readouterr().out
-        assert "usage: python -m a3c_exp.evaluate <run folder>" in said
+        output = capsys.readouterr().out
+        assert "usage: python -m a3c_exp.evaluate <run folder>" in output
         for name in evaluate.Options.__dataclass_fields__:
-            assert f"{name}:" in said
+            assert f"{name}:" in output
 
 
 def test_loading_a_run_from_elsewhere_runs_none_of_its_code(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Experiment, store_spec
 from a3c_exp.core.rollout import Actor, Rollout
-from a3c_exp.core.store import SharedStore, Snapshot
-from a3c_exp.core.worker import Learner
+from a3c_exp.core.store import AppliedPush, SharedStore, Snapshot
+from a3c_exp.core.worker import Learner, YieldPoint
 from a3c_exp.envs import EnvBatch, Gym, VectorEnvBatch
 from a3c_exp.networks import ActorCritic, Lstm, Mlp, OutputGradients, PolicyOutputs
 from a3c_exp.returns import VTrace
@@ -59,12 +59,16 @@ def lagging(env: Callable[[], EnvBatch], kind: Any, epsilon: float) -> tuple[Rol
     return rollout, network
 
 
-def learn(experiment: Experiment, network: ActorCritic, rollout: Rollout) -> Event:
-    """Learn from a rollout with parameters that are also the shared ones."""
-    spec = store_spec(experiment, network, rollout.observations.shape[2:])
-    store = SharedStore(spec)
+def make_learner(experiment: Experiment, network: ActorCritic, rollout: Rollout) -> tuple[Learner, SharedStore]:
+    """A learner with a store whose parameters are those of the network."""
+    store = SharedStore(store_spec(experiment, network, rollout.observations.shape[2:]))
     store.initialize(network.vector)
-    learner = Learner(experiment, network, 0, store, np.random.default_rng(0), "worker 0")
+    return Learner(experiment, network, 0, store, np.random.default_rng(0), "worker 0"), store
+
+
+def learn(experiment: Experiment, network: ActorCritic, rollout: Rollout) -> Event:
+    """Learn once from a rollout."""
+    learner, _ = make_learner(experiment, network, rollout)
     return next_event(learner.learn([rollout], START))
 
 
@@ -155,3 +159,21 @@ def test_a_network_that_has_diverged_has_a_gradient_that_is_rejected_without_war
         event = learn(experiment, network, rollout)
     assert (event.rejected, event.updates, event.metrics) == (1, 0, {})
     assert not np.isfinite(network.gradient).all()
+
+
+def test_an_event_that_was_begun_before_is_continued() -> None:
+    rollout, network = lagging(ENVIRONMENTS["one by one"], NETWORKS["mlp"], 0.0)
+    learner, _ = make_learner(load_experiment(config(SCRIPTED)), network, rollout)
+    begun = Event(worker=7)
+    begun.add({"queue": 3.0})
+    event = next_event(learner.learn([rollout, rollout], START, begun))
+    assert event is begun
+    assert (event.worker, event.steps, event.updates) == (7, 2 * rollout.transitions, 1)
+    assert event.metrics["queue"].mean == 3.0 and "policy_loss" in event.metrics
+
+
+def test_a_store_that_reports_pushes_by_itself_leaves_no_event_to_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    rollout, network = lagging(ENVIRONMENTS["one by one"], NETWORKS["mlp"], 0.0)
+    learner, store = make_learner(load_experiment(config(SCRIPTED)), network, rollout)
+    monkeypatch.setattr(store, "push", lambda worker, push: AppliedPush(None))
+    assert list(learner.learn([rollout], START)) == [YieldPoint.BEFORE_PUSH]

@@ -1,8 +1,12 @@
-"""Learning itself, on environments so small that it takes seconds, and so chosen that it fails where the mathematics
-is wrong: a policy that climbs the wrong way, a bootstrap that is missing or past a death, a lost last reward."""
+"""Learning itself, on environments so small that it takes seconds.
+
+They are chosen so that it fails where the mathematics is wrong: a gradient of the wrong sign, a bootstrap that is
+missing or that follows a terminal state, a last reward that is lost.
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +14,11 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
-from runs import BACKENDS, BANDIT, CORNERS, CORRIDOR, SMALL_CNN, TARGET, config, latest, train
+from runs import BACKENDS, BANDIT, CORNERS, CORRIDOR, SMALL_CNN, TARGET, latest, train
 
-from a3c_exp.cli import evaluate
-from a3c_exp.run.trainer import Run, run
+from a3c_exp.cli.evaluate import load_run
+from a3c_exp.common.arrays import Array
+from a3c_exp.run.trainer import Run
 
 LEARNING: dict[str, Any] = {
     "workers": 2, "envs_per_worker": 16, "rollout_length": 8,
@@ -41,7 +46,7 @@ class TestOnEveryBackend:
         assert done.summary["best_eval_return"] == pytest.approx(0.96)
 
     def test_a_target_is_hit_by_a_continuous_action(self, backend: str, tmp_path: Path) -> None:
-        """Always to say 0 would cost 1/3."""
+        """A policy that always answers 0 returns -1/3."""
         done = learned(tmp_path, TARGET, backend, total_steps=16_000)
         assert done.summary["mean_return_100"] > -0.12
         assert done.summary["best_eval_return"] > -0.05
@@ -54,7 +59,7 @@ PICTURES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_it_is_learned_where_in_a_picture_the_light_is(name: str, tmp_path: Path) -> None:
+def test_the_place_of_a_light_in_a_picture_is_learned(name: str, tmp_path: Path) -> None:
     """At random: 0.25. The square may stand at several places of its corner, in noise."""
     settings: dict[str, Any] = {"network": PICTURES[name], "optimizer__learning_rate": 5e-3, "total_steps": 8000}
     done = learned(tmp_path, CORNERS, env__kwargs={"length": 4}, **settings)
@@ -62,11 +67,10 @@ def test_it_is_learned_where_in_a_picture_the_light_is(name: str, tmp_path: Path
     assert done.summary["mean_return_100"] > 3.0
 
 
-def values(folder: Path, observations: Any) -> np.ndarray:
-    """What the critic of a run says of observations [B, ...]."""
-    network = evaluate.load_run(folder, "latest", ["scripted"]).policy.network
-    said: np.ndarray = network.values(np.asarray(observations, np.float32))
-    return said
+def values(folder: Path, observations: Any) -> Array:
+    """The values that the critic of a run gives observations [B, ...]."""
+    network = load_run(folder, "latest", ["scripted"]).policy.network
+    return network.values(np.asarray(observations, np.float32))
 
 
 class TestWhatTheCriticLearns:
@@ -82,26 +86,28 @@ class TestWhatTheCriticLearns:
     @pytest.mark.parametrize(
         ("cut", "expected"),
         [
-            # A time limit is no death: 1 a step for ever is worth 1 / (1 - 0.9), wherever the clock stands.
+            # A time limit is no terminal state: 1 a step for ever is worth 1 / (1 - 0.9), at any time of the episode.
             ("truncated", 10.0),
-            # Death after five steps: the mean of 1 + 0.9 + ... over the one to five steps that are left.
+            # A terminal state after five steps: the mean of 1 + 0.9 + ... over the one to five steps that are left.
             ("terminated", np.mean([(1 - 0.9**left) / 0.1 for left in range(1, 6)])),
         ],
     )
     @pytest.mark.parametrize(("envs", "length"), [(1, 5), (8, 4)])
-    def test_a_time_limit_is_no_death(self, envs: int, length: int, cut: str, expected: float, tmp_path: Path) -> None:
-        gymnasium.register("Treadmill-v0", entry_point=lambda: Treadmill(cut))
+    def test_a_time_limit_is_no_terminal_state(
+        self, envs: int, length: int, cut: str, expected: float, tmp_path: Path
+    ) -> None:
+        gymnasium.register("Treadmill-v0", entry_point=partial(Treadmill, cut))
         try:
             settings: dict[str, Any] = {"envs_per_worker": envs, "rollout_length": length, "network__sizes": []}
-            whole = config("Treadmill-v0", optimizer__learning_rate=0.1, total_steps=600 * envs * length, **settings)
-            run(whole, tmp_path)
+            steps = 600 * envs * length
+            train(tmp_path, "Treadmill-v0", optimizer__learning_rate=0.1, total_steps=steps, **settings)
             assert values(tmp_path, [[1.0]])[0] == pytest.approx(expected, abs=0.6)
         finally:
             del gymnasium.registry["Treadmill-v0"]
 
 
-class Treadmill(gymnasium.Env[np.ndarray, np.int64]):
-    """Pays 1 a step and always looks the same; after five steps an episode ends in the way it is told."""
+class Treadmill(gymnasium.Env[Array, np.int64]):
+    """Pays 1 a step and always looks the same. After five steps an episode ends in the given way."""
 
     def __init__(self, cut: str) -> None:
         self.observation_space, self.action_space = Box(0, 1, (1,), np.float32), Discrete(2)
@@ -122,25 +128,25 @@ PPO = {"_target_": "a3c_exp.algorithms.PPO", "minibatch_size": 32}
 SETTINGS: dict[str, dict[str, Any]] = {
     "synchronous updates": {"update": "sync"},
     "locked updates": {"lock": True},
-    "moments of its own": {"optimizer_state": "per_worker"},
+    "optimizer state per worker": {"optimizer_state": "per_worker"},
     "accumulated gradients": {"accumulate_rollouts": 2, "total_steps": 20_000},
     "whole episodes": {
         "rollout_length": "episode", "envs_per_worker": 1, "returns": {"_target_": "a3c_exp.returns.Discounted"},
         "total_steps": 6000,
     },
-    "generalised advantages": {"returns": {"_target_": "a3c_exp.returns.GAE", "lambda_": 0.9}},
+    "generalized advantages": {"returns": {"_target_": "a3c_exp.returns.GAE", "lambda_": 0.9}},
     "missing terms as zero": {"returns": {"_target_": "a3c_exp.returns.NStepZero", "n": 4}},
     "another critic": {"critic_returns": {"_target_": "a3c_exp.returns.Discounted"}},
-    "normalised": {"env__normalize_observations": True, "env__normalize_rewards": True},
-    "bodies of their own": {"network__shared": False},
+    "normalized": {"env__normalize_observations": True, "env__normalize_rewards": True},
+    "separate bodies": {"network__shared": False},
     "summed losses": {"algorithm__reduction": "sum", "optimizer__max_grad_norm": 0.5},
     "rmsprop": {"optimizer": {"_target_": "a3c_exp.optimizers.RMSProp", "learning_rate": 1e-2}},
     "one environment a worker": {"envs_per_worker": 1, "total_steps": 6000, "rollout_length": 5},
-    "proximal policy optimisation": {"algorithm": PPO, "total_steps": 4000},
+    "proximal policy optimization": {"algorithm": PPO, "total_steps": 4000},
     "proximal, in rounds": {"algorithm": PPO, "update": "sync", "algorithm__target_kl": 0.05, "total_steps": 4000},
     "proximal, clipped values": {"algorithm": PPO, "algorithm__value_clip": 0.2, "total_steps": 4000},
     "v-trace": {"returns": {"_target_": "a3c_exp.returns.VTrace"}, "workers": 4},
-    "blind actions at first": {
+    "uniformly random actions at first": {
         "epsilon": {"_target_": "a3c_exp.schedules.Linear", "start": 0.5, "end": 0.0, "until": 0.5},
     },
     "a rate that falls": {"schedule": {"_target_": "a3c_exp.schedules.Linear", "start": 1.0, "end": 0.0}},

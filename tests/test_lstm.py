@@ -1,4 +1,4 @@
-"""Networks with a memory: the cells, and that a rollout is learned from as it was acted in."""
+"""Recurrent networks: the cells, and that a rollout is learned from as it was acted in."""
 
 from __future__ import annotations
 
@@ -10,43 +10,46 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
-from learning import learned
+from learning import evaluated_by_torch, learned
 from runs import SCRIPTED
 
+from a3c_exp.common.arrays import Array, Bools, Floats
+from a3c_exp.core.rollout import Actor
+from a3c_exp.core.store import Snapshot
 from a3c_exp.envs import Gym
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic, Lstm, Mlp
 from a3c_exp.networks.recurrent import LstmCore, RecurrentInput, unrolled
-from a3c_exp.core.rollout import Collector, LocalActor, RewardTransform
 
 SPACE = Box(-1, 1, (4,))
 T, B, F, C = 9, 5, 3, 6
+START = Snapshot(version=0, steps=0, normalizer=None)
 
 
 def build(actions: gym.Space[Any] = Discrete(2), **settings: Any) -> ActorCritic:  # noqa: B008 - a constant
-    # A large last layer, so that a wrong one is seen: by default the first policy is nearly uniform.
-    settings = {"cells": 8, "encoder": Mlp(sizes=(5,)), "policy_gain": 1.0} | settings
-    return Lstm(**settings).build(SPACE, actions, np.random.default_rng(1))
+    # A large last layer, so that a wrong one shows: by default the first policy is nearly uniform.
+    own: dict[str, Any] = {"cells": 8, "encoder": Mlp(sizes=(5,)), "policy_gain": 1.0}
+    return Lstm(**own | settings).build(SPACE, actions, np.random.default_rng(1))
 
 
-def normal(*shape: int, seed: int = 2) -> np.ndarray:
+def normal(*shape: int, seed: int = 2) -> Floats:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def core() -> LstmCore:
-    made = LstmCore(F, C)
-    made.initialise("orthogonal", 1.0, torch.Generator().manual_seed(3))
-    made.bind()
-    return made
+    cells = LstmCore(F, C)
+    cells.initialise("orthogonal", 1.0, torch.Generator().manual_seed(3))
+    cells.bind()
+    return cells
 
 
-def episode_boundaries(share: float = 0.2) -> np.ndarray:
+def draw_boundaries(share: float = 0.2) -> Bools:
     return np.random.default_rng(4).random((T, B)) < share
 
 
 def as_torch(matrix: torch.Tensor) -> torch.Tensor:
     """Columns o, i, f, g -> rows i, f, g, o."""
-    o, i, f, g = matrix.detach().T.split(C)
+    o, i, f, g = torch.split(matrix.detach().T, C)
     return torch.cat([i, f, g, o])
 
 
@@ -54,29 +57,30 @@ class TestTheCells:
     def test_they_are_those_of_torch(self) -> None:
         own, theirs = core(), torch.nn.LSTM(F, C)
         with torch.no_grad():
-            theirs.weight_ih_l0.copy_(as_torch(own.inputs))
-            theirs.weight_hh_l0.copy_(as_torch(own.recurrent))
-            theirs.bias_ih_l0.copy_(as_torch(own.bias[None])[:, 0])
-            theirs.bias_hh_l0.zero_()
-        seen, state = normal(T, B, F), normal(B, 2 * C)
+            named = dict(theirs.named_parameters())
+            named["weight_ih_l0"].copy_(as_torch(own.inputs))
+            named["weight_hh_l0"].copy_(as_torch(own.recurrent))
+            named["bias_ih_l0"].copy_(as_torch(own.bias[None])[:, 0])
+            named["bias_hh_l0"].zero_()
+        observations, state = normal(T, B, F), normal(B, 2 * C)
         expected, (h, c) = theirs(
-            torch.from_numpy(seen), (torch.from_numpy(state[None, :, :C]), torch.from_numpy(state[None, :, C:]))
+            torch.from_numpy(observations), (torch.from_numpy(state[None, :, :C]), torch.from_numpy(state[None, :, C:]))
         )
-        found, _ = own.learn(seen, RecurrentInput(state, np.zeros((T, B), np.bool_)))
+        found, _ = own.learn(observations, RecurrentInput(state, np.zeros((T, B), np.bool_)))
         np.testing.assert_allclose(found, expected.detach(), atol=1e-6, rtol=1e-5)
-        for row in seen:
+        for row in observations:
             _, state = own.infer(row, state)
         np.testing.assert_allclose(state, np.concatenate([h[0].detach(), c[0].detach()], 1), atol=1e-6)
 
     @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
     def test_gradients_are_those_of_finite_differences(self, share: float) -> None:
-        """In double precision, of all steps at once, with restarts inside and in the last row."""
+        """In double precision, for all steps at once, with ends of episodes inside and in the last row."""
         over = np.random.default_rng(4).permutation(np.arange(10) < 10 * share).reshape(5, 2)
         memory = RecurrentInput(normal(2, 2 * 3).astype(np.float64), over)
         where = {"sums": normal(5, 2, 4 * 3).astype(np.float64), "weight": normal(3, 4 * 3, seed=5) / np.float64(2)}
         weights = normal(5, 2, 3, seed=6).astype(np.float64)
 
-        def run(sums: np.ndarray, weight: np.ndarray) -> Any:
+        def run(sums: Array, weight: Array) -> Any:
             return unrolled(sums, weight.reshape(3, 4, 3).transpose(1, 0, 2), memory)
 
         _, backward = run(**where)
@@ -85,85 +89,83 @@ class TestTheCells:
             for i in np.ndindex(at.shape):
                 ends = []
                 for step in (1e-6, -1e-6):
-                    has_new_data = at.copy()
-                    has_new_data[i] += step
-                    ends.append((run(**where | {name: has_new_data})[0] * weights).sum())
+                    shifted = at.copy()
+                    shifted[i] += step
+                    ends.append((run(**where | {name: shifted})[0] * weights).sum())
                 slopes[i] = (ends[0] - ends[1]) / 2e-6
             np.testing.assert_allclose(by, slopes, rtol=1e-5, atol=1e-7)
 
-    def test_extreme_sums_saturate_without_a_word(self) -> None:
+    def test_extreme_sums_saturate_without_warnings(self) -> None:
         own = core()
         with np.errstate(all="raise"):
             hidden, state = own.infer(np.full((1, F), 1e20, np.float32), np.zeros((1, 2 * C), np.float32))
         assert np.isfinite(state).all() and (abs(hidden) <= 1).all()
 
-    def test_gates_to_forget_start_open_and_each_gate_is_drawn_by_itself(self) -> None:
+    def test_forget_gates_start_open_and_each_gate_is_drawn_by_itself(self) -> None:
         own = core()
         bias = own.bias.detach().reshape(4, C)
         assert (bias[2] == 1).all() and not bias[[0, 1, 3]].any()
-        for gate in own.recurrent.detach().split(C, dim=1):
+        for gate in torch.split(own.recurrent.detach(), C, dim=1):
             torch.testing.assert_close(gate @ gate.T, torch.eye(C), atol=1e-5, rtol=0)
 
 
 class TestActingAndLearning:
     @pytest.mark.parametrize("actions", [Discrete(3), Box(-2, 2, (3,))], ids=str)
     @pytest.mark.parametrize("sizes", [(), (5, 4)])
-    def test_they_agree_on_every_row_whatever_ends_where(self, actions: gym.Space[Any], sizes: Any) -> None:
+    def test_they_agree_on_every_row_wherever_episodes_end(self, actions: gym.Space[Any], sizes: Any) -> None:
         network = build(actions, encoder=Mlp(sizes=sizes))
-        seen, over = normal(T, B, 4), episode_boundaries()
-        state = first = normal(B, 16)
-        acted = []
-        for row, ended in zip(seen, over, strict=True):
+        observations, over = normal(T, B, 4), draw_boundaries()
+        first = normal(B, 16)
+        state: Array | None = first
+        acted: list[tuple[Array, Array, Array, Array]] = []
+        for row, ended in zip(observations, over, strict=True):
             parameters, values, state = network.infer(row, state)
             np.testing.assert_array_equal(network.values(row, acted[-1][3] if acted else first), values)
             actions_, log_probs = network.head.sample(parameters, np.random.default_rng(6))
+            assert state is not None
             state = np.where(ended[:, None], 0, state)
             acted.append((actions_, log_probs, values, state))
         taken, log_probs, values, _ = (np.stack(column) for column in zip(*acted, strict=True))
-        again, _ = network.evaluate(seen, taken, RecurrentInput(first, over))
+        again, _ = network.evaluate(observations, taken, RecurrentInput(first, over))
         np.testing.assert_allclose(again.values, values, atol=1e-6)
         np.testing.assert_allclose(again.log_probs, log_probs, atol=3e-6)
 
     def test_the_gradient_is_that_of_torch_step_by_step(self) -> None:
-        """The whole way: heads, cells with restarts, and the encoder, against a graph of the published formulas."""
-        network, over = build(), episode_boundaries()
-        seen, taken = normal(T, B, 4), np.random.default_rng(6).integers(0, 2, (T, B))
+        """Heads, cells with ends of episodes, and the encoder, against a graph of the published formulas."""
+        network, over = build(), draw_boundaries()
+        observations, taken = normal(T, B, 4), np.random.default_rng(6).integers(0, 2, (T, B))
         first = normal(B, 16)
         weights = dict(zip(("log_probs", "entropy", "values"), normal(3, T, B, seed=7), strict=True))
-        learned(network, seen, taken, RecurrentInput(first, over), **weights)
+        learned(network, observations, taken, RecurrentInput(first, over), **weights)
         found = network.gradient.copy()
 
         core: Any = network.core
         h, c = torch.from_numpy(first).chunk(2, 1)
         total = torch.zeros(())
         for t in range(T):
-            sums = network.actor_body(torch.from_numpy(seen[t])) @ core.inputs + h @ core.recurrent + core.bias
+            sums = network.actor_body(torch.from_numpy(observations[t])) @ core.inputs + h @ core.recurrent + core.bias
             o, i, f = sums[:, : 3 * 8].sigmoid().chunk(3, 1)
             c = f * c + i * sums[:, 3 * 8 :].tanh()
             h = o * c.tanh()
-            told = torch.distributions.Categorical(logits=network.head.forward(h))
-            said = {
-                "log_probs": told.log_prob(torch.from_numpy(taken[t])), "entropy": told.entropy(),
-                "values": network.value(h)[:, 0],
-            }  # fmt: skip
-            total = total + sum((torch.from_numpy(weights[name][t]) * said[name]).sum() for name in said)
-            goes_on = torch.from_numpy(~over[t]).float()[:, None]
-            h, c = h * goes_on, c * goes_on
+            log_probs, entropy = evaluated_by_torch(Discrete(2), network.head.forward(h), torch.from_numpy(taken[t]))
+            outputs = {"log_probs": log_probs, "entropy": entropy, "values": network.value(h)[:, 0]}
+            total = total + sum((torch.from_numpy(weights[name][t]) * outputs[name]).sum() for name in outputs)
+            same_episode = torch.from_numpy(~over[t]).float()[:, None]
+            h, c = h * same_episode, c * same_episode
         network.gradient.fill(0)
-        total.backward()
+        torch.autograd.backward(total)
         np.testing.assert_allclose(found, network.gradient, rtol=1e-4, atol=1e-5)
 
     @pytest.mark.parametrize("vectorized", [False, True])
     @pytest.mark.parametrize("ends", [("terminated",), ("truncated",), ("terminated", "truncated", "both")], ids=str)
     @pytest.mark.parametrize("count", [1, 3])
     def test_a_rollout_is_learned_from_as_it_was_acted_in(self, count: int, ends: Any, vectorized: bool) -> None:
-        """Several in a row: the second begins in the middle of episodes, with the state that the first one left."""
-        network, collector = collecting(count, vectorized, lengths=(3, 9, 4), ends=ends)
-        actor = LocalActor(network, np.random.default_rng(0))
+        """Later rollouts begin in the middle of episodes, with the state that the one before left."""
+        network, actor = make_actor(count, vectorized, lengths=(3, 9, 4), ends=ends)
         states = []
         for _ in range(4):
-            rollout = collector.collect(actor, 0, 0, None)
-            again, _ = network.evaluate(rollout.observations, rollout.actions, rollout.memory)
+            rollout = actor.collect(START)
+            again, _ = network.evaluate(rollout.observations, rollout.actions, rollout.recurrent_input)
             valid = rollout.valid
             np.testing.assert_allclose(again.values[valid], rollout.values[valid], atol=1e-5)
             np.testing.assert_allclose(again.log_probs[valid], rollout.log_probs[valid], atol=1e-5)
@@ -181,47 +183,46 @@ class TestActingAndLearning:
         assert not by_features[:5].any() and by_features[5:].any(-1).all()
 
 
-def collecting(count: int, vectorized: bool = False, length: int = 7, **kwargs: Any) -> tuple[ActorCritic, Collector]:
+def make_actor(count: int, vectorized: bool = False, length: int = 7, **kwargs: Any) -> tuple[ActorCritic, Actor]:
+    """A network, and an actor with it in scripted environments."""
     network = build()
     env = Gym(id=SCRIPTED, kwargs=kwargs, vectorized=vectorized).make(count, list(range(count)))
-    return network, Collector(env, length, RewardTransform(), 0.9, network.initial_state(count))
+    return network, Actor(env, network, np.random.default_rng(0), rollout_length=length, gamma=0.9)
 
 
-class TestTheValueBehindARow:
-    """Scripted episodes, told apart by their observations, and valued again one by one from their first step on."""
+class TestTheNextValueOfARow:
+    """Scripted episodes, identified by their observations, and valued again one by one from their first step on."""
 
     @pytest.mark.parametrize("ends", [("terminated",), ("truncated",), ("terminated", "truncated", "both")], ids=str)
     @pytest.mark.parametrize("count", [1, 3])
-    def test_is_that_of_the_state_the_episode_has_come_to(self, count: int, ends: Any) -> None:
-        network, collector = collecting(count, lengths=(3, 5, 4), ends=ends)
-        actor = LocalActor(network, np.random.default_rng(0))
-        rollouts = [collector.collect(actor, 0, 0, None) for _ in range(5)]
+    def test_is_that_of_the_state_that_the_episode_has_reached(self, count: int, ends: Any) -> None:
+        network, actor = make_actor(count, lengths=(3, 5, 4), ends=ends)
+        rollouts = [actor.collect(START) for _ in range(5)]
         for env in range(count):
-            episode: list[np.ndarray] = []
+            episode: list[Array] = []
             for rollout in rollouts:
                 rows = zip(rollout.observations[:, env], rollout.actions[:, env], rollout.terminated[:, env],
                            rollout.truncated[:, env], rollout.next_values[:, env], strict=True)  # fmt: skip
-                for seen, action, terminated, truncated, value in rows:
-                    episode.append(seen)
-                    following = np.array([seen[0], seen[1], seen[2] + 1, action], np.float32)
+                for observation, action, terminated, truncated, value in rows:
+                    episode.append(observation)
+                    following = np.array([observation[0], observation[1], observation[2] + 1, action], np.float32)
                     expected = 0.0 if terminated else last_value(network, [*episode, following])
                     assert value == pytest.approx(expected, abs=1e-5)
                     if terminated or truncated:
                         episode = []
 
     def test_also_where_a_vector_environment_restarts_late(self) -> None:
-        """The row behind an end is no transition, and the state begins anew behind it once more."""
-        network, collector = collecting(2, vectorized=True, lengths=(3, 5), ends=("truncated",))
-        actor = LocalActor(network, np.random.default_rng(0))
-        rollouts = [collector.collect(actor, 0, 0, None) for _ in range(5)]
+        """The row after an end is no transition, and the state is reset after it once more."""
+        network, actor = make_actor(2, vectorized=True, lengths=(3, 5), ends=("truncated",))
+        rollouts = [actor.collect(START) for _ in range(5)]
         assert not all(rollout.valid.all() for rollout in rollouts)
         for env in range(2):
-            episode: list[np.ndarray] = []
+            episode: list[Array] = []
             for rollout in rollouts:
                 for t in np.flatnonzero(rollout.valid[:, env]):
-                    seen, action = rollout.observations[t, env], rollout.actions[t, env]
-                    episode.append(seen)
-                    following = np.array([seen[0], seen[1], seen[2] + 1, action], np.float32)
+                    observation, action = rollout.observations[t, env], rollout.actions[t, env]
+                    episode.append(observation)
+                    following = np.array([observation[0], observation[1], observation[2] + 1, action], np.float32)
                     assert rollout.next_values[t, env] == pytest.approx(
                         last_value(network, [*episode, following]), abs=1e-5
                     )
@@ -229,17 +230,17 @@ class TestTheValueBehindARow:
                         episode = []
 
 
-def last_value(network: ActorCritic, observations: list[np.ndarray]) -> float:
-    """V of the last of an episode's observations, seen one after the other from the first on."""
+def last_value(network: ActorCritic, observations: list[Array]) -> float:
+    """V of the last of an episode's observations, given to the network one after the other from the first on."""
     state = network.initial_state(1)
-    for seen in observations:
-        _, values, state = network.infer(seen[None], state)
+    for observation in observations:
+        _, values, state = network.infer(observation[None], state)
     return float(values[0])
 
 
 @dataclass(frozen=True, kw_only=True)
-class Elsewhere:
-    """A network whose body gives the observation as it is."""
+class Identity:
+    """A network whose body returns the observation itself."""
 
     def check(self, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> None: ...
 
@@ -258,19 +259,19 @@ class TestTheComponent:
         network = build()
         network.vector.fill(0)
         assert not network.values(normal(B, 4), network.initial_state(B)).any()
-        seen, taken = normal(T, B, 4), np.zeros((T, B), np.int64)
-        memory = RecurrentInput(np.zeros((B, 16), np.float32), episode_boundaries())
-        assert not learned(network, seen, taken, memory, values=1).values.any()
+        observations, taken = normal(T, B, 4), np.zeros((T, B), np.int64)
+        recurrent_input = RecurrentInput(np.zeros((B, 16), np.float32), draw_boundaries())
+        assert not learned(network, observations, taken, recurrent_input, values=1).values.any()
         assert network.gradient[network.param_slices["critic"]].any()
 
     @pytest.mark.parametrize("init", ["orthogonal", "glorot", "normalized_columns", "default"])
-    def test_every_initialisation_is_drawn_from_the_generator_alone(self, init: Any) -> None:
+    def test_every_initialization_is_drawn_from_the_generator_alone(self, init: Any) -> None:
         torch.manual_seed(0)
         one = build(init=init).vector
         torch.manual_seed(1)
         np.testing.assert_array_equal(build(init=init).vector, one)
 
-    def test_normalised_columns_have_norm_one_in_every_gate(self) -> None:
+    def test_normalized_columns_have_norm_one_in_every_gate(self) -> None:
         network = build(init="normalized_columns", policy_gain=0.01)
         assert network.core is not None
         for matrix in (network.core.inputs, network.core.recurrent):
@@ -286,19 +287,19 @@ class TestTheComponent:
         with pytest.raises(ConfigError):
             Lstm(**settings)
 
-    def test_cells_do_not_stand_behind_cells(self) -> None:
+    def test_an_encoder_has_no_cells_of_its_own(self) -> None:
         with pytest.raises(ConfigError, match="without a memory"):
             build(encoder=Lstm())
 
-    def test_any_network_lends_its_body(self) -> None:
-        """Here one of a user's own, which has never heard of cells."""
-        network = build(encoder=Elsewhere())
+    def test_any_network_may_be_the_encoder(self) -> None:
+        """Here one of a user's own, which knows nothing of cells."""
+        network = build(encoder=Identity())
         assert network.core is not None and network.core.inputs.shape == (4, 4 * 8)
         state = network.initial_state(B)
-        seen, taken = normal(1, B, 4), np.zeros((1, B), np.int64)
-        memory = RecurrentInput(state, np.zeros((1, B), np.bool_))
-        again, _ = network.evaluate(seen, taken, memory)
-        np.testing.assert_allclose(again.values[0], network.values(seen[0], state), atol=1e-6)
+        assert state is not None
+        observations, taken = normal(1, B, 4), np.zeros((1, B), np.int64)
+        again, _ = network.evaluate(observations, taken, RecurrentInput(state, np.zeros((1, B), np.bool_)))
+        np.testing.assert_allclose(again.values[0], network.values(observations[0], state), atol=1e-6)
 
     def test_a_core_needs_a_shared_body(self) -> None:
         network, other = build(), build()

@@ -1,7 +1,8 @@
-"""What acts and what learns are one network: same weights, same numbers; and its gradient is the one torch finds."""
+"""Acting and learning use one network: the same numbers, and the gradient that torch finds."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import gymnasium as gym
@@ -11,9 +12,9 @@ import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from learning import evaluated_by_torch, learned, torchs_gradient
 
-from a3c_exp.algorithms import Evaluation
+from a3c_exp.common.arrays import Floats
 from a3c_exp.errors import ConfigError
-from a3c_exp.networks import ActorCritic, Mlp
+from a3c_exp.networks import ActorCritic, Mlp, OutputGradients
 from a3c_exp.networks.heads import mixed_with_uniform
 from a3c_exp.networks.layers import ACTIVATIONS
 
@@ -22,11 +23,11 @@ ACTION_SPACES: list[gym.Space[Any]] = [Discrete(4), MultiDiscrete([3, 4]), Multi
 
 
 def build(space: gym.Space[Any] = ACTION_SPACES[0], **settings: Any) -> ActorCritic:
-    # A large last layer, so that a wrong one is seen: by default the first policy is nearly uniform.
+    # A large last layer, so that a wrong one shows: by default the first policy is nearly uniform.
     return Mlp(**{"policy_gain": 1.0, **settings}).build(OBSERVATIONS, space, np.random.default_rng(1))
 
 
-def observations(count: int = 7) -> np.ndarray:
+def draw_observations(count: int = 7) -> Floats:
     return np.random.default_rng(2).standard_normal((count, 8)).astype(np.float32)
 
 
@@ -37,12 +38,12 @@ def test_acting_and_learning_agree_on_values_and_log_probabilities(
     space: gym.Space[Any], shared: bool, state_dependent_std: bool
 ) -> None:
     network = build(space, shared=shared, state_dependent_std=state_dependent_std)
-    seen = observations()
-    parameters, values, _ = network.infer(seen)
+    observations = draw_observations()
+    parameters, values, _ = network.infer(observations)
     actions, log_probs = network.head.sample(parameters, np.random.default_rng(3))
-    again, _ = network.evaluate(seen[None], actions[None])
+    again, _ = network.evaluate(observations[None], actions[None])
     np.testing.assert_allclose(again.values[0], values, atol=1e-6)
-    np.testing.assert_allclose(network.values(seen), values, atol=1e-6)
+    np.testing.assert_allclose(network.values(observations), values, atol=1e-6)
     np.testing.assert_allclose(again.log_probs[0], log_probs, atol=3e-6)
 
 
@@ -51,33 +52,35 @@ def test_acting_and_learning_agree_on_values_and_log_probabilities(
 @pytest.mark.parametrize("settings", [{}, {"state_dependent_std": True}, {"sizes": ()}, {"sizes": (5,)}], ids=str)
 def test_its_gradient_is_that_of_torch(space: gym.Space[Any], shared: bool, settings: dict[str, Any]) -> None:
     network = build(space, shared=shared, **settings)
-    seen = observations(12).reshape(4, 3, 8)
-    compare_gradients(network, seen, space)
+    observations = draw_observations(12).reshape(4, 3, 8)
+    compare_gradients(network, observations, space)
 
 
 @pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
-def test_so_it_is_through_every_activation(activation: Any) -> None:
-    """With observations far enough out for its flat parts to be seen."""
+def test_its_gradient_is_that_of_torch_through_every_activation(activation: Any) -> None:
+    """Observations far enough from 0 reach the flat parts of the activations."""
     network = build(activation=activation, init="default")
-    compare_gradients(network, 9 * observations(12).reshape(4, 3, 8), ACTION_SPACES[0])
+    compare_gradients(network, 9 * draw_observations(12).reshape(4, 3, 8), ACTION_SPACES[0])
 
 
 def test_a_batch_that_is_smaller_than_the_one_before_is_not_mixed_with_it() -> None:
-    """Room for what lies between the layers is kept from one batch to the next."""
+    """The memory of hidden layers is kept from one batch to the next."""
     network = build()
     for rows in (12, 4, 8, 16):
-        compare_gradients(network, observations(16)[:rows].reshape(-1, 2, 8), ACTION_SPACES[0])
+        compare_gradients(network, draw_observations(16)[:rows].reshape(-1, 2, 8), ACTION_SPACES[0])
 
 
-def compare_gradients(network: ActorCritic, seen: np.ndarray, space: gym.Space[Any]) -> None:
-    parameters, _, _ = network.infer(seen.reshape(-1, 8))
+def compare_gradients(network: ActorCritic, observations: Floats, space: gym.Space[Any]) -> None:
+    parameters, _, _ = network.infer(observations.reshape(-1, 8))
     actions, _ = network.head.sample(parameters, np.random.default_rng(3))
-    actions = actions.reshape(*seen.shape[:2], *actions.shape[1:])
-    weights = Evaluation(*np.random.default_rng(4).standard_normal((3, *seen.shape[:2])).astype(np.float32))
+    actions = actions.reshape(*observations.shape[:2], *actions.shape[1:])
+    weights = OutputGradients(
+        *np.random.default_rng(4).standard_normal((3, *observations.shape[:2])).astype(np.float32)
+    )
     network.gradient.fill(0)
-    learned(network, seen, actions, **{name: getattr(weights, name) for name in Evaluation.__slots__})
+    learned(network, observations, actions, **asdict(weights))
     found = network.gradient.copy()
-    expected = torchs_gradient(network, seen, actions, space, weights)
+    expected = torchs_gradient(network, observations, actions, space, weights)
     assert np.abs(expected).max() > 0.1
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
@@ -85,18 +88,18 @@ def compare_gradients(network: ActorCritic, seen: np.ndarray, space: gym.Space[A
 @pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
 def test_every_activation_is_the_same_function_twice(activation: Any) -> None:
     network = build(activation=activation)
-    seen = 3 * observations()
-    expected = network.value(network.critic_body(torch.from_numpy(seen)))[:, 0].detach()
-    np.testing.assert_allclose(network.values(seen), expected, atol=1e-5)
+    observations = 3 * draw_observations()
+    expected = network.value(network.critic_body(torch.from_numpy(observations)))[:, 0].detach()
+    np.testing.assert_allclose(network.values(observations), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("space", ACTION_SPACES, ids=str)
 def test_entropy_is_that_of_torchs_distributions(space: gym.Space[Any]) -> None:
     network = build(space)
-    seen = observations()
-    parameters, _, _ = network.infer(seen)
+    observations = draw_observations()
+    parameters, _, _ = network.infer(observations)
     actions, _ = network.head.sample(parameters, np.random.default_rng(3))
-    found, _ = network.evaluate(seen[None], actions[None])
+    found, _ = network.evaluate(observations[None], actions[None])
     _, expected = evaluated_by_torch(space, torch.from_numpy(parameters), torch.from_numpy(actions))
     np.testing.assert_allclose(found.entropy[0], expected, atol=1e-5, rtol=1e-5)
 
@@ -105,7 +108,7 @@ def test_entropy_is_that_of_torchs_distributions(space: gym.Space[Any]) -> None:
 def test_sampling_follows_the_probabilities_it_reports(space: gym.Space[Any]) -> None:
     network = build(space)
     count = 40_000
-    parameters, _, _ = network.infer(observations(1))
+    parameters, _, _ = network.infer(draw_observations(1))
     actions, log_probs = network.head.sample(np.repeat(parameters, count, 0), np.random.default_rng(3))
     probabilities = np.exp(log_probs)
     for action in np.unique(actions, axis=0):
@@ -115,8 +118,8 @@ def test_sampling_follows_the_probabilities_it_reports(space: gym.Space[Any]) ->
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0])
-def test_a_share_of_the_choices_is_drawn_from_all_alike(epsilon: float) -> None:
-    """The mixture of the policy and the uniform distribution, as logits: probabilities 1/2, 1/4, 1/4, 0."""
+def test_epsilon_mixes_the_policy_with_a_uniform_one(epsilon: float) -> None:
+    """The logits of the mixture, for a policy with the probabilities 1/2, 1/4, 1/4, 0."""
     logits = np.log([[0.5, 0.25, 0.25, 1e-30], [3.0, 1.5, 1.5, 1e-30]]).astype(np.float32)
     mixed = np.exp(mixed_with_uniform(logits, epsilon))
     expected = (1 - epsilon) * np.array([0.5, 0.25, 0.25, 0]) + epsilon / 4
@@ -125,23 +128,23 @@ def test_a_share_of_the_choices_is_drawn_from_all_alike(epsilon: float) -> None:
 
 
 @pytest.mark.parametrize("space", [Discrete(4), MultiDiscrete([3, 4])], ids=str)
-def test_an_observation_alone_is_acted_on_as_one_among_many(space: gym.Space[Any]) -> None:
-    """One row takes a shorter way to its choice; the random numbers, the choice and its probability are the same."""
+def test_a_single_observation_is_acted_on_as_one_of_many(space: gym.Space[Any]) -> None:
+    """A single row has code of its own. Its random numbers, action and probability are the same."""
     network = build(space)
-    parameters, _, _ = network.infer(observations(50))
+    parameters, _, _ = network.infer(draw_observations(50))
     for row in parameters:
         actions, log_probs = network.head.sample(np.stack([row, row]), np.random.default_rng(4))
-        exclusive_folder, log_prob = network.head.sample(row[None], np.random.default_rng(4))
-        if isinstance(space, Discrete):  # the other draws a number a row for each choice: only its first agrees
-            np.testing.assert_array_equal(exclusive_folder[0], actions[0])
+        single, log_prob = network.head.sample(row[None], np.random.default_rng(4))
+        if isinstance(space, Discrete):  # MultiDiscrete draws by choice, then by row: only the first choice agrees
+            np.testing.assert_array_equal(single[0], actions[0])
             np.testing.assert_allclose(log_prob[0], log_probs[0], rtol=1e-5)
         else:
-            assert exclusive_folder[0, 0] == actions[0, 0]
+            assert single[0, 0] == actions[0, 0]
 
 
 def test_gaussian_samples_have_the_mean_and_deviation_of_the_parameters() -> None:
     network = build(Box(-2, 2, (3,)), initial_std=0.5)
-    parameters, _, _ = network.infer(observations(1))
+    parameters, _, _ = network.infer(draw_observations(1))
     actions, _ = network.head.sample(np.repeat(parameters, 40_000, 0), np.random.default_rng(3))
     np.testing.assert_allclose(actions.mean(0), parameters[0, :3], atol=0.02)
     np.testing.assert_allclose(actions.std(0), 0.5, atol=0.02)
@@ -158,7 +161,7 @@ def test_actions_beyond_the_range_are_clipped_for_the_environment_only() -> None
 
 
 def test_where_one_bound_is_missing_actions_begin_beyond_the_other() -> None:
-    """Not at it: there half of them would be clipped."""
+    """At the bound half of them would be clipped."""
     low, high = np.array([5, -np.inf], np.float32), np.array([np.inf, -5], np.float32)
     head = build(Box(low, high)).head
     np.testing.assert_allclose(
@@ -169,8 +172,8 @@ def test_where_one_bound_is_missing_actions_begin_beyond_the_other() -> None:
 @pytest.mark.parametrize("state_dependent", [False, True])
 @pytest.mark.parametrize("log_std", [-9.0, 4.0])
 def test_a_deviation_beyond_its_range_can_come_back_and_goes_no_further(log_std: float, state_dependent: bool) -> None:
-    """An action far out is more likely by a larger deviation, one at the mean by a smaller. A parameter of its own goes
-    where all rows together would have it, an output of the network where its row would."""
+    """An action far out is more likely with a larger deviation, one at the mean with a smaller. A parameter follows the
+    sum of all rows, an output of the network its own row."""
     head: Any = build(Box(-1, 1, (1,)), state_dependent_std=state_dependent).head
     where = head.linear.bias if state_dependent else head.log_std
     with torch.no_grad():
@@ -179,14 +182,14 @@ def test_a_deviation_beyond_its_range_can_come_back_and_goes_no_further(log_std:
 
     head.bind()
     features = np.zeros((2, head.linear.in_features), np.float32)
-    acted, learned = head.infer(features), head.forward(torch.from_numpy(features))
-    np.testing.assert_array_equal(acted, learned.detach().numpy())
+    acted, by_torch = head.infer(features), head.forward(torch.from_numpy(features))
+    np.testing.assert_array_equal(acted, by_torch.detach().numpy())
     assert acted[:, -1].tolist() == [-5.0 if log_std < 0 else 2.0] * 2
 
     def step(*actions: float) -> float:
-        """Of the last parameter, as arrays have it and as torch has it."""
+        """The change of the last parameter: by arrays, which agree with torch."""
         count = len(actions)
-        features, taken = np.zeros((count, head.linear.in_features), np.float32), np.float32(actions)[:, None]
+        features, taken = np.zeros((count, head.linear.in_features), np.float32), np.array(actions, np.float32)[:, None]
         where.grad.zero_()
         parameters, back = head.learn(features)
         _, _, by_parameters = head.evaluate(parameters, taken)
@@ -196,7 +199,7 @@ def test_a_deviation_beyond_its_range_can_come_back_and_goes_no_further(log_std:
         where.grad.zero_()
         parameters = head.forward(torch.from_numpy(features))
         log_probs, _ = evaluated_by_torch(Box(-1, 1, (1,)), parameters, torch.from_numpy(taken))
-        (-log_probs.mean()).backward()
+        torch.autograd.backward(-log_probs.mean())
         assert found == pytest.approx(-float(where.grad[-1]), rel=1e-4)
         return found
 
@@ -217,8 +220,8 @@ def test_unbounded_actions_are_passed_as_they_are() -> None:
 @pytest.mark.parametrize("space", ACTION_SPACES, ids=str)
 def test_the_mode_is_the_most_likely_action(space: gym.Space[Any]) -> None:
     network = build(space)
-    seen = observations()
-    parameters, _, _ = network.infer(seen)
+    observations = draw_observations()
+    parameters, _, _ = network.infer(observations)
     best, _, _ = network.head.evaluate(parameters, network.head.mode(parameters))
     for seed in range(20):
         sampled, _ = network.head.sample(parameters, np.random.default_rng(seed))
@@ -244,31 +247,31 @@ def test_the_critic_may_have_layers_of_its_own_size() -> None:
 
 def test_the_critics_loss_leaves_the_actors_part_alone() -> None:
     network = build(shared=False)
-    learned(network, observations()[None], np.zeros((1, 7), np.int64), values=1)
+    learned(network, draw_observations()[None], np.zeros((1, 7), np.int64), values=1)
     assert not network.gradient[network.param_slices["actor"]].any()
     assert network.gradient[network.param_slices["critic"]].any()
 
 
 def test_backward_adds_to_one_flat_gradient_that_stays_where_it_is() -> None:
-    """The ancestors' bug: since torch 2, zero_grad() sets gradients to None, and aliased gradients silently part."""
+    """Since torch 2, zero_grad() sets gradients to None, which would silently cut them off the flat vector."""
     network = build()
-    seen, actions = observations()[None], np.zeros((1, 7), np.int64)
-    learned(network, seen, actions, values=1)
+    observations, actions = draw_observations()[None], np.zeros((1, 7), np.int64)
+    learned(network, observations, actions, values=1)
     once = network.gradient.copy()
-    learned(network, seen, actions, values=1)
+    learned(network, observations, actions, values=1)
     np.testing.assert_allclose(network.gradient, 2 * once, rtol=1e-5)
     network.gradient.fill(0)
-    learned(network, seen, actions, values=1)
+    learned(network, observations, actions, values=1)
     np.testing.assert_allclose(network.gradient, once, rtol=1e-5)
 
 
 def test_writing_to_the_vector_changes_both_networks() -> None:
     network = build()
     network.vector.fill(0)
-    seen = observations()
-    assert not network.values(seen).any()
-    evaluation, _ = network.evaluate(seen[None], np.zeros((1, 7), np.int64))
-    assert not evaluation.values.any()
+    observations = draw_observations()
+    assert not network.values(observations).any()
+    outputs, _ = network.evaluate(observations[None], np.zeros((1, 7), np.int64))
+    assert not outputs.values.any()
 
 
 def test_the_same_seed_draws_the_same_parameters() -> None:
@@ -282,12 +285,12 @@ def test_orthogonal_layers_are_orthogonal() -> None:
     torch.testing.assert_close(weight @ weight.T, 2 * torch.eye(64), atol=1e-4, rtol=0)
 
 
-def test_normalised_columns_have_the_norm_that_was_asked_for() -> None:
+def test_normalized_columns_have_the_norm_of_the_setting() -> None:
     weight = build(init="normalized_columns", policy_gain=0.01).head.linear.weight.detach()
     torch.testing.assert_close(weight.norm(dim=1), torch.full((4,), 0.01))
 
 
-def test_a_picture_is_refused_with_what_is_wrong() -> None:
+def test_a_picture_is_refused() -> None:
     with pytest.raises(ConfigError, match="an MLP takes vectors"):
         Mlp().check(Box(0, 255, (84, 84, 4), np.uint8), Discrete(2))
 

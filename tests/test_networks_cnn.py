@@ -1,8 +1,8 @@
-"""Networks for pictures: what they compute, in whatever arithmetic, and what they refuse."""
+"""Networks for pictures: what they compute, in every number format and memory layout, and what they refuse."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,18 +15,18 @@ from learning import learned, torchs_gradient
 from runs import CORNERS, SMALL_CNN, config
 from torch import nn
 
-from a3c_exp.algorithms import Evaluation
+from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.config.builder import load_experiment
+from a3c_exp.core.experiment import build_network
 from a3c_exp.errors import ConfigError
-from a3c_exp.networks import ActorCritic, Cnn, Impala, Mlp, convolutions
+from a3c_exp.networks import ActorCritic, Cnn, Impala, Mlp, OutputGradients, convolutions
 from a3c_exp.networks.cnn import PictureNetwork
 from a3c_exp.networks.convolutions import Arithmetic, Picture
-from a3c_exp.core.experiment import build_network
 
 ATARI = Box(0, 255, (4, 84, 84), np.uint8)
 SMALL = Box(0, 255, (2, 20, 18), np.uint8)
-NATURE = {"layers": ((32, 8, 4), (64, 4, 2), (64, 3, 1)), "features": 512}
-# float32 whatever the processor, so that tolerances can be those of rounding.
+NATURE: dict[str, Any] = {"layers": ((32, 8, 4), (64, 4, 2), (64, 3, 1)), "features": 512}
+# float32 on every processor, so that tolerances are those of rounding.
 EXACT: dict[str, Any] = {"precision": "float32", "policy_gain": 1.0}
 COMPONENTS: dict[str, PictureNetwork] = {
     "plain": Cnn(layers=((4, 4, 2), (6, 3, 1)), features=16, **EXACT),
@@ -39,14 +39,14 @@ def build(component: PictureNetwork, space: Box = SMALL) -> ActorCritic:
     return component.build(space, Discrete(5), np.random.default_rng(1))
 
 
-def pictures(count: int = 7, space: Box = SMALL) -> np.ndarray:
+def pictures(count: int = 7, space: Box = SMALL) -> Array:
     return np.random.default_rng(2).integers(0, 256, (count, *space.shape)).astype(np.uint8)
 
 
-def gradient(network: ActorCritic, seen: np.ndarray) -> np.ndarray:
-    """Of the values' sum plus the log-probabilities', one step of a batch."""
+def gradient(network: ActorCritic, images: Array) -> Floats:
+    """The gradient of the sum of values and log-probabilities, over one step of a batch."""
     network.gradient.fill(0)
-    learned(network, seen[None], np.zeros((1, len(seen)), np.int64), values=1, log_probs=1)
+    learned(network, images[None], np.zeros((1, len(images)), np.int64), values=1, log_probs=1)
     return network.gradient.copy()
 
 
@@ -64,7 +64,7 @@ def test_the_published_networks_have_their_published_sizes(
 ) -> None:
     network = build(component, ATARI)
     body: Any = network.actor_body
-    assert body is network.critic_body
+    assert network.actor_body is network.critic_body
     assert body.features == features
     found = [sum(p.numel() for p in layer.parameters()) for layer in body.layers]
     assert found == [*convolutions, (flat + 1) * features]
@@ -75,17 +75,17 @@ def test_the_published_networks_have_their_published_sizes(
 @pytest.mark.parametrize("channels_last", [True, False])
 def test_acting_and_learning_agree(name: str, channels_last: bool) -> None:
     network = build(replace(COMPONENTS[name], channels_last=channels_last))
-    seen = pictures()
-    parameters, values, _ = network.infer(seen)
+    images = pictures()
+    parameters, values, _ = network.infer(images)
     actions, log_probs = network.head.sample(parameters, np.random.default_rng(3))
-    again, _ = network.evaluate(seen[None], actions[None])
+    again, _ = network.evaluate(images[None], actions[None])
     assert parameters.dtype == values.dtype == np.float32
     np.testing.assert_allclose(again.values[0], values, atol=1e-5)
-    np.testing.assert_allclose(network.values(seen), values, atol=1e-5)
+    np.testing.assert_allclose(network.values(images), values, atol=1e-5)
     np.testing.assert_allclose(again.log_probs[0], log_probs, atol=1e-5)
 
 
-def test_it_is_the_network_that_torch_makes_of_the_same_layers() -> None:
+def test_it_computes_what_torch_computes_with_the_same_layers() -> None:
     network = build(Cnn(**EXACT), ATARI)
     body: Any = network.actor_body
     theirs = nn.Sequential(
@@ -94,69 +94,69 @@ def test_it_is_the_network_that_torch_makes_of_the_same_layers() -> None:
     )  # fmt: skip
     for mine, other in zip(body.layers, [theirs[0], theirs[2], theirs[5]], strict=True):
         other.load_state_dict(mine.state_dict())
-    seen = pictures(3, ATARI)
-    expected = theirs(torch.from_numpy(seen).float() / 255).detach()
-    np.testing.assert_allclose(body.infer(seen), expected, atol=1e-5)
-    np.testing.assert_allclose(body(torch.from_numpy(seen)).detach(), expected, atol=1e-5)
+    images = pictures(3, ATARI)
+    expected = theirs(torch.from_numpy(images).float() / 255).detach()
+    np.testing.assert_allclose(body.infer(images), expected, atol=1e-5)
+    np.testing.assert_allclose(body(torch.from_numpy(images)).detach(), expected, atol=1e-5)
 
 
-def test_a_residual_block_adds_to_what_it_is_given() -> None:
-    """With blocks that are zero a section is its convolution and the maximum alone."""
+def test_a_residual_block_adds_to_its_input() -> None:
+    """With blocks that are 0 a section is its convolution and the maximum."""
     network = build(COMPONENTS["residual"])
     body: Any = network.actor_body
     for convolution in [layer for start in (1, 4) for layer in body.convolutions[start : start + 2]]:
         convolution.weight.data.zero_()
-    seen = pictures(3)
-    x = torch.from_numpy(seen).float() / 255
+    images = pictures(3)
+    x = torch.from_numpy(images).float() / 255
     for first in (body.convolutions[0], body.convolutions[3]):
         x = nn.functional.max_pool2d(nn.functional.conv2d(x, first.weight, first.bias, padding=1), 3, 2, 1)
     expected = torch.relu(nn.functional.linear(torch.relu(x).flatten(1), body.last.weight, body.last.bias))
-    np.testing.assert_allclose(body.infer(seen), expected.detach(), atol=1e-5)
+    np.testing.assert_allclose(body.infer(images), expected.detach(), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", COMPONENTS)
 def test_its_gradient_is_that_of_torch(name: str) -> None:
-    """Heads and values are computed on arrays, and lead back into the graph of the convolutions."""
+    """Heads and values are computed on arrays. Their derivatives go on into the graph of the convolutions."""
     network, space = build(COMPONENTS[name]), Discrete(5)
-    seen, actions = pictures(6).reshape(3, 2, *SMALL.shape), np.arange(6).reshape(3, 2) % 5
-    weights = Evaluation(*np.random.default_rng(4).standard_normal((3, 3, 2)).astype(np.float32))
-    learned(network, seen, actions, **{name: getattr(weights, name) for name in Evaluation.__slots__})
+    images, actions = pictures(6).reshape(3, 2, *SMALL.shape), np.arange(6).reshape(3, 2) % 5
+    weights = OutputGradients(*np.random.default_rng(4).standard_normal((3, 3, 2)).astype(np.float32))
+    learned(network, images, actions, **asdict(weights))
     found = network.gradient.copy()
-    expected = torchs_gradient(network, seen, actions, space, weights)
+    expected = torchs_gradient(network, images, actions, space, weights)
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("name", COMPONENTS)
 def test_the_layout_in_memory_changes_nothing_but_rounding(name: str) -> None:
     first, last = (build(replace(COMPONENTS[name], channels_last=choice)) for choice in (False, True))
-    seen = pictures()
-    np.testing.assert_allclose(first.infer(seen)[0], last.infer(seen)[0], atol=1e-5)
-    np.testing.assert_allclose(gradient(first, seen), gradient(last, seen), atol=1e-4, rtol=1e-4)
+    images = pictures()
+    np.testing.assert_allclose(first.infer(images)[0], last.infer(images)[0], atol=1e-5)
+    np.testing.assert_allclose(gradient(first, images), gradient(last, images), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", COMPONENTS)
-def test_pictures_by_portions_give_what_all_at_once_give(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = pictures()
+def test_the_size_of_chunks_changes_nothing_but_rounding(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = pictures()
     whole = build(COMPONENTS[name])
     monkeypatch.setattr(convolutions, "CHUNK_BYTES", 1)
-    exclusive_folder = build(COMPONENTS[name])
-    np.testing.assert_allclose(whole.infer(seen)[0], exclusive_folder.infer(seen)[0], atol=1e-5)
-    np.testing.assert_allclose(gradient(whole, seen), gradient(exclusive_folder, seen), atol=1e-4, rtol=1e-4)
+    in_chunks = build(COMPONENTS[name])
+    np.testing.assert_allclose(whole.infer(images)[0], in_chunks.infer(images)[0], atol=1e-5)
+    np.testing.assert_allclose(gradient(whole, images), gradient(in_chunks, images), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", COMPONENTS)
 def test_in_bfloat16_it_is_the_same_network_to_two_digits(name: str) -> None:
     half, full = build(replace(COMPONENTS[name], precision="bfloat16")), build(COMPONENTS[name])
-    seen = pictures()
+    images = pictures()
     np.testing.assert_array_equal(half.vector, full.vector)
-    assert half.infer(seen)[1].dtype == half.gradient.dtype == np.float32
-    np.testing.assert_allclose(half.infer(seen)[1], full.infer(seen)[1], atol=0.05)
-    one, other = gradient(half, seen), gradient(full, seen)
+    assert half.infer(images)[1].dtype == half.gradient.dtype == np.float32
+    np.testing.assert_allclose(half.infer(images)[1], full.infer(images)[1], atol=0.05)
+    one, other = gradient(half, images), gradient(full, images)
     assert one @ other > 0.99 * np.linalg.norm(one) * np.linalg.norm(other)
 
 
 @pytest.mark.parametrize(("half", "vectors"), [(True, "AVX512"), (False, "AVX512"), (False, "DEFAULT")])
-def test_auto_takes_what_this_processor_gains_by(half: bool, vectors: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_chooses_what_is_fast_on_the_processor(half: bool, vectors: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """bfloat16 for many pictures, if it is multiplied; channels last with AVX-512, in bfloat16 and where they pay."""
     monkeypatch.setattr(convolutions, "multiplies_bfloat16", lambda: half)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: vectors)
@@ -204,18 +204,18 @@ def test_few_pictures_stay_in_float32(name: str, monkeypatch: pytest.MonkeyPatch
         ((8, 8, 8), (8, 8, 8)),
     ],
 )
-def test_every_layout_of_a_picture_is_understood(shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
-    """Each number lies where channel, row and column say, stacked frames and their colours both being channels."""
+def test_every_order_of_axes_is_understood(shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    """Each number lies where channel, row and column say. Stacked frames and their colours are both channels."""
     picture = Picture.of(shape)
     assert picture is not None
     assert (picture.channels, picture.height, picture.width) == expected
-    seen = np.random.default_rng(2).integers(0, 256, (2, *shape)).astype(np.uint8)
-    frames = seen.reshape(2, -1, *shape[-3:]) if len(shape) > 2 else seen[:, None, None]
+    images = np.random.default_rng(2).integers(0, 256, (2, *shape)).astype(np.uint8)
+    frames = images.reshape(2, -1, *shape[-3:]) if len(shape) > 2 else images[:, None, None]
     if shape[-1] in (1, 3, 20):
         frames = np.moveaxis(frames, -1, 2)
     by_hand = np.concatenate([frames[:, moment] for moment in range(frames.shape[1])], 1)
     for channels_last in (False, True):
-        arranged = picture.arrange(torch.from_numpy(seen), torch.float32, channels_last)
+        arranged = picture.arrange(torch.from_numpy(images), torch.float32, channels_last)
         assert arranged.dtype == torch.float32
         np.testing.assert_array_equal(arranged.numpy(), by_hand)
 
@@ -224,8 +224,8 @@ def test_every_layout_of_a_picture_is_understood(shape: tuple[int, ...], expecte
     ("low", "high", "dtype"),
     [(0, 1, np.uint8), (0, 255, np.uint8), (0, 255, np.float32), (-255, 100, np.float32), (-1, 1, np.float32)],
 )
-def test_the_largest_number_of_a_picture_is_seen_as_1(low: int, high: int, dtype: Any) -> None:
-    """A game on a board that says 0 or 1 is no darker than one that says 0 or 255, in bytes or in floats."""
+def test_the_largest_number_of_a_picture_is_scaled_to_1(low: int, high: int, dtype: Any) -> None:
+    """A board game of 0 and 1 is no darker than one of 0 and 255, in bytes or in floats."""
     board = np.random.default_rng(2).integers(0, 2, (3, *SMALL.shape))
     shown = build(COMPONENTS["plain"], Box(low, high, SMALL.shape, dtype)).values((board * high).astype(dtype))
     furthest = max(-low, high)
@@ -234,10 +234,10 @@ def test_the_largest_number_of_a_picture_is_seen_as_1(low: int, high: int, dtype
 
 
 @pytest.mark.parametrize("bound", [np.inf, np.finfo(np.float32).max, 0.1])
-def test_numbers_without_a_bound_and_small_ones_are_taken_as_they_are(bound: float) -> None:
-    seen = (pictures(space=SMALL) / 255 * 0.1).astype(np.float32)
-    taken = build(COMPONENTS["plain"], Box(-bound, bound, SMALL.shape)).values(seen)
-    np.testing.assert_array_equal(taken, build(COMPONENTS["plain"], Box(-1, 1, SMALL.shape)).values(seen))
+def test_numbers_without_a_bound_and_small_ones_are_not_scaled(bound: float) -> None:
+    images = (pictures(space=SMALL) / 255 * 0.1).astype(np.float32)
+    taken = build(COMPONENTS["plain"], Box(-bound, bound, SMALL.shape)).values(images)
+    np.testing.assert_array_equal(taken, build(COMPONENTS["plain"], Box(-1, 1, SMALL.shape)).values(images))
 
 
 def test_the_same_seed_draws_the_same_parameters() -> None:
@@ -246,7 +246,7 @@ def test_the_same_seed_draws_the_same_parameters() -> None:
         np.testing.assert_array_equal(build(component).vector, build(component).vector)
 
 
-def test_kernels_have_the_size_that_their_scheme_says() -> None:
+def test_kernels_have_the_size_of_their_initialization() -> None:
     body: Any = build(Cnn(layers=((4, 4, 2),), features=8, init="normalized_columns")).actor_body
     torch.testing.assert_close(body.convolutions[0].weight.detach().flatten(1).norm(dim=1), torch.ones(4))
     body = build(Cnn(layers=((4, 4, 2),), features=8, init="orthogonal")).actor_body
@@ -257,12 +257,12 @@ def test_kernels_have_the_size_that_their_scheme_says() -> None:
 
 
 @pytest.mark.parametrize("component", [Cnn(), Impala()])
-def test_a_vector_is_refused_with_what_to_use(component: PictureNetwork) -> None:
+def test_a_vector_is_refused_with_advice(component: PictureNetwork) -> None:
     with pytest.raises(ConfigError, match=r"shape \(4,\): a CNN takes pictures. For vectors network=mlp \(in front of"):
         component.check(Box(-1, 1, (4,)), Discrete(2))
 
 
-def test_an_mlp_refuses_pictures_with_what_to_use() -> None:
+def test_an_mlp_refuses_pictures_with_advice() -> None:
     with pytest.raises(ConfigError, match=r"an MLP takes vectors. For pictures network=cnn .*=cnn\)$"):
         Mlp().check(ATARI, Discrete(2))
     with pytest.raises(ConfigError, match=r"For pictures .*, for other arrays env.wrappers=.FlattenObservation"):
@@ -291,11 +291,13 @@ def test_values_out_of_range_are_refused(make: Any) -> None:
         make()
 
 
-def test_normalised_pictures_have_their_scale_already() -> None:
-    """Statistics have made them small: they must not be divided by 255 once more."""
+def test_normalized_pictures_are_not_scaled_again() -> None:
+    """Statistics have made them small: they must not be divided by 255 as well."""
     networks = []
     for normalized in (False, True):
         experiment = load_experiment(config(CORNERS, network=SMALL_CNN, env__normalize_observations=normalized))
         networks.append(build_network(experiment)[0])
-    seen = np.random.default_rng(2).integers(0, 256, (5, 12, 12, 3)).astype(np.uint8)
-    np.testing.assert_allclose(networks[0].values(seen), networks[1].values((seen / 255).astype(np.float32)), atol=1e-5)
+    images = np.random.default_rng(2).integers(0, 256, (5, 12, 12, 3)).astype(np.uint8)
+    np.testing.assert_allclose(
+        networks[0].values(images), networks[1].values((images / 255).astype(np.float32)), atol=1e-5
+    )

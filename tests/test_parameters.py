@@ -64,9 +64,11 @@ def test_the_rate_is_divided_by_a_power_of_the_staleness(power: float, step: flo
     np.testing.assert_array_equal(store.parameters.read(), before - step)
 
 
-def test_the_rate_follows_the_progress_at_the_pull() -> None:
-    store = make_store(schedule=Linear(start=1.0, end=0.0))
-    store.parameters.step(0, ones(), base_version=0, steps=750)
+@pytest.mark.parametrize("settings", [{}, {"locked": True}, {"synchronous": True}], ids=str)
+def test_the_rate_follows_the_progress_at_the_pull(settings: dict[str, bool]) -> None:
+    store = make_store(schedule=Linear(start=1.0, end=0.0), workers=1, **settings)
+    push(store, 0, None, steps=750)
+    push(store, 0, ones(), steps=100)
     np.testing.assert_allclose(store.parameters.read(), -0.25 * ones())
 
 

@@ -90,7 +90,7 @@ def test_what_is_called_between_two_points_is_counted(checkout: Path) -> None:
     }
 
 
-def test_the_counts_are_told_with_their_lists(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_counts_are_printed_with_their_lists(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert path.main([str(checkout)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line[0] != " "] == ["2 files", "2 records", "4 frames, 2 of them the worker's"]
@@ -106,6 +106,6 @@ def test_an_update_of_this_checkout_is_counted() -> None:
     assert 0 < path.of_worker(found["frames"]) < len(found["frames"])
 
 
-def test_a_folder_that_is_no_checkout_is_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_is_no_checkout_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert path.main([str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1

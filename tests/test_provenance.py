@@ -1,4 +1,4 @@
-"""Where a result comes from, as summary.json tells it."""
+"""The provenance of a result in summary.json."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_commit_is_that_of_the_checkout_whatever_the_working_directory(check
 
 
 @needs_git
-def test_changes_since_the_commit_are_told(checkout: Path) -> None:
+def test_changes_since_the_commit_are_reported(checkout: Path) -> None:
     git(checkout, "add", ".")
     git(checkout, "commit", "--quiet", "--message", "one")
     (checkout / "package" / "__init__.py").write_text("changed = True")

@@ -40,7 +40,7 @@ def test_runs_that_differ_in_their_seed_alone_share_a_row(tmp_path: Path) -> Non
     }
 
 
-def test_runs_that_start_from_another_are_told_from_those_that_do_not(tmp_path: Path) -> None:
+def test_runs_that_start_from_another_have_another_row_than_those_that_do_not(tmp_path: Path) -> None:
     for seed in range(2):
         run(tmp_path / f"a{seed}", seed, 9000)
         run(tmp_path / f"b{seed}", seed, 1000, init_from=f"outputs/{seed}")
@@ -57,7 +57,7 @@ def test_a_number_is_the_same_however_it_is_written(tmp_path: Path) -> None:
     assert list(report.group(report.find_runs([tmp_path])[0])) == ["CartPole-v1"]
 
 
-def test_a_run_counts_once_and_runs_of_one_seed_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_counts_once_and_runs_of_one_seed_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(tmp_path / "a", 0, 1000)
     assert report.main([str(tmp_path), str(tmp_path / "a"), str(tmp_path)]) == 0
     assert "| CartPole-v1 | 1 | 1 of 1 |" in capsys.readouterr().out
@@ -88,7 +88,7 @@ def test_without_a_goal_there_is_nothing_to_reach(tmp_path: Path) -> None:
     )
 
 
-def test_what_differs_between_environments_is_not_told(tmp_path: Path) -> None:
+def test_what_differs_between_environments_is_not_reported(tmp_path: Path) -> None:
     run(tmp_path / "a", 0, 1000, n=5)
     run(tmp_path / "b", 0, 1000, n=9, env="Acrobot-v1")
     assert list(report.group(report.find_runs([tmp_path])[0])) == ["CartPole-v1", "Acrobot-v1"]
@@ -114,9 +114,9 @@ def test_runs_that_broke_off_are_counted_and_left_out(tmp_path: Path, capsys: py
     run(tmp_path / "b", 1, None, stop_reason="interrupted")
     run(tmp_path / "c", 2, 5000, stop_reason="total_steps", machine={"processor": "that one", "usable_cores": 8})
     assert report.main([str(tmp_path)]) == 0
-    said = capsys.readouterr().out
-    assert "| CartPole-v1 | 2 | 2 of 2 |" in said
-    assert said.endswith("; that one, 8 cores; this one, 2 cores.\nLeft out: 1 interrupted.\n")
+    output = capsys.readouterr().out
+    assert "| CartPole-v1 | 2 | 2 of 2 |" in output
+    assert output.endswith("; that one, 8 cores; this one, 2 cores.\nLeft out: 1 interrupted.\n")
     assert report.main([str(tmp_path / "b")]) == 2
     assert "must hold finished ones" in capsys.readouterr().err
 
@@ -146,11 +146,25 @@ def test_a_run_that_cannot_be_read_is_named_and_left_out(
     run(tmp_path / "b", 1, 3000, stop_reason="mean_return")
     (tmp_path / "b" / file).write_text(content)
     assert report.main([str(tmp_path)]) == 0
-    said = capsys.readouterr().out
-    assert "| CartPole-v1 | 1 | 1 of 1 |" in said
-    assert f"Left out: {tmp_path / 'b'} cannot be read: " in said
+    output = capsys.readouterr().out
+    assert "| CartPole-v1 | 1 | 1 of 1 |" in output
+    assert f"Left out: {tmp_path / 'b'} cannot be read: " in output
     assert report.main([str(tmp_path / "b")]) == 2
     assert "cannot be read" in capsys.readouterr().err
+
+
+def test_a_run_with_former_names_of_settings_is_named_and_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path / "a", 0, 1000)
+    run(tmp_path / "b", 1, 3000)
+    config = yaml.safe_load((tmp_path / "b" / "config.yaml").read_text())
+    config["goal"] = config.pop("reward_threshold")
+    (tmp_path / "b" / "config.yaml").write_text(yaml.safe_dump(config))
+    assert report.main([str(tmp_path)]) == 0
+    output = capsys.readouterr().out
+    assert "| CartPole-v1 | 1 | 1 of 1 |" in output
+    assert f"Left out: {tmp_path / 'b'} cannot be read: was written by commit abc: use that checkout" in output
 
 
 def test_a_random_policy_stands_beside_the_trained_one(tmp_path: Path) -> None:

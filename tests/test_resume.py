@@ -15,13 +15,13 @@ import pytest
 from runs import BACKENDS, CORRIDOR, TARGET, TARGETS, config, latest, same, train, wait_until
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from a3c_exp.run import checkpoint, trainer as runner
 from a3c_exp.__main__ import main
 from a3c_exp.backends.serial import Serial
-from a3c_exp.run.run_folder import config_text, read_config
 from a3c_exp.config.builder import load_experiment
-from a3c_exp.run.console import Progress
 from a3c_exp.errors import ConfigError
+from a3c_exp.run import checkpoint, trainer
+from a3c_exp.run.console import Progress
+from a3c_exp.run.run_folder import config_text, read_config
 from a3c_exp.run.trainer import Run, run
 
 EVERYTHING: dict[str, Any] = {
@@ -48,7 +48,7 @@ def resume(folder: Path, **changes: Any) -> Run:
         for key in path:
             node = node[key]
         node[last] = value
-    return run(whole, folder, resume=True)
+    return run(load_experiment(whole, check=False), whole, folder, resume=True)
 
 
 def steps(folder: Path) -> list[int]:
@@ -57,26 +57,26 @@ def steps(folder: Path) -> list[int]:
 
 
 class TestNothingIsLost:
-    @pytest.mark.parametrize("optimizer_state", ["shared", "worker"])
+    @pytest.mark.parametrize("optimizer_state", ["shared", "per_worker"])
     @pytest.mark.parametrize("lock", [False, True])
     def test_all_that_was_saved_is_there_again(self, lock: bool, optimizer_state: str, tmp_path: Path) -> None:
         """A resumption with nothing left to do saves what it has read."""
         train(tmp_path, TARGET, lock=lock, optimizer_state=optimizer_state, **EVERYTHING)
         before = latest(tmp_path)
-        assert all(np.any(before["store"][key]) for key in ("parameters", "optimizer_state", "statistics", "rng_states"))
+        assert all(np.any(before["store"][key]) for key in ("parameters", "optimizer_state", "stats", "rng_states"))
         done = resume(tmp_path)
         after = latest(tmp_path)
         assert same(after["store"], before["store"])
         for key in ("steps", "updates", "episodes", "recent_returns", "staleness"):
-            assert same(after["tally"][key], before["tally"][key]), key
+            assert same(after["statistics"][key], before["statistics"][key]), key
         assert after["best_eval_return"] == before["best_eval_return"] == done.summary["best_eval_return"]
 
     @pytest.mark.parametrize(
         ("begins", "goes_on"), [("serial", "serial"), ("processes", "serial"), ("threads", "processes")]
     )
     def test_a_run_in_two_parts_is_the_run_in_one(self, begins: str, goes_on: str, tmp_path: Path) -> None:
-        """Parameters, moments, Adam's counter, the schedule, the statistics and the worker's generator, bit for bit,
-        also on another backend."""
+        """Parameters, optimizer state, Adam's counter, the schedule, the statistics and the worker's generator: bit for
+        bit, also on another backend."""
         train(tmp_path / "one", **BETWEEN_EPISODES)
         done = train(tmp_path / "two", backend=begins, stop__max_episodes=20, **BETWEEN_EPISODES)
         assert done.summary["stop_reason"] == "max_episodes"
@@ -85,7 +85,7 @@ class TestNothingIsLost:
         for key in one["store"]:
             assert same(one["store"][key], two["store"][key]), key
         for key in ("steps", "episodes", "updates", "recent_returns", "recent_lengths", "recent_end_steps"):
-            assert same(one["tally"][key], two["tally"][key]), key
+            assert same(one["statistics"][key], two["statistics"][key]), key
 
     def test_so_is_one_with_a_memory_of_which_every_episode_begins_empty(self, tmp_path: Path) -> None:
         settings = BETWEEN_EPISODES | {"network": {"_target_": "a3c_exp.networks.Lstm", "cells": 8}}
@@ -107,9 +107,9 @@ class TestNothingIsLost:
         """Not those that it began with: its environments start anew, from seeds of their own."""
         train(tmp_path / "a", TARGET, total_steps=16)
         shutil.copytree(tmp_path / "a", tmp_path / "b")
-        first = latest(tmp_path / "a")["tally"]["recent_returns"]
+        first = latest(tmp_path / "a")["statistics"]["recent_returns"]
         resume(tmp_path / "b", total_steps=32)
-        both = latest(tmp_path / "b")["tally"]["recent_returns"]
+        both = latest(tmp_path / "b")["statistics"]["recent_returns"]
         assert len(both) == 2 * len(first)
         assert not np.intersect1d(first, both[len(first) :]).size
 
@@ -122,9 +122,9 @@ class TestNothingIsLost:
         before = latest(tmp_path)["store"]
         done = resume(tmp_path, workers=workers, total_steps=640, backend___target_=TARGETS[backend])
         after = latest(tmp_path)["store"]
-        assert after["steps"] == after["statistics"][0] == done.summary["steps"] >= 640
+        assert after["steps"] == after["stats"][0] == done.summary["steps"] >= 640
         assert after["version"] == done.summary["updates"] == after["steps"] / 16
-        assert before["statistics"][0] == before["steps"] >= 160
+        assert before["stats"][0] == before["steps"] >= 160
 
     def test_the_best_policy_is_not_given_for_a_worse_one(self, tmp_path: Path) -> None:
         """Killed between the evaluation that found it and the next save of the state, a run does not know of it."""
@@ -226,7 +226,7 @@ class TestTheCurve:
 
     def test_times_add_up_and_the_resumption_is_counted(self, tmp_path: Path) -> None:
         first = train(tmp_path, reward_threshold=0.0, stop__mean_return=0.0, total_steps=10**6).summary
-        saved = latest(tmp_path)["tally"]["seconds"]
+        saved = latest(tmp_path)["statistics"]["seconds"]
         second = resume(tmp_path, stop__mean_return=None, total_steps=480).summary
         assert json.loads((tmp_path / "summary.json").read_text()) == second
         assert (first["resumed"], second["resumed"]) == (0, 1)
@@ -245,9 +245,9 @@ class TestTheCurve:
                 ends.append(max_seconds)
                 super().__init__(*arguments, max_seconds=max_seconds, **others)
 
-        monkeypatch.setattr(runner, "Progress", Noting)
+        monkeypatch.setattr(trainer, "Progress", Noting)
         first = train(tmp_path, total_steps=10**9, stop__max_seconds=0.5).summary
-        before = latest(tmp_path)["tally"]["seconds"]
+        before = latest(tmp_path)["statistics"]["seconds"]
         second = resume(tmp_path, stop__max_seconds=0.3).summary
         assert second["stop_reason"] == "max_seconds"
         assert 0.3 <= second["training_seconds"] - first["training_seconds"] < 60
@@ -345,4 +345,4 @@ class TestFromTheCommandLine:
 
     def test_it_raises_for_who_calls_it_from_python(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="no such checkpoint"):
-            run(config(), tmp_path, resume=True)
+            run(load_experiment(config(), check=False), config(), tmp_path, resume=True)

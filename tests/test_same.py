@@ -84,7 +84,7 @@ def test_new_names_are_kept_where_they_are_known(override: str, tmp_path: Path) 
     assert translated(override, known_keys(checkout(tmp_path, NEW))) == override
 
 
-def test_a_key_that_a_checkout_has_under_no_name_is_told(tmp_path: Path) -> None:
+def test_a_key_that_a_checkout_has_under_no_name_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"network\.hidden_size: conf/ has neither hidden_size nor cells"):
         translated("network.hidden_size=8", known_keys(checkout(tmp_path, NEW)))
 
@@ -104,8 +104,8 @@ def test_equal_means_the_same_bits() -> None:
 
 def test_text_is_compared_as_it_is_written() -> None:
     assert difference(np.array(["", "0.1"]), np.array(["", "0.1"])) is None
-    told = "first at [1]: 0.1 here, 0.100 there; 1 of 2, at most 0 apart"
-    assert difference(np.array(["", "0.1"]), np.array(["", "0.100"])) == told
+    message = "first at [1]: 0.1 here, 0.100 there; 1 of 2, at most 0 apart"
+    assert difference(np.array(["", "0.1"]), np.array(["", "0.100"])) == message
     assert difference(np.array("null"), np.array(3.5)) == "null here, 3.5 there; 1 of 1"
 
 
@@ -129,10 +129,10 @@ def test_a_checkpoint_is_read_whole_and_under_one_name(tmp_path: Path) -> None:
     }
     first = read_checkpoint(saved(tmp_path / "old", old, store__moments=np.arange(3)))
     second = read_checkpoint(saved(tmp_path / "new", new, store__optimizer_state=np.arange(3)))
-    assert list(first) == ["store/moments", "store/steps", "tally/staleness/0", "tally/staleness/1"]
+    assert list(first) == ["store/optimizer_state", "store/steps", "statistics/staleness/0", "statistics/staleness/1"]
     assert list(first) == list(second)
     assert all(difference(first[name], second[name]) is None for name in first)
-    assert first["store/moments"].tolist() == [0, 1, 2]
+    assert first["store/optimizer_state"].tolist() == [0, 1, 2]
 
 
 def test_times_and_the_machine_are_left_out(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_times_and_the_machine_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "metrics.csv").write_text("step,wall_seconds,time/steps_per_second,train/entropy\n4,0.1,40,0.7\n")
     (tmp_path / "summary.json").write_text('{"steps": 4, "wall_seconds": 0.1, "commit": "0a", "error": null}')
     assert {name: array.tolist() for name, array in read_run(tmp_path).items()} == {
-        "latest.ckpt/tally/steps": 4,
+        "latest.ckpt/statistics/steps": 4,
         "metrics.csv/step": ["4"],
         "metrics.csv/train/entropy": ["0.7"],
         "summary.json/steps": 4,
@@ -163,17 +163,17 @@ def test_rows_have_names_of_their_own_and_keys_that_this_checkout_knows(capsys: 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--only", "nonsense", str(HERE)], "--only nonsense: must be one of cartpole, "),
         (["/no/such/folder"], "/no/such/folder: must be a checkout of this repository, and has no a3c_exp/__init__.py"),
         ([], "CHECKOUT is missing"),
     ],
 )
-def test_a_bad_argument_is_told_in_a_line(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_argument_is_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert same.main(arguments) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"bench.same: {told}") and error.count("\n") == 1
+    assert error.startswith(f"bench.same: {message}") and error.count("\n") == 1
 
 
 def test_a_run_that_fails_is_not_equal(tmp_path: Path) -> None:

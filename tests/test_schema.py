@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import pytest
 
-from a3c_exp.errors import ConfigError, require
-from a3c_exp.errors import did_you_mean
-from a3c_exp.config.schema import build, parse_key_values
+from a3c_exp.algorithms import Algorithm, MinibatchAlgorithm
+from a3c_exp.backends.ray import Ray
 from a3c_exp.common.plugins import import_plugins
+from a3c_exp.config.schema import RENAMED, build, parse_key_values
+from a3c_exp.core.experiment import Backend, Experiment
+from a3c_exp.envs import Atari, Environment
+from a3c_exp.errors import ConfigError, did_you_mean, require
+from a3c_exp.networks import Network
+from a3c_exp.optimizers import Optimizer
+from a3c_exp.returns import Returns
+from a3c_exp.schedules import Schedule
 
 HERE = __name__.partition(".")[0]  # what a user would list in `plugins` to have this file's classes built
 
@@ -156,6 +165,30 @@ def test_an_unknown_key_is_refused_with_the_nearest_that_there_is() -> None:
     assert "workers" in words  # and all the others
 
 
+def test_a_component_that_has_all_of_its_base_is_taken() -> None:
+    taken = build({"_target_": f"{__name__}.Whole", "size": 2}, Base, "it", plugins=[HERE])  # type: ignore[type-abstract]
+    assert taken == Whole(size=2)
+
+
+def test_a_base_is_no_component_itself() -> None:
+    with pytest.raises(ConfigError, match=r"optimizer._target_ = None: must name the class of an Optimizer"):
+        build({"learning_rate": 1.0}, Optimizer, "optimizer")  # type: ignore[type-abstract]
+    with pytest.raises(ConfigError, match=r"is no component class of a3c_exp.optimizers: .*: Adam, RMSProp, SGD$"):
+        build({"_target_": "a3c_exp.optimizers.Adm"}, Optimizer, "optimizer")  # type: ignore[type-abstract]
+
+
+def test_every_former_key_is_named_with_a_key_that_there_is() -> None:
+    known = {field.name for cls in (Experiment, Optimizer, Atari, Ray) for field in dataclasses.fields(cls)}
+    assert set(RENAMED.values()) <= known
+    assert not set(RENAMED) & known
+
+
+def test_a_former_key_is_named_only_where_the_new_one_is_known() -> None:
+    with pytest.raises(ConfigError, match=r"^env.life_loss = True: is now env.terminal_on_life_loss$"):
+        build({"_target_": "a3c_exp.envs.Atari", "game": "pong", "life_loss": True}, Environment, "env")  # type: ignore[type-abstract]
+    assert refusal(goal=1).startswith("picture.goal = 1: is no setting of Picture: ")
+
+
 def test_a_value_that_has_to_be_given_is_missed() -> None:
     with pytest.raises(ConfigError, match=r"^picture.count = None: must be given: a whole number$"):
         build({}, Picture, "picture")
@@ -177,7 +210,9 @@ def test_a_range_that_a_component_declares_is_reported_from_the_outside() -> Non
 
 def test_a_component_of_another_kind_is_refused() -> None:
     words = refusal(shape={"_target_": f"{__name__}.Colour", "name": "red"})
-    assert words == f"picture.shape._target_ = '{__name__}.Colour': must be the class of a Shape: it has no method area"
+    assert (
+        words == f"picture.shape._target_ = '{__name__}.Colour': must be the class of a Shape: it has no method area()"
+    )
 
 
 @runtime_checkable
@@ -205,10 +240,10 @@ def test_components_that_are_both_only_called_are_told_apart_by_what_they_take()
 
 @runtime_checkable
 class Clerk(Protocol):
+    def ask(self, question: str) -> str: ...
+
     @property
     def name(self) -> str: ...
-
-    def ask(self, question: str) -> str: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,13 +256,83 @@ class Plain:
     name = "a class that is no dataclass"
 
 
+class Base(ABC):
+    limit: ClassVar[int | None] = None
+
+    @property
+    @abstractmethod
+    def size(self) -> int: ...
+
+    @abstractmethod
+    def ask(self, question: str, *, loudly: bool = False) -> str: ...
+
+    def warning(self, length: int) -> str | None:
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whole(Base):
+    size: int = 1
+
+    def ask(self, question: str, *, loudly: bool = False) -> str:
+        return question
+
+
+@dataclass(frozen=True, kw_only=True)
+class Silent(Base):
+    size: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizeless(Base):
+    def ask(self, question: str, *, loudly: bool = False) -> str:
+        return question
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curt(Whole):
+    def ask(self) -> str:  # type: ignore[override]
+        return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blunt(Whole):
+    def warning(self) -> str | None:  # type: ignore[override]
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneStep:
+    def __call__(self, trajectory: object, gamma: float) -> object:
+        return trajectory
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnePass(MinibatchAlgorithm):
+    def gradient(self, outputs: Any, batch: Any, progress: float) -> Any: ...
+
+    def check_rollout(self, count: int, length: int) -> None: ...
+
+
 @pytest.mark.parametrize(
     ("wanted", "cls", "missing"),
     [
-        (Question, "Nameless", "must be the class of a Question: it has no method __call__"),
-        (Clerk, "Answer", "must be the class of a Clerk: it has no method ask"),
+        (Question, "Nameless", "must be the class of a Question: it has no method __call__.one, two."),
+        (Clerk, "Answer", "must be the class of a Clerk: it has no method ask.question."),
         (Clerk, "Nameless", "must be the class of a Clerk: it has no name"),
         (Clerk, "Plain", "must be a dataclass: its fields are its settings"),
+        (Base, "Nameless", f"must be the class of a Base: Nameless does not derive from {__name__}.Base"),
+        (Base, "Silent", "must be the class of a Base: it has no method ask.question, loudly."),
+        (Base, "Sizeless", "must be the class of a Base: it has no size"),
+        (Base, "Curt", "must be the class of a Base: its ask must take .question, loudly."),
+        (Base, "Blunt", "must be the class of a Base: its warning must take .length."),
+        (Returns, "OneStep", "must be the class of a Returns: OneStep does not derive from a3c_exp.returns.Returns"),
+        (Environment, "OneStep", "OneStep does not derive from a3c_exp.envs.Environment"),
+        (Backend, "OneStep", "OneStep does not derive from a3c_exp.core.experiment.Backend"),
+        (Optimizer, "OneStep", "OneStep does not derive from a3c_exp.optimizers.Optimizer"),
+        (Algorithm, "OnePass", "must be the class of an Algorithm: it has no method minibatches.count, length, rng."),
+        (Network, "OneStep", "must be the class of a Network: it has no method check.observation_space, action_space."),
+        (Schedule, "OneStep", "must be the class of a Schedule: its __call__ must take .progress."),
     ],
 )
 def test_what_a_class_of_ones_own_lacks_is_named(wanted: Any, cls: str, missing: str) -> None:
@@ -254,6 +359,9 @@ class Fussy:
 
     def __post_init__(self) -> None:
         raise ValueError("not today")
+
+    def area(self) -> float:
+        return 0.0
 
 
 def test_a_plugin_that_refuses_with_a_plain_error_is_quoted() -> None:
@@ -300,9 +408,9 @@ def test_what_is_no_component_is_not_built(target: str) -> None:
 
 
 def test_a_dataclass_that_our_module_imported_from_elsewhere_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    import a3c_exp.config.schema
+    from a3c_exp.config import schema
 
-    monkeypatch.setattr(a3c_exp.schema, "Square", Square, raising=False)
+    monkeypatch.setattr(schema, "Square", Square, raising=False)
     with pytest.raises(ConfigError, match="is no component class"):
         build({"_target_": "a3c_exp.config.schema.Square", "side": 1}, Shape, "shape")  # type: ignore[type-abstract]
 

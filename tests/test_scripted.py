@@ -1,4 +1,4 @@
-"""The environments that other tests stand on: they are found wherever a test runs, and pay what they say."""
+"""The environments of other tests: they are found in every process, and their rewards are the documented ones."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from a3c_exp.common.arrays import Array
 from a3c_exp.envs import Gym, Step
-
-Array = NDArray[Any]
 
 
 def first_observation() -> list[Any]:
@@ -23,8 +21,8 @@ def first_observation() -> list[Any]:
     return obs
 
 
-class TestScriptedEnvironmentsAreThereEverywhere:
-    def test_in_a_child_that_multiprocessing_starts_from_nothing(self) -> None:
+class TestScriptedEnvironmentsAreFound:
+    def test_in_a_child_of_multiprocessing(self) -> None:
         with multiprocessing.get_context("forkserver").Pool(1) as pool:
             assert pool.apply(first_observation) == [[5, 0, 0, -1]]
 
@@ -35,7 +33,7 @@ class TestScriptedEnvironmentsAreThereEverywhere:
 
 
 class TestTinyEnvironments:
-    """They pay what they say for the best there is to do."""
+    """The best policy has the documented return."""
 
     def episode(self, env_id: str, act: Callable[[Array], Array], **kwargs: Any) -> tuple[float, Step]:
         batch = Gym(id=f"scripted:{env_id}", kwargs=kwargs).make(1, [0])
@@ -52,7 +50,7 @@ class TestTinyEnvironments:
         assert step.terminated[0]
         assert self.episode("Bandit-v0", lambda obs: (obs.argmax(1) + 1) % 4, n=4, length=5)[0] == 0
 
-    def test_the_corridor_pays_at_its_right_end_and_cuts_who_stays(self) -> None:
+    def test_the_corridor_pays_at_its_right_end_and_truncates_who_stays(self) -> None:
         total, step = self.episode("Corridor-v0", lambda obs: np.array([1]), n=6)
         assert total == pytest.approx(1 - 0.01 * 4)
         assert (step.terminated[0], step.truncated[0]) == (True, False)
@@ -60,6 +58,6 @@ class TestTinyEnvironments:
         assert total == pytest.approx(-0.5)
         assert (step.terminated[0], step.truncated[0]) == (False, True)
 
-    def test_the_target_costs_nothing_where_it_is_hit(self) -> None:
+    def test_the_target_costs_nothing_if_it_is_hit(self) -> None:
         assert self.episode("Target-v0", lambda obs: obs, length=4)[0] == 0
         assert self.episode("Target-v0", lambda obs: -obs, length=4)[0] < 0

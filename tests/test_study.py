@@ -30,6 +30,7 @@ from study.presets import PRESETS
 from study.records import Record, Results
 from study.runs import ROOT, Training
 from study.statistics import bootstrap_interval, interquartile_mean
+from study.table import SECTIONS
 
 RECORD = Record(
     seed=0, steps=1000, seconds=2.0, steps_per_second=500.0, solved_steps=600, solved_seconds=1.2, last_100=480.5,
@@ -123,6 +124,27 @@ def test_records_of_other_settings_do_not_count(tmp_path: Path) -> None:
     assert results.read({"env": {"kwargs": {"gravity": -5}}}) == [], "that it was empty was a setting"
 
 
+def test_records_with_former_names_of_settings_are_refused_before_anything_is_trained(
+    places: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They would look like records of other settings, and be replaced."""
+    recipe = Counting()
+    Results(places / "results", "name").write({**recipe.settings(), "goal": 475.0}, [RECORD])
+    monkeypatch.setattr(study, "SECTIONS", {"One": (entry(recipe),)})
+    assert study.main([]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("study: results = 'name.yaml': has former names of settings") and error.endswith(": goal\n")
+    assert recipe.seeds == []
+    assert not (places / "RESULTS.md").exists()
+
+
+def test_the_records_of_this_checkout_have_commands_that_run_today() -> None:
+    for section in SECTIONS.values():
+        for one in section:
+            records = Results(ROOT / "results", one.name).read(one.recipe.settings())
+            assert all(record.command.startswith(f"{one.recipe.command} ") for record in records), one.name
+
+
 def test_records_are_never_those_of_other_settings_wherever_writing_is_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,7 +190,7 @@ def test_other_settings_are_run_anew(places: Path) -> None:
     assert changed.seeds == [0, 1]
 
 
-def test_a_failed_seed_is_told_and_tried_again_next_time(places: Path) -> None:
+def test_a_failed_seed_is_reported_and_tried_again_next_time(places: Path) -> None:
     (failure,) = study.train(entry(Counting(failing=1)), 3)
     assert "seed 1" in failure and "exit code 1" in failure
     again = Counting()
@@ -243,15 +265,15 @@ def test_an_interrupted_study_leaves_no_run_behind(tmp_path: Path) -> None:
 
 
 def test_a_second_signal_reaches_the_run_too(tmp_path: Path) -> None:
-    """Whoever does not want to wait for the run's orderly end presses Ctrl-C again; nothing of it stays behind."""
-    told = tmp_path / "signals"
+    """A user who does not want to wait for the run's orderly end presses Ctrl-C again; no process is left."""
+    signals_file = tmp_path / "signals"
     run = (
         "import signal, time; from pathlib import Path\n"
-        f"told = Path({str(told)!r}); seen = []\n"
+        f"signals_file = Path({str(signals_file)!r}); received = []\n"
         "def note(*_):\n"
-        "    seen.append(1); told.write_text(str(len(seen)))\n"
-        "    if len(seen) == 2: raise SystemExit\n"
-        "signal.signal(signal.SIGINT, note); told.write_text('0')\n"
+        "    received.append(1); signals_file.write_text(str(len(received)))\n"
+        "    if len(received) == 2: raise SystemExit\n"
+        "signal.signal(signal.SIGINT, note); signals_file.write_text('0')\n"
         "for _ in range(6000): time.sleep(0.01)\n"
     )
     study = (
@@ -262,12 +284,12 @@ def test_a_second_signal_reaches_the_run_too(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", study], cwd=ROOT, stderr=subprocess.DEVNULL)
     try:
         for signals in ("0", "1"):
-            wait_until(lambda: told.exists() and told.read_text() == signals)  # noqa: B023
+            wait_until(lambda: signals_file.exists() and signals_file.read_text() == signals)  # noqa: B023
             process.send_signal(signal.SIGINT)
         assert process.wait(30) == -signal.SIGINT
     finally:
         process.kill()
-    assert told.read_text() == "2"
+    assert signals_file.read_text() == "2"
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
@@ -304,7 +326,7 @@ def test_a_run_that_was_cut_off_goes_on_from_its_checkpoint(
 def test_what_is_done_with_the_run_that_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: tuple[str, ...], ended: str, trains: str | None
 ) -> None:
-    """One that ended is only played, one that was cut off goes on; but one of so many seconds would get them twice."""
+    """A run that ended is only evaluated, an interrupted one is resumed; but not one with a limit in seconds."""
     recipe, folder = Training((*SMALL, "checkpoint.every=32", *settings)), tmp_path / "run"
     summary = dict(a3c_exp.train([*recipe.overrides, "seed=0"], folder).summary)
     (folder / "summary.json").write_text(json.dumps(summary | {"stop_reason": ended}))
@@ -354,7 +376,7 @@ def test_curves_are_kept_and_drawn(places: Path, monkeypatch: pytest.MonkeyPatch
 def test_the_document_is_written_without_what_draws_curves(
     places: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Hours of training may lie behind it."""
+    """It may stand for hours of training."""
     monkeypatch.setattr(study, "SECTIONS", {"One": (replace(entry(Counting(), 0), curve=True),)})
     (places / "results").mkdir()
     Results(places / "results", "name").write(Counting().settings(), [RECORD])

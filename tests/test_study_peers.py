@@ -1,4 +1,4 @@
-"""stable-baselines3, run beside us: its goal is reached by our rule, and what it did is told as one of our records."""
+"""stable-baselines3 as a recipe of the study: our rule for its threshold, and its result as one of our records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def episodes(watch: Watch, env: int, returns: float, count: int, steps: int = 0)
         assert watch({"infos": infos, "self": SimpleNamespace(num_timesteps=steps)}, {})
 
 
-def test_its_goal_is_a_mean_over_a_hundred_episodes_with_one_of_every_environment() -> None:
+def test_its_threshold_is_a_mean_over_a_hundred_episodes_with_one_of_every_environment() -> None:
     watch = Watch(reward_threshold=10.0, environments=2)
     episodes(watch, env=0, returns=10.0, count=150, steps=150)
     assert watch.solved is None, "the other's first episode may be a long one that fails"
@@ -35,7 +35,7 @@ def test_its_goal_is_a_mean_over_a_hundred_episodes_with_one_of_every_environmen
     assert watch.solved[0] == 152, "the first time counts"
 
 
-def test_a_run_is_told_as_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_becomes_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(peers.ZOO, ("A2C", "CartPole-v1"), {"steps": 2000, "envs": 2, "learning_rate": "lin_1e-3"})
     monkeypatch.setattr(stable_baselines3, "EPISODES", 3)
     found = stable_baselines3.main("A2C", "CartPole-v1", reward_threshold=1.0, seed=5)

@@ -148,14 +148,14 @@ class TestStopping:
         assert summary["stop_reason"] == "max_seconds"
         assert 0.3 <= summary["training_seconds"] < 30
 
-    def test_at_its_goal(self, backend: str, tmp_path: Path) -> None:
+    def test_at_its_threshold(self, backend: str, tmp_path: Path) -> None:
         summary = self.stopped(tmp_path, backend, reward_threshold=0.0, stop__mean_return=0.0)
         assert summary["stop_reason"] == "mean_return"
         assert 100 <= summary["solved_at_steps"] <= summary["steps"]
         assert 0 < summary["solved_at_seconds"] <= summary["training_seconds"]
 
 
-class TestTheGoal:
+class TestTheRewardThreshold:
     def test_is_not_judged_before_a_hundred_episodes(self, tmp_path: Path) -> None:
         done = train(tmp_path / "short", reward_threshold=0.0, total_steps=96)
         assert done.summary["stop_reason"] == "total_steps"
@@ -167,7 +167,7 @@ class TestTheGoal:
         summary = train(tmp_path, reward_threshold=0.0, total_steps=320).summary
         assert (summary["stop_reason"], summary["steps"], summary["solved_at_steps"]) == ("total_steps", 320, 112)
 
-    def test_is_not_where_a_run_may_be_told_to_stop(self, tmp_path: Path) -> None:
+    def test_is_another_than_the_stop_rule(self, tmp_path: Path) -> None:
         summary = train(tmp_path, reward_threshold=1.1, stop__mean_return=0.0, total_steps=320).summary
         assert (summary["stop_reason"], summary["solved_at_steps"]) == ("mean_return", None)
 

@@ -226,7 +226,7 @@ class TestTheGradient:
         np.testing.assert_array_equal(event.episodes.returns, plain.episodes.returns)
         assert np.linalg.norm(shaped) > np.linalg.norm(nothing)
 
-    def test_a_clip_may_change_as_the_run_goes_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_clip_of_rewards_follows_its_schedule(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Rewards of a hundred and more are clipped to 8 at first and to 4 at the end."""
         learned: list[float] = []
         learn = Learner.learn

@@ -25,7 +25,7 @@ import yaml
 from a3c_exp.config.schema import build, flatten, parse_key_values
 from a3c_exp.errors import ConfigError, exit_code, one_line, require
 from a3c_exp.run import markdown
-from a3c_exp.run.run_folder import CONFIG_FILE, SUMMARY_FILE
+from a3c_exp.run.run_folder import CONFIG_FILE, FORMER_KEYS, SUMMARY_FILE, written_by
 
 # Settings that do not separate rows.
 IGNORED = ("seed", "plugins")
@@ -70,6 +70,8 @@ def find_runs(folders: Iterable[Path]) -> tuple[list[FinishedRun], dict[Path, st
             seen.add(path)
             try:
                 runs.append(_read(path.parent))
+            except ConfigError as error:
+                damaged[path.parent] = error.problem
             except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
                 damaged[path.parent] = one_line(error)
     if not runs:
@@ -79,11 +81,14 @@ def find_runs(folders: Iterable[Path]) -> tuple[list[FinishedRun], dict[Path, st
 
 
 def _read(folder: Path) -> FinishedRun:
-    """The run in `folder`. Raises the errors of json and yaml, and KeyError and TypeError for unexpected content."""
+    """The run in `folder`. Raises ConfigError for one with former names of settings, and other errors for damaged
+    files."""
     summary = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
     config = yaml.safe_load((folder / CONFIG_FILE).read_text(encoding="utf-8"))
     for key in ("stop_reason", "solved_at_steps"):
         summary[key]
+    if not FORMER_KEYS.isdisjoint(config):
+        raise ConfigError("folder", str(folder), written_by(folder))
     return FinishedRun(_settings(config), config, summary)
 
 
