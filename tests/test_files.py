@@ -9,7 +9,8 @@ from typing import IO
 
 import pytest
 
-from a3c_exp.run.files import Appender, atomic_write, write_text
+from a3c_exp.run.curves import Appender
+from a3c_exp.run.files import atomic_write, write_text
 
 
 def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -59,7 +60,8 @@ def test_pieces_are_appended_to_what_is_there(tmp_path: Path) -> None:
 FULL_DISK = """
 import resource, sys
 from pathlib import Path
-from a3c_exp.run.files import Appender, write_text
+from a3c_exp.run.curves import Appender
+from a3c_exp.run.files import write_text
 
 folder = Path(sys.argv[1])
 write_text(folder / "note.txt", "old")

@@ -204,7 +204,8 @@ def test_a_worker_that_stops_early_leaves_the_rounds_and_waits(monkeypatch: pyte
 def test_workers_of_uneven_minibatches_come_to_their_end(backend: str, update: str) -> None:
     events, state, error = drain(ppo_config(**UNEVEN, backend=backend, update=update, workers=3, total_steps=300))
     assert error is None
-    assert {event.worker for event in events} == {0, 1, 2}
+    if update == "sync":  # otherwise others may have made all steps before a process has started
+        assert {event.worker for event in events} == {0, 1, 2}
     assert sum(event.updates for event in events) == state["version"]
     assert sum(event.steps for event in events) == state["steps"] >= 300
 

@@ -1,4 +1,4 @@
-"""Atomic writes, appends of whole pieces, and locks on folders."""
+"""Atomic writes, and locks on folders."""
 
 from __future__ import annotations
 
@@ -66,31 +66,6 @@ def atomic_write(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 def write_text(path: Path, text: str) -> None:
     """Replace the file by `text` in UTF-8, atomically."""
     atomic_write(path, lambda file: file.write(text.encode()))
-
-
-class Appender:
-    """A file that grows by whole pieces: one that does not fit on a full disk is removed again.
-
-    The file stays readable, and later writes succeed once there is room again. A missing file is created.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (closed by close)
-        self._end = os.fstat(self._file.fileno()).st_size
-
-    def write(self, piece: bytes) -> None:
-        """Append `piece`, unbuffered. Raises OSError if it does not fit."""
-        rest = memoryview(piece)
-        try:
-            while rest:
-                rest = rest[self._file.write(rest) :]
-        except OSError:
-            self._file.truncate(self._end)
-            raise
-        self._end += len(piece)
-
-    def close(self) -> None:
-        self._file.close()
 
 
 def write_json(path: Path, value: Any) -> None:

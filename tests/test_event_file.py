@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c as reference
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from a3c_exp.run.tensorboard import EventFile, masked_crc32c, record, scalar
+from a3c_exp.run.curves import EventFile, masked_crc32c, record, scalar
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import metadata as hparams_metadata
 
-from a3c_exp.run.output import CurveWriter
+from a3c_exp.run.curves import CurveWriter, hparams
 from a3c_exp.run.run_folder import config_text
-from a3c_exp.run.tensorboard import hparams
 
 CONFIG = {"seed": 3, "returns": {"_target_": "a3c_exp.returns.NStep", "n": 5}, "critic_returns": None}
 
@@ -170,7 +169,7 @@ def test_numbers_that_are_not_finite_are_written_as_such(tmp_path: Path) -> None
 FULL_DISK = """
 import json, resource, sys
 from pathlib import Path
-from a3c_exp.run.output import CurveWriter
+from a3c_exp.run.curves import CurveWriter
 from a3c_exp.run.run_folder import config_text
 
 writer = CurveWriter(Path(sys.argv[1]), {})

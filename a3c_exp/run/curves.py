@@ -1,4 +1,4 @@
-"""TensorBoard's event file, written record by record, and the content of its dashboards.
+"""A run's curves: TensorBoard's event file, written record by record, and metrics.csv.
 
 TensorBoard's own writer and torch's take a quarter of a second to import (they import all of TensorFlow where it is
 installed). They also write from a thread, which notices a full disk late and leaves half a record in the file.
@@ -6,11 +6,14 @@ installed). They also write from a thread, which notices a full disk late and le
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import socket
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,132 @@ from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, tensor_
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
 
-from a3c_exp.run.files import Appender
+from a3c_exp.run.files import atomic_write
+from a3c_exp.run.run_folder import config_text
+
+
+class CurveWriter:
+    """Writes a run's curves into its folder: an event file for TensorBoard, and metrics.csv.
+
+    folder: the run's folder, which exists.
+    config: the run's configuration, for TensorBoard's text and HParams dashboards.
+    purge_step: the step from which a resumed run continues; None for a new run. Points of later steps are void: their
+        rows of metrics.csv are dropped, and TensorBoard hides them, so that each curve stays one line.
+
+    Every call leaves whole records on disk or raises OSError. A full disk damages no earlier record.
+    """
+
+    def __init__(self, folder: Path, config: Mapping[str, Any], purge_step: int | None = None) -> None:
+        self._table = CsvLog(folder / "metrics.csv", purge_step)
+        self._events = EventFile(folder)
+        self._events.session(0 if purge_step is None else purge_step + 1)
+        code = "\n".join(f"    {line}" for line in config_text(config).splitlines())  # indented: verbatim in Markdown
+        self._events.summary(
+            0,
+            text("config", code),
+            dashboard(DASHBOARD),
+            session_start(hparams(config)),
+        )
+
+    def log(self, step: int, values: Mapping[str, float], wall_seconds: float) -> None:
+        """Write one point: `values` by name, at `step` of the run, after `wall_seconds`.
+
+        An evaluation's point has the step of the evaluated parameters, which may lie before the last point's.
+        """
+        self._events.summary(step, *(scalar(name, value) for name, value in values.items()))
+        self._table.append(step, wall_seconds, values)
+
+    def close(self, success: bool = True) -> None:
+        """Finish the files.
+
+        success: mark the run as ended on the HParams dashboard. Other runs are left open there: they may be resumed,
+            and the dashboard keeps the first record of how a run ended.
+        """
+        try:
+            if success:
+                self._events.summary(0, session_end())
+        finally:
+            self._events.close()
+            self._table.close()
+
+
+class CsvLog:
+    """metrics.csv: `step`, `wall_seconds` and one column for each name; a cell without a value is empty.
+
+    A new name adds a column. The file is then rewritten and replaced atomically.
+    """
+
+    def __init__(self, path: Path, purge_step: int | None) -> None:
+        """Open the file at `path`, new or existing. Its broken rows, and those after `purge_step`, are dropped."""
+        self._path = path
+        self._file = Appender(path)
+        self._columns = ["step", "wall_seconds"]
+        rows = list(_read(path))
+        if rows:
+            self._columns = list(rows[0])
+        if purge_step is not None:
+            rows = [row for row in rows if int(row["step"]) <= purge_step]
+        self._replace(self._columns, rows)
+
+    def append(self, step: int, wall_seconds: float, values: Mapping[str, float]) -> None:
+        """Add a row. Raises OSError if it does not fit on the disk, and leaves the file as it was."""
+        new = [name for name in values if name not in self._columns]
+        if new:
+            self._replace([*self._columns, *new], list(_read(self._path)))
+        row = {"step": step, "wall_seconds": round(wall_seconds, 3), **values}
+        self._file.write(_line([row.get(name, "") for name in self._columns]))
+
+    def _replace(self, columns: list[str], rows: Sequence[Mapping[str, str]]) -> None:
+        lines = [_line(columns), *(_line([row.get(name, "") for name in columns]) for row in rows)]
+        atomic_write(self._path, lambda file: file.writelines(lines))
+        self._file.close()
+        self._columns = columns
+        self._file = Appender(self._path)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _read(path: Path) -> Iterator[dict[str, str]]:
+    """The complete rows of a table. Rows that a killed process or a full disk left incomplete are skipped."""
+    with open(path, newline="", encoding="utf-8", errors="replace") as file:
+        for row in csv.DictReader(line for line in file if line.endswith("\n")):
+            with suppress(KeyError, ValueError, TypeError):
+                int(row["step"])
+                if None not in row and None not in row.values():
+                    yield row
+
+
+def _line(cells: Sequence[object]) -> bytes:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow(cells)
+    return line.getvalue().encode()
+
+
+class Appender:
+    """A file that grows by whole pieces: one that does not fit on a full disk is removed again.
+
+    The file stays readable, and later writes succeed once there is room again. A missing file is created.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (closed by close)
+        self._end = os.fstat(self._file.fileno()).st_size
+
+    def write(self, piece: bytes) -> None:
+        """Append `piece`, unbuffered. Raises OSError if it does not fit."""
+        rest = memoryview(piece)
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError:
+            self._file.truncate(self._end)
+            raise
+        self._end += len(piece)
+
+    def close(self) -> None:
+        self._file.close()
+
 
 _CASTAGNOLI = 0x82F63B78
 _STRING = types_pb2.DT_STRING
