@@ -22,6 +22,7 @@ from a3c_exp.backends.ray.wire import shard_slices, shard_spec
 from a3c_exp.core.events import Event
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.optimizers import RMSProp
+from a3c_exp.run import markdown
 from a3c_exp.schedules import Constant
 
 SIZES = {"20 thousand": 20_000, "1.7 million": 1_700_000}
@@ -152,27 +153,19 @@ class Dummy:
 
 
 def table(size: int, push: float, rollout: float, in_flight: int, shards: int) -> str:
-    """What the arithmetic and the simulation say of 1 to 10,000 workers, as Markdown."""
+    """The arithmetic and the simulation for 1 to 10,000 workers, as Markdown."""
     constants = Constants(push=push, rollout=rollout, bytes=4.0 * size, in_flight=in_flight, shards=shards)
-    lines = [
+    heading = (
         f"{size:,} parameters, {push * 1e6:.0f} us a push, {4 * size / 1e6:.2f} MB, {shards} server(s), a rollout of "
-        f"{rollout * 1e3:.0f} ms: {constants.workers_fed:,.0f} workers are fed.",
-        "",
-        "| workers | pushes/s, arithmetic | simulated | a worker waits | staleness |",
-        "|---|---|---|---|---|",
-    ]
+        f"{rollout * 1e3:.0f} ms: {constants.workers_fed:,.0f} workers are fed.\n\n"
+    )
+    rows = []
     for workers in WORKERS:
-        found = simulate(constants, workers)
-        expected = constants.pushes_per_second(workers)
-        row = (
-            f"{workers:,}",
-            f"{expected:,.0f}",
-            f"{found.pushes:,.0f}",
-            f"{found.waiting:.0%}",
-            f"{found.staleness:,.0f}",
-        )
-        lines.append(f"| {' | '.join(row)} |")
-    return "\n".join(lines)
+        found, expected = simulate(constants, workers), constants.pushes_per_second(workers)
+        counts = (f"{number:,.0f}" for number in (workers, expected, found.pushes))
+        rows.append([*counts, f"{found.waiting:.0%}", f"{found.staleness:,.0f}"])
+    columns = "workers", "pushes/s, arithmetic", "simulated", "a worker waits", "staleness"
+    return heading + markdown.table(columns, rows)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
