@@ -10,8 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from a3c_exp.backends.ray.client import RemoteParameters, Transport
-from a3c_exp.backends.ray.local_updates import LocalUpdates
+from a3c_exp.backends.ray.client import LocalUpdates, RemoteParameters, Transport
 from a3c_exp.backends.ray.server import ParameterServer
 from a3c_exp.backends.ray.wire import WireDtype, merge_shards, shard_slices, shard_spec, shard_state
 from a3c_exp.common.arrays import Floats

@@ -32,7 +32,7 @@ from runs import (
 from scripted import End, Scripted
 
 import a3c_exp
-from a3c_exp.backends.ga3c import trainer
+from a3c_exp.backends.ga3c import services
 from a3c_exp.backends.ga3c.buffers import SharedBuffers
 from a3c_exp.common.arrays import Array
 from a3c_exp.config.builder import load_experiment
@@ -191,7 +191,7 @@ def _on_training(monkeypatch: pytest.MonkeyPatch, listener: Callable[[Sequence[R
         listener(rollouts)
         return concat_rollouts(rollouts)
 
-    monkeypatch.setattr(trainer, "concat_rollouts", noted)
+    monkeypatch.setattr(services, "concat_rollouts", noted)
 
 
 def _copied(rollout: Rollout) -> Rollout:
@@ -326,7 +326,7 @@ class TestFaults:
         if kind == "predictor":
             monkeypatch.setattr(SharedBuffers, "reply", broken)
         else:
-            monkeypatch.setattr(trainer, "concat_rollouts", broken)
+            monkeypatch.setattr(services, "concat_rollouts", broken)
         error = self.failed(workers=3)
         assert error.startswith(f"{kind} 0 failed:\nTraceback")
         assert error.endswith("RuntimeError: scripted to break")

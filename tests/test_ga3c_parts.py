@@ -16,11 +16,11 @@ from learning import learned
 from numpy.typing import NDArray
 from runs import CORNERS, SCRIPTED, SMALL_CNN, TARGET, config, drain, make_store
 
-from a3c_exp.backends.ga3c import service_thread
+from a3c_exp.backends.ga3c import services
 from a3c_exp.backends.ga3c.agent import RemoteNetwork
 from a3c_exp.backends.ga3c.buffers import WAITING, WORKING, BufferSpec, IndexQueue, SharedBuffers
 from a3c_exp.backends.ga3c.device import CudaActorCritic
-from a3c_exp.backends.ga3c.service_thread import RateMeter
+from a3c_exp.backends.ga3c.services import RateMeter
 from a3c_exp.backends.messages import MERGE_SECONDS
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.experiment import Experiment, build_network
@@ -167,7 +167,7 @@ def test_a_rate_is_that_of_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
             return self.now
 
     clock = Clock()
-    monkeypatch.setattr(service_thread, "time", clock)
+    monkeypatch.setattr(services, "time", clock)
     rate = RateMeter("rate", threads=3)
     assert rate.add(5) == {}
     clock.now += 2 * MERGE_SECONDS

@@ -21,8 +21,7 @@ from servers import (
     vector,
 )
 
-from a3c_exp.backends.ray.client import RemoteParameters
-from a3c_exp.backends.ray.local_updates import LocalUpdates, summing_spec
+from a3c_exp.backends.ray.client import LocalUpdates, RemoteParameters, summing_spec
 from a3c_exp.core.store import SharedStore
 from a3c_exp.optimizers import SGD, Adam
 

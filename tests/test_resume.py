@@ -329,7 +329,8 @@ class TestCommandLine:
     def test_a_rule_that_ends_the_run_again_is_logged(
         self, rule: str, first: float, later: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        train(tmp_path, total_steps=2000, **{f"stop__{rule}": first})
+        settings: dict[str, Any] = {f"stop__{rule}": first}
+        train(tmp_path, total_steps=2000, **settings)
         capsys.readouterr()
         assert main([f"resume={tmp_path}", "plugins=[scripted]"]) == 0
         message = f"stop.{rule} holds already: stop.{rule}=null goes on past it"

@@ -169,7 +169,7 @@ def test_a_worker_that_goes_on_while_its_update_is_under_way_may_date_episodes_b
     statistics.add(event(0, [1.0] * 60, ends=[*range(10, 60), *range(30, 40)]))
     statistics.add(event(1, [3.0] * 60, ends=list(range(45, 105))))
     assert statistics.mean_return_100 == pytest.approx((60 * 3 + 40 * 1) / 100)
-    assert statistics._ends == sorted(statistics._ends)
+    assert [end for end, _, _ in statistics._recent] == sorted([end for end, _, _ in statistics._recent])
 
 
 @given(

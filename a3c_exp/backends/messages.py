@@ -1,11 +1,14 @@
-"""Messages from workers to the run: their events, batched, and how each worker ended."""
+"""Messages from workers to the run, through pipes: their events, batched, and how each worker ended."""
 
 from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import connection
+from typing import Protocol
 
 from a3c_exp.core.events import Event
 from a3c_exp.core.worker import YieldPoint
@@ -65,3 +68,97 @@ def batch_events(steps: Iterator[Event | YieldPoint]) -> Iterator[Event]:
         raise
     if pending is not None:
         yield pending
+
+
+class Job(Protocol):
+    """What a process or a thread runs: a worker, or one of its kind."""
+
+    def run(self) -> Iterator[Event | YieldPoint]: ...
+
+    def close(self) -> None: ...
+
+
+class EventSource(Protocol):
+    """A process, or a thread of this one, that sends events through a pipe, and a WorkerExit as its last message.
+
+    reader: the receiving end of the pipe. sentinel: becomes ready when the source has ended; None for a thread.
+    """
+
+    @property
+    def reader(self) -> connection.Connection: ...
+
+    @property
+    def sentinel(self) -> int | None: ...
+
+    def on_exit(self) -> None:
+        """Called once the source has ended."""
+
+    def exit_reason(self) -> str:
+        """Error text for a source that ended without a last message."""
+
+
+def drain(sources: Sequence[EventSource]) -> Generator[Event | None, None, None]:
+    """Yield the events of all sources until all have ended; None when MERGE_SECONDS have brought nothing.
+
+    Raises RunError for a source that failed or was killed.
+    """
+    running = list(sources)
+    while running:
+        # The pipe alone does not tell that a worker is gone: a program that the worker started may hold it open.
+        handles = [handle for source in running for handle in (source.reader, source.sentinel) if handle is not None]
+        ready = connection.wait(handles, MERGE_SECONDS)
+        if not ready:
+            yield None
+        for source in [source for source in running if source.reader in ready or source.sentinel in ready]:
+            message = _receive(source)
+            if not isinstance(message, WorkerExit):
+                yield message
+                continue
+            running.remove(source)
+            source.on_exit()
+            if message.failure is not None:
+                raise RunError(message.failure)
+
+
+def _receive(source: EventSource) -> Event | WorkerExit:
+    """The next message. A source that ended without a last message has failed."""
+    try:
+        if source.reader.poll():
+            message: Event | WorkerExit = source.reader.recv()
+            return message
+    except (EOFError, OSError):  # an OSError if it was killed while it was sending
+        pass
+    return WorkerExit(source.exit_reason())
+
+
+class ReceiverClosedError(Exception):
+    """The other end of a pipe has been closed: the run is over."""
+
+
+def send_events(who: str, writer: connection.Connection, make_job: Callable[[], Job]) -> None:
+    """Make a job here, and run it to its end: send its events, and at last a WorkerExit."""
+    last = WorkerExit()
+    try:
+        for event in _events(make_job):
+            _send(writer, event)
+    except ReceiverClosedError:
+        return
+    except BaseException as error:  # whatever ended this worker is the run's to report
+        last = WorkerExit(failure_text(who, error))
+    with suppress(ReceiverClosedError):
+        _send(writer, last)
+
+
+def _send(writer: connection.Connection, message: Event | WorkerExit) -> None:
+    try:
+        writer.send(message)
+    except BrokenPipeError:
+        raise ReceiverClosedError from None
+
+
+def _events(make_job: Callable[[], Job]) -> Iterator[Event]:
+    job = make_job()
+    try:
+        yield from batch_events(job.run())
+    finally:
+        job.close()

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing import Pipe, connection
 
-from a3c_exp.backends.messages import GRACE_SECONDS, MERGE_SECONDS, WorkerExit, batch_events, failure_text
+from a3c_exp.backends.messages import GRACE_SECONDS, Job, drain, send_events
+from a3c_exp.backends.processes.resources import allow_files
 from a3c_exp.core.events import Event
-from a3c_exp.core.experiment import Backend, RunContext
+from a3c_exp.core.experiment import Backend, Experiment, RunContext
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import SharedStore
 from a3c_exp.core.worker import Worker
-from a3c_exp.errors import RunError
-
-Messages = queue.SimpleQueue[Event | WorkerExit]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,50 +28,50 @@ class Threads(Backend):
     A thread cannot be ended from outside. One that hangs in its environment is left behind, and ends with the program.
     """
 
+    def check(self, experiment: Experiment) -> None:
+        """Raise ConfigError if so many workers may not have a pipe each."""
+        allow_files(experiment.worker_count, each=2)
+
     def store(self, spec: StoreSpec) -> SharedStore:
         return SharedStore(spec)
 
     def run(self, context: RunContext, store: SharedStore) -> Generator[Event | None, None, None]:
-        messages: Messages = queue.SimpleQueue()
-        threads: list[threading.Thread] = []
+        threads: list[ThreadSource] = []
         try:
             for index in range(context.experiment.worker_count):
-                arguments = context, index, store, messages
-                threads.append(
-                    threading.Thread(target=_run_worker, args=arguments, daemon=True, name=f"worker {index}")
-                )
-                threads[-1].start()
-            running = len(threads)
-            while running:
-                try:
-                    message = messages.get(timeout=MERGE_SECONDS)
-                except queue.Empty:
-                    yield None
-                    continue
-                if not isinstance(message, WorkerExit):
-                    yield message
-                    continue
-                running -= 1
-                if message.failure is not None:
-                    raise RunError(message.failure)
+                threads.append(ThreadSource.start(f"worker {index}", partial(Worker, context, index, store)))
+            yield from drain(threads)
         finally:
             store.stop()
-            deadline = time.monotonic() + GRACE_SECONDS
-            for thread in threads:
-                if thread.ident is not None:
-                    thread.join(max(0.0, deadline - time.monotonic()))
+            join_all(threads)
 
 
-def _run_worker(context: RunContext, index: int, store: SharedStore, messages: Messages) -> None:
-    """The thread's main function: send the worker's events, and at last a WorkerExit."""
-    last = WorkerExit()
-    try:
-        worker = Worker(context, index, store)
-        try:
-            for event in batch_events(worker.run()):
-                messages.put(event)
-        finally:
-            worker.close()
-    except BaseException as error:  # whatever ended this worker is the run's to report
-        last = WorkerExit(failure_text(f"worker {index}", error))
-    messages.put(last)
+@dataclass(frozen=True, slots=True)
+class ThreadSource:
+    """A thread whose events are received as those of a process are: an `EventSource`."""
+
+    thread: threading.Thread
+    reader: connection.Connection
+    sentinel: None = None
+
+    @classmethod
+    def start(cls, name: str, make_job: Callable[[], Job]) -> ThreadSource:
+        """Start a thread. The job is made there, since a network on a GPU belongs to the thread that uses it."""
+        reader, writer = Pipe(duplex=False)
+        thread = threading.Thread(target=send_events, args=(name, writer, make_job), name=name, daemon=True)
+        thread.start()
+        return cls(thread, reader)
+
+    def on_exit(self) -> None: ...
+
+    def exit_reason(self) -> str:
+        return f"{self.thread.name} ended unexpectedly"
+
+
+def join_all(threads: Sequence[ThreadSource]) -> bool:
+    """Wait GRACE_SECONDS, for all together, until the threads have ended; return whether they have."""
+    deadline = time.monotonic() + GRACE_SECONDS
+    for source in threads:
+        source.reader.close()
+        source.thread.join(max(0.0, deadline - time.monotonic()))
+    return not any(source.thread.is_alive() for source in threads)

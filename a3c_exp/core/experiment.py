@@ -221,16 +221,9 @@ def store_spec(experiment: Experiment, network: ActorCritic, observation_shape: 
     """What the shared block of this experiment holds."""
     env = experiment.env
     return StoreSpec(
-        size=len(network.vector),
-        param_slices=network.param_slices,
-        workers=experiment.worker_count,
-        optimizer=experiment.optimizer,
-        schedule=experiment.schedule,
-        total_steps=experiment.total_steps,
-        synchronous=experiment.update == "sync",
-        locked=experiment.lock,
-        optimizer_state_per_worker=experiment.optimizer_state == "per_worker",
-        observation_shape=observation_shape,
-        normalize_observations=env.normalize_observations,
-        normalize_rewards=env.normalize_rewards,
-    )
+        size=len(network.vector), param_slices=network.param_slices, workers=experiment.worker_count,
+        optimizer=experiment.optimizer, schedule=experiment.schedule, total_steps=experiment.total_steps,
+        synchronous=experiment.update == "sync", locked=experiment.lock,
+        optimizer_state_per_worker=experiment.optimizer_state == "per_worker", observation_shape=observation_shape,
+        normalize_observations=env.normalize_observations, normalize_rewards=env.normalize_rewards,
+    )  # fmt: skip

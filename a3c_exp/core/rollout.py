@@ -133,17 +133,10 @@ class Actor:
     """
 
     def __init__(
-        self,
-        env: EnvBatch,
-        network: PolicyNetwork,
-        rng: np.random.Generator,
-        *,
-        rollout_length: int | Literal["episode"],
-        gamma: float,
-        reward_scale: float = 1.0,
-        reward_clip: float | Schedule | None = None,
-        epsilon: float | Schedule = 0.0,
-    ) -> None:
+        self, env: EnvBatch, network: PolicyNetwork, rng: np.random.Generator, *,
+        rollout_length: int | Literal["episode"], gamma: float, reward_scale: float = 1.0,
+        reward_clip: float | Schedule | None = None, epsilon: float | Schedule = 0.0,
+    ) -> None:  # fmt: skip
         self.env, self.rng, self._network, self._gamma = env, rng, network, gamma
         self._length = None if rollout_length == "episode" else rollout_length
         self._reward_scale, self._reward_clip, self._epsilon = reward_scale, reward_clip, epsilon

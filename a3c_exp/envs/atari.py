@@ -101,22 +101,12 @@ class Atari(Environment):
     def _games(self, count: int) -> VectorEnv[Any, Any, Any]:
         vector_env = importlib.import_module("ale_py.vector_env")
         env: VectorEnv[Any, Any, Any] = vector_env.AtariVectorEnv(
-            self.game,
-            count,
-            num_threads=self.threads,
-            autoreset_mode=AutoresetMode.SAME_STEP,
-            max_num_frames_per_episode=self.max_frames,
-            repeat_action_probability=self.repeat_action_probability,
-            full_action_space=self.full_action_space,
-            img_height=self.height,
-            img_width=self.width,
-            stack_num=self.frame_stack,
-            frameskip=self.frame_skip,
-            maxpool=self.frame_skip > 1,
-            noop_max=self.noop_max,
-            reward_clipping=False,
-            use_fire_reset=self.fire_reset,
-        )
+            self.game, count, num_threads=self.threads, autoreset_mode=AutoresetMode.SAME_STEP,
+            max_num_frames_per_episode=self.max_frames, repeat_action_probability=self.repeat_action_probability,
+            full_action_space=self.full_action_space, img_height=self.height, img_width=self.width,
+            stack_num=self.frame_stack, frameskip=self.frame_skip, maxpool=self.frame_skip > 1,
+            noop_max=self.noop_max, reward_clipping=False, use_fire_reset=self.fire_reset,
+        )  # fmt: skip
         return env
 
 

@@ -121,12 +121,7 @@ def run_log(path: Path, stream: TextIO | None = None) -> Iterator[LiveLineHandle
     level, propagate, showwarning = log.level, log.propagate, warnings.showwarning
 
     def show_warning(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: object, **__: object
     ) -> None:
         log.warning("%s:%d: %s: %s", filename, lineno, category.__name__, message)
 

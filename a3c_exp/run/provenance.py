@@ -36,14 +36,9 @@ def _git(folder: Path, *arguments: str) -> str | None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         done = subprocess.run(
-            ["git", "--no-optional-locks", *arguments],
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=5,
-        )
+            ["git", "--no-optional-locks", *arguments], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=5,
+        )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from bisect import bisect_right
 from collections.abc import Callable, Mapping
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -35,10 +35,8 @@ class RunStatistics:
         self._clock = clock
         self._earlier_seconds = 0.0
         self._started = self._window_started = clock()
-        # The last 100 episodes, in the order of the steps at which they ended.
-        self._ends: list[int] = []
-        self._returns: list[float] = []
-        self._lengths: list[int] = []
+        # Of the last 100 episodes: the step at which each ended, in rising order, its return and its length.
+        self._recent: list[tuple[int, float, int]] = []
         self._finished_envs: dict[int, int] = {}  # by worker
         self._staleness_sum = 0
         self._staleness_count = 0
@@ -79,24 +77,12 @@ class RunStatistics:
             self._finished_envs[event.worker] = event.episodes.envs_with_finished_episode
 
     def _add_episodes(self, episodes: Episodes) -> None:
-        count = len(episodes.returns)
-        self.episodes += count
-        columns = episodes.end_steps, episodes.returns, episodes.lengths
-        ends, returns, lengths = (column.tolist() for column in columns)
-        # `ends` may fall where a worker continues before its last update is applied.
-        if (not self._ends or ends[0] >= self._ends[-1]) and ends == sorted(ends):
-            self._ends += ends
-            self._returns += returns
-            self._lengths += lengths
-        else:
-            # Events of several workers cover the same span of steps. Insert the episodes in order; otherwise the last
-            # 100 would be those of the worker whose event came last.
-            for end, total, length in zip(ends, returns, lengths, strict=True):
-                place = bisect_right(self._ends, end)
-                self._ends.insert(place, end)
-                self._returns.insert(place, total)
-                self._lengths.insert(place, length)
-        del self._ends[:-RECENT], self._returns[:-RECENT], self._lengths[:-RECENT]
+        self.episodes += len(episodes.returns)
+        columns = (column.tolist() for column in (episodes.end_steps, episodes.returns, episodes.lengths))
+        # Events of several workers cover the same span of steps. Without sorting, the last 100 would be those of the
+        # worker whose event came last. (In order, as they mostly are, they sort in a few microseconds.)
+        merged = [*self._recent, *zip(*columns, strict=True)]
+        self._recent = sorted(merged, key=itemgetter(0))[-RECENT:]
 
     @property
     def has_new_data(self) -> bool:
@@ -108,15 +94,18 @@ class RunStatistics:
         """Wall-clock seconds of the run, earlier sessions of a resumed run included."""
         return self._earlier_seconds + self._clock() - self._started
 
+    def _recent_mean(self, column: int) -> float:
+        return sum(episode[column] for episode in self._recent) / len(self._recent)
+
     @property
     def mean_return(self) -> float | None:
         """Mean return of the last 100 episodes, or of all where fewer have ended; None before the first."""
-        return sum(self._returns) / len(self._returns) if self._returns else None
+        return self._recent_mean(1) if self._recent else None
 
     @property
     def mean_return_100(self) -> float | None:
         """Mean return of the last 100 episodes; None before 100 have ended."""
-        return self.mean_return if len(self._returns) == RECENT else None
+        return self.mean_return if len(self._recent) == RECENT else None
 
     def reached(self, reward_threshold: float, wait_for_all: bool = True) -> bool:
         """Whether the mean return of the last 100 training episodes is at least `reward_threshold`.
@@ -163,7 +152,7 @@ class RunStatistics:
         mean = self.mean_return
         if mean is not None and self.episodes > self._window_episodes:
             values["rollout/ep_rew_mean"] = mean
-            values["rollout/ep_len_mean"] = sum(self._lengths) / len(self._lengths)
+            values["rollout/ep_len_mean"] = self._recent_mean(2)
         values["rollout/episodes"] = self.episodes
         for name, total in self._sums.items():
             values[name if "/" in name else f"train/{name}"] = total / self._counts[name]
@@ -203,9 +192,9 @@ class RunStatistics:
             "episodes": self.episodes,
             "seconds": self.seconds,
             "staleness": list(self._staleness()),
-            "recent_end_steps": np.array(self._ends, np.int64),
-            "recent_returns": np.array(self._returns, np.float64),
-            "recent_lengths": np.array(self._lengths, np.int64),
+            "recent_end_steps": np.array([end for end, _, _ in self._recent], np.int64),
+            "recent_returns": np.array([total for _, total, _ in self._recent], np.float64),
+            "recent_lengths": np.array([length for _, _, length in self._recent], np.int64),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -216,9 +205,8 @@ class RunStatistics:
         self.episodes = state["episodes"]
         self._earlier_seconds = state["seconds"]
         self._staleness_sum, self._staleness_count, self._staleness_max = state["staleness"]
-        self._ends = state["recent_end_steps"].tolist()
-        self._returns = state["recent_returns"].tolist()
-        self._lengths = state["recent_lengths"].tolist()
+        columns = (state[f"recent_{name}"].tolist() for name in ("end_steps", "returns", "lengths"))
+        self._recent = list(zip(*columns, strict=True))
         self._finished_envs = {}
         self._started = self._window_started = self._clock()
         self._new_window()

@@ -13,11 +13,11 @@ from a3c_exp.backends import forkserver
 from a3c_exp.backends.ga3c.agent import Agent
 from a3c_exp.backends.ga3c.buffers import BufferSpec, SharedBuffers
 from a3c_exp.backends.ga3c.device import DeviceName, check_device, check_network, uses_gpu
-from a3c_exp.backends.ga3c.predictor import PredictionBatch, Predictor
-from a3c_exp.backends.ga3c.service_thread import ServiceThread, join_all
-from a3c_exp.backends.ga3c.trainer import Trainer
-from a3c_exp.backends.processes.children import Child, drain, end, start
+from a3c_exp.backends.ga3c.services import PredictionBatch, Predictor, Trainer
+from a3c_exp.backends.messages import drain
+from a3c_exp.backends.processes.children import Child, end, start
 from a3c_exp.backends.processes.resources import check_processes, shared_store
+from a3c_exp.backends.threads import ThreadSource, join_all
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Backend, Experiment, RunContext, build_network
 from a3c_exp.core.parameters import StoreSpec
@@ -103,7 +103,7 @@ class Ga3c(Backend):
         network, env = build_network(experiment, draw=False)
         log.info("the network computes on the %s", "GPU" if uses_gpu(network, self.device) else "CPU")
         buffers = SharedBuffers(BufferSpec.of(experiment, self.rollouts, network, env))
-        threads: list[ServiceThread] = []
+        threads: list[ThreadSource] = []
         agents: list[Child] = []
         try:
             threads.extend(self._start_threads(context, store, buffers))
@@ -121,9 +121,7 @@ class Ga3c(Backend):
                 buffers.close()
             end(agents)
 
-    def _start_threads(
-        self, context: RunContext, store: SharedStore, buffers: SharedBuffers
-    ) -> Iterator[ServiceThread]:
+    def _start_threads(self, context: RunContext, store: SharedStore, buffers: SharedBuffers) -> Iterator[ThreadSource]:
         """Start predictors and trainers."""
         gathering = threading.Lock()
         for index in range(self.predictors):
@@ -131,11 +129,11 @@ class Ga3c(Backend):
                 Predictor, context.experiment, store, buffers,
                 device=self.device, batch=self.prediction_batch, count=self.predictors, gathering=gathering,
             )  # fmt: skip
-            yield ServiceThread.start(f"predictor {index}", predictor)
+            yield ThreadSource.start(f"predictor {index}", predictor)
         gathering = threading.Lock()
         for index in range(self.trainers):
             trainer = partial(
                 Trainer, context, store, buffers, index,
                 device=self.device, batch=self.training_batch, count=self.trainers, gathering=gathering,
             )  # fmt: skip
-            yield ServiceThread.start(f"trainer {index}", trainer)
+            yield ThreadSource.start(f"trainer {index}", trainer)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from a3c_exp.backends.processes.children import ReceiverClosedError
+from a3c_exp.backends.messages import ReceiverClosedError
 from a3c_exp.backends.processes.resources import shared_block
 from a3c_exp.common.arrays import Array, ArraySpecs, Floats, arrays_in, block_size
 from a3c_exp.core.events import Episodes

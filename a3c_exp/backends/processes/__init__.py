@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from a3c_exp.backends import forkserver
-from a3c_exp.backends.processes.children import Child, drain, end, start
+from a3c_exp.backends.messages import drain
+from a3c_exp.backends.processes.children import Child, end, start
 from a3c_exp.backends.processes.resources import check_processes, shared_store
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Backend, Experiment, RunContext

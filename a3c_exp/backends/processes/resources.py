@@ -28,7 +28,7 @@ def check_processes(experiment: Experiment, *, files_each: int) -> None:
     files_each: files that this process has open for each worker.
     """
     forkserver.check_temporary_folder()
-    _allow_files(experiment.worker_count, files_each)
+    allow_files(experiment.worker_count, files_each)
     for field in fields(experiment):
         _check_can_be_pickled(field.name, getattr(experiment, field.name))
 
@@ -44,7 +44,7 @@ def _check_can_be_pickled(key: str, component: object) -> None:
         raise ConfigError(key, type(component).__name__, problem) from error
 
 
-def _allow_files(workers: int, each: int) -> None:
+def allow_files(workers: int, each: int) -> None:
     """Raise this process's limit of open files to what its workers need, `each` for every worker.
 
     Raises ConfigError if the system's limit is lower.

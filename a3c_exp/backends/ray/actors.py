@@ -7,9 +7,8 @@ from concurrent.futures import Future
 from typing import Any
 
 from a3c_exp.backends.messages import FAILURES, failure_text
-from a3c_exp.backends.ray.client import RemoteParameters, Transport
+from a3c_exp.backends.ray.client import LocalUpdates, RemoteParameters, Transport
 from a3c_exp.backends.ray.cluster import lost_errors
-from a3c_exp.backends.ray.local_updates import LocalUpdates
 from a3c_exp.backends.ray.settings import RaySettings
 from a3c_exp.common.plugins import import_plugins
 from a3c_exp.core.cpu import one_thread

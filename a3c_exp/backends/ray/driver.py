@@ -10,9 +10,8 @@ from typing import Any
 
 from a3c_exp.backends.messages import GRACE_SECONDS, MERGE_SECONDS
 from a3c_exp.backends.ray.actors import WorkerActor
-from a3c_exp.backends.ray.client import RETRY_SECONDS
+from a3c_exp.backends.ray.client import RETRY_SECONDS, summing_spec
 from a3c_exp.backends.ray.cluster import lost_errors
-from a3c_exp.backends.ray.local_updates import summing_spec
 from a3c_exp.backends.ray.server import ParameterServer
 from a3c_exp.backends.ray.settings import RaySettings
 from a3c_exp.backends.ray.wire import ServerStatus, merge_shards, shard_slices, shard_spec, shard_state

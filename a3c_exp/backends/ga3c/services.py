@@ -1,0 +1,187 @@
+"""What threads of the run's process do for agents: predictors answer requests, trainers learn from rollouts."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from a3c_exp.backends.ga3c.buffers import POLL_SECONDS, SharedBuffers
+from a3c_exp.backends.ga3c.device import DeviceName, on_device
+from a3c_exp.backends.messages import MERGE_SECONDS
+from a3c_exp.core import seeding
+from a3c_exp.core.events import Event
+from a3c_exp.core.experiment import Experiment, RunContext, build_network
+from a3c_exp.core.rollout import concat_rollouts
+from a3c_exp.core.seeding import Role
+from a3c_exp.core.store import SharedStore
+from a3c_exp.core.worker import Learner, YieldPoint
+from a3c_exp.errors import require
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictionBatch:
+    """Observations of one forward pass.
+
+    maximum: of them. wait: seconds that a predictor waits for more, while there are agents that may still send some.
+    """
+
+    maximum: int = 128
+    wait: float = 0.01
+
+    def __post_init__(self) -> None:
+        require(self.maximum >= 1, "maximum", self.maximum, "a whole number >= 1")
+        require(0 <= self.wait <= 1, "wait", self.wait, "seconds, from 0 to 1")
+
+
+class Predictor:
+    """Answers the requests of agents with a copy of the parameters, which is pulled between two batches.
+
+    count: predictors of the run. gathering: held by the one of them that gathers a batch. If two waited for the same
+        requests, neither would have a full batch.
+    """
+
+    def __init__(
+        self, experiment: Experiment, store: SharedStore, buffers: SharedBuffers, *, device: DeviceName,
+        batch: PredictionBatch, count: int, gathering: threading.Lock,
+    ) -> None:  # fmt: skip
+        self._network = on_device(build_network(experiment, draw=False)[0], device)
+        self._store, self._buffers, self._count, self._gathering = store, buffers, count, gathering
+        self._max_requests, self._wait = batch.maximum // buffers.spec.envs, batch.wait
+        self._version = -1
+
+    def run(self) -> Iterator[Event]:
+        """Answer until no request will come any more. Yields an Event now and then, with metrics alone."""
+        requests, rate = self._buffers.requests, RateMeter("ga3c/predictions_per_second", self._count)
+        event = Event(worker=0)
+        while agents := self._gather():
+            left = len(requests)
+            self._predict(agents)
+            count = len(agents) * self._buffers.spec.envs
+            event.add({"ga3c/prediction_batch": count, "ga3c/prediction_queue": len(agents) + left})
+            due = rate.add(count)
+            if due:
+                event.add(due)
+                yield event
+                event = Event(worker=0)
+
+    def _gather(self) -> list[int]:
+        """The agents of the next batch; none if there will be no more."""
+        buffers, requests = self._buffers, self._buffers.requests
+        with self._gathering:
+            agents: list[int] = []
+            while not agents:
+                ended = buffers.agents_ended  # before the queue is read: what they sent before they ended is answered
+                agents = requests.take(self._max_requests, POLL_SECONDS)
+                if buffers.closing or (ended and not agents):
+                    return []
+            wanted = min(self._max_requests, buffers.busy_agents // self._count)
+            due = time.monotonic() + self._wait
+            while len(agents) < wanted and (left := due - time.monotonic()) > 0:
+                agents += requests.take(self._max_requests - len(agents), left)
+        return agents
+
+    def _predict(self, agents: list[int]) -> None:
+        """Write the replies for these agents into their buffers, and notify them."""
+        arrays, network, spec = self._buffers.request_arrays, self._network, self._buffers.spec
+        if self._version != self._store.version:
+            self._version = self._store.pull(0, network.vector).version
+            network.load()
+        count = len(agents) * spec.envs
+        observations = arrays["observations"][agents].reshape(count, *spec.observation[0])
+        state = arrays["state"][agents].reshape(count, spec.state_size) if spec.state_size else None
+        distributions, values, next_state = network.infer(observations, state)
+        shape = len(agents), spec.envs
+        arrays["distributions"][agents] = distributions.reshape(*shape, -1)
+        arrays["values"][agents] = values.reshape(shape)
+        if next_state is not None:
+            arrays["next_state"][agents] = next_state.reshape(*shape, -1)
+        arrays["version"][agents] = self._version
+        self._buffers.reply(agents)
+
+    def close(self) -> None: ...
+
+
+class Trainer:
+    """Learns from rollouts of agents, put side by side.
+
+    index: of this trainer, of `count`. Its row of the store lies after those of the agents.
+    batch: transitions to learn from at once, at least. A batch is smaller only if all agents wait for it.
+    gathering: held by the one trainer that gathers a batch. If two waited for the same rollouts, neither would have a
+        full batch.
+    """
+
+    def __init__(
+        self, context: RunContext, store: SharedStore, buffers: SharedBuffers, index: int, *, device: DeviceName,
+        batch: int, count: int, gathering: threading.Lock,
+    ) -> None:  # fmt: skip
+        experiment = context.experiment
+        self._row = row = experiment.worker_count + index
+        self._buffers, self._batch, self._count, self._gathering = buffers, batch, count, gathering
+        rng = seeding.generator(experiment.seed, Role.MINIBATCHES, row, resumed=context.resumed)
+        store.counters.load_rng_state(row, rng)  # not `store.start`: the agents' first step starts the clock
+        network = on_device(build_network(experiment, draw=False)[0], device)
+        self._learner = Learner(experiment, network, row, store, rng, f"trainer {index}")
+
+    def run(self) -> Iterator[Event | YieldPoint]:
+        """Learn until no rollout will come any more. Yields as a worker does."""
+        buffers, learner, rate = self._buffers, self._learner, RateMeter("ga3c/trainings_per_second", self._count)
+        while slots := self._gather():
+            rollout = concat_rollouts([buffers.rollout(slot) for slot in slots])
+            snapshot = learner.pull()
+            versions = np.asarray(rollout.version)[rollout.valid]
+            oldest = int(versions.min(initial=snapshot.version))
+            event = Event(self._row)
+            event.add({
+                "ga3c/training_batch": rollout.transitions,
+                "ga3c/training_queue": len(slots) + len(buffers.finished),
+                "ga3c/lag": snapshot.version - float(versions.mean()) if versions.size else 0.0,
+                **rate.add(1),
+            })  # fmt: skip
+            # Staleness counts from the oldest parameters that acted.
+            for step in learner.learn([rollout], snapshot._replace(version=oldest), event):
+                if buffers.closing:  # the run is being saved, or has been: nothing may be pushed any more
+                    return
+                yield step
+            buffers.release(slots)
+
+    def close(self) -> None: ...
+
+    def _gather(self) -> list[int]:
+        """The slots of the next batch; none if there will be no more."""
+        buffers, slots, transitions = self._buffers, list[int](), 0
+        with self._gathering:
+            while transitions < self._batch:
+                # Before the queue is read: what agents sent before they ended, or began to wait, is learned from.
+                all_wait, ended = not buffers.busy_agents, buffers.agents_ended
+                taken = buffers.finished.take(1, POLL_SECONDS)
+                if taken:
+                    slots += taken
+                    transitions += buffers.rollout(taken[0]).transitions
+                elif (slots and all_wait) or ended:
+                    break
+        return [] if buffers.closing else slots
+
+
+class RateMeter:
+    """Measures a rate per second, over MERGE_SECONDS or more.
+
+    threads: how many of a kind do the same: one of them measures, and reports the rate of all.
+    """
+
+    def __init__(self, name: str, threads: int) -> None:
+        self._name, self._threads = name, threads
+        self._count, self._began = 0, time.monotonic()
+
+    def add(self, count: int) -> dict[str, float]:
+        """Count, and return the rate by its name when it is due; otherwise nothing."""
+        self._count += count
+        seconds = time.monotonic() - self._began
+        if seconds < MERGE_SECONDS:
+            return {}
+        rate = self._threads * self._count / seconds
+        self._count, self._began = 0, self._began + seconds
+        return {self._name: rate}
