@@ -278,11 +278,11 @@ class PPO(MinibatchAlgorithm):
         if self.value_clip is None:
             return _dot(errors, errors), errors
         bound = value(self.value_clip, progress)
-        has_new_data = values - batch.values
-        clipped = _masked(batch.values + has_new_data.clip(-bound, bound) - batch.targets, batch.mask)
+        moved = values - batch.values
+        clipped = _masked(batch.values + moved.clip(-bound, bound) - batch.targets, batch.mask)
         worse = clipped * clipped > errors * errors
         counted = np.where(worse, clipped, errors)
-        return _dot(counted, counted), np.where(worse & (np.abs(has_new_data) > bound), np.float32(0), counted)
+        return _dot(counted, counted), np.where(worse & (np.abs(moved) > bound), np.float32(0), counted)
 
 
 def explained_variance(

@@ -20,21 +20,21 @@ from a3c_exp.networks.layers import Backward, Initialisation, Linear, array_of, 
 
 
 class RecurrentInput(NamedTuple):
-    """What a recurrent network needs to see a rollout as it was seen.
+    """What a recurrent network needs besides observations to compute a rollout as the actor did.
 
-    state: float32 [B, S], at t = 0. restarts: bool [T, B], where nothing leads from row t to row t + 1.
+    state: float32 [B, S], at t = 0. episode_boundaries: bool [T, B], whether no transition leads from row t to t + 1.
     """
 
     state: Floats
     episode_boundaries: Bools
 
     def take(self, columns: NDArray[np.intp]) -> RecurrentInput:
-        """That of some of the B."""
+        """The input of some of the B columns."""
         return RecurrentInput(self.state[columns], self.episode_boundaries[:, columns])
 
 
 def reset_state(state: Floats, episode_boundaries: Bools) -> Floats:
-    """The state [B, S] with which the next row begins: zeros where `restarts` [B]."""
+    """The state [B, S] for the next row: zeros where `episode_boundaries` [B]."""
     return np.where(episode_boundaries[:, None], np.float32(0), state) if episode_boundaries.any() else state
 
 
