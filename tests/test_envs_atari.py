@@ -203,9 +203,9 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("game", "expected"),
         [
-            ("pongg", "game = 'pongg': there is no such game; did you mean 'pong'?"),
-            ("SpaceInvaders", "game = 'SpaceInvaders': there is no such game; did you mean 'space_invaders' or"),
-            ("", "game = '': there is no such game; there are 10"),
+            ("pongg", "game = 'pongg': there is no such game: did you mean 'pong'?"),
+            ("SpaceInvaders", "game = 'SpaceInvaders': there is no such game: did you mean 'space_invaders' or"),
+            ("", "game = '': there is no such game: there are 10"),
             # It takes two players, and the program that asks for it alone is ended by the emulator.
             ("combat", "game = 'combat': there is no such game"),
         ],

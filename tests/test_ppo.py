@@ -222,7 +222,7 @@ def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: st
             "algorithm.minibatch_size = 5: must divide a rollout: rollout_length x envs_per_worker is 16 transitions "
             "(experiment=ppo sets all of them)",
         ),
-        ({"accumulate_rollouts": 2}, "accumulate_rollouts = 2: must be 1 with PPO: take longer rollouts instead"),
+        ({"accumulate_rollouts": 2}, "accumulate_rollouts = 2: must be 1 with PPO: use longer rollouts instead"),
         (
             {"epsilon": 0.3},
             "epsilon = 0.3: must be 0 with PPO, which stays close to the policy that acted: algorithm.entropy explores",
