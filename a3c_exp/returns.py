@@ -105,8 +105,8 @@ class NStep(Returns):
 class NStepZero(Returns):
     """n-step returns in which every term that was not collected counts as zero.
 
-    The terms are n rewards and the bootstrap after them. What lies past the last collected step is 0, where `NStep`
-    bootstraps earlier instead. The states of a rollout are s_0 ... s_{T-1}; s_T and an episode's final observation are
+    The terms are n rewards and the bootstrap after them. Terms after the last collected step are 0; `NStep` would
+    bootstrap there. The states of a rollout are s_0 ... s_{T-1}; s_T and an episode's final observation are
     not among them, so
 
         G_t = sum_{k<m} gamma^k r_{t+k} + [s_{t+n} is one of them and of the same episode] gamma^n V(s_{t+n})

@@ -136,10 +136,10 @@ class Dummy:
     def run(self, spec: StoreSpec, worker: int, servers: Sequence[object], backend: Ray, seconds: float) -> float:
         """Push for so many seconds. Returns the pushes a second."""
         from a3c_exp.backends.ray.actors import transport
-        from a3c_exp.backends.ray.client import RemoteParameters
+        from a3c_exp.backends.ray.client import RemoteStore
         from a3c_exp.core.store import Push
 
-        store, rng = RemoteParameters(spec, transport(servers, backend)), np.random.default_rng(worker)
+        store, rng = RemoteStore(spec, transport(servers, backend)), np.random.default_rng(worker)
         parameters, gradient, pushes = np.empty(spec.size, np.float32), np.full(spec.size, 1e-3, np.float32), 0
         store.start(worker, rng)
         begun = time.perf_counter()

@@ -25,13 +25,14 @@ SYNONYMS = (
     ("store/optimizer_state", "store/moments"),
     ("store/stats", "store/statistics"),
     ("store/rng_states", "store/random_states"),
+    ("store/applied_gradients", "store/updates"),
 )
 # Entries that both runs need to have, so that enough is compared.
 REQUIRED = (
     "latest.ckpt/store/parameters",
     "latest.ckpt/store/optimizer_state",
     "latest.ckpt/store/version",
-    "latest.ckpt/store/updates",
+    "latest.ckpt/store/applied_gradients",
     "latest.ckpt/store/steps",
     "latest.ckpt/store/rng_states",
     "latest.ckpt/statistics/steps",

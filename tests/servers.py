@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from a3c_exp.backends.ray.client import LocalUpdates, RemoteParameters, Transport
+from a3c_exp.backends.ray.client import LocalUpdates, RemoteStore, Transport
 from a3c_exp.backends.ray.server import ParameterServer
 from a3c_exp.backends.ray.wire import WireDtype, merge_shards, shard_slices, shard_spec, shard_state
 from a3c_exp.common.arrays import Floats
@@ -25,7 +25,7 @@ SIZE = 7
 SECONDS = 60.0  # after which something is taken to hang
 
 Result = TypeVar("Result")
-WorkerStore = RemoteParameters | LocalUpdates
+WorkerStore = RemoteStore | LocalUpdates
 
 
 class LostError(Exception):
@@ -121,15 +121,15 @@ class Cluster:
         call.add_done_callback(pass_on)
         return answer
 
-    def remote(self, in_flight: int = 0, first_sequence: int = 0) -> RemoteParameters:
+    def remote(self, in_flight: int = 0, first_sequence: int = 0) -> RemoteStore:
         """The store of a worker."""
         transport = Transport(
             call=self.call, lost=(LostError,), servers=len(self.servers), wire_dtype=self.wire_dtype,
             in_flight=in_flight,
         )  # fmt: skip
-        return RemoteParameters(self.spec, transport, first_sequence)
+        return RemoteStore(self.spec, transport, first_sequence)
 
-    def started(self, worker: int = 0, in_flight: int = 0, first_sequence: int = 0) -> RemoteParameters:
+    def started(self, worker: int = 0, in_flight: int = 0, first_sequence: int = 0) -> RemoteStore:
         """The store of a worker that has joined the run."""
         remote = self.remote(in_flight, first_sequence)
         remote.start(worker, generator())

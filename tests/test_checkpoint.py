@@ -32,7 +32,7 @@ def example() -> dict[str, Any]:
         "store": {
             "parameters": rng.normal(size=50).astype(np.float32),
             "optimizer_state": rng.normal(size=(1, 2, 50)).astype(np.float32),
-            "updates": np.arange(3, dtype=np.int64),
+            "applied_gradients": np.arange(3, dtype=np.int64),
             "stats": rng.normal(size=9),
             "rng_states": rng.integers(0, 2**64, (2, 6), np.uint64),
             "steps": 123_456,

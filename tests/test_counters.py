@@ -21,20 +21,20 @@ def test_totals_are_those_of_all_workers() -> None:
     counters.count(0, 20)
     counters.count(2, 5)
     for worker in (0, 0, 1):
-        counters.count_update(worker)
-    assert (counters.steps, counters.updates) == (25, 3)
-    assert [counters.updates_of(worker) for worker in range(3)] == [2, 1, 0]
+        counters.count_gradient(worker)
+    assert (counters.steps, counters.applied_gradients) == (25, 3)
+    assert [counters.gradients_of(worker) for worker in range(3)] == [2, 1, 0]
 
 
 def test_totals_are_kept_for_another_number_of_workers() -> None:
     counters, fewer, more = make_counters(3), make_counters(1), make_counters(5)
     for worker in (0, 1, 1, 2):
         counters.count(worker, 10)
-        counters.count_update(worker)
+        counters.count_gradient(worker)
     for resumed in (fewer, more):
         resumed.restore(counters.state(), version=4)
-        assert (resumed.steps, resumed.updates, resumed.updates_of(0)) == (40, 4, 1)
-    assert [more.updates_of(worker) for worker in range(5)] == [1, 2, 1, 0, 0]
+        assert (resumed.steps, resumed.applied_gradients, resumed.gradients_of(0)) == (40, 4, 1)
+    assert [more.gradients_of(worker) for worker in range(5)] == [1, 2, 1, 0, 0]
 
 
 def test_a_copy_of_counters_kept_elsewhere_reports_at_least_their_steps() -> None:

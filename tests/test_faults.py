@@ -105,7 +105,7 @@ class TestAWorkerThatFails:
         monkeypatch.setattr("a3c_exp.run.trainer.PATIENCE_SECONDS", 0.5)
         # The rule holds once the worker hangs.
         monkeypatch.setattr(
-            "a3c_exp.run.trainer.holding_rule", lambda *_, **__: "mean_return" if note.exists() else None
+            "a3c_exp.run.trainer.find_stop_reason", lambda *_, **__: "mean_return" if note.exists() else None
         )
         faulty = {"fault": "hang", "victim": VICTIM, "at": 50, "note": str(note)}
         settings: dict[str, Any] = {"plugins": ["faulty"], "workers": 2, "total_steps": 10**9}

@@ -19,7 +19,7 @@ from runs import TARGET, config, drain, latest, make_store, processes, same, tra
 
 import a3c_exp
 from a3c_exp.backends.ray.cluster import restrict_to_loopback
-from a3c_exp.backends.ray.driver import CachedParameters
+from a3c_exp.backends.ray.driver import CachedStore
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core import seeding
 from a3c_exp.core.experiment import RunContext
@@ -85,7 +85,7 @@ class EndlessRun:
     def __init__(self, **settings: Any) -> None:
         experiment = load_experiment(on_ray(**{"total_steps": 10**9} | settings))
         store = make_store(experiment)
-        assert isinstance(store, CachedParameters)
+        assert isinstance(store, CachedStore)
         self.store = store
         self.events = experiment.backend.run(RunContext(experiment=experiment), store)
 

@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 
 from a3c_exp.backends.ray import driver as driver_module
-from a3c_exp.backends.ray.driver import SEQUENCE_STRIDE, CachedParameters, Driver, _RunningWorker
+from a3c_exp.backends.ray.driver import SEQUENCE_STRIDE, CachedStore, Driver, _RunningWorker
 from a3c_exp.errors import RunError
 
 
@@ -18,7 +18,7 @@ def driver_of(**ray: Any) -> tuple[Driver, mock.MagicMock, list[mock.MagicMock]]
 
     ray: functions of the stand-in.
     """
-    servers, store = [mock.MagicMock(), mock.MagicMock()], mock.MagicMock(spec=CachedParameters)
+    servers, store = [mock.MagicMock(), mock.MagicMock()], mock.MagicMock(spec=CachedStore)
     driver = object.__new__(Driver)
     driver._ray = SimpleNamespace(**{"wait": lambda calls, timeout: ([], calls)} | ray)
     driver._unreachable, driver._servers, driver._store = (TimeoutError,), servers, store

@@ -21,16 +21,16 @@ from servers import (
     vector,
 )
 
-from a3c_exp.backends.ray.client import LocalUpdates, RemoteParameters, summing_spec
+from a3c_exp.backends.ray.client import LocalUpdates, RemoteStore, summing_spec
 from a3c_exp.core.store import SharedStore
 from a3c_exp.optimizers import SGD, Adam
 
 
-def two_workers(servers: Cluster, in_flight: int = 0) -> list[RemoteParameters]:
+def two_workers(servers: Cluster, in_flight: int = 0) -> list[RemoteStore]:
     return [servers.started(worker, in_flight) for worker in range(2)]
 
 
-def waits(remote: RemoteParameters, servers: Cluster) -> bool:
+def waits(remote: RemoteStore, servers: Cluster) -> bool:
     """Whether the servers have taken the worker's oldest message and have not replied."""
     servers.fetch()  # comes after the messages that were sent before
     return not remote._pending[0].done()

@@ -143,7 +143,7 @@ class TestPushesIntoRounds:
         ticket = push(store, 0, ones())
         assert ticket.done() and ticket.done()
         assert (event_of(ticket).updates, event_of(ticket).staleness) == (1, {0: 1})
-        assert store.counters.updates_of(0) == 1
+        assert store.counters.gradients_of(0) == 1
 
     def test_whoever_asks_after_another_has_left_makes_the_step(self) -> None:
         store = make_store(synchronous=True)
@@ -158,7 +158,7 @@ class TestPushesIntoRounds:
         refused, sound = push(store, 0, None, steps=10), push(store, 1, ones(3), steps=10)
         assert refused.done() and sound.done()
         assert event_of(refused).staleness == {}
-        assert (store.counters.updates_of(0), store.counters.updates_of(1)) == (0, 1)
+        assert (store.counters.gradients_of(0), store.counters.gradients_of(1)) == (0, 1)
         np.testing.assert_allclose(store.parameters.read(), -ones(3))
 
     def test_a_round_of_refused_gradients_passes_without_a_step(self) -> None:

@@ -40,7 +40,7 @@ def failure_text(who: str, error: BaseException) -> str:
     return f"{who} failed:\n{''.join(traceback.format_exception(error)).rstrip()}"
 
 
-def batch_events(steps: Iterator[Event | YieldPoint]) -> Iterator[Event]:
+def batch_events(outputs: Iterator[Event | YieldPoint]) -> Iterator[Event]:
     """Run a worker, sleep where it waits for others, and merge its events over MERGE_SECONDS.
 
     The first event is passed on at once, so that a run soon shows that it works. The last one is passed on even if the
@@ -49,15 +49,15 @@ def batch_events(steps: Iterator[Event | YieldPoint]) -> Iterator[Event]:
     pending: Event | None = None
     due, wait = 0.0, WAIT_SECONDS
     try:
-        for step in steps:
-            if step is YieldPoint.WAITING:
+        for output in outputs:
+            if output is YieldPoint.WAITING:
                 time.sleep(wait)
                 wait = min(2 * wait, LONGEST_WAIT_SECONDS)
                 continue
             wait = WAIT_SECONDS
-            if isinstance(step, YieldPoint):
+            if isinstance(output, YieldPoint):
                 continue
-            pending = step if pending is None else pending.merge(step)
+            pending = output if pending is None else pending.merge(output)
             now = time.monotonic()
             if now >= due:
                 yield pending

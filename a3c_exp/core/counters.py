@@ -1,7 +1,7 @@
-"""What each worker counts and keeps for the run: steps, updates, observation statistics, generator state.
+"""What each worker counts and keeps for the run: steps, gradients, observation statistics, generator state.
 
-Every worker has a row of its own, and only that worker writes to it while it lives. Totals are sums over rows, so two
-writers never count in the same place.
+Every worker has a row of its own, and only that worker writes to it while it lives (on Ray: the server, with what the
+worker sends). Totals are sums over rows, so two writers never count in the same place.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from a3c_exp.common.arrays import Array, ArraySpecs
 from a3c_exp.core.normalization import RunningStats
 
 # Columns of a worker's row. A row has 8 numbers, one cache line: workers do not slow each other down by writing.
-UPDATES, STEPS = range(2)
-COLUMNS = 8
+GRADIENTS, STEPS = range(2)
+ROW_WIDTH = 8
 STARTED = 0
 
 _WORD = (1 << 64) - 1
@@ -40,8 +40,8 @@ class WorkerCounters:
     def specs(workers: int, stats_width: int) -> ArraySpecs:
         """Shapes and types of the arrays. stats_width: length of a row of `RunningStats`."""
         return {
-            "clock": ((COLUMNS,), np.dtype(np.int64)),
-            "counters": ((workers + 1, COLUMNS), np.dtype(np.int64)),
+            "clock": ((ROW_WIDTH,), np.dtype(np.int64)),
+            "counters": ((workers + 1, ROW_WIDTH), np.dtype(np.int64)),
             "stats": ((workers, stats_width), np.dtype(np.float64)),
             "rng_states": ((workers, RNG_WORDS), np.dtype(np.uint64)),
         }
@@ -54,9 +54,9 @@ class WorkerCounters:
             self._stats[worker] = stats.merge(RunningStats(self._stats[worker])).row
         self._rows[worker, STEPS] += steps
 
-    def count_update(self, worker: int) -> None:
+    def count_gradient(self, worker: int) -> None:
         """Count one gradient of this worker as applied."""
-        self._rows[worker, UPDATES] += 1
+        self._rows[worker, GRADIENTS] += 1
 
     def save_rng_state(self, worker: int, rng: np.random.Generator) -> None:
         """Keep the state of a worker's generator, for a checkpoint."""
@@ -80,13 +80,13 @@ class WorkerCounters:
         return int(self._rows[:, STEPS].sum())
 
     @property
-    def updates(self) -> int:
+    def applied_gradients(self) -> int:
         """Gradients of all workers that were applied, those before a resumption included."""
-        return int(self._rows[:, UPDATES].sum())
+        return int(self._rows[:, GRADIENTS].sum())
 
-    def updates_of(self, worker: int) -> int:
+    def gradients_of(self, worker: int) -> int:
         """Gradients of one worker that were applied."""
-        return int(self._rows[worker, UPDATES])
+        return int(self._rows[worker, GRADIENTS])
 
     def rng_state(self, worker: int) -> Array:
         """The row, uint64 [RNG_WORDS], in which a worker's generator state is kept; zeros if none was saved."""
@@ -108,7 +108,7 @@ class WorkerCounters:
     def state(self) -> dict[str, Any]:
         """Copies of everything that a resumption needs."""
         return {
-            "updates": self._rows[:, UPDATES].copy(),
+            "applied_gradients": self._rows[:, GRADIENTS].copy(),
             "steps": self.steps,
             "stats": RunningStats.merge_all(self._stats).row,
             "rng_states": self._rng_states.copy(),
@@ -117,12 +117,12 @@ class WorkerCounters:
     def restore(self, state: Mapping[str, Any], version: int) -> None:
         """Set everything as `state` had it. The number of workers may differ: totals are kept.
 
-        version: updates of the parameters, which the counts of updates add up to.
+        version: number of updates. Without a lock it is the sum of applied gradients, so the last row makes up for the rest.
         """
         self._rows[:] = 0
-        updates, known = state["updates"], self._known_workers(state)
-        self._rows[:known, UPDATES] = updates[:known]
-        self._rows[-1, UPDATES] = version - updates[:known].sum()
+        applied, known = state["applied_gradients"], self._known_workers(state)
+        self._rows[:known, GRADIENTS] = applied[:known]
+        self._rows[-1, GRADIENTS] = version - applied[:known].sum()
         self._rows[-1, STEPS] = state["steps"]
         if self._stats.size:
             self._stats[:] = 0
@@ -132,7 +132,7 @@ class WorkerCounters:
 
     def _known_workers(self, state: Mapping[str, Any]) -> int:
         """How many of these workers the state has a row for."""
-        return min(len(self._rng_states), len(state["updates"]) - 1)
+        return min(len(self._rng_states), len(state["applied_gradients"]) - 1)
 
     def take_observation_stats(self, row: Array) -> None:
         """Start from another run's observation statistics, if both runs have some. Its returns are left out."""
@@ -140,7 +140,7 @@ class WorkerCounters:
             self._stats[0] = RunningStats(row).without_returns().row
 
     def raise_steps_to(self, steps: int) -> None:
-        """Report at least this many steps: for a copy of counters that are kept elsewhere."""
+        """Set the total to at least `steps`. The Ray driver uses this: its counters are a copy of the servers'."""
         self._rows[:-1, STEPS] = 0
         self._rows[-1, STEPS] = max(self._rows[-1, STEPS], steps)
 

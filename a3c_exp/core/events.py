@@ -60,7 +60,7 @@ class Episodes:
 class Event:
     """What one worker did in one or more updates.
 
-    updates: optimizer steps made on the occasion of its pushes. In a synchronous round one worker makes the step.
+    updates: optimizer steps that this worker made. In a synchronous round only the worker that closes it makes one.
     rejected: gradients that were not finite, and so were not applied.
     steps: environment transitions collected.
     metrics: by name (policy_loss, value_loss, entropy, grad_norm, ...), one entry an update.
@@ -88,7 +88,8 @@ class Event:
             self.metrics[name] = self.metrics[name].merge(metric) if name in self.metrics else metric
 
     def count_update(self, staleness: int, applied: int) -> None:
-        """Count a gradient that is in the parameters. applied: optimizer steps that its worker made for it."""
+        """Record the staleness of an applied gradient. applied: its optimizer step; 0 in a round, whose step is counted
+        apart."""
         self.updates += applied
         self.staleness[staleness] += 1
 

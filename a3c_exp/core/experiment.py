@@ -38,7 +38,7 @@ class Stop:
     """When a run ends before `total_steps`; null switches a rule off.
 
     max_episodes: finished training episodes of all workers.
-    max_seconds: of wall-clock time, this session's.
+    max_seconds: of training, from this session's first step.
     mean_return: of the last 100 training episodes, in unscaled rewards. The rule waits until 100 episodes have ended
         and every environment has ended one, since short episodes end first.
     """

@@ -4,8 +4,8 @@ Two ways to update:
 
 - lock-free (Hogwild, Recht et al. 2011): workers step the same vectors in place, whenever they are ready. A pull may
   see half an update. That is legitimate, and it is what Mnih et al. 2016 do (section 4, "without locking").
-- locked: one update at a time, prepared in a second copy of parameters and optimizer state and committed by one store
-  to the version, whose parity says which copy is active. A writer that dies half-way has changed nothing.
+- locked: one update at a time, prepared in a second copy of parameters and optimizer state and made valid by
+  writing one number: the version, whose parity says which copy is active. A writer that dies half-way has changed nothing.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class SharedParameters:
     """Parameters and optimizer state, stepped by any number of workers.
 
     arrays: views of the shared block. lock: excludes other writers of a locked store; the system must release it when
-        its holder dies. counters: count the updates, which are the version where no lock is used.
+        its holder dies. counters: of the workers. Without a lock the version is the sum of their applied gradients.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class SharedParameters:
     @property
     def version(self) -> int:
         """Number of updates that the parameters have had."""
-        return int(self._flags[VERSION]) if self._two_copies else self._counters.updates
+        return int(self._flags[VERSION]) if self._two_copies else self._counters.applied_gradients
 
     @property
     def _active_copy(self) -> int:
@@ -119,9 +119,9 @@ class SharedParameters:
         with self._update_lock:
             version, per_worker = self.version, self.spec.optimizer_state_per_worker
             staleness = version - base_version
-            t = (self._counters.updates_of(worker) if per_worker else version) + 1
+            t = (self._counters.gradients_of(worker) if per_worker else version) + 1
             self._optimize(gradient, steps, worker if per_worker else 0, t, staleness)
-            self._counters.count_update(worker)
+            self._counters.count_gradient(worker)
             if self._two_copies:
                 self._flags[VERSION] = version + 1
         return staleness
@@ -165,8 +165,8 @@ class SharedParameters:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Set everything as `state` had it. A worker without optimizer state of its own there begins with the initial
-        one, and the optimizer's bias correction is that of its updates.
+        """Set everything as `state` had it. A worker without a row in `state` starts with the initial optimizer
+        state, and its own gradients are counted for the bias correction.
 
         Raises ValueError if the state is of another network or optimizer.
         """

@@ -51,7 +51,7 @@ class Rollout(Trajectory):
         return None if self.state is None else RecurrentInput(self.state, episode_boundaries(self))
 
 
-COLUMNS = (
+STEP_FIELDS = (
     "observations", "actions", "log_probs", "rewards", "values", "next_values", "terminated", "truncated", "valid",
     "version",
 )  # fmt: skip
@@ -82,7 +82,7 @@ def concat_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
     if len(rollouts) == 1:
         return first
     length = max(len(rollout.rewards) for rollout in rollouts)
-    columns = {name: _side_by_side([getattr(rollout, name) for rollout in rollouts], length) for name in COLUMNS}
+    columns = {name: _side_by_side([getattr(rollout, name) for rollout in rollouts], length) for name in STEP_FIELDS}
     states = [rollout.state for rollout in rollouts if rollout.state is not None]
     return Rollout(
         **columns,
@@ -185,7 +185,7 @@ class Actor:
         )  # fmt: skip
 
     def collect_several(self, snapshot: Snapshot, progress: float, count: int) -> list[Rollout]:
-        """Collect so many rollouts with one pull. Episodes of later ones are dated after the steps of earlier ones."""
+        """Collect so many rollouts with one pull. `end_steps` of later ones include the steps of earlier ones."""
         rollouts: list[Rollout] = []
         for _ in range(count):
             rollouts.append(self.collect(snapshot, progress))

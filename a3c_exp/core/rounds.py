@@ -12,7 +12,7 @@ from a3c_exp.common.arrays import Array, ArraySpecs, Floats
 
 # Columns of a worker's row, which only that worker writes. A row has 8 numbers, one cache line.
 ROUND, WEIGHT, FINISHED = range(3)
-COLUMNS = 8
+ROW_WIDTH = 8
 COMPLETED = 0
 
 HAS_LEFT = np.iinfo(np.int64).max
@@ -33,8 +33,8 @@ class SynchronousRounds:
     def specs(workers: int, size: int) -> ArraySpecs:
         """Shapes and types of the arrays. size: of the parameter vector."""
         return {
-            "round_flags": ((COLUMNS,), np.dtype(np.int64)),
-            "rounds": ((workers, COLUMNS), np.dtype(np.int64)),
+            "round_flags": ((ROW_WIDTH,), np.dtype(np.int64)),
+            "rounds": ((workers, ROW_WIDTH), np.dtype(np.int64)),
             "gradients": ((workers, size), np.dtype(np.float32)),
         }
 
@@ -88,7 +88,7 @@ class SynchronousRounds:
             self._rows[worker, FINISHED] += 1
 
     def in_progress(self, worker: int) -> bool:
-        """Whether others still submit gradients of the rollouts of the turn that this worker has finished."""
+        """Whether another worker has finished fewer rollouts than this one."""
         finished = self._rows[:, FINISHED]
         return bool(finished.min() < finished[worker])
 

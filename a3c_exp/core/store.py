@@ -42,7 +42,7 @@ class Push:
 
     gradient: float32 [P], clipped; None if it was not finite or of no transition. Then only counters move.
     snapshot: the pull that the gradient is based on. event: completed by the store, with what became of the gradient.
-    weight: of the gradient in the average of a synchronous round; 0 if there is no gradient.
+    weight: of the gradient in the average of a synchronous round; not used if there is no gradient.
     stats: measured in the rollouts of the gradient; None if nothing is normalized.
     rng: the worker's generator, whose state is saved with the push.
     """
@@ -66,7 +66,7 @@ class Ticket:
         self.event, self._poll = event, poll
 
     def done(self) -> bool:
-        """Whether the worker may go on: nothing that it waits for is open. Never blocks."""
+        """Whether the worker may go on: nothing that it waits for is open. Does not block."""
         if self._poll is not None and self._poll():
             self._poll = None
         return self._poll is None
@@ -83,13 +83,13 @@ class Store(Protocol):
         """Whether workers are to end."""
 
     def start(self, worker: int, rng: np.random.Generator) -> None:
-        """Join the run, before the first step. Sets the generator to its saved state if there is one."""
+        """Announce the worker's first step. Sets the generator to its saved state if there is one."""
 
     def pull(self, worker: int, into: Floats) -> Snapshot:
         """Copy the parameters into a vector [P]."""
 
     def push(self, worker: int, push: Push) -> Ticket:
-        """Hand over a gradient. Never blocks: the ticket says whether there is something to wait for."""
+        """Hand over a gradient. Does not wait for other workers' gradients: the ticket says whether they are needed."""
 
     def finish_rollout(self, worker: int) -> None:
         """Say that no more gradients of the rollout will come: rounds go on without this worker."""
@@ -146,7 +146,7 @@ class SharedStore:
         self.counters.count(worker, push.event.steps, push.stats)
         ticket = Ticket(push.event)
         if self.rounds is not None:
-            with self.parameters.lock:  # a barrier: whoever sees the row's round also sees its gradient
+            with self.parameters.lock:  # so that the gradient is visible before the row's round
                 self.rounds.submit(worker, push.gradient, push.weight, round)
             ticket = Ticket(push.event, partial(self.close_rounds, worker, push))
             ticket.done()  # whoever completes a round makes its step
@@ -177,7 +177,7 @@ class SharedStore:
         if rounds.waits(worker):
             return False
         if rounds.counted(worker):
-            self.counters.count_update(worker)
+            self.counters.count_gradient(worker)
             push.event.count_update(staleness=0, applied=0)
         return True
 

@@ -133,7 +133,7 @@ class Learner:
         for rollout in rollouts:
             if rollout.transitions:
                 event.add(self._add_rollout_gradient(rollout, snapshot))
-        # The gradient of a sum has the weight of its transitions in it already.
+        # A summed loss grows with its transitions already, so each worker has weight 1.
         weight = min(event.steps, 1) if self._experiment.algorithm.reduction == "sum" else event.steps
         yield self._prepare_push(snapshot, event, weight, merge_stats(rollouts))
 

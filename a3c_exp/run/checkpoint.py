@@ -1,7 +1,7 @@
 """Checkpoints: nested plain data and numpy arrays, written whole or not at all, read without running any code.
 
 A checkpoint is a zip archive, which `numpy.load` opens too: `state.json` holds the nesting and the plain values, each
-array is a `.npy` file named by its place ("parameters.npy", "workers/rows.npy"). Nothing is pickled. The archive has
+array is a `.npy` file named by its place ("store/parameters.npy"). Nothing is pickled. The archive has
 a checksum of every file in it, which reveals damage.
 """
 

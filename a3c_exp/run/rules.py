@@ -1,6 +1,6 @@
 """Rules of a run: when it stops, when its periodic tasks are due, and which evaluated policy is the best.
 
-A new stop rule needs a field in `core.experiment.Stop` and a line in `holding_rule`.
+A new stop rule needs a field in `core.experiment.Stop`, a line in `find_stop_reason`, and its key in conf/config.yaml.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from a3c_exp.run.run_folder import BEST, CHECKPOINTS
 from a3c_exp.run.statistics import RunStatistics
 
 
-def holding_rule(stop: Stop, statistics: RunStatistics, store: SharedStore, wait_for_all: bool = True) -> str | None:
+def find_stop_reason(
+    stop: Stop, statistics: RunStatistics, store: SharedStore, wait_for_all: bool = True
+) -> str | None:
     """The name of the rule that ends the run now; None if the run continues.
 
     wait_for_all: see `RunStatistics.reached`.

@@ -21,7 +21,7 @@ from a3c_exp.run.console import LiveLineHandler, Progress, run_log
 from a3c_exp.run.evaluator import EvalResult, Evaluator
 from a3c_exp.run.interruption import Interruption, interruptions
 from a3c_exp.run.output import RunOutput
-from a3c_exp.run.rules import BestPolicy, Every, GrowingInterval, holding_rule
+from a3c_exp.run.rules import BestPolicy, Every, GrowingInterval, find_stop_reason
 from a3c_exp.run.statistics import RunStatistics
 
 log = logging.getLogger("a3c_exp")
@@ -169,7 +169,7 @@ class Trainer:
     def run(self) -> Run:
         """Train until a stop rule holds, a worker fails or the user interrupts; then save the state and the summary."""
         log.info("run folder: %s", self._folder)
-        if self._resumed and (rule := self._holding_rule(wait_for_all=False)):
+        if self._resumed and (rule := self._find_stop_reason(wait_for_all=False)):
             log.warning("stop.%s holds already: stop.%s=null goes on past it", rule, rule)
         context = RunContext(experiment=self._experiment, resumed=self._resumed)
         events = self._experiment.backend.run(context, self._store)
@@ -210,7 +210,7 @@ class Trainer:
             if event is not None:
                 self._take_event(event)
             if self._stop_reason is None:
-                self._stop_reason = self._holding_rule()
+                self._stop_reason = self._find_stop_reason()
                 if self._stop_reason is not None:
                     self._store.stop()
                     if not self._experiment.backend.deterministic:
@@ -237,11 +237,11 @@ class Trainer:
         if self._solved is None and threshold is not None and statistics.reached(threshold):
             self._solved = statistics.steps, self._clock.seconds
 
-    def _holding_rule(self, wait_for_all: bool = True) -> str | None:
-        """What ends the run now: "interrupted", or a rule of `stop`. wait_for_all: see `rules.holding_rule`."""
+    def _find_stop_reason(self, wait_for_all: bool = True) -> str | None:
+        """What ends the run now: "interrupted", or a rule of `stop`. wait_for_all: see `rules.find_stop_reason`."""
         if self._interruption.signal is not None:
             return "interrupted"
-        return holding_rule(self._experiment.stop, self._statistics, self._store, wait_for_all)
+        return find_stop_reason(self._experiment.stop, self._statistics, self._store, wait_for_all)
 
     def _run_periodic_tasks(self) -> None:
         """Run the periodic tasks that are due: evaluation, checkpoint, curves, progress line."""

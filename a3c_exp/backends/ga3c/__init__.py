@@ -13,7 +13,7 @@ from a3c_exp.backends import forkserver
 from a3c_exp.backends.ga3c.agent import Agent
 from a3c_exp.backends.ga3c.buffers import BufferSpec, SharedBuffers
 from a3c_exp.backends.ga3c.device import DeviceName, check_device, check_network, uses_gpu
-from a3c_exp.backends.ga3c.services import PredictionBatch, Predictor, Trainer
+from a3c_exp.backends.ga3c.services import PredictionBatch, PredictorService, TrainerService
 from a3c_exp.backends.messages import drain
 from a3c_exp.backends.processes.children import Child, end, start
 from a3c_exp.backends.processes.resources import check_processes, shared_store
@@ -126,14 +126,14 @@ class Ga3c(Backend):
         gathering = threading.Lock()
         for index in range(self.predictors):
             predictor = partial(
-                Predictor, context.experiment, store, buffers,
+                PredictorService, context.experiment, store, buffers,
                 device=self.device, batch=self.prediction_batch, count=self.predictors, gathering=gathering,
             )  # fmt: skip
             yield ThreadSource.start(f"predictor {index}", predictor)
         gathering = threading.Lock()
         for index in range(self.trainers):
             trainer = partial(
-                Trainer, context, store, buffers, index,
+                TrainerService, context, store, buffers, index,
                 device=self.device, batch=self.training_batch, count=self.trainers, gathering=gathering,
             )  # fmt: skip
             yield ThreadSource.start(f"trainer {index}", trainer)

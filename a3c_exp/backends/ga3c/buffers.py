@@ -27,7 +27,7 @@ from a3c_exp.common.arrays import Array, ArraySpecs, Floats, arrays_in, block_si
 from a3c_exp.core.events import Episodes
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.normalization import RunningStats
-from a3c_exp.core.rollout import COLUMNS, Rollout
+from a3c_exp.core.rollout import STEP_FIELDS, Rollout
 from a3c_exp.envs import EnvBatch
 from a3c_exp.networks import ActorCritic
 
@@ -102,7 +102,7 @@ class BufferSpec:
         types = {"observations": observation, "actions": action, "version": np.dtype(np.int64), **flags}
         shapes = {"observations": observation_shape, "actions": action_shape}
         floats = np.dtype(np.float32)
-        columns = {name: ((*rows, *shapes.get(name, ())), types.get(name, floats)) for name in COLUMNS}
+        columns = {name: ((*rows, *shapes.get(name, ())), types.get(name, floats)) for name in STEP_FIELDS}
         return columns | {
             "length": ((slots,), np.dtype(np.int64)),
             "state": ((slots, self.envs, self.state_size), floats),
@@ -159,7 +159,7 @@ class SharedBuffers:
 
     @property
     def busy_agents(self) -> int:
-        """How many agents will still send a request or a rollout without being given a slot first.
+        """How many agents are not blocked on a free slot.
 
         An agent that waits for a free slot may have an unread notification: the system may keep it from its core for
         long. It counts as busy.
@@ -192,7 +192,7 @@ class SharedBuffers:
         """The rollout in a slot, as views, which hold until the slot is released."""
         arrays = self.rollout_arrays
         length = int(arrays["length"][slot])
-        columns = {name: arrays[name][slot, :length] for name in COLUMNS}
+        columns = {name: arrays[name][slot, :length] for name in STEP_FIELDS}
         return Rollout(
             **columns,
             state=arrays["state"][slot] if self.spec.state_size else None,
@@ -274,7 +274,7 @@ class AgentChannel:
     def put_rollout(self, slot: int, rollout: Rollout, versions: Sequence[int]) -> None:
         """Write a rollout into a slot, and queue it for trainers. versions: of the parameters, at each step."""
         index, arrays, length = self.agent * self.spec.slots_per_agent + slot, self._rollouts, len(rollout.rewards)
-        for name in COLUMNS:
+        for name in STEP_FIELDS:
             column = np.array(versions)[:, None] if name == "version" else getattr(rollout, name)
             arrays[name][index, :length] = column
         arrays["length"][index] = length

@@ -37,7 +37,7 @@ class PredictionBatch:
         require(0 <= self.wait <= 1, "wait", self.wait, "seconds, from 0 to 1")
 
 
-class Predictor:
+class PredictorService:
     """Answers the requests of agents with a copy of the parameters, which is pulled between two batches.
 
     count: predictors of the run. gathering: held by the one of them that gathers a batch. If two waited for the same
@@ -105,7 +105,7 @@ class Predictor:
     def close(self) -> None: ...
 
 
-class Trainer:
+class TrainerService:
     """Learns from rollouts of agents, put side by side.
 
     index: of this trainer, of `count`. Its row of the store lies after those of the agents.

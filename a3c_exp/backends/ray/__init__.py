@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from a3c_exp.algorithms import MinibatchAlgorithm
 from a3c_exp.backends.ray.cluster import connected
-from a3c_exp.backends.ray.driver import CachedParameters, Driver
+from a3c_exp.backends.ray.driver import CachedStore, Driver
 from a3c_exp.backends.ray.settings import RaySettings
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Backend, Experiment, RunContext
@@ -49,11 +49,11 @@ class Ray(RaySettings, Backend):
             problem = f"must be 'local', 'auto' or host:port of a cluster's head; this one does not answer ({error})"
             raise ConfigError("backend.address", self.address, problem) from None
 
-    def store(self, spec: StoreSpec) -> CachedParameters:
-        return CachedParameters(spec)
+    def store(self, spec: StoreSpec) -> CachedStore:
+        return CachedStore(spec)
 
     def run(self, context: RunContext, store: SharedStore) -> Generator[Event | None, None, None]:
-        assert isinstance(store, CachedParameters)
+        assert isinstance(store, CachedStore)
         with connected(self, context.experiment.worker_count, store.spec):
             driver = Driver(self, context, store)
             try:

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from a3c_exp.backends.messages import FAILURES, failure_text
-from a3c_exp.backends.ray.client import LocalUpdates, RemoteParameters, Transport
+from a3c_exp.backends.ray.client import LocalUpdates, RemoteStore, Transport
 from a3c_exp.backends.ray.cluster import lost_errors
 from a3c_exp.backends.ray.settings import RaySettings
 from a3c_exp.common.plugins import import_plugins
@@ -26,12 +26,12 @@ class WorkerActor:
         """Run a worker to its end. Returns the error text for the user if it failed, None otherwise.
 
         servers: handles of the parameter servers, in the order of their shards.
-        first_sequence: see `RemoteParameters`.
+        first_sequence: see `RemoteStore`.
         """
         settings = context.experiment.backend
         assert isinstance(settings, RaySettings)
         try:
-            remote = RemoteParameters(spec, transport(servers, settings), first_sequence)
+            remote = RemoteStore(spec, transport(servers, settings), first_sequence)
             store = LocalUpdates(spec, remote) if settings.local_epochs else remote
             with one_thread():
                 _run(context, worker, store)
@@ -40,7 +40,7 @@ class WorkerActor:
         return None
 
 
-def _run(context: RunContext, index: int, store: RemoteParameters | LocalUpdates) -> None:
+def _run(context: RunContext, index: int, store: RemoteStore | LocalUpdates) -> None:
     import_plugins(context.experiment.plugins)  # they may register environments
     worker = Worker(context, index, store)
     try:

@@ -68,7 +68,7 @@ class _PendingCall:
         return all(future.done() for future in self.futures)
 
 
-class RemoteParameters:
+class RemoteStore:
     """The store of one worker whose parameters live on servers.
 
     `push` sends the gradient and the event as one message, so a worker that dies has done both or neither. The servers
@@ -262,7 +262,7 @@ class LocalUpdates:
     stays with the worker. When the rollout is finished, the change of the copy is pushed to the servers.
     """
 
-    def __init__(self, spec: StoreSpec, remote: RemoteParameters) -> None:
+    def __init__(self, spec: StoreSpec, remote: RemoteStore) -> None:
         self._remote = remote
         own_spec = replace(
             spec, workers=1, synchronous=False, locked=False, optimizer_state_per_worker=False,

@@ -40,7 +40,7 @@ RESUMED_STRIDE = 1 << 16
 """Added to the number of resumptions for a replacement, so that it draws random numbers that no other worker draws."""
 
 
-class CachedParameters(SharedStore):
+class CachedStore(SharedStore):
     """The driver's copy of parameters that live on servers during the run.
 
     It holds the state that was last fetched for a checkpoint or an evaluation; before and after the run it is the only
@@ -96,7 +96,7 @@ class _RunningWorker:
 class Driver:
     """Starts the actors of one run, and ends them."""
 
-    def __init__(self, settings: RaySettings, context: RunContext, store: CachedParameters) -> None:
+    def __init__(self, settings: RaySettings, context: RunContext, store: CachedStore) -> None:
         import ray
 
         self._ray, self._lost = ray, lost_errors()
