@@ -23,7 +23,7 @@ class Serial(Backend):
     """Workers take turns in a random order drawn from the seed, so asynchrony itself is reproduced bit for bit.
 
     A turn is a worker's push, and its next pull and gradient. Between two turns of a worker each of the others has one
-    turn on average. So a gradient is as stale as with workers of equal speed: workers - 1 updates on average.
+    turn on average. So a gradient is as stale as with workers of equal speed: with A3C workers - 1 updates on average.
     """
 
     deterministic: ClassVar[bool] = True

@@ -117,7 +117,7 @@ class WorkerCounters:
     def restore(self, state: Mapping[str, Any], version: int) -> None:
         """Set everything as `state` had it. The number of workers may differ: totals are kept.
 
-        version: number of updates. Without a lock it is the sum of applied gradients, so the last row makes up for the rest.
+        version: number of updates. Without a lock it is the sum of applied gradients: the last row has the rest of it.
         """
         self._rows[:] = 0
         applied, known = state["applied_gradients"], self._known_workers(state)

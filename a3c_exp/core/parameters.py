@@ -4,8 +4,9 @@ Two ways to update:
 
 - lock-free (Hogwild, Recht et al. 2011): workers step the same vectors in place, whenever they are ready. A pull may
   see half an update. That is legitimate, and it is what Mnih et al. 2016 do (section 4, "without locking").
-- locked: one update at a time, prepared in a second copy of parameters and optimizer state and made valid by
-  writing one number: the version, whose parity says which copy is active. A writer that dies half-way has changed nothing.
+- locked: one update at a time, prepared in a second copy of parameters and optimizer state. It becomes valid when one
+  number is written: the version, whose parity says which copy is active. A writer that dies half-way has changed
+  nothing.
 """
 
 from __future__ import annotations

@@ -18,9 +18,7 @@ from a3c_exp.run.run_folder import BEST, CHECKPOINTS
 from a3c_exp.run.statistics import RunStatistics
 
 
-def find_stop_reason(
-    stop: Stop, statistics: RunStatistics, store: SharedStore, wait_for_all: bool = True
-) -> str | None:
+def find_stop_reason(stop: Stop, statistics: RunStatistics, store: SharedStore, wait_for_all: bool) -> str | None:
     """The name of the rule that ends the run now; None if the run continues.
 
     wait_for_all: see `RunStatistics.reached`.
