@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import numpy as np
 import pytest
 from runs import wait_until
 from servers import (
@@ -181,3 +182,16 @@ class TestLocalUpdates:
         slow.finish_rollout(0)
         slow.leave(0)
         assert servers.fetch()["parameters"].tolist() == [-2.0] * SIZE
+
+    def test_a_change_that_is_not_finite_is_refused_and_counted(self, cluster: MakeCluster) -> None:
+        whole = spec(1, optimizer=SGD(learning_rate=1e3))
+        servers = cluster(summing_spec(whole))
+        updates = LocalUpdates(whole, servers.remote())
+        updates.start(0, generator())
+        with np.errstate(over="ignore"):
+            learn(updates, 0, 1e38, steps=4)  # the step on the copy overflows
+        updates.finish_rollout(0)
+        updates.leave(0)
+        state, (event,) = servers.fetch(), servers.events()
+        assert (state["version"], state["steps"], event.rejected) == (0, 4, 1)
+        assert not state["parameters"].any()

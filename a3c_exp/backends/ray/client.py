@@ -307,8 +307,10 @@ class LocalUpdates:
         assert rollout is not None
         if rollout.rng is not None:
             change = rollout.base - self._copy.read()
+            finite = bool(np.isfinite(change).all())
+            rollout.event.rejected += not finite
             push = Push(
-                gradient=change if np.isfinite(change).all() else None, snapshot=rollout.snapshot,
+                gradient=change if finite else None, snapshot=rollout.snapshot,
                 event=rollout.event, weight=rollout.event.steps, stats=rollout.stats, rng=rollout.rng,
             )  # fmt: skip
             self._remote.push(worker, push)
