@@ -6,7 +6,7 @@ From Python:
     policy = a3c_exp.load(run.folder)
     action = policy.act(observation)
 
-From the command line: `python -m a3c_exp --help`.
+From the command line: `python -m a3c_exp --help`. For readers of the code: docs/design.md says what each file does.
 """
 
 from __future__ import annotations

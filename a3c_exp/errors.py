@@ -34,7 +34,7 @@ def require(condition: bool, key: str, value: object, allowed: str) -> None:
 
 
 class RunError(RuntimeError):
-    """A run that failed: a worker raised, was killed, or produced only non-finite gradients."""
+    """A run that failed: a worker raised or was killed, training diverged, or a cluster was lost."""
 
 
 INTERRUPTED = 130

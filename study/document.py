@@ -30,8 +30,8 @@ Written by `make learn` from the records in [results/](results/): trained with t
 the final policy then played greedily over {episodes} episodes with seeds of their own. IQM: the interquartile mean
 over seeds without the lowest and the highest quarter (of three seeds or fewer, the mean), with its 95 % bootstrap
 interval. Of two or three seeds that interval is their range, and settles nothing. Seeds "2 of 5": the rest has not
-been run yet, and may change the result. What is wanted is wanted of the mean over seeds (and of the worst seed
-if it says so), whatever the interval. Solved: 100 training episodes in a row, at least one of each environment
+been run yet, and may change the result. A bar is for the mean over seeds, or for the worst seed if it says
+so; the interval is not considered. Solved: 100 training episodes in a row, at least one of each environment
 among all so far, have had a mean of the environment's `reward_threshold`, if it has one. Steps and seconds (of
 training) until then are medians over all seeds, "never" if half of them never did, with the range of those that did.
 Seconds and steps/s are of the machine whose number a row has (below its table; its raw environments are timed in
@@ -141,7 +141,7 @@ def _seeds(entry: Entry, records: Sequence[Record]) -> str:
 def _solved(entry: Entry, records: Sequence[Record]) -> str:
     solved = sum(record.solved_steps is not None for record in records)
     has_threshold = entry.recipe.settings().get("reward_threshold", True) is not None
-    return f"{solved} of {len(records)}" if has_threshold else "no goal"
+    return f"{solved} of {len(records)}" if has_threshold else "no threshold"
 
 
 def _estimate(greedy: Sequence[float]) -> str:

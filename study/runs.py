@@ -25,10 +25,9 @@ ROOT = Path(__file__).resolve().parent.parent
 EPISODES = 100
 # Seed of the final evaluation, plus the run's own. Evaluations never share environment seeds with training.
 FIRST_EVALUATION_SEED = 10_000
-# Stop reasons of a run that has ended by itself ...
-ENDS = ("total_steps", "max_episodes", "max_seconds", "mean_return")
-# ... and of one that can be resumed: stopped by a signal, or killed before it wrote a summary.
+# Stop reasons of a run that can be resumed: stopped by a signal, or killed before it wrote a summary.
 INTERRUPTED, KILLED = "interrupted", "killed"
+UNUSABLE = (None, "failed")
 REFUSED = 2  # exit code of a command with a configuration that cannot run
 
 
@@ -55,7 +54,8 @@ class Training:
         stopped = _stop_reason(folder, config)
         # A resumed run with a limit in seconds would start counting again.
         resumable = config["stop"]["max_seconds"] is None and latest_checkpoint(folder).is_file()
-        done = stopped in ENDS or (stopped in (INTERRUPTED, KILLED) and resumable and _resume(folder))
+        cut_off = stopped in (INTERRUPTED, KILLED)
+        done = resumable and _resume(folder) if cut_off else stopped not in UNUSABLE
         if not done:
             shutil.rmtree(folder, ignore_errors=True)
             execute(["-m", "a3c_exp", *overrides, f"hydra.run.dir={folder}"], folder.with_suffix(".log"))

@@ -416,7 +416,7 @@ def test_where_there_is_no_goal_none_is_missed() -> None:
     aimless = Counting()
     aimless.settings = lambda: {"reward_threshold": None}  # type: ignore[method-assign]
     record = replace(RECORD, solved_steps=None, solved_seconds=None)
-    assert "| no goal | - | - |" in document({"One": [(entry(aimless, 1), [record])]}, 100)
+    assert "| no threshold | - | - |" in document({"One": [(entry(aimless, 1), [record])]}, 100)
 
 
 def test_presets_stand_beside_what_their_sources_report() -> None:

@@ -75,7 +75,7 @@ class Loader(ConfigLoaderImpl):
         return isinstance(override.value(), dict) or not self._is_group(override)
 
     def _drop_foreign_settings(self, node: DictConfig, config_name: str | None, overrides: Sequence[Override]) -> None:
-        """Delete from each component that the overrides give what presets have set for another in its place."""
+        """Delete, from components that the command line chooses, what presets have set for the ones that they replace."""
         choices = [o for o in overrides if o.value() in self.get_group_options(o.key_or_group)]
         for override in overrides:
             place, written_out = override.package or override.key_or_group, _is_component(override)
@@ -95,7 +95,7 @@ class Loader(ConfigLoaderImpl):
     def _known_to_predecessor_only(
         self, component: DictConfig, place: str, config_name: str | None, others: list[str], node: DictConfig
     ) -> set[str]:
-        """The settings that the component composed by the other choices alone knows, and `component` does not."""
+        """The settings that only the replaced component has: the one that is composed without this choice."""
         try:
             before = OmegaConf.select(super().load_configuration(config_name, others, RunMode.RUN), place)
             plugins = list(node.get("plugins") or [])

@@ -140,7 +140,7 @@ def _resume(flags: Namespace) -> int:
 def _check(config: dict[str, Any], folder: str | None = None, key: str = "folder") -> Experiment:
     """The experiment. Raises ConfigError if it cannot be run, or not in that folder.
 
-    First the backend may start what takes long, while this process imports torch.
+    Starts the fork server first if the backend uses one: it imports torch while this process does.
     """
     prestart(config)
     with importing():

@@ -136,7 +136,7 @@ def _environment(run: FinishedRun) -> str:
 
 
 COLUMNS = (
-    "runs", "seeds", "reached the goal", "steps to it", "seconds to it",
+    "runs", "seeds", "solved", "steps until then", "seconds until then",
     "last 100 training episodes", "best evaluation", "steps/s", "staleness",
 )  # fmt: skip
 

@@ -33,7 +33,7 @@ _ignore_nonfinite = np.errstate(over="ignore", invalid="ignore", divide="ignore"
 
 
 class YieldPoint(Enum):
-    """Why a worker pauses: it is about to pull again, or to push, or a synchronous round waits for others."""
+    """Why a worker pauses: before it pulls again for a rollout that it has, before a push, or in a synchronous round."""
 
     BEFORE_PULL = auto()
     BEFORE_PUSH = auto()
@@ -94,7 +94,7 @@ class Learner:
         self._experiment, self._network, self._worker, self._store = experiment, network, worker, store
         self._rng, self._name, self._total_steps = rng, name, experiment.total_steps
         algorithm = experiment.algorithm
-        self._minibatches = algorithm if isinstance(algorithm, MinibatchAlgorithm) else None
+        self._minibatch_algorithm = algorithm if isinstance(algorithm, MinibatchAlgorithm) else None
         self._nonfinite_in_a_row = 0
 
     def pull(self) -> Snapshot:
@@ -110,7 +110,7 @@ class Learner:
 
         snapshot: the pull that the gradient is based on. event: to be reported; a new one if there is none yet.
         """
-        store, minibatches = self._store, self._minibatches
+        store, minibatches = self._store, self._minibatch_algorithm
         event = Event(self._worker) if event is None else event
         event.steps = sum(rollout.transitions for rollout in rollouts)
         event.episodes = functools.reduce(Episodes.merge, (rollout.episodes for rollout in rollouts))

@@ -145,7 +145,7 @@ class RunStatistics:
         rollout/ep_rew_mean, ep_len_mean: over the last 100 episodes; present if an episode ended in the window.
         train/*: means of the events' metrics over the window's updates. A metric whose name has a slash keeps it.
         train/n_updates, rejected_updates, rollout/episodes: totals of the run.
-        time/steps_per_second: of the window.
+        async/staleness_mean, staleness_max: of the window's updates. time/steps_per_second: of the window.
         """
         now = self._clock()
         values: dict[str, float] = {}

@@ -37,7 +37,7 @@ POLL_SECONDS = 0.02
 # What an agent is doing, in its element of `status`. WAITING: for a free slot.
 WORKING, WAITING, ENDED = range(3)
 
-# A notification to an agent: its request has been answered. Smaller numbers: this one of its rollout slots is free.
+# A notification byte to an agent: its request has been answered. A smaller byte n: its rollout slot n is free.
 REPLIED = 255
 
 
@@ -119,7 +119,7 @@ class IndexQueue:
         self._poll.register(self.reader, select.POLLIN)
 
     def take(self, count: int, seconds: float) -> list[int]:
-        """Wait until there is an index; then take up to `count` of them. None of them come after so many seconds."""
+        """Wait until there is an index; then take up to `count` of them. Empty if none comes within `seconds`."""
         if not self._poll.poll(seconds * 1000):
             return []
         indices: list[int] = np.frombuffer(os.read(self.reader, 4 * count), np.int32).tolist()

@@ -234,7 +234,7 @@ def _acknowledge_earlier(argument: Any) -> Any:
 def summing_spec(spec: StoreSpec) -> StoreSpec:
     """The spec of servers that add up the workers' changes: gradient descent at rate 1, without optimizer state.
 
-    A change is stale as a whole, so its staleness reduces it here, and not the steps on the copy.
+    `staleness_power` scales a whole change when the server applies it; steps on the copy are not scaled.
     """
     descent = SGD(learning_rate=1.0, staleness_power=spec.optimizer.staleness_power)
     return replace(spec, optimizer=descent, schedule=Constant(value=1.0), optimizer_state_per_worker=False)
