@@ -1,4 +1,4 @@
-"""Names of configuration keys that have changed or will: what is written with the new names, in those that a checkout knows."""
+"""Configuration keys whose names have changed, or will: overrides with new names, in those that a checkout knows."""
 
 from __future__ import annotations
 

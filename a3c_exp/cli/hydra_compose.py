@@ -75,7 +75,7 @@ class Loader(ConfigLoaderImpl):
         return isinstance(override.value(), dict) or not self._is_group(override)
 
     def _drop_foreign_settings(self, node: DictConfig, config_name: str | None, overrides: Sequence[Override]) -> None:
-        """Delete, from components that the command line chooses, what presets have set for the ones that they replace."""
+        """Delete what presets have set for components that others, chosen on the command line, replace."""
         choices = [o for o in overrides if o.value() in self.get_group_options(o.key_or_group)]
         for override in overrides:
             place, written_out = override.package or override.key_or_group, _is_component(override)
