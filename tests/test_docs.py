@@ -132,7 +132,10 @@ def test_every_command_shown_is_of_a_kind_that_is_tested_here() -> None:
         "python -m a3c_exp",
         "python -m a3c_exp.evaluate",
         "python -m a3c_exp.report",
+        "python -m bench.path",
         "python -m bench.same",
+        "python -m bench.size",
+        "python -m bench.versus",
         "python -m study.stable_baselines3",
         "make",
         "pip install",
@@ -231,13 +234,22 @@ def test_the_files_for_clusters_can_be_read() -> None:
     assert pinned is not None and cluster["rayVersion"] == pinned[1]
 
 
-def test_the_comparison_of_two_checkouts_runs_as_shown(tmp_path: Path) -> None:
-    """With a copy of this one, and a single row."""
-    [arguments] = starting(CONTRIBUTING, start="python -m bench.same")
+@pytest.mark.parametrize(
+    ("command", "quick"),
+    [
+        ("bench.same", ["--only", "epsilon"]),
+        ("bench.versus", ["--only", "cartpole_2x16", "--pairs", "1", "--seconds", "0.2"]),
+        ("bench.path", []),
+        ("bench.size", []),
+    ],
+)
+def test_the_measuring_commands_run_as_shown(command: str, quick: list[str], tmp_path: Path) -> None:
+    """The other checkout is a copy of this one; of many rows one is run."""
+    [arguments] = starting(CONTRIBUTING, start=f"python -m {command}")
     (tmp_path / "here").mkdir()
     for name in ("a3c_exp", "conf"):
         shutil.copytree(ROOT / name, tmp_path / "before" / name, ignore=shutil.ignore_patterns("__pycache__"))
-    done = program(tmp_path / "here", "-m", "bench.same", *arguments, "--only", "epsilon")
+    done = program(tmp_path / "here", "-m", command, *arguments, *quick)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
