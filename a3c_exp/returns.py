@@ -51,7 +51,8 @@ class Trajectory:
 class Returns(ABC):
     """An estimator: (trajectory, gamma) -> (advantages, targets), new arrays, float32 [T, B].
 
-    Every estimator derives from this class. Rows that are no transitions (the reset rows of some vector environments)
+    Every estimator derives from this class. It keeps no state, and does not write into the trajectory's arrays, which
+    may be shared memory. Rows that are no transitions (the reset rows of some vector environments)
     stand directly after an ended row, so they reach into no other row's result. Their own results mean nothing: the
     loss masks them.
 

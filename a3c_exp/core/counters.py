@@ -28,8 +28,8 @@ RNG_WORDS = 6
 class WorkerCounters:
     """Counters, observation statistics and generator states of all workers.
 
-    arrays: views of the shared block, as `specs` describes them. The last row of `counters` holds what was
-        counted before a resumption and belongs to no worker's row.
+    arrays: views of the shared block, as `specs` describes them. The last row of `counters` holds the
+        steps from before a resumption, and the applied gradients of workers that are no more.
     """
 
     def __init__(self, arrays: dict[str, Array]) -> None:

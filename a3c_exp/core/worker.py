@@ -33,7 +33,7 @@ _ignore_nonfinite = np.errstate(over="ignore", invalid="ignore", divide="ignore"
 
 
 class YieldPoint(Enum):
-    """Why a worker pauses: before it pulls again for a collected rollout, before a push, or in a synchronous round."""
+    """Why a worker pauses: before it first pulls again for a rollout, before a push, or in a synchronous round."""
 
     BEFORE_PULL = auto()
     BEFORE_PUSH = auto()
