@@ -268,12 +268,15 @@ def parse(overrides: Sequence[str], hydra: Hydra | None = None) -> list[Override
     for text in overrides:
         try:
             override = parser.parse_override(text)
+            if not override.key_or_group:
+                raise HydraException("there is no key")
             override.config_loader = parser.config_loader  # glob(*) looks up the options in it
             parsed.append(override)
         except HydraException as complaint:
             key, equals, value = text.partition("=")
-            problem = f"cannot be read: {_first_line(complaint)}" if equals else "must be key=value"
-            raise ConfigError(key if equals else "command line", value if equals else text, problem) from complaint
+            if not (key and equals):
+                raise ConfigError("command line", text, "must be key=value") from complaint
+            raise ConfigError(key, value, f"cannot be read: {_first_line(complaint)}") from complaint
     return parsed
 
 
@@ -284,11 +287,17 @@ def to_config_error(overrides: Sequence[Override], complaint: BaseException) -> 
     for override in reversed(overrides):
         if named is not None and override.key_or_group == named[1]:
             value = None if override.is_delete() else override.value()
+            key = override.get_key_element().lstrip("~")
             if named[2]:
-                problem = f"there is no {named[2]} to choose one for: network=lstm has an encoder"
-            else:
-                problem = "is no setting that ~ could take away" if override.is_delete() else "is no setting of Hydra"
-            return ConfigError(override.get_key_element().lstrip("~"), value, problem)
+                hint = ": network=lstm has an encoder" if named[1] == "network" else ""
+                return ConfigError(key, value, f"there is no {named[2]} to choose one for{hint}")
+            if override.is_delete() and override.value() is not None:
+                return ConfigError(f"~{key}", override.value(), "is not what has been chosen")
+            problem = "is no setting that ~ could take away" if override.is_delete() else "is no setting of Hydra"
+            return ConfigError(key, value, problem)
+    merged = re.match(r"Error merging override \+*([^=]+)=(.*)", str(complaint))
+    if merged is not None:
+        return ConfigError(merged[1], merged[2], f"does not fit what it would replace: {text}")
     return ConfigError("command line", " ".join(str(override.input_line) for override in overrides), text)
 
 

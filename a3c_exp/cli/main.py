@@ -72,14 +72,19 @@ def _run_one(hydra: Hydra, name: str, overrides: list[str]) -> None:
         node.hydra.mode = RunMode.RUN
     context = HydraContext(config_loader=hydra.config_loader, callbacks=Callbacks(node))
     context.callbacks.on_run_start(config=node, config_name=name)
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)  # Hydra would do so next, and raise an OSError
-    except OSError as error:
-        raise ConfigError("hydra.run.dir", folder, f"cannot be made: {error.strerror}") from error
+    _make_folder(folder, "hydra.run.dir")
     job = run_job(_job, node, "hydra.run.dir", None, context)
     context.callbacks.on_run_end(config=node, config_name=name, job_return=job)
     if job.status != JobStatus.COMPLETED:
         raise job._return_value
+
+
+def _make_folder(folder: str, key: str) -> None:
+    """Make the folder that Hydra would make next. Raises ConfigError."""
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(key, folder, f"cannot be made: {error.strerror}") from error
 
 
 def _run_sweep(hydra: Hydra, name: str, overrides: list[str]) -> None:
@@ -97,6 +102,7 @@ def _run_sweep(hydra: Hydra, name: str, overrides: list[str]) -> None:
             raise ConfigError("hydra.sweep.subdir", subdir, "is the folder of two runs: add ${hydra.job.num} to it")
         folders.add(folder)
         _check(to_container(node), folder, "hydra.sweep.dir")
+    _make_folder(setting(nodes[0], "hydra.sweep.dir"), "hydra.sweep.dir")
     hydra.multirun(name, _job, [*overrides, "hydra.mode=MULTIRUN"])
 
 
@@ -148,7 +154,7 @@ def _check(config: dict[str, Any], folder: str | None = None, key: str = "folder
         from a3c_exp.config.builder import load_experiment
         from a3c_exp.run.run_folder import check_folder
 
-    experiment = load_experiment(config)
+        experiment = load_experiment(config)  # which imports environments, where a Ctrl-C could be swallowed too
     if folder is not None:
         check_folder(Path(folder), key)
     return experiment
