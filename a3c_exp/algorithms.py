@@ -24,7 +24,7 @@ Real = TypeVar("Real", np.float32, np.float64)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What was collected, and what the returns made of it. Constants to a loss.
+    """Collected transitions with their advantages and targets. Constants to a loss.
 
     Transitions in order, [T, B, ...]; or without their order, [1, N, ...], where minibatches are drawn from them.
     observations, actions: as the network takes them.
@@ -113,7 +113,7 @@ class MinibatchAlgorithm(Algorithm):
 
     @abstractmethod
     def minibatches(self, count: int, length: int, rng: np.random.Generator) -> Iterator[NDArray[np.intp]]:
-        """Which of the `count` sequences of `length` transitions go into each gradient, in the order of the pushes."""
+        """Indices of the sequences in each gradient, in the order of the pushes: of `count`, `length` steps each."""
 
     def should_stop_early(self, metrics: Mapping[str, float]) -> bool:
         """Whether the minibatch that reported these metrics is the last of its rollout."""

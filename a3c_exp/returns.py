@@ -23,7 +23,7 @@ from a3c_exp.errors import require
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """What an estimator takes: T steps of B environments, time first.
+    """Input of an estimator: T steps of B environments, time first.
 
     rewards: float32 [T, B], r_t, as the learner sees them (scaled, clipped).
     values: float32 [T, B], V(s_t).
@@ -67,7 +67,7 @@ class Returns(ABC):
     def __call__(self, trajectory: Trajectory, gamma: float) -> tuple[Floats, Floats]: ...
 
     def warning(self, rollout_length: int) -> str | None:
-        """What is probably not meant for rollouts of so many steps, in a sentence; None if nothing is."""
+        """A sentence about settings that do not suit rollouts of so many steps; None if there are none."""
         return None
 
 

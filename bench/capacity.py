@@ -1,4 +1,4 @@
-"""How many workers a parameter server feeds: pushes a second measured with workers that do nothing else, the
+"""Number of workers that a parameter server feeds: pushes a second measured with workers that do nothing else, the
 arithmetic, and a simulation of clusters of up to 10,000 workers with the measured constants.
 
     python -m bench.capacity                                  measure here, then simulate

@@ -1,4 +1,4 @@
-"""What `bench.same` and `bench.path` run with the package of another checkout, in a process of its own.
+"""The script that `bench.same` and `bench.path` run with the package of another checkout, in a process of its own.
 
     python bench/child.py train CHECKOUT key=value ...
     python bench/child.py path CHECKOUT FOLDER
@@ -124,7 +124,7 @@ def measure(checkout: Path, folder: Path) -> None:
 
 
 class Way:
-    """What is called between two points of the curves.
+    """Calls between two points of the curves.
 
     checkout: with the package. table: metrics.csv of the run, which grows with each point.
 

@@ -56,7 +56,7 @@ def way(checkout: Path) -> dict[str, list[str]]:
 
 
 def of_worker(frames: Sequence[str]) -> int:
-    """How many frames, outermost first, lie inside the last one of a backend's file."""
+    """Number of frames, outermost first, inside the last one of a backend's file."""
     backends = [place for place, frame in enumerate(frames) if "/backend" in frame.partition(":")[0]]
     return len(frames) - 1 - backends[-1] if backends else 0
 

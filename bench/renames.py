@@ -58,7 +58,7 @@ def translated(override: str, known: frozenset[str]) -> str:
 
 
 def _place(rename: Rename, names: list[str]) -> int | None:
-    """Which of a key's names is the new one. A network inside another (network.encoder) has the same keys."""
+    """Index of the new name among a key's names. A network inside another (network.encoder) has the same keys."""
     bare = [name.lstrip("+~") for name in names]
     place = 0 if not rename.group else 2 if bare[:2] == ["network", "encoder"] else 1
     fits = len(bare) > place and bare[place] == rename.new and (not rename.group or bare[0] == rename.group)

@@ -1,1 +1,1 @@
-"""What is learned, over many seeds: `python -m study` trains, evaluates and writes RESULTS.md."""
+"""Learning over many seeds: `python -m study` trains, evaluates and writes RESULTS.md."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from a3c_exp.config.builder import load_experiment
@@ -20,6 +21,7 @@ from a3c_exp.errors import RunError
 from a3c_exp.run import checkpoint
 from a3c_exp.run.trainer import Run, run
 
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 BACKENDS = ("serial", "threads", "processes")
 TARGETS = {name: f"a3c_exp.backends.{name}.{name.capitalize()}" for name in (*BACKENDS, "ga3c")}
 

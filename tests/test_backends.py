@@ -18,7 +18,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from backend_runs import SETTINGS, nobody_works, running, serial_state, totals, worker_processes
-from runs import BACKENDS, CORRIDOR, SCRIPTED, TARGET, config, drain, processes, same, wait_until
+from runs import BACKENDS, CORRIDOR, LINUX, SCRIPTED, TARGET, config, drain, processes, same, wait_until
 
 from a3c_exp.backends import messages
 from a3c_exp.backends.messages import GRACE_SECONDS, MERGE_SECONDS, batch_events
@@ -32,7 +32,6 @@ from a3c_exp.core.worker import YieldPoint
 from a3c_exp.errors import ConfigError, RunError
 
 CONCURRENT = ("threads", "processes")
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
 
 class Clock:

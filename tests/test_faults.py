@@ -11,7 +11,6 @@ import os
 import resource
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 from backend_runs import nobody_works, worker_processes
-from runs import BACKENDS, BANDIT, command, config, latest, processes, train, train_config, wait_until
+from runs import BACKENDS, BANDIT, LINUX, command, config, latest, processes, train, train_config, wait_until
 
 from a3c_exp.core import seeding
 from a3c_exp.core.seeding import Role
@@ -30,8 +29,6 @@ from a3c_exp.run.trainer import Run
 
 # The first environment of the second worker.
 VICTIM = seeding.environment_seeds(0, Role.ENVIRONMENT, 1, 1)[0]
-
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
 
 class TestAWorkerThatFails:

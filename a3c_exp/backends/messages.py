@@ -71,7 +71,7 @@ def batch_events(outputs: Iterator[Event | YieldPoint]) -> Iterator[Event]:
 
 
 class Job(Protocol):
-    """What a process or a thread runs: a worker, or one of its kind."""
+    """A worker, or one of its kind, for a process or a thread to run."""
 
     def run(self) -> Iterator[Event | YieldPoint]: ...
 

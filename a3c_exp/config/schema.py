@@ -91,7 +91,7 @@ _NAMES: dict[Any, str] = {
 
 
 def _describe(hint: Any) -> str:
-    """What a user may write for `hint`, in words: "a whole number or 'auto'"."""
+    """The values that a user may write for `hint`, in words: "a whole number or 'auto'"."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         return either(map(repr, arguments))
@@ -260,7 +260,7 @@ def _arguments(node: dict[str, object], cls: type, path: str, plugins: tuple[str
 
 
 def _unknown_key(name: str, value: object, cls: type, path: str) -> str:
-    """What is wrong with a key that is no field of `cls`: its new name, or the nearest names."""
+    """The problem with a key that is no field of `cls`: its new name, or the nearest names."""
     renamed = RENAMED.get(name)
     if renamed not in _fields(cls):
         return f"is no setting of {cls.__name__}: {did_you_mean(name, _fields(cls))}"
@@ -269,7 +269,7 @@ def _unknown_key(name: str, value: object, cls: type, path: str) -> str:
 
 
 def _misfit(cls: type, hint: type) -> str | None:
-    """Why objects of `cls` cannot stand for `hint`, or None if they can.
+    """The reason why objects of `cls` cannot stand for `hint`; None if they can.
 
     They need the base class, unless `hint` is a Protocol, and its methods and attributes with its arguments.
     """
@@ -302,7 +302,7 @@ def _public_name(cls: type) -> str:
 
 
 def _member(cls: type, name: str) -> Any:
-    """What the class or one that it inherits from defines under that name, or None.
+    """The definition of that name in the class or one that it inherits from; None if there is none.
 
     Not by getattr, which gives type's own `__call__` for a class without one.
     """

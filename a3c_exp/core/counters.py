@@ -1,4 +1,4 @@
-"""What each worker counts and keeps for the run: steps, gradients, observation statistics, generator state.
+"""Counts and states of each worker, kept for the run: steps, gradients, observation statistics, generator state.
 
 Every worker has a row of its own, and only that worker writes to it while it lives (on Ray: the server, with what the
 worker sends). Totals are sums over rows, so two writers never count in the same place.
@@ -131,7 +131,7 @@ class WorkerCounters:
         self._rng_states[:known] = state["rng_states"][:known]
 
     def _known_workers(self, state: Mapping[str, Any]) -> int:
-        """How many of these workers the state has a row for."""
+        """Number of these workers that the state has a row for."""
         return min(len(self._rng_states), len(state["applied_gradients"]) - 1)
 
     def take_observation_stats(self, row: Array) -> None:

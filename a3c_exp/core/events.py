@@ -1,4 +1,4 @@
-"""What a worker reports to the rest of the program: one event for one or more updates."""
+"""Reports of workers to the rest of the program: one event for one or more updates."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Episodes:
 
 @dataclass(slots=True)
 class Event:
-    """What one worker did in one or more updates.
+    """Report of one worker on one or more updates.
 
     updates: optimizer steps that this worker made. In a synchronous round only the worker that closes it makes one.
     rejected: gradients that were not finite, and so were not applied.

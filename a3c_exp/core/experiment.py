@@ -35,7 +35,7 @@ MAX_COUNT = 2**16
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """When a run ends before `total_steps`; null switches a rule off.
+    """Rules that end a run before `total_steps`; null switches a rule off.
 
     max_episodes: finished training episodes of all workers.
     max_seconds: of training, from this session's first step.
@@ -67,7 +67,7 @@ class Eval:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """How often the latest state is saved, in environment steps; null: only when the run ends."""
+    """Interval between saves of the latest state, in environment steps; null: only when the run ends."""
 
     every: int | None = None
 
@@ -150,7 +150,7 @@ class Experiment:
 
     @property
     def warnings(self) -> list[str]:
-        """What runs, but is probably not meant, one line each."""
+        """Settings that run but are probably not meant, one line each."""
         found = {"env": self.env.warning(), "backend": self.backend.warning(self)}
         if self.rollout_length != "episode":
             found["returns"] = self.returns.warning(self.rollout_length)
@@ -163,7 +163,7 @@ class Experiment:
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """What every worker of a run is built from. resumed: how often the run has been resumed."""
+    """Everything that workers of a run are built from. resumed: how often the run has been resumed."""
 
     experiment: Experiment
     resumed: int = 0
@@ -187,7 +187,7 @@ class Backend(ABC):
         """Raise ConfigError for a network that cannot be computed by this backend."""
 
     def warning(self, experiment: Experiment) -> str | None:
-        """What is probably not meant, in a sentence; None if nothing is."""
+        """A sentence about settings that are probably not meant; None if there are none."""
         return None
 
     @abstractmethod
@@ -218,7 +218,7 @@ def build_network(experiment: Experiment, *, draw: bool = True) -> tuple[ActorCr
 
 
 def store_spec(experiment: Experiment, network: ActorCritic, observation_shape: tuple[int, ...]) -> StoreSpec:
-    """What the shared block of this experiment holds."""
+    """The spec of this experiment's shared block."""
     env = experiment.env
     return StoreSpec(
         size=len(network.vector), param_slices=network.param_slices, workers=experiment.worker_count,

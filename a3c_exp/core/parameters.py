@@ -35,7 +35,7 @@ FLAGS = 8  # one cache line
 
 @dataclass(frozen=True, kw_only=True)
 class StoreSpec:
-    """What the shared block holds, and how its parameters are stepped. See `Experiment` for the settings.
+    """Content of the shared block, and the settings of its updates (see `Experiment`).
 
     size: P, the length of the parameter vector. param_slices: where each part of the network lies in it.
     synchronous, locked, optimizer_state_per_worker: update=sync, lock=true, optimizer_state=per_worker.

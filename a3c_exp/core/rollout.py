@@ -47,7 +47,7 @@ class Rollout(Trajectory):
 
     @property
     def recurrent_input(self) -> RecurrentInput | None:
-        """What a recurrent network needs to see these rows as the actor saw them; None for one without a state."""
+        """Input with which a recurrent network computes these rows as the actor did; None for one without a state."""
         return None if self.state is None else RecurrentInput(self.state, episode_boundaries(self))
 
 
@@ -106,7 +106,7 @@ def _side_by_side(parts: Sequence[Array], length: int) -> Array:
 
 
 class PolicyNetwork(Protocol):
-    """What an actor needs of a network, which may be local (`ActorCritic`) or on the other side of a queue (GA3C)."""
+    """A network for an actor: local (`ActorCritic`), or on the other side of a queue (GA3C)."""
 
     @property
     def head(self) -> Head: ...
@@ -150,7 +150,7 @@ class Actor:
 
     @property
     def envs_with_finished_episode(self) -> int:
-        """How many of the environments have ended at least one episode."""
+        """Number of environments that have ended at least one episode."""
         return int(self._ended_once.sum())
 
     def collect(self, snapshot: Snapshot, progress: float = 0.0) -> Rollout:

@@ -20,7 +20,7 @@ HAS_LEFT = np.iinfo(np.int64).max
 
 
 class SynchronousRounds:
-    """Who has submitted a gradient to the current round, and who has finished with its rollout.
+    """The workers that have submitted a gradient to the current round, or finished with their rollout.
 
     arrays: views of the shared block, as `specs` describes them. `submit` and `average` need the store's lock: who sees
     a worker's round must also see its gradient.

@@ -12,7 +12,7 @@ import numpy as np
 
 
 class Role(IntEnum):
-    """What random numbers are for. The values are part of what a seed means: never reuse or renumber them."""
+    """Purposes of random numbers. The values are part of what a seed means: never reuse or renumber them."""
 
     PARAMETERS = 0
     ACTIONS = 1

@@ -25,7 +25,7 @@ STOP = 0
 
 
 class Snapshot(NamedTuple):
-    """What a pull brings besides the parameters.
+    """The information that a pull brings besides the parameters.
 
     version: number of updates that the parameters have had. steps: environment steps of the run so far.
     normalizer: the frozen observation and reward statistics; None if nothing is normalized.

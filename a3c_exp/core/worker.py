@@ -33,7 +33,7 @@ _ignore_nonfinite = np.errstate(over="ignore", invalid="ignore", divide="ignore"
 
 
 class YieldPoint(Enum):
-    """Why a worker pauses: before it first pulls again for a rollout, before a push, or in a synchronous round."""
+    """A worker's reason to pause: before it first pulls again for a rollout, before a push, or waiting in a round."""
 
     BEFORE_PULL = auto()
     BEFORE_PUSH = auto()

@@ -126,5 +126,5 @@ class Environment(ABC):
         """
 
     def warning(self) -> str | None:
-        """What is probably not meant, in a sentence; None if nothing is."""
+        """A sentence about settings that are probably not meant; None if there are none."""
         return None

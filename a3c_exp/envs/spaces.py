@@ -15,7 +15,7 @@ Decode = Callable[[Array], Array]
 
 
 def observation_problem(space: Space[Any]) -> str | None:
-    """Why observations of `space` cannot be used; None if they can."""
+    """The reason why observations of `space` cannot be used; None if they can."""
     if isinstance(space, (Box, Discrete, MultiDiscrete, MultiBinary)):
         return None
     problem = f"its observations are a {type(space).__name__} space; arrays are needed (Box, or discrete ones)"
@@ -25,7 +25,7 @@ def observation_problem(space: Space[Any]) -> str | None:
 
 
 def action_problem(space: Space[Any]) -> str | None:
-    """Why actions of `space` cannot be made; None if they can."""
+    """The reason why actions of `space` cannot be made; None if they can."""
     if isinstance(space, Box):
         if np.issubdtype(space.dtype, np.floating):
             return None

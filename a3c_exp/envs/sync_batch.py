@@ -106,7 +106,7 @@ class SyncEnvBatch:
 
 
 def _without_limit(env: Env) -> tuple[Env, float]:
-    """What the outermost TimeLimit and OrderEnforcing wrap, and the limit; infinity if there is none.
+    """Unwrap the outermost TimeLimit and OrderEnforcing; return the environment and the limit (infinity for none).
 
     Only these two classes are unwrapped. A class derived from them, or a wrapper around them, is stepped as it is.
     """

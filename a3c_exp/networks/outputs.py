@@ -1,4 +1,4 @@
-"""What a network says about a batch, and the derivatives of a loss by it: what networks and losses exchange."""
+"""The records that networks and losses exchange: outputs for a batch, and the derivatives of a loss by them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from a3c_exp.common.arrays import Floats
 
 @dataclass(frozen=True, slots=True)
 class PolicyOutputs:
-    """What the learner's network says about a batch.
+    """Outputs of the learner's network for a batch.
 
     log_probs: float32 [T, B], log pi(a_t | s_t) of the actions that were taken, summed over the parts of an action.
     entropy: float32 [T, B], of pi(. | s_t), in nats.
@@ -21,7 +21,10 @@ class PolicyOutputs:
     values: Floats
 
 
-class OutputGradients(PolicyOutputs):
+@dataclass(frozen=True, slots=True)
+class OutputGradients:
     """A loss's derivatives by `PolicyOutputs`, each float32 [T, B]."""
 
-    __slots__ = ()
+    log_probs: Floats
+    entropy: Floats
+    values: Floats

@@ -20,7 +20,7 @@ from a3c_exp.networks.layers import Backward, Initialisation, Linear, array_of, 
 
 
 class RecurrentInput(NamedTuple):
-    """What a recurrent network needs besides observations to compute a rollout as the actor did.
+    """The input of a recurrent network besides observations, to compute a rollout as the actor did.
 
     state: float32 [B, S], at t = 0. episode_boundaries: bool [T, B], whether no transition leads from row t to t + 1.
     """

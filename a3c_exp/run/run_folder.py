@@ -44,7 +44,7 @@ def read_config(folder: str | Path, plugins: Sequence[str] = (), key: str = "res
 
 
 def written_by(folder: Path) -> str:
-    """Which program wrote the run in `folder`, for errors about one that this program cannot read."""
+    """The program that wrote the run in `folder`, for errors about one that this program cannot read."""
     try:
         summary = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
         commit = str(summary["commit"] or "")

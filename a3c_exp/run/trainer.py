@@ -238,7 +238,7 @@ class Trainer:
             self._solved = statistics.steps, self._clock.seconds
 
     def _find_stop_reason(self, wait_for_all: bool = True) -> str | None:
-        """What ends the run now: "interrupted", or a rule of `stop`. wait_for_all: see `rules.find_stop_reason`."""
+        """The reason to end now: "interrupted", or a rule of `stop`. wait_for_all: see `rules.find_stop_reason`."""
         if self._interruption.signal is not None:
             return "interrupted"
         return find_stop_reason(self._experiment.stop, self._statistics, self._store, wait_for_all)

@@ -159,7 +159,7 @@ class SharedBuffers:
 
     @property
     def busy_agents(self) -> int:
-        """How many agents are not blocked on a free slot.
+        """Number of agents that are not blocked on a free slot.
 
         An agent that waits for a free slot may have an unread notification: the system may keep it from its core for
         long. It counts as busy.
@@ -308,7 +308,7 @@ def _attach(spec: BufferSpec, agent: int, blocks: tuple[Any, Any], *pipes: Any) 
 
 
 def _bytes_in(pipe: int) -> int:
-    """How many bytes wait to be read from a pipe."""
+    """Number of bytes that wait to be read from a pipe."""
     waiting = array.array("i", [0])
     fcntl.ioctl(pipe, termios.FIONREAD, waiting)
     return waiting[0]

@@ -1,4 +1,4 @@
-"""What threads of the run's process do for agents: predictors answer requests, trainers learn from rollouts."""
+"""Services for agents, in threads of the run: predictors answer requests, trainers learn from rollouts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What worker processes need of the system: memory and a lock that they share, open files, components that pickle."""
+"""System resources of worker processes: memory and a lock that they share, open files, components that pickle."""
 
 from __future__ import annotations
 

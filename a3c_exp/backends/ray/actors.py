@@ -51,7 +51,7 @@ def _run(context: RunContext, index: int, store: RemoteStore | LocalUpdates) -> 
 
 
 def transport(servers: Sequence[Any], settings: RaySettings) -> Transport:
-    """How an actor reaches the servers of these handles."""
+    """The transport from an actor to the servers of these handles."""
 
     def call(server: int, method: str, *arguments: Any) -> Future[Any]:
         future: Future[Any] = getattr(servers[server], method).remote(*arguments).future()

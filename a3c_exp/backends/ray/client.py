@@ -32,7 +32,7 @@ RETRY_SECONDS = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Transport:
-    """How a worker reaches the servers.
+    """The connection of a worker to the servers.
 
     call: starts a call, given the server's index, the method's name and its arguments, and returns a future.
     lost: exceptions of a future whose server died or could not be reached. Whether the server has taken the message is

@@ -67,7 +67,7 @@ class Reply(NamedTuple):
 
 
 class ServerStatus(NamedTuple):
-    """What a server reports to the driver ten times a second.
+    """A server's report to the driver, ten times a second.
 
     incarnation: 0 if the server has started and has no state yet.
     events: one for each worker that has pushed since the last report. steps: of the run.
