@@ -164,16 +164,14 @@ class SharedStore:
         """
         rounds = self.rounds
         assert rounds is not None
-        applied = 0
         while rounds.waits(worker) and rounds.is_complete():
             with self.parameters.lock:
                 if rounds.waits(worker) and rounds.is_complete():
                     gradient = rounds.average()
                     if gradient is not None:
                         self.parameters.step_round(gradient, push.snapshot.steps)
-                        applied += 1
+                        push.event.updates += 1
                     rounds.close_round()
-        push.event.updates += applied
         if rounds.waits(worker):
             return False
         if rounds.counted(worker):
