@@ -129,7 +129,8 @@ class A3C(Algorithm):
     or the mean of it. No gradient flows into the advantages A_t or the targets G_t.
 
     value_coefficient: c_v, a number >= 0.
-    entropy: c_e, a number, or a schedule of one. Below 0 it drives exploration out, which makes sense late in a run.
+    entropy_coefficient: c_e, a number, or a schedule of one. Below 0 it drives exploration out, which makes sense
+        late in a run.
     normalize_advantages: subtract the batch's mean and divide by its standard deviation. Not in the paper. A batch of
         a single transition then teaches the actor nothing.
     reduction: "mean" over transitions, or "sum", as the paper has it; with "sum" the learning rate has to fit the
@@ -137,12 +138,12 @@ class A3C(Algorithm):
     """
 
     value_coefficient: float = 0.5
-    entropy: float | Schedule = 0.01
+    entropy_coefficient: float | Schedule = 0.01
     normalize_advantages: bool = False
     reduction: Literal["mean", "sum"] = "mean"
 
     def __post_init__(self) -> None:
-        _require_coefficients(self.value_coefficient, self.entropy)
+        _require_coefficients(self.value_coefficient, self.entropy_coefficient)
         require(self.reduction in ("mean", "sum"), "reduction", self.reduction, "mean or sum")
 
     def gradient(self, outputs: PolicyOutputs, batch: Batch, progress: float) -> tuple[OutputGradients, Metrics]:
@@ -153,7 +154,7 @@ class A3C(Algorithm):
             advantages = _normalized(advantages, mask, count)
         advantages = _masked(advantages, mask)
         errors = _masked(outputs.values - batch.targets, mask)
-        entropy = value(self.entropy, progress)
+        entropy = value(self.entropy_coefficient, progress)
 
         scale = 1.0 if self.reduction == "sum" else 1 / count
         by = OutputGradients(
@@ -189,7 +190,7 @@ class PPO(MinibatchAlgorithm):
     value_clip: the critic gains nothing by moving V(s_t) farther than this from what it was in the rollout: the greater
         of the errors of V(s_t) and of V(s_t) clipped to that range counts. Not in the paper, but in its authors' code.
         A number > 0, a schedule, or null.
-    value_coefficient, entropy: c_v and c_e, as for A3C.
+    value_coefficient, entropy_coefficient: c_v and c_e, as for A3C.
     normalize_advantages: mean 0 and standard deviation 1 in each minibatch. One of a single transition then teaches the
         actor nothing.
     """
@@ -200,11 +201,11 @@ class PPO(MinibatchAlgorithm):
     target_kl: float | None = None
     value_clip: float | Schedule | None = None
     value_coefficient: float = 0.5
-    entropy: float | Schedule = 0.0
+    entropy_coefficient: float | Schedule = 0.0
     normalize_advantages: bool = True
 
     def __post_init__(self) -> None:
-        _require_coefficients(self.value_coefficient, self.entropy)
+        _require_coefficients(self.value_coefficient, self.entropy_coefficient)
         size, kl = self.minibatch_size, self.target_kl
         # A schedule may end at 0; a number of 0, by someone who wants no clip, would be one that lets nothing through.
         require(self.clip != 0, "clip", self.clip, "a number between 0 and 1, or a schedule")
@@ -261,7 +262,7 @@ class PPO(MinibatchAlgorithm):
 
         by = OutputGradients(
             log_probs=np.where(free, weighted * (-1 / count), np.float32(0)),
-            entropy=_spread(-value(self.entropy, progress) / count, outputs.entropy, mask),
+            entropy=_spread(-value(self.entropy_coefficient, progress) / count, outputs.entropy, mask),
             values=by_values * (self.value_coefficient / count),
         )
         return by, {
@@ -304,9 +305,9 @@ def explained_variance(
     return 1 - _squared_deviations(errors) / total if total > 0 else math.nan
 
 
-def _require_coefficients(value_coefficient: float, entropy: float | Schedule) -> None:
+def _require_coefficients(value_coefficient: float, entropy_coefficient: float | Schedule) -> None:
     require(0 <= value_coefficient < math.inf, "value_coefficient", value_coefficient, "a number >= 0")
-    require_throughout(math.isfinite, "entropy", entropy, "a finite number")
+    require_throughout(math.isfinite, "entropy_coefficient", entropy_coefficient, "a finite number")
 
 
 def _count(rows: Floats, mask: Floats | None) -> float:

@@ -31,6 +31,7 @@ RENAMES = (
     Rename("network", "critic_hidden_sizes", "critic_sizes"),
     Rename("network", "features_dim", "features"),
     Rename("network", "hidden_size", "cells"),
+    Rename("network", "sections", "channels"),
     Rename("env", "terminal_on_life_loss", "life_loss"),
     Rename("env", "full_action_space", "all_actions"),
     Rename("env", "repeat_action_probability", "sticky_actions"),

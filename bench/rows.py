@@ -120,11 +120,11 @@ def _memory(seconds: float) -> float:
     return peak_memory("env=lunar", "workers=16", seconds=seconds) / 1e9
 
 
-MLP = "network.sizes=[64,64]"
+MLP = "network.hidden_sizes=[64,64]"
 LUNAR = ("env=lunar", MLP, "envs_per_worker=16", "rollout_length=32")
 ON_RAY = ("backend=ray", "workers=2")
 RAY_PPO = ("experiment=ppo_lunar", "update=async")
-LSTM = ("network=lstm", "network.encoder.sizes=[64,64]", "network.cells=64")
+LSTM = ("network=lstm", "network.encoder.hidden_sizes=[64,64]", "network.hidden_size=64")
 SIXTEEN = ("env=cartpole", "workers=2", "envs_per_worker=16", "rollout_length=32")
 CARTPOLE = (MLP, *SIXTEEN)
 VECTOR = ("env=cartpole", "env.vectorized=true", MLP, "workers=2", "envs_per_worker=256", "rollout_length=16")
@@ -155,7 +155,7 @@ PONG_A2C = Measurement(
 PPO_LUNAR = (
     "env=lunar", MLP, "algorithm=ppo", "returns=gae", "returns.lambda_=0.98", "optimizer=adam", "workers=2",
     "envs_per_worker=8", "rollout_length=1024", "optimizer.learning_rate=3e-4", "optimizer.max_grad_norm=0.5",
-    "algorithm.epochs=4", "algorithm.minibatch_size=64", "algorithm.entropy=0.01", "gamma=0.999",
+    "algorithm.epochs=4", "algorithm.minibatch_size=64", "algorithm.entropy_coefficient=0.01", "gamma=0.999",
 )  # fmt: skip
 PPO_ROUND = 2 * 8 * 1024
 PPO_ROUND_SECONDS = 0.8  # about

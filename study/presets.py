@@ -43,7 +43,7 @@ PRESETS = (
             Source(f"[liampetti/A3C-LSTM]({GITHUB}/liampetti/A3C-LSTM)", 'no figure; "does not converge", its README'),
             *overrides,
         )
-        for overrides in ((), ("algorithm.entropy=0.01",))
+        for overrides in ((), ("algorithm.entropy_coefficient=0.01",))
     ),
     *(
         _preset(name, env, Source(f"[MorvanZhou/pytorch-A3C]({GITHUB}/MorvanZhou/pytorch-A3C)", "no figure: a plot"))

@@ -85,7 +85,7 @@ CHANGES = (
     _lunar("rollout_32", "rollout_length=32"),
     _lunar("more_environments", "envs_per_worker=16"),
     _lunar("gamma", "gamma=0.99"),
-    _lunar("entropy", "algorithm.entropy=0.01"),
+    _lunar("entropy", "algorithm.entropy_coefficient=0.01"),
 )
 
 # PPO, where A3C misses its goal. LunarLanderContinuous does not stop at the mean of 260 that ends A3C: there its policy

@@ -48,7 +48,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "epsilon": {
         "epsilon": {"_target_": "a3c_exp.schedules.Linear", "start": 0.5, "end": 0.1, "until": 0.5},
     },
-    "lstm": {"env__kwargs": {"length": 3}, "network": {"_target_": "a3c_exp.networks.Lstm", "cells": 8}},
+    "lstm": {"env__kwargs": {"length": 3}, "network": {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 8}},
     "a native vector environment": {"env": SCRIPTED, "env__vectorized": True, "env__reward_scale": 0.01},
     "pictures": {"env": CORNERS, "network": SMALL_CNN},
 }  # fmt: skip

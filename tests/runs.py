@@ -32,7 +32,7 @@ TARGET = "scripted:Target-v0"
 CORNERS = "scripted:Corners-v0"
 # Overrides for a very short run from the command line: one worker, few steps, no evaluation.
 QUICK = ["backend=serial", "workers=1", "envs_per_worker=1", "rollout_length=8", "total_steps=64", "eval.every=null"]
-SMALL_CNN = {"_target_": "a3c_exp.networks.Cnn", "layers": [[8, 3, 2]], "features": 32}
+SMALL_CNN = {"_target_": "a3c_exp.networks.Cnn", "layers": [[8, 3, 2]], "features_dim": 32}
 
 
 def config(env: str = BANDIT, backend: str = "serial", **settings: Any) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def config(env: str = BANDIT, backend: str = "serial", **settings: Any) -> dict[
     """
     whole: dict[str, Any] = {
         "env": {"_target_": "a3c_exp.envs.Gym", "id": env},
-        "network": {"_target_": "a3c_exp.networks.Mlp", "sizes": [16]},
+        "network": {"_target_": "a3c_exp.networks.Mlp", "hidden_sizes": [16]},
         "returns": {"_target_": "a3c_exp.returns.NStep", "n": 5},
         "critic_returns": None,
         "algorithm": {"_target_": "a3c_exp.algorithms.A3C"},
@@ -127,7 +127,7 @@ def command(folder: Path, env: str, backend: str, *overrides: str) -> list[str]:
     """The command line of a run like those above."""
     small = "envs_per_worker=4 rollout_length=4 eval.every=null checkpoint.every=null stop.mean_return=null"
     groups = [f"hydra.run.dir={folder}", "env=gym", f"env.id={env}", "plugins=[scripted]", f"backend={backend}"]
-    return [sys.executable, "-m", "a3c_exp", *groups, *small.split(), "network.sizes=[16]", *overrides]
+    return [sys.executable, "-m", "a3c_exp", *groups, *small.split(), "network.hidden_sizes=[16]", *overrides]
 
 
 def wait_until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:

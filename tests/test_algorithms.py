@@ -50,7 +50,7 @@ def loss(
 @pytest.mark.parametrize("mask", [None, a_mask()], ids=["every row", "some rows"])
 def test_its_gradient_is_that_of_the_formula(reduction: Literal["mean", "sum"], mask: Array | None) -> None:
     x, y = draw_outputs(SHAPE), draw_batch(SHAPE, mask=mask)
-    by, _ = A3C(value_coefficient=0.25, entropy=0.1, reduction=reduction).gradient(x, y, 0.0)
+    by, _ = A3C(value_coefficient=0.25, entropy_coefficient=0.1, reduction=reduction).gradient(x, y, 0.0)
     for one, other in zip(astuple(by), loss(x, y, 0.25, 0.1, reduction)[1], strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5)
         assert one.dtype == np.float32
@@ -61,7 +61,7 @@ def test_its_gradient_is_that_of_the_formula(reduction: Literal["mean", "sum"], 
 def test_its_gradient_is_that_by_hand(reduction: Literal["mean", "sum"], mask: Array | None) -> None:
     """dL/dlog pi = -A, dL/dV = c_v (V - G), dL/dH = -c_e: over the count for a mean, 0 where a row does not count."""
     x, y = draw_outputs(SHAPE), draw_batch(SHAPE, mask=mask)
-    by, _ = A3C(value_coefficient=0.25, entropy=0.1, reduction=reduction).gradient(x, y, 0.0)
+    by, _ = A3C(value_coefficient=0.25, entropy_coefficient=0.1, reduction=reduction).gradient(x, y, 0.0)
     counted = np.ones(SHAPE) if mask is None else mask
     weight = counted if reduction == "sum" else counted / counted.sum()
     np.testing.assert_allclose(by.log_probs, -y.advantages * weight, rtol=1e-5)
@@ -76,14 +76,14 @@ def test_its_gradient_reaches_the_logits_of_a_softmax_as_by_hand() -> None:
     log_probs, entropy, backward = Categorical(1, Discrete(3)).evaluate(logits, np.array([action]))
     one = np.ones((1, 1), np.float32)
     x = PolicyOutputs(log_probs[None], entropy[None], 0 * one)
-    by, _ = A3C(entropy=c).gradient(x, make_batch(0 * one, 0 * one, advantage * one, 0 * one), 0.0)
+    by, _ = A3C(entropy_coefficient=c).gradient(x, make_batch(0 * one, 0 * one, advantage * one, 0 * one), 0.0)
     pi = np.exp(logits[0]) / np.exp(logits[0]).sum()
     expected = advantage * (pi - np.eye(3)[action]) + c * pi * (np.log(pi) - (pi * np.log(pi)).sum())
     np.testing.assert_allclose(backward(by.log_probs[0], by.entropy[0])[0], expected, rtol=1e-5)
 
 
 def test_the_policys_gradient_has_no_critics_error_and_the_critics_no_advantage() -> None:
-    by, _ = A3C(entropy=0.0).gradient(
+    by, _ = A3C(entropy_coefficient=0.0).gradient(
         draw_outputs(SHAPE), replace(draw_batch(SHAPE), advantages=np.zeros(SHAPE, np.float32)), 0.0
     )
     assert not by.log_probs.any() and not by.entropy.any() and by.values.all()
@@ -128,7 +128,7 @@ def test_its_metrics_are_means_without_coefficients(mask: Array | None) -> None:
     """The same for either reduction, so that curves can be compared; with them they are the loss."""
     x, y = draw_outputs(SHAPE), draw_batch(SHAPE, mask=mask)
     counted = slice(None) if mask is None else mask != 0
-    for algorithm in (A3C(value_coefficient=0.3, entropy=0.2, reduction=each) for each in REDUCTIONS):
+    for algorithm in (A3C(value_coefficient=0.3, entropy_coefficient=0.2, reduction=each) for each in REDUCTIONS):
         _, metrics = algorithm.gradient(x, y, 0.0)
         assert metrics == pytest.approx({
             "policy_loss": -(x.log_probs * y.advantages)[counted].mean(),
@@ -140,7 +140,7 @@ def test_its_metrics_are_means_without_coefficients(mask: Array | None) -> None:
 
 
 def test_the_entropy_bonus_follows_its_schedule() -> None:
-    algorithm = A3C(entropy=Linear(start=0.2, end=0.0))
+    algorithm = A3C(entropy_coefficient=Linear(start=0.2, end=0.0))
     for progress in (0.0, 0.5, 1.0):
         by, _ = algorithm.gradient(draw_outputs(SHAPE), draw_batch(SHAPE), progress)
         np.testing.assert_allclose(by.entropy, np.full(SHAPE, -0.2 * (1 - progress) / COUNT), rtol=1e-6)
@@ -174,7 +174,7 @@ def test_it_is_an_algorithm() -> None:
     ("settings", "message"),
     [
         ({"value_coefficient": -0.5}, "value_coefficient = -0.5: must be a number >= 0"),
-        ({"entropy": math.nan}, "entropy = nan: must be a finite number, or a schedule"),
+        ({"entropy_coefficient": math.nan}, "entropy_coefficient = nan: must be a finite number, or a schedule"),
         ({"reduction": "max"}, "reduction = 'max': must be mean or sum"),
     ],
 )

@@ -43,7 +43,7 @@ def test_a_row_runs_beside_what_it_is_compared_with() -> None:
 
 
 def test_a_curve_of_a_run_has_a_mean() -> None:
-    overrides = ("env=cartpole", "backend=ga3c", "workers=2", "envs_per_worker=4", "network.sizes=[8]")
+    overrides = ("env=cartpole", "backend=ga3c", "workers=2", "envs_per_worker=4", "network.hidden_sizes=[8]")
     assert 1 <= curve("ga3c/prediction_batch", *overrides, seconds=2.0) <= 8
 
 

@@ -23,26 +23,27 @@ def swept(here: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("given", ["{_target_: a3c_exp.schedules.Linear, end: 0.5}", "0.25"])
 def test_a_schedule_takes_the_place_of_the_one_that_a_preset_has_set(given: str, here: Path) -> None:
     """The two are not merged: the result would have the settings of both."""
-    key = "algorithm.entropy"
-    assert "start" in compose(["env=lunar_continuous"])["algorithm"]["entropy"]
-    assert compose(["env=lunar_continuous", f"{key}={given}"])["algorithm"]["entropy"] == yaml.safe_load(given)
+    key = "algorithm.entropy_coefficient"
+    assert "start" in compose(["env=lunar_continuous"])["algorithm"]["entropy_coefficient"]
+    algorithm = compose(["env=lunar_continuous", f"{key}={given}"])["algorithm"]
+    assert algorithm["entropy_coefficient"] == yaml.safe_load(given)
     assert program.main(["--cfg", "job", "env=lunar_continuous", f"{key}={given}"]) == 0
     options = [f"{key}={given},0.5", "seed=3"]
     assert program.main([*QUICK, "-m", "env=lunar_continuous", "total_steps=64", *options]) == 0
     runs = swept(here)
-    assert [run["algorithm"]["entropy"] for run in runs] == [yaml.safe_load(given), 0.5]
+    assert [run["algorithm"]["entropy_coefficient"] for run in runs] == [yaml.safe_load(given), 0.5]
 
 
 @pytest.mark.parametrize(
     ("command", "gone", "stays"),
     [
         ("experiment=threads_n_step_zero returns=gae", "returns.n", "optimizer.betas"),
-        ("experiment=pong algorithm=a3c", "algorithm.epochs", "algorithm.entropy"),
+        ("experiment=pong algorithm=a3c", "algorithm.epochs", "algorithm.entropy_coefficient"),
         ("experiment=a3c_paper_atari optimizer=adam", "optimizer.decay", "optimizer.learning_rate"),
         ("experiment=ga3c_cartpole backend=processes", "backend.predictors", "optimizer.learning_rate"),
         ("experiment=pong env=lunar network=mlp", "env.height", "algorithm.epochs"),
         ("experiment=pong env=pong", "env.no_such_setting", "env.height"),
-        ("experiment=lstm_cartpole network@network.encoder=mlp", "network.no_such_setting", "network.cells"),
+        ("experiment=lstm_cartpole network@network.encoder=mlp", "network.no_such_setting", "network.hidden_size"),
     ],
 )
 def test_a_component_takes_the_place_of_a_presets_and_what_it_does_not_know_goes(

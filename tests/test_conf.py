@@ -127,12 +127,12 @@ def test_a_preset_says_where_it_comes_from(option: str) -> None:
         (
             "threads_n_step_zero",
             {
-                "env.max_episode_steps": 200, "network.sizes": [128], "network.shared": False,
+                "env.max_episode_steps": 200, "network.hidden_sizes": [128], "network.shared": False,
                 "network.activation": "relu6", "network.init": "glorot", "rollout_length": "episode",
                 "returns._target_": "a3c_exp.returns.NStepZero", "returns.n": 15,
                 "critic_returns._target_": "a3c_exp.returns.Discounted",
                 "optimizer._target_": "a3c_exp.optimizers.Adam", "optimizer.learning_rate": 0.01, "gamma": 0.999,
-                "algorithm.entropy": 0.1, "workers": 4, "stop.max_episodes": 500,
+                "algorithm.entropy_coefficient": 0.1, "workers": 4, "stop.max_episodes": 500,
                 "backend._target_": "a3c_exp.backends.threads.Threads",
             },
         ),
@@ -151,11 +151,11 @@ def test_a_preset_says_where_it_comes_from(option: str) -> None:
         (
             "lstm_cartpole",
             {
-                "network.cells": 16, "rollout_length": 40, "returns._target_": "a3c_exp.returns.GAE",
+                "network.hidden_size": 16, "rollout_length": 40, "returns._target_": "a3c_exp.returns.GAE",
                 "returns.lambda_": 1, "optimizer.max_grad_norm": 40, "env.reward_scale": 0.001,
                 "optimizer.learning_rate": 5e-4, "algorithm.value_coefficient": 0.5,
                 "network.init": "normalized_columns", "workers": "auto",
-                "algorithm.entropy": 0.01 * 0.001,  # the source's, in proportion to rewards without its factor
+                "algorithm.entropy_coefficient": 0.01 * 0.001,  # the source's, for rewards without its factor
             },
         ),
         (
@@ -163,7 +163,7 @@ def test_a_preset_says_where_it_comes_from(option: str) -> None:
             {
                 "backend._target_": "a3c_exp.backends.processes.Processes", "optimizer_state": "shared",
                 "optimizer._target_": "a3c_exp.optimizers.Adam", "optimizer.learning_rate": 1e-3,
-                "network.sizes": [128], "rollout_length": 5, "gamma": 0.9, "algorithm.entropy": 0,
+                "network.hidden_sizes": [128], "rollout_length": 5, "gamma": 0.9, "algorithm.entropy_coefficient": 0,
                 "env.max_episode_steps": 300, "stop.mean_return": 200, "workers": "auto",
             },
         ),
@@ -171,7 +171,7 @@ def test_a_preset_says_where_it_comes_from(option: str) -> None:
             "shared_adam_lunar_continuous",
             {
                 "env.id": "LunarLanderContinuous-v3", "rollout_length": 8, "stop.max_episodes": 100, "gamma": 0.9,
-                "optimizer.learning_rate": 1e-3, "algorithm.entropy": 0,
+                "optimizer.learning_rate": 1e-3, "algorithm.entropy_coefficient": 0,
             },
         ),
         (
@@ -186,7 +186,7 @@ def test_a_preset_says_where_it_comes_from(option: str) -> None:
             "a3c_paper_atari_lstm",
             {
                 "optimizer.decay": 0.99, "optimizer.epsilon": 0.1, "rollout_length": 5, "workers": 16,
-                "algorithm.entropy": 0.01, "gamma": 0.99, "schedule.end": 0, "network.cells": 256,
+                "algorithm.entropy_coefficient": 0.01, "gamma": 0.99, "schedule.end": 0, "network.hidden_size": 256,
                 "network.encoder._target_": "a3c_exp.networks.Cnn", "optimizer_state": "shared",
             },
         ),

@@ -46,8 +46,8 @@ def change(config: dict[str, Any], key: str, value: object) -> dict[str, Any]:
 
 def test_a_coefficient_may_be_a_schedule(config: dict[str, Any]) -> None:
     schedule = {"_target_": "a3c_exp.schedules.Linear", "start": 0.02, "end": 0.0}
-    algorithm: Any = load_experiment(change(config, "algorithm.entropy", schedule)).algorithm
-    assert algorithm.entropy == Linear(start=0.02, end=0.0)
+    algorithm: Any = load_experiment(change(config, "algorithm.entropy_coefficient", schedule)).algorithm
+    assert algorithm.entropy_coefficient == Linear(start=0.02, end=0.0)
 
 
 # What is refused.
@@ -92,7 +92,7 @@ def test_without_ray_its_backend_says_what_to_install(monkeypatch: pytest.Monkey
         ("plugins", 7, "plugins = 7: must be a list, each item text"),
         ("optimizer.learning_rate", -1, "optimizer.learning_rate = -1.0: must be a number > 0"),
         ("optimizer.param_groups", {"nose": {}}, "optimizer.param_groups = 'nose': "),
-        ("network.sizes", [0], "network.sizes = (0,): must be whole numbers >= 1"),
+        ("network.hidden_sizes", [0], "network.hidden_sizes = (0,): must be whole numbers >= 1"),
         ("network.activation", "sigm", "network.activation = 'sigm': must be 'tanh', 'relu', "),
         ("returns", None, "returns = None: must be a mapping that names a Returns by _target_"),
         ("returns", {"_target_": "a3c_exp.schedules.Constant"}, "returns._target_ = 'a3c_exp.schedules.Constant': "),
@@ -130,12 +130,12 @@ def test_a_missing_choice_is_named(config: dict[str, Any]) -> None:
 
 
 def test_a_start_from_a_run_of_another_network_is_refused(tmp_path: Path, config: dict[str, Any]) -> None:
-    run = a3c_exp.train([*QUICK, "network.sizes=[8]"], tmp_path / "run")
+    run = a3c_exp.train([*QUICK, "network.hidden_sizes=[8]"], tmp_path / "run")
     with pytest.raises(ConfigError, match=r"init_from = .*: must be a run of the same network"):
         load_experiment(change(config, "init_from", str(run.folder)))
-    same = change(change(config, "network.sizes", [8]), "init_from", str(run.folder))
+    same = change(change(config, "network.hidden_sizes", [8]), "init_from", str(run.folder))
     load_experiment(same)
-    load_experiment(change(deepcopy(same), "network.sizes", (8,)))  # as a program may write it
+    load_experiment(change(deepcopy(same), "network.hidden_sizes", (8,)))  # as a program may write it
     load_experiment(change(deepcopy(same), "network.init", "glorot"))  # its parameters are not drawn
     with pytest.raises(ConfigError, match=r"init_from = .*: .* it has network.activation=tanh, not relu"):
         load_experiment(change(deepcopy(same), "network.activation", "relu"))
@@ -150,9 +150,9 @@ def test_a_start_from_a_run_of_another_network_is_refused(tmp_path: Path, config
 
 def test_a_network_too_large_for_the_memory_is_refused(config: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="network = 'Mlp': is too large for the memory here"):
-        load_experiment(change(config, "network.sizes", [10**8, 10**8]))
+        load_experiment(change(config, "network.hidden_sizes", [10**8, 10**8]))
     with pytest.raises(ConfigError, match="network = 'Mlp': is too large for the memory here"):
-        load_experiment(change(config, "network.sizes", [10**18, 8]))
+        load_experiment(change(config, "network.hidden_sizes", [10**18, 8]))
 
 
 def test_a_start_from_a_damaged_checkpoint_is_refused(tmp_path: Path, config: dict[str, Any]) -> None:
@@ -188,7 +188,7 @@ def test_an_optimizer_that_may_kill_convolutions_is_warned_about() -> None:
 
 
 def test_a_start_may_differ_in_settings_of_the_initialisation(tmp_path: Path) -> None:
-    lstm = [*QUICK, "network=lstm", "network.cells=4", "network.encoder.sizes=[4]"]
+    lstm = [*QUICK, "network=lstm", "network.hidden_size=4", "network.encoder.hidden_sizes=[4]"]
     run = a3c_exp.train(lstm, tmp_path / "run")
     load_experiment(a3c_exp.compose([*lstm, "network.forget_bias=0", f"init_from={run.folder}"]))
 
@@ -217,12 +217,17 @@ def test_a_damaged_configuration_is_refused_and_runs_nothing(text: str, tmp_path
     assert "\n" not in str(refused.value)
 
 
+FORMER = {"goal": "reward_threshold", "entropy": "entropy_coefficient", "sizes": "hidden_sizes"}
+
+
 def former_run(folder: Path, damage: str) -> Path:
     """A run that another version of this program could have written."""
     a3c_exp.train(QUICK, folder)
     config, latest = folder / "config.yaml", folder / "checkpoints" / "latest.ckpt"
-    if damage == "keys":
-        config.write_text(config.read_text().replace("reward_threshold:", "goal:"))
+    if damage in FORMER:
+        text = config.read_text()
+        assert f"{FORMER[damage]}:" in text
+        config.write_text(text.replace(f"{FORMER[damage]}:", f"{damage}:"))
     else:
         with checkpoint_version(2):
             checkpoint.save(latest, {"parameters": np.zeros(3, np.float32)})
@@ -238,7 +243,7 @@ def checkpoint_version(version: int) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("damage", ["keys", "checkpoint"])
+@pytest.mark.parametrize("damage", [*FORMER, "checkpoint"])
 def test_a_run_of_another_version_is_refused_with_the_commit_that_wrote_it(
     damage: str, tmp_path: Path, config: dict[str, Any], capfd: pytest.CaptureFixture[str]
 ) -> None:

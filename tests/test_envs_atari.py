@@ -149,7 +149,7 @@ def test_evaluations_are_of_whole_games() -> None:
         "width": 12,
         "frame_stack": 1,
     }
-    network = {"_target_": "a3c_exp.networks.Cnn", "layers": [[4, 4, 4]], "features": 8}
+    network = {"_target_": "a3c_exp.networks.Cnn", "layers": [[4, 4, 4]], "features_dim": 8}
     played = []
     for terminal_on_life_loss in (False, True):
         env_settings = settings | {"terminal_on_life_loss": terminal_on_life_loss}

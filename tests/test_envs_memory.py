@@ -18,8 +18,8 @@ from a3c_exp.errors import ConfigError
 
 RECALL = "a3c_exp.envs.memory:Recall-v0"
 SELECT = "a3c_exp.envs.memory:SelectObservation"
-LSTM = {"_target_": "a3c_exp.networks.Lstm", "cells": 16}
-MLP = {"_target_": "a3c_exp.networks.Mlp", "sizes": [32]}
+LSTM = {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 16}
+MLP = {"_target_": "a3c_exp.networks.Mlp", "hidden_sizes": [32]}
 LEARNING: dict[str, Any] = {
     "workers": 2, "envs_per_worker": 16, "rollout_length": 10, "total_steps": 16_000,
     "optimizer": {"_target_": "a3c_exp.optimizers.Adam", "learning_rate": 1e-2},

@@ -109,7 +109,7 @@ def test_minibatches_divide_a_training_batch_not_one_agents_rollout() -> None:
     assert state["steps"] >= 320
     assert state["version"] == sum(event.updates for event in events) >= 2 * 320 / 32
     sequences: dict[str, Any] = {
-        "network": {"_target_": "a3c_exp.networks.Lstm", "cells": 4},
+        "network": {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 4},
         "algorithm__minibatch_size": 6,
     }
     with pytest.raises(ConfigError, match="must be a multiple of rollout_length=4"):
@@ -234,7 +234,7 @@ class TestManyAgents:
             "env": TARGET, "env__kwargs": {"length": 7},
             "env__normalize_observations": True, "env__normalize_rewards": True,
         },
-        "lstm": {"env": CORRIDOR, "network": {"_target_": "a3c_exp.networks.Lstm", "cells": 8}},
+        "lstm": {"env": CORRIDOR, "network": {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 8}},
         "pictures": {"env": CORNERS, "network": SMALL_CNN},
         "ppo": {"env": CORRIDOR} | SETTINGS["ppo"],
         "v-trace, locked": {"env": BANDIT, "returns": "a3c_exp.returns.VTrace", "lock": True},

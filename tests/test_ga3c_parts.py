@@ -33,8 +33,8 @@ from a3c_exp.networks import ActorCritic, Cnn
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU")
 
-MLP: dict[str, Any] = {"_target_": "a3c_exp.networks.Mlp", "sizes": [8]}
-LSTM: dict[str, Any] = {"_target_": "a3c_exp.networks.Lstm", "encoder": MLP, "cells": 4}
+MLP: dict[str, Any] = {"_target_": "a3c_exp.networks.Mlp", "hidden_sizes": [8]}
+LSTM: dict[str, Any] = {"_target_": "a3c_exp.networks.Lstm", "encoder": MLP, "hidden_size": 4}
 
 
 class TestConcatRollouts:
@@ -112,7 +112,7 @@ class TestSharedBuffers:
         buffers.close()
 
     def test_they_have_room_for_what_the_network_takes_and_returns(self) -> None:
-        lstm = {"_target_": "a3c_exp.networks.Lstm", "cells": 8}
+        lstm = {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 8}
         experiment = load_experiment(ga3c(TARGET, workers=2, network=lstm))
         spec = BufferSpec.of(experiment, 2, *build_network(experiment))
         assert (spec.distribution_size, spec.state_size, spec.stats_width) == (2, 16, 0)
@@ -179,7 +179,7 @@ class TestDevices:
     def networks(self, device: str) -> tuple[ActorCritic, ActorCritic]:
         """The same network twice, once on a device."""
         space = Gym(id=CORNERS).make(1, [0])
-        cnn = Cnn(layers=((8, 3, 2),), features=32, precision="float32")
+        cnn = Cnn(layers=((8, 3, 2),), features_dim=32, precision="float32")
         one, other = (
             cnn.build(space.observation_space, space.action_space, np.random.default_rng(0)) for _ in range(2)
         )
@@ -221,7 +221,7 @@ class TestDevices:
 
     def test_a_recurrent_network_on_a_gpu_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        lstm = {"_target_": "a3c_exp.networks.Lstm", "cells": 4}
+        lstm = {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 4}
         with pytest.raises(ConfigError, match=r"backend.device = 'cuda': must be cpu or auto: the cells of"):
             load_experiment(ga3c(backend__device="cuda", network=lstm))
 

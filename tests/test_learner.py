@@ -31,7 +31,7 @@ ENVIRONMENTS: dict[str, Callable[[], EnvBatch]] = {
     "one by one": lambda: Gym(id=SCRIPTED, kwargs=ENDS).make(ENVS, range(ENVS)),
     "with reset rows": lambda: VectorEnvBatch(vector(ENVS, **ENDS), range(ENVS)),
 }
-NETWORKS = {"mlp": Mlp(sizes=(8,)), "lstm": Lstm(encoder=Mlp(sizes=(8,)), cells=4)}
+NETWORKS = {"mlp": Mlp(hidden_sizes=(8,)), "lstm": Lstm(encoder=Mlp(hidden_sizes=(8,)), hidden_size=4)}
 
 
 @dataclass(frozen=True, kw_only=True)

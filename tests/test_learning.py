@@ -54,7 +54,7 @@ class TestOnEveryBackend:
 
 PICTURES: dict[str, dict[str, Any]] = {
     "plain": SMALL_CNN,
-    "residual": {"_target_": "a3c_exp.networks.Impala", "channels": [8], "blocks": 1, "features": 32},
+    "residual": {"_target_": "a3c_exp.networks.Impala", "sections": [8], "blocks": 1, "features_dim": 32},
 }
 
 

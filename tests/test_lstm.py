@@ -28,7 +28,7 @@ START = Snapshot(version=0, steps=0, normalizer=None)
 
 def build(actions: gym.Space[Any] = Discrete(2), **settings: Any) -> ActorCritic:  # noqa: B008 - a constant
     # A large last layer, so that a wrong one shows: by default the first policy is nearly uniform.
-    own: dict[str, Any] = {"cells": 8, "encoder": Mlp(sizes=(5,)), "policy_gain": 1.0}
+    own: dict[str, Any] = {"hidden_size": 8, "encoder": Mlp(hidden_sizes=(5,)), "policy_gain": 1.0}
     return Lstm(**own | settings).build(SPACE, actions, np.random.default_rng(1))
 
 
@@ -113,7 +113,7 @@ class TestActingAndLearning:
     @pytest.mark.parametrize("actions", [Discrete(3), Box(-2, 2, (3,))], ids=str)
     @pytest.mark.parametrize("sizes", [(), (5, 4)])
     def test_they_agree_on_every_row_wherever_episodes_end(self, actions: gym.Space[Any], sizes: Any) -> None:
-        network = build(actions, encoder=Mlp(sizes=sizes))
+        network = build(actions, encoder=Mlp(hidden_sizes=sizes))
         observations, over = normal(T, B, 4), draw_boundaries()
         first = normal(B, 16)
         state: Array | None = first
@@ -245,15 +245,15 @@ class Identity:
     def check(self, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> None: ...
 
     def build(self, observation_space: Any, action_space: Any, rng: np.random.Generator | None) -> ActorCritic:
-        return Mlp(sizes=()).build(observation_space, action_space, rng)
+        return Mlp(hidden_sizes=()).build(observation_space, action_space, rng)
 
 
 class TestTheComponent:
     def test_parts_are_the_body_with_its_cells_and_the_two_heads(self) -> None:
         network = build()
-        assert list(network.param_slices) == ["body", "actor", "critic"]
+        assert list(network.param_slices) == ["encoder", "actor", "critic"]
         sizes = {name: part.stop - part.start for name, part in network.param_slices.items()}
-        assert sizes == {"body": 4 * 5 + 5 + 32 * (5 + 8 + 1), "actor": 8 * 2 + 2, "critic": 8 + 1}
+        assert sizes == {"encoder": 4 * 5 + 5 + 32 * (5 + 8 + 1), "actor": 8 * 2 + 2, "critic": 8 + 1}
 
     def test_writing_to_the_vector_changes_what_acts_and_what_learns(self) -> None:
         network = build()
@@ -282,7 +282,7 @@ class TestTheComponent:
         with pytest.raises(ConfigError, match=r"^network.encoder = 'Mlp': must .* an MLP takes vectors"):
             Lstm().check(Box(0, 255, (84, 84, 4), np.uint8), Discrete(2))
 
-    @pytest.mark.parametrize("settings", [{"cells": 0}, {"forget_bias": 11.0}, {"policy_gain": 0.0}])
+    @pytest.mark.parametrize("settings", [{"hidden_size": 0}, {"forget_bias": 11.0}, {"policy_gain": 0.0}])
     def test_values_out_of_range_are_refused(self, settings: dict[str, Any]) -> None:
         with pytest.raises(ConfigError):
             Lstm(**settings)

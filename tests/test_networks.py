@@ -49,7 +49,9 @@ def test_acting_and_learning_agree_on_values_and_log_probabilities(
 
 @pytest.mark.parametrize("space", ACTION_SPACES, ids=str)
 @pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("settings", [{}, {"state_dependent_std": True}, {"sizes": ()}, {"sizes": (5,)}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{}, {"state_dependent_std": True}, {"hidden_sizes": ()}, {"hidden_sizes": (5,)}], ids=str
+)
 def test_its_gradient_is_that_of_torch(space: gym.Space[Any], shared: bool, settings: dict[str, Any]) -> None:
     network = build(space, shared=shared, **settings)
     observations = draw_observations(12).reshape(4, 3, 8)
@@ -232,17 +234,17 @@ def test_the_mode_is_the_most_likely_action(space: gym.Space[Any]) -> None:
 @pytest.mark.parametrize("shared", [True, False])
 def test_parts_cover_the_whole_vector_without_overlap(shared: bool) -> None:
     network = build(shared=shared)
-    assert list(network.param_slices) == (["body", "actor", "critic"] if shared else ["actor", "critic"])
+    assert list(network.param_slices) == (["encoder", "actor", "critic"] if shared else ["actor", "critic"])
     covered = np.concatenate([np.arange(len(network.vector))[part] for part in network.param_slices.values()])
     np.testing.assert_array_equal(np.sort(covered), np.arange(len(network.vector)))
 
 
 def test_the_critic_may_have_layers_of_its_own_size() -> None:
-    network = build(sizes=(80,), critic_sizes=(50, 20))
+    network = build(hidden_sizes=(80,), critic_hidden_sizes=(50, 20))
     assert (network.actor_body.features, network.critic_body.features) == (80, 20)
     assert network.param_slices["critic"].stop - network.param_slices["critic"].start == 9 * 50 + 51 * 20 + 21
-    with pytest.raises(ConfigError, match=r"critic_sizes = .*: must be null where shared=true"):
-        build(shared=True, critic_sizes=(50,))
+    with pytest.raises(ConfigError, match=r"critic_hidden_sizes = .*: must be null where shared=true"):
+        build(shared=True, critic_hidden_sizes=(50,))
 
 
 def test_the_critics_loss_leaves_the_actors_part_alone() -> None:
@@ -281,7 +283,7 @@ def test_the_same_seed_draws_the_same_parameters() -> None:
 
 
 def test_orthogonal_layers_are_orthogonal() -> None:
-    weight = build(sizes=(64, 64)).actor_body.layers[1].weight.detach()  # type: ignore[attr-defined]
+    weight = build(hidden_sizes=(64, 64)).actor_body.layers[1].weight.detach()  # type: ignore[attr-defined]
     torch.testing.assert_close(weight @ weight.T, 2 * torch.eye(64), atol=1e-4, rtol=0)
 
 
@@ -300,7 +302,7 @@ def test_an_action_space_without_a_head_is_refused() -> None:
         Mlp().check(OBSERVATIONS, gym.spaces.Tuple([Discrete(2)]))
 
 
-@pytest.mark.parametrize("settings", [{"sizes": (0,)}, {"initial_std": 0.0}, {"policy_gain": -1.0}])
+@pytest.mark.parametrize("settings", [{"hidden_sizes": (0,)}, {"initial_std": 0.0}, {"policy_gain": -1.0}])
 def test_values_out_of_range_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         Mlp(**settings)

@@ -25,13 +25,13 @@ from a3c_exp.networks.convolutions import Arithmetic, Picture
 
 ATARI = Box(0, 255, (4, 84, 84), np.uint8)
 SMALL = Box(0, 255, (2, 20, 18), np.uint8)
-NATURE: dict[str, Any] = {"layers": ((32, 8, 4), (64, 4, 2), (64, 3, 1)), "features": 512}
+NATURE: dict[str, Any] = {"layers": ((32, 8, 4), (64, 4, 2), (64, 3, 1)), "features_dim": 512}
 # float32 on every processor, so that tolerances are those of rounding.
 EXACT: dict[str, Any] = {"precision": "float32", "policy_gain": 1.0}
 COMPONENTS: dict[str, PictureNetwork] = {
-    "plain": Cnn(layers=((4, 4, 2), (6, 3, 1)), features=16, **EXACT),
-    "separate": Cnn(layers=((4, 4, 2),), features=16, shared=False, activation="elu", **EXACT),
-    "residual": Impala(channels=(4, 6), blocks=1, features=16, **EXACT),
+    "plain": Cnn(layers=((4, 4, 2), (6, 3, 1)), features_dim=16, **EXACT),
+    "separate": Cnn(layers=((4, 4, 2),), features_dim=16, shared=False, activation="elu", **EXACT),
+    "residual": Impala(sections=(4, 6), blocks=1, features_dim=16, **EXACT),
 }
 
 
@@ -242,17 +242,17 @@ def test_numbers_without_a_bound_and_small_ones_are_not_scaled(bound: float) -> 
 
 def test_the_same_seed_draws_the_same_parameters() -> None:
     for scheme in ("orthogonal", "glorot", "normalized_columns", "default"):
-        component = Cnn(layers=((4, 4, 2),), features=8, init=scheme)
+        component = Cnn(layers=((4, 4, 2),), features_dim=8, init=scheme)
         np.testing.assert_array_equal(build(component).vector, build(component).vector)
 
 
 def test_kernels_have_the_size_of_their_initialization() -> None:
-    body: Any = build(Cnn(layers=((4, 4, 2),), features=8, init="normalized_columns")).actor_body
+    body: Any = build(Cnn(layers=((4, 4, 2),), features_dim=8, init="normalized_columns")).actor_body
     torch.testing.assert_close(body.convolutions[0].weight.detach().flatten(1).norm(dim=1), torch.ones(4))
-    body = build(Cnn(layers=((4, 4, 2),), features=8, init="orthogonal")).actor_body
+    body = build(Cnn(layers=((4, 4, 2),), features_dim=8, init="orthogonal")).actor_body
     rows = body.convolutions[0].weight.detach().flatten(1)
     torch.testing.assert_close(rows @ rows.T, 2 * torch.eye(4), atol=1e-5, rtol=0)
-    body = build(Cnn(layers=((4, 4, 2),), features=8, init="default")).actor_body
+    body = build(Cnn(layers=((4, 4, 2),), features_dim=8, init="default")).actor_body
     assert 0.9 / np.sqrt(32) < body.convolutions[0].weight.abs().max().item() <= 1 / np.sqrt(32)
 
 
@@ -280,9 +280,9 @@ def test_a_picture_that_is_too_small_is_refused() -> None:
     [
         lambda: Cnn(layers=()),
         lambda: Cnn(layers=((16, 0, 4),)),
-        lambda: Cnn(features=0),
+        lambda: Cnn(features_dim=0),
         lambda: Cnn(policy_gain=-1.0),
-        lambda: Impala(channels=()),
+        lambda: Impala(sections=()),
         lambda: Impala(blocks=-1),
     ],
 )

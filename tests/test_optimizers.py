@@ -232,7 +232,7 @@ def test_adams_longest_possible_steps_are_not_taken_for_torn_state(betas: tuple[
 
 # -- rates and clipping, for all parameters and for groups -----------------------------------------------------------
 
-SLICES = {"body": slice(0, 4), "actor": slice(4, 6), "critic": slice(6, 9)}
+SLICES = {"encoder": slice(0, 4), "actor": slice(4, 6), "critic": slice(6, 9)}
 
 
 def sgd(max_grad_norm: float | None = None, **param_groups: ParamGroup) -> SGD:
@@ -265,7 +265,7 @@ def test_a_group_with_a_rate_of_0_keeps_its_parameters() -> None:
 
 
 def a_gradient() -> Floats:
-    """Norms: body 6, actor 2 sqrt 2, critic 3 sqrt 3; together sqrt(36 + 8 + 27)."""
+    """Norms: encoder 6, actor 2 sqrt 2, critic 3 sqrt 3; together sqrt(36 + 8 + 27)."""
     return np.array([3, 3, 3, 3, 2, 2, 3, 3, 3], np.float32)
 
 
@@ -296,7 +296,7 @@ def test_clipping_is_torchs() -> None:
 
 
 def test_a_group_with_its_own_norm_is_clipped_alone_and_the_rest_as_one() -> None:
-    """body and critic, on both sides of the actor, have the norm sqrt(36 + 27) together."""
+    """encoder and critic, on both sides of the actor, have the norm sqrt(36 + 27) together."""
     gradient = a_gradient()
     norm = clip(gradient, sgd(max_grad_norm=0.5, actor=ParamGroup(max_grad_norm=1.0)), SLICES)
     assert norm == pytest.approx(WHOLE_NORM)
@@ -307,7 +307,7 @@ def test_a_group_with_its_own_norm_is_clipped_alone_and_the_rest_as_one() -> Non
 
 def test_a_group_may_be_clipped_where_the_rest_is_not() -> None:
     gradient = a_gradient()
-    clip(gradient, sgd(body=ParamGroup(max_grad_norm=3.0)), SLICES)
+    clip(gradient, sgd(encoder=ParamGroup(max_grad_norm=3.0)), SLICES)
     np.testing.assert_allclose(gradient, [1.5] * 4 + [2.0] * 2 + [3.0] * 3, rtol=1e-6)
 
 
@@ -348,7 +348,7 @@ def test_a_group_that_the_network_does_not_have_is_refused() -> None:
     check_param_groups(sgd(actor=ParamGroup()), SLICES)
     with pytest.raises(ConfigError) as error:
         check_param_groups(sgd(critc=ParamGroup()), SLICES)
-    assert str(error.value) == "param_groups = 'critc': the network has no such part, only actor, body, critic"
+    assert str(error.value) == "param_groups = 'critc': the network has no such part, only actor, critic, encoder"
 
 
 # -- settings --------------------------------------------------------------------------------------------------------

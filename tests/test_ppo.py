@@ -43,7 +43,7 @@ def by_the_formula(algorithm: PPO, x: dict[str, Array], y: Batch) -> dict[str, f
     rows = range(len(targets)) if y.mask is None else np.flatnonzero(y.mask)
     mean, deviation = np.mean(advantages[rows]), np.std(advantages[rows])
     sums = dict.fromkeys(("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction"), 0.0)
-    clip, value_clip, entropy = algorithm.clip, algorithm.value_clip, algorithm.entropy
+    clip, value_clip, entropy = algorithm.clip, algorithm.value_clip, algorithm.entropy_coefficient
     assert isinstance(clip, float) and isinstance(value_clip, float | None) and isinstance(entropy, float)
     for i in rows:
         advantage = (advantages[i] - mean) / (deviation + 1e-8) if algorithm.normalize_advantages else advantages[i]
@@ -68,7 +68,7 @@ def wide(x: PolicyOutputs) -> dict[str, Array]:
 
 
 FORMS = [
-    PPO(entropy=0.1, normalize_advantages=False),
+    PPO(entropy_coefficient=0.1, normalize_advantages=False),
     PPO(clip=0.1, value_coefficient=0.3),
     PPO(value_clip=0.3, value_coefficient=2.0, normalize_advantages=False),
 ]
@@ -105,7 +105,7 @@ class TestTheLoss:
 @pytest.mark.parametrize("mask", [None, MASK], ids=["every row", "some rows"])
 @pytest.mark.parametrize("normalize", [False, True])
 def test_with_the_policy_that_acted_its_gradient_is_that_of_a3c(mask: Array | None, normalize: bool) -> None:
-    settings: dict[str, Any] = {"value_coefficient": 0.3, "entropy": 0.1, "normalize_advantages": normalize}
+    settings: dict[str, Any] = {"value_coefficient": 0.3, "entropy_coefficient": 0.1, "normalize_advantages": normalize}
     x = outputs()
     y = replace(batch(mask=mask), log_probs=x.log_probs)
     one, other = (algorithm.gradient(x, y, 0.0)[0] for algorithm in (PPO(**settings), A3C(**settings)))
@@ -134,7 +134,7 @@ def test_a_row_that_does_not_count_changes_nothing(garbage: float) -> None:
         x, y = outputs(), batch(mask=MASK)
         for z in (x.log_probs, x.values, x.entropy, y.advantages, y.targets):
             z[MASK == 0] = hidden
-        by, metrics = PPO(value_clip=0.2, entropy=0.1).gradient(x, y, 0.0)
+        by, metrics = PPO(value_clip=0.2, entropy_coefficient=0.1).gradient(x, y, 0.0)
         results.append([*astuple(by), *metrics.values()])
     for one, other in zip(*results, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -200,7 +200,7 @@ def test_it_learns_in_minibatches_and_a3c_does_not() -> None:
         ({"minibatch_size": 0}, "minibatch_size = 0: must be a whole number >= 1, or null for whole rollouts"),
         ({"target_kl": -1.0}, "target_kl = -1.0: must be a number > 0, or null"),
         ({"value_clip": 0.0}, "value_clip = 0.0: must be a number > 0, a schedule, or null"),
-        ({"entropy": math.nan}, "entropy = nan: must be a finite number, or a schedule"),
+        ({"entropy_coefficient": math.nan}, "entropy_coefficient = nan: must be a finite number, or a schedule"),
         ({"clip": Linear(start=1.0)}, "clip = 1.0: must be a number between 0 and 1 where the run begins, too"),
         ({"value_clip": Linear(end=-1.0)}, "value_clip = -1.0: must be a number > 0 where the run ends, too"),
     ],
@@ -225,7 +225,8 @@ def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: st
         ({"accumulate_rollouts": 2}, "accumulate_rollouts = 2: must be 1 with PPO: use longer rollouts instead"),
         (
             {"epsilon": 0.3},
-            "epsilon = 0.3: must be 0 with PPO, which stays close to the policy that acted: algorithm.entropy explores",
+            "epsilon = 0.3: must be 0 with PPO, which stays close to the policy that acted: "
+            "algorithm.entropy_coefficient explores",
         ),
         (
             {"returns": "a3c_exp.returns.VTrace"},

@@ -19,7 +19,7 @@ from a3c_exp.core.store import Snapshot
 from a3c_exp.core.worker import MAX_CONSECUTIVE_NONFINITE, Worker, YieldPoint
 from a3c_exp.errors import RunError
 
-MLP = {"_target_": "a3c_exp.networks.Mlp", "sizes": [16]}
+MLP = {"_target_": "a3c_exp.networks.Mlp", "hidden_sizes": [16]}
 START = Snapshot(version=0, steps=0, normalizer=None)
 
 
@@ -113,7 +113,7 @@ def test_one_pass_over_the_whole_rollout_is_a3c(env: str, network: dict[str, Any
     settings: dict[str, Any] = {"optimizer": sgd, "network": network, "total_steps": 16}
     whole = config(env, **settings)
     ends = [drain(each)[1]["parameters"] for each in (
-        whole, ppo_config(env, None, 1, entropy=0.01, normalize_advantages=False, **settings),
+        whole, ppo_config(env, None, 1, entropy_coefficient=0.01, normalize_advantages=False, **settings),
     )]  # fmt: skip
     start = build_network(load_experiment(whole))[0].vector
     assert np.abs(ends[0] - start).max() > 1e-3

@@ -87,7 +87,7 @@ class TestState:
             assert same(one["statistics"][key], two["statistics"][key]), key
 
     def test_a_recurrent_run_in_two_parts_equals_the_run_in_one(self, tmp_path: Path) -> None:
-        settings = BETWEEN_EPISODES | {"network": {"_target_": "a3c_exp.networks.Lstm", "cells": 8}}
+        settings = BETWEEN_EPISODES | {"network": {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 8}}
         train(tmp_path / "one", **settings)
         train(tmp_path / "two", stop__max_episodes=20, **settings)
         resume(tmp_path / "two", stop__max_episodes=None)

@@ -12,14 +12,14 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import pytest
 
-from a3c_exp.algorithms import Algorithm, MinibatchAlgorithm
+from a3c_exp.algorithms import A3C, PPO, Algorithm, MinibatchAlgorithm
 from a3c_exp.backends.ray import Ray
 from a3c_exp.common.plugins import import_plugins
 from a3c_exp.config.schema import RENAMED, build, parse_key_values
 from a3c_exp.core.experiment import Backend, Experiment
 from a3c_exp.envs import Atari, Environment
 from a3c_exp.errors import ConfigError, did_you_mean, require
-from a3c_exp.networks import Network
+from a3c_exp.networks import Cnn, Impala, Lstm, Mlp, Network
 from a3c_exp.optimizers import Optimizer
 from a3c_exp.returns import Returns
 from a3c_exp.schedules import Schedule
@@ -178,7 +178,11 @@ def test_a_base_is_no_component_itself() -> None:
 
 
 def test_every_former_key_is_named_with_a_key_that_there_is() -> None:
-    known = {field.name for cls in (Experiment, Optimizer, Atari, Ray) for field in dataclasses.fields(cls)}
+    known = {
+        field.name
+        for cls in (Experiment, Optimizer, Atari, Ray, A3C, PPO, Mlp, Cnn, Impala, Lstm)
+        for field in dataclasses.fields(cls)
+    }
     assert set(RENAMED.values()) <= known
     assert not set(RENAMED) & known
 
@@ -186,6 +190,9 @@ def test_every_former_key_is_named_with_a_key_that_there_is() -> None:
 def test_a_former_key_is_named_only_where_the_new_one_is_known() -> None:
     with pytest.raises(ConfigError, match=r"^env.life_loss = True: is now env.terminal_on_life_loss$"):
         build({"_target_": "a3c_exp.envs.Atari", "game": "pong", "life_loss": True}, Environment, "env")  # type: ignore[type-abstract]
+    with pytest.raises(ConfigError, match=r"^network.encoder.sizes = \[8\]: is now network.encoder.hidden_sizes$"):
+        lstm = {"_target_": "a3c_exp.networks.Lstm", "encoder": {"_target_": "a3c_exp.networks.Mlp", "sizes": [8]}}
+        build(lstm, Network, "network")  # type: ignore[type-abstract]
     assert refusal(goal=1).startswith("picture.goal = 1: is no setting of Picture: ")
 
 

@@ -14,7 +14,7 @@ from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.store import SharedStore
 from a3c_exp.core.worker import Worker, YieldPoint
 
-LSTM = {"_target_": "a3c_exp.networks.Lstm", "cells": 8}
+LSTM = {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 8}
 
 
 def make_workers(whole: dict[str, Any]) -> tuple[SharedStore, list[Worker]]:

@@ -191,7 +191,7 @@ a3c_exp: asynchronous actor-critic experiments
 Choices (group=option; the files are in {conf}):
 {groups}
 
-Settings inside a choice are set with a dot: returns.n=5 optimizer.learning_rate=1e-3 network.sizes=[32]
+Settings inside a choice are set with a dot: returns.n=5 optimizer.learning_rate=1e-3 network.hidden_sizes=[32]
 
 Settings of the whole run, with their defaults (some environments set their own):
 {settings}

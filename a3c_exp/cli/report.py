@@ -25,7 +25,7 @@ import yaml
 from a3c_exp.config.schema import build, flatten, parse_key_values
 from a3c_exp.errors import ConfigError, exit_code, one_line, require
 from a3c_exp.run import markdown
-from a3c_exp.run.run_folder import CONFIG_FILE, FORMER_KEYS, SUMMARY_FILE, written_by
+from a3c_exp.run.run_folder import CONFIG_FILE, SUMMARY_FILE, has_former_keys, written_by
 
 # Settings that do not separate rows.
 IGNORED = ("seed", "plugins")
@@ -87,7 +87,7 @@ def _read(folder: Path) -> FinishedRun:
     config = yaml.safe_load((folder / CONFIG_FILE).read_text(encoding="utf-8"))
     for key in ("stop_reason", "solved_at_steps"):
         summary[key]
-    if not FORMER_KEYS.isdisjoint(config):
+    if has_former_keys(config):
         raise ConfigError("folder", str(folder), written_by(folder))
     return FinishedRun(_settings(config), config, summary)
 

@@ -47,7 +47,8 @@ def _check_reuse(experiment: Experiment, algorithm: MinibatchAlgorithm) -> None:
     if experiment.epsilon != 0:
         # Before the first update pi / mu would differ from 1 by the share of uniform actions. Good actions would be
         # beyond the clip range, where they teach nothing, and the divergence would be beyond any target.
-        problem = f"must be 0 with {name}, which stays close to the policy that acted: algorithm.entropy explores"
+        problem = f"must be 0 with {name}, which stays close to the policy that acted"
+        problem += ": algorithm.entropy_coefficient explores"
         raise ConfigError("epsilon", experiment.epsilon, problem)
     for key, returns in (("returns", experiment.returns), ("critic_returns", experiment.critic_returns)):
         if returns is not None and returns.off_policy:

@@ -77,7 +77,7 @@ class ActorCritic:
         self.shared = actor_body is critic_body
         if self.shared:
             body: list[Part] = [actor_body] if core is None else [actor_body, core]
-            self._flatten({"body": body, "actor": [head], "critic": [value]})
+            self._flatten({"encoder": body, "actor": [head], "critic": [value]})
         elif core is not None:
             raise ValueError("a core stands behind a body that actor and critic share")
         else:

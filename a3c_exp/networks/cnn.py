@@ -28,19 +28,19 @@ from a3c_exp.networks.layers import ActivationName
 class PictureNetwork(Bodies, ABC):
     """What networks for pictures have in common.
 
-    features: units of the affine layer behind the convolutions, from which actions and values are made.
+    features_dim: units of the affine layer behind the convolutions, from which actions and values are made.
     precision: float32, bfloat16, or auto: bfloat16 where and when the processor is faster with it.
     channels_last: how pictures lie in memory while they are convolved; auto: as the processor is faster.
     The other settings are those of `Bodies`.
     """
 
     shared: bool = True
-    features: int = 256
+    features_dim: int = 256
     precision: Precision = "auto"
     channels_last: bool | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
-        require(self.features >= 1, "features", self.features, "a whole number >= 1")
+        require(self.features_dim >= 1, "features_dim", self.features_dim, "a whole number >= 1")
         super().__post_init__()
 
     def check(self, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> None:
@@ -107,7 +107,7 @@ class Cnn(PictureNetwork):
                 raise ConfigError("network.layers", [list(layer) for layer in self.layers], problem)
 
     def _body(self, picture: Picture, arithmetic: Arithmetic) -> PictureBody:
-        return PlainBody(picture, self.layers, self.features, self.activation, arithmetic)
+        return PlainBody(picture, self.layers, self.features_dim, self.activation, arithmetic)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,14 +115,14 @@ class Impala(PictureNetwork):
     """The residual network of Espeholt et al. 2018 (arXiv 1802.01561, figure 3, right): 15 convolutions, without the
     LSTM, all activations relu.
 
-    channels: of each section. blocks: residual ones in a section, of two convolutions each.
+    sections: channels of each. blocks: residual ones in a section, of two convolutions each.
     """
 
-    channels: tuple[int, ...] = (16, 32, 32)
+    sections: tuple[int, ...] = (16, 32, 32)
     blocks: int = 2
 
     def __post_init__(self) -> None:
-        require(min(self.channels, default=0) >= 1, "channels", self.channels, "whole numbers >= 1, at least one")
+        require(min(self.sections, default=0) >= 1, "sections", self.sections, "whole numbers >= 1, at least one")
         require(self.blocks >= 0, "blocks", self.blocks, "a whole number >= 0")
         super().__post_init__()
 
@@ -130,4 +130,4 @@ class Impala(PictureNetwork):
         """Every size is one it can be built for: what is padded never shrinks to nothing."""
 
     def _body(self, picture: Picture, arithmetic: Arithmetic) -> PictureBody:
-        return ResidualBody(picture, self.channels, self.blocks, self.features, arithmetic)
+        return ResidualBody(picture, self.sections, self.blocks, self.features_dim, arithmetic)

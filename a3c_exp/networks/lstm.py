@@ -22,7 +22,7 @@ class Lstm:
 
     encoder: any network without a memory. What the cells are given is its body, the actor's where it has two; its own
         heads are left out, and so whatever it says about them.
-    cells: how many; the memory has two numbers for each.
+    hidden_size: how many cells; the memory has two numbers for each.
     init: of the cells, with gain 1, and of the heads, as for an MLP: see `networks.layers`.
     forget_bias: where the bias of the forget gates starts. At 1 a new network remembers for a few steps, which lets it
         find out what is worth remembering (Jozefowicz et al. 2015).
@@ -30,7 +30,7 @@ class Lstm:
     """
 
     encoder: Network = field(default_factory=Mlp)
-    cells: int = 64
+    hidden_size: int = 64
     init: Initialisation = "orthogonal"
     forget_bias: float = 1.0
     policy_gain: float = 0.01
@@ -38,7 +38,7 @@ class Lstm:
     initial_std: float = 1.0
 
     def __post_init__(self) -> None:
-        require(self.cells >= 1, "cells", self.cells, "a whole number >= 1")
+        require(self.hidden_size >= 1, "hidden_size", self.hidden_size, "a whole number >= 1")
         require(abs(self.forget_bias) <= 10, "forget_bias", self.forget_bias, "a number from -10 to 10")
         require(self.policy_gain > 0, "policy_gain", self.policy_gain, "a number > 0")
         require(0.01 <= self.initial_std <= 7, "initial_std", self.initial_std, "a number from 0.01 to 7")
@@ -60,9 +60,9 @@ class Lstm:
             raise ConfigError("network.encoder", type(self.encoder).__name__, "must be a network without a memory")
         body = encoder.actor_body
         generator = torch_generator(rng)
-        core = LstmCore(body.features, self.cells)
+        core = LstmCore(body.features, self.hidden_size)
         core.initialise(self.init, self.forget_bias, generator)
-        head = make_head(self.cells, action_space, self.state_dependent_std, self.initial_std)
-        value = Linear(self.cells, 1)
+        head = make_head(self.hidden_size, action_space, self.state_dependent_std, self.initial_std)
+        value = Linear(self.hidden_size, 1)
         initialise_heads(head, value, self.init, self.policy_gain, generator)
         return ActorCritic(body, body, head, value, core)

@@ -18,20 +18,20 @@ from a3c_exp.networks.layers import ActivationName, MlpBody
 class Mlp(Bodies):
     """Fully connected bodies for the actor and the critic.
 
-    sizes: units of each hidden layer, from the observation on.
-    critic_sizes: those of the critic's own body; None: as the actor's.
+    hidden_sizes: units of each hidden layer, from the observation on.
+    critic_hidden_sizes: those of the critic's own body; None: as the actor's.
     activation: behind each of them; see `networks.layers`. The other settings are those of `Bodies`.
     """
 
-    sizes: tuple[int, ...] = (64, 64)
-    critic_sizes: tuple[int, ...] | None = None
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    critic_hidden_sizes: tuple[int, ...] | None = None
     activation: ActivationName = "tanh"
 
     def __post_init__(self) -> None:
-        critic = self.critic_sizes
-        require(all(size >= 1 for size in self.sizes), "sizes", self.sizes, "whole numbers >= 1")
-        require(all(size >= 1 for size in critic or ()), "critic_sizes", critic, "whole numbers >= 1, or null")
-        require(critic is None or not self.shared, "critic_sizes", critic, "null where shared=true")
+        sizes, critic = self.hidden_sizes, self.critic_hidden_sizes
+        require(all(size >= 1 for size in sizes), "hidden_sizes", sizes, "whole numbers >= 1")
+        require(all(size >= 1 for size in critic or ()), "critic_hidden_sizes", critic, "whole numbers >= 1, or null")
+        require(critic is None or not self.shared, "critic_hidden_sizes", critic, "null where shared=true")
         super().__post_init__()
 
     def check(self, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> None:
@@ -50,9 +50,9 @@ class Mlp(Bodies):
         self.check(observation_space, action_space)
         assert observation_space.shape is not None
         inputs = observation_space.shape[0]
-        critic_sizes = self.sizes if self.critic_sizes is None else self.critic_sizes
+        critic_sizes = self.hidden_sizes if self.critic_hidden_sizes is None else self.critic_hidden_sizes
         return self.assemble(
-            lambda: MlpBody(inputs, self.sizes, self.activation),
+            lambda: MlpBody(inputs, self.hidden_sizes, self.activation),
             action_space,
             rng,
             lambda: MlpBody(inputs, critic_sizes, self.activation),

@@ -8,14 +8,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from a3c_exp.common.plugins import PACKAGE
 from a3c_exp.errors import ConfigError
 
 CONFIG_FILE = "config.yaml"
 SUMMARY_FILE = "summary.json"
 CHECKPOINTS, LATEST, BEST = "checkpoints", "latest.ckpt", "best.ckpt"
 
-FORMER_KEYS = frozenset({"goal", "moments", "accumulate"})
-"""Keys that every configuration had before they were renamed, and that none has now."""
+FORMER_KEYS = {
+    "": frozenset({"goal", "moments", "accumulate"}),
+    "algorithm": frozenset({"entropy"}),
+    "network": frozenset({"sizes", "features", "cells"}),
+}
+"""Keys before they were renamed, by component ("": the run itself): every configuration had some, and none has now."""
 
 
 def read_config(folder: str | Path, plugins: Sequence[str] = (), key: str = "resume") -> dict[str, Any]:
@@ -37,10 +42,23 @@ def read_config(folder: str | Path, plugins: Sequence[str] = (), key: str = "res
         raise ConfigError(key, str(folder), f"its {CONFIG_FILE} is damaged: {' '.join(str(error).split())}") from error
     if not isinstance(config, dict) or not config:
         raise ConfigError(key, str(folder), f"its {CONFIG_FILE} is damaged: it holds no settings")
-    if not FORMER_KEYS.isdisjoint(config):
+    if has_former_keys(config):
         raise ConfigError(key, str(folder), written_by(path.parent))
     allowed = plugins if isinstance(plugins, str) else list(plugins)  # the schema refuses a text, not each letter of it
     return {str(name): value for name, value in config.items()} | {"plugins": allowed}
+
+
+def has_former_keys(config: Mapping[Any, Any]) -> bool:
+    """Whether an earlier version of this program wrote a configuration. A plugin's components may have any keys."""
+    if not FORMER_KEYS[""].isdisjoint(config):
+        return True
+    components = {name: config.get(name) for name in FORMER_KEYS}
+    return any(
+        isinstance(node, Mapping)
+        and str(node.get("_target_")).startswith(f"{PACKAGE}.")
+        and not FORMER_KEYS[name].isdisjoint(node)
+        for name, node in components.items()
+    )
 
 
 def written_by(folder: Path) -> str:
