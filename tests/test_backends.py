@@ -110,7 +110,7 @@ class TestSeveralWorkers:
         """One of 500 inputs is on. Workers that overwrite each other's moments must not divide by a lost one."""
         settings: dict[str, Any] = {
             "workers": 2, "envs_per_worker": 1, "rollout_length": 5, "total_steps": 6000,
-            "network__sizes": [64, 64], "optimizer__learning_rate": 1e-3,
+            "network__hidden_sizes": [64, 64], "optimizer__learning_rate": 1e-3,
         }  # fmt: skip
         _, state, _ = drain(config("Taxi-v4", backend, **settings))
         assert state["version"] >= 1200

@@ -110,12 +110,14 @@ BAD = [
     ("-m env=cartpole,lunr", "env = 'lunr': is no option: did you mean 'lunar'? Allowed: "),
     ("-m sed=0,1", "sed = 0: is no setting of Experiment: did you mean 'seed'?"),
     (
-        "algorithm.entrpy={_target_:a3c_exp.schedules.Linear}",
-        "algorithm.entrpy = {'_target_': 'a3c_exp.schedules.Linear'}: is no setting of A3C: did you mean 'entropy",
+        "algorithm.entropy_coeficient={_target_:a3c_exp.schedules.Linear}",
+        "algorithm.entropy_coeficient = {'_target_': 'a3c_exp.schedules.Linear'}: is no setting of A3C: "
+        "did you mean 'entropy_coefficient'",
     ),
     (
-        "-m algorithm.entrpy={_target_:a3c_exp.schedules.Linear} seed=0,1",
-        "algorithm.entrpy = {'_target_': 'a3c_exp.schedules.Linear'}: is no setting of A3C: did you mean 'entropy",
+        "-m algorithm.entropy_coeficient={_target_:a3c_exp.schedules.Linear} seed=0,1",
+        "algorithm.entropy_coeficient = {'_target_': 'a3c_exp.schedules.Linear'}: is no setting of A3C: "
+        "did you mean 'entropy_coefficient'",
     ),
     (
         "-m seed=0,1 hydra.sweep.subdir=run",

@@ -318,7 +318,7 @@ class TestTheCommandLine:
             case "cut short":
                 path.write_bytes(path.read_bytes()[:-100])
             case "another network's":
-                train(tmp_path / "other", network__sizes=[8])
+                train(tmp_path / "other", network__hidden_sizes=[8])
                 path.write_bytes((tmp_path / "other" / "checkpoints" / "latest.ckpt").read_bytes())
             case "something else":
                 checkpoint.save(path, {"hello": 1})

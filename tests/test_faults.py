@@ -233,7 +233,7 @@ def _shared_memory() -> set[str]:
 class TestAFullDisk:
     """A limit of a file's size stands for it: small files are written, a checkpoint is not."""
 
-    BIG: dict[str, Any] = {"network__sizes": [300, 300], "total_steps": 160}  # noqa: RUF012
+    BIG: dict[str, Any] = {"network__hidden_sizes": [300, 300], "total_steps": 160}  # noqa: RUF012
 
     @pytest.fixture
     def limited(self) -> Iterator[Callable[[], None]]:

@@ -71,7 +71,7 @@ class TestConcatRollouts:
     @pytest.mark.parametrize("returns", ["NStep", "GAE", "Discounted", "VTrace", "NStepZero"])
     def test_the_gradient_is_the_mean_of_theirs_by_transitions(self, network: dict[str, Any], returns: str) -> None:
         estimator = {"_target_": f"a3c_exp.returns.{returns}"} | ({"n": 2} if returns.startswith("NStep") else {})
-        experiment = self.experiment(returns=estimator, network=network, algorithm__entropy=0.0)
+        experiment = self.experiment(returns=estimator, network=network, algorithm__entropy_coefficient=0.0)
         rollouts = self.rollouts(experiment)
         env = experiment.env.make(1, [0])
         built = experiment.build_network(env, np.random.default_rng(1))

@@ -98,7 +98,7 @@ class TestWhatTheCriticLearns:
     ) -> None:
         gymnasium.register("Treadmill-v0", entry_point=partial(Treadmill, cut))
         try:
-            settings: dict[str, Any] = {"envs_per_worker": envs, "rollout_length": length, "network__sizes": []}
+            settings: dict[str, Any] = {"envs_per_worker": envs, "rollout_length": length, "network__hidden_sizes": []}
             steps = 600 * envs * length
             train(tmp_path, "Treadmill-v0", optimizer__learning_rate=0.1, total_steps=steps, **settings)
             assert values(tmp_path, [[1.0]])[0] == pytest.approx(expected, abs=0.6)

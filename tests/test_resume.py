@@ -284,7 +284,7 @@ class TestCommandLine:
                 middle = len(whole) // 2
                 path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
             case "another network's":
-                train(tmp_path / "other", network__sizes=[8])
+                train(tmp_path / "other", network__hidden_sizes=[8])
                 shutil.copy(tmp_path / "other" / "checkpoints" / "latest.ckpt", path)
             case "something else":
                 checkpoint.save(path, {"hello": 1})

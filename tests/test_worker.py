@@ -264,7 +264,7 @@ class TestLag:
         """Bounds that never clip give another gradient for old actions than bounds that always do."""
         free = {"_target_": "a3c_exp.returns.VTrace", "rho_clip": 1e6, "c_clip": 1e6}
         tight = free | {"rho_clip": 1e-3, "c_clip": 1e-3}
-        network = {"network__shared": False, "algorithm__entropy": 0.0}
+        network = {"network__shared": False, "algorithm__entropy_coefficient": 0.0}
         one, other = (self.pushed_between(returns=returns, **network)[0] for returns in (free, tight))
         actor = slice(0, len(one) // 2)
         assert np.linalg.norm(other[actor]) < 0.01 * np.linalg.norm(one[actor])
