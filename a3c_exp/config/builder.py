@@ -36,8 +36,6 @@ def load_experiment(config: Mapping[str, Any], check: bool = True, *, to_train: 
     if to_train:
         experiment.backend.check(experiment)
     network = check_environment_and_network(experiment)
-    if to_train:
-        experiment.backend.check_network(network)
-        if experiment.init_from is not None:
-            check_init_from(experiment.init_from, config, network, experiment.env.normalize_observations)
+    if to_train and experiment.init_from is not None:
+        check_init_from(experiment.init_from, config, network, experiment.env.normalize_observations)
     return experiment

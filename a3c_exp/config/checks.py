@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,14 @@ from typing import Any
 from gymnasium.spaces import Discrete
 
 from a3c_exp.algorithms import MinibatchAlgorithm
+from a3c_exp.algorithms.trial import check_loss
 from a3c_exp.config.schema import flatten
 from a3c_exp.core.experiment import Experiment
-from a3c_exp.core.normalization import RunningStats
+from a3c_exp.core.normalization import RunningStats, network_space
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic
+from a3c_exp.networks.components import is_lack_of_memory
+from a3c_exp.networks.verification import verify
 from a3c_exp.optimizers import check_param_groups
 from a3c_exp.run import checkpoint
 from a3c_exp.run.run_folder import best_checkpoint, read_config
@@ -89,13 +91,16 @@ def check_environment_and_network(experiment: Experiment) -> ActorCritic:
         raise ConfigError("epsilon", experiment.epsilon, problem)
     try:
         network = experiment.build_network(env, None)
+        space = network_space(env.observation_space, experiment.env.normalize_observations)
+        verify(network, space)
+        check_loss(experiment.algorithm, network, space)
     except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and not re.search("allocate memory|calculation overflowed", str(error)):
+        if not is_lack_of_memory(error):
             raise
         raise ConfigError("network", type(experiment.network).__name__, "is too large for the memory here") from error
     finally:
         env.close()
-    if network.core is not None and isinstance(experiment.algorithm, MinibatchAlgorithm):
+    if network.recurrent and isinstance(experiment.algorithm, MinibatchAlgorithm):
         _check_minibatches(experiment, experiment.algorithm, whole_sequences=True)
     try:
         check_param_groups(experiment.optimizer, network.param_slices)
@@ -128,6 +133,7 @@ def check_init_from(folder: str, config: Mapping[str, Any], network: ActorCritic
         if their_network[key] != our_network[key] and key.rpartition(".")[2] not in INIT_OR_SPEED_KEYS:
             difference = f"it has network.{key}={their_network[key]}, not {our_network[key]}"
             raise ConfigError("init_from", folder, f"must be a run of the same network: {difference}")
+    network.check_constants(state["store"], "init_from", folder)
     if RunningStats.has_observations(stats) != normalized:
         problem = f"must be a run with env.normalize_observations={str(normalized).lower()}, as this one has"
         raise ConfigError("init_from", folder, problem)

@@ -1,6 +1,7 @@
 """From a plain mapping, as YAML gives it, to typed components: the only way in which configuration becomes objects.
 
-A component is a frozen dataclass, and its typed fields are the schema. `build` refuses unknown keys, wrong types and,
+A component is a frozen dataclass, and its typed fields are the schema. The schema of a network is its module's
+constructor (`config.modules`). `build` refuses unknown keys, wrong types and,
 by the component's own `require`, values out of range, with a ConfigError that names the key as the user wrote it
 (`returns.n`). A mapping names its class by `_target_`. Only dataclasses of this package are built, and those of the
 packages that the user lists in `plugins`: a configuration file, or one in a run's folder, runs no other code.
@@ -18,7 +19,7 @@ import sys
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NoReturn, Protocol, TypeVar, Union, cast
+from typing import Any, Literal, NamedTuple, NoReturn, Protocol, TypeVar, Union, cast
 
 from a3c_exp.common.plugins import PACKAGE, is_allowed_module
 from a3c_exp.errors import ConfigError, did_you_mean, either, one_line
@@ -54,7 +55,7 @@ def build(node: object, hint: type[T], path: str = "", plugins: Sequence[str] = 
 
 def settings_of(target: object, plugins: Sequence[str] = ()) -> set[str]:
     """The settings of the component that `_target_` names. Raises ConfigError."""
-    return set(_fields(_find(target, TARGET, tuple(plugins))))
+    return set(_settings(_find(target, TARGET, tuple(plugins)), TARGET))
 
 
 def parse_key_values(arguments: Sequence[str]) -> dict[str, Any]:
@@ -108,7 +109,7 @@ def _describe(hint: Any) -> str:
     if hint in _NAMES:
         return _NAMES[hint]
     if _is_record(hint):
-        return f"a mapping with the keys {', '.join(_fields(hint))}"
+        return f"a mapping with the keys {', '.join(_settings(hint))}"
     return f"a mapping that names {_a(hint)} by {TARGET}"
 
 
@@ -204,8 +205,36 @@ def _mapping(value: object, hint: Any, path: str, plugins: tuple[str, ...]) -> d
     return {name: _value(item, item_hint, _key(path, name), plugins) for name, item in value.items()}
 
 
-def _fields(cls: type) -> dict[str, dataclasses.Field[Any]]:
-    return {field.name: field for field in dataclasses.fields(cls) if field.init}
+class Setting(NamedTuple):
+    """The type of a setting, and whether it must be given."""
+
+    hint: Any
+    required: bool
+
+
+def _settings(cls: type, key: str = TARGET) -> dict[str, Setting]:
+    """The settings of a component by name: the fields of a dataclass, or those of a network of a torch module.
+
+    key: of the class, for errors. Raises ConfigError for a module whose constructor cannot be configured.
+    """
+    if _is_module(cls):
+        from a3c_exp.config.modules import module_settings
+
+        return module_settings(cls, key)
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return {
+        field.name: Setting(
+            hints[field.name], field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        )
+        for field in dataclasses.fields(cls)
+        if field.init
+    }
+
+
+def _is_module(cls: type) -> bool:
+    """Whether a class is a torch module. Without torch imported, no class is."""
+    torch = sys.modules.get("torch")
+    return torch is not None and issubclass(cls, torch.nn.Module)
 
 
 def _is_record(hint: type) -> bool:
@@ -222,12 +251,22 @@ def _component(node: object, hint: Any, path: str, plugins: tuple[str, ...]) -> 
     cls = _class_of(node, hint, path, plugins)
     values = _arguments({str(name): value for name, value in node.items() if name != TARGET}, cls, path, plugins)
     try:
-        component: object = cls(**values)
+        component = _construct(cls, values)
     except ConfigError as error:
         raise (error.under(path) if path else error) from None
     except (TypeError, ValueError, ArithmeticError) as error:
         raise ConfigError(path or "configuration", dict(node), f"refused by {cls.__name__}: {error}") from error
     return component
+
+
+def _construct(cls: type, values: dict[str, Any]) -> object:
+    """The component of a class, or a network of a torch module."""
+    if not _is_module(cls):
+        component: object = cls(**values)
+        return component
+    from a3c_exp.config.modules import network_of
+
+    return network_of(cls, values)
 
 
 def _class_of(node: Mapping[Any, object], hint: type, path: str, plugins: tuple[str, ...]) -> type:
@@ -250,22 +289,26 @@ def _class_of(node: Mapping[Any, object], hint: type, path: str, plugins: tuple[
 
 def _arguments(node: dict[str, object], cls: type, path: str, plugins: tuple[str, ...]) -> dict[str, object]:
     """The values of the fields of `cls`, converted. Raises ConfigError for unknown and for missing keys."""
-    fields, hints = _fields(cls), typing.get_type_hints(cls, include_extras=True)
+    settings = _settings(cls, _key(path, TARGET))
     for name, value in node.items():
-        if name not in fields:
+        if name not in settings:
             raise ConfigError(_key(path, name), value, _unknown_key(name, value, cls, path))
-    for name, field in fields.items():
-        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        if node.get(name) == MISSING or (required and name not in node):
-            raise ConfigError(_key(path, name), None, f"must be given: {_describe(hints[name])}")
-    return {name: _value(value, hints[name], _key(path, name), plugins) for name, value in node.items()}
+    for name, setting in settings.items():
+        if node.get(name) == MISSING or (setting.required and name not in node):
+            raise ConfigError(_key(path, name), None, f"must be given: {_describe(setting.hint)}")
+    return {name: _value(value, settings[name].hint, _key(path, name), plugins) for name, value in node.items()}
 
 
 def _unknown_key(name: str, value: object, cls: type, path: str) -> str:
     """The problem with a key that is no field of `cls`: its new name, or the nearest names."""
-    renamed = RENAMED.get(name)
-    if renamed not in _fields(cls):
-        return f"is no setting of {cls.__name__}: {did_you_mean(name, _fields(cls))}"
+    renamed, settings = RENAMED.get(name), _settings(cls)
+    if _is_module(cls):
+        from a3c_exp.networks.inputs import injected_names
+
+        if name in injected_names(cls):
+            return f"is no setting: {cls.__name__} is given it by the environment's spaces"
+    if renamed not in settings:
+        return f"is no setting of {cls.__name__}: {did_you_mean(name, settings)}"
     new_value = RENAMED_VALUES.get(renamed, {}).get(value) if isinstance(value, str) else None
     return f"is now {_key(path, renamed)}{f'={new_value}' if new_value else ''}"
 
@@ -275,6 +318,10 @@ def _misfit(cls: type, hint: type) -> str | None:
 
     They need the base class, unless `hint` is a Protocol, and its methods and attributes with its arguments.
     """
+    if _is_module(cls):
+        from a3c_exp.config.modules import module_misfit
+
+        return module_misfit(cls, hint)
     protocol, abstract = Protocol in hint.__bases__, vars(cls).get("__abstractmethods__", ())
     bases = [hint] if protocol else [base for base in cls.__mro__ if issubclass(base, hint)]
     if not bases:
@@ -283,7 +330,7 @@ def _misfit(cls: type, hint: type) -> str | None:
         own = _member(cls, name)
         parameters = list(inspect.signature(wanted).parameters)[1:] if inspect.isfunction(wanted) else None
         arguments = "" if parameters is None else f"({', '.join(parameters)})"
-        if name in abstract or (protocol and own is None and name not in _fields(cls)):
+        if name in abstract or (protocol and own is None and name not in _settings(cls)):
             return f"it has no {'method ' if arguments else ''}{name}{arguments}"
         if arguments and inspect.isfunction(own) and not _takes(own, wanted):
             return f"its {name} must take {arguments}"
@@ -338,7 +385,7 @@ def _find(target: object, key: str, plugins: tuple[str, ...], hint: type = objec
         name: cls
         for name, cls in vars(module).items()
         # Its own module too: a class that an allowed module merely imports is not allowed.
-        if isinstance(cls, type) and dataclasses.is_dataclass(cls) and is_allowed_module(cls.__module__, plugins)
+        if isinstance(cls, type) and _is_component(cls) and is_allowed_module(cls.__module__, plugins)
     }
     if name in classes:
         return classes[name]
@@ -347,6 +394,11 @@ def _find(target: object, key: str, plugins: tuple[str, ...], hint: type = objec
         raise ConfigError(key, target, "must be a dataclass: its fields are its settings")
     fitting = [name for name, cls in classes.items() if not name.startswith("_") and _misfit(cls, hint) is None]
     raise ConfigError(key, target, f"is no component class of {module_name}: {did_you_mean(name, fitting)}")
+
+
+def _is_component(cls: type) -> bool:
+    """Whether configuration may name a class: a dataclass that it can fill, or a torch module."""
+    return _is_module(cls) or (dataclasses.is_dataclass(cls) and getattr(cls, "nameable", True))
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:

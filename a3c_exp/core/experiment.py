@@ -20,7 +20,7 @@ from a3c_exp.core.seeding import Role
 from a3c_exp.core.store import SharedStore
 from a3c_exp.envs import EnvBatch, Environment
 from a3c_exp.errors import require
-from a3c_exp.networks import ActorCritic, Network, sees_pictures
+from a3c_exp.networks import ActorCritic, Network
 from a3c_exp.optimizers import Optimizer
 from a3c_exp.returns import Returns
 from a3c_exp.schedules import Schedule, require_throughout
@@ -143,10 +143,12 @@ class Experiment:
         return usable_cores() if self.workers == "auto" else self.workers
 
     def build_network(self, env: EnvBatch, rng: np.random.Generator | None) -> ActorCritic:
-        """A network for these environments. rng: draws its parameters; None: left undefined. Raises ConfigError."""
+        """A network for these environments. rng: draws its parameters; None: no need to. Raises ConfigError."""
         space = network_space(env.observation_space, self.env.normalize_observations)
-        self.network.check(space, env.action_space)
-        return self.network.build(space, env.action_space, rng)
+        seed = seeding.integer(self.seed, Role.MODULES)
+        has_module = type(self.algorithm).build is not Algorithm.build
+        build_loss = self.algorithm.build if has_module else None
+        return self.network.build(space, env.action_space, rng, seed=seed, build_loss=build_loss)
 
     @property
     def warnings(self) -> list[str]:
@@ -156,7 +158,7 @@ class Experiment:
             found["returns"] = self.returns.warning(self.rollout_length)
             if self.critic_returns is not None:
                 found["critic_returns"] = self.critic_returns.warning(self.rollout_length)
-        if sees_pictures(self.network) and self.optimizer.has_large_first_step:
+        if self.network.takes_pictures and self.optimizer.has_large_first_step:
             found["optimizer"] = RMSPROP_WARNING
         return [f"{name}: {text}" for name, text in found.items() if text]
 
@@ -182,9 +184,6 @@ class Backend(ABC):
 
     def check(self, experiment: Experiment) -> None:
         """Raise ConfigError for what this backend cannot run, or not here."""
-
-    def check_network(self, network: ActorCritic) -> None:
-        """Raise ConfigError for a network that cannot be computed by this backend."""
 
     def warning(self, experiment: Experiment) -> str | None:
         """A sentence about settings that are probably not meant; None if there are none."""

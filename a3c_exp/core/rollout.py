@@ -15,7 +15,7 @@ from a3c_exp.core.events import Episodes
 from a3c_exp.core.normalization import Normalizer, RunningStats
 from a3c_exp.core.store import Snapshot
 from a3c_exp.envs import EnvBatch, Step
-from a3c_exp.networks.heads import Head, mixed_with_uniform
+from a3c_exp.networks.distributions import Distribution, mixed_with_uniform
 from a3c_exp.networks.recurrent import RecurrentInput, reset_state
 from a3c_exp.returns import Trajectory
 from a3c_exp.schedules import Schedule, value
@@ -26,7 +26,7 @@ class Rollout(Trajectory):
     """T steps of B environments: what estimators of returns see of them, and the rest. Arrays start with [T, B].
 
     observations: as the network saw them, normalized with the statistics of the pull.
-    actions: as the head samples them, before `to_env`.
+    actions: as the distribution samples them, before `to_env`.
     valid: bool; False if the row is no transition (a vector environment spent the step on a reset).
     version: of the parameters that acted; int64 [T, B] where it may change inside a rollout.
     state: the recurrent state at t = 0, float32 [B, S]; None for a network without one.
@@ -109,12 +109,12 @@ class PolicyNetwork(Protocol):
     """A network for an actor: local (`ActorCritic`), or on the other side of a queue (GA3C)."""
 
     @property
-    def head(self) -> Head: ...
+    def distribution(self) -> Distribution: ...
 
     def initial_state(self, count: int) -> Array | None:
         """The recurrent state with which every episode begins, float32 [B, S]; None for a network without one."""
 
-    def infer(self, observations: Array, state: Array | None) -> tuple[Array, Array, Array | None]:
+    def act_forward(self, observations: Array, state: Array | None) -> tuple[Array, Array, Array | None]:
         """Observations [B, ...] -> distribution parameters [B, P], values [B], the state after."""
 
     def values(self, observations: Array, state: Array | None) -> Array:
@@ -128,8 +128,8 @@ class Actor:
     rollout_length: steps of a rollout, or "episode" for one whole episode. With one environment a rollout also ends
         where an episode does, so it never spans two episodes (Mnih et al. 2016, algorithm S3).
     reward_scale, reward_clip: training's rewards are clip(scale * r). Reported returns are those of the raw rewards.
-    epsilon: probability of a uniformly random action, for categorical heads only. Log-probabilities are those of the
-        mixture, since that is what acted.
+    epsilon: probability of a uniformly random action, for categorical distributions only. Log-probabilities are those
+        of the mixture, since that is what acted.
     """
 
     def __init__(
@@ -201,7 +201,8 @@ class Actor:
         The rows are kept as they come. An environment never writes into an array again, and to concatenate T of them
         at once is cheaper than to copy each.
         """
-        network, head, env, rng, length = self._network, self._network.head, self.env, self.rng, self._length
+        network, env, rng, length = self._network, self.env, self.rng, self._length
+        distribution = network.distribution
         all_actions: list[Array] = []
         all_log_probs: list[Floats] = []
         all_values: list[Floats] = []
@@ -209,12 +210,12 @@ class Actor:
         steps: list[Step] = []
         observations, state = self._observations, self._state
         while length is None or len(steps) < length:
-            seen = observations if normalizer is None else normalizer.observations(observations)
-            parameters, values, state = network.infer(seen, state)
+            network_observations = observations if normalizer is None else normalizer.observations(observations)
+            parameters, values, state = network.act_forward(network_observations, state)
             if epsilon:
                 parameters = mixed_with_uniform(parameters, epsilon)
-            actions, log_probs = head.sample(parameters, rng)
-            step = env.step(head.to_env(actions))
+            actions, log_probs = distribution.sample(parameters, rng)
+            step = env.step(distribution.to_env(actions))
             all_actions.append(actions)
             all_log_probs.append(log_probs)
             all_values.append(values)

@@ -21,6 +21,7 @@ class Role(IntEnum):
     EVALUATION = 4
     MINIBATCHES = 5
     EVALUATION_ACTIONS = 6
+    MODULES = 7
 
 
 def sequence(seed: int, role: Role, worker: int = 0, env: int = 0, resumed: int = 0) -> np.random.SeedSequence:

@@ -6,11 +6,13 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
+from typing import Protocol
 
 import numpy as np
+from torch import nn
 
-from a3c_exp.algorithms import Batch, MinibatchAlgorithm, explained_variance
-from a3c_exp.common.arrays import Floats
+from a3c_exp.algorithms import BatchArrays, MinibatchAlgorithm, explained_variance
+from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.core import seeding
 from a3c_exp.core.events import Episodes, Event
 from a3c_exp.core.experiment import Experiment, RunContext
@@ -20,7 +22,8 @@ from a3c_exp.core.seeding import Role
 from a3c_exp.core.store import Push, Snapshot, Store
 from a3c_exp.envs import EnvBatch
 from a3c_exp.errors import RunError
-from a3c_exp.networks import ActorCritic, PolicyOutputs
+from a3c_exp.networks import ActorCritic, NetworkOutputs, OutputGradients
+from a3c_exp.networks.recurrent import RecurrentInput
 from a3c_exp.optimizers import clip
 from a3c_exp.returns import Returns, with_learner_values
 from a3c_exp.schedules import progress_of
@@ -38,6 +41,30 @@ class YieldPoint(Enum):
     BEFORE_PULL = auto()
     BEFORE_PUSH = auto()
     WAITING = auto()
+
+
+class TrainableNetwork(PolicyNetwork, Protocol):
+    """A learner's network: an `ActorCritic`, or one on a device (GA3C)."""
+
+    @property
+    def vector(self) -> Floats: ...
+
+    @property
+    def gradient(self) -> Floats: ...
+
+    @property
+    def param_slices(self) -> dict[str, slice]: ...
+
+    @property
+    def loss_module(self) -> nn.Module | None: ...
+
+    def to_device(self) -> None: ...
+
+    def gradient_to_host(self) -> None: ...
+
+    def evaluate(
+        self, observations: Array, actions: Array, recurrent_input: RecurrentInput | None
+    ) -> tuple[NetworkOutputs, Callable[[OutputGradients], None]]: ...
 
 
 class Worker:
@@ -88,7 +115,7 @@ class Learner:
     """
 
     def __init__(
-        self, experiment: Experiment, network: ActorCritic, worker: int, store: Store, rng: np.random.Generator,
+        self, experiment: Experiment, network: TrainableNetwork, worker: int, store: Store, rng: np.random.Generator,
         name: str,
     ) -> None:  # fmt: skip
         self._experiment, self._network, self._worker, self._store = experiment, network, worker, store
@@ -100,7 +127,7 @@ class Learner:
     def pull(self) -> Snapshot:
         """Copy the shared parameters into the learner's network."""
         snapshot = self._store.pull(self._worker, self._network.vector)
-        self._network.load()
+        self._network.to_device()
         return snapshot
 
     def learn(
@@ -164,22 +191,27 @@ class Learner:
         """Add the loss's gradient over one rollout to `network.gradient`, and return the loss's metrics."""
         outputs, backward = self._network.evaluate(rollout.observations, rollout.actions, rollout.recurrent_input)
         batch = self._batch(rollout, outputs)
-        progress = progress_of(snapshot.steps, self._total_steps)
-        output_gradients, metrics = self._experiment.algorithm.gradient(outputs, batch, progress)
-        backward(output_gradients)
+        metrics = self._differentiate(outputs, batch, snapshot, backward)
         metrics["explained_variance"] = explained_variance(rollout.values, batch.targets, batch.mask)
         return metrics
 
     @_ignore_nonfinite
-    def _add_batch_gradient(self, batch: Batch, snapshot: Snapshot) -> dict[str, float]:
+    def _add_batch_gradient(self, batch: BatchArrays, snapshot: Snapshot) -> dict[str, float]:
         """The same for a batch whose advantages and targets are known."""
         outputs, backward = self._network.evaluate(batch.observations, batch.actions, batch.recurrent_input)
-        progress = progress_of(snapshot.steps, self._total_steps)
-        output_gradients, metrics = self._experiment.algorithm.gradient(outputs, batch, progress)
-        backward(output_gradients)
+        return self._differentiate(outputs, batch, snapshot, backward)
+
+    def _differentiate(
+        self, outputs: NetworkOutputs, batch: BatchArrays, snapshot: Snapshot,
+        backward: Callable[[OutputGradients], None],
+    ) -> dict[str, float]:  # fmt: skip
+        """Take the loss's derivatives back to the parameters, and return its metrics."""
+        progress, algorithm = progress_of(snapshot.steps, self._total_steps), self._experiment.algorithm
+        gradient, metrics = algorithm.gradient(outputs, batch, progress, self._network.loss_module)
+        backward(gradient)
         return metrics
 
-    def _batch(self, rollout: Rollout, outputs: PolicyOutputs | None = None) -> Batch:
+    def _batch(self, rollout: Rollout, outputs: NetworkOutputs | None = None) -> BatchArrays:
         """A rollout with its advantages and targets.
 
         outputs: of the learner's network for the same rollout, for returns that correct for off-policy data.
@@ -188,14 +220,14 @@ class Learner:
         advantages, targets = self._estimate(experiment.returns, rollout, outputs)
         if experiment.critic_returns is not None:
             _, targets = self._estimate(experiment.critic_returns, rollout, outputs)
-        return Batch(
+        return BatchArrays(
             observations=rollout.observations, actions=rollout.actions, log_probs=rollout.log_probs,
-            values=rollout.values, advantages=advantages, targets=targets,
+            values=rollout.values, rewards=rollout.rewards, advantages=advantages, targets=targets,
             mask=None if rollout.valid.all() else rollout.valid.astype(np.float32),
             recurrent_input=rollout.recurrent_input,
         )  # fmt: skip
 
-    def _estimate(self, returns: Returns, rollout: Rollout, outputs: PolicyOutputs | None) -> tuple[Floats, Floats]:
+    def _estimate(self, returns: Returns, rollout: Rollout, outputs: NetworkOutputs | None) -> tuple[Floats, Floats]:
         """Advantages and targets, float32 [T, B] each."""
         if outputs is not None and returns.off_policy:
             return returns(with_learner_values(rollout, outputs.values, outputs.log_probs), self._experiment.gamma)
@@ -204,7 +236,7 @@ class Learner:
     def _prepare_push(self, snapshot: Snapshot, event: Event, weight: int, stats: RunningStats | None) -> Push:
         """Clip the gradient; leave it out if it is not finite or of no transition."""
         experiment, network = self._experiment, self._network
-        network.fetch_gradient()
+        network.gradient_to_host()
         norm = clip(network.gradient, experiment.optimizer, network.param_slices)
         progress = progress_of(snapshot.steps, self._total_steps)
         event.add(

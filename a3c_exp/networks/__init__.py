@@ -1,11 +1,12 @@
-"""Bodies, recurrent cores, action heads and the actor-critic that they make."""
+"""Encoders, LSTM cells, action distributions, and the actor-critic that they make."""
 
-from a3c_exp.networks.actor_critic import ActorCritic, Network
-from a3c_exp.networks.cnn import Cnn, Impala, sees_pictures
-from a3c_exp.networks.lstm import Lstm
+from a3c_exp.networks.actor_critic import ActorCritic
+from a3c_exp.networks.cnn import Cnn, Impala
+from a3c_exp.networks.components import EncoderNetwork, Lstm, ModuleSpec, Network, WholeNetwork
 from a3c_exp.networks.mlp import Mlp
-from a3c_exp.networks.outputs import OutputGradients, PolicyOutputs
+from a3c_exp.networks.outputs import NetworkOutputs, OutputGradients
 
 __all__ = [
-    "ActorCritic", "Cnn", "Impala", "Lstm", "Mlp", "Network", "OutputGradients", "PolicyOutputs", "sees_pictures",
+    "ActorCritic", "Cnn", "EncoderNetwork", "Impala", "Lstm", "Mlp", "ModuleSpec", "Network", "NetworkOutputs",
+    "OutputGradients", "WholeNetwork",
 ]  # fmt: skip

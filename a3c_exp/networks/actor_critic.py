@@ -1,184 +1,239 @@
-"""The policy and the value function, and the flat vector that holds all their parameters."""
+"""The policy and the value function as a torch module, and the flat vector that holds all its parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol, runtime_checkable
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
-import gymnasium as gym
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from a3c_exp.common.arrays import Array
-from a3c_exp.networks.heads import Head
-from a3c_exp.networks.layers import Linear
-from a3c_exp.networks.outputs import OutputGradients, PolicyOutputs
-from a3c_exp.networks.recurrent import LstmCore, RecurrentInput
+from a3c_exp.common.arrays import Array, Floats
+from a3c_exp.errors import ConfigError
+from a3c_exp.networks.distributions import Distribution
+from a3c_exp.networks.outputs import NetworkOutputs, OutputGradients
+from a3c_exp.networks.recurrent import RecurrentInput
+
+Kernels = Literal["auto", "numpy", "torch"]
 
 
-class Part(Protocol):
-    """Something with parameters. They are moved, and `bind` tells when they lie where they will stay."""
+class UnrollOutputs(NamedTuple):
+    """Outputs for a rollout in torch: parameters [T B, P], values [T B], and features [T, B, F] if there are any."""
 
-    def parameters(self) -> Iterable[nn.Parameter]: ...
+    parameters: Tensor
+    values: Tensor
+    features: Tensor | None
 
-    def bind(self) -> None: ...
+
+class TrainOutputs(NamedTuple):
+    """The same as arrays, and the function that adds the gradient of all parameters, given a loss's derivatives by
+    parameters [T B, P], values [T B] and, if the loss uses them, features [T, B, F]. It may be called once."""
+
+    parameters: Floats
+    values: Floats
+    features: Floats | None
+    backward: Callable[[Floats, Floats, Floats | None], None]
 
 
-class Body(Part, Protocol):
-    """From observations [N, ...] to features [N, F]."""
+class Runtime(Protocol):
+    """The way in which a network is computed: by kernels and torch, part by part, or by torch alone."""
 
-    features: int
-
-    def infer(self, observations: Array, /) -> Array:
-        """To act."""
+    def act_forward(self, observations: Array, state: Array | None) -> tuple[Array, Array, Array | None]:
+        """See `ActorCritic.act_forward`."""
         ...
 
-    def learn(self, observations: Array, /) -> tuple[Array, Callable[[Array], None]]:
-        """To learn: what is called with the loss's derivatives by the features adds those by the parameters to their
-        gradients. It is called once."""
+    def values(self, observations: Array, state: Array | None) -> Array:
+        """See `ActorCritic.values`."""
         ...
 
-    def __call__(self, observations: Tensor, /) -> Tensor:
-        """On a GPU, for both."""
+    def train_forward(self, observations: Array, recurrent_input: RecurrentInput | None) -> TrainOutputs:
+        """observations [T, B, ...] -> see `TrainOutputs`."""
         ...
 
 
-@runtime_checkable
-class Network(Protocol):
-    """A component that builds an ActorCritic."""
+class ActorCritic(nn.Module, ABC):
+    """pi(a | s) and V(s) as a torch module: see `forward`.
 
-    def check(self, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> None:
-        """Raise ConfigError if this network cannot serve these spaces."""
+    A network in training is bound: `bind` moves all parameters into `vector`, one contiguous float32 array, and all
+    gradients into `gradient`, another. Pulling, clipping, stepping, sending and saving are then one operation each. The
+    parameters are views: whoever writes to `vector` changes the network. A bound network cannot be moved, a copy by
+    `unbound_copy` can.
 
-    def build(
-        self, observation_space: gym.Space[Any], action_space: gym.Space[Any], rng: np.random.Generator | None
-    ) -> ActorCritic:
-        """A network with freshly drawn parameters; without `rng`, with some that the caller is about to overwrite."""
-
-
-class ActorCritic:
-    """pi(a | s) and V(s), with bodies of their own or one in common; a common one may have a recurrent core behind it.
-
-    On construction all parameters are moved into `vector`, one contiguous float32 array, and all gradients into
-    `gradient`, another: pulling, clipping, stepping, sending and saving are then each one operation. The modules
-    hold views; whoever writes to `vector` has changed the network.
-
-    parts: where the actor, the critic and the body that they share (if they do), its core included, lie in the vector.
-    A state is float32 [B, S], what each environment's episode has left in the core's memory; None without a core.
+    distribution: of the actions. param_slices: where each parameter group lies in the vector.
+    loss_module: a module of the loss's own, whose parameters are the group `loss`; None if the loss has none.
+    A recurrent state is float32 [N, S], the state of each environment's episode. It starts as zeros.
     """
 
-    def __init__(
-        self, actor_body: Body, critic_body: Body, head: Head, value: Linear, core: LstmCore | None = None
-    ) -> None:
-        self.actor_body, self.critic_body, self.head, self.value = actor_body, critic_body, head, value
-        self.core = core
-        self.shared = actor_body is critic_body
-        if self.shared:
-            body: list[Part] = [actor_body] if core is None else [actor_body, core]
-            self._flatten({"encoder": body, "actor": [head], "critic": [value]})
-        elif core is not None:
-            raise ValueError("a core stands behind a body that actor and critic share")
-        else:
-            self._flatten({"actor": [actor_body, head], "critic": [critic_body, value]})
+    UNBOUND: ClassVar[tuple[str, ...]] = ("_runtime", "_ordered", "vector", "gradient", "param_slices")
 
-    def _flatten(self, members: dict[str, list[Part]]) -> None:
-        of_parts = {name: [p for owner in owners for p in owner.parameters()] for name, owners in members.items()}
-        self._parameters = [parameter for parameters in of_parts.values() for parameter in parameters]
+    def __init__(self, distribution: Distribution, loss_module: nn.Module | None) -> None:
+        super().__init__()
+        self.distribution, self.loss_module = distribution, loss_module
+        self._runtime: Runtime | None = None
+
+    # -- the torch module ---------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def forward(self, observations: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """One step: observations [N, ...] -> distribution parameters [N, P], values [N], the state after [N, S].
+
+        observations: in the environment's shape, normalized if the run normalizes them. state: None at the start of all
+        episodes, and for a network without a state.
+        """
+
+    @abstractmethod
+    def unroll(self, observations: Tensor, state: Tensor | None, boundaries: Tensor | None) -> UnrollOutputs:
+        """All steps of a rollout: observations [T, B, ...], the state at t = 0 [B, S], episode boundaries [T, B]."""
+
+    @property
+    @abstractmethod
+    def state_size(self) -> int:
+        """S, of one recurrent state; 0 for a network without one."""
+
+    @abstractmethod
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        """The trained parameters of each group, in the order in which they lie in the vector."""
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether the network has a recurrent state."""
+        return self.state_size > 0
+
+    def initial_state(self, count: int) -> Floats | None:
+        """The state of `count` environments whose episodes begin."""
+        return np.zeros((count, self.state_size), np.float32) if self.recurrent else None
+
+    def constants(self) -> dict[str, Tensor]:
+        """Buffers and frozen parameters by name: the numbers that are part of the network and never change."""
+        frozen = {name: p for name, p in self.named_parameters() if not p.requires_grad}
+        return dict(self.named_buffers()) | frozen
+
+    def unbound_copy(self) -> ActorCritic:
+        """A copy with parameters of its own, on which everything of torch works."""
+        return copy.deepcopy(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in self.UNBOUND} | {"_runtime": None}
+
+    # -- training -----------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def make_runtime(self, kernels: Kernels) -> Runtime:
+        """What computes this network, once it is bound. Raises ConfigError if the kernels cannot."""
+
+    @abstractmethod
+    def describe_kernels(self) -> str:
+        """What computes which part of a bound network, for the log."""
+
+    def bind(self, kernels: Kernels = "auto") -> None:
+        """Move the parameters into one vector. kernels: see `networks.components.EncoderNetwork`."""
+        groups = self.parameter_groups() | ({"loss": list(self.loss_module.parameters())} if self.loss_module else {})
+        groups = {name: [p for p in parameters if p.requires_grad] for name, parameters in groups.items()}
+        ordered = [parameter for parameters in groups.values() for parameter in parameters]
+        if len(set(map(id, ordered))) != len(ordered):
+            problem = "must not share parameters between actor, critic and loss: network.shared=true shares an encoder"
+            raise ConfigError("network", type(self).__name__, problem)
         self.param_slices: dict[str, slice] = {}
         start = 0
-        for name, parameters in of_parts.items():
+        for name, parameters in groups.items():
             end = start + sum(parameter.numel() for parameter in parameters)
             self.param_slices[name] = slice(start, end)
             start = end
         self.vector: NDArray[np.float32] = np.empty(start, np.float32)
         self.gradient: NDArray[np.float32] = np.zeros_like(self.vector)
-        self.place(torch.from_numpy(self.vector), torch.from_numpy(self.gradient))
-        for owners in members.values():
-            for owner in owners:
-                owner.bind()
+        self._ordered = ordered
+        place_parameters(ordered, torch.from_numpy(self.vector), torch.from_numpy(self.gradient))
+        self._runtime = self.make_runtime(kernels)
 
-    def place(self, vector: Tensor, gradient: Tensor) -> None:
-        """Move all parameters into a vector [P] and let their gradients be views of another."""
-        start = 0
-        for parameter in self._parameters:
-            end = start + parameter.numel()
-            place = vector[start:end].view_as(parameter)
-            place.copy_(parameter.detach())
-            parameter.data = place
-            # A gradient that is there is added to in place, by torch too, so that it lands in the flat vector. The
-            # network's zero_grad() would cut that link (it sets gradients to None): `gradient.fill(0)` is the way.
-            parameter.grad = gradient[start:end].view_as(parameter)
-            start = end
+    def move_to(self, vector: Tensor, gradient: Tensor, runtime: Runtime) -> None:
+        """Move a bound network's parameters and gradients into tensors [P] on a device. runtime: computes it there."""
+        place_parameters(self._ordered, vector, gradient)
+        for constant in self.constants().values():
+            constant.data = constant.data.to(vector.device)
+        self._runtime = runtime
 
-    def load(self) -> None:
-        """To be called when `vector` has been written to. For networks that compute elsewhere than it lies."""
+    @property
+    def runtime(self) -> Runtime:
+        """What computes a bound network."""
+        assert self._runtime is not None
+        return self._runtime
 
-    def fetch_gradient(self) -> None:
-        """To be called before `gradient` is read, if it has been 0 since it was last called. For the same."""
+    def to_device(self) -> None:
+        """Call after a write to `vector`. For networks that are computed on a device."""
 
-    def initial_state(self, count: int) -> Array | None:
-        """The state of `count` environments whose episodes begin."""
-        return None if self.core is None else self.core.initial_state(count)
+    def gradient_to_host(self) -> None:
+        """Call before `gradient` is read, if it has been 0 since the last call. For networks on a device."""
 
-    def evaluate(
-        self, observations: Array, actions: Array, memory: RecurrentInput | None = None
-    ) -> tuple[PolicyOutputs, Callable[[OutputGradients], None]]:
-        """To learn: observations [T, B, ...], actions [T, B, ...] -> what the network says of them, [T, B] each; and
-        what adds a loss's gradient to `gradient`, given its derivatives by that. It may be called once.
-
-        memory: with a core, the state at t = 0 and the rows behind which episodes begin; without one, not looked at.
-        """
-        shape = observations.shape[:2]
-        parameters, values, backward = self._outputs(observations, memory)
-        taken = actions.reshape(-1, *actions.shape[2:])
-        log_probs, entropy, by_parameters = self.head.evaluate(parameters, taken)
-
-        def add_gradient(by: OutputGradients) -> None:
-            backward(by_parameters(by.log_probs.ravel(), by.entropy.ravel()), by.values.ravel())
-
-        return PolicyOutputs(log_probs.reshape(shape), entropy.reshape(shape), values.reshape(shape)), add_gradient
-
-    def _outputs(
-        self, observations: Array, memory: RecurrentInput | None
-    ) -> tuple[Array, Array, Callable[[Array, Array], None]]:
-        """[T, B, ...] -> distribution parameters [T B, P], values [T B], and the way back from both."""
-        flat = observations.reshape(-1, *observations.shape[2:])
-        features, through_body = self.actor_body.learn(flat)
-        if self.core is not None:
-            assert memory is not None
-            by_time, through_core = self.core.learn(features.reshape(*observations.shape[:2], -1), memory)
-            features = by_time.reshape(len(flat), -1)
-        critic_features, through_critic_body = (features, None) if self.shared else self.critic_body.learn(flat)
-        parameters, through_head = self.head.learn(features)
-
-        def backward(by_parameters: Array, by_values: Array) -> None:
-            by_features = through_head(by_parameters)
-            by_critic_features = self.value.backward(critic_features, by_values[:, None])
-            if through_critic_body is None:
-                by_features += by_critic_features
-            else:
-                through_critic_body(by_critic_features)
-            if self.core is not None:
-                by_features = through_core(by_features.reshape(by_time.shape)).reshape(len(flat), -1)
-            through_body(by_features)
-
-        return parameters, self.value.infer(critic_features)[:, 0], backward
-
-    def infer(self, observations: Array, state: Array | None = None) -> tuple[Array, Array, Array | None]:
-        """The acting forward pass: [B, ...] -> distribution parameters [B, P], values [B], the state after."""
-        features = self.actor_body.infer(observations)
-        if self.core is not None:
-            assert state is not None
-            features, state = self.core.infer(features, state)
-        critic_features = features if self.shared else self.critic_body.infer(observations)
-        return self.head.infer(features), self.value.infer(critic_features)[:, 0], state
+    def act_forward(self, observations: Array, state: Array | None = None) -> tuple[Array, Array, Array | None]:
+        """The forward pass to act: [N, ...] -> distribution parameters [N, P], values [N], the state after."""
+        assert self._runtime is not None
+        return self._runtime.act_forward(observations, state)
 
     def values(self, observations: Array, state: Array | None = None) -> Array:
-        """V(s) for observations [B, ...]: float32 [B]."""
-        features = self.critic_body.infer(observations)
-        if self.core is not None:
-            assert state is not None
-            features, _ = self.core.infer(features, state)
-        return self.value.infer(features)[:, 0]
+        """V(s) for observations [N, ...]: float32 [N]."""
+        return self.runtime.values(observations, state)
+
+    def evaluate(
+        self, observations: Array, actions: Array, recurrent_input: RecurrentInput | None = None
+    ) -> tuple[NetworkOutputs, Callable[[OutputGradients], None]]:
+        """The forward pass to learn: observations [T, B, ...] and actions [T, B, ...] -> outputs, and the function that
+        adds a loss's gradient to `gradient`, given the loss's derivatives by the outputs. It may be called once.
+
+        recurrent_input: of a network with a state; others ignore it.
+        """
+        shape = observations.shape[:2]
+        parameters, values, features, backward = self.runtime.train_forward(observations, recurrent_input)
+        flat_actions = actions.reshape(-1, *actions.shape[2:])
+        log_probs, entropy, parameter_gradients = self.distribution.evaluate(parameters, flat_actions)
+
+        def add_gradient(grad: OutputGradients) -> None:
+            grad_parameters = parameter_gradients(grad.log_probs.ravel(), grad.entropy.ravel())
+            backward(grad_parameters, grad.values.ravel(), grad.features)
+
+        outputs = NetworkOutputs(log_probs.reshape(shape), entropy.reshape(shape), values.reshape(shape), features)
+        return outputs, add_gradient
+
+    def load_constants(self, constants: Mapping[str, Array]) -> None:
+        """Write numbers that `constants` has given. Raises ValueError if they are of another network."""
+        own = self.constants()
+        if {name: tuple(tensor.shape) for name, tensor in own.items()} != {n: a.shape for n, a in constants.items()}:
+            raise ValueError(f"it has the constants {sorted(constants)}, the network {sorted(own)}")
+        for name, tensor in own.items():
+            tensor.data.copy_(torch.from_numpy(np.ascontiguousarray(constants[name])))
+
+    def check_constants(self, store_state: Mapping[str, Any], key: str, folder: object) -> None:
+        """Raise ConfigError if a checkpoint's buffers or frozen parameters differ from those of this network."""
+        own, saved = self.constants(), store_state.get("constants", {})
+        for name in sorted(own.keys() | saved.keys()):
+            if name not in own or name not in saved or not np.array_equal(own[name].numpy(), saved[name]):
+                problem = f"must be a run of a network with the same constants: {name} differs (other code or seed)"
+                raise ConfigError(key, str(folder), problem)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Set all gradients to 0. Those of a bound network stay in `gradient`."""
+        if self._runtime is None:
+            super().zero_grad(set_to_none)
+        else:
+            self.gradient.fill(0)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ActorCritic:
+        if self._runtime is not None:
+            raise RuntimeError("a network in training cannot be moved or cast; a3c_exp.load(run).network is a copy")
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def place_parameters(parameters: Sequence[nn.Parameter], vector: Tensor, gradient: Tensor) -> None:
+    """Move parameters into a vector [P], one after another, and let their gradients be views of another vector."""
+    start = 0
+    for parameter in parameters:
+        end = start + parameter.numel()
+        view = vector[start:end].view_as(parameter)
+        view.copy_(parameter.detach())
+        parameter.data = view
+        # torch too adds to an existing gradient in place, so it lands in the flat vector.
+        parameter.grad = gradient[start:end].view_as(parameter)
+        start = end

@@ -1,133 +1,171 @@
-"""Convolutional networks for observations that are pictures."""
+"""Convolutional encoders, for observations that are pictures.
+
+The encoders take the bytes themselves (`raw_pictures`): the scale goes into the first layer's weights, which are far
+fewer numbers than the pixels.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
-import gymnasium as gym
-import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
 
 from a3c_exp.errors import ConfigError, require
-from a3c_exp.networks.actor_critic import ActorCritic, Network
-from a3c_exp.networks.bodies import Bodies
-from a3c_exp.networks.convolutions import (
-    Arithmetic,
-    Picture,
-    PictureBody,
-    PlainBody,
-    Precision,
-    ResidualBody,
-    output_size,
-)
-from a3c_exp.networks.layers import ActivationName
+from a3c_exp.networks.images import ComputeFormat, Precision, to_format
+from a3c_exp.networks.mlp import ACTIVATIONS, ActivationName
+
+# Pictures are convolved in portions, so that one layer's output stays within this: about the size of a processor's
+# caches. Whole rollouts at once take a third longer (bench/PROFILE.md).
+CHUNK_BYTES = 8 * 2**20
 
 
-@dataclass(frozen=True, kw_only=True)
-class PictureNetwork(Bodies, ABC):
-    """What networks for pictures have in common.
+class CastingConv2d(nn.Conv2d):
+    """A convolution that computes in its input's type, over parameters of float32."""
 
-    features_dim: units of the affine layer behind the convolutions, from which actions and values are made.
-    precision: float32, bfloat16, or auto: bfloat16 where and when the processor is faster with it.
-    channels_last: how pictures lie in memory while they are convolved; auto: as the processor is faster.
-    The other settings are those of `Bodies`.
+    def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:
+        """[N, C, H, W] -> [N, C', H', W'], of scale * x."""
+        assert self.bias is not None
+        weight = self.weight if scale == 1 else self.weight * scale
+        return functional.conv2d(x, weight.to(x.dtype), self.bias.to(x.dtype), self.stride, self.padding)
+
+
+class CastingLinear(nn.Linear):
+    """An affine layer that computes in its input's type, over parameters of float32."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self.weight.to(x.dtype), self.bias.to(x.dtype))
+
+
+class ImageEncoder(nn.Module, ABC):
+    """Convolutions, and one affine layer that makes the features: uint8 or float32 [N, C, H, W] -> float32 [N, F].
+
+    min_bf16_batch: smaller batches are not computed in bfloat16 unless that is asked for.
+    last_pays: whether channels last are faster in float32 even if no gradient is needed.
     """
 
-    shared: bool = True
-    features_dim: int = 256
-    precision: Precision = "auto"
-    channels_last: bool | Literal["auto"] = "auto"
+    raw_pictures = True
+    min_bf16_batch: ClassVar[int] = 12
+    last_pays: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        require(self.features_dim >= 1, "features_dim", self.features_dim, "a whole number >= 1")
-        super().__post_init__()
-
-    def check(self, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> None:
-        self._check_size(self._picture(observation_space))
-        self.check_actions(action_space)
-
-    def build(
-        self, observation_space: gym.Space[Any], action_space: gym.Space[Any], rng: np.random.Generator | None
-    ) -> ActorCritic:
-        self.check(observation_space, action_space)
-        picture = self._picture(observation_space)
-        arithmetic = Arithmetic(self.precision, self.channels_last)
-        return self.assemble(lambda: self._body(picture, arithmetic), action_space, rng)
-
-    def _picture(self, observation_space: gym.Space[Any]) -> Picture:
-        picture = Picture.of(observation_space.shape or ())
-        if picture is None:
-            problem = f"must be a network for observations of shape {observation_space.shape}: a CNN takes pictures"
-            vectors = "network=mlp (in front of LSTM cells network@network.encoder=mlp)"
-            raise ConfigError("network", type(self).__name__, f"{problem}. For vectors {vectors}")
-        assert isinstance(observation_space, gym.spaces.Box)  # only a Box has two axes or more
-        brightest = max(float(np.abs(bound).max()) for bound in (observation_space.low, observation_space.high))
-        # What is without a bound is taken as it is, and so is what is small already.
-        bounded = brightest < np.finfo(np.float32).max
-        return replace(picture, brightest=max(brightest, 1.0) if bounded else 1.0)
+    def __init__(
+        self, convolutions: list[CastingConv2d], flat: int, features_dim: int, activation: ActivationName, *,
+        max_pixel: float, compute_format: ComputeFormat, largest_output: int,
+    ) -> None:  # fmt: skip
+        """largest_output: numbers in the largest output of a layer, for one picture. max_pixel is scaled to 1."""
+        super().__init__()
+        require(features_dim >= 1, "features_dim", features_dim, "a whole number >= 1")
+        self.convolutions, self.last = nn.ModuleList(convolutions), CastingLinear(flat, features_dim)
+        self.activation = ACTIVATIONS[activation]()
+        self._scale, self._format, self._largest_output = 1 / max_pixel, compute_format, largest_output
 
     @abstractmethod
-    def _check_size(self, picture: Picture) -> None:
-        """Raise ConfigError where a picture is too small."""
+    def _convolve(self, x: Tensor, scale: float) -> Tensor:
+        """[N, C, H, W] times `scale` -> [N, C', H', W'], all layers but the last."""
 
-    @abstractmethod
-    def _body(self, picture: Picture, arithmetic: Arithmetic) -> PictureBody:
-        """A body with parameters of its own."""
+    def forward(self, pictures: Tensor) -> Tensor:
+        count, on_cpu = len(pictures), pictures.device.type == "cpu"
+        large_batch = on_cpu and count >= self.min_bf16_batch
+        last_pays = on_cpu and (torch.is_grad_enabled() or self.last_pays)
+        dtype, channels_last = self._format.choose(large_batch, last_pays)
+        portion = max(1, CHUNK_BYTES // (self._largest_output * dtype.itemsize)) if on_cpu else count
+        portions = torch.tensor_split(pictures, -(-count // portion))
+        features = [self._encode(to_format(each, dtype, channels_last)) for each in portions]
+        return features[0] if len(features) == 1 else torch.cat(features)
+
+    def _encode(self, pictures: Tensor) -> Tensor:
+        features: Tensor = self.activation(self.last(self._convolve(pictures, self._scale).flatten(1)))
+        return features.float()
 
 
-def sees_pictures(network: Network) -> bool:
-    """Whether a network, or the encoder in front of its memory, is one for pictures."""
-    return isinstance(getattr(network, "encoder", network), PictureNetwork)
+class Cnn(ImageEncoder):
+    """Convolutions without padding, one after another, with an activation after each.
 
-
-@dataclass(frozen=True, kw_only=True)
-class Cnn(PictureNetwork):
-    """Convolutions one behind the other. The default is the network of Mnih et al. 2013 (arXiv 1312.5602, section 4.1),
-    with which A3C was published (Mnih et al. 2016, arXiv 1602.01783, section 8).
+    The default is the network of Mnih et al. 2013 (arXiv 1312.5602, section 4.1), with which A3C was published (Mnih et
+    al. 2016, arXiv 1602.01783, section 8).
 
     layers: (channels, kernel size, stride) of each convolution.
-    activation: behind each layer; see `networks.layers`.
+    features_dim: units of the affine layer after the convolutions.
+    activation: after each layer.
+    precision, channels_last: see `networks.images.ComputeFormat`.
     """
 
-    layers: tuple[tuple[int, int, int], ...] = ((16, 8, 4), (32, 4, 2))
-    activation: ActivationName = "relu"
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self, channels: int, height: int, width: int, max_pixel: float,
+        layers: tuple[tuple[int, int, int], ...] = ((16, 8, 4), (32, 4, 2)),
+        features_dim: int = 256,
+        activation: ActivationName = "relu",
+        precision: Precision = "auto",
+        channels_last: bool | Literal["auto"] = "auto",
+    ) -> None:  # fmt: skip
         allowed = "at least one list of channels, kernel size and stride, each >= 1"
-        require(bool(self.layers) and min(map(min, self.layers), default=0) >= 1, "layers", self.layers, allowed)
-        super().__post_init__()
+        require(bool(layers) and min(map(min, layers), default=0) >= 1, "layers", layers, allowed)
+        convolutions, sizes = [], [channels * height * width]
+        before, rows, columns = channels, height, width
+        for after, kernel, stride in layers:
+            rows, columns = (rows - kernel) // stride + 1, (columns - kernel) // stride + 1
+            if min(rows, columns) < 1:
+                problem = f"leave nothing of pictures of {height} x {width}"
+                raise ConfigError("layers", [list(layer) for layer in layers], problem)
+            convolutions.append(CastingConv2d(before, after, kernel, stride))
+            sizes.append(after * rows * columns)
+            before = after
+        super().__init__(
+            convolutions, sizes[-1], features_dim, activation, max_pixel=max_pixel,
+            compute_format=ComputeFormat(precision, channels_last), largest_output=max(sizes),
+        )  # fmt: skip
 
-    def _check_size(self, picture: Picture) -> None:
-        height, width = picture.height, picture.width
-        for _, kernel, stride in self.layers:
-            height, width = output_size(height, kernel, stride), output_size(width, kernel, stride)
-            if min(height, width) < 1:
-                problem = f"leave nothing of pictures of {picture.height} x {picture.width}"
-                raise ConfigError("network.layers", [list(layer) for layer in self.layers], problem)
-
-    def _body(self, picture: Picture, arithmetic: Arithmetic) -> PictureBody:
-        return PlainBody(picture, self.layers, self.features_dim, self.activation, arithmetic)
+    def _convolve(self, x: Tensor, scale: float) -> Tensor:
+        for convolution in self.convolutions:
+            x = self.activation(convolution(x, scale))
+            scale = 1.0
+        return x
 
 
-@dataclass(frozen=True, kw_only=True)
-class Impala(PictureNetwork):
+class Impala(ImageEncoder):
     """The residual network of Espeholt et al. 2018 (arXiv 1802.01561, figure 3, right): 15 convolutions, without the
     LSTM, all activations relu.
 
-    sections: channels of each. blocks: residual ones in a section, of two convolutions each.
+    A section is a convolution, a maximum over 3 x 3 points at every second one, and residual blocks of two convolutions
+    each. All convolutions are of 3 x 3, padded so that only the maximum makes a picture smaller.
+
+    sections: channels of each section. blocks: residual blocks in a section.
+    The other settings are those of `Cnn`.
     """
 
-    sections: tuple[int, ...] = (16, 32, 32)
-    blocks: int = 2
+    min_bf16_batch = 4
+    last_pays = True
 
-    def __post_init__(self) -> None:
-        require(min(self.sections, default=0) >= 1, "sections", self.sections, "whole numbers >= 1, at least one")
-        require(self.blocks >= 0, "blocks", self.blocks, "a whole number >= 0")
-        super().__post_init__()
+    def __init__(
+        self, channels: int, height: int, width: int, max_pixel: float,
+        sections: tuple[int, ...] = (16, 32, 32),
+        blocks: int = 2,
+        features_dim: int = 256,
+        precision: Precision = "auto",
+        channels_last: bool | Literal["auto"] = "auto",
+    ) -> None:  # fmt: skip
+        require(min(sections, default=0) >= 1, "sections", sections, "whole numbers >= 1, at least one")
+        require(blocks >= 0, "blocks", blocks, "a whole number >= 0")
+        convolutions, largest_output = [], channels * height * width
+        before, rows, columns = channels, height, width
+        for after in sections:
+            convolutions.append(CastingConv2d(before, after, 3, padding=1))
+            convolutions += [CastingConv2d(after, after, 3, padding=1) for _ in range(2 * blocks)]
+            largest_output = max(largest_output, after * rows * columns)
+            before, rows, columns = after, (rows + 1) // 2, (columns + 1) // 2
+        super().__init__(
+            convolutions, before * rows * columns, features_dim, "relu", max_pixel=max_pixel,
+            compute_format=ComputeFormat(precision, channels_last), largest_output=largest_output,
+        )  # fmt: skip
+        self._blocks = blocks
 
-    def _check_size(self, picture: Picture) -> None:
-        """Every size is one it can be built for: what is padded never shrinks to nothing."""
-
-    def _body(self, picture: Picture, arithmetic: Arithmetic) -> PictureBody:
-        return ResidualBody(picture, self.sections, self.blocks, self.features_dim, arithmetic)
+    def _convolve(self, x: Tensor, scale: float) -> Tensor:
+        layers = iter(self.convolutions)
+        for first in layers:
+            x = functional.max_pool2d(first(x, scale), 3, 2, 1)
+            for _ in range(self._blocks):
+                x = x + next(layers)(torch.relu(next(layers)(torch.relu(x))))
+            scale = 1.0
+        return torch.relu(x)

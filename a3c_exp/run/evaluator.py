@@ -102,7 +102,7 @@ class Evaluator:
         if self._policy is None:
             self._policy = make_policy(experiment, state)
         policy = self._policy
-        policy.network.vector[:] = state["parameters"]
+        policy.load(state)
         seeds = seeding.environment_seeds(experiment.seed, Role.EVALUATION, 0, self._count)
         env = experiment.env.make(self._count, seeds)
         try:

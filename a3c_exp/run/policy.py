@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -32,22 +33,38 @@ REPLAY = 1
 class Policy:
     """A trained network, with the observation normalizer of its training.
 
-    network: its parameters may change between calls.
-
     With a recurrent network `act` keeps a state between calls: call `reset` at the start of each episode.
     """
 
     def __init__(
         self, network: ActorCritic, normalizer: Normalizer | None, env: EnvBatch, rng: np.random.Generator
     ) -> None:
-        self.network, self.normalizer = network, normalizer
+        self._network, self.normalizer = network, normalizer
         self._env, self._rng = env, rng
         self._state: Array | None = None
+
+    @cached_property
+    def network(self) -> ActorCritic:
+        """A torch module with parameters of its own, equal to the policy's: see `ActorCritic.forward`.
+
+        It can be moved, saved and trained as any module of torch. Observations are those of an EnvBatch, normalized by
+        `normalizer` if there is one.
+        """
+        return self._network.unbound_copy()
+
+    def load(self, store_state: Mapping[str, Any]) -> None:
+        """Take the parameters in `SharedStore.state()`. Raises ValueError if they do not fit."""
+        parameters = store_state["parameters"]
+        if parameters.shape != self._network.vector.shape:
+            raise ValueError(f"it has {parameters.size} parameters, the network {self._network.vector.size}")
+        self._network.vector[:] = parameters
+        if "constants" in store_state:  # a checkpoint of a network that has some
+            self._network.load_constants(store_state["constants"])
 
     def seeded(self, seed: int) -> Policy:
         """The same policy with a generator for this seed."""
         rng = seeding.generator(seed, Role.EVALUATION_ACTIONS, REPLAY)
-        return Policy(self.network, self.normalizer, self._env, rng)
+        return Policy(self._network, self.normalizer, self._env, rng)
 
     def predict(self, observations: Array, state: Array | None, greedy: bool = True) -> tuple[Array, Array | None]:
         """Observations [B, ...] of an EnvBatch -> its actions [B, ...], and the next recurrent state.
@@ -55,12 +72,13 @@ class Policy:
         state: the recurrent state; None at the start of all episodes, and for a network without one.
         """
         if state is None:
-            state = self.network.initial_state(len(observations))
+            state = self._network.initial_state(len(observations))
         if self.normalizer is not None:
             observations = self.normalizer.observations(observations)
-        parameters, _, state = self.network.infer(observations, state)
-        head = self.network.head
-        return head.to_env(head.mode(parameters) if greedy else head.sample(parameters, self._rng)[0]), state
+        parameters, _, state = self._network.act_forward(observations, state)
+        distribution = self._network.distribution
+        actions = distribution.mode(parameters) if greedy else distribution.sample(parameters, self._rng)[0]
+        return distribution.to_env(actions), state
 
     def act(self, observation: Any, greedy: bool = True) -> Any:
         """The action for one observation, both in the spaces of the gymnasium environment. See `reset`.
@@ -130,13 +148,11 @@ def evaluate_policy(
 def make_policy(experiment: Experiment, store_state: dict[str, Any]) -> Policy:
     """A policy with a copy of the parameters in `SharedStore.state()`. Raises ValueError if they do not fit."""
     network, env = build_network(experiment, draw=False)
-    parameters = store_state["parameters"]
-    if parameters.shape != network.vector.shape:
-        raise ValueError(f"it has {parameters.size} parameters, the network {network.vector.size}")
-    network.vector[:] = parameters
     normalizer = make_normalizer(experiment, env.observation_space.shape, store_state["stats"])
     rng = seeding.generator(experiment.seed, Role.EVALUATION_ACTIONS)
-    return Policy(network, normalizer, env, rng)
+    policy = Policy(network, normalizer, env, rng)
+    policy.load(store_state)
+    return policy
 
 
 def make_normalizer(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from a3c_exp.common.arrays import Array
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Experiment, RunContext, build_network, store_spec
@@ -57,6 +58,7 @@ def run(experiment: Experiment, config: Mapping[str, Any], folder: Path, resume:
     network, env = build_network(experiment)
     store = experiment.backend.store(store_spec(experiment, network, env.observation_space.shape))
     store.initialize(network.vector)
+    constants = {name: tensor.numpy().copy() for name, tensor in network.constants().items()}
     state = None
     if experiment.init_from is not None and not resume:
         _start_from(store, Path(experiment.init_from))
@@ -66,13 +68,15 @@ def run(experiment: Experiment, config: Mapping[str, Any], folder: Path, resume:
                 stack.enter_context(files.exclusive_folder(folder, "resume"))
                 state = checkpoint.load(run_folder.latest_checkpoint(folder), key="resume")
                 _restore(store, state, folder)
+                network.check_constants(state["store"], "resume", folder)
             else:
                 (folder / run_folder.CHECKPOINTS).mkdir(parents=True, exist_ok=True)
                 stack.enter_context(files.exclusive_folder(folder, "folder"))
             files.write_text(folder / run_folder.CONFIG_FILE, run_folder.config_text(config))
             terminal = stack.enter_context(run_log(folder / "train.log"))
             stack.enter_context(one_thread())
-            trainer = Trainer(experiment, config, folder, store, state, terminal)
+            trainer = Trainer(experiment, config, folder, store, state, terminal, constants)
+            log.info(network.describe_kernels())
             (folder / run_folder.SUMMARY_FILE).unlink(missing_ok=True)  # a resumed run has not ended any more
         except OSError as error:
             raise ConfigError("folder", str(folder), f"cannot be written: {error}") from error
@@ -124,13 +128,15 @@ class Trainer:
     """One session of a run, from its start or resumption to its end.
 
     state: content of the checkpoint that the run continues from; None for a new run.
+    constants: the network's buffers and frozen parameters, by name, for checkpoints.
     """
 
     def __init__(
         self, experiment: Experiment, config: Mapping[str, Any], folder: Path, store: SharedStore,
-        state: Mapping[str, Any] | None, terminal: LiveLineHandler,
+        state: Mapping[str, Any] | None, terminal: LiveLineHandler, constants: Mapping[str, Array],
     ) -> None:  # fmt: skip
         self._experiment, self._folder, self._store = experiment, folder, store
+        self._constants = constants
         self._interruption = Interruption()
         self._statistics = RunStatistics(experiment.worker_count * experiment.envs_per_worker)
         self._clock, self._best = TrainingClock(store), BestPolicy()
@@ -285,8 +291,9 @@ class Trainer:
     def _save(self, name: str, store_state: Mapping[str, Any]) -> None:
         # Events arrive up to a tenth of a second late, so the store is ahead of the statistics.
         ahead = {"steps": store_state["steps"], "updates": store_state["version"]}
+        constants = {"constants": self._constants} if self._constants else {}
         self._output.save(name, {
-            "store": store_state,
+            "store": {**store_state, **constants},
             "statistics": self._statistics.state() | ahead,
             "resumed": self._resumed,
             "training_seconds": self._clock.seconds,

@@ -12,7 +12,7 @@ from typing import ClassVar
 from a3c_exp.backends import forkserver
 from a3c_exp.backends.ga3c.agent import Agent
 from a3c_exp.backends.ga3c.buffers import BufferSpec, SharedBuffers
-from a3c_exp.backends.ga3c.device import DeviceName, check_device, check_network, uses_gpu
+from a3c_exp.backends.ga3c.device import DeviceName, check_device, uses_gpu
 from a3c_exp.backends.ga3c.services import PredictionBatch, PredictorService, TrainerService
 from a3c_exp.backends.messages import drain
 from a3c_exp.backends.processes.children import Child, end, start
@@ -23,7 +23,6 @@ from a3c_exp.core.experiment import Backend, Experiment, RunContext, build_netwo
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import SharedStore
 from a3c_exp.errors import ConfigError, require
-from a3c_exp.networks import ActorCritic
 
 log = logging.getLogger("a3c_exp")
 
@@ -81,10 +80,6 @@ class Ga3c(Backend):
             problem = "must be 1 with backend=ga3c: backend.training_batch is how much is learned from at once"
             raise ConfigError("accumulate_rollouts", experiment.accumulate_rollouts, problem)
 
-    def check_network(self, network: ActorCritic) -> None:
-        """Raise ConfigError if the network cannot compute on the device."""
-        check_network(network, self.device)
-
     def warning(self, experiment: Experiment) -> str | None:
         """A warning if agents cannot fill a training batch without waiting for each update."""
         assert isinstance(experiment.rollout_length, int)
@@ -107,9 +102,8 @@ class Ga3c(Backend):
         agents: list[Child] = []
         try:
             threads.extend(self._start_threads(context, store, buffers))
-            head = network.head.distribution()
             jobs = [
-                partial(Agent, context, index, store, buffers.channel(index), head)
+                partial(Agent, context, index, store, buffers.channel(index), network.distribution)
                 for index in range(experiment.worker_count)
             ]
             start(agents, context, store, jobs)

@@ -14,7 +14,7 @@ from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.store import SharedStore
 from a3c_exp.core.worker import YieldPoint, make_actor
-from a3c_exp.networks.heads import Head
+from a3c_exp.networks.distributions import Distribution
 from a3c_exp.schedules import progress_of
 
 # Agents leave the cores to predictors and trainers when all want them. If those are late, all agents wait for them, and
@@ -25,18 +25,18 @@ NICENESS = 10
 class RemoteNetwork:
     """A `PolicyNetwork` whose forward passes are made by a predictor. Only actions are drawn here.
 
-    versions: of the parameters behind each `infer`, since the list was last cleared.
+    versions: of the parameters of each `act_forward`, since the list was last cleared.
     """
 
-    def __init__(self, channel: AgentChannel, head: Head) -> None:
-        self._channel, self.head = channel, head
+    def __init__(self, channel: AgentChannel, distribution: Distribution) -> None:
+        self._channel, self.distribution = channel, distribution
         self.versions: list[int] = []
 
     def initial_state(self, count: int) -> Floats | None:
         size = self._channel.spec.state_size
         return np.zeros((count, size), np.float32) if size else None
 
-    def infer(self, observations: Array, state: Array | None) -> tuple[Floats, Floats, Floats | None]:
+    def act_forward(self, observations: Array, state: Array | None) -> tuple[Floats, Floats, Floats | None]:
         reply = self._channel.predict(observations, state)
         self.versions.append(reply.version)
         return reply.distributions, reply.values, reply.next_state
@@ -52,12 +52,14 @@ class RemoteNetwork:
 
 
 class Agent:
-    """Collects rollouts, and hands them to the trainers. head: draws actions from distributions."""
+    """Collects rollouts, and hands them to the trainers. distribution: draws the actions."""
 
-    def __init__(self, context: RunContext, index: int, store: SharedStore, channel: AgentChannel, head: Head) -> None:
+    def __init__(
+        self, context: RunContext, index: int, store: SharedStore, channel: AgentChannel, distribution: Distribution
+    ) -> None:
         self._total_steps, self._index = context.experiment.total_steps, index
         self._store, self._channel = store, channel
-        self._network = RemoteNetwork(channel, head)
+        self._network = RemoteNetwork(channel, distribution)
         self._actor = make_actor(context, index, lambda env: self._network)
 
     def run(self) -> Iterator[Event | YieldPoint]:

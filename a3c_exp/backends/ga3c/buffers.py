@@ -68,8 +68,8 @@ class BufferSpec:
         length = experiment.rollout_length
         assert isinstance(length, int)
         dtype = np.dtype(np.float32) if settings.normalize_observations else np.dtype(space.dtype)
-        distribution, _, state = network.infer(np.zeros((1, *space.shape), dtype), network.initial_state(1))
-        actions, _ = network.head.sample(distribution, np.random.default_rng(0))
+        distribution, _, state = network.act_forward(np.zeros((1, *space.shape), dtype), network.initial_state(1))
+        actions, _ = network.distribution.sample(distribution, np.random.default_rng(0))
         return cls(
             agents=experiment.worker_count, envs=experiment.envs_per_worker,
             rollout_length=length, slots_per_agent=slots_per_agent,

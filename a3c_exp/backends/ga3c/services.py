@@ -89,11 +89,11 @@ class PredictorService:
         arrays, network, spec = self._buffers.request_arrays, self._network, self._buffers.spec
         if self._version != self._store.version:
             self._version = self._store.pull(0, network.vector).version
-            network.load()
+            network.to_device()
         count = len(agents) * spec.envs
         observations = arrays["observations"][agents].reshape(count, *spec.observation[0])
         state = arrays["state"][agents].reshape(count, spec.state_size) if spec.state_size else None
-        distributions, values, next_state = network.infer(observations, state)
+        distributions, values, next_state = network.act_forward(observations, state)
         shape = len(agents), spec.envs
         arrays["distributions"][agents] = distributions.reshape(*shape, -1)
         arrays["values"][agents] = values.reshape(shape)

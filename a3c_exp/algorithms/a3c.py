@@ -1,0 +1,85 @@
+"""The loss of A3C."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from a3c_exp.algorithms.algorithm import Algorithm, Metrics
+from a3c_exp.algorithms.batch import Batch, BatchArrays, PolicyOutputs
+from a3c_exp.algorithms.masked import broadcast, count_of, dot, masked, normalized, total
+from a3c_exp.errors import require
+from a3c_exp.networks.outputs import NetworkOutputs, OutputGradients
+from a3c_exp.schedules import Schedule, require_throughout, value
+
+
+@dataclass(frozen=True, kw_only=True)
+class A3C(Algorithm):
+    """The loss of asynchronous advantage actor-critic, Mnih et al. 2016 (arXiv 1602.01783, section 4, algorithm S3).
+
+        L = sum_t  - log pi(a_t | s_t) A_t  +  c_v 1/2 (G_t - V(s_t))^2  -  c_e H(pi(. | s_t))
+
+    or the mean of it. No gradient flows into the advantages A_t or the targets G_t.
+
+    value_coefficient: c_v, a number >= 0.
+    entropy_coefficient: c_e, a number, or a schedule of one. Below 0 it reduces exploration, which makes sense late in
+        a run.
+    normalize_advantages: subtract the batch's mean and divide by its standard deviation. Not in the paper. From a batch
+        of a single transition the actor then learns nothing.
+    reduction: "mean" over transitions, or "sum", as the paper has it. With "sum" the learning rate has to fit the
+        number of transitions in an update.
+    """
+
+    value_coefficient: float = 0.5
+    entropy_coefficient: float | Schedule = 0.01
+    normalize_advantages: bool = False
+    reduction: Literal["mean", "sum"] = "mean"
+
+    def __post_init__(self) -> None:
+        require_coefficients(self.value_coefficient, self.entropy_coefficient)
+        require(self.reduction in ("mean", "sum"), "reduction", self.reduction, "mean or sum")
+
+    def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
+        """See the class; metrics: policy_loss, value_loss (with its 1/2), entropy."""
+        advantages = batch.normalize(batch.advantages) if self.normalize_advantages else batch.advantages
+        policy_loss = -batch.mean(policy.log_probs * advantages)
+        value_loss = 0.5 * batch.mean((batch.targets - policy.values) ** 2)
+        entropy = batch.mean(policy.entropy)
+        entropy_coefficient = value(self.entropy_coefficient, progress)
+        loss = policy_loss + self.value_coefficient * value_loss - entropy_coefficient * entropy
+        if self.reduction == "sum":
+            loss = loss * batch.count
+        return loss, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+
+    def closed_form(
+        self, outputs: NetworkOutputs, batch: BatchArrays, progress: float
+    ) -> tuple[OutputGradients, dict[str, float]]:
+        """The derivatives of `loss` and its metrics, written out. See `Algorithm.gradient`."""
+        mask, advantages = batch.mask, batch.advantages
+        count = count_of(advantages, mask)
+        if self.normalize_advantages:
+            advantages = normalized(advantages, mask, count)
+        advantages = masked(advantages, mask)
+        errors = masked(outputs.values - batch.targets, mask)
+        entropy_coefficient = value(self.entropy_coefficient, progress)
+
+        scale = 1.0 if self.reduction == "sum" else 1 / count
+        grad = OutputGradients(
+            log_probs=advantages * -scale,
+            entropy=broadcast(-entropy_coefficient * scale, outputs.entropy, mask),
+            values=errors * (self.value_coefficient * scale),
+        )
+        return grad, {
+            "policy_loss": -dot(masked(outputs.log_probs, mask), advantages) / count,
+            "value_loss": 0.5 * dot(errors, errors) / count,
+            "entropy": total(outputs.entropy, mask) / count,
+        }
+
+
+def require_coefficients(value_coefficient: float, entropy_coefficient: float | Schedule) -> None:
+    """Raise ConfigError for coefficients out of range."""
+    require(0 <= value_coefficient < math.inf, "value_coefficient", value_coefficient, "a number >= 0")
+    require_throughout(math.isfinite, "entropy_coefficient", entropy_coefficient, "a finite number")

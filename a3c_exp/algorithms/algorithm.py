@@ -1,0 +1,118 @@
+"""The base classes of losses, and their derivatives by torch."""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from a3c_exp.algorithms.batch import Batch, BatchArrays, PolicyOutputs
+from a3c_exp.networks.outputs import NetworkOutputs, OutputGradients
+
+Metrics = Mapping[str, Tensor | float]
+"""Numbers for the curves `train/<name>`, by name. Each is a mean over the transitions."""
+
+
+class Algorithm(ABC):
+    """A loss of a batch. Every algorithm derives from this class.
+
+    reduction: whether the loss is a mean over transitions or their sum. In synchronous rounds the gradients of means
+        are weighted by their transitions, those of sums are not.
+    """
+
+    reduction: Literal["mean", "sum"] = "mean"
+
+    @abstractmethod
+    def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
+        """The loss, one number, and metrics: policy_loss, value_loss and entropy, without their coefficients, and more.
+
+        progress: share of the run that is done, for coefficients that follow a schedule.
+        """
+
+    def build(self, features: int) -> nn.Module | None:
+        """A module of the loss's own, which `loss` finds as `policy.module`; None if it needs none.
+
+        Its parameters are trained with those of the network, as the group `loss`. features: F, their size.
+        """
+        return None
+
+    def gradient(
+        self, outputs: NetworkOutputs, batch: BatchArrays, progress: float, module: nn.Module | None = None
+    ) -> tuple[OutputGradients, dict[str, float]]:
+        """The loss's derivatives by the network's outputs, and its metrics.
+
+        Derivatives by the parameters of `module` are added to their gradients. A class may have a method `closed_form`,
+        which returns the same for (outputs, batch, progress) without torch. It counts as long as no subclass overrides
+        `loss`.
+        """
+        closed_form = _closed_form(type(self))
+        if closed_form is not None:
+            result: tuple[OutputGradients, dict[str, float]] = closed_form(self, outputs, batch, progress)
+            return result
+        return differentiate(self, outputs, batch, progress, module)
+
+
+def differentiate(
+    algorithm: Algorithm,
+    outputs: NetworkOutputs,
+    arrays: BatchArrays,
+    progress: float,
+    module: nn.Module | None = None,
+) -> tuple[OutputGradients, dict[str, float]]:
+    """`Algorithm.gradient` by torch's automatic differentiation of `loss`."""
+    device = None if module is None else next((p.device for p in module.parameters()), None)
+    batch = Batch(arrays, device)
+    policy = PolicyOutputs(outputs, batch, module)
+    loss, metrics = algorithm.loss(policy, batch, progress)
+    if loss.dim():
+        raise TypeError(f"loss must return one number: batch.mean and batch.sum reduce {tuple(loss.shape)} to it")
+    if loss.requires_grad:
+        torch.autograd.backward(loss)
+    numbers = {name: float(x.detach()) if isinstance(x, Tensor) else float(x) for name, x in metrics.items()}
+    return policy.gradients(), numbers
+
+
+def has_closed_form(cls: type[Algorithm]) -> bool:
+    """Whether the derivatives of a class's loss are written out."""
+    return _closed_form(cls) is not None
+
+
+@functools.cache
+def _closed_form(cls: type[Algorithm]) -> Callable[..., Any] | None:
+    """The closed form of a class, if the class that has it is not less derived than the one that has `loss`."""
+    for base in cls.__mro__:
+        if "closed_form" in vars(base):
+            form: Callable[..., Any] = vars(base)["closed_form"]
+            return form
+        if "loss" in vars(base):
+            return None
+    return None
+
+
+class MinibatchAlgorithm(Algorithm):
+    """An algorithm that learns from a rollout more than once, in minibatches.
+
+    Each of them is a pull, a gradient and a push. The loss gets its transitions as [1, N], or as the whole sequences
+    [T, N] of some environments if the network has a recurrent state.
+    """
+
+    @abstractmethod
+    def check_rollout(self, count: int, length: int) -> None:
+        """Raise ConfigError if a rollout of `count` sequences of `length` transitions cannot be used.
+
+        count: 0 if the number of sequences is not known yet.
+        """
+
+    @abstractmethod
+    def minibatches(self, count: int, length: int, rng: np.random.Generator) -> Iterator[NDArray[np.intp]]:
+        """Indices of the sequences in each gradient, in the order of the pushes: of `count`, `length` steps each."""
+
+    def should_stop_early(self, metrics: Mapping[str, float]) -> bool:
+        """Whether the minibatch that reported these metrics is the last of its rollout."""
+        return False

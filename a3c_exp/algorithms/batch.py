@@ -1,0 +1,184 @@
+"""What a loss is given: a batch of transitions and the policy's outputs for it, as arrays and as tensors."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from a3c_exp.common.arrays import Array, Floats
+from a3c_exp.errors import ConfigError
+from a3c_exp.networks.outputs import NetworkOutputs, OutputGradients
+from a3c_exp.networks.recurrent import RecurrentInput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchArrays:
+    """Collected transitions with their advantages and targets, as the learner holds them.
+
+    Transitions in order, [T, B, ...]; or without their order, [1, N, ...], if minibatches are drawn from them.
+    observations, actions: as the network takes them.
+    log_probs, values: float32 [T, B], of the policy that acted.
+    rewards: float32 [T, B], scaled, clipped and normalized.
+    advantages, targets: float32 [T, B], from the returns.
+    mask: float32 [T, B], 1 for a transition, 0 for a row that is none; None: every row is a transition.
+    recurrent_input: of a network with a recurrent state; None for one without.
+    """
+
+    observations: Array
+    actions: Array
+    log_probs: Floats
+    values: Floats
+    rewards: Floats
+    advantages: Floats
+    targets: Floats
+    mask: Floats | None = None
+    recurrent_input: RecurrentInput | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """T and B."""
+        length, count = self.targets.shape
+        return length, count
+
+    @property
+    def transitions(self) -> int:
+        """Number of rows that are transitions."""
+        return self.targets.size if self.mask is None else int(self.mask.sum())
+
+    def without_order(self) -> BatchArrays:
+        """Its transitions alone, [1, N, ...]: what minibatches of single transitions are drawn from."""
+        valid = None if self.mask is None else np.flatnonzero(self.mask)
+
+        def in_a_row(array: Array) -> Array:
+            rows = array.reshape(-1, *array.shape[2:])
+            return (rows if valid is None else rows.take(valid, axis=0))[None]
+
+        return self._map(in_a_row, None, None)
+
+    def take(self, columns: NDArray[np.intp]) -> BatchArrays:
+        """Some of the B columns."""
+
+        def part(array: Array) -> Array:
+            return array.take(columns, axis=1)  # faster than [:, columns]
+
+        mask = None if self.mask is None else part(self.mask)
+        return self._map(part, mask, None if self.recurrent_input is None else self.recurrent_input.take(columns))
+
+    def _map(
+        self, f: Callable[[Array], Array], mask: Floats | None, recurrent_input: RecurrentInput | None
+    ) -> BatchArrays:
+        names = ("observations", "actions", "log_probs", "values", "rewards", "advantages", "targets")
+        arrays = {name: f(getattr(self, name)) for name in names}
+        return BatchArrays(**arrays, mask=mask, recurrent_input=recurrent_input)
+
+
+class Batch:
+    """A batch of transitions as a loss sees it: constant tensors [T, B]. Use `mean` and `sum` to reduce over it.
+
+    advantages, targets: float32, from the returns.
+    log_probs, values: float32, of the policy that acted.
+    rewards: float32, scaled, clipped and normalized as the learner's are.
+    mask: bool, whether a row is a transition. Rows that are none hold zeros.
+    """
+
+    def __init__(self, arrays: BatchArrays, device: torch.device | None = None) -> None:
+        self._arrays, self._device = arrays, device
+        self.advantages, self.targets = self.tensor(arrays.advantages), self.tensor(arrays.targets)
+        self.log_probs = self.tensor(arrays.log_probs)
+
+    @functools.cached_property
+    def values(self) -> Tensor:
+        return self.tensor(self._arrays.values)
+
+    @functools.cached_property
+    def rewards(self) -> Tensor:
+        return self.tensor(self._arrays.rewards)
+
+    @functools.cached_property
+    def mask(self) -> Tensor:
+        mask = self._arrays.mask
+        shape = self._arrays.targets.shape
+        return torch.from_numpy(np.ones(shape, np.bool_) if mask is None else mask != 0).to(self._device)
+
+    @functools.cached_property
+    def count(self) -> int:
+        """Number of transitions, at least 1."""
+        return max(self._arrays.transitions, 1)
+
+    def sum(self, x: Tensor) -> Tensor:
+        """The sum of x [T, B] over the transitions."""
+        return (x if self._arrays.mask is None else torch.where(self.mask, x, 0.0)).sum()
+
+    def mean(self, x: Tensor) -> Tensor:
+        """The mean of x [T, B] over the transitions; 0 if there are none."""
+        return self.sum(x) / self.count
+
+    def normalize(self, x: Tensor) -> Tensor:
+        """x [T, B] with mean 0 and standard deviation 1 over the transitions. Computed in float64."""
+        wide = x.double()
+        deviations = wide - self.mean(wide)
+        return (deviations / (self.mean(deviations**2).sqrt() + 1e-8)).float()
+
+    def tensor(self, array: Floats) -> Tensor:
+        """An array [T, B, ...] as a tensor of its own memory or a copy, with zeros for rows that are no transitions."""
+        mask = self._arrays.mask
+        if mask is not None:
+            array = np.where((mask != 0).reshape(mask.shape + (1,) * (array.ndim - 2)), array, np.float32(0))
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
+
+
+class PolicyOutputs:
+    """The policy's outputs for a batch, through which a loss is differentiated.
+
+    log_probs: float32 [T, B], log pi(a_t | s_t). entropy: float32 [T, B], of pi(. | s_t), in nats.
+    values: float32 [T, B], V(s_t).
+    module: the loss's own, as `Algorithm.build` has made it; None if it has made none.
+    """
+
+    def __init__(self, outputs: NetworkOutputs, batch: Batch, module: nn.Module | None) -> None:
+        self._outputs, self._batch, self.module = outputs, batch, module
+        self.log_probs = batch.tensor(outputs.log_probs).requires_grad_()
+        self.entropy = batch.tensor(outputs.entropy).requires_grad_()
+        self.values = batch.tensor(outputs.values).requires_grad_()
+        self._features: Tensor | None = None
+
+    @property
+    def features(self) -> Tensor:
+        """float32 [T, B, F], from which the policy is computed. A loss through them trains the (actor's) encoder."""
+        if self._outputs.features is None:
+            raise ConfigError("network", "", "must be made of an encoder: the algorithm's loss uses its features")
+        if self._features is None:
+            self._features = self._batch.tensor(self._outputs.features).requires_grad_()
+        return self._features
+
+    @functools.cached_property
+    def log_ratio(self) -> Tensor:
+        """log pi(a_t | s_t) - log mu(a_t | s_t), [T, B], with mu the policy that acted."""
+        return self.log_probs - self._batch.log_probs
+
+    @functools.cached_property
+    def ratio(self) -> Tensor:
+        """r = pi(a_t | s_t) / mu(a_t | s_t), [T, B]."""
+        return self.log_ratio.exp()
+
+    @property
+    def approx_kl(self) -> Tensor:
+        """r - 1 - ln r, [T, B]. Its mean estimates KL(mu || pi) (Schulman 2020, "Approximating KL divergence")."""
+        return self.ratio - 1 - self.log_ratio
+
+    def gradients(self) -> OutputGradients:
+        """The derivatives of a loss that has been differentiated. Rows that are no transitions have none."""
+        features = None if self._features is None else self._gradient(self._features)
+        return OutputGradients(
+            self._gradient(self.log_probs), self._gradient(self.entropy), self._gradient(self.values), features
+        )
+
+    def _gradient(self, leaf: Tensor) -> Floats:
+        gradient = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+        return self._batch.tensor(gradient.cpu().numpy()).cpu().numpy()

@@ -1,0 +1,76 @@
+"""Sums and means over the rows of an array that are transitions, for closed forms of losses."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from a3c_exp.common.arrays import Floats
+
+Real = TypeVar("Real", np.float32, np.float64)
+
+
+def count_of(rows: Floats, mask: Floats | None) -> float:
+    """Number of transitions, at least 1: a rollout of one row can hold no transition, and then its gradient is 0."""
+    return float(rows.size) if mask is None else max(float(mask.sum()), 1.0)
+
+
+def masked(rows: NDArray[Real], mask: Floats | None) -> NDArray[Real]:
+    """The rows, with 0 for those that are no transitions, whatever they hold."""
+    return rows if mask is None else np.where(mask != 0, rows, rows.dtype.type(0))
+
+
+def total(rows: NDArray[Any], mask: Floats | None) -> float:
+    """The sum over the transitions."""
+    return float(rows.sum()) if mask is None else float(rows[mask != 0].sum())
+
+
+def dot(a: NDArray[Any], b: NDArray[Any]) -> float:
+    """The sum of products of all elements."""
+    return float(np.vdot(a, b))
+
+
+def broadcast(number: float, like: Floats, mask: Floats | None) -> Floats:
+    """The number in every row that is a transition, 0 in the others."""
+    return np.full_like(like, number) if mask is None else mask * np.float32(number)
+
+
+def normalized(advantages: Floats, mask: Floats | None, count: float) -> Floats:
+    """Mean 0 and standard deviation 1 over the transitions. Other rows are unspecified.
+
+    In float64: if all advantages are the same, float32's error in their mean would be all that is left of them, and
+    would be scaled to 1.
+    """
+    wide = advantages.astype(np.float64)
+    deviations = wide - total(wide, mask) / count
+    counted = masked(deviations, mask)
+    scaled = deviations / (math.sqrt(dot(counted, counted) / count) + 1e-8)
+    return scaled.astype(np.float32)
+
+
+def explained_variance(
+    values: NDArray[np.float32], targets: NDArray[np.float32], mask: NDArray[Any] | None = None
+) -> float:
+    """1 - Var[targets - values] / Var[targets]: 1 for a perfect critic, 0 for one no better than a constant.
+
+    values, targets: float32 [T, B], the critic's predictions and its targets.
+    mask: [T, B], other than 0 for a transition; None: every row is one.
+    NaN if the targets do not vary, since the ratio has no meaning then.
+    """
+    # In double precision the variance of equal numbers is exactly 0, and that of nearly equal ones is right.
+    wide = targets.ravel().astype(np.float64)
+    errors = wide - values.ravel()
+    if mask is not None:
+        counted = mask.ravel() != 0
+        wide, errors = wide[counted], errors[counted]
+    variance = _squared_deviations(wide)
+    return 1 - _squared_deviations(errors) / variance if variance > 0 else math.nan
+
+
+def _squared_deviations(x: NDArray[np.float64]) -> float:
+    """Sum of squared deviations from the mean; 0 for an empty array. (`var` takes longer at this size.)"""
+    deviations = x - np.add.reduce(x) / max(x.size, 1)
+    return float(deviations.dot(deviations))

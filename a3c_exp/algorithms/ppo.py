@@ -1,0 +1,167 @@
+"""The loss of proximal policy optimization."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from a3c_exp.algorithms.a3c import require_coefficients
+from a3c_exp.algorithms.algorithm import Metrics, MinibatchAlgorithm
+from a3c_exp.algorithms.batch import Batch, BatchArrays, PolicyOutputs
+from a3c_exp.algorithms.masked import broadcast, count_of, dot, masked, normalized, total
+from a3c_exp.common.arrays import Floats
+from a3c_exp.errors import ConfigError, require
+from a3c_exp.networks.outputs import NetworkOutputs, OutputGradients
+from a3c_exp.schedules import Schedule, require_throughout, value
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPO(MinibatchAlgorithm):
+    """Proximal policy optimization, Schulman et al. 2017 (arXiv 1707.06347, equations 7 and 9).
+
+        L = mean_t  - min(r_t A_t, clip(r_t, 1 - epsilon, 1 + epsilon) A_t)  +  c_v 1/2 (G_t - V(s_t))^2
+                    - c_e H(pi(. | s_t)),    r_t = pi(a_t | s_t) / mu(a_t | s_t)
+
+    with pi the policy that learns and mu the one that acted. No gradient flows into A_t or G_t, which are those of the
+    rollout for all epochs. Workers that push when they are ready, or in rounds, make it the distributed form (Heess et
+    al. 2017, arXiv 1707.02286).
+
+    clip: epsilon, a number between 0 and 1, or a schedule.
+    epochs: how often each transition of a rollout is learned from.
+    minibatch_size: transitions of a minibatch, null for whole rollouts. A minibatch is a random part of the rollout,
+        drawn anew in each epoch. A rollout that an episode's end has cut short is divided evenly into as few as do not
+        exceed the size. For a network with a recurrent state a minibatch is the whole sequences of some environments.
+    target_kl: learn no more from a rollout once a minibatch finds its policy farther than this from the one that acted
+        (`approx_kl`, in nats). That minibatch is the last; null: never.
+    value_clip: the critic gains nothing by moving V(s_t) farther than this from what it was in the rollout: the greater
+        of the errors of V(s_t) and of V(s_t) clipped to that range counts. Not in the paper, but in its authors' code.
+        A number > 0, a schedule, or null.
+    value_coefficient, entropy_coefficient: c_v and c_e, as for A3C.
+    normalize_advantages: mean 0 and standard deviation 1 in each minibatch. From one of a single transition the actor
+        then learns nothing.
+    """
+
+    clip: float | Schedule = 0.2
+    epochs: int = 4
+    minibatch_size: int | None = 64
+    target_kl: float | None = None
+    value_clip: float | Schedule | None = None
+    value_coefficient: float = 0.5
+    entropy_coefficient: float | Schedule = 0.0
+    normalize_advantages: bool = True
+
+    def __post_init__(self) -> None:
+        require_coefficients(self.value_coefficient, self.entropy_coefficient)
+        size, kl = self.minibatch_size, self.target_kl
+        # A schedule may end at 0; a number of 0, by someone who wants no clip, would be one that lets nothing through.
+        require(self.clip != 0, "clip", self.clip, "a number between 0 and 1, or a schedule")
+        require_throughout(lambda clip: 0 <= clip < 1, "clip", self.clip, "a number between 0 and 1")
+        if self.value_clip is not None:
+            require(self.value_clip != 0, "value_clip", self.value_clip, "a number > 0, a schedule, or null")
+            require_throughout(lambda clip: 0 <= clip < math.inf, "value_clip", self.value_clip, "a number > 0")
+        require(self.epochs >= 1, "epochs", self.epochs, "a whole number >= 1")
+        require(size is None or size >= 1, "minibatch_size", size, "a whole number >= 1, or null for whole rollouts")
+        require(kl is None or 0 < kl < math.inf, "target_kl", kl, "a number > 0, or null")
+
+    def check_rollout(self, count: int, length: int) -> None:
+        """Raise ConfigError where the minibatches do not divide a rollout, or cut its sequences."""
+        size, transitions = self.minibatch_size, count * length
+        if size is not None and transitions % size:
+            problem = f"must divide a rollout: rollout_length x envs_per_worker is {transitions} transitions"
+            problem += " (experiment=ppo sets all of them)"
+            raise ConfigError("minibatch_size", size, problem)
+        if size is not None and size % length:
+            problem = f"must be a multiple of rollout_length={length}: a recurrent network learns whole sequences"
+            raise ConfigError("minibatch_size", size, problem)
+
+    def minibatches(self, count: int, length: int, rng: np.random.Generator) -> Iterator[NDArray[np.intp]]:
+        """All of them, by their numbers, `epochs` times. Nothing is drawn where one minibatch takes them all."""
+        parts = 1 if self.minibatch_size is None else min(count, -(-count * length // self.minibatch_size))
+        for _ in range(self.epochs if count else 0):
+            yield from np.array_split(rng.permutation(count) if parts > 1 else np.arange(count), parts)
+
+    def should_stop_early(self, metrics: Mapping[str, float]) -> bool:
+        """Whether the policy has moved farther than `target_kl` from the one that acted."""
+        return self.target_kl is not None and metrics["approx_kl"] > self.target_kl
+
+    def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
+        """See the class; metrics: policy_loss, value_loss (with its 1/2), entropy, approx_kl, and clip_fraction: the
+        share of transitions whose r lies outside the clip range."""
+        epsilon = value(self.clip, progress)
+        advantages = batch.normalize(batch.advantages) if self.normalize_advantages else batch.advantages
+        clipped_ratio = policy.ratio.clamp(1 - epsilon, 1 + epsilon)
+        policy_loss = -batch.mean(torch.minimum(policy.ratio * advantages, clipped_ratio * advantages))
+        value_loss = 0.5 * batch.mean(self._squared_errors(policy, batch, progress))
+        entropy = batch.mean(policy.entropy)
+        entropy_coefficient = value(self.entropy_coefficient, progress)
+        loss = policy_loss + self.value_coefficient * value_loss - entropy_coefficient * entropy
+        outside = (policy.ratio - 1).abs() > epsilon
+        return loss, {
+            "policy_loss": policy_loss,
+            "value_loss": value_loss,
+            "entropy": entropy,
+            "approx_kl": batch.mean(policy.approx_kl),
+            "clip_fraction": batch.mean(outside.float()),
+        }
+
+    def _squared_errors(self, policy: PolicyOutputs, batch: Batch, progress: float) -> Tensor:
+        """The critic's squared errors [T, B], clipped if `value_clip` says so."""
+        squares = (policy.values - batch.targets) ** 2
+        if self.value_clip is None:
+            return squares
+        bound = value(self.value_clip, progress)
+        clipped = batch.values + (policy.values - batch.values).clamp(-bound, bound)
+        return torch.maximum(squares, (clipped - batch.targets) ** 2)
+
+    def closed_form(
+        self, outputs: NetworkOutputs, batch: BatchArrays, progress: float
+    ) -> tuple[OutputGradients, dict[str, float]]:
+        """The derivatives of `loss` and its metrics, written out. See `Algorithm.gradient`."""
+        mask, advantages = batch.mask, batch.advantages
+        count = count_of(advantages, mask)
+        if self.normalize_advantages:
+            advantages = normalized(advantages, mask, count)
+        # A row that is no transition may hold anything, and 0 times infinity is not 0.
+        advantages, log_ratios = masked(advantages, mask), masked(outputs.log_probs - batch.log_probs, mask)
+
+        # min(r A, clip(r) A) is A times r bounded above by 1 + epsilon if A > 0, and below by 1 - epsilon if A < 0.
+        # Outside the bound it does not change with r. The bound is on ln r, since r may be too large for float32.
+        epsilon, positive = value(self.clip, progress), advantages >= 0
+        lowest = np.where(positive, np.float32(-math.inf), np.float32(math.log1p(-epsilon)))
+        highest = np.where(positive, np.float32(math.log1p(epsilon)), np.float32(math.inf))
+        clipped_log_ratios = np.clip(log_ratios, lowest, highest)
+        unclipped = clipped_log_ratios == log_ratios
+        with np.errstate(over="ignore"):
+            ratios, weighted = np.exp(log_ratios), np.exp(clipped_log_ratios) * advantages
+        squares, grad_values = self._squares(outputs.values, batch, progress)
+
+        grad = OutputGradients(
+            log_probs=np.where(unclipped, weighted * (-1 / count), np.float32(0)),
+            entropy=broadcast(-value(self.entropy_coefficient, progress) / count, outputs.entropy, mask),
+            values=grad_values * (self.value_coefficient / count),
+        )
+        return grad, {
+            "policy_loss": -float(weighted.sum()) / count,
+            "value_loss": 0.5 * squares / count,
+            "entropy": total(outputs.entropy, mask) / count,
+            "approx_kl": total(ratios - 1 - log_ratios, mask) / count,
+            "clip_fraction": total(np.abs(ratios - 1) > epsilon, mask) / count,
+        }
+
+    def _squares(self, values: Floats, batch: BatchArrays, progress: float) -> tuple[float, Floats]:
+        """The sum of the critic's squared errors over the transitions, and half its derivative by the values."""
+        errors = masked(values - batch.targets, batch.mask)
+        if self.value_clip is None:
+            return dot(errors, errors), errors
+        bound = value(self.value_clip, progress)
+        moved = values - batch.values
+        clipped = masked(batch.values + moved.clip(-bound, bound) - batch.targets, batch.mask)
+        larger = clipped * clipped > errors * errors
+        counted = np.where(larger, clipped, errors)
+        return dot(counted, counted), np.where(larger & (np.abs(moved) > bound), np.float32(0), counted)

@@ -1,0 +1,50 @@
+"""A trial of a loss before training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from a3c_exp.algorithms.algorithm import Algorithm, has_closed_form
+from a3c_exp.algorithms.batch import BatchArrays
+from a3c_exp.errors import ConfigError, one_line
+from a3c_exp.networks import ActorCritic
+from a3c_exp.networks.inputs import sample_observations
+from a3c_exp.networks.recurrent import RecurrentInput
+
+_LENGTH, _COUNT = 3, 2
+
+
+def check_loss(algorithm: Algorithm, network: ActorCritic, observation_space: gym.Space[Any]) -> None:
+    """Differentiate the loss for a small batch, with a row that is no transition. A closed form needs no trial.
+
+    Raises ConfigError, in one line, if that fails.
+    """
+    if has_closed_form(type(algorithm)):
+        return
+    name, rng = type(algorithm).__name__, np.random.default_rng(0)
+    observations = sample_observations(observation_space, _LENGTH * _COUNT)
+    observations = observations.reshape(_LENGTH, _COUNT, *observations.shape[1:])
+    state = network.initial_state(_COUNT)
+    recurrent_input = None if state is None else RecurrentInput(state, np.zeros((_LENGTH, _COUNT), np.bool_))
+    parameters, _, _ = network.act_forward(observations[0], state)
+    actions = np.stack([network.distribution.sample(parameters, rng)[0] for _ in range(_LENGTH)])
+    outputs, backward = network.evaluate(observations, actions, recurrent_input)
+    mask = np.ones((_LENGTH, _COUNT), np.float32)
+    mask[-1, -1] = 0
+    numbers = rng.standard_normal((3, _LENGTH, _COUNT)).astype(np.float32)
+    batch = BatchArrays(
+        observations=observations, actions=actions, log_probs=outputs.log_probs, values=outputs.values,
+        rewards=numbers[0], advantages=numbers[1], targets=numbers[2], mask=mask, recurrent_input=recurrent_input,
+    )  # fmt: skip
+    try:
+        with torch.random.fork_rng(devices=[]):
+            backward(algorithm.gradient(outputs, batch, 0.0, network.loss_module)[0])
+    except ConfigError:
+        raise
+    except Exception as error:  # a user's loss may raise anything
+        raise ConfigError("algorithm", name, f"its loss fails for a small batch: {one_line(error)}") from error
+    network.gradient.fill(0)

@@ -1,0 +1,102 @@
+"""Networks from torch modules: a module's annotated constructor arguments are the schema of its settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import typing
+from typing import Any
+
+from torch import nn
+
+from a3c_exp.config.schema import Setting
+from a3c_exp.errors import ConfigError
+from a3c_exp.networks import EncoderNetwork, ModuleSpec, Network, WholeNetwork
+from a3c_exp.networks.inputs import VECTOR, injected_names, is_actor_critic, observation_form, parameters_of
+
+CRITIC = "critic_"
+"""Prefix of a setting of the critic's own encoder: `critic_hidden_sizes`. None: as the actor's."""
+
+_SPECS = ("encoder", "critic_encoder", "module")
+
+
+def module_settings(cls: type[nn.Module], key: str) -> dict[str, Setting]:
+    """The settings of a network around a module, by name: those of every network, and the constructor's arguments.
+
+    Each setting of an encoder also exists with the prefix CRITIC. Raises ConfigError, under `key`, for a constructor
+    that cannot be configured.
+    """
+    own = _constructor_settings(cls, key)
+    wrapper = _wrapper(cls)
+    hints = typing.get_type_hints(wrapper)
+    fields = [field for field in dataclasses.fields(wrapper) if field.name not in _SPECS]
+    for field in fields:
+        if field.name in own:
+            problem = (
+                f"its constructor must not have an argument {field.name!r}: every network has a setting of that name"
+            )
+            raise ConfigError(key, _name(cls), problem)
+    common = {field.name: Setting(hints[field.name], False) for field in fields}
+    if wrapper is WholeNetwork:
+        return own
+    of_critic = {f"{CRITIC}{name}": Setting(setting.hint | None, False) for name, setting in own.items()}
+    return of_critic | common | own
+
+
+def _constructor_settings(cls: type[nn.Module], key: str) -> dict[str, Setting]:
+    injected = injected_names(cls)
+    try:
+        hints = typing.get_type_hints(cls.__init__, include_extras=True)
+    except Exception as error:  # an annotation that cannot be evaluated may raise anything
+        raise ConfigError(key, _name(cls), f"the annotations of its constructor cannot be read: {error}") from error
+    settings = {}
+    for name, parameter in parameters_of(cls).items():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            problem = f"its constructor must name each of its arguments, unlike {parameter}"
+            raise ConfigError(key, _name(cls), problem)
+        if name in injected:
+            continue
+        if name not in hints:
+            problem = f"its constructor's argument {name!r} must have an annotation: its type is that of the setting"
+            raise ConfigError(key, _name(cls), problem)
+        settings[name] = Setting(hints[name], parameter.default is parameter.empty)
+    return settings
+
+
+def network_of(cls: type[nn.Module], values: dict[str, Any]) -> Network:
+    """The network of a module with these settings, already converted."""
+    names = set(_constructor_settings(cls, "network"))
+    own = {name: value for name, value in values.items() if name in names}
+    if is_actor_critic(cls):
+        return WholeNetwork(module=ModuleSpec(cls, own))
+    critic_names = {f"{CRITIC}{name}": name for name in names} if not is_actor_critic(cls) else {}
+    changed = {
+        critic_names[name]: value
+        for name, value in values.items()
+        if name in critic_names and name not in names and value is not None
+    }
+    common = {name: value for name, value in values.items() if name not in names and name not in critic_names}
+    critic = ModuleSpec(cls, own | changed) if changed else None
+    return EncoderNetwork(encoder=ModuleSpec(cls, own), critic_encoder=critic, **common)
+
+
+def module_misfit(cls: type[nn.Module], hint: type) -> str | None:
+    """The reason why a module cannot stand for a component of the type `hint`; None if it can."""
+    if not issubclass(Network, hint) and not issubclass(hint, Network):
+        return f"{cls.__name__} is a torch module, which makes a network"
+    if inspect.isabstract(cls):
+        return f"{cls.__name__} is abstract"
+    if is_actor_critic(cls) or observation_form(cls):
+        return None
+    return (
+        f"the constructor of {cls.__name__} must ask for its observations: `{VECTOR[0]}`, `channels` with `height` and "
+        "`width`, or `observation_space`"
+    )
+
+
+def _wrapper(cls: type[nn.Module]) -> type[EncoderNetwork] | type[WholeNetwork]:
+    return WholeNetwork if is_actor_critic(cls) else EncoderNetwork
+
+
+def _name(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"

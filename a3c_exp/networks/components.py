@@ -1,0 +1,327 @@
+"""Networks as a configuration describes them: frozen records of a module's class and its settings, that build it."""
+
+from __future__ import annotations
+
+import re
+import threading
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import nn
+
+from a3c_exp.errors import ConfigError, one_line, require
+from a3c_exp.networks.actor_critic import ActorCritic, Kernels
+from a3c_exp.networks.composed import EncoderActorCritic
+from a3c_exp.networks.distributions import make_distribution
+from a3c_exp.networks.heads import make_head
+from a3c_exp.networks.initialization import Initialization, initialize, initialize_layers, torch_generator
+from a3c_exp.networks.inputs import PICTURE, ObservationInput, observation_form, sample_observations
+from a3c_exp.networks.mlp import Mlp
+from a3c_exp.networks.recurrent import LstmCore
+from a3c_exp.networks.whole import WholeActorCritic
+
+BuildLoss = Callable[[int], nn.Module | None]
+"""Makes the loss's own module for features [T, B, F], given F; None if the loss has none."""
+
+# Torch's global generator is drawn from while a module is constructed, one module at a time.
+_construction = threading.Lock()
+
+
+@contextmanager
+def seeded_construction(seed: int) -> Iterator[None]:
+    """Let modules be constructed under a seed. Torch's global generator is the same afterwards."""
+    with _construction, torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+@dataclass(frozen=True)
+class ModuleSpec:
+    """A module's class and its settings: what travels to workers, which build the module where the spaces are known."""
+
+    cls: type[nn.Module]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def construct(self, injected: dict[str, Any]) -> nn.Module:
+        """The module. injected: the constructor's arguments that come from the spaces.
+
+        Raises ConfigError if the constructor refuses its arguments.
+        """
+        try:
+            return self.cls(**injected, **self.settings)
+        except ConfigError as error:
+            raise error.under("network") from None
+        except Exception as error:  # a user's constructor may raise anything
+            if is_lack_of_memory(error):
+                raise
+            text = str(error) if isinstance(error, ValueError) else one_line(error)
+            raise ConfigError("network", self.settings or self.cls.__name__, f"{self.cls.__name__}: {text}") from error
+
+
+def is_lack_of_memory(error: BaseException) -> bool:
+    """Whether an error says that there is not enough memory: Python's own, and two texts of torch."""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and bool(re.search("allocate memory|calculation overflowed", str(error)))
+    )
+
+
+class Network(ABC):
+    """A component that builds an `ActorCritic`.
+
+    nameable: whether a configuration may name the class itself. Those that stand for a module are named by the module.
+    """
+
+    nameable: ClassVar[bool] = True
+
+    @property
+    def takes_pictures(self) -> bool:
+        """Whether the network is one for pictures."""
+        return False
+
+    @abstractmethod
+    def build(
+        self,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        rng: np.random.Generator | None,
+        *,
+        seed: int = 0,
+        build_loss: BuildLoss | None = None,
+    ) -> ActorCritic:
+        """A bound network with freshly drawn parameters.
+
+        rng: draws the parameters; None: they are about to be overwritten, and drawing may be left out.
+        seed: of the constructors of modules: the same for every worker of a run.
+        build_loss: makes the loss's own module; None if the loss has none.
+        Raises ConfigError if the network cannot serve these spaces.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderNetwork(Network):
+    """Encoders for actor and critic, and the policy's head and the value layer after them.
+
+    encoder: a module from observations to features [N, F].
+    critic_encoder: the critic's, if it has other settings; None: as the actor's.
+    shared: one encoder for actor and critic; False: each has its own.
+    init: of the weights of every affine layer and convolution: see `networks.initialization`. Orthogonal layers of an
+        encoder have gain sqrt(2), normalized columns 1. None: the encoder keeps what its constructor has drawn, and the
+        last layers are orthogonal.
+    policy_gain: of the policy's last layer. It starts near zero, so that the first policy is close to uniform.
+    state_dependent_std: for continuous actions, whether the network or a free parameter gives the standard deviation.
+    initial_std: the standard deviation at the start, as a share of half the action range.
+    kernels: 'auto': numpy kernels for what they can run, torch for the rest; 'numpy': refuse what kernels cannot run;
+        'torch': torch for everything.
+    """
+
+    nameable: ClassVar[bool] = False
+
+    encoder: ModuleSpec
+    critic_encoder: ModuleSpec | None = None
+    shared: bool = False
+    init: Initialization | None = None
+    policy_gain: float = 0.01
+    state_dependent_std: bool = False
+    initial_std: float = 1.0
+    kernels: Kernels = "auto"
+
+    def __post_init__(self) -> None:
+        _check_heads(self.policy_gain, self.initial_std)
+        if self.shared and self.critic_encoder is not None:
+            changed = _first_difference(self.encoder, self.critic_encoder)
+            raise ConfigError(f"critic_{changed[0]}", changed[1], "must be null where shared=true")
+
+    @property
+    def takes_pictures(self) -> bool:
+        return observation_form(self.encoder.cls) == PICTURE
+
+    def build(
+        self, observation_space: gym.Space[Any], action_space: gym.Space[Any], rng: np.random.Generator | None, *,
+        seed: int = 0, build_loss: BuildLoss | None = None,
+    ) -> ActorCritic:  # fmt: skip
+        distribution = make_distribution(action_space)
+        with seeded_construction(seed):
+            actor, observation_input, features = self.make_encoder(observation_space)
+            critic, critic_features = actor, features
+            if not self.shared:
+                spec = self.critic_encoder or self.encoder
+                critic, _, critic_features = _construct_encoder(spec, observation_space)
+            loss_module = None if build_loss is None else build_loss(features)
+            head = make_head(features, distribution, self.state_dependent_std, self.initial_std)
+            value = nn.Linear(critic_features, 1)
+
+            generator, scheme = torch_generator(rng), self.init or "orthogonal"
+            for encoder in [actor] if self.shared else [actor, critic]:
+                self.initialize_encoder(encoder, generator)
+            head.initialize(scheme, self.policy_gain, generator)
+            initialize(value, scheme, 1.0, generator)
+        network = EncoderActorCritic((actor, critic), observation_input, None, head, value, distribution, loss_module)
+        network.bind(self.kernels)
+        return network
+
+    def make_encoder(self, observation_space: gym.Space[Any]) -> tuple[nn.Module, ObservationInput, int]:
+        """The actor's encoder, the form of its observations, and the size of its features."""
+        return _construct_encoder(self.encoder, observation_space)
+
+    def initialize_encoder(self, encoder: nn.Module, generator: torch.Generator | None) -> None:
+        """Draw the weights of an encoder, if `init` says how."""
+        if self.init is not None:
+            initialize_layers(encoder, self.init, generator)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lstm(Network):
+    """An encoder, LSTM cells after it, and the heads of actor and critic on those (Mnih et al. 2016).
+
+    encoder: any network without a recurrent state. The cells get the features of its encoder, the actor's if there are
+        two. Its heads are left out, and so are the settings about them.
+    hidden_size: number of cells; a state has two numbers for each.
+    init: of the cells, with gain 1, and of the heads: see `networks.initialization`.
+    forget_bias: initial bias of the forget gates. With 1 a new network remembers for a few steps, so that it can find
+        out what is worth remembering (Jozefowicz et al. 2015).
+    policy_gain, state_dependent_std, initial_std, kernels: as for an `EncoderNetwork`.
+    """
+
+    encoder: Network = field(default_factory=lambda: EncoderNetwork(encoder=ModuleSpec(Mlp), init="orthogonal"))
+    hidden_size: int = 64
+    init: Initialization = "orthogonal"
+    forget_bias: float = 1.0
+    policy_gain: float = 0.01
+    state_dependent_std: bool = False
+    initial_std: float = 1.0
+    kernels: Kernels = "auto"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.encoder, EncoderNetwork):
+            problem = "must be a network without a recurrent state of its own, made of an encoder"
+            raise ConfigError("encoder", type(self.encoder).__name__, problem)
+        require(self.hidden_size >= 1, "hidden_size", self.hidden_size, "a whole number >= 1")
+        require(abs(self.forget_bias) <= 10, "forget_bias", self.forget_bias, "a number from -10 to 10")
+        _check_heads(self.policy_gain, self.initial_std)
+
+    @property
+    def takes_pictures(self) -> bool:
+        return self.encoder.takes_pictures
+
+    def build(
+        self, observation_space: gym.Space[Any], action_space: gym.Space[Any], rng: np.random.Generator | None, *,
+        seed: int = 0, build_loss: BuildLoss | None = None,
+    ) -> ActorCritic:  # fmt: skip
+        assert isinstance(self.encoder, EncoderNetwork)
+        distribution = make_distribution(action_space)
+        with seeded_construction(seed):
+            try:
+                encoder, observation_input, features = self.encoder.make_encoder(observation_space)
+            except ConfigError as error:
+                key = error.key.replace("network", "network.encoder", 1)
+                raise ConfigError(key, error.value, error.problem) from error
+            core = LstmCore(features, self.hidden_size)
+            loss_module = None if build_loss is None else build_loss(self.hidden_size)
+            head = make_head(self.hidden_size, distribution, self.state_dependent_std, self.initial_std)
+            value = nn.Linear(self.hidden_size, 1)
+
+            self.encoder.initialize_encoder(encoder, torch_generator(rng))
+            generator = torch_generator(rng)
+            core.initialize(self.init, self.forget_bias, generator)
+            head.initialize(self.init, self.policy_gain, generator)
+            initialize(value, self.init, 1.0, generator)
+        network = EncoderActorCritic(
+            (encoder, encoder), observation_input, core, head, value, distribution, loss_module
+        )
+        network.bind(self.kernels)
+        return network
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeNetwork(Network):
+    """A whole actor-critic of the user's own. module: see `networks.whole.WholeActorCritic`."""
+
+    nameable: ClassVar[bool] = False
+
+    module: ModuleSpec
+
+    @property
+    def takes_pictures(self) -> bool:
+        return observation_form(self.module.cls) == PICTURE
+
+    def build(
+        self, observation_space: gym.Space[Any], action_space: gym.Space[Any], rng: np.random.Generator | None, *,
+        seed: int = 0, build_loss: BuildLoss | None = None,
+    ) -> ActorCritic:  # fmt: skip
+        if build_loss is not None:
+            problem = "must be made of an encoder: the algorithm has a module of its own, which needs features"
+            raise ConfigError("network", self.module.cls.__name__, problem)
+        distribution = make_distribution(action_space)
+        observation_input = ObservationInput.of(self.module.cls, observation_space)
+        own = {"action_space": action_space, "outputs": distribution.size}
+        with seeded_construction(seed):
+            module = self.module.construct(observation_input.arguments | own)
+            network = WholeActorCritic(module, observation_input, distribution)
+            with torch.no_grad(), evaluation_mode(module):  # fills lazy modules
+                run_module(
+                    network, torch.from_numpy(sample_observations(observation_space, 1)), self.module.cls.__name__
+                )
+        network.bind()
+        return network
+
+
+def _construct_encoder(spec: ModuleSpec, space: gym.Space[Any]) -> tuple[nn.Module, ObservationInput, int]:
+    """An encoder, the form of its observations, and F: the width of its features, found by one pass.
+
+    The pass also fills lazy modules. It is in evaluation mode, in which no module changes its buffers.
+    """
+    observation_input = ObservationInput.of(spec.cls, space)
+    encoder = spec.construct(observation_input.arguments)
+    with torch.no_grad(), evaluation_mode(encoder):
+        inputs = observation_input.prepare(torch.from_numpy(sample_observations(space, 1)))
+        features = run_module(encoder, inputs, spec.cls.__name__)
+    if not isinstance(features, torch.Tensor) or features.dim() != 2 or len(features) != 1 or not features.shape[1]:
+        shape = tuple(features.shape) if isinstance(features, torch.Tensor) else type(features).__name__
+        problem = f"must return features [N, F]: for 1 observation it returned {shape}"
+        raise ConfigError("network", spec.cls.__name__, problem)
+    return encoder, observation_input, features.shape[1]
+
+
+@contextmanager
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
+    """Set a module and all in it to evaluation mode, and back to their own modes on exit."""
+    modes = [(each, each.training) for each in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for each, training in modes:
+            each.training = training
+
+
+def run_module(module: nn.Module, inputs: torch.Tensor, name: str) -> Any:
+    """The module's outputs. Raises ConfigError, in one line, if its `forward` raises."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # lazy modules announce themselves
+            return module(inputs)
+    except Exception as error:  # a user's module may raise anything
+        if is_lack_of_memory(error):
+            raise
+        problem = f"its forward failed for observations {tuple(inputs.shape)}: {one_line(error)}"
+        raise ConfigError("network", name, problem) from error
+
+
+def _check_heads(policy_gain: float, initial_std: float) -> None:
+    require(policy_gain > 0, "policy_gain", policy_gain, "a number > 0")
+    require(0.01 <= initial_std <= 7, "initial_std", initial_std, "a number from 0.01 to 7")
+
+
+def _first_difference(one: ModuleSpec, other: ModuleSpec) -> tuple[str, Any]:
+    """A setting of the second that differs from the first: its name and value."""
+    for name, value in other.settings.items():
+        if one.settings.get(name) != value:
+            return name, value
+    return "encoder", other.cls.__name__

@@ -1,0 +1,209 @@
+"""An actor-critic composed around encoders: encoders, LSTM cells, the policy's head and the value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from a3c_exp.common.arrays import Array, Floats
+from a3c_exp.errors import ConfigError
+from a3c_exp.networks.actor_critic import ActorCritic, Kernels, Runtime, TrainOutputs, UnrollOutputs
+from a3c_exp.networks.distributions import Distribution
+from a3c_exp.networks.heads import PolicyHead
+from a3c_exp.networks.inputs import ObservationInput
+from a3c_exp.networks.kernels import LinearKernel, SequenceKernel, find_obstacle
+from a3c_exp.networks.recurrent import LstmCore, LstmKernel, RecurrentInput
+from a3c_exp.networks.torch_runtime import TorchRuntime
+
+
+class EncoderActorCritic(ActorCritic):
+    """Encoders for actor and critic, or a shared one with optional LSTM cells after it; a head, and a value layer.
+
+    observation_input: the form in which the encoders take observations.
+    """
+
+    def __init__(
+        self,
+        encoders: tuple[nn.Module, nn.Module],
+        observation_input: ObservationInput,
+        core: LstmCore | None,
+        head: PolicyHead,
+        value: nn.Linear,
+        distribution: Distribution,
+        loss_module: nn.Module | None = None,
+    ) -> None:
+        super().__init__(distribution, loss_module)
+        self.shared = encoders[0] is encoders[1]
+        if core is not None and not self.shared:
+            raise ValueError("LSTM cells need an encoder that actor and critic share")
+        self.actor_encoder, self.critic_encoder = encoders
+        self.core, self.head, self.value = core, head, value
+        self.observation_input = observation_input
+
+    @property
+    def state_size(self) -> int:
+        return 0 if self.core is None else 2 * self.core.hidden_size
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        actor, critic = self.head.ordered_parameters(), list(self.value.parameters())
+        if self.shared:
+            core = [] if self.core is None else list(self.core.parameters())
+            return {"encoder": [*self.actor_encoder.parameters(), *core], "actor": actor, "critic": critic}
+        return {
+            "actor": [*self.actor_encoder.parameters(), *actor],
+            "critic": [*self.critic_encoder.parameters(), *critic],
+        }
+
+    def forward(self, observations: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
+        inputs = self.observation_input.prepare(observations)
+        features = self.actor_encoder(inputs)
+        if self.core is not None:
+            state = features.new_zeros(len(features), self.state_size) if state is None else state
+            features, state = self.core(features, state)
+        critic_features = features if self.shared else self.critic_encoder(inputs)
+        return self.head(features), self.value(critic_features)[:, 0], state
+
+    def unroll(self, observations: Tensor, state: Tensor | None, boundaries: Tensor | None) -> UnrollOutputs:
+        length, count = observations.shape[:2]
+        inputs = self.observation_input.prepare(observations.flatten(0, 1))
+        features = self.actor_encoder(inputs)
+        if self.core is not None:
+            assert state is not None and boundaries is not None
+            steps = []
+            for row, ends in zip(features.view(length, count, -1), boundaries, strict=True):
+                hidden, state = self.core(row, state)
+                state = state.masked_fill(ends[:, None], 0.0)
+                steps.append(hidden)
+            features = torch.cat(steps)
+        critic_features = features if self.shared else self.critic_encoder(inputs)
+        by_time = features.view(length, count, -1)
+        return UnrollOutputs(self.head(features), self.value(critic_features)[:, 0], by_time)
+
+    def make_runtime(self, kernels: Kernels) -> Runtime:
+        if kernels == "torch":
+            return TorchRuntime(self)
+        obstacle = self.kernel_obstacle
+        if kernels == "numpy" and obstacle is not None:
+            raise ConfigError("network.kernels", kernels, f"must be auto or torch: {obstacle}")
+        return PartRuntime(self)
+
+    @property
+    def kernel_obstacle(self) -> str | None:
+        """The reason why an encoder cannot be run by numpy kernels; None if all can."""
+        axes = self.observation_input.axes
+        return find_obstacle(self.actor_encoder, axes) or find_obstacle(self.critic_encoder, axes)
+
+    def describe_kernels(self) -> str:
+        if isinstance(self.runtime, TorchRuntime):
+            return "torch computes the network"
+        axes, parts = self.observation_input.axes, list[str]()
+        encoders = [("actor's encoder", self.actor_encoder), ("critic's encoder", self.critic_encoder)]
+        for name, encoder in [("encoder", self.actor_encoder)] if self.shared else encoders:
+            obstacle = find_obstacle(encoder, axes)
+            parts.append(f"{name} numpy" if obstacle is None else f"{name} torch ({obstacle})")
+        rest = ["heads numpy"] if self.core is None else ["LSTM cells numpy", "heads numpy"]
+        return f"kernels: {', '.join([*parts, *rest])}"
+
+
+class PartRuntime:
+    """Computes an `EncoderActorCritic` part by part: by kernels, and by torch the encoders that kernels cannot run."""
+
+    def __init__(self, network: EncoderActorCritic) -> None:
+        self._shared = network.shared
+        self._actor = _encoder_part(network.actor_encoder, network.observation_input)
+        self._critic = (
+            self._actor if network.shared else _encoder_part(network.critic_encoder, network.observation_input)
+        )
+        self._core = None if network.core is None else LstmKernel(network.core)
+        self._head, self._value = network.head.kernel(), LinearKernel(network.value)
+
+    def act_forward(self, observations: Array, state: Array | None) -> tuple[Array, Array, Array | None]:
+        features = self._actor.act_forward(observations)
+        if self._core is not None:
+            assert state is not None
+            features, state = self._core.act_forward(features, state)
+        critic_features = features if self._shared else self._critic.act_forward(observations)
+        return self._head.act_forward(features), self._value.forward(critic_features)[:, 0], state
+
+    def values(self, observations: Array, state: Array | None) -> Array:
+        features = self._critic.act_forward(observations)
+        if self._core is not None:
+            assert state is not None
+            features, _ = self._core.act_forward(features, state)
+        return self._value.forward(features)[:, 0]
+
+    def train_forward(self, observations: Array, recurrent_input: RecurrentInput | None) -> TrainOutputs:
+        length, count = observations.shape[:2]
+        flat = observations.reshape(-1, *observations.shape[2:])
+        features, encoder_backward = self._actor.train_forward(flat)
+        by_time = features.reshape(length, count, -1)
+        if self._core is not None:
+            assert recurrent_input is not None
+            by_time, core_backward = self._core.train_forward(by_time, recurrent_input)
+            features = by_time.reshape(len(flat), -1)
+        critic_features, critic_backward = (features, None) if self._shared else self._critic.train_forward(flat)
+        parameters, head_backward = self._head.train_forward(features)
+
+        def backward(grad_parameters: Floats, grad_values: Floats, grad_by_time: Floats | None) -> None:
+            grad_features = head_backward(grad_parameters)
+            grad_critic_features = self._value.backward(critic_features, grad_values[:, None])
+            if critic_backward is None:
+                grad_features += grad_critic_features
+            else:
+                critic_backward(grad_critic_features)
+            if grad_by_time is not None:
+                grad_features += grad_by_time.reshape(grad_features.shape)
+            if self._core is not None:
+                grad_features = core_backward(grad_features.reshape(by_time.shape)).reshape(len(flat), -1)
+            encoder_backward(grad_features)
+
+        return TrainOutputs(parameters, self._value.forward(critic_features)[:, 0], by_time, backward)
+
+
+class _TorchEncoder:
+    """An encoder that torch runs, on arrays."""
+
+    def __init__(self, encoder: nn.Module, observation_input: ObservationInput) -> None:
+        self._encoder, self._input = encoder, observation_input
+
+    def act_forward(self, observations: Array) -> Floats:
+        with torch.inference_mode():
+            features: Floats = self._encoder(self._input.prepare(torch.from_numpy(observations))).numpy()
+        return features
+
+    def train_forward(self, observations: Array) -> tuple[Floats, Callable[[Floats], None]]:
+        features = self._encoder(self._input.prepare(torch.from_numpy(observations)))
+
+        def backward(grad: Floats) -> None:
+            if features.requires_grad:  # the encoder has parameters
+                features.backward(torch.from_numpy(grad))
+
+        return features.detach().numpy(), backward
+
+
+class _KernelEncoder(SequenceKernel):
+    """An encoder that kernels run, on pictures as its first layer takes them."""
+
+    def __init__(self, encoder: nn.Module, observation_input: ObservationInput) -> None:
+        super().__init__(encoder)
+        self._input = observation_input
+
+    def act_forward(self, x: Array) -> Floats:
+        return super().act_forward(self._prepared(x))
+
+    def train_forward(self, x: Array) -> tuple[Floats, Callable[[Floats], None]]:
+        return super().train_forward(self._prepared(x))
+
+    def _prepared(self, observations: Array) -> Floats:
+        prepared: Floats = self._input.prepare(torch.from_numpy(observations)).float().numpy()
+        return prepared
+
+
+def _encoder_part(encoder: nn.Module, observation_input: ObservationInput) -> SequenceKernel | _TorchEncoder:
+    if find_obstacle(encoder, observation_input.axes) is not None:
+        return _TorchEncoder(encoder, observation_input)
+    if observation_input.layout is None:
+        return SequenceKernel(encoder)
+    return _KernelEncoder(encoder, observation_input)

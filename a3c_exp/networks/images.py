@@ -1,0 +1,104 @@
+"""Pictures: how observations are arranged as channels, and in which format convolutions are computed."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Precision = Literal["auto", "float32", "bfloat16"]
+
+
+@dataclass(frozen=True, slots=True)
+class ImageLayout:
+    """The axes of a picture observation. Stacked frames are channels, as colors are.
+
+    Of three axes the last is that of colors if it is the shortest, or if the first two have the same length. Otherwise
+    the first axis is that of channels.
+
+    channels, height, width: as a convolution sees them. axes: the permutation from [N, ...] to channels first.
+    """
+
+    channels: int
+    height: int
+    width: int
+    axes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...]) -> ImageLayout | None:
+        """[H, W], [channels, H, W], [H, W, colors], or a stack of either of the last two; None for any other shape."""
+        match shape:
+            case (height, width):
+                return cls(1, height, width, (0, 1, 2))
+            case (height, width, colors) if colors < min(height, width) or height == width != colors:
+                return cls(colors, height, width, (0, 3, 1, 2))
+            case (channels, height, width):
+                return cls(channels, height, width, (0, 1, 2, 3))
+            case (stack, *frame):
+                one = cls.of(tuple(frame)) if len(frame) == 3 else None
+                if one is not None:
+                    axes = (0, 1, *(axis + 1 for axis in one.axes[1:]))
+                    return cls(stack * one.channels, one.height, one.width, axes)
+        return None
+
+    def channels_first(self, observations: Tensor) -> Tensor:
+        """Observations [N, ...] as [N, C, H, W], without a copy if possible."""
+        return observations.permute(self.axes).reshape(-1, self.channels, self.height, self.width)
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeFormat:
+    """The type and the memory layout in which convolutions are computed. Only speed and rounding depend on it.
+
+    Parameters, gradients and features are always float32: the type is that of the numbers between layers.
+
+    precision: bfloat16, float32, or auto: bfloat16 if the processor multiplies it (AMX, or AVX-512's own), for batches
+        that are not small. In small batches the conversion of the weights takes longer than bfloat16 gains.
+    channels_last: whether the channels of a point lie side by side in memory. auto: with AVX-512, in bfloat16, and in
+        float32 where it pays.
+
+    On a GPU nothing has been measured: there `auto` is float32, as torch computes it, with channels first.
+    """
+
+    precision: Precision
+    channels_last: bool | Literal["auto"]
+
+    def choose(self, large_batch: bool, last_pays: bool) -> tuple[torch.dtype, bool]:
+        """The type, and whether channels lie last.
+
+        `auto` depends on the size of the batch and on the processor alone, so that every worker of a run decides alike;
+        bench/PROFILE.md has what was measured.
+
+        last_pays: whether channels last are faster in float32 too.
+        """
+        half = self.precision == "bfloat16" or (self.precision == "auto" and large_batch and multiplies_bfloat16())
+        last = self.channels_last
+        if last == "auto":
+            last = (half or last_pays) and torch.backends.cpu.get_cpu_capability() == "AVX512"
+        return (torch.bfloat16 if half else torch.float32), last
+
+
+@functools.cache
+def multiplies_bfloat16() -> bool:
+    """Whether this processor has instructions for products of bfloat16: of matrices (AMX) or vectors (AVX-512)."""
+    try:
+        cpu_info = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return not {"amx_bf16", "avx512_bf16"}.isdisjoint(cpu_info.split())
+
+
+def to_format(pictures: Tensor, dtype: torch.dtype, channels_last: bool) -> Tensor:
+    """Pictures [N, C, H, W] in a type and a memory layout."""
+    if not channels_last:
+        return pictures.contiguous().to(dtype)
+    if pictures.is_contiguous(memory_format=torch.channels_last):
+        return pictures.to(dtype)
+    out = torch.empty(pictures.shape, dtype=dtype, device=pictures.device, memory_format=torch.channels_last)
+    for channel in range(pictures.shape[1]):  # in half the time of one permuted copy (bench/PROFILE.md)
+        out[:, channel] = pictures[:, channel]
+    return out

@@ -1,0 +1,361 @@
+"""Numpy kernels of known layers, forward and backward, over the parameters of torch modules.
+
+An operation of torch takes several microseconds whatever its size, and twice that if it builds a graph. One of numpy
+takes one or two, which is most of the time of networks and batches as small as they are here (bench/PROFILE.md). So a
+module that consists of known layers in sequence is run by these kernels. Any other module is run by torch. Tests hold
+the two equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from a3c_exp.common.arrays import Floats
+
+# From a loss's derivatives by outputs to those by inputs. Derivatives by parameters are added to their gradients. The
+# argument may be overwritten.
+Backward = Callable[[Floats], Floats]
+
+
+def array_of(parameter: Tensor) -> Floats:
+    """A view of a parameter as an array."""
+    array: Floats = parameter.detach().numpy()
+    return array
+
+
+def gradient_of(parameter: Tensor) -> Floats:
+    """A view of a parameter's gradient. A missing gradient is created, with zeros."""
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    array: Floats = parameter.grad.numpy()
+    return array
+
+
+class Activation(NamedTuple):
+    """y = f(x) on arrays, and its derivative.
+
+    apply: may overwrite its argument, and returns y.
+    times_slope: multiplies its first argument, in place, by dy/dx at x and y. It may overwrite y. If `apply` has
+        overwritten x, x is y.
+    """
+
+    apply: Callable[[Floats], Floats]
+    times_slope: Callable[[Floats, Floats, Floats], None]
+
+
+def _tanh(x: Floats) -> Floats:
+    np.tanh(x, x)
+    return x
+
+
+def _times_tanh_slope(grad: Floats, _: Floats, y: Floats) -> None:
+    y *= y
+    y *= grad
+    grad -= y
+
+
+def _relu(x: Floats) -> Floats:
+    return np.maximum(x, 0, out=x)
+
+
+def _relu6(x: Floats) -> Floats:
+    return np.clip(x, 0, 6, out=x)
+
+
+def _silu(x: Floats) -> Floats:
+    y: Floats = x / (1 + np.exp(-x))
+    return y
+
+
+def _times_silu_slope(grad: Floats, x: Floats, y: Floats) -> None:
+    sigmoid: Floats = np.reciprocal(1 + np.exp(-x))
+    grad *= sigmoid + y * (1 - sigmoid)
+
+
+def _times(slope: Callable[[Floats], NDArray[Any]]) -> Callable[[Floats, Floats, Floats], None]:
+    """`times_slope` for a derivative that is a function of y."""
+
+    def times_slope(grad: Floats, _: Floats, y: Floats) -> None:
+        grad *= slope(y)
+
+    return times_slope
+
+
+def _leaky_relu(layer: nn.LeakyReLU) -> Activation:
+    slope = np.float32(layer.negative_slope)
+
+    def apply(x: Floats) -> Floats:
+        y: Floats = np.maximum(x, slope * x, out=x)
+        return y
+
+    return Activation(apply, _times(lambda y: np.where(y > 0, np.float32(1), slope)))
+
+
+def _elu(layer: nn.ELU) -> Activation:
+    alpha = np.float32(layer.alpha)
+
+    def apply(x: Floats) -> Floats:
+        y: Floats = np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
+        return y
+
+    return Activation(apply, _times(lambda y: np.where(y > 0, np.float32(1), y + alpha)))
+
+
+_TANH = Activation(_tanh, _times_tanh_slope)
+_RELU = Activation(_relu, _times(lambda y: y > 0))
+_RELU6 = Activation(_relu6, _times(lambda y: (y > 0) & (y < 6)))
+_SILU = Activation(_silu, _times_silu_slope)
+
+ACTIVATIONS: dict[type[nn.Module], Callable[[Any], Activation]] = {
+    nn.Tanh: lambda _: _TANH,
+    nn.ReLU: lambda _: _RELU,
+    nn.ReLU6: lambda _: _RELU6,
+    nn.LeakyReLU: _leaky_relu,
+    nn.ELU: _elu,
+    nn.SiLU: lambda _: _SILU,
+}
+"""The activations with a kernel."""
+
+
+class LinearKernel:
+    """An affine layer on arrays: [N, in_features] -> [N, out_features]."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        self._weight, self._weight_gradient = array_of(layer.weight), gradient_of(layer.weight)
+        self._weight_t = self._weight.T
+        bias = layer.bias
+        self._bias = None if bias is None else array_of(bias)
+        self._bias_gradient = None if bias is None else gradient_of(bias)
+
+    def forward(self, x: Floats, out: Floats | None = None) -> Floats:
+        """The outputs, in a new array or in `out`."""
+        y: Floats = np.dot(x, self._weight_t, out)
+        if self._bias is not None:
+            y += self._bias
+        return y
+
+    def backward(self, x: Floats, grad_y: Floats) -> Floats:
+        """See `Backward`. x: the inputs of the forward pass."""
+        self.add_gradient(x, grad_y)
+        grad_x: Floats = grad_y.dot(self._weight)
+        return grad_x
+
+    def add_gradient(self, x: Floats, grad_y: Floats) -> None:
+        """The same without the derivatives by the inputs."""
+        self._weight_gradient += grad_y.T.dot(x)
+        if self._bias_gradient is not None:
+            self._bias_gradient += np.add.reduce(grad_y, 0)
+
+
+class Kernel(Protocol):
+    """A step of a sequence of layers."""
+
+    def act_forward(self, x: Floats, /) -> Floats:
+        """The outputs. The inputs are left as they are."""
+        ...
+
+    def train_forward(self, x: Floats, /) -> tuple[Floats, Any]:
+        """The outputs, which the next call overwrites, and what `backward` needs."""
+        ...
+
+    def backward(self, saved: Any, grad: Floats, needs_input: bool, /) -> Floats:
+        """See `Backward`. Without `needs_input` the result is of no use."""
+        ...
+
+
+class AffineKernel:
+    """An affine layer and the activation after it, which overwrites its sums."""
+
+    def __init__(self, layer: nn.Linear, activation: Activation | None) -> None:
+        self._linear, self._activation, self._outputs = LinearKernel(layer), activation, layer.out_features
+        self._sums = np.empty((0, layer.out_features), np.float32)
+
+    def act_forward(self, x: Floats) -> Floats:
+        y = self._linear.forward(x)
+        return y if self._activation is None else self._activation.apply(y)
+
+    def train_forward(self, x: Floats) -> tuple[Floats, Any]:
+        # Memory that is returned to the system is cleared each time it is allocated again, which takes longer than the
+        # arithmetic of large batches. So the kernel keeps the memory of its outputs.
+        if len(x) > len(self._sums):
+            self._sums = np.empty((len(x), self._outputs), np.float32)
+        sums = self._linear.forward(x, self._sums[: len(x)])
+        y = sums if self._activation is None else self._activation.apply(sums)
+        return y, (x, sums, y)
+
+    def backward(self, saved: Any, grad: Floats, needs_input: bool) -> Floats:
+        x, sums, y = saved
+        if self._activation is not None:
+            self._activation.times_slope(grad, sums, y)
+        if needs_input:
+            return self._linear.backward(x, grad)
+        self._linear.add_gradient(x, grad)
+        return grad
+
+
+class ActivationKernel:
+    """An activation that does not follow an affine layer."""
+
+    def __init__(self, activation: Activation) -> None:
+        self._activation = activation
+
+    def act_forward(self, x: Floats) -> Floats:
+        return self._activation.apply(x.copy())
+
+    def train_forward(self, x: Floats) -> tuple[Floats, Any]:
+        y = self._activation.apply(x.copy())
+        return y, (x, y)
+
+    def backward(self, saved: Any, grad: Floats, needs_input: bool) -> Floats:
+        x, y = saved
+        grad = grad.copy()  # it may be a view of the gradient of something else
+        self._activation.times_slope(grad, x, y.copy())  # the layer before it may need y
+        return grad
+
+
+class LayerNormKernel:
+    """Layer normalization over the last axis (Ba et al. 2016, arXiv 1607.06450): [N, F] -> [N, F]."""
+
+    def __init__(self, layer: nn.LayerNorm) -> None:
+        self._epsilon = np.float32(layer.eps)
+        self._parameters = [None if p is None else (array_of(p), gradient_of(p)) for p in (layer.weight, layer.bias)]
+
+    def act_forward(self, x: Floats) -> Floats:
+        return self.train_forward(x)[0]
+
+    def train_forward(self, x: Floats) -> tuple[Floats, Any]:
+        deviations = x - x.mean(-1, keepdims=True)
+        scale = 1 / np.sqrt((deviations * deviations).mean(-1, keepdims=True) + self._epsilon)
+        normalized = y = deviations * scale
+        weight, bias = self._parameters
+        y = y if weight is None else y * weight[0]
+        y = y.copy() if bias is None else y + bias[0]
+        return y, (normalized, scale)
+
+    def backward(self, saved: Any, grad: Floats, needs_input: bool) -> Floats:
+        normalized, scale = saved
+        weight, bias = self._parameters
+        if bias is not None:
+            np.add(bias[1], grad.sum(0), out=bias[1])
+        if weight is not None:
+            np.add(weight[1], (grad * normalized).sum(0), out=weight[1])
+            grad = grad * weight[0]
+        projected = normalized * (grad * normalized).mean(-1, keepdims=True)
+        grad_x: Floats = scale * (grad - grad.mean(-1, keepdims=True) - projected)
+        return grad_x
+
+
+class FlattenKernel:
+    """All axes but the first as one: [N, ...] -> [N, D]."""
+
+    def act_forward(self, x: Floats) -> Floats:
+        return x.reshape(len(x), -1)
+
+    def train_forward(self, x: Floats) -> tuple[Floats, Any]:
+        return x.reshape(len(x), -1), x.shape
+
+    def backward(self, saved: Any, grad: Floats, needs_input: bool) -> Floats:
+        return grad.reshape(saved)
+
+
+class SequenceKernel:
+    """Known layers one after another: float32 [N, ...] -> [N, F]. See `find_obstacle`."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._kernels = _kernels(list(_layers(module)))
+
+    def act_forward(self, x: Floats) -> Floats:
+        """The forward pass to act. The result may be `x` itself."""
+        for kernel in self._kernels:
+            x = kernel.act_forward(x)
+        return x
+
+    def train_forward(self, x: Floats) -> tuple[Floats, Callable[[Floats], None]]:
+        """The forward pass to learn, and a function that adds the gradient, given a loss's derivatives by the outputs.
+
+        The next call overwrites the outputs. The function may be called once.
+        """
+        saved = []
+        for kernel in self._kernels:
+            x, kept = kernel.train_forward(x)
+            saved.append(kept)
+
+        def backward(grad: Floats) -> None:
+            for i in range(len(saved) - 1, -1, -1):
+                grad = self._kernels[i].backward(saved[i], grad, i > 0)
+
+        return x, backward
+
+
+def _layers(module: nn.Module) -> Iterator[nn.Module]:
+    """The layers of nested sequences, in order. An identity is left out."""
+    if isinstance(module, nn.Sequential):
+        for child in module:
+            yield from _layers(child)
+    elif not isinstance(module, nn.Identity):
+        yield module
+
+
+def _kernels(layers: list[nn.Module]) -> list[Kernel]:
+    kernels: list[Kernel] = []
+    applied = False
+    for layer, after in zip(layers, [*layers[1:], nn.Identity()], strict=True):
+        if applied:  # an activation that the affine layer before it applies
+            applied = False
+        elif isinstance(layer, nn.Linear):
+            applied = type(after) in ACTIVATIONS
+            kernels.append(AffineKernel(layer, ACTIVATIONS[type(after)](after) if applied else None))
+        elif isinstance(layer, nn.LayerNorm):
+            kernels.append(LayerNormKernel(layer))
+        elif isinstance(layer, nn.Flatten):
+            kernels.append(FlattenKernel())
+        else:
+            kernels.append(ActivationKernel(ACTIVATIONS[type(layer)](layer)))
+    return kernels
+
+
+def find_obstacle(module: nn.Module, axes: int) -> str | None:
+    """The reason why a module cannot be run by kernels; None if it can.
+
+    axes: of one row of its inputs: 1 for vectors. A subclass of nn.Sequential counts as a sequence if it inherits
+    `forward`. Every other layer must be exactly of a known class, without hooks and frozen parameters.
+    """
+    for each in module.modules():
+        obstacle = _obstacle(each)
+        if obstacle is not None:
+            return obstacle
+    layers = list(_layers(module))
+    if axes != 1 and not (layers and isinstance(layers[0], nn.Flatten)):
+        return "its first layer is no Flatten, which observations that are no vectors need"
+    return None
+
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def _obstacle(module: nn.Module) -> str | None:
+    name, kind = type(module).__name__, type(module)
+    if isinstance(module, nn.Sequential):
+        own = [
+            each for each in ("forward", "__call__", "__iter__") if getattr(kind, each) != getattr(nn.Sequential, each)
+        ]
+    else:
+        known = {nn.Linear, nn.Flatten, nn.Identity, nn.LayerNorm, *ACTIVATIONS}
+        own = [] if kind in known else ["class"]
+    if own or "forward" in vars(module):
+        return f"{name} is none of the layers with a kernel"
+    if any(getattr(module, hooks) for hooks in _HOOKS):
+        return f"{name} has a hook"
+    if any(not p.requires_grad or p.dtype != torch.float32 for p in module.parameters(recurse=False)):
+        return f"{name} has a parameter that is frozen or not float32"
+    if isinstance(module, nn.LayerNorm) and len(module.normalized_shape) != 1:
+        return f"{name} normalizes over several axes"
+    if isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) != (1, -1):
+        return f"{name} does not keep the first axis alone"
+    return None

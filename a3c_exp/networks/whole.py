@@ -1,0 +1,81 @@
+"""A whole actor-critic of the user's own."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from a3c_exp.errors import ConfigError
+from a3c_exp.networks.actor_critic import ActorCritic, Kernels, Runtime, UnrollOutputs
+from a3c_exp.networks.distributions import Distribution, Gaussian
+from a3c_exp.networks.heads import bound_log_std
+from a3c_exp.networks.inputs import ObservationInput
+from a3c_exp.networks.torch_runtime import TorchRuntime
+
+
+class WholeActorCritic(ActorCritic):
+    """A module whose `forward(observations, state)` returns (parameters [N, P], values [N], state [N, S] or None).
+
+    The module's `initial_state(count)`, if it has one, is the state [count, S] of episodes that begin. States in the
+    framework begin with zeros, so here they are the module's less its initial one.
+    The log standard deviations among a Gaussian's parameters are kept within `heads.LOG_STD_RANGE`.
+    """
+
+    def __init__(self, module: nn.Module, observation_input: ObservationInput, distribution: Distribution) -> None:
+        super().__init__(distribution, None)
+        self.module, self.observation_input = module, observation_input
+        self._state_size, self._starts_at_zero = 0, True
+        state = self._own_initial_state(1)
+        if state is not None:
+            if state.dim() != 2 or len(state) != 1 or state.dtype != torch.float32 or state.requires_grad:
+                problem = "its initial_state(count) must return constant float32 [count, S]"
+                raise ConfigError("network", type(module).__name__, problem)
+            self._state_size, self._starts_at_zero = state.shape[1], not state.any()
+
+    def _own_initial_state(self, count: int) -> Tensor | None:
+        make = getattr(self.module, "initial_state", None)
+        state: Tensor | None = None if make is None else make(count)
+        return state
+
+    @property
+    def state_size(self) -> int:
+        return self._state_size
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        return {"network": list(self.module.parameters())}
+
+    def forward(self, observations: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
+        inputs = self.observation_input.prepare(observations)
+        initial = None
+        if self.recurrent:
+            if state is None:
+                state = inputs.new_zeros(len(inputs), self.state_size, dtype=torch.float32)
+            if not self._starts_at_zero:
+                initial = self._own_initial_state(len(inputs))
+                assert initial is not None
+                initial = initial.to(state.device)
+                state = state + initial
+        parameters, values, after = self.module(inputs, state)
+        if isinstance(self.distribution, Gaussian):
+            parameters = bound_log_std(parameters)
+        return parameters, values, after if after is None or initial is None else after - initial
+
+    def unroll(self, observations: Tensor, state: Tensor | None, boundaries: Tensor | None) -> UnrollOutputs:
+        if not self.recurrent:
+            parameters, values, _ = self(observations.flatten(0, 1))
+            return UnrollOutputs(parameters, values, None)
+        assert state is not None and boundaries is not None
+        all_parameters, all_values = [], []
+        for row, ends in zip(observations, boundaries, strict=True):
+            parameters, values, state = self(row, state)
+            assert state is not None
+            state = state.masked_fill(ends[:, None], 0.0)
+            all_parameters.append(parameters)
+            all_values.append(values)
+        return UnrollOutputs(torch.cat(all_parameters), torch.cat(all_values), None)
+
+    def make_runtime(self, kernels: Kernels) -> Runtime:
+        return TorchRuntime(self)
+
+    def describe_kernels(self) -> str:
+        return "torch computes the network"
