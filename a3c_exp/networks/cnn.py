@@ -60,12 +60,19 @@ class ImageEncoder(nn.Module, ABC):
         self.convolutions, self.last = nn.ModuleList(convolutions), CastingLinear(flat, features_dim)
         self.activation = ACTIVATIONS[activation]()
         self._scale, self._format, self._largest_output = 1 / max_pixel, compute_format, largest_output
+        self._plain = False
+
+    def use_float32(self) -> None:
+        """Compute all pictures at once and in float32 from now on, whatever the batch and the processor."""
+        self._plain = True
 
     @abstractmethod
     def _convolve(self, x: Tensor, scale: float) -> Tensor:
         """[N, C, H, W] times `scale` -> [N, C', H', W'], all layers but the last."""
 
     def forward(self, pictures: Tensor) -> Tensor:
+        if self._plain:
+            return self._encode(pictures.float())
         count, on_cpu = len(pictures), pictures.device.type == "cpu"
         large_batch = on_cpu and count >= self.min_bf16_batch
         last_pays = on_cpu and (torch.is_grad_enabled() or self.last_pays)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array
 from a3c_exp.errors import ConfigError
+from a3c_exp.networks.actions import ActionModule, Bits, Choice, Choices, Range
 
 # Log-probabilities [N], entropies [N], and the function from a loss's derivatives by these two to those by the
 # distribution's parameters [N, P].
@@ -47,6 +48,10 @@ class Distribution(ABC):
         """The actions as the environment takes them, within its range."""
         return actions
 
+    @abstractmethod
+    def action_module(self) -> ActionModule:
+        """The way from parameters to actions in torch."""
+
 
 class Categorical(Distribution):
     """One choice among `choices`: Discrete spaces. Actions are int64 [B]."""
@@ -64,13 +69,16 @@ class Categorical(Distribution):
     def evaluate(self, parameters: Array, actions: Array) -> Evaluated:
         return _evaluate_choice(parameters, actions)
 
+    def action_module(self) -> ActionModule:
+        return Choice()
+
 
 class MultiCategorical(Distribution):
     """Several independent choices: MultiDiscrete spaces. Actions are int64 [B, choices]; log-probabilities add."""
 
     def __init__(self, space: gym.spaces.MultiDiscrete) -> None:
         sizes = [int(n) for n in space.nvec.ravel()]
-        self.size, self._ends = sum(sizes), np.cumsum(sizes)[:-1]
+        self.size, self._sizes, self._ends = sum(sizes), sizes, np.cumsum(sizes)[:-1]
 
     def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
         drawn = [_sample_choice(logits, rng) for logits in np.split(parameters, self._ends, axis=-1)]
@@ -89,6 +97,9 @@ class MultiCategorical(Distribution):
             return np.concatenate([back(grad_log_probs, grad_entropy) for back in backwards], axis=-1)
 
         return np.add.reduce(log_probs), np.add.reduce(entropies), backward
+
+    def action_module(self) -> ActionModule:
+        return Choices(self._sizes)
 
 
 class Bernoulli(Distribution):
@@ -120,6 +131,9 @@ class Bernoulli(Distribution):
             return grad
 
         return log_probs, -(one * log_one + (1 - one) * log_zero).sum(-1), backward
+
+    def action_module(self) -> ActionModule:
+        return Bits(self.size)
 
 
 class Gaussian(Distribution):
@@ -177,6 +191,9 @@ class Gaussian(Distribution):
     def to_env(self, actions: Array) -> Array:
         scaled: Array = self._center + self._half_range * actions
         return scaled.clip(self._low, self._high)
+
+    def action_module(self) -> ActionModule:
+        return Range(self._center, self._half_range, self._low, self._high)
 
 
 def make_distribution(space: gym.Space[Any]) -> Distribution:

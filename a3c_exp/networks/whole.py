@@ -49,9 +49,9 @@ class WholeActorCritic(ActorCritic):
         initial = None
         if self.recurrent:
             if state is None:
-                state = inputs.new_zeros(len(inputs), self.state_size, dtype=torch.float32)
+                state = inputs.new_zeros(inputs.shape[0], self.state_size, dtype=torch.float32)
             if not self._starts_at_zero:
-                initial = self._own_initial_state(len(inputs))
+                initial = self._own_initial_state(inputs.shape[0])  # len would be a constant of an exported graph
                 assert initial is not None
                 initial = initial.to(state.device)
                 state = state + initial

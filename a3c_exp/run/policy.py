@@ -18,6 +18,7 @@ from a3c_exp.core.rollout import episode_boundaries
 from a3c_exp.core.seeding import Role
 from a3c_exp.envs import EnvBatch
 from a3c_exp.networks import ActorCritic
+from a3c_exp.networks.cnn import ImageEncoder
 from a3c_exp.networks.recurrent import reset_state
 
 # Environments of an evaluation, stepped together: a batch of 16 costs little more than one.
@@ -63,22 +64,43 @@ class Policy:
 
     def seeded(self, seed: int) -> Policy:
         """The same policy with a generator for this seed."""
-        rng = seeding.generator(seed, Role.EVALUATION_ACTIONS, REPLAY)
+        return self.with_generator(seeding.generator(seed, Role.EVALUATION_ACTIONS, REPLAY))
+
+    def with_generator(self, rng: np.random.Generator) -> Policy:
+        """The same policy, which samples with this generator."""
         return Policy(self._network, self.normalizer, self._env, rng)
+
+    def use_float32(self) -> None:
+        """Compute pictures in float32 from now on, whatever the `precision` of the network."""
+        for module in self._network.modules():
+            if isinstance(module, ImageEncoder):
+                module.use_float32()
+
+    def initial_state(self, count: int) -> Array | None:
+        """The recurrent state at the start of `count` episodes; None for a network without one."""
+        return self._network.initial_state(count)
 
     def predict(self, observations: Array, state: Array | None, greedy: bool = True) -> tuple[Array, Array | None]:
         """Observations [B, ...] of an EnvBatch -> its actions [B, ...], and the next recurrent state.
 
         state: the recurrent state; None at the start of all episodes, and for a network without one.
         """
+        parameters, _, state = self.outputs(observations, state)
+        return self.choose(parameters, greedy), state
+
+    def outputs(self, observations: Array, state: Array | None) -> tuple[Array, Array, Array | None]:
+        """Observations and state as `predict` takes them -> distribution parameters [B, P], values [B], next state."""
         if state is None:
             state = self._network.initial_state(len(observations))
         if self.normalizer is not None:
             observations = self.normalizer.observations(observations)
-        parameters, _, state = self._network.act_forward(observations, state)
+        return self._network.act_forward(observations, state)
+
+    def choose(self, parameters: Array, greedy: bool = True) -> Array:
+        """Actions of an EnvBatch [B, ...] from distribution parameters [B, P]."""
         distribution = self._network.distribution
         actions = distribution.mode(parameters) if greedy else distribution.sample(parameters, self._rng)[0]
-        return distribution.to_env(actions), state
+        return distribution.to_env(actions)
 
     def act(self, observation: Any, greedy: bool = True) -> Any:
         """The action for one observation, both in the spaces of the gymnasium environment. See `reset`.
