@@ -27,7 +27,7 @@ import a3c_exp
 from a3c_exp import ConfigError
 from a3c_exp.__main__ import main
 from a3c_exp.backends.ray import Ray
-from a3c_exp.cli import evaluate, report
+from a3c_exp.cli import evaluate, export, report
 from a3c_exp.config.builder import load_experiment
 
 ROOT = Path(__file__).parents[1]
@@ -131,6 +131,7 @@ def test_every_command_shown_is_of_a_kind_that_is_tested_here() -> None:
     kinds = [
         "python -m a3c_exp",
         "python -m a3c_exp.evaluate",
+        "python -m a3c_exp.export",
         "python -m a3c_exp.report",
         "python -m bench.path",
         "python -m bench.same",
@@ -198,6 +199,15 @@ def test_evaluations_report_and_film(arguments: list[str], here: Path, capsys: p
     assert evaluate.main([*placed(arguments), "episodes=2"]) == 0
     assert re.search(r"2 episodes: .*return [\d.]+ \+- [\d.]+ .*interval", capsys.readouterr().out)
     assert len(list((here / "outputs/run/videos").glob("*.mp4"))) == ("video=true" in arguments)
+
+
+@pytest.mark.parametrize("arguments", starting(*USER_MANUAL, start="python -m a3c_exp.export"), ids=" ".join)
+def test_exports_leave_a_file_that_acts(arguments: list[str], here: Path) -> None:
+    pytest.importorskip("onnx")
+    assert export.main([*placed(arguments), "steps=40"]) == 0
+    assert len(list(here.rglob("policy.onnx"))) == 1
+    if "greedy=false" not in arguments:
+        exec(EXPORTED_SCRIPT, {})
 
 
 def test_the_report_has_a_row_for_the_runs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -271,7 +281,7 @@ def test_pip_commands_name_extras_that_exist() -> None:
     assert words == ["-c", "constraints.txt", "-e", ".[atari]"]
     assert (ROOT / "constraints.txt").is_file()
     named = re.findall(r"pip install .*?-e '\.\[(\w+)\]'", "\n".join(DOCUMENTS.values()))
-    assert {"atari", "pictures", "ray", "video"} <= set(named) <= set(extras)
+    assert {"atari", "onnx", "pictures", "ray", "video"} <= set(named) <= set(extras)
     assert {code(row[0])[0] for row in rows(GUIDE, "Install")} == set(extras)
 
 
@@ -315,6 +325,7 @@ def small_python(block: str) -> str:
     return re.sub(r"a3c_exp\.(train|compose)\(\[", rf"a3c_exp.\1([{settings}, ", block)
 
 
+[EXPORTED_SCRIPT] = [block for block in blocks(DOCUMENTS["docs/python.md"], "python") if "onnxruntime" in block]
 SCRIPTS = list(dict.fromkeys(block for text in USER_MANUAL for block in blocks(text, "python")))
 
 
@@ -333,7 +344,7 @@ def test_the_script_of_the_readme_runs_with_worker_processes(tmp_path: Path) -> 
 
 def test_other_scripts_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    others = [script for script in SCRIPTS if script not in blocks(README, "python")]
+    others = [script for script in SCRIPTS if script not in [*blocks(README, "python"), EXPORTED_SCRIPT]]
     assert others
     for script in others:
         names: dict[str, Any] = {}
@@ -416,7 +427,10 @@ def test_a_run_leaves_what_the_table_says(here: Path) -> None:
     run = here / "outputs/run"
     left = {str(path.relative_to(run)) for path in run.rglob("*") if path.is_file()}
     assert {name for name in left if not any(fnmatch(name, pattern) for pattern in table)} == set()
-    assert {pattern for pattern in table if not any(fnmatch(name, pattern) for name in left)} == {"videos/"}
+    assert {pattern for pattern in table if not any(fnmatch(name, pattern) for name in left)} == {
+        "videos/",
+        "policy.onnx",
+    }
     assert set(table["summary.json"]) <= set(summary(run))
 
 

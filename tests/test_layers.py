@@ -100,7 +100,7 @@ def test_the_top_level_lists_what_a_configuration_can_choose() -> None:
     assert len(folders) <= 6 + 3
     modules = {path.stem for path in PACKAGE.glob("*.py")}
     thin = modules - {"__init__", "__main__", "errors", *COMPONENTS}
-    assert thin == {"evaluate", "report"}
+    assert thin == {"evaluate", "export", "report"}
     assert all(len((PACKAGE / f"{name}.py").read_text().splitlines()) <= 12 for name in thin)
 
 
@@ -117,7 +117,9 @@ def test_components_have_no_hooks_by_getattr() -> None:
     assert asking <= libraries | {"a3c_exp.networks.cnn"}
 
 
-@pytest.mark.parametrize("command", ["a3c_exp --help", "a3c_exp.report --help", "a3c_exp.report finished"])
+@pytest.mark.parametrize(
+    "command", ["a3c_exp --help", "a3c_exp.export --help", "a3c_exp.report --help", "a3c_exp.report finished"]
+)
 def test_help_and_reports_import_neither_torch_nor_gymnasium(command: str, tmp_path: Path) -> None:
     (tmp_path / "finished" / "run").mkdir(parents=True)
     (tmp_path / "finished" / "run" / "config.yaml").write_text(yaml.safe_dump({"env": {"id": "A-v0"}, "seed": 0}))

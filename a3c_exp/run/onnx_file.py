@@ -45,7 +45,7 @@ MEANINGS = {
     "noise": "random numbers that make the action, {noise}",
     "action": "as the environment takes it: choices count from 0, a Box is flat and clipped to its bounds",
     "value": "what the critic expects of the episode's rest, in the scale of the rewards in training",
-    "parameters": "of the action distribution: logits, or means and then log standard deviations, before the Box's scale",
+    "parameters": "of the action distribution: logits, or means and log standard deviations before the Box's scale",
     "next_state": "the state after this step",
 }
 """What the inputs and outputs of a file are."""
@@ -197,10 +197,11 @@ def _clean(model: ModelProto) -> None:
 def _trace(module: nn.Module, arguments: dict[str, Tensor]) -> torch.export.ExportedProgram:
     """The graph of a module for any number of rows.
 
-    Given a module, torch.onnx would trace it too, but would quietly fix the number of rows if its code needs that.
-    The strict way reads the code itself. It takes longer, and knows some code that the other does not, such as `len(x)`.
+    torch.onnx could trace the module itself, but it would quietly fix the number of rows if the code needs that.
+    The strict way reads the code of the module. It takes longer, and can trace `len(x)`, which the other way cannot.
     """
-    shapes = dict.fromkeys(arguments, {0: torch.export.Dim("N")})
+    rows = {0: torch.export.Dim("N")}
+    shapes = dict.fromkeys(arguments, rows)
     try:
         return torch.export.export(module, (), arguments, dynamic_shapes=shapes, strict=False)
     except Exception:  # of any kind

@@ -1,0 +1,401 @@
+"""The policy of a run as an ONNX file: it acts as the policy does, and one that does not is not written."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
+from runs import CORNERS, TARGET, train
+
+import a3c_exp
+from a3c_exp.cli import evaluate, export
+from a3c_exp.run import onnx_check, onnx_file
+from a3c_exp.run.onnx_check import CheckError, Comparison, action_gap
+from a3c_exp.run.policy import Policy
+
+onnx = pytest.importorskip("onnx", reason="pip install 'a3c-exp[onnx]'")
+onnxruntime = pytest.importorskip("onnxruntime", reason="pip install 'a3c-exp[onnx]'")
+pytest.importorskip("onnxscript", reason="pip install 'a3c-exp[onnx]'")
+
+PLUGINS = ["scripted", "export_networks"]
+ALLOWED = "plugins=[scripted,export_networks]"
+BFLOAT16 = onnx.TensorProto.BFLOAT16
+
+MLP: dict[str, Any] = {"_target_": "a3c_exp.networks.Mlp", "hidden_sizes": [16], "policy_gain": 1.0}
+STD = MLP | {"state_dependent_std": True, "initial_std": 0.5}
+CNN = {"_target_": "a3c_exp.networks.Cnn", "layers": [[8, 3, 2]], "features_dim": 32, "policy_gain": 1.0}
+IMPALA = {"_target_": "a3c_exp.networks.Impala", "sections": [4, 8], "blocks": 1, "features_dim": 16}
+LSTM = {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 16, "policy_gain": 1.0}
+MEMORY = {"_target_": "export_networks.Memory"}
+
+PICTURE = Box(0, 255, (12, 12, 3), np.uint8)
+VECTOR = Box(-5.0, 5.0, (3,), np.float32)
+UNEVEN = Box(np.array([-2.0, -np.inf, 0.0], np.float32), np.array([4.0, np.inf, np.inf], np.float32))
+
+
+class Wander(gymnasium.Env[Any, Any]):
+    """Random observations of a space, and actions of another; one step in ten ends the episode."""
+
+    def __init__(self, observations: Space[Any], actions: Space[Any]) -> None:
+        self.observation_space, self.action_space = observations, actions
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        if seed is not None:
+            self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(np.asarray(action)), action
+        return self.observation_space.sample(), 1.0, bool(self.np_random.random() < 0.1), False, {}
+
+
+@pytest.fixture
+def wander() -> Iterator[Callable[[Space[Any], Space[Any]], str]]:
+    """Registers an environment with these spaces, and returns its name."""
+
+    def register(observations: Space[Any], actions: Space[Any]) -> str:
+        gymnasium.register("Wander-v0", entry_point=lambda **_: Wander(observations, actions))
+        return "Wander-v0"
+
+    yield register
+    gymnasium.registry.pop("Wander-v0", None)
+
+
+def exported(folder: Path, *arguments: str) -> tuple[Any, Any]:
+    """The model of a run's file, and a session of it."""
+    assert export.main([str(folder), ALLOWED, "steps=400", *arguments]) == 0
+    path = folder / "policy.onnx"
+    return onnx.load(path), onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+
+
+def run(session: Any, **inputs: Any) -> dict[str, np.ndarray]:
+    return dict(zip([each.name for each in session.get_outputs()], session.run(None, inputs), strict=True))
+
+
+def forms(values: Any) -> dict[str, list[Any]]:
+    return {value.name: value.shape for value in values}
+
+
+def load(folder: Path) -> Policy:
+    return a3c_exp.load(folder, PLUGINS)
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    weights = np.exp(logits.astype(np.float64))
+    return np.asarray(weights / weights.sum())
+
+
+class Case(NamedTuple):
+    observations: Space[Any]
+    actions: Space[Any]
+    network: dict[str, Any]
+    settings: dict[str, Any] = {}  # noqa: RUF012 - never written to
+    normalize: bool = False
+
+
+GREEDY = {
+    "discrete, explored in training": Case(VECTOR, Discrete(4), MLP, {"epsilon": 0.5}, normalize=True),
+    "user's encoder, continuous": Case(Discrete(5), UNEVEN, {"_target_": "export_networks.AsksForLength"}),
+    "pictures in bfloat16, several choices": Case(PICTURE, MultiDiscrete([2, 3]), CNN | {"precision": "bfloat16"}),
+    "normalized pictures, yes or no": Case(PICTURE, MultiBinary(3), IMPALA | {"precision": "auto"}, normalize=True),
+}
+
+
+@pytest.mark.parametrize("case", GREEDY.values(), ids=GREEDY)
+def test_the_file_takes_the_actions_of_the_policy(
+    case: Case, wander: Callable[..., str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Of an observation at a time, and of any number of them; `act` takes the environment's own observations."""
+    name = wander(case.observations, case.actions)
+    train(tmp_path, name, network=case.network, env__normalize_observations=case.normalize,
+          total_steps=64, plugins=PLUGINS, **case.settings)  # fmt: skip
+    capfd.readouterr()
+    model, session = exported(tmp_path)
+    said = capfd.readouterr()
+    assert said.err == ""
+    assert said.out.startswith(f"{tmp_path / 'policy.onnx'}: observation [N, ")
+    assert "-> action [N" in said.out
+    assert "equal to the policy on 400 observations, largest difference " in said.out
+    assert said.out.count("\n") == 1
+    assert BFLOAT16 not in {each.data_type for each in model.graph.initializer}
+    assert BFLOAT16 not in [each.i for node in model.graph.node for each in node.attribute if each.name == "to"]
+
+    policy = load(tmp_path)
+    policy.use_float32()
+    case.observations.seed(1)
+    seen = [case.observations.sample() for _ in range(7)]
+    rows = np.eye(5, dtype=np.float32)[seen] if isinstance(case.observations, Discrete) else np.stack(seen)
+    outputs = run(session, observation=rows)
+    assert outputs.keys() == {"action", "value", "parameters"}
+    for row, observation in enumerate(seen):
+        expected = policy.act(observation)
+        np.testing.assert_allclose(outputs["action"][row], expected, rtol=1e-5, atol=1e-5)
+        alone = run(session, observation=rows[row : row + 1])
+        for key, output in outputs.items():
+            np.testing.assert_allclose(alone[key][0], output[row], rtol=1e-5, atol=1e-5)
+
+
+def drawn(space: Space[Any], parameters: np.ndarray, noise: np.ndarray) -> np.ndarray:
+    """Actions by their definition, from the parameters of one row and the noise."""
+    if isinstance(space, Discrete | MultiDiscrete):
+        sizes = [space.n] if isinstance(space, Discrete) else space.nvec
+        chances = [softmax(logits) for logits in np.split(parameters, np.cumsum(sizes)[:-1])]
+        choices = [np.searchsorted(np.cumsum(p)[:-1], u, side="right") for p, u in zip(chances, noise, strict=True)]
+        return np.array(choices[0] if isinstance(space, Discrete) else choices)
+    if isinstance(space, MultiBinary):
+        return np.asarray(noise < 1 / (1 + np.exp(-parameters)), np.int8)
+    assert isinstance(space, Box)
+    mean, log_std = np.split(parameters, 2)
+    action = mean + np.exp(log_std) * noise
+    scaled = (space.low + space.high) / 2 + (space.high - space.low) / 2 * action
+    return np.asarray(np.clip(scaled, space.low, space.high))
+
+
+SAMPLED = {
+    "discrete": (Discrete(4), MLP),
+    "several choices": (MultiDiscrete([2, 3, 4]), MLP),
+    "yes or no, with a memory": (MultiBinary(3), LSTM),
+    "continuous": (Box(-2.0, 6.0, (2,)), MLP),
+    "continuous, its std an output": (Box(-1.0, 1.0, (2,)), STD),
+}
+
+
+@pytest.mark.parametrize(("space", "network"), SAMPLED.values(), ids=SAMPLED)
+def test_noise_makes_actions_as_the_distribution_would(
+    space: Space[Any], network: dict[str, Any], wander: Callable[..., str], tmp_path: Path
+) -> None:
+    train(tmp_path, wander(VECTOR, space), network=network, total_steps=64, plugins=PLUGINS)
+    model, session = exported(tmp_path, "greedy=false")
+    names = forms(session.get_inputs())
+    rng = np.random.default_rng(0)
+    count, size = 50, names["noise"][1]
+    draw = rng.standard_normal if isinstance(space, Box) else rng.random
+    inputs = {"observation": rng.normal(size=(count, 3)), "noise": draw((count, size))}
+    if "state" in names:
+        assert names["state"] == forms(session.get_outputs())["next_state"]
+        inputs["state"] = rng.normal(size=(count, names["state"][1]))
+    inputs = {name: array.astype(np.float32) for name, array in inputs.items()}
+    outputs = run(session, **inputs)
+    for row in range(count):
+        expected = drawn(space, outputs["parameters"][row], inputs["noise"][row])
+        np.testing.assert_allclose(outputs["action"][row], expected, rtol=1e-4, atol=1e-4)
+    if not isinstance(space, Box):
+        assert len(np.unique(outputs["action"], axis=0)) > 1
+    meaning = {each.key: each.value for each in model.metadata_props}
+    assert meaning["noise"].startswith(f"[N, {size}]: ")
+    assert ("standard normal" in meaning["noise"]) == isinstance(space, Box)
+
+
+@pytest.mark.parametrize("network", [LSTM, MEMORY], ids=["LSTM", "the user's"])
+def test_a_memory_is_carried_from_step_to_step(network: dict[str, Any], tmp_path: Path) -> None:
+    train(tmp_path, TARGET, network=network, env__kwargs={"length": 5}, optimizer__learning_rate=1e-5, plugins=PLUGINS)
+    _, session = exported(tmp_path)
+    policy = load(tmp_path)
+    state = np.zeros((1, forms(session.get_inputs())["state"][1]), np.float32)
+    actions = []
+    for number in np.linspace(-1, 1, 20, dtype=np.float32):
+        outputs = run(session, observation=np.array([[number]]), state=state)
+        state = outputs["next_state"]
+        actions.append(outputs["action"][0])
+        np.testing.assert_allclose(actions[-1], policy.act(np.array([number])), rtol=1e-5, atol=1e-5)
+    first = run(session, observation=np.array([[1.0]], np.float32), state=np.zeros_like(state))["action"][0]
+    assert np.abs(first - actions[-1]).max() > 1e-4, "the last number, with something remembered"
+
+
+@pytest.fixture(scope="module")
+def corners(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose file is written."""
+    folder = tmp_path_factory.mktemp("corners") / "corners"
+    train(folder, CORNERS, network=CNN, env__kwargs={"length": 3})
+    assert export.main([str(folder), ALLOWED, "checkpoint=latest", "steps=40"]) == 0
+    return folder
+
+
+@pytest.fixture
+def cheap(corners: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same run, which is exported in no time: its model is the one in the file."""
+    monkeypatch.setattr(onnx_file, "make_model", lambda *_: onnx.load(corners / "policy.onnx"))
+    return corners
+
+
+def test_the_file_says_where_it_comes_from(corners: Path) -> None:
+    model = onnx.load(corners / "policy.onnx")
+    said = {each.key: each.value for each in model.metadata_props}
+    fixed = {key: said.pop(key) for key in ("env", "run", "checkpoint", "steps", "greedy", "action_space")}
+    assert fixed == {
+        "env": "scripted:Corners-v0", "run": "corners", "checkpoint": "latest.ckpt", "steps": "160", "greedy": "true",
+        "action_space": "Discrete(4)",
+    }  # fmt: skip
+    assert said["commit"]
+    assert said["observation"].startswith("[N, 12, 12, 3]: ")
+    assert {"action", "value", "parameters", "observation_space"} <= said.keys()
+    assert str(Path(a3c_exp.__file__).parent).encode() not in model.SerializeToString(), "no paths of this machine"
+
+
+def test_as_a_program_it_prints_one_line(tmp_path: Path) -> None:
+    train(tmp_path, "CartPole-v1", env__normalize_observations=True)
+    command = [sys.executable, "-m", "a3c_exp.export", str(tmp_path), "file=else.onnx"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert done.stdout.startswith(
+        "else.onnx: observation [N, 4] -> action [N], value [N], parameters [N, 2]; equal to "
+    )
+    assert done.stdout.count("\n") == 1
+    assert "policy.onnx" not in os.listdir(tmp_path)
+
+
+class TestAFileThatIsNotWritten:
+    def failed(self, folder: Path, code: int, complaint: str, capfd: pytest.CaptureFixture[str], *more: str) -> None:
+        before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        capfd.readouterr()
+        assert export.main([str(folder), ALLOWED, "steps=40", *more]) == code
+        said = capfd.readouterr()
+        assert said.out == ""
+        assert said.err.startswith("a3c_exp: ")
+        assert complaint in said.err
+        assert said.err.count("\n") == 1
+        assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+    @pytest.mark.parametrize("part", ["actor_encoder.last.bias", "head.linear.weight", "value.bias"])
+    def test_one_with_other_weights(
+        self, part: str, cheap: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        def tampered(file: Any, model: Any) -> None:
+            [tensor] = [each for each in model.graph.initializer if each.name.endswith(part)]
+            weights = onnx.numpy_helper.to_array(tensor) + np.float32(0.001)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(weights, tensor.name))
+            file.write(model.SerializeToString())
+
+        monkeypatch.setattr(onnx_file, "write_model", tampered)
+        complaint = f"file = '{cheap / 'policy.onnx'}': was not written, since its outputs differ: "
+        self.failed(cheap, 1, complaint, capfd)
+
+    def test_one_that_is_cut_short(
+        self, cheap: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(onnx_file, "write_model", lambda file, model: file.write(model.SerializeToString()[:-200]))
+        self.failed(cheap, 1, "onnxruntime cannot read it: ", capfd)
+
+    def test_one_for_a_fixed_number_of_rows(
+        self, cheap: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        def fixed(file: Any, model: Any) -> None:
+            model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = onnx_check.BATCH
+            file.write(model.SerializeToString())
+
+        monkeypatch.setattr(onnx_file, "write_model", fixed)
+        self.failed(cheap, 1, "onnxruntime cannot run it: ", capfd)
+
+    def test_one_for_which_the_disk_is_full(
+        self, cheap: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        def full(file: Any, model: Any) -> None:
+            file.write(model.SerializeToString()[:100])
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(onnx_file, "write_model", full)
+        self.failed(cheap, 1, "cannot be written: OSError: [Errno 28] No space left on device", capfd)
+
+    def test_one_of_a_network_that_no_graph_can_hold(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        train(tmp_path, TARGET, network={"_target_": "export_networks.Branches"}, total_steps=16, plugins=PLUGINS)
+        self.failed(tmp_path, 2, "network = 'Branches': cannot be exported to ONNX by torch ", capfd)
+
+    @pytest.mark.parametrize("library", ["onnx", "onnxruntime", "onnxscript"])
+    def test_one_for_which_a_package_is_missing(
+        self, library: str, cheap: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setitem(sys.modules, library, None)
+        self.failed(cheap, 2, f"needs the packages {library}: pip install 'a3c-exp[onnx]'", capfd)
+
+    @pytest.mark.parametrize(
+        ("arguments", "complaint"),
+        [
+            (["steps=0"], "steps = 0: must be a whole number >= 1"),
+            (["seed=-1"], "seed = -1: must be a whole number >= 0"),
+            (["step=3"], "step = 3: is no setting of Options: did you mean 'steps'?"),
+            (["checkpoint=newest"], "checkpoint = 'newest': must be 'best'"),
+            (["checkpoint=best"], "there is no such checkpoint"),
+            (["greedy=perhaps"], "greedy = 'perhaps': must be true or false"),
+            (["file=nowhere/policy.onnx"], "file = 'nowhere/policy.onnx': must be in a folder that exists"),
+            (["file=/"], "file = '/': must be a file, not a folder"),
+            (["plugins=[]"], "allow it with plugins=[scripted]"),
+            (["fast"], "command line = 'fast': must be key=value"),
+        ],
+    )
+    def test_one_of_a_wrong_command(
+        self, arguments: list[str], complaint: str, cheap: Path, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        self.failed(cheap, 2, complaint, capfd, *arguments)
+
+    def test_one_of_a_folder_without_a_run(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        self.failed(tmp_path, 2, f"run = '{tmp_path}': must be the folder of a run", capfd)
+
+
+class TestTheComparison:
+    def test_a_choice_that_is_as_likely_has_no_gap_and_another_one_has(self) -> None:
+        logits = np.array([[0.0, 2.0, 2.0], [1.0, 0.0, -1.0]], np.float32)
+        assert action_gap(Discrete(3), logits, np.array([2, 0]), None) == 0
+        assert action_gap(Discrete(3), logits, np.array([1, 1]), None) == pytest.approx(1.0)
+        assert action_gap(MultiDiscrete([2, 1]), logits, np.array([[1, 0], [1, 0]]), None) == pytest.approx(1.0)
+        assert action_gap(Discrete(3), logits, np.array([3, 0]), None) == np.inf
+
+    def test_a_drawn_choice_is_as_far_as_its_share_from_the_number(self) -> None:
+        """Probabilities 1/4 and 3/4: with 0.24 the first choice is right, and the second 0.01 away."""
+        logits = np.log(np.array([[1.0, 3.0]], np.float32))
+        noise = np.array([[0.24]], np.float32)
+        assert action_gap(Discrete(2), logits, np.array([0]), noise) == 0
+        assert action_gap(Discrete(2), logits, np.array([1]), noise) == pytest.approx(0.01, abs=1e-6)
+
+    def test_a_bit_is_as_far_as_its_logit_or_its_probability(self) -> None:
+        logits = np.array([[0.5, -2.0]], np.float32)
+        assert action_gap(MultiBinary(2), logits, np.array([[1, 0]], np.int8), None) == 0
+        assert action_gap(MultiBinary(2), logits, np.array([[0, 0]], np.int8), None) == pytest.approx(0.5)
+        noise = np.array([[0.6, 0.5]], np.float32)  # sigmoid(0.5) = 0.6225, sigmoid(-2) = 0.1192
+        assert action_gap(MultiBinary(2), logits, np.array([[1, 1]], np.int8), noise) == pytest.approx(0.3808, abs=1e-4)
+
+    def test_each_dimension_of_a_box_has_a_scale_of_its_own(self) -> None:
+        space = Box(np.array([-1e-3, -1e3], np.float32), np.array([1e-3, 1e3], np.float32))
+        right = np.zeros((1, 2), np.float32)
+        for wrong, relative in (([1e-9, 0.0], 1e-6), ([0.0, 1e-3], 1e-6), ([1e-4, 0.0], None)):
+            comparison = Comparison(space)
+            comparison.add({"action": np.array([wrong], np.float32)}, {"action": right}, None)
+            if relative is None:
+                with pytest.raises(CheckError, match=r"differ: action by 0\.1 of their scale"):
+                    comparison.largest()
+            else:
+                assert comparison.largest() == pytest.approx(relative)
+
+    def test_what_is_no_number_and_what_has_another_form_is_wrong(self) -> None:
+        value = np.ones(2, np.float32)
+        comparison = Comparison(Discrete(2))
+        comparison.add({"value": value * np.nan}, {"value": value}, None)
+        with pytest.raises(CheckError, match="value by nan"):
+            comparison.largest()
+        with pytest.raises(CheckError, match=r"value is float32 \[2, 1\], which must be float32 \[2\]"):
+            comparison.add({"value": value[:, None]}, {"value": value}, None)
+        with pytest.raises(CheckError, match=r"outputs are \['value'\]"):
+            comparison.add({"value": value}, {"value": value, "next_state": value}, None)
+
+
+def test_help_explains_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert export.main(["--help"]) == 0
+    output = capsys.readouterr().out
+    assert "usage: python -m a3c_exp.export <run folder>" in output
+    for name in export.Options.__dataclass_fields__:
+        assert f"{name}:" in output
+
+
+def test_it_plays_the_checkpoint_that_evaluate_does(corners: Path) -> None:
+    assert evaluate.load_run(corners, None, PLUGINS).checkpoint.name == "latest.ckpt"
