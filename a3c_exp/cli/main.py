@@ -186,6 +186,7 @@ a3c_exp: asynchronous actor-critic experiments
   python -m a3c_exp -m returns=n_step,n_step_zero seed=0,1,2      a run for each combination
   python -m a3c_exp resume=outputs/<run> total_steps=2e6          continue from the last checkpoint
   python -m a3c_exp.evaluate outputs/<run> video=true             play with the trained policy
+  python -m a3c_exp.export outputs/<run>                          write the policy as an ONNX file
   tensorboard --logdir outputs                                    curves
 
 Choices (group=option; the files are in {conf}):
