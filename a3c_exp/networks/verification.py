@@ -40,6 +40,23 @@ def verify(network: ActorCritic, space: gym.Space[object]) -> None:
             )
 
 
+def is_own_module(module: nn.Module) -> bool:
+    """Whether a module's class is neither torch's nor this package's."""
+    return type(module).__module__.partition(".")[0] not in ("torch", "a3c_exp")
+
+
+def verify_construction(network: ActorCritic, other: ActorCritic, space: gym.Space[object]) -> None:
+    """Raise ConfigError if a network that is constructed again, under the same seed, computes something else."""
+    other.vector[:] = network.vector
+    observations = sample_observations(space, 3)
+    state = network.initial_state(3)
+    one, again = (each.act_forward(observations, state)[:2] for each in (network, other))
+    if not all(np.array_equal(a, b) for a, b in zip(one, again, strict=True)):
+        names = {type(module).__name__ for module in network.modules() if is_own_module(module)}
+        text = "computes something else when it is constructed again: random numbers in a constructor must be torch's"
+        raise _refusal(", ".join(sorted(names)), text)
+
+
 class _Trial:
     """Calls a module. to_rows: its outputs as one tensor [N, K]; raises ConfigError for other outputs."""
 
