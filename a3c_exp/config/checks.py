@@ -22,7 +22,9 @@ from a3c_exp.optimizers import check_param_groups
 from a3c_exp.run import checkpoint
 from a3c_exp.run.run_folder import best_checkpoint, read_config
 
-INIT_OR_SPEED_KEYS = frozenset({"init", "policy_gain", "initial_std", "forget_bias", "precision", "channels_last"})
+INIT_OR_SPEED_KEYS = frozenset(
+    {"init", "policy_gain", "initial_std", "forget_bias", "precision", "channels_last", "kernels"}
+)
 """Settings of a network that do not change what given parameters mean."""
 
 
