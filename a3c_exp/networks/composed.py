@@ -72,13 +72,13 @@ class EncoderActorCritic(ActorCritic):
         if self.core is not None:
             assert state is not None and boundaries is not None
             steps = []
-            for row, ends in zip(features.view(length, count, -1), boundaries, strict=True):
+            for row, ends in zip(features.reshape(length, count, -1), boundaries, strict=True):
                 hidden, state = self.core(row, state)
                 state = state.masked_fill(ends[:, None], 0.0)
                 steps.append(hidden)
             features = torch.cat(steps)
         critic_features = features if self.shared else self.critic_encoder(inputs)
-        by_time = features.view(length, count, -1)
+        by_time = features.reshape(length, count, -1)
         return UnrollOutputs(self.head(features), self.value(critic_features)[:, 0], by_time)
 
     def make_runtime(self, kernels: Kernels) -> Runtime:
