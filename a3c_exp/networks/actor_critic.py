@@ -203,7 +203,7 @@ class ActorCritic(nn.Module, ABC):
         if {name: tuple(tensor.shape) for name, tensor in own.items()} != {n: a.shape for n, a in constants.items()}:
             raise ValueError(f"it has the constants {sorted(constants)}, the network {sorted(own)}")
         for name, tensor in own.items():
-            tensor.data.copy_(torch.from_numpy(np.ascontiguousarray(constants[name])))
+            tensor.data.copy_(torch.from_numpy(np.array(constants[name])))
 
     def check_constants(self, store_state: Mapping[str, Any], key: str, folder: object) -> None:
         """Raise ConfigError if a checkpoint's buffers or frozen parameters differ from those of this network."""
