@@ -98,7 +98,7 @@ class ObservationInput:
         # Pictures without a bound are taken as they are, and so are those of small numbers.
         max_pixel = max(largest, 1.0) if largest < np.finfo(np.float32).max else 1.0
         shape = layout.channels, layout.height, layout.width
-        bound = max_pixel if raw else largest / max_pixel
+        bound = largest if raw else largest / max_pixel
         low = 0.0 if float(space.low.min()) >= 0 else -bound
         own = Box(low, bound, shape, space.dtype.type if raw else np.float32)
         arguments = {"observation_space": own, "max_pixel": max_pixel, **dict(zip(PICTURE, shape, strict=False))}

@@ -24,8 +24,6 @@ _WHY = "the learner could not compute again what the actor computed"
 def verify(network: ActorCritic, space: gym.Space[object]) -> None:
     """Run the modules of a bound network on a few observations of `space`. Raises ConfigError, in one line that names
     the class and the reason, for one that cannot be trained here."""
-    for module in [network, *network.children()]:
-        _check_parameters(module)
     observations = torch.from_numpy(sample_observations(space, 3))
     with seeded_construction(0):
         if isinstance(network, EncoderActorCritic):
@@ -105,12 +103,6 @@ def _verify_module(module: nn.Module, trial: _Trial, inputs: Tensor, network: Ac
                 name, f"mixes the rows of a batch: the outputs of one row must depend on it alone, or {_WHY}"
             )
     _check_leaves(trained, network, name)
-
-
-def _check_parameters(module: nn.Module) -> None:
-    for key, parameter in module.named_parameters():
-        if parameter.requires_grad and parameter.dtype != torch.float32:
-            raise _refusal(type(module).__name__, f"its parameter {key} must be float32, not {parameter.dtype}")
 
 
 def _check_leaves(outputs: Tensor, network: ActorCritic, name: str) -> None:
