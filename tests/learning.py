@@ -31,8 +31,9 @@ def learned(
     """
     outputs, add_gradient = network.evaluate(observations, actions, recurrent_input)
     rows = observations.shape[:2]
-    weights = [np.full(rows, weight, np.float32) for weight in (log_probs, entropy, values)]
-    add_gradient(OutputGradients(*weights, features))
+    by_rows = {"log_probs": log_probs, "entropy": entropy, "values": values}
+    weights = {name: np.full(rows, weight, np.float32) for name, weight in by_rows.items()}
+    add_gradient(OutputGradients(**weights, features=features))
     return outputs
 
 

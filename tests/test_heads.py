@@ -113,6 +113,7 @@ class TestHeads:
         torch.autograd.backward(expected, torch.from_numpy(weights))
         np.testing.assert_allclose(parameters, expected.detach(), atol=1e-5)
         np.testing.assert_array_equal(kernel.act_forward(features), parameters)
+        assert inputs.grad is not None
         np.testing.assert_allclose(grad_features, inputs.grad, atol=1e-5)
         for one, other in zip(by_kernel.parameters(), by_torch.parameters(), strict=True):
             torch.testing.assert_close(one.grad, other.grad, atol=1e-5, rtol=1e-5)

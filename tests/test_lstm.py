@@ -15,7 +15,7 @@ from nets import make_lstm, normal
 from runs import SCRIPTED
 from torch import Tensor, nn
 
-from a3c_exp.common.arrays import Array, Bools, Floats
+from a3c_exp.common.arrays import Array, Bools
 from a3c_exp.core.rollout import Actor
 from a3c_exp.core.store import Snapshot
 from a3c_exp.envs import Gym
@@ -199,7 +199,8 @@ class TestActingAndLearning:
         h, c = torch.from_numpy(first).chunk(2, 1)
         total = torch.zeros(())
         for t in range(T):
-            sums = network.actor_encoder(torch.from_numpy(observations[t])) @ core.inputs + h @ core.recurrent + core.bias
+            features = network.actor_encoder(torch.from_numpy(observations[t]))
+            sums = features @ core.inputs + h @ core.recurrent + core.bias
             o, i, f = sums[:, : 3 * 8].sigmoid().chunk(3, 1)
             c = f * c + i * sums[:, 3 * 8 :].tanh()
             h = o * c.tanh()

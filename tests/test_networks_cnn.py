@@ -247,8 +247,8 @@ def test_numbers_without_a_bound_and_small_ones_are_not_scaled(bound: float) -> 
 
 @pytest.mark.parametrize("scheme", ["orthogonal", "glorot", "normalized_columns", "default"])
 def test_the_same_seed_draws_the_same_parameters(scheme: str) -> None:
-    vectors = [build("separate", features_dim=8, init=scheme).vector for _ in range(2)]
-    np.testing.assert_array_equal(*vectors)
+    one, other = (build("separate", features_dim=8, init=scheme).vector for _ in range(2))
+    np.testing.assert_array_equal(one, other)
 
 
 def test_kernels_have_the_size_of_their_initialization() -> None:

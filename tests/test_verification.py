@@ -15,8 +15,19 @@ from nets import VECTORS, draw_actions, make_lstm, make_network, normal
 from runs import SCRIPTED
 from torch import Tensor, nn
 from user_modules import (
-    Constants, Faulty, FaultyWhole, Gru, Lazy, Normed, Pictures, Plain, Residual, Seen, SeenRaw, Tied,
-)  # fmt: skip
+    Constants,
+    Faulty,
+    FaultyWhole,
+    Gru,
+    Lazy,
+    Normed,
+    Pictures,
+    Plain,
+    Residual,
+    Seen,
+    SeenRaw,
+    Tied,
+)
 
 from a3c_exp.core.rollout import Actor
 from a3c_exp.core.store import Snapshot
@@ -179,7 +190,8 @@ class TestTheFormOfObservations:
         if given.shape != seen.shape:
             rows = np.moveaxis(rows, -1, 1) if len(given.shape) == 3 else rows[:, None]
         if raw and is_picture:
-            assert module.space.dtype == given.dtype and module.space.high.max() == max(given.high.max(), -given.low.min())
+            assert module.space.dtype == given.dtype
+            assert module.space.high.max() == max(given.high.max(), -given.low.min())
             np.testing.assert_array_equal(module.last, rows)
             assert module.last.numpy().dtype == given.dtype
         else:

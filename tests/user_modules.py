@@ -1,8 +1,9 @@
-"""Modules as users write them, to be named as 'user_modules.Residual' with plugins=[user_modules]: good and bad ones."""
+"""Modules as users write them, good and bad, to be named as 'user_modules.Residual' with plugins=[user_modules]."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 import gymnasium as gym
@@ -39,6 +40,8 @@ Fault = Literal[
 class Faulty(Residual):
     """A module with one fault."""
 
+    calls: Tensor
+
     def __init__(self, inputs: int, fault: Fault = "none") -> None:
         super().__init__(inputs)
         self.fault = fault
@@ -63,7 +66,7 @@ class Faulty(Residual):
         return self.changed(x)
 
     def changed(self, x: Tensor) -> Any:
-        changes = {
+        changes: dict[str, Callable[[], Any]] = {
             "dropout": lambda: self.dropout(x),
             "batch norm": lambda: self.norm(x),
             "noise": lambda: x + torch.randn_like(x),
@@ -76,7 +79,7 @@ class Faulty(Residual):
             "nothing": lambda: None,
             "NaN": lambda: x / 0 * 0,
             "infinity": lambda: x / 0,
-            "float64": x.double,
+            "float64": lambda: x.to(torch.float64),
             "flat": lambda: x[0],
             "no features": lambda: x[:, :0],
         }
@@ -133,6 +136,8 @@ class Normed(nn.Sequential):
 
 class Constants(nn.Module):
     """A buffer and a frozen parameter, drawn by the constructor."""
+
+    projection: Tensor
 
     def __init__(self, inputs: int) -> None:
         super().__init__()
