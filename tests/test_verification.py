@@ -77,6 +77,7 @@ FAULTS = {
     "infinity": "returns numbers that are not finite for ordinary observations",
     "float64": "must return float32, not torch.float64",
     "float64 parameter": "its parameter first.weight must be float32, not torch.float64",
+    "in place": "its backward pass failed: RuntimeError: one of the variables needed for gradient computation has been",
     "writes": "writes into its inputs, which the learner needs again",
     "raises": "its forward failed for observations (1, 4): RuntimeError: two lines",
 }

@@ -34,6 +34,7 @@ class Residual(nn.Module):
 Fault = Literal[
     "none", "dropout", "batch norm", "noise", "buffer", "list", "tensor", "mean", "neighbour", "sum", "one row fewer",
     "nothing", "NaN", "infinity", "float64", "float64 parameter", "writes", "raises", "training", "flat", "no features",
+    "in place",
 ]  # fmt: skip
 
 
@@ -81,6 +82,7 @@ class Faulty(Residual):
             "infinity": lambda: x / 0,
             "float64": lambda: x.to(torch.float64),
             "flat": lambda: x[0],
+            "in place": lambda: torch.tanh(x).relu_(),
             "no features": lambda: x[:, :0],
         }
         return changes[self.fault]() if self.fault in changes else x
