@@ -1,11 +1,12 @@
 """The documents are true: every command and every piece of code in them runs, in a small form; every table is complete.
 
-The recipes of CONTRIBUTING.md are followed as a user follows them: written into an empty folder as a package and YAML
+The recipes of docs/extending.md are followed as a user follows them: written into an empty folder as a package and YAML
 files of one's own, and called from the command line, with no change to this package.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -38,13 +39,13 @@ DOCUMENTS = {
 }
 README, CONTRIBUTING, RESULTS = (DOCUMENTS[f"{name}.md"] for name in ("README", "CONTRIBUTING", "RESULTS"))
 BENCHMARKS = (ROOT / "bench/RESULTS.md").read_text(encoding="utf-8")
-BACKENDS, CLUSTER, DESIGN, GUIDE, SETTINGS, TUNING = (
-    DOCUMENTS[f"docs/{name}.md"] for name in ("backends", "cluster", "design", "guide", "settings", "tuning")
+BACKENDS, CLUSTER, DESIGN, EXTENDING, GUIDE, SETTINGS, TUNING = (
+    DOCUMENTS[f"docs/{name}.md"] for name in ("backends", "cluster", "design", "extending", "guide", "settings", "tuning")
 )
 # The README first, whose commands are the first that a reader tries. Commands in CLUSTER need a cluster, those in
 # RESULTS and TUNING take hours: they have tests of their own.
 MANUAL = [README, *(text for name, text in DOCUMENTS.items() if text not in (README, RESULTS, TUNING, CLUSTER))]
-USER_MANUAL = [text for text in MANUAL if text is not CONTRIBUTING]
+USER_MANUAL = [text for text in MANUAL if text not in (CONTRIBUTING, EXTENDING)]
 MOST_WORDS = 900
 """Of the README: it is a front page, and docs/ is the manual."""
 
@@ -53,7 +54,7 @@ SMALL = ["total_steps=200", "envs_per_worker=2", "rollout_length=8", "eval.every
 # Pictures take milliseconds each, and a game's emulator most of a second to start.
 SMALL_PICTURES = ["total_steps=64", "envs_per_worker=2", "eval.every=null"]
 ATARI = {"env=atari", "experiment=pong"}
-PICTURES = ATARI | {"network=cnn"}
+PICTURES = ATARI | {"network=cnn", "network=pixels"}
 DEFAULTS = {"backend": "serial", "workers": "2"}
 
 
@@ -488,14 +489,62 @@ def test_the_picture_of_the_readme_is_drawn_by_its_command(tmp_path: Path) -> No
 # Extensions.
 
 
+def named_blocks(document: str) -> dict[str, str]:
+    """The blocks of Python and YAML, by the file that a comment in each names."""
+    files: dict[str, str] = {}
+    for block in blocks(document, "python") + blocks(document, "yaml"):
+        comments = [line.removeprefix("# ") for line in block.splitlines() if line.startswith("# ")]
+        name = next(comment for comment in comments if comment.endswith((".py", ".yaml")))
+        assert name not in files
+        files[name] = block
+    return files
+
+
+FILES = named_blocks(EXTENDING)
+
+
+def lines_of(*names: str) -> int:
+    """Lines of these files, empty ones and comments included."""
+    return sum(len(FILES[name].splitlines()) for name in names)
+
+
+def imported(name: str) -> list[str]:
+    """The names that a file imports from this package."""
+    tree = ast.parse(FILES[name])
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom | ast.Import)]
+    ours = [
+        alias.name
+        for node in nodes
+        for alias in node.names
+        if "a3c_exp" in alias.name or (isinstance(node, ast.ImportFrom) and "a3c_exp" in str(node.module))
+    ]
+    return ours
+
+
+def test_a_network_of_ones_own_is_twenty_lines_that_know_nothing_of_this_package() -> None:
+    assert next(iter(FILES)) == "my_a3c/residual.py", "it is the first recipe"
+    assert lines_of("my_a3c/residual.py", "conf/network/residual.yaml") <= 20
+    assert imported("my_a3c/residual.py") == []
+    assert [name for name in FILES if name.startswith("conf/network/") and imported(module_of(name))] == []
+
+
+def module_of(name: str) -> str:
+    """The file of the class that a YAML file names."""
+    target: str = yaml.safe_load(FILES[name])["_target_"]
+    return f"{target.rpartition('.')[0].replace('.', '/')}.py"
+
+
+def test_a_loss_of_ones_own_is_twenty_five_lines_with_four_names_of_this_package() -> None:
+    assert lines_of("my_a3c/huber.py", "conf/algorithm/huber.yaml") <= 25
+    assert len(imported("my_a3c/huber.py")) <= 4
+
+
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """my_project, as a reader of CONTRIBUTING.md has it: each block in the file that its comment names."""
+    """my_project, as a reader of docs/extending.md has it: each block in the file that its comment names."""
     folder = tmp_path_factory.mktemp("my_project")
-    for block in blocks(CONTRIBUTING, "python") + blocks(CONTRIBUTING, "yaml"):
-        comments = [line.removeprefix("# ") for line in block.splitlines() if line.startswith("# ")]
-        file = folder / next(comment for comment in comments if comment.endswith((".py", ".yaml")))
-        assert not file.exists()
+    for name, block in FILES.items():
+        file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(block)
     return folder
@@ -524,7 +573,7 @@ def test_there_is_a_recipe_for_each_group(project: Path) -> None:
     }
 
 
-RECIPES = starting(CONTRIBUTING, start="python -m a3c_exp")
+RECIPES = starting(EXTENDING, start="python -m a3c_exp")
 
 
 @pytest.mark.parametrize("arguments", RECIPES, ids=lambda words: " ".join(words[2:]))
