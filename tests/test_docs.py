@@ -7,6 +7,7 @@ files of one's own, and called from the command line, with no change to this pac
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import os
 import re
@@ -21,15 +22,20 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 import yaml
 
 import a3c_exp
 from a3c_exp import ConfigError
 from a3c_exp.__main__ import main
+from a3c_exp.algorithms import BatchArrays
+from a3c_exp.algorithms.algorithm import differentiate, has_closed_form
 from a3c_exp.backends.ray import Ray
 from a3c_exp.cli import evaluate, report
+from a3c_exp.common.arrays import Floats
 from a3c_exp.config.builder import load_experiment
+from a3c_exp.networks import NetworkOutputs
 
 ROOT = Path(__file__).parents[1]
 CONF = ROOT / "conf"
@@ -40,7 +46,8 @@ DOCUMENTS = {
 README, CONTRIBUTING, RESULTS = (DOCUMENTS[f"{name}.md"] for name in ("README", "CONTRIBUTING", "RESULTS"))
 BENCHMARKS = (ROOT / "bench/RESULTS.md").read_text(encoding="utf-8")
 BACKENDS, CLUSTER, DESIGN, EXTENDING, GUIDE, SETTINGS, TUNING = (
-    DOCUMENTS[f"docs/{name}.md"] for name in ("backends", "cluster", "design", "extending", "guide", "settings", "tuning")
+    DOCUMENTS[f"docs/{name}.md"]
+    for name in ("backends", "cluster", "design", "extending", "guide", "settings", "tuning")
 )
 # The README first, whose commands are the first that a reader tries. Commands in CLUSTER need a cluster, those in
 # RESULTS and TUNING take hours: they have tests of their own.
@@ -509,29 +516,28 @@ def lines_of(*names: str) -> int:
 
 
 def imported(name: str) -> list[str]:
-    """The names that a file imports from this package."""
-    tree = ast.parse(FILES[name])
-    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom | ast.Import)]
-    ours = [
-        alias.name
-        for node in nodes
-        for alias in node.names
-        if "a3c_exp" in alias.name or (isinstance(node, ast.ImportFrom) and "a3c_exp" in str(node.module))
-    ]
-    return ours
+    """The names that a file imports from this package, or the package itself."""
+    names = []
+    for node in ast.walk(ast.parse(FILES[name])):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names if alias.name.partition(".")[0] == "a3c_exp"]
+        elif isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] == "a3c_exp":
+            names += [alias.name for alias in node.names]
+    return names
+
+
+def file_of_class(name: str) -> str:
+    """The file of the class that a YAML file names."""
+    target: str = yaml.safe_load(FILES[name])["_target_"]
+    return f"{target.rpartition('.')[0].replace('.', '/')}.py"
 
 
 def test_a_network_of_ones_own_is_twenty_lines_that_know_nothing_of_this_package() -> None:
     assert next(iter(FILES)) == "my_a3c/residual.py", "it is the first recipe"
     assert lines_of("my_a3c/residual.py", "conf/network/residual.yaml") <= 20
     assert imported("my_a3c/residual.py") == []
-    assert [name for name in FILES if name.startswith("conf/network/") and imported(module_of(name))] == []
-
-
-def module_of(name: str) -> str:
-    """The file of the class that a YAML file names."""
-    target: str = yaml.safe_load(FILES[name])["_target_"]
-    return f"{target.rpartition('.')[0].replace('.', '/')}.py"
+    networks = [file_of_class(name) for name in FILES if name.startswith("conf/network/")]
+    assert [name for name in networks if imported(name)] == []
 
 
 def test_a_loss_of_ones_own_is_twenty_five_lines_with_four_names_of_this_package() -> None:
@@ -581,8 +587,29 @@ def test_recipes_run_from_the_command_line_alone(arguments: list[str], inside: P
     assert main(small(arguments)) == 0
     run = only_run(inside)
     assert summary(run)["stop_reason"] == "total_steps"
+    ours = {name for name in FILES if any(name == f"conf/{choice.replace('=', '/')}.yaml" for choice in arguments)}
     named = re.findall(r"my_a3c[.:]\S+", (run / "config.yaml").read_text())
-    assert len(named) == (6 if "experiment=mine" in arguments else 1)
+    assert len(named) == (6 if "experiment=mine" in arguments else max(len(ours), 1))
+
+
+def test_the_derivatives_that_a_recipe_writes_out_are_those_of_its_loss(inside: Path) -> None:
+    algorithm: Any = importlib.import_module("my_a3c.fast_huber").FastHuberA3C(delta=0.5)
+    rng = np.random.default_rng(0)
+
+    def numbers() -> Floats:
+        return rng.standard_normal((5, 3)).astype(np.float32)
+
+    mask = (rng.random((5, 3)) < 0.7).astype(np.float32)
+    arrays: dict[str, Any] = {name: numbers() for name in ("log_probs", "values", "rewards", "advantages", "targets")}
+    batch = BatchArrays(observations=numbers(), actions=numbers(), **arrays, mask=mask)
+    outputs = NetworkOutputs(numbers(), numbers(), numbers())
+    outputs.values[mask == 0] = np.nan
+    gradients, metrics = algorithm.gradient(outputs, batch, 0.0)
+    expected, expected_metrics = differentiate(algorithm, outputs, batch, 0.0)
+    assert has_closed_form(type(algorithm))
+    for name in ("log_probs", "entropy", "values"):
+        np.testing.assert_allclose(getattr(gradients, name), getattr(expected, name), atol=1e-6)
+    assert metrics == pytest.approx(expected_metrics, abs=1e-6)
 
 
 def test_all_recipes_together_run_in_worker_processes(project: Path) -> None:

@@ -22,7 +22,7 @@ from a3c_exp.networks.composed import EncoderActorCritic
 from a3c_exp.networks.distributions import make_distribution
 from a3c_exp.networks.heads import make_head
 from a3c_exp.networks.initialization import Initialization, initialize, initialize_layers, torch_generator
-from a3c_exp.networks.inputs import PICTURE, ObservationInput, observation_form, sample_observations
+from a3c_exp.networks.inputs import PICTURE, ObservationInput, injected_names, observation_form, sample_observations
 from a3c_exp.networks.mlp import Mlp
 from a3c_exp.networks.recurrent import LstmCore
 from a3c_exp.networks.whole import WholeActorCritic
@@ -260,7 +260,8 @@ class WholeNetwork(Network):
             raise ConfigError("network", self.module.cls.__name__, problem)
         distribution = make_distribution(action_space)
         observation_input = ObservationInput.of(self.module.cls, observation_space)
-        own = {"action_space": action_space, "outputs": distribution.size}
+        of_actions = {"action_space": action_space, "outputs": distribution.size}
+        own = {name: of_actions[name] for name in of_actions.keys() & injected_names(self.module.cls)}
         with seeded_construction(seed):
             module = self.module.construct(observation_input.arguments | own)
             network = WholeActorCritic(module, observation_input, distribution)
