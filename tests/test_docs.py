@@ -429,14 +429,13 @@ def test_a_run_leaves_what_the_table_says(here: Path) -> None:
 
 
 def test_the_map_of_the_design_has_every_module() -> None:
-    """Packages that only re-export, and networks, which are one row, aside."""
+    """Packages that only re-export aside."""
     package = ROOT / "a3c_exp"
     named = [name for row in rows(DESIGN, "Where is what") for name in code(row[0])]
     assert sorted(set(named)) == sorted(named)
     modules = {str(path.relative_to(package)) for path in package.rglob("*.py")}
-    modules = {name for name in modules if not name.startswith("networks/")}
     without_code = {name for name in modules if name.endswith("/__init__.py") and name not in named}
-    assert set(named) - {"networks/"} == modules - without_code
+    assert set(named) == modules - without_code
     assert all(not re.search(r"^(class|def) ", (package / name).read_text(), re.MULTILINE) for name in without_code)
 
 
