@@ -544,14 +544,18 @@ def test_a_loss_of_ones_own_is_twenty_five_lines_with_four_names_of_this_package
     assert len(imported("my_a3c/huber.py")) <= 4
 
 
+def write(folder: Path, name: str) -> None:
+    file = folder / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(FILES[name])
+
+
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """my_project, as a reader of docs/extending.md has it: each block in the file that its comment names."""
+    """my_project, as a reader of docs/extending.md has it after the last recipe."""
     folder = tmp_path_factory.mktemp("my_project")
-    for name, block in FILES.items():
-        file = folder / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(block)
+    for name in FILES:
+        write(folder, name)
     return folder
 
 
@@ -609,6 +613,21 @@ def test_the_derivatives_that_a_recipe_writes_out_are_those_of_its_loss(inside: 
     for name in ("log_probs", "entropy", "values"):
         np.testing.assert_allclose(getattr(gradients, name), getattr(expected, name), atol=1e-6)
     assert metrics == pytest.approx(expected_metrics, abs=1e-6)
+
+
+def test_the_first_recipe_is_complete(tmp_path: Path) -> None:
+    for name in ("my_a3c/residual.py", "conf/network/residual.yaml"):
+        write(tmp_path, name)
+    done = program(tmp_path, "-m", "a3c_exp", *RECIPES[0], *SMALL, "workers=2", "backend=processes")
+    assert done.returncode == 0, done.stderr
+    assert summary(only_run(tmp_path))["stop_reason"] == "total_steps"
+
+
+def test_the_log_says_what_computes_the_network_as_shown(inside: Path) -> None:
+    arguments = next(words for words in RECIPES if "network.shared=true" in words)
+    assert main(small(arguments)) == 0
+    [line] = re.findall(r"kernels: .*", (only_run(inside) / "train.log").read_text())
+    assert f"`{line}`" in " ".join(EXTENDING.split())
 
 
 def test_all_recipes_together_run_in_worker_processes(project: Path) -> None:
