@@ -261,7 +261,7 @@ class WholeNetwork(Network):
         distribution = make_distribution(action_space)
         observation_input = ObservationInput.of(self.module.cls, observation_space)
         of_actions = {"action_space": action_space, "outputs": distribution.size}
-        own = {name: of_actions[name] for name in of_actions.keys() & injected_names(self.module.cls)}
+        own = {name: value for name, value in of_actions.items() if name in injected_names(self.module.cls)}
         with seeded_construction(seed):
             module = self.module.construct(observation_input.arguments | own)
             network = WholeActorCritic(module, observation_input, distribution)
