@@ -69,7 +69,10 @@ def differentiate(
     device = None if module is None else next((p.device for p in module.parameters()), None)
     batch = Batch(arrays, device)
     policy = PolicyOutputs(outputs, batch, module)
-    loss, metrics = algorithm.loss(policy, batch, progress)
+    result = algorithm.loss(policy, batch, progress)
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise TypeError(f"loss must return the loss and its metrics, not {type(result).__name__}")
+    loss, metrics = result
     if loss.dim():
         raise TypeError(f"loss must return one number: batch.mean and batch.sum reduce {tuple(loss.shape)} to it")
     if loss.requires_grad:
