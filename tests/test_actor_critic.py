@@ -261,7 +261,7 @@ class TestTheStateDict:
     def test_takes_the_place_of_parameters_of_a_copy_only(self) -> None:
         network = NETWORKS["mlp"]()
         state = {key: torch.zeros_like(tensor) for key, tensor in network.state_dict().items()}
-        with pytest.raises(RuntimeError, match="^a network in training keeps its parameters: assign must be False$"):
+        with pytest.raises(RuntimeError, match="keeps its parameters: assign must be False"):
             network.load_state_dict(state, assign=True)
         copied = network.unbound_copy()
         copied.load_state_dict(state, assign=True)
