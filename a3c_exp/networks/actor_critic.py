@@ -225,6 +225,12 @@ class ActorCritic(nn.Module, ABC):
         else:
             self.gradient.fill(0)
 
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Copy numbers into the parameters. Those of a bound network stay in `vector`, so `assign` is refused there."""
+        if assign and self._runtime is not None:
+            raise RuntimeError("a network in training keeps its parameters: assign must be False")
+        return super().load_state_dict(state_dict, strict, assign)
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ActorCritic:
         if self._runtime is not None:
             raise RuntimeError("a network in training cannot be moved or cast; a3c_exp.load(run).network is a copy")
