@@ -65,9 +65,10 @@ class DeviceParameters(SharedParameters):
 
     def place(self, network: ActorCritic, *, learns: bool) -> None:
         """Let a network of the calling thread compute on the device with these parameters, after its first pull."""
+        transfers = ThreadTransfers(self.device)  # first: the thread's stream is that of all that follows
         vector = torch.empty_like(self._vectors[0]) if self._two_copies else self._vectors[0]
         gradient = torch.zeros_like(vector) if learns else None
-        network.move_to(vector, gradient, TorchRuntime(network, ThreadTransfers(self.device)))
+        network.move_to(vector, gradient, TorchRuntime(network, transfers))
 
     def pull(self, into: Vector) -> int:
         """Return the version of the parameters, and copy them if the vector is not theirs anyway."""
