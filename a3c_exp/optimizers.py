@@ -1,6 +1,7 @@
 """Optimizers of one flat vector: RMSProp, Adam, SGD, with learning rates and clipping for each parameter group.
 
-They change numpy arrays in place. Other workers may read and write these arrays at the same time without a lock
+They change numpy arrays in place, or torch tensors on a device: each formula is written once, with the functions that
+both modules have (`functions_of`). Other workers may read and write these arrays at the same time without a lock
 (Hogwild). A lost or half-applied update is acceptable then. A step out of all proportion is not, since it spoils the
 parameters for good. So RMSProp divides a gradient by the root of a mean square that surely includes it, and Adam skips
 an element whose two running means do not belong together.
@@ -16,13 +17,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from a3c_exp.common.arrays import Floats
+from a3c_exp.common.arrays import Floats, Vector, functions_of
 from a3c_exp.errors import ConfigError, require
 
-Rate = float | Floats
-
-# Elements that are updated at once. A large vector is updated in pieces, so that all operations on a piece find it in
-# the second-level cache.
+# Elements of an array that are updated at once. A large array is updated in pieces, so that all operations on a piece
+# find it in the second-level cache.
 CHUNK = 131_072
 
 
@@ -72,9 +71,10 @@ class Optimizer(ABC):
         """M, how many numbers the optimizer keeps for each parameter; may be 0."""
 
     @abstractmethod
-    def direction(self, state: Floats, gradient: Floats, scratch: Floats, t: int) -> Floats:
+    def direction(self, state: Vector, gradient: Vector, scratch: Vector, t: int) -> Vector:
         """Update the state [M, N] by one gradient [N], and return what the rate is multiplied with, [N].
 
+        On a GPU (GA3C) all of them are tensors there, unless the method takes arrays alone: then it steps on the host.
         The result is `scratch`, a row of `state`, or `gradient`. Only the first two may be written to.
         t: index of this update of the state, the first being 1.
         """
@@ -88,20 +88,21 @@ class Optimizer(ABC):
         """The state before the first update of `size` parameters, float32 [M, size]."""
         return np.zeros((self.state_rows, size), np.float32)
 
-    def step(self, parameters: Floats, state: Floats, gradient: Floats, rate: Rate, t: int) -> None:
+    def step(self, parameters: Vector, state: Vector, gradient: Vector, rate: float | Vector, t: int) -> None:
         """One update, in place.
 
         parameters: float32 [P]; state: float32 [M, P]; gradient: float32 [P], finite, not changed.
         rate: learning rate of this update, one for all or float32 [P] (see `rates`).
         t: index of this update of the state, the first being 1.
         """
-        size = parameters.size
-        scratch = np.empty(min(size, CHUNK), np.float32)
-        for start in range(0, size, CHUNK):
-            piece = slice(start, min(start + CHUNK, size))
+        xp, size = functions_of(parameters), len(parameters)
+        length = CHUNK if xp is np else size
+        scratch = xp.empty_like(parameters[:length])
+        for start in range(0, size, length):
+            piece = slice(start, min(start + length, size))
             change = scratch[: piece.stop - start]
             direction = self.direction(state[:, piece], gradient[piece], change, t)
-            np.multiply(direction, rate[piece] if isinstance(rate, np.ndarray) else rate, out=change)
+            xp.multiply(direction, rate if isinstance(rate, int | float) else rate[piece], out=change)
             parameters[piece] -= change
 
 
@@ -147,19 +148,19 @@ class RMSProp(Optimizer):
         state[0] = self.initial_mean_square
         return state
 
-    def direction(self, state: Floats, gradient: Floats, scratch: Floats, t: int) -> Floats:
-        mean_square = state[0]
+    def direction(self, state: Vector, gradient: Vector, scratch: Vector, t: int) -> Vector:
+        xp, mean_square = functions_of(gradient), state[0]
         _add_square(mean_square, gradient, self.decay, scratch)
         if self.epsilon_inside:
             scratch += self.epsilon
-            np.sqrt(scratch, out=scratch)
+            xp.sqrt(scratch, out=scratch)
         else:
-            np.sqrt(scratch, out=scratch)
+            xp.sqrt(scratch, out=scratch)
             scratch += self.epsilon
-        np.divide(gradient, scratch, out=scratch)
+        xp.divide(gradient, scratch, out=scratch)
         if not self.momentum:
             return scratch
-        velocity: Floats = state[1]
+        velocity = state[1]
         velocity *= self.momentum
         velocity += scratch
         return velocity
@@ -189,22 +190,22 @@ class Adam(Optimizer):
         """The mean of the gradient and that of its square."""
         return 2
 
-    def direction(self, state: Floats, gradient: Floats, scratch: Floats, t: int) -> Floats:
-        mean, mean_square = state
+    def direction(self, state: Vector, gradient: Vector, scratch: Vector, t: int) -> Vector:
+        xp, (mean, mean_square) = functions_of(gradient), state
         first, second = self.betas
-        np.multiply(gradient, 1 - first, out=scratch)
+        xp.multiply(gradient, 1 - first, out=scratch)
         mean *= first
         mean += scratch
         _add_square(mean_square, gradient, second, scratch)
         # Both bias corrections are in the denominator: one pass instead of two.
         correction, square_correction = 1 - first**t, math.sqrt(1 - second**t)
-        np.sqrt(scratch, out=scratch)
+        xp.sqrt(scratch, out=scratch)
         scratch *= correction / square_correction
         scratch += correction * self.epsilon
-        np.divide(mean, scratch, out=scratch)
+        xp.divide(mean, scratch, out=scratch)
         longest = self._max_ratio * square_correction / correction
         if max(scratch.max(), -scratch.min()) > longest:
-            torn = np.abs(scratch) > longest
+            torn = xp.abs(scratch) > longest
             scratch[torn] = mean[torn] = 0
         return scratch
 
@@ -243,10 +244,10 @@ class SGD(Optimizer):
         """The velocity, where there is momentum."""
         return 1 if self.momentum else 0
 
-    def direction(self, state: Floats, gradient: Floats, scratch: Floats, t: int) -> Floats:
+    def direction(self, state: Vector, gradient: Vector, scratch: Vector, t: int) -> Vector:
         if not self.momentum:
             return gradient
-        velocity: Floats = state[0]
+        velocity = state[0]
         velocity *= self.momentum
         velocity += gradient
         return velocity
@@ -259,8 +260,10 @@ def check_param_groups(optimizer: Optimizer, names: Collection[str]) -> None:
             raise ConfigError("param_groups", name, f"the network has no such part, only {', '.join(sorted(names))}")
 
 
-def rates(optimizer: Optimizer, slices: Mapping[str, slice], size: int, factor: float, staleness: int = 0) -> Rate:
-    """The learning rate of an update: a number, or float32 [size] if a parameter group has its own.
+def rates(
+    optimizer: Optimizer, slices: Mapping[str, slice], parameters: Vector, factor: float, staleness: int = 0
+) -> float | Vector:
+    """The learning rate of an update: a number, or a vector like the parameters [P] if a parameter group has its own.
 
     slices: where each part of the network lies in the flat vector.
     factor: the schedule's value.
@@ -273,13 +276,13 @@ def rates(optimizer: Optimizer, slices: Mapping[str, slice], size: int, factor: 
     own = {name: part.learning_rate for name, part in optimizer.param_groups.items() if part.learning_rate is not None}
     if not own:
         return rest
-    rate = np.full(size, rest, np.float32)
+    rate = functions_of(parameters).full_like(parameters, rest)
     for name, learning_rate in own.items():
         rate[slices[name]] = learning_rate * factor
     return rate
 
 
-def clip(gradient: Floats, optimizer: Optimizer, slices: Mapping[str, slice]) -> float:
+def clip(gradient: Vector, optimizer: Optimizer, slices: Mapping[str, slice]) -> float:
     """Clip a gradient [P] in place to the norms that the optimizer allows, and return its norm before that.
 
     Parts with their own max_grad_norm are clipped alone, the rest of the vector as one (Pascanu et al. 2013, arXiv
@@ -298,34 +301,42 @@ def clip(gradient: Floats, optimizer: Optimizer, slices: Mapping[str, slice]) ->
     return norm
 
 
-def _add_square(mean_square: Floats, gradient: Floats, decay: float, scratch: Floats) -> None:
+def _add_square(mean_square: Vector, gradient: Vector, decay: float, scratch: Vector) -> None:
     """mean_square <- decay mean_square + (1 - decay) gradient^2. The result is also in `scratch`.
 
     There it is at least (1 - decay) gradient^2, even if another worker writes to `mean_square`.
     """
-    np.multiply(gradient, gradient, out=scratch)
+    xp = functions_of(gradient)
+    xp.multiply(gradient, gradient, out=scratch)
     scratch *= 1 - decay
     mean_square *= decay
     mean_square += scratch
-    np.maximum(scratch, mean_square, out=scratch)
+    xp.maximum(scratch, mean_square, out=scratch)
 
 
-def _without(vector: Floats, taken: list[slice]) -> list[Floats]:
+def _without(vector: Vector, taken: list[slice]) -> list[Vector]:
     """Views of a vector outside of slices, which do not overlap."""
     pieces, start = [], 0
-    for stop, after in [*sorted((piece.start, piece.stop) for piece in taken), (vector.size, vector.size)]:
+    for stop, after in [*sorted((piece.start, piece.stop) for piece in taken), (len(vector), len(vector))]:
         if start < stop:
             pieces.append(vector[start:stop])
         start = after
     return pieces
 
 
-def _norm(pieces: list[Floats]) -> float:
+def _norm(pieces: list[Vector]) -> float:
     """Euclidean norm of a vector in pieces."""
     square = 0.0
     for piece in pieces:
-        square += float(np.vdot(piece, piece))  # dot, but without a warning of each overflow
+        square += float(functions_of(piece).vdot(piece, piece))  # dot, but without a warning of each overflow
     if math.isinf(square):
         # The squares of large finite numbers overflow in single precision.
-        square = sum(float(np.dot(wide, wide)) for wide in (piece.astype(np.float64) for piece in pieces))
+        square = sum(map(_wide_square, pieces))
     return math.sqrt(square)
+
+
+def _wide_square(piece: Vector) -> float:
+    """The square of a vector's norm, in float64."""
+    xp = functions_of(piece)
+    wide = xp.asarray(piece, dtype=xp.float64)
+    return float(xp.vdot(wide, wide))

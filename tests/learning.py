@@ -60,7 +60,8 @@ def torchs_gradient(
             state = state * torch.from_numpy(~ends[t]).float()[:, None]
     network.gradient.fill(0)
     torch.autograd.backward(loss)
-    return network.gradient.copy()
+    gradient: Floats = network.gradient.copy()
+    return gradient
 
 
 def evaluated_by_torch(space: spaces.Space[Any], parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from a3c_exp.common.arrays import Floats
+from a3c_exp.common.arrays import Floats, Vector
 from a3c_exp.core.events import Event
 from a3c_exp.core.normalization import RunningStats
 from a3c_exp.core.parameters import StoreSpec
@@ -44,7 +44,7 @@ def pull(store: SharedStore, worker: int = 0) -> Snapshot:
 def push(
     store: SharedStore,
     worker: int,
-    gradient: Floats | None,
+    gradient: Vector | None,
     snapshot: Snapshot | None = None,
     *,
     steps: int = 1,

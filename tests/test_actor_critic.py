@@ -258,6 +258,15 @@ class TestTheStateDict:
         network.load_state_dict(state)
         assert network.vector is before and (network.vector == 0.5).all()
 
+    def test_takes_the_place_of_parameters_of_a_copy_only(self) -> None:
+        network = NETWORKS["mlp"]()
+        state = {key: torch.zeros_like(tensor) for key, tensor in network.state_dict().items()}
+        with pytest.raises(RuntimeError, match="keeps its parameters: assign must be False"):
+            network.load_state_dict(state, assign=True)
+        copied = network.unbound_copy()
+        copied.load_state_dict(state, assign=True)
+        assert network.vector.any() and not any(parameter.any() for parameter in copied.parameters())
+
     def test_of_another_network_is_refused(self) -> None:
         with pytest.raises(RuntimeError, match="size mismatch"):
             NETWORKS["mlp"]().load_state_dict(make_network(Mlp, VECTORS, hidden_sizes=(7,)).state_dict())

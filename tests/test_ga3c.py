@@ -281,7 +281,7 @@ class TestManyAgents:
         whole = ga3c(CORRIDOR, workers=3, backend__trainers=2, total_steps=640)
         done = train_config(whole | {"eval": {"every": 320, "episodes": 1}}, tmp_path)
         assert done.summary["best_eval_return"] is not None
-        assert "the network computes on the CPU" in (tmp_path / "train.log").read_text()
+        assert "the network and the optimizer compute on the CPU" in (tmp_path / "train.log").read_text()
         before = latest(tmp_path)["store"]
         for backend, workers, total in (("ga3c", 2, 1280), ("serial", 1, 1600)):
             done = train_config(config(CORRIDOR, backend, workers=workers, total_steps=total), tmp_path, resume=True)

@@ -1,4 +1,4 @@
-"""The parts of GA3C: rollouts side by side, queues and buffers, rates, the network on a device."""
+"""The parts of GA3C: rollouts side by side, queues and buffers, rates."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from backend_runs import ga3c
-from learning import learned
 from numpy.typing import NDArray
-from runs import CORNERS, SCRIPTED, SMALL_CNN, TARGET, config, drain, make_store
+from runs import SCRIPTED, TARGET, config, make_store
 
 from a3c_exp.backends.ga3c import services
 from a3c_exp.backends.ga3c.agent import RemoteNetwork
 from a3c_exp.backends.ga3c.buffers import WAITING, WORKING, BufferSpec, IndexQueue, SharedBuffers
-from a3c_exp.backends.ga3c.device import CudaActorCritic
 from a3c_exp.backends.ga3c.services import RateMeter
 from a3c_exp.backends.messages import MERGE_SECONDS
 from a3c_exp.config.builder import load_experiment
@@ -27,11 +24,6 @@ from a3c_exp.core.experiment import Experiment, build_network
 from a3c_exp.core.rollout import Actor, Rollout, concat_rollouts
 from a3c_exp.core.store import Snapshot
 from a3c_exp.core.worker import Learner
-from a3c_exp.envs import Gym
-from a3c_exp.errors import ConfigError
-from a3c_exp.networks import ActorCritic, Cnn
-
-GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU")
 
 MLP: dict[str, Any] = {"_target_": "a3c_exp.networks.Mlp", "hidden_sizes": [8]}
 LSTM: dict[str, Any] = {"_target_": "a3c_exp.networks.Lstm", "encoder": MLP, "hidden_size": 4}
@@ -79,7 +71,7 @@ class TestConcatRollouts:
 
         def gradient(rollout: Rollout) -> NDArray[np.float64]:
             list(learner.learn([rollout], Snapshot(version=0, steps=0, normalizer=None)))
-            return built.gradient.astype(np.float64)
+            return np.asarray(built.gradient, np.float64)
 
         sums = np.sum([gradient(rollout) * rollout.transitions for rollout in rollouts], axis=0)
         whole = concat_rollouts(rollouts)
@@ -136,13 +128,13 @@ class TestSharedBuffers:
         """`values` asks for as many observations at a time as a request has room for."""
         experiment = load_experiment(ga3c())
         network, _ = build_network(experiment)
-        remote = RemoteNetwork(buffers.channel(1), network.head.distribution())
+        remote = RemoteNetwork(buffers.channel(1), network.distribution)
 
         def serve() -> None:
             arrays = buffers.request_arrays
             for version in range(4):
                 (agent,) = buffers.requests.take(1, 30.0)
-                distributions, values, _ = network.infer(arrays["observations"][agent])
+                distributions, values, _ = network.act_forward(arrays["observations"][agent])
                 arrays["distributions"][agent], arrays["values"][agent] = distributions, values
                 arrays["version"][agent] = version
                 buffers.reply([agent])
@@ -150,8 +142,8 @@ class TestSharedBuffers:
         server = threading.Thread(target=serve)
         server.start()
         observations = np.random.default_rng(0).random((9, 4), np.float32)
-        distributions, values, state = remote.infer(observations[:4], None)
-        np.testing.assert_allclose(distributions, network.infer(observations[:4])[0], rtol=1e-6)
+        distributions, values, state = remote.act_forward(observations[:4], None)
+        np.testing.assert_allclose(distributions, network.act_forward(observations[:4])[0], rtol=1e-6)
         np.testing.assert_allclose(values, network.values(observations[:4]), rtol=1e-6)
         assert state is None
         np.testing.assert_allclose(remote.values(observations, None), network.values(observations), rtol=1e-6)
@@ -173,59 +165,3 @@ def test_a_rate_is_that_of_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     clock.now += 2 * MERGE_SECONDS
     assert rate.add(5) == {"rate": pytest.approx(3 * 10 / (2 * MERGE_SECONDS))}
     assert rate.add(5) == {}
-
-
-class TestDevices:
-    def networks(self, device: str) -> tuple[ActorCritic, ActorCritic]:
-        """The same network twice, once on a device."""
-        space = Gym(id=CORNERS).make(1, [0])
-        cnn = Cnn(layers=((8, 3, 2),), features_dim=32, precision="float32")
-        one, other = (
-            cnn.build(space.observation_space, space.action_space, np.random.default_rng(0)) for _ in range(2)
-        )
-        return one, CudaActorCritic(other, torch.device(device))
-
-    @pytest.fixture(params=["cpu", pytest.param("cuda", marks=GPU)])
-    def pair(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[ActorCritic, ActorCritic]:
-        monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # convolutions in full float32
-        return self.networks(request.param)
-
-    def test_a_network_acts_alike_on_host_and_device(self, pair: tuple[ActorCritic, ActorCritic]) -> None:
-        on_host, on_device = pair
-        for count in (5, 9, 2):  # more than before, then fewer: the staging buffer has rows of earlier calls
-            observations = np.random.default_rng(count).integers(0, 255, (count, 12, 12, 3)).astype(np.uint8)
-            for one, other in zip(on_host.infer(observations)[:2], on_device.infer(observations)[:2], strict=True):
-                np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
-            np.testing.assert_array_equal(on_device.values(observations), on_device.infer(observations)[1])
-            on_host.vector *= 1.5
-            on_device.vector[:] = on_host.vector
-            on_device.load()
-
-    def test_a_network_learns_alike_on_host_and_device(self, pair: tuple[ActorCritic, ActorCritic]) -> None:
-        observations = np.random.default_rng(0).integers(0, 255, (3, 2, 12, 12, 3)).astype(np.uint8)
-        actions = np.random.default_rng(1).integers(0, 4, (3, 2))
-        for _ in range(2):
-            for network in pair:
-                network.gradient.fill(0)
-                learned(network, observations, actions, log_probs=1, entropy=1, values=2)
-                network.fetch_gradient()
-            on_host, on_device = pair
-            assert on_host.gradient.any()
-            np.testing.assert_allclose(on_host.gradient, on_device.gradient, rtol=1e-3, atol=1e-4)
-
-    @GPU
-    def test_a_run_learns_on_a_gpu(self) -> None:
-        _, state, error = drain(ga3c(CORNERS, network=SMALL_CNN, workers=2, total_steps=800, backend__device="cuda"))
-        assert error is None
-        assert np.isfinite(state["parameters"]).all()
-
-    def test_a_recurrent_network_on_a_gpu_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        lstm = {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 4}
-        with pytest.raises(ConfigError, match=r"backend.device = 'cuda': must be cpu or auto: the cells of"):
-            load_experiment(ga3c(backend__device="cuda", network=lstm))
-
-    @pytest.mark.skipif(torch.cuda.is_available(), reason="torch finds a GPU")
-    def test_a_gpu_that_this_machine_lacks_is_refused(self) -> None:
-        with pytest.raises(ConfigError, match=r"backend.device = 'cuda': must be cpu or auto"):
-            load_experiment(ga3c(backend__device="cuda"))

@@ -56,7 +56,8 @@ def gradient(network: ActorCritic, images: Array) -> Floats:
     """The gradient of the sum of values and log-probabilities, over one step of a batch."""
     network.gradient.fill(0)
     learned(network, images[None], np.zeros((1, len(images)), np.int64), values=1, log_probs=1)
-    return network.gradient.copy()
+    gradient: Floats = network.gradient.copy()
+    return gradient
 
 
 @pytest.mark.parametrize(

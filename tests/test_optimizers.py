@@ -232,6 +232,7 @@ def test_adams_longest_possible_steps_are_not_taken_for_torn_state(betas: tuple[
 
 # -- rates and clipping, for all parameters and for groups -----------------------------------------------------------
 
+NINE = np.zeros(9, np.float32)
 SLICES = {"encoder": slice(0, 4), "actor": slice(4, 6), "critic": slice(6, 9)}
 
 
@@ -240,12 +241,12 @@ def sgd(max_grad_norm: float | None = None, **param_groups: ParamGroup) -> SGD:
 
 
 def test_one_rate_for_all_is_a_number() -> None:
-    assert rates(sgd(), SLICES, 9, 0.5) == 0.05
-    assert type(rates(sgd(critic=ParamGroup(max_grad_norm=1.0)), SLICES, 9, 0.5)) is float
+    assert rates(sgd(), SLICES, NINE, 0.5) == 0.05
+    assert type(rates(sgd(critic=ParamGroup(max_grad_norm=1.0)), SLICES, NINE, 0.5)) is float
 
 
 def test_a_group_has_its_own_rate_which_follows_the_schedule_too() -> None:
-    rate = rates(sgd(actor=ParamGroup(learning_rate=0.0), critic=ParamGroup(learning_rate=1.0)), SLICES, 9, 0.5)
+    rate = rates(sgd(actor=ParamGroup(learning_rate=0.0), critic=ParamGroup(learning_rate=1.0)), SLICES, NINE, 0.5)
     assert isinstance(rate, np.ndarray)
     assert rate.dtype == np.float32
     np.testing.assert_allclose(rate, [0.05] * 4 + [0.0] * 2 + [0.5] * 3)
@@ -253,14 +254,14 @@ def test_a_group_has_its_own_rate_which_follows_the_schedule_too() -> None:
 
 def test_the_rate_of_a_group_is_divided_by_the_staleness_too() -> None:
     optimizer = SGD(learning_rate=0.1, staleness_power=1.0, param_groups={"critic": ParamGroup(learning_rate=1.0)})
-    np.testing.assert_allclose(rates(optimizer, SLICES, 9, 0.5, staleness=5), [0.01] * 6 + [0.1] * 3)
+    np.testing.assert_allclose(rates(optimizer, SLICES, NINE, 0.5, staleness=5), [0.01] * 6 + [0.1] * 3)
 
 
 def test_a_group_with_a_rate_of_0_keeps_its_parameters() -> None:
     optimizer = sgd(actor=ParamGroup(learning_rate=0.0))
     parameters = np.zeros(9, np.float32)
     gradient = np.ones(9, np.float32)
-    optimizer.step(parameters, optimizer.initial_state(9), gradient, rates(optimizer, SLICES, 9, 1.0), 1)
+    optimizer.step(parameters, optimizer.initial_state(9), gradient, rates(optimizer, SLICES, NINE, 1.0), 1)
     np.testing.assert_allclose(parameters, [-0.1] * 4 + [0.0] * 2 + [-0.1] * 3)
 
 

@@ -43,10 +43,11 @@ def check_loss(algorithm: Algorithm, network: ActorCritic, observation_space: gy
     buffers = _buffers(network)
 
     def gradient() -> Floats:
-        network.gradient.fill(0)
+        network.zero_grad()
         outputs, backward = network.evaluate(observations, actions, recurrent_input)
         backward(algorithm.gradient(outputs, batch, 0.0, network.loss_module)[0])
-        return network.gradient.copy()
+        result: Floats = network.gradient.copy()
+        return result
 
     try:
         first, second = gradient(), gradient()

@@ -12,10 +12,22 @@ Array = NDArray[Any]
 Floats = NDArray[np.float32]
 Bools = NDArray[np.bool_]
 
+Vector = Any
+"""float32 [P] or [M, P]: an array on the host or, with GA3C on a GPU, a torch tensor there."""
+
 ArraySpecs = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
 """Shape and type of arrays, by name, in the order in which they lie in a block."""
 
 CACHE_LINE = 64
+
+
+def functions_of(vector: Vector) -> Any:
+    """The module whose functions take this vector: numpy or torch."""
+    if isinstance(vector, np.ndarray):
+        return np
+    import torch  # here, since commands that only read files do without it
+
+    return torch
 
 
 def block_size(specs: ArraySpecs) -> int:

@@ -76,7 +76,7 @@ def network_of(cls: type[nn.Module], values: dict[str, Any]) -> Network:
         if name in critic_names and name not in names and value is not None
     }
     common = {name: value for name, value in values.items() if name not in names and name not in critic_names}
-    critic = ModuleSpec(cls, own | changed) if changed else None
+    critic = ModuleSpec(cls, own | changed) if own | changed != own else None
     return EncoderNetwork(encoder=ModuleSpec(cls, own), critic_encoder=critic, **common)
 
 

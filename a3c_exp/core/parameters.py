@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from a3c_exp.common.arrays import Array, ArraySpecs, Floats, block_size
+from a3c_exp.common.arrays import Array, ArraySpecs, Floats, Vector, block_size
 from a3c_exp.core.counters import WorkerCounters
 from a3c_exp.core.normalization import RunningStats
 from a3c_exp.core.rounds import SynchronousRounds
@@ -105,14 +105,14 @@ class SharedParameters:
     def _active_copy(self) -> int:
         return self.version & 1 if self._two_copies else 0
 
-    def pull(self, into: Floats) -> int:
+    def pull(self, into: Vector) -> int:
         """Copy the parameters into a vector [P], and return their version."""
         with self._update_lock:
             version = self.version
             into[:] = self._vectors[version & 1 if self._two_copies else 0]
         return version
 
-    def step(self, worker: int, gradient: Floats, base_version: int, steps: int) -> int:
+    def step(self, worker: int, gradient: Vector, base_version: int, steps: int) -> int:
         """Step with a worker's gradient [P], and return its staleness: updates since `base_version`.
 
         steps: of the run at the pull, for the schedule.
@@ -133,7 +133,7 @@ class SharedParameters:
         self._optimize(gradient, steps, 0, version + 1)
         self._flags[VERSION] = version + 1
 
-    def _optimize(self, gradient: Floats, steps: int, state_index: int, t: int, staleness: int = 0) -> None:
+    def _optimize(self, gradient: Vector, steps: int, state_index: int, t: int, staleness: int = 0) -> None:
         """Make one optimizer step: in place, or from the active copy into the other one."""
         spec, target = self.spec, 0
         if self._two_copies:
@@ -142,8 +142,13 @@ class SharedParameters:
             self._vectors[target] = self._vectors[active]
             self._states[target] = self._states[active]
         factor = spec.schedule(progress_of(steps, spec.total_steps))
-        rate = rates(spec.optimizer, spec.param_slices, spec.size, factor, staleness)
-        spec.optimizer.step(self._vectors[target], self._states[target, state_index], gradient, rate, t)
+        parameters = self._vectors[target]
+        rate = rates(spec.optimizer, spec.param_slices, parameters, factor, staleness)
+        self._step(parameters, self._states[target, state_index], gradient, rate, t)
+
+    def _step(self, parameters: Vector, state: Vector, gradient: Vector, rate: float | Vector, t: int) -> None:
+        """`Optimizer.step`."""
+        self.spec.optimizer.step(parameters, state, gradient, rate, t)
 
     def read(self) -> Floats:
         """Copy the active parameters, float32 [P]."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from a3c_exp.common.arrays import Floats, arrays_in
+from a3c_exp.common.arrays import Floats, Vector, arrays_in
 from a3c_exp.core.counters import WorkerCounters
 from a3c_exp.core.events import Event
 from a3c_exp.core.normalization import Normalizer, RunningStats
@@ -47,7 +47,7 @@ class Push:
     rng: the worker's generator, whose state is saved with the push.
     """
 
-    gradient: Floats | None
+    gradient: Vector | None
     snapshot: Snapshot
     event: Event
     weight: int
@@ -85,7 +85,7 @@ class Store(Protocol):
     def start(self, worker: int, rng: np.random.Generator) -> None:
         """Announce the worker's first step. Sets the generator to its saved state if there is one."""
 
-    def pull(self, worker: int, into: Floats) -> Snapshot:
+    def pull(self, worker: int, into: Vector) -> Snapshot:
         """Copy the parameters into a vector [P]."""
 
     def push(self, worker: int, push: Push) -> Ticket:
@@ -133,7 +133,7 @@ class SharedStore:
         self.counters.load_rng_state(worker, rng)
         self.counters.start_clock()
 
-    def pull(self, worker: int, into: Floats) -> Snapshot:
+    def pull(self, worker: int, into: Vector) -> Snapshot:
         """Copy the parameters into a worker's own vector [P]."""
         return Snapshot(self.parameters.pull(into), self.counters.steps, self.normalizer())
 

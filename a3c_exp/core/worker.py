@@ -6,13 +6,11 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
-from typing import Protocol
 
 import numpy as np
-from torch import nn
 
 from a3c_exp.algorithms import BatchArrays, MinibatchAlgorithm, explained_variance
-from a3c_exp.common.arrays import Array, Floats
+from a3c_exp.common.arrays import Floats
 from a3c_exp.core import seeding
 from a3c_exp.core.events import Episodes, Event
 from a3c_exp.core.experiment import Experiment, RunContext
@@ -23,7 +21,6 @@ from a3c_exp.core.store import Push, Snapshot, Store
 from a3c_exp.envs import EnvBatch
 from a3c_exp.errors import RunError
 from a3c_exp.networks import ActorCritic, NetworkOutputs, OutputGradients
-from a3c_exp.networks.recurrent import RecurrentInput
 from a3c_exp.optimizers import clip
 from a3c_exp.returns import Returns, with_learner_values
 from a3c_exp.schedules import progress_of
@@ -41,30 +38,6 @@ class YieldPoint(Enum):
     BEFORE_PULL = auto()
     BEFORE_PUSH = auto()
     WAITING = auto()
-
-
-class TrainableNetwork(PolicyNetwork, Protocol):
-    """A learner's network: an `ActorCritic`, or one on a device (GA3C)."""
-
-    @property
-    def vector(self) -> Floats: ...
-
-    @property
-    def gradient(self) -> Floats: ...
-
-    @property
-    def param_slices(self) -> dict[str, slice]: ...
-
-    @property
-    def loss_module(self) -> nn.Module | None: ...
-
-    def to_device(self) -> None: ...
-
-    def gradient_to_host(self) -> None: ...
-
-    def evaluate(
-        self, observations: Array, actions: Array, recurrent_input: RecurrentInput | None
-    ) -> tuple[NetworkOutputs, Callable[[OutputGradients], None]]: ...
 
 
 class Worker:
@@ -115,7 +88,7 @@ class Learner:
     """
 
     def __init__(
-        self, experiment: Experiment, network: TrainableNetwork, worker: int, store: Store, rng: np.random.Generator,
+        self, experiment: Experiment, network: ActorCritic, worker: int, store: Store, rng: np.random.Generator,
         name: str,
     ) -> None:  # fmt: skip
         self._experiment, self._network, self._worker, self._store = experiment, network, worker, store
@@ -126,9 +99,7 @@ class Learner:
 
     def pull(self) -> Snapshot:
         """Copy the shared parameters into the learner's network."""
-        snapshot = self._store.pull(self._worker, self._network.vector)
-        self._network.to_device()
-        return snapshot
+        return self._store.pull(self._worker, self._network.vector)
 
     def learn(
         self, rollouts: Sequence[Rollout], snapshot: Snapshot, event: Event | None = None
@@ -156,7 +127,7 @@ class Learner:
 
     def _gradient(self, rollouts: Sequence[Rollout], snapshot: Snapshot, event: Event) -> Iterator[Push]:
         """One push: the gradients of all rollouts added up."""
-        self._network.gradient.fill(0)
+        self._network.zero_grad()
         for rollout in rollouts:
             if rollout.transitions:
                 event.add(self._add_rollout_gradient(rollout, snapshot))
@@ -178,7 +149,7 @@ class Learner:
         for columns in algorithm.minibatches(count, length, self._rng):
             minibatch = batch.take(columns)
             snapshot = self.pull()
-            self._network.gradient.fill(0)
+            self._network.zero_grad()
             metrics = self._add_batch_gradient(minibatch, snapshot)
             event.add(metrics | extra)
             yield self._prepare_push(snapshot, event, minibatch.transitions, stats)
@@ -236,7 +207,6 @@ class Learner:
     def _prepare_push(self, snapshot: Snapshot, event: Event, weight: int, stats: RunningStats | None) -> Push:
         """Clip the gradient; leave it out if it is not finite or of no transition."""
         experiment, network = self._experiment, self._network
-        network.gradient_to_host()
         norm = clip(network.gradient, experiment.optimizer, network.param_slices)
         progress = progress_of(snapshot.steps, self._total_steps)
         event.add(

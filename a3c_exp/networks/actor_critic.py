@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from a3c_exp.common.arrays import Array, Floats
+from a3c_exp.common.arrays import Array, Floats, Vector
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks.distributions import Distribution
 from a3c_exp.networks.outputs import NetworkOutputs, OutputGradients
@@ -62,6 +61,7 @@ class ActorCritic(nn.Module, ABC):
     gradients into `gradient`, another. Pulling, clipping, stepping, sending and saving are then one operation each. The
     parameters are views: whoever writes to `vector` changes the network. A bound network cannot be moved, a copy by
     `unbound_copy` can.
+    With GA3C on a GPU, `move_to` replaces both by tensors there.
 
     distribution: of the actions. param_slices: where each parameter group lies in the vector.
     loss_module: a module of the loss's own, whose parameters are the group `loss`; None if the loss has none.
@@ -148,14 +148,21 @@ class ActorCritic(nn.Module, ABC):
             end = start + sum(parameter.numel() for parameter in parameters)
             self.param_slices[name] = slice(start, end)
             start = end
-        self.vector: NDArray[np.float32] = np.empty(start, np.float32)
-        self.gradient: NDArray[np.float32] = np.zeros_like(self.vector)
+        self.vector: Vector = np.empty(start, np.float32)
+        self.gradient: Vector = np.zeros_like(self.vector)
+        vector = torch.from_numpy(self.vector)
+        for parameter, place in _views(ordered, vector):
+            place.copy_(parameter.detach())
         self._ordered = ordered
-        place_parameters(ordered, torch.from_numpy(self.vector), torch.from_numpy(self.gradient))
+        place_parameters(ordered, vector, torch.from_numpy(self.gradient))
         self._runtime = self.make_runtime(kernels)
 
-    def move_to(self, vector: Tensor, gradient: Tensor, runtime: Runtime) -> None:
-        """Move a bound network's parameters and gradients into tensors [P] on a device. runtime: computes it there."""
+    def move_to(self, vector: Tensor, gradient: Tensor | None, runtime: Runtime) -> None:
+        """Replace a bound network's vectors [P] by tensors on a device, whose numbers its parameters then have.
+
+        gradient: None for a network that only acts. runtime: computes it there.
+        """
+        self.vector, self.gradient = vector, gradient
         place_parameters(self._ordered, vector, gradient)
         for constant in self.constants().values():
             constant.data = constant.data.to(vector.device)
@@ -166,12 +173,6 @@ class ActorCritic(nn.Module, ABC):
         """What computes a bound network."""
         assert self._runtime is not None
         return self._runtime
-
-    def to_device(self) -> None:
-        """Call after a write to `vector`. For networks that are computed on a device."""
-
-    def gradient_to_host(self) -> None:
-        """Call before `gradient` is read, if it has been 0 since the last call. For networks on a device."""
 
     def act_forward(self, observations: Array, state: Array | None = None) -> tuple[Array, Array, Array | None]:
         """The forward pass to act: [N, ...] -> distribution parameters [N, P], values [N], the state after."""
@@ -223,7 +224,13 @@ class ActorCritic(nn.Module, ABC):
         if self._runtime is None:
             super().zero_grad(set_to_none)
         else:
-            self.gradient.fill(0)
+            self.gradient[:] = 0
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Copy numbers into the parameters. Those of a bound network stay in `vector`, so `assign` is refused there."""
+        if assign and self._runtime is not None:
+            raise RuntimeError("a network in training keeps its parameters: assign must be False")
+        return super().load_state_dict(state_dict, strict, assign)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ActorCritic:
         if self._runtime is not None:
@@ -239,14 +246,21 @@ def check_parameters(module: nn.Module) -> None:
             raise ConfigError("network", type(module).__name__, problem)
 
 
-def place_parameters(parameters: Sequence[nn.Parameter], vector: Tensor, gradient: Tensor) -> None:
-    """Move parameters into a vector [P], one after another, and let their gradients be views of another vector."""
+def place_parameters(parameters: Sequence[nn.Parameter], vector: Tensor, gradient: Tensor | None) -> None:
+    """Let parameters be views of a vector [P], one after another, and their gradients views of another vector."""
+    for parameter, place in _views(parameters, vector):
+        parameter.data = place
+        parameter.grad = None
+    if gradient is not None:
+        # torch too adds to an existing gradient in place, so it lands in the flat vector.
+        for parameter, place in _views(parameters, gradient):
+            parameter.grad = place
+
+
+def _views(parameters: Sequence[nn.Parameter], vector: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
+    """Each parameter with its part of a vector [P], in the parameter's shape."""
     start = 0
     for parameter in parameters:
         end = start + parameter.numel()
-        view = vector[start:end].view_as(parameter)
-        view.copy_(parameter.detach())
-        parameter.data = view
-        # torch too adds to an existing gradient in place, so it lands in the flat vector.
-        parameter.grad = gradient[start:end].view_as(parameter)
+        yield parameter, vector[start:end].view_as(parameter)
         start = end

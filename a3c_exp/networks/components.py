@@ -135,8 +135,9 @@ class EncoderNetwork(Network):
     def __post_init__(self) -> None:
         _check_heads(self.policy_gain, self.initial_std)
         if self.shared and self.critic_encoder is not None:
-            changed = _first_difference(self.encoder, self.critic_encoder)
-            raise ConfigError(f"critic_{changed[0]}", changed[1], "must be null where shared=true")
+            own = self.encoder.settings
+            name, value = next(each for each in self.critic_encoder.settings.items() if own.get(each[0]) != each[1])
+            raise ConfigError(f"critic_{name}", value, "must be null where shared=true")
 
     @property
     def takes_pictures(self) -> bool:
@@ -151,8 +152,7 @@ class EncoderNetwork(Network):
             actor, observation_input, features = self.make_encoder(observation_space)
             critic, critic_features = actor, features
             if not self.shared:
-                spec = self.critic_encoder or self.encoder
-                critic, _, critic_features = _construct_encoder(spec, observation_space)
+                critic, critic_features = self._make_critic_encoder(observation_space)
             loss_module = _build_loss_module(build_loss, features)
             head = make_head(features, distribution, self.state_dependent_std, self.initial_std)
             value = nn.Linear(critic_features, 1)
@@ -169,6 +169,18 @@ class EncoderNetwork(Network):
     def make_encoder(self, observation_space: gym.Space[Any]) -> tuple[nn.Module, ObservationInput, int]:
         """The actor's encoder, the form of its observations, and the size of its features."""
         return _construct_encoder(self.encoder, observation_space)
+
+    def _make_critic_encoder(self, observation_space: gym.Space[Any]) -> tuple[nn.Module, int]:
+        """The critic's own encoder, and the size of its features."""
+        spec = self.critic_encoder or self.encoder
+        try:
+            encoder, _, features = _construct_encoder(spec, observation_space)
+        except ConfigError as error:
+            name = error.key.removeprefix("network.")
+            if self.critic_encoder is None or name not in spec.settings:
+                raise
+            raise ConfigError(f"network.critic_{name}", error.value, error.problem) from error
+        return encoder, features
 
     def initialize_encoder(self, encoder: nn.Module, generator: torch.Generator | None) -> None:
         """Draw the weights of an encoder, if `init` says how."""
@@ -331,11 +343,3 @@ def run_module(module: nn.Module, inputs: torch.Tensor, name: str) -> Any:
 def _check_heads(policy_gain: float, initial_std: float) -> None:
     require(policy_gain > 0, "policy_gain", policy_gain, "a number > 0")
     require(0.01 <= initial_std <= 7, "initial_std", initial_std, "a number from 0.01 to 7")
-
-
-def _first_difference(one: ModuleSpec, other: ModuleSpec) -> tuple[str, Any]:
-    """A setting of the second that differs from the first: its name and value."""
-    for name, value in other.settings.items():
-        if one.settings.get(name) != value:
-            return name, value
-    return "encoder", other.cls.__name__

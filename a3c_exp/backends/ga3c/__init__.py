@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Generator, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar
@@ -12,7 +13,7 @@ from typing import ClassVar
 from a3c_exp.backends import forkserver
 from a3c_exp.backends.ga3c.agent import Agent
 from a3c_exp.backends.ga3c.buffers import BufferSpec, SharedBuffers
-from a3c_exp.backends.ga3c.device import DeviceName, check_device, uses_gpu
+from a3c_exp.backends.ga3c.device import DeviceName, check_device, describe, find_device, parameters_on
 from a3c_exp.backends.ga3c.services import PredictionBatch, PredictorService, TrainerService
 from a3c_exp.backends.messages import drain
 from a3c_exp.backends.processes.children import Child, end, start
@@ -23,6 +24,7 @@ from a3c_exp.core.experiment import Backend, Experiment, RunContext, build_netwo
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import SharedStore
 from a3c_exp.errors import ConfigError, require
+from a3c_exp.networks.distributions import Distribution
 
 log = logging.getLogger("a3c_exp")
 
@@ -43,7 +45,8 @@ class Ga3c(Backend):
     predictors, trainers: threads of each kind.
     prediction_batch: see `PredictionBatch`.
     training_batch: transitions that a trainer learns from at once, at least, unless all agents wait for it.
-    device: where the network computes; auto: on a GPU if torch can use one, otherwise on the CPU.
+    device: where network and optimizer compute; auto: on a GPU if torch can use one and the network is not recurrent,
+        otherwise on the CPU.
     rollouts: that each agent may have open: the one being collected, those in the queue and those being learned from.
         With 1 an agent waits until its rollout has been learned from, and then acts with the result.
     """
@@ -96,15 +99,22 @@ class Ga3c(Backend):
         forkserver.ensure_running()
         experiment = context.experiment
         network, env = build_network(experiment, draw=False)
-        log.info("the network computes on the %s", "GPU" if uses_gpu(network, self.device) else "CPU")
-        buffers = SharedBuffers(BufferSpec.of(experiment, self.rollouts, network, env))
+        device = find_device(network, self.device)
+        with nullcontext() if device is None else parameters_on(device, store):
+            log.info(describe(store.parameters))
+            buffers = SharedBuffers(BufferSpec.of(experiment, self.rollouts, network, env))
+            yield from self._run(context, store, buffers, network.distribution)
+
+    def _run(
+        self, context: RunContext, store: SharedStore, buffers: SharedBuffers, distribution: Distribution
+    ) -> Generator[Event | None, None, None]:
         threads: list[ThreadSource] = []
         agents: list[Child] = []
         try:
             threads.extend(self._start_threads(context, store, buffers))
             jobs = [
-                partial(Agent, context, index, store, buffers.channel(index), network.distribution)
-                for index in range(experiment.worker_count)
+                partial(Agent, context, index, store, buffers.channel(index), distribution)
+                for index in range(context.experiment.worker_count)
             ]
             start(agents, context, store, jobs)
             yield from drain([*agents, *threads])
@@ -121,13 +131,13 @@ class Ga3c(Backend):
         for index in range(self.predictors):
             predictor = partial(
                 PredictorService, context.experiment, store, buffers,
-                device=self.device, batch=self.prediction_batch, count=self.predictors, gathering=gathering,
+                batch=self.prediction_batch, count=self.predictors, gathering=gathering,
             )  # fmt: skip
             yield ThreadSource.start(f"predictor {index}", predictor)
         gathering = threading.Lock()
         for index in range(self.trainers):
             trainer = partial(
                 TrainerService, context, store, buffers, index,
-                device=self.device, batch=self.training_batch, count=self.trainers, gathering=gathering,
+                batch=self.training_batch, count=self.trainers, gathering=gathering,
             )  # fmt: skip
             yield ThreadSource.start(f"trainer {index}", trainer)

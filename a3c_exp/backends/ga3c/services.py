@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from a3c_exp.backends.ga3c.buffers import POLL_SECONDS, SharedBuffers
-from a3c_exp.backends.ga3c.device import DeviceName, on_device
+from a3c_exp.backends.ga3c.device import build_thread_network
 from a3c_exp.backends.messages import MERGE_SECONDS
 from a3c_exp.core import seeding
 from a3c_exp.core.events import Event
-from a3c_exp.core.experiment import Experiment, RunContext, build_network
+from a3c_exp.core.experiment import Experiment, RunContext
 from a3c_exp.core.rollout import concat_rollouts
 from a3c_exp.core.seeding import Role
 from a3c_exp.core.store import SharedStore
@@ -38,17 +38,17 @@ class PredictionBatch:
 
 
 class PredictorService:
-    """Answers the requests of agents with a copy of the parameters, which is pulled between two batches.
+    """Answers the requests of agents with the parameters that it pulls between two batches.
 
     count: predictors of the run. gathering: held by the one of them that gathers a batch. If two waited for the same
         requests, neither would have a full batch.
     """
 
     def __init__(
-        self, experiment: Experiment, store: SharedStore, buffers: SharedBuffers, *, device: DeviceName,
-        batch: PredictionBatch, count: int, gathering: threading.Lock,
+        self, experiment: Experiment, store: SharedStore, buffers: SharedBuffers, *, batch: PredictionBatch,
+        count: int, gathering: threading.Lock,
     ) -> None:  # fmt: skip
-        self._network = on_device(build_network(experiment, draw=False)[0], device)
+        self._network = build_thread_network(experiment, store, learns=False)
         self._store, self._buffers, self._count, self._gathering = store, buffers, count, gathering
         self._max_requests, self._wait = batch.maximum // buffers.spec.envs, batch.wait
         self._version = -1
@@ -89,7 +89,6 @@ class PredictorService:
         arrays, network, spec = self._buffers.request_arrays, self._network, self._buffers.spec
         if self._version != self._store.version:
             self._version = self._store.pull(0, network.vector).version
-            network.to_device()
         count = len(agents) * spec.envs
         observations = arrays["observations"][agents].reshape(count, *spec.observation[0])
         state = arrays["state"][agents].reshape(count, spec.state_size) if spec.state_size else None
@@ -115,15 +114,15 @@ class TrainerService:
     """
 
     def __init__(
-        self, context: RunContext, store: SharedStore, buffers: SharedBuffers, index: int, *, device: DeviceName,
-        batch: int, count: int, gathering: threading.Lock,
+        self, context: RunContext, store: SharedStore, buffers: SharedBuffers, index: int, *, batch: int,
+        count: int, gathering: threading.Lock,
     ) -> None:  # fmt: skip
         experiment = context.experiment
         self._row = row = experiment.worker_count + index
         self._buffers, self._batch, self._count, self._gathering = buffers, batch, count, gathering
         rng = seeding.generator(experiment.seed, Role.MINIBATCHES, row, resumed=context.resumed)
         store.counters.load_rng_state(row, rng)  # not `store.start`: the agents' first step starts the clock
-        network = on_device(build_network(experiment, draw=False)[0], device)
+        network = build_thread_network(experiment, store, learns=True)
         self._learner = Learner(experiment, network, row, store, rng, f"trainer {index}")
 
     def run(self) -> Iterator[Event | YieldPoint]:
