@@ -305,7 +305,7 @@ def _layers(module: nn.Module) -> Iterator[nn.Module]:
 def _kernels(layers: list[nn.Module]) -> list[Kernel]:
     kernels: list[Kernel] = []
     applied = False
-    for layer, after in zip(layers, [*layers, nn.Identity()][1:], strict=True):
+    for layer, after in zip(layers, [*layers[1:], nn.Identity()], strict=False):
         if applied:  # an activation that the affine layer before it applies
             applied = False
         elif isinstance(layer, nn.Linear):
