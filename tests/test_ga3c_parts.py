@@ -136,13 +136,13 @@ class TestSharedBuffers:
         """`values` asks for as many observations at a time as a request has room for."""
         experiment = load_experiment(ga3c())
         network, _ = build_network(experiment)
-        remote = RemoteNetwork(buffers.channel(1), network.head.distribution())
+        remote = RemoteNetwork(buffers.channel(1), network.distribution)
 
         def serve() -> None:
             arrays = buffers.request_arrays
             for version in range(4):
                 (agent,) = buffers.requests.take(1, 30.0)
-                distributions, values, _ = network.infer(arrays["observations"][agent])
+                distributions, values, _ = network.act_forward(arrays["observations"][agent])
                 arrays["distributions"][agent], arrays["values"][agent] = distributions, values
                 arrays["version"][agent] = version
                 buffers.reply([agent])
@@ -150,8 +150,8 @@ class TestSharedBuffers:
         server = threading.Thread(target=serve)
         server.start()
         observations = np.random.default_rng(0).random((9, 4), np.float32)
-        distributions, values, state = remote.infer(observations[:4], None)
-        np.testing.assert_allclose(distributions, network.infer(observations[:4])[0], rtol=1e-6)
+        distributions, values, state = remote.act_forward(observations[:4], None)
+        np.testing.assert_allclose(distributions, network.act_forward(observations[:4])[0], rtol=1e-6)
         np.testing.assert_allclose(values, network.values(observations[:4]), rtol=1e-6)
         assert state is None
         np.testing.assert_allclose(remote.values(observations, None), network.values(observations), rtol=1e-6)

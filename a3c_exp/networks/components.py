@@ -81,6 +81,11 @@ class Network(ABC):
     nameable: ClassVar[bool] = True
 
     @property
+    def class_name(self) -> str:
+        """The name of the class that a configuration gives: of a module, the module's own."""
+        return type(self).__name__
+
+    @property
     def takes_pictures(self) -> bool:
         """Whether the network is one for pictures."""
         return False
@@ -137,6 +142,10 @@ class EncoderNetwork(Network):
         if self.shared and self.critic_encoder is not None:
             changed = _first_difference(self.encoder, self.critic_encoder)
             raise ConfigError(f"critic_{changed[0]}", changed[1], "must be null where shared=true")
+
+    @property
+    def class_name(self) -> str:
+        return self.encoder.cls.__name__
 
     @property
     def takes_pictures(self) -> bool:
@@ -246,6 +255,10 @@ class WholeNetwork(Network):
     nameable: ClassVar[bool] = False
 
     module: ModuleSpec
+
+    @property
+    def class_name(self) -> str:
+        return self.module.cls.__name__
 
     @property
     def takes_pictures(self) -> bool:
