@@ -28,7 +28,7 @@ def draw_batch(shape: tuple[int, int], scale: float = 1.0, mask: Floats | None =
 
 def make_batch(log_probs: Any, values: Any, advantages: Any, targets: Any, mask: Floats | None = None) -> BatchArrays:
     """A batch for a loss, which needs neither observations nor actions. All rewards are 0."""
-    nothing, rewards = np.zeros((*targets.shape, 0), np.float32), np.zeros(targets.shape, np.float32)
+    nothing, rewards = np.zeros((*targets.shape, 1), np.float32), np.zeros(targets.shape, np.float32)
     return BatchArrays(
         observations=nothing, actions=nothing, log_probs=log_probs, values=values, rewards=rewards,
         advantages=advantages, targets=targets, mask=mask,
