@@ -168,7 +168,7 @@ class TestAfterTraining:
 
     def test_it_is_evaluated_by_the_command(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         train(tmp_path, TARGET, **PREDICTING)
-        command = [f"run={tmp_path}", "episodes=3", f"plugins=[{','.join(ATTENTION['plugins'])}]"]
+        command = [str(tmp_path), "episodes=3", f"plugins=[{','.join(ATTENTION['plugins'])}]"]
         assert evaluate.main(command) == 0
         assert "3 episodes" in capsys.readouterr().out
 
