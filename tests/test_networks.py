@@ -9,7 +9,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from a3c_exp.networks.layers import ACTIVATIONS
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from learning import evaluated_by_torch, learned, torchs_gradient
 
@@ -17,6 +16,7 @@ from a3c_exp.common.arrays import Floats
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic, Mlp, OutputGradients
 from a3c_exp.networks.heads import mixed_with_uniform
+from a3c_exp.networks.layers import ACTIVATIONS
 
 OBSERVATIONS = Box(-1, 1, (8,))
 ACTION_SPACES: list[gym.Space[Any]] = [Discrete(4), MultiDiscrete([3, 4]), MultiBinary(3), Box(-2, 2, (3,))]

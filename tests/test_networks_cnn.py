@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from a3c_exp.networks.convolutions import Arithmetic, Picture
 from gymnasium.spaces import Box, Discrete
 from learning import learned, torchs_gradient
 from runs import CORNERS, SMALL_CNN, config
@@ -22,6 +21,7 @@ from a3c_exp.core.experiment import build_network
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic, Cnn, Impala, Mlp, OutputGradients, convolutions
 from a3c_exp.networks.cnn import PictureNetwork
+from a3c_exp.networks.convolutions import Arithmetic, Picture
 
 ATARI = Box(0, 255, (4, 84, 84), np.uint8)
 SMALL = Box(0, 255, (2, 20, 18), np.uint8)
