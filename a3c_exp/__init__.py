@@ -33,7 +33,8 @@ def compose(overrides: Sequence[str] = (), config_dir: str | None = None) -> dic
     """The configuration that `python -m a3c_exp <overrides>` would run with, as a plain mapping.
 
     config_dir: a folder of the user's own YAML files, as --config-dir on the command line.
-    Raises ConfigError for unknown keys and for values that the component which has them refuses.
+    Raises ConfigError for unknown keys, wrong types and values that a component refuses. The settings of a network's
+    own module have only their types checked here: the module, which refuses other values, is built by `train`.
     """
     from a3c_exp.cli.hydra_compose import compose
     from a3c_exp.config.builder import build_experiment

@@ -60,7 +60,7 @@ def costs(name: str, seconds: float) -> tuple[float, float, float, float, float]
 
     def forward(count: int) -> float:
         observations = pictures(count)
-        return microseconds(lambda: network.infer(observations), seconds) / count
+        return microseconds(lambda: network.act_forward(observations), seconds) / count
 
     def learn(rollouts: int) -> float:
         observations, grad = pictures(ROLLOUT, rollouts), np.ones((ROLLOUT, rollouts), np.float32)

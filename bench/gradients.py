@@ -1,7 +1,7 @@
 """The cost of a gradient on arrays, and by torch's autograd over the same weights: `python -m bench.gradients`.
 
-Two bodies of 64-64, four actions, the loss of A3C. Autograd runs through the layers' torch forms and the loss as it is
-written in `algorithms.A3C`, as on a GPU.
+Two encoders of 64-64, four actions, the loss of A3C. Autograd runs through the network's `forward`, torch's own
+log-softmax and the loss, in one graph.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from a3c_exp.algorithms import A3C, Batch
+from a3c_exp.algorithms import A3C, BatchArrays
 from a3c_exp.core.cpu import one_thread
-from a3c_exp.networks import ActorCritic, Mlp
+from a3c_exp.networks import ActorCritic, EncoderNetwork, Mlp, ModuleSpec
 from a3c_exp.run import markdown
 from bench.arithmetic import microseconds
 
@@ -43,32 +43,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def both(count: int) -> tuple[Callable[[], None], Callable[[], None]]:
     """Functions that add the gradient of `count` transitions to the same network's: on arrays, and by autograd."""
     rng = np.random.default_rng(0)
-    network = Mlp().build(gym.spaces.Box(-1, 1, (INPUTS,)), gym.spaces.Discrete(ACTIONS), rng)
+    component = EncoderNetwork(encoder=ModuleSpec(Mlp), init="orthogonal")
+    network = component.build(gym.spaces.Box(-1, 1, (INPUTS,)), gym.spaces.Discrete(ACTIONS), rng)
     observations = rng.standard_normal((1, count, INPUTS)).astype(np.float32)
     actions = rng.integers(0, ACTIONS, (1, count))
-    names = "log_probs", "values", "advantages", "targets"
-    drawn = dict(zip(names, rng.standard_normal((4, 1, count)).astype(np.float32), strict=True))
-    batch = Batch(observations=observations, actions=actions, **drawn)
+    names = "log_probs", "values", "rewards", "advantages", "targets"
+    drawn = dict(zip(names, rng.standard_normal((5, 1, count)).astype(np.float32), strict=True))
+    batch = BatchArrays(observations=observations, actions=actions, **drawn)
     algorithm = A3C()
 
     def arrays() -> None:
-        evaluation, add_gradient = network.evaluate(observations, actions)
-        by, _ = algorithm.gradient(evaluation, batch, 0.0)
-        add_gradient(by)
+        outputs, add_gradient = network.evaluate(observations, actions)
+        grad, _ = algorithm.gradient(outputs, batch, 0.0)
+        add_gradient(grad)
 
     return arrays, lambda: _graph(network, algorithm, batch)
 
 
-def _graph(network: ActorCritic, algorithm: A3C, batch: Batch) -> None:
+def _graph(network: ActorCritic, algorithm: A3C, batch: BatchArrays) -> None:
     flat, taken = torch.from_numpy(batch.observations[0]), torch.from_numpy(batch.actions[0])
-    log_pi = network.head.forward(network.actor_body(flat)).log_softmax(-1)
-    values = network.value(network.critic_body(flat))[:, 0]
+    logits, values, _ = network(flat)
+    log_pi = logits.log_softmax(-1)
     log_probs = log_pi.gather(-1, taken[:, None])[:, 0]
     entropy = -(log_pi.exp() * log_pi).sum(-1).mean()
     policy_loss = -(log_probs * torch.from_numpy(batch.advantages[0])).mean()
     value_loss = 0.5 * (values - torch.from_numpy(batch.targets[0])).square().mean()
     loss = policy_loss + algorithm.value_coefficient * value_loss - 0.01 * entropy
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     for metric in (policy_loss, value_loss, entropy):
         metric.item()
 

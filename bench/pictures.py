@@ -65,7 +65,7 @@ def costs(networks: Sequence[ActorCritic], shape: tuple[int, ...], count: int, t
     actions, grad = np.zeros((1, count), np.int64), np.ones((1, count), np.float32)
 
     def act(network: ActorCritic) -> None:
-        network.infer(observations[0])
+        network.act_forward(observations[0])
 
     def learn(network: ActorCritic) -> None:
         _, add_gradient = network.evaluate(observations, actions)

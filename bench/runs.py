@@ -48,11 +48,11 @@ def curve(name: str, *overrides: str, seconds: float) -> float:
     return mean(points)
 
 
-def seconds_to_first_update(*overrides: str) -> float:
+def seconds_to_first_update(*overrides: str, checkout: Path = CHECKOUT) -> float:
     """Seconds from the command to the first update in metrics.csv, with Python's start, imports and workers."""
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
-        with _running(folder, *overrides):
+        with _running(folder, *overrides, checkout=checkout):
             return time.perf_counter() - started
 
 
@@ -81,18 +81,18 @@ def _finished(*overrides: str) -> Iterator[Path]:
         yield run
 
 
-def _start(folder: str, *overrides: str) -> subprocess.Popen[bytes]:
-    """Start the command in `folder`. Its run is in outputs/ there."""
-    places = os.pathsep.join(filter(None, [str(CHECKOUT), os.environ.get("PYTHONPATH")]))
+def _start(folder: str, *overrides: str, checkout: Path = CHECKOUT) -> subprocess.Popen[bytes]:
+    """Start a checkout's command in `folder`. Its run is in outputs/ there."""
+    places = os.pathsep.join(filter(None, [str(checkout), os.environ.get("PYTHONPATH")]))
     command = [sys.executable, "-m", "a3c_exp", *overrides]
     quiet = subprocess.DEVNULL
     return subprocess.Popen(command, cwd=folder, env=os.environ | {"PYTHONPATH": places}, stdout=quiet, stderr=quiet)
 
 
 @contextmanager
-def _running(folder: str, *overrides: str) -> Iterator[subprocess.Popen[bytes]]:
+def _running(folder: str, *overrides: str, checkout: Path = CHECKOUT) -> Iterator[subprocess.Popen[bytes]]:
     """A run that has made its first update. It is interrupted on exit, as by Ctrl-C."""
-    process = _start(folder, *overrides)
+    process = _start(folder, *overrides, checkout=checkout)
     try:
         deadline = time.perf_counter() + START_SECONDS
         while not _has_updates(folder):

@@ -1,7 +1,9 @@
 """`python -m bench.versus CHECKOUT`: training speed here and in another checkout, in alternating pairs.
 
 A machine whose speed drifts slows both runs of a pair alike. The figure of a row is the median of the pairs' ratios,
-here over there, with a bootstrap 95 % interval.
+here over there, with a bootstrap 95 % interval. Both sides may be the same checkout with different settings:
+
+    python -m bench.versus . --set 'plugins=[bench.modules]' --here 'network={_target_: bench.modules.TorchMlp}'
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import numpy as np
 
 from bench.checkout import HERE, checked
 from bench.renames import known_keys, translated
-from bench.runs import ENDLESS
+from bench.runs import ENDLESS, seconds_to_first_update
 
 ROWS: dict[str, tuple[str, ...]] = {
     "lunar_2x2": ("env=lunar", "envs_per_worker=2"),
@@ -31,6 +33,8 @@ ROWS: dict[str, tuple[str, ...]] = {
     "ppo_lunar": ("experiment=ppo_lunar",),
     "pong": ("env=pong", "network=cnn", "envs_per_worker=16", "rollout_length=20"),
 }
+START = "start_2"
+"""The row of seconds from the command to the first update of two workers; below 1 is faster here."""
 RESAMPLES = 10_000
 
 
@@ -42,23 +46,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"bench.versus: {error}", file=sys.stderr)
         return 2
-    overrides = [*flags.set, *(() if flags.backend is None else (f"backend={flags.backend}",))]
-    for name in flags.only or ROWS:
-        ratios, here, there = [], [], []
+    common = [*flags.set, *(() if flags.backend is None else (f"backend={flags.backend}",))]
+    sides = [(HERE, [*common, *flags.here]), (other, [*common, *flags.there])]
+    for name in flags.only or [*ROWS, START]:
+        measured: list[tuple[float, float]] = []
         for pair in range(flags.pairs):
             # The first of a pair changes, in case that being first matters.
-            order = (HERE, other) if pair % 2 == 0 else (other, HERE)
-            speeds = {checkout: speed(checkout, [*ROWS[name], *overrides], flags.seconds) for checkout in order}
-            here.append(speeds[HERE])
-            there.append(speeds[other])
-            ratios.append(speeds[HERE] / speeds[other])
-        low, high = interval(ratios)
-        print(
-            f"{name:16} {median(ratios):.3f} ({low:.3f} to {high:.3f})  here {median(here):,.0f} steps/s, "
-            f"there {median(there):,.0f}; {flags.pairs} pairs of {flags.seconds:g} s",
-            flush=True,
-        )
+            order = (0, 1) if pair % 2 == 0 else (1, 0)
+            figures = {side: measure(name, *sides[side], flags.seconds) for side in order}
+            measured.append((figures[0], figures[1]))
+        print(_line(name, measured, flags.seconds), flush=True)
     return 0
+
+
+def measure(name: str, checkout: Path, overrides: Sequence[str], seconds: float) -> float:
+    """The figure of a row: steps a second, or seconds to the first update."""
+    if name != START:
+        return speed(checkout, [*ROWS[name], *overrides], seconds)
+    keys = known_keys(checkout)
+    settings = ["env=lunar", "workers=2", *overrides]
+    return seconds_to_first_update(*(translated(setting, keys) for setting in settings), checkout=checkout)
+
+
+def _line(name: str, measured: Sequence[tuple[float, float]], seconds: float) -> str:
+    ratios = [here / there for here, there in measured]
+    low, high = interval(ratios)
+    here, there = (median(column) for column in zip(*measured, strict=True))
+    if name == START:
+        figures = f"here {here:.2f} s, there {there:.2f} s; {len(measured)} pairs"
+    else:
+        figures = f"here {here:,.0f} steps/s, there {there:,.0f}; {len(measured)} pairs of {seconds:g} s"
+    return f"{name:16} {median(ratios):.3f} ({low:.3f} to {high:.3f})  {figures}"
 
 
 def speed(checkout: Path, overrides: Sequence[str], seconds: float) -> float:
@@ -86,11 +104,14 @@ def interval(ratios: Sequence[float]) -> tuple[float, float]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.versus", description="Training speed beside a checkout's.")
     parser.add_argument("checkout", help="another checkout of this repository")
-    parser.add_argument("--only", action="append", choices=list(ROWS), metavar="NAME", help=f"of {', '.join(ROWS)}")
+    parser.add_argument(
+        "--only", action="append", choices=[*ROWS, START], metavar="NAME", help=f"of {', '.join([*ROWS, START])}"
+    )
     parser.add_argument("--pairs", type=int, default=10, help="how many pairs of runs (default 10)")
     parser.add_argument("--seconds", type=float, default=6.0, help="of training in each run (default 6)")
     parser.add_argument("--backend", help="another backend than the default")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of all runs")
+    for flag, runs in (("--set", "all runs"), ("--here", "the runs here"), ("--there", "the runs there")):
+        parser.add_argument(flag, action="append", default=[], metavar="KEY=VALUE", help=f"a setting of {runs}")
     return parser
 
 

@@ -10,7 +10,7 @@ from gymnasium import spaces
 from torch import Tensor, distributions
 
 from a3c_exp.common.arrays import Array, Floats
-from a3c_exp.networks import ActorCritic, OutputGradients, PolicyOutputs
+from a3c_exp.networks import ActorCritic, NetworkOutputs, OutputGradients
 from a3c_exp.networks.recurrent import RecurrentInput
 
 
@@ -23,26 +23,41 @@ def learned(
     log_probs: Any = 0.0,
     entropy: Any = 0.0,
     values: Any = 0.0,
-) -> PolicyOutputs:
-    """The outputs for observations [T, B, ...]. Adds the gradient of their sum with these weights to the network's."""
+    features: Floats | None = None,
+) -> NetworkOutputs:
+    """The outputs for observations [T, B, ...]. Adds the gradient of their sum with these weights to the network's.
+
+    features: weights [T, B, F]; None: they do not count.
+    """
     outputs, add_gradient = network.evaluate(observations, actions, recurrent_input)
     rows = observations.shape[:2]
-    add_gradient(OutputGradients(*(np.full(rows, weight, np.float32) for weight in (log_probs, entropy, values))))
+    by_rows = {"log_probs": log_probs, "entropy": entropy, "values": values}
+    weights = {name: np.full(rows, weight, np.float32) for name, weight in by_rows.items()}
+    add_gradient(OutputGradients(**weights, features=features))
     return outputs
 
 
 def torchs_gradient(
-    network: ActorCritic, observations: Array, actions: Array, space: spaces.Space[Any], weights: OutputGradients
+    network: ActorCritic,
+    observations: Array,
+    actions: Array,
+    space: spaces.Space[Any],
+    weights: OutputGradients,
+    recurrent_input: RecurrentInput | None = None,
 ) -> Floats:
-    """The same gradient by torch's own graph, from the layers' torch forms and torch's distributions."""
-    flat = torch.from_numpy(observations).flatten(0, 1)
-    features = network.actor_body(flat)
-    parameters = network.head.forward(features)
-    values = network.value(features if network.shared else network.critic_body(flat))[:, 0]
-    log_probs, entropy = evaluated_by_torch(space, parameters, torch.from_numpy(actions).flatten(0, 1))
+    """The same gradient by torch's own graph: of the network's forward, row after row, and torch's distributions."""
+    state, ends = None, np.zeros(observations.shape[:2], np.bool_)
+    if recurrent_input is not None:
+        state, ends = torch.from_numpy(recurrent_input.state), recurrent_input.episode_boundaries
     loss = torch.zeros(())
-    for outputs, weight in ((log_probs, weights.log_probs), (entropy, weights.entropy), (values, weights.values)):
-        loss = loss + (torch.from_numpy(weight.ravel()) * outputs).sum()
+    for t in range(len(observations)):
+        parameters, values, state = network(torch.from_numpy(observations[t]), state)
+        log_probs, entropy = evaluated_by_torch(space, parameters, torch.from_numpy(actions[t]))
+        outputs = {"log_probs": log_probs, "entropy": entropy, "values": values}
+        for name, numbers in outputs.items():
+            loss = loss + (torch.from_numpy(getattr(weights, name)[t]) * numbers).sum()
+        if state is not None:
+            state = state * torch.from_numpy(~ends[t]).float()[:, None]
     network.gradient.fill(0)
     torch.autograd.backward(loss)
     return network.gradient.copy()

@@ -11,19 +11,19 @@ from a3c_exp.common.arrays import Array, Floats
 
 
 class FixedPolicy:
-    """A policy network that is its own head.
+    """A policy network that is its own distribution.
 
     actions: of all environments at the nth step, the first being 1. values: V(s) of observations [B, ...]; None: 0.
     """
 
     def __init__(self, actions: Callable[[int], int], values: Callable[[Array], Array] | None = None) -> None:
-        self.head: Any = self
+        self.distribution: Any = self
         self._actions, self._values, self._steps = actions, values, 0
 
     def initial_state(self, count: int) -> None:
         return None
 
-    def infer(self, observations: Array, state: Array | None) -> tuple[Array, Array, None]:
+    def act_forward(self, observations: Array, state: Array | None) -> tuple[Array, Array, None]:
         return observations, self.values(observations, state), None
 
     def values(self, observations: Array, state: Array | None) -> Floats:

@@ -1,11 +1,13 @@
 """The documents are true: every command and every piece of code in them runs, in a small form; every table is complete.
 
-The recipes of CONTRIBUTING.md are followed as a user follows them: written into an empty folder as a package and YAML
+The recipes of docs/extending.md are followed as a user follows them: written into an empty folder as a package and YAML
 files of one's own, and called from the command line, with no change to this package.
 """
 
 from __future__ import annotations
 
+import ast
+import importlib
 import json
 import os
 import re
@@ -20,15 +22,20 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 import yaml
 
 import a3c_exp
 from a3c_exp import ConfigError
 from a3c_exp.__main__ import main
+from a3c_exp.algorithms import BatchArrays
+from a3c_exp.algorithms.algorithm import differentiate, has_closed_form
 from a3c_exp.backends.ray import Ray
 from a3c_exp.cli import evaluate, report
+from a3c_exp.common.arrays import Floats
 from a3c_exp.config.builder import load_experiment
+from a3c_exp.networks import NetworkOutputs
 
 ROOT = Path(__file__).parents[1]
 CONF = ROOT / "conf"
@@ -38,13 +45,14 @@ DOCUMENTS = {
 }
 README, CONTRIBUTING, RESULTS = (DOCUMENTS[f"{name}.md"] for name in ("README", "CONTRIBUTING", "RESULTS"))
 BENCHMARKS = (ROOT / "bench/RESULTS.md").read_text(encoding="utf-8")
-BACKENDS, CLUSTER, DESIGN, GUIDE, SETTINGS, TUNING = (
-    DOCUMENTS[f"docs/{name}.md"] for name in ("backends", "cluster", "design", "guide", "settings", "tuning")
+BACKENDS, CLUSTER, DESIGN, EXTENDING, GUIDE, SETTINGS, TUNING = (
+    DOCUMENTS[f"docs/{name}.md"]
+    for name in ("backends", "cluster", "design", "extending", "guide", "settings", "tuning")
 )
 # The README first, whose commands are the first that a reader tries. Commands in CLUSTER need a cluster, those in
 # RESULTS and TUNING take hours: they have tests of their own.
 MANUAL = [README, *(text for name, text in DOCUMENTS.items() if text not in (README, RESULTS, TUNING, CLUSTER))]
-USER_MANUAL = [text for text in MANUAL if text is not CONTRIBUTING]
+USER_MANUAL = [text for text in MANUAL if text not in (CONTRIBUTING, EXTENDING)]
 MOST_WORDS = 900
 """Of the README: it is a front page, and docs/ is the manual."""
 
@@ -53,7 +61,7 @@ SMALL = ["total_steps=200", "envs_per_worker=2", "rollout_length=8", "eval.every
 # Pictures take milliseconds each, and a game's emulator most of a second to start.
 SMALL_PICTURES = ["total_steps=64", "envs_per_worker=2", "eval.every=null"]
 ATARI = {"env=atari", "experiment=pong"}
-PICTURES = ATARI | {"network=cnn"}
+PICTURES = ATARI | {"network=cnn", "network=pixels"}
 DEFAULTS = {"backend": "serial", "workers": "2"}
 
 
@@ -421,14 +429,13 @@ def test_a_run_leaves_what_the_table_says(here: Path) -> None:
 
 
 def test_the_map_of_the_design_has_every_module() -> None:
-    """Packages that only re-export, and networks, which are one row, aside."""
+    """Packages that only re-export aside."""
     package = ROOT / "a3c_exp"
     named = [name for row in rows(DESIGN, "Where is what") for name in code(row[0])]
     assert sorted(set(named)) == sorted(named)
     modules = {str(path.relative_to(package)) for path in package.rglob("*.py")}
-    modules = {name for name in modules if not name.startswith("networks/")}
     without_code = {name for name in modules if name.endswith("/__init__.py") and name not in named}
-    assert set(named) - {"networks/"} == modules - without_code
+    assert set(named) == modules - without_code
     assert all(not re.search(r"^(class|def) ", (package / name).read_text(), re.MULTILINE) for name in without_code)
 
 
@@ -488,16 +495,67 @@ def test_the_picture_of_the_readme_is_drawn_by_its_command(tmp_path: Path) -> No
 # Extensions.
 
 
+def named_blocks(document: str) -> dict[str, str]:
+    """The blocks of Python and YAML, by the file that a comment in each names."""
+    files: dict[str, str] = {}
+    for block in blocks(document, "python") + blocks(document, "yaml"):
+        comments = [line.removeprefix("# ") for line in block.splitlines() if line.startswith("# ")]
+        name = next(comment for comment in comments if comment.endswith((".py", ".yaml")))
+        assert name not in files
+        files[name] = block
+    return files
+
+
+FILES = named_blocks(EXTENDING)
+
+
+def lines_of(*names: str) -> int:
+    """Lines of these files, empty ones and comments included."""
+    return sum(len(FILES[name].splitlines()) for name in names)
+
+
+def imported(name: str) -> list[str]:
+    """The names that a file imports from this package, or the package itself."""
+    names = []
+    for node in ast.walk(ast.parse(FILES[name])):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names if alias.name.partition(".")[0] == "a3c_exp"]
+        elif isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] == "a3c_exp":
+            names += [alias.name for alias in node.names]
+    return names
+
+
+def file_of_class(name: str) -> str:
+    """The file of the class that a YAML file names."""
+    target: str = yaml.safe_load(FILES[name])["_target_"]
+    return f"{target.rpartition('.')[0].replace('.', '/')}.py"
+
+
+def test_a_network_of_ones_own_is_twenty_lines_that_know_nothing_of_this_package() -> None:
+    assert next(iter(FILES)) == "my_a3c/residual.py", "it is the first recipe"
+    assert lines_of("my_a3c/residual.py", "conf/network/residual.yaml") <= 20
+    assert imported("my_a3c/residual.py") == []
+    networks = [file_of_class(name) for name in FILES if name.startswith("conf/network/")]
+    assert [name for name in networks if imported(name)] == []
+
+
+def test_a_loss_of_ones_own_is_twenty_five_lines_with_four_names_of_this_package() -> None:
+    assert lines_of("my_a3c/huber.py", "conf/algorithm/huber.yaml") <= 25
+    assert len(imported("my_a3c/huber.py")) <= 4
+
+
+def write(folder: Path, name: str) -> None:
+    file = folder / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(FILES[name])
+
+
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """my_project, as a reader of CONTRIBUTING.md has it: each block in the file that its comment names."""
+    """my_project, as a reader of docs/extending.md has it after the last recipe."""
     folder = tmp_path_factory.mktemp("my_project")
-    for block in blocks(CONTRIBUTING, "python") + blocks(CONTRIBUTING, "yaml"):
-        comments = [line.removeprefix("# ") for line in block.splitlines() if line.startswith("# ")]
-        file = folder / next(comment for comment in comments if comment.endswith((".py", ".yaml")))
-        assert not file.exists()
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(block)
+    for name in FILES:
+        write(folder, name)
     return folder
 
 
@@ -524,7 +582,7 @@ def test_there_is_a_recipe_for_each_group(project: Path) -> None:
     }
 
 
-RECIPES = starting(CONTRIBUTING, start="python -m a3c_exp")
+RECIPES = starting(EXTENDING, start="python -m a3c_exp")
 
 
 @pytest.mark.parametrize("arguments", RECIPES, ids=lambda words: " ".join(words[2:]))
@@ -532,8 +590,44 @@ def test_recipes_run_from_the_command_line_alone(arguments: list[str], inside: P
     assert main(small(arguments)) == 0
     run = only_run(inside)
     assert summary(run)["stop_reason"] == "total_steps"
+    ours = {name for name in FILES if any(name == f"conf/{choice.replace('=', '/')}.yaml" for choice in arguments)}
     named = re.findall(r"my_a3c[.:]\S+", (run / "config.yaml").read_text())
-    assert len(named) == (6 if "experiment=mine" in arguments else 1)
+    assert len(named) == (6 if "experiment=mine" in arguments else max(len(ours), 1))
+
+
+def test_the_derivatives_that_a_recipe_writes_out_are_those_of_its_loss(inside: Path) -> None:
+    algorithm: Any = importlib.import_module("my_a3c.fast_huber").FastHuberA3C(delta=0.5)
+    rng = np.random.default_rng(0)
+
+    def numbers() -> Floats:
+        return rng.standard_normal((5, 3)).astype(np.float32)
+
+    mask = (rng.random((5, 3)) < 0.7).astype(np.float32)
+    arrays: dict[str, Any] = {name: numbers() for name in ("log_probs", "values", "rewards", "advantages", "targets")}
+    batch = BatchArrays(observations=numbers(), actions=numbers(), **arrays, mask=mask)
+    outputs = NetworkOutputs(numbers(), numbers(), numbers())
+    outputs.values[mask == 0] = np.nan
+    gradients, metrics = algorithm.gradient(outputs, batch, 0.0)
+    expected, expected_metrics = differentiate(algorithm, outputs, batch, 0.0)
+    assert has_closed_form(type(algorithm))
+    for name in ("log_probs", "entropy", "values"):
+        np.testing.assert_allclose(getattr(gradients, name), getattr(expected, name), atol=1e-6)
+    assert metrics == pytest.approx(expected_metrics, abs=1e-6)
+
+
+def test_the_first_recipe_is_complete(tmp_path: Path) -> None:
+    for name in ("my_a3c/residual.py", "conf/network/residual.yaml"):
+        write(tmp_path, name)
+    done = program(tmp_path, "-m", "a3c_exp", *RECIPES[0], *SMALL, "workers=2", "backend=processes")
+    assert done.returncode == 0, done.stderr
+    assert summary(only_run(tmp_path))["stop_reason"] == "total_steps"
+
+
+def test_the_log_says_what_computes_the_network_as_shown(inside: Path) -> None:
+    arguments = next(words for words in RECIPES if "network.shared=true" in words)
+    assert main(small(arguments)) == 0
+    [line] = re.findall(r"kernels: .*", (only_run(inside) / "train.log").read_text())
+    assert f"`{line}`" in " ".join(EXTENDING.split())
 
 
 def test_all_recipes_together_run_in_worker_processes(project: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -10,36 +10,37 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
-from learning import evaluated_by_torch, learned
+from learning import evaluated_by_torch, learned, torchs_gradient
+from nets import make_lstm, normal
 from runs import SCRIPTED
+from torch import Tensor, nn
 
-from a3c_exp.common.arrays import Array, Bools, Floats
+from a3c_exp.common.arrays import Array, Bools
 from a3c_exp.core.rollout import Actor
 from a3c_exp.core.store import Snapshot
 from a3c_exp.envs import Gym
 from a3c_exp.errors import ConfigError
-from a3c_exp.networks import ActorCritic, Lstm, Mlp
-from a3c_exp.networks.recurrent import LstmCore, RecurrentInput, unrolled
+from a3c_exp.networks import ActorCritic, Lstm, Mlp, OutputGradients
+from a3c_exp.networks.composed import EncoderActorCritic
+from a3c_exp.networks.recurrent import LstmCore, LstmKernel, RecurrentInput, unroll
 
 SPACE = Box(-1, 1, (4,))
 T, B, F, C = 9, 5, 3, 6
 START = Snapshot(version=0, steps=0, normalizer=None)
 
 
-def build(actions: gym.Space[Any] = Discrete(2), **settings: Any) -> ActorCritic:  # noqa: B008 - a constant
+def build(actions: gym.Space[Any] = Discrete(2), **settings: Any) -> EncoderActorCritic:  # noqa: B008 - a constant
     # A large last layer, so that a wrong one shows: by default the first policy is nearly uniform.
-    own: dict[str, Any] = {"hidden_size": 8, "encoder": Mlp(hidden_sizes=(5,)), "policy_gain": 1.0}
-    return Lstm(**own | settings).build(SPACE, actions, np.random.default_rng(1))
-
-
-def normal(*shape: int, seed: int = 2) -> Floats:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+    encoder = {"hidden_sizes": (5,), "init": "orthogonal"}
+    own: dict[str, Any] = {"hidden_size": 8, "policy_gain": 1.0, "encoder": encoder}
+    network = make_lstm(Mlp, SPACE, actions, **own | settings)
+    assert isinstance(network, EncoderActorCritic)
+    return network
 
 
 def core() -> LstmCore:
     cells = LstmCore(F, C)
-    cells.initialise("orthogonal", 1.0, torch.Generator().manual_seed(3))
-    cells.bind()
+    cells.initialize("orthogonal", 1.0, torch.Generator().manual_seed(3))
     return cells
 
 
@@ -47,10 +48,20 @@ def draw_boundaries(share: float = 0.2) -> Bools:
     return np.random.default_rng(4).random((T, B)) < share
 
 
-def as_torch(matrix: torch.Tensor) -> torch.Tensor:
+def as_torch(matrix: Tensor) -> Tensor:
     """Columns o, i, f, g -> rows i, f, g, o."""
     o, i, f, g = torch.split(matrix.detach().T, C)
     return torch.cat([i, f, g, o])
+
+
+def unrolled_by_torch(step: Callable[[Tensor, Tensor], Any], features: Tensor, state: Tensor, ends: Bools) -> Tensor:
+    """h [T, B, C] of all steps, with zeros for the state after the end of an episode."""
+    hidden = []
+    for row, over in zip(features, ends, strict=True):
+        h, state = step(row, state)
+        state = state * torch.from_numpy(~over).to(state.dtype)[:, None]
+        hidden.append(h)
+    return torch.stack(hidden)
 
 
 class TestTheCells:
@@ -66,11 +77,55 @@ class TestTheCells:
         expected, (h, c) = theirs(
             torch.from_numpy(observations), (torch.from_numpy(state[None, :, :C]), torch.from_numpy(state[None, :, C:]))
         )
-        found, _ = own.learn(observations, RecurrentInput(state, np.zeros((T, B), np.bool_)))
+        last = np.concatenate([h[0].detach(), c[0].detach()], 1)
+        kernel = LstmKernel(own)
+        found, _ = kernel.train_forward(observations, RecurrentInput(state, np.zeros((T, B), np.bool_)))
         np.testing.assert_allclose(found, expected.detach(), atol=1e-6, rtol=1e-5)
-        for row in observations:
-            _, state = own.infer(row, state)
-        np.testing.assert_allclose(state, np.concatenate([h[0].detach(), c[0].detach()], 1), atol=1e-6)
+
+        acted, by_torch = state, torch.from_numpy(state)
+        for t, row in enumerate(observations):
+            hidden, acted = kernel.act_forward(row, acted)
+            hidden_by_torch, by_torch = own(torch.from_numpy(row), by_torch)
+            np.testing.assert_allclose(hidden, expected[t].detach(), atol=1e-6, rtol=1e-5)
+            torch.testing.assert_close(hidden_by_torch, expected[t], atol=1e-6, rtol=1e-5)
+        np.testing.assert_allclose(acted, last, atol=1e-6)
+        np.testing.assert_allclose(by_torch.detach(), last, atol=1e-6)
+
+    @pytest.mark.parametrize("share", [0.0, 0.2, 1.0])
+    def test_the_kernel_is_equal_to_the_torch_form_in_outputs_and_gradients(self, share: float) -> None:
+        by_kernel, by_torch = core(), core()
+        features, state, ends = normal(T, B, F), normal(B, 2 * C, seed=3), draw_boundaries(share)
+        weights = normal(T, B, C, seed=4)
+        hidden, backward = LstmKernel(by_kernel).train_forward(features, RecurrentInput(state, ends))
+        grad_features = backward(weights.copy())
+
+        inputs = torch.from_numpy(features).requires_grad_()
+        expected = unrolled_by_torch(by_torch, inputs, torch.from_numpy(state), ends)
+        torch.autograd.backward(expected, torch.from_numpy(weights))
+        np.testing.assert_allclose(hidden, expected.detach(), atol=1e-5)
+        assert inputs.grad is not None
+        np.testing.assert_allclose(grad_features, inputs.grad, atol=1e-5)
+        for one, other in zip(by_kernel.parameters(), by_torch.parameters(), strict=True):
+            assert one.grad is not None and other.grad is not None
+            torch.testing.assert_close(one.grad, other.grad, atol=1e-5 * float(other.grad.abs().max()), rtol=0)
+
+    def test_the_torch_form_has_the_gradients_of_finite_differences(self) -> None:
+        """In double precision, over four steps with an end of an episode in one of two columns."""
+        cells = LstmCore(2, 3).double()
+        with torch.no_grad():
+            for index, parameter in enumerate(cells.parameters()):
+                parameter.copy_(torch.from_numpy(normal(*parameter.shape, seed=index)))
+        ends = np.zeros((4, 2), np.bool_)
+        ends[1, 0] = True
+        features, state = (torch.from_numpy(normal(*shape)).double() for shape in ((4, 2, 2), (2, 6)))
+        names = [name for name, _ in cells.named_parameters()]
+
+        def run(features: Tensor, state: Tensor, *parameters: Tensor) -> Tensor:
+            own = dict(zip(names, parameters, strict=True))
+            return unrolled_by_torch(lambda *x: torch.func.functional_call(cells, own, x), features, state, ends)
+
+        leaves = [x.detach().clone().requires_grad_() for x in (features, state, *cells.parameters())]
+        assert torch.autograd.gradcheck(run, leaves)
 
     @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
     def test_gradients_are_those_of_finite_differences(self, share: float) -> None:
@@ -81,7 +136,7 @@ class TestTheCells:
         weights = normal(5, 2, 3, seed=6).astype(np.float64)
 
         def run(sums: Array, weight: Array) -> Any:
-            return unrolled(sums, weight.reshape(3, 4, 3).transpose(1, 0, 2), memory)
+            return unroll(sums, weight.reshape(3, 4, 3).transpose(1, 0, 2), memory)
 
         _, backward = run(**where)
         for (name, at), by in zip(where.items(), backward(weights), strict=True):
@@ -98,7 +153,8 @@ class TestTheCells:
     def test_extreme_sums_saturate_without_warnings(self) -> None:
         own = core()
         with np.errstate(all="raise"):
-            hidden, state = own.infer(np.full((1, F), 1e20, np.float32), np.zeros((1, 2 * C), np.float32))
+            kernel = LstmKernel(own)
+            hidden, state = kernel.act_forward(np.full((1, F), 1e20, np.float32), np.zeros((1, 2 * C), np.float32))
         assert np.isfinite(state).all() and (abs(hidden) <= 1).all()
 
     def test_forget_gates_start_open_and_each_gate_is_drawn_by_itself(self) -> None:
@@ -113,15 +169,15 @@ class TestActingAndLearning:
     @pytest.mark.parametrize("actions", [Discrete(3), Box(-2, 2, (3,))], ids=str)
     @pytest.mark.parametrize("sizes", [(), (5, 4)])
     def test_they_agree_on_every_row_wherever_episodes_end(self, actions: gym.Space[Any], sizes: Any) -> None:
-        network = build(actions, encoder=Mlp(hidden_sizes=sizes))
+        network = build(actions, encoder={"hidden_sizes": sizes, "init": "orthogonal"})
         observations, over = normal(T, B, 4), draw_boundaries()
         first = normal(B, 16)
         state: Array | None = first
         acted: list[tuple[Array, Array, Array, Array]] = []
         for row, ended in zip(observations, over, strict=True):
-            parameters, values, state = network.infer(row, state)
+            parameters, values, state = network.act_forward(row, state)
             np.testing.assert_array_equal(network.values(row, acted[-1][3] if acted else first), values)
-            actions_, log_probs = network.head.sample(parameters, np.random.default_rng(6))
+            actions_, log_probs = network.distribution.sample(parameters, np.random.default_rng(6))
             assert state is not None
             state = np.where(ended[:, None], 0, state)
             acted.append((actions_, log_probs, values, state))
@@ -143,11 +199,12 @@ class TestActingAndLearning:
         h, c = torch.from_numpy(first).chunk(2, 1)
         total = torch.zeros(())
         for t in range(T):
-            sums = network.actor_body(torch.from_numpy(observations[t])) @ core.inputs + h @ core.recurrent + core.bias
+            features = network.actor_encoder(torch.from_numpy(observations[t]))
+            sums = features @ core.inputs + h @ core.recurrent + core.bias
             o, i, f = sums[:, : 3 * 8].sigmoid().chunk(3, 1)
             c = f * c + i * sums[:, 3 * 8 :].tanh()
             h = o * c.tanh()
-            log_probs, entropy = evaluated_by_torch(Discrete(2), network.head.forward(h), torch.from_numpy(taken[t]))
+            log_probs, entropy = evaluated_by_torch(Discrete(2), network.head(h), torch.from_numpy(taken[t]))
             outputs = {"log_probs": log_probs, "entropy": entropy, "values": network.value(h)[:, 0]}
             total = total + sum((torch.from_numpy(weights[name][t]) * outputs[name]).sum() for name in outputs)
             same_episode = torch.from_numpy(~over[t]).float()[:, None]
@@ -176,11 +233,12 @@ class TestActingAndLearning:
         own = core()
         over = np.zeros((T, B), np.bool_)
         over[4] = True
-        _, backward = own.learn(normal(T, B, F), RecurrentInput(np.zeros((B, 2 * C), np.float32), over))
-        by_hidden = np.zeros((T, B, C), np.float32)
-        by_hidden[5:] = 1
-        by_features = backward(by_hidden)
-        assert not by_features[:5].any() and by_features[5:].any(-1).all()
+        recurrent_input = RecurrentInput(np.zeros((B, 2 * C), np.float32), over)
+        _, backward = LstmKernel(own).train_forward(normal(T, B, F), recurrent_input)
+        grad_hidden = np.zeros((T, B, C), np.float32)
+        grad_hidden[5:] = 1
+        grad_features = backward(grad_hidden)
+        assert not grad_features[:5].any() and grad_features[5:].any(-1).all()
 
 
 def make_actor(count: int, vectorized: bool = False, length: int = 7, **kwargs: Any) -> tuple[ActorCritic, Actor]:
@@ -234,18 +292,19 @@ def last_value(network: ActorCritic, observations: list[Array]) -> float:
     """V of the last of an episode's observations, given to the network one after the other from the first on."""
     state = network.initial_state(1)
     for observation in observations:
-        _, values, state = network.infer(observation[None], state)
+        _, values, state = network.act_forward(observation[None], state)
     return float(values[0])
 
 
-@dataclass(frozen=True, kw_only=True)
-class Identity:
-    """A network whose body returns the observation itself."""
+class Recentered(nn.Module):
+    """An encoder of a user's own, which no kernel runs."""
 
-    def check(self, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> None: ...
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.full((inputs,), 0.1))
 
-    def build(self, observation_space: Any, action_space: Any, rng: np.random.Generator | None) -> ActorCritic:
-        return Mlp(hidden_sizes=()).build(observation_space, action_space, rng)
+    def forward(self, observations: Tensor) -> Tensor:
+        return observations - self.shift
 
 
 class TestTheComponent:
@@ -279,29 +338,34 @@ class TestTheComponent:
         torch.testing.assert_close(network.head.linear.weight.detach().norm(dim=1), torch.full((2,), 0.01))
 
     def test_a_picture_is_refused_by_an_encoder_for_vectors(self) -> None:
-        with pytest.raises(ConfigError, match=r"^network.encoder = 'Mlp': must .* an MLP takes vectors"):
-            Lstm().check(Box(0, 255, (84, 84, 4), np.uint8), Discrete(2))
+        with pytest.raises(ConfigError, match=r"^network.encoder = 'Mlp': must .* Mlp takes vectors"):
+            Lstm().build(Box(0, 255, (84, 84, 4), np.uint8), Discrete(2), None)
 
     @pytest.mark.parametrize("settings", [{"hidden_size": 0}, {"forget_bias": 11.0}, {"policy_gain": 0.0}])
     def test_values_out_of_range_are_refused(self, settings: dict[str, Any]) -> None:
         with pytest.raises(ConfigError):
             Lstm(**settings)
 
-    def test_an_encoder_has_no_cells_of_its_own(self) -> None:
-        with pytest.raises(ConfigError, match="without a memory"):
-            build(encoder=Lstm())
+    def test_an_encoder_has_no_recurrent_state_of_its_own(self) -> None:
+        with pytest.raises(ConfigError, match="without a recurrent state of its own"):
+            Lstm(encoder=Lstm())
 
-    def test_any_network_may_be_the_encoder(self) -> None:
-        """Here one of a user's own, which knows nothing of cells."""
-        network = build(encoder=Identity())
-        assert network.core is not None and network.core.inputs.shape == (4, 4 * 8)
-        state = network.initial_state(B)
-        assert state is not None
-        observations, taken = normal(1, B, 4), np.zeros((1, B), np.int64)
-        again, _ = network.evaluate(observations, taken, RecurrentInput(state, np.zeros((1, B), np.bool_)))
-        np.testing.assert_allclose(again.values[0], network.values(observations[0], state), atol=1e-6)
+    @pytest.mark.parametrize("share", [0.0, 0.3])
+    def test_any_module_may_be_the_encoder(self, share: float) -> None:
+        network = make_lstm(Recentered, SPACE, Discrete(2), hidden_size=8, policy_gain=1.0)
+        observations, taken = normal(T, B, 4), np.random.default_rng(6).integers(0, 2, (T, B))
+        recurrent_input = RecurrentInput(normal(B, 16), draw_boundaries(share))
+        weights = dict(zip(("log_probs", "entropy", "values"), normal(3, T, B, seed=7), strict=True))
+        learned(network, observations, taken, recurrent_input, **weights)
+        found = network.gradient.copy()
+        gradients = OutputGradients(**weights)
+        expected = torchs_gradient(network, observations, taken, Discrete(2), gradients, recurrent_input)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
-    def test_a_core_needs_a_shared_body(self) -> None:
+    def test_cells_need_a_shared_encoder(self) -> None:
         network, other = build(), build()
+        encoders = network.actor_encoder, other.actor_encoder
         with pytest.raises(ValueError, match="share"):
-            ActorCritic(network.actor_body, other.actor_body, network.head, network.value, network.core)
+            EncoderActorCritic(
+                encoders, network.observation_input, network.core, network.head, network.value, network.distribution
+            )

@@ -11,12 +11,15 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from learning import evaluated_by_torch, learned, torchs_gradient
+from nets import make_network
+from torch import nn
 
 from a3c_exp.common.arrays import Floats
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic, Mlp, OutputGradients
-from a3c_exp.networks.heads import mixed_with_uniform
-from a3c_exp.networks.layers import ACTIVATIONS
+from a3c_exp.networks.distributions import make_distribution, mixed_with_uniform
+from a3c_exp.networks.heads import make_head
+from a3c_exp.networks.mlp import ACTIVATIONS
 
 OBSERVATIONS = Box(-1, 1, (8,))
 ACTION_SPACES: list[gym.Space[Any]] = [Discrete(4), MultiDiscrete([3, 4]), MultiBinary(3), Box(-2, 2, (3,))]
@@ -24,7 +27,7 @@ ACTION_SPACES: list[gym.Space[Any]] = [Discrete(4), MultiDiscrete([3, 4]), Multi
 
 def build(space: gym.Space[Any] = ACTION_SPACES[0], **settings: Any) -> ActorCritic:
     # A large last layer, so that a wrong one shows: by default the first policy is nearly uniform.
-    return Mlp(**{"policy_gain": 1.0, **settings}).build(OBSERVATIONS, space, np.random.default_rng(1))
+    return make_network(Mlp, OBSERVATIONS, space, **{"policy_gain": 1.0, "init": "orthogonal", **settings})
 
 
 def draw_observations(count: int = 7) -> Floats:
@@ -39,8 +42,8 @@ def test_acting_and_learning_agree_on_values_and_log_probabilities(
 ) -> None:
     network = build(space, shared=shared, state_dependent_std=state_dependent_std)
     observations = draw_observations()
-    parameters, values, _ = network.infer(observations)
-    actions, log_probs = network.head.sample(parameters, np.random.default_rng(3))
+    parameters, values, _ = network.act_forward(observations)
+    actions, log_probs = network.distribution.sample(parameters, np.random.default_rng(3))
     again, _ = network.evaluate(observations[None], actions[None])
     np.testing.assert_allclose(again.values[0], values, atol=1e-6)
     np.testing.assert_allclose(network.values(observations), values, atol=1e-6)
@@ -73,8 +76,8 @@ def test_a_batch_that_is_smaller_than_the_one_before_is_not_mixed_with_it() -> N
 
 
 def compare_gradients(network: ActorCritic, observations: Floats, space: gym.Space[Any]) -> None:
-    parameters, _, _ = network.infer(observations.reshape(-1, 8))
-    actions, _ = network.head.sample(parameters, np.random.default_rng(3))
+    parameters, _, _ = network.act_forward(observations.reshape(-1, 8))
+    actions, _ = network.distribution.sample(parameters, np.random.default_rng(3))
     actions = actions.reshape(*observations.shape[:2], *actions.shape[1:])
     weights = OutputGradients(
         *np.random.default_rng(4).standard_normal((3, *observations.shape[:2])).astype(np.float32)
@@ -91,7 +94,8 @@ def compare_gradients(network: ActorCritic, observations: Floats, space: gym.Spa
 def test_every_activation_is_the_same_function_twice(activation: Any) -> None:
     network = build(activation=activation)
     observations = 3 * draw_observations()
-    expected = network.value(network.critic_body(torch.from_numpy(observations)))[:, 0].detach()
+    parts: Any = network
+    expected = parts.value(parts.critic_encoder(torch.from_numpy(observations)))[:, 0].detach()
     np.testing.assert_allclose(network.values(observations), expected, atol=1e-5)
 
 
@@ -99,8 +103,8 @@ def test_every_activation_is_the_same_function_twice(activation: Any) -> None:
 def test_entropy_is_that_of_torchs_distributions(space: gym.Space[Any]) -> None:
     network = build(space)
     observations = draw_observations()
-    parameters, _, _ = network.infer(observations)
-    actions, _ = network.head.sample(parameters, np.random.default_rng(3))
+    parameters, _, _ = network.act_forward(observations)
+    actions, _ = network.distribution.sample(parameters, np.random.default_rng(3))
     found, _ = network.evaluate(observations[None], actions[None])
     _, expected = evaluated_by_torch(space, torch.from_numpy(parameters), torch.from_numpy(actions))
     np.testing.assert_allclose(found.entropy[0], expected, atol=1e-5, rtol=1e-5)
@@ -110,8 +114,8 @@ def test_entropy_is_that_of_torchs_distributions(space: gym.Space[Any]) -> None:
 def test_sampling_follows_the_probabilities_it_reports(space: gym.Space[Any]) -> None:
     network = build(space)
     count = 40_000
-    parameters, _, _ = network.infer(draw_observations(1))
-    actions, log_probs = network.head.sample(np.repeat(parameters, count, 0), np.random.default_rng(3))
+    parameters, _, _ = network.act_forward(draw_observations(1))
+    actions, log_probs = network.distribution.sample(np.repeat(parameters, count, 0), np.random.default_rng(3))
     probabilities = np.exp(log_probs)
     for action in np.unique(actions, axis=0):
         rows = (actions == action).reshape(count, -1).all(1)
@@ -133,10 +137,10 @@ def test_epsilon_mixes_the_policy_with_a_uniform_one(epsilon: float) -> None:
 def test_a_single_observation_is_acted_on_as_one_of_many(space: gym.Space[Any]) -> None:
     """A single row has code of its own. Its random numbers, action and probability are the same."""
     network = build(space)
-    parameters, _, _ = network.infer(draw_observations(50))
+    parameters, _, _ = network.act_forward(draw_observations(50))
     for row in parameters:
-        actions, log_probs = network.head.sample(np.stack([row, row]), np.random.default_rng(4))
-        single, log_prob = network.head.sample(row[None], np.random.default_rng(4))
+        actions, log_probs = network.distribution.sample(np.stack([row, row]), np.random.default_rng(4))
+        single, log_prob = network.distribution.sample(row[None], np.random.default_rng(4))
         if isinstance(space, Discrete):  # MultiDiscrete draws by choice, then by row: only the first choice agrees
             np.testing.assert_array_equal(single[0], actions[0])
             np.testing.assert_allclose(log_prob[0], log_probs[0], rtol=1e-5)
@@ -146,28 +150,28 @@ def test_a_single_observation_is_acted_on_as_one_of_many(space: gym.Space[Any]) 
 
 def test_gaussian_samples_have_the_mean_and_deviation_of_the_parameters() -> None:
     network = build(Box(-2, 2, (3,)), initial_std=0.5)
-    parameters, _, _ = network.infer(draw_observations(1))
-    actions, _ = network.head.sample(np.repeat(parameters, 40_000, 0), np.random.default_rng(3))
+    parameters, _, _ = network.act_forward(draw_observations(1))
+    actions, _ = network.distribution.sample(np.repeat(parameters, 40_000, 0), np.random.default_rng(3))
     np.testing.assert_allclose(actions.mean(0), parameters[0, :3], atol=0.02)
     np.testing.assert_allclose(actions.std(0), 0.5, atol=0.02)
 
 
 def test_one_standard_deviation_means_the_same_share_of_every_bounded_range() -> None:
-    head = build(Box(np.array([0, -10], np.float32), np.array([4, 10], np.float32))).head
-    np.testing.assert_allclose(head.to_env(np.array([[0, 0], [0.5, -0.5]], np.float32)), [[2, 0], [3, -5]])
+    distribution = make_distribution(Box(np.array([0, -10], np.float32), np.array([4, 10], np.float32)))
+    np.testing.assert_allclose(distribution.to_env(np.array([[0, 0], [0.5, -0.5]], np.float32)), [[2, 0], [3, -5]])
 
 
 def test_actions_beyond_the_range_are_clipped_for_the_environment_only() -> None:
-    head = build(Box(-2, 2, (1,))).head
-    np.testing.assert_allclose(head.to_env(np.array([[5.0], [-5.0]], np.float32)), [[2], [-2]])
+    distribution = make_distribution(Box(-2, 2, (1,)))
+    np.testing.assert_allclose(distribution.to_env(np.array([[5.0], [-5.0]], np.float32)), [[2], [-2]])
 
 
 def test_where_one_bound_is_missing_actions_begin_beyond_the_other() -> None:
     """At the bound half of them would be clipped."""
     low, high = np.array([5, -np.inf], np.float32), np.array([np.inf, -5], np.float32)
-    head = build(Box(low, high)).head
+    distribution = make_distribution(Box(low, high))
     np.testing.assert_allclose(
-        head.to_env(np.array([[0, 0], [2, -2], [-9, 9]], np.float32)), [[6, -6], [8, -8], [5, -5]]
+        distribution.to_env(np.array([[0, 0], [2, -2], [-9, 9]], np.float32)), [[6, -6], [8, -8], [5, -5]]
     )
 
 
@@ -176,31 +180,31 @@ def test_where_one_bound_is_missing_actions_begin_beyond_the_other() -> None:
 def test_a_deviation_beyond_its_range_can_come_back_and_goes_no_further(log_std: float, state_dependent: bool) -> None:
     """An action far out is more likely with a larger deviation, one at the mean with a smaller. A parameter follows the
     sum of all rows, an output of the network its own row."""
-    head: Any = build(Box(-1, 1, (1,)), state_dependent_std=state_dependent).head
+    distribution = make_distribution(Box(-1, 1, (1,)))
+    head: Any = make_head(5, distribution, state_dependent, 1.0)
     where = head.linear.bias if state_dependent else head.log_std
     with torch.no_grad():
         head.linear.weight.zero_()
+        head.linear.bias.zero_()
         where[-1] = log_std
 
-    head.bind()
-    features = np.zeros((2, head.linear.in_features), np.float32)
-    acted, by_torch = head.infer(features), head.forward(torch.from_numpy(features))
+    kernel, features = head.kernel(), np.zeros((2, 5), np.float32)
+    acted, by_torch = kernel.act_forward(features), head(torch.from_numpy(features))
     np.testing.assert_array_equal(acted, by_torch.detach().numpy())
     assert acted[:, -1].tolist() == [-5.0 if log_std < 0 else 2.0] * 2
 
     def step(*actions: float) -> float:
         """The change of the last parameter: by arrays, which agree with torch."""
         count = len(actions)
-        features, taken = np.zeros((count, head.linear.in_features), np.float32), np.array(actions, np.float32)[:, None]
+        features, taken = np.zeros((count, 5), np.float32), np.array(actions, np.float32)[:, None]
         where.grad.zero_()
-        parameters, back = head.learn(features)
-        _, _, by_parameters = head.evaluate(parameters, taken)
-        back(by_parameters(np.full(count, -1 / count, np.float32), np.zeros(count, np.float32)))
+        parameters, backward = kernel.train_forward(features)
+        _, _, grad_parameters = distribution.evaluate(parameters, taken)
+        backward(grad_parameters(np.full(count, -1 / count, np.float32), np.zeros(count, np.float32)))
         found = -float(where.grad[-1])
 
         where.grad.zero_()
-        parameters = head.forward(torch.from_numpy(features))
-        log_probs, _ = evaluated_by_torch(Box(-1, 1, (1,)), parameters, torch.from_numpy(taken))
+        log_probs, _ = evaluated_by_torch(Box(-1, 1, (1,)), head(torch.from_numpy(features)), torch.from_numpy(taken))
         torch.autograd.backward(-log_probs.mean())
         assert found == pytest.approx(-float(where.grad[-1]), rel=1e-4)
         return found
@@ -215,19 +219,19 @@ def test_a_deviation_beyond_its_range_can_come_back_and_goes_no_further(log_std:
 
 
 def test_unbounded_actions_are_passed_as_they_are() -> None:
-    head = build(Box(-np.inf, np.inf, (1,))).head
-    np.testing.assert_allclose(head.to_env(np.array([[5.0]], np.float32)), [[5]])
+    distribution = make_distribution(Box(-np.inf, np.inf, (1,)))
+    np.testing.assert_allclose(distribution.to_env(np.array([[5.0]], np.float32)), [[5]])
 
 
 @pytest.mark.parametrize("space", ACTION_SPACES, ids=str)
 def test_the_mode_is_the_most_likely_action(space: gym.Space[Any]) -> None:
     network = build(space)
     observations = draw_observations()
-    parameters, _, _ = network.infer(observations)
-    best, _, _ = network.head.evaluate(parameters, network.head.mode(parameters))
+    parameters, _, _ = network.act_forward(observations)
+    best, _, _ = network.distribution.evaluate(parameters, network.distribution.mode(parameters))
     for seed in range(20):
-        sampled, _ = network.head.sample(parameters, np.random.default_rng(seed))
-        other, _, _ = network.head.evaluate(parameters, sampled)
+        sampled, _ = network.distribution.sample(parameters, np.random.default_rng(seed))
+        other, _, _ = network.distribution.evaluate(parameters, sampled)
         assert (other <= best + 1e-6).all()
 
 
@@ -240,8 +244,8 @@ def test_parts_cover_the_whole_vector_without_overlap(shared: bool) -> None:
 
 
 def test_the_critic_may_have_layers_of_its_own_size() -> None:
-    network = build(hidden_sizes=(80,), critic_hidden_sizes=(50, 20))
-    assert (network.actor_body.features, network.critic_body.features) == (80, 20)
+    network: Any = build(hidden_sizes=(80,), critic_hidden_sizes=(50, 20))
+    assert (network.head.linear.in_features, network.value.in_features) == (80, 20)
     assert network.param_slices["critic"].stop - network.param_slices["critic"].start == 9 * 50 + 51 * 20 + 21
     with pytest.raises(ConfigError, match=r"critic_hidden_sizes = .*: must be null where shared=true"):
         build(shared=True, critic_hidden_sizes=(50,))
@@ -278,31 +282,49 @@ def test_writing_to_the_vector_changes_both_networks() -> None:
 
 def test_the_same_seed_draws_the_same_parameters() -> None:
     np.testing.assert_array_equal(build().vector, build().vector)
-    other = Mlp().build(OBSERVATIONS, Discrete(4), np.random.default_rng(9))
-    assert (other.vector != build().vector).any()
+    assert (make_network(Mlp, OBSERVATIONS, Discrete(4), rng_seed=9, init="orthogonal").vector != build().vector).any()
+
+
+@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
+def test_every_affine_layer_is_followed_by_the_activation_of_the_setting(activation: Any) -> None:
+    layers = list(Mlp(3, (5, 4), activation))
+    assert [type(layer) for layer in layers] == [nn.Linear, ACTIVATIONS[activation]] * 2
+    assert [layer.weight.shape for layer in layers[::2]] == [(5, 3), (4, 5)]
 
 
 def test_orthogonal_layers_are_orthogonal() -> None:
-    weight = build(hidden_sizes=(64, 64)).actor_body.layers[1].weight.detach()  # type: ignore[attr-defined]
+    encoder: Any = build(hidden_sizes=(64, 64)).actor_encoder
+    weight = encoder[2].weight.detach()
     torch.testing.assert_close(weight @ weight.T, 2 * torch.eye(64), atol=1e-4, rtol=0)
 
 
 def test_normalized_columns_have_the_norm_of_the_setting() -> None:
-    weight = build(init="normalized_columns", policy_gain=0.01).head.linear.weight.detach()
+    network: Any = build(init="normalized_columns", policy_gain=0.01)
+    weight = network.head.linear.weight.detach()
     torch.testing.assert_close(weight.norm(dim=1), torch.full((4,), 0.01))
 
 
+def test_without_a_scheme_an_encoder_keeps_what_its_constructor_draws() -> None:
+    """The heads are orthogonal all the same."""
+    one: Any = build(init=None)
+    other: Any = make_network(Mlp, OBSERVATIONS, Discrete(4), rng_seed=9, policy_gain=1.0)
+    torch.testing.assert_close(one.actor_encoder[0].weight, other.actor_encoder[0].weight, atol=0, rtol=0)
+    assert (one.head.linear.weight != other.head.linear.weight).any()
+    weight = one.head.linear.weight.detach()
+    torch.testing.assert_close(weight @ weight.T, torch.eye(4), atol=1e-5, rtol=0)
+
+
 def test_a_picture_is_refused() -> None:
-    with pytest.raises(ConfigError, match="an MLP takes vectors"):
-        Mlp().check(Box(0, 255, (84, 84, 4), np.uint8), Discrete(2))
+    with pytest.raises(ConfigError, match="Mlp takes vectors"):
+        make_network(Mlp, Box(0, 255, (84, 84, 4), np.uint8))
 
 
-def test_an_action_space_without_a_head_is_refused() -> None:
+def test_an_action_space_without_a_distribution_is_refused() -> None:
     with pytest.raises(ConfigError, match="must be Discrete"):
-        Mlp().check(OBSERVATIONS, gym.spaces.Tuple([Discrete(2)]))
+        make_network(Mlp, OBSERVATIONS, gym.spaces.Tuple([Discrete(2)]))
 
 
 @pytest.mark.parametrize("settings", [{"hidden_sizes": (0,)}, {"initial_std": 0.0}, {"policy_gain": -1.0}])
 def test_values_out_of_range_are_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError):
-        Mlp(**settings)
+    with pytest.raises(ConfigError, match=next(iter(settings))):
+        make_network(Mlp, OBSERVATIONS, **settings)

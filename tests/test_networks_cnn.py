@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from learning import learned, torchs_gradient
+from nets import make_network
 from runs import CORNERS, SMALL_CNN, config
 from torch import nn
 
@@ -19,24 +20,32 @@ from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.experiment import build_network
 from a3c_exp.errors import ConfigError
-from a3c_exp.networks import ActorCritic, Cnn, Impala, Mlp, OutputGradients, convolutions
-from a3c_exp.networks.cnn import PictureNetwork
-from a3c_exp.networks.convolutions import Arithmetic, Picture
+from a3c_exp.networks import ActorCritic, Cnn, Impala, Mlp, OutputGradients, cnn
+from a3c_exp.networks.images import ComputeFormat, ImageLayout, multiplies_bfloat16, to_format
 
 ATARI = Box(0, 255, (4, 84, 84), np.uint8)
 SMALL = Box(0, 255, (2, 20, 18), np.uint8)
 NATURE: dict[str, Any] = {"layers": ((32, 8, 4), (64, 4, 2), (64, 3, 1)), "features_dim": 512}
 # float32 on every processor, so that tolerances are those of rounding.
 EXACT: dict[str, Any] = {"precision": "float32", "policy_gain": 1.0}
-COMPONENTS: dict[str, PictureNetwork] = {
-    "plain": Cnn(layers=((4, 4, 2), (6, 3, 1)), features_dim=16, **EXACT),
-    "separate": Cnn(layers=((4, 4, 2),), features_dim=16, shared=False, activation="elu", **EXACT),
-    "residual": Impala(sections=(4, 6), blocks=1, features_dim=16, **EXACT),
+ENCODERS: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {
+    "plain": (Cnn, {"layers": ((4, 4, 2), (6, 3, 1)), "features_dim": 16}),
+    "separate": (Cnn, {"layers": ((4, 4, 2),), "features_dim": 16, "shared": False, "activation": "elu"}),
+    "residual": (Impala, {"sections": (4, 6), "blocks": 1, "features_dim": 16}),
 }
 
 
-def build(component: PictureNetwork, space: Box = SMALL) -> ActorCritic:
-    return component.build(space, Discrete(5), np.random.default_rng(1))
+def build(name: str, space: Box = SMALL, **settings: Any) -> ActorCritic:
+    encoder, own = ENCODERS[name]
+    return build_encoder(encoder, space, **EXACT | own | settings)
+
+
+def build_encoder(encoder: type[nn.Module], space: Box = SMALL, **settings: Any) -> ActorCritic:
+    return make_network(encoder, space, Discrete(5), **{"shared": True, "init": "orthogonal", **settings})
+
+
+def encoder_of(network: ActorCritic) -> Any:
+    return dict(network.named_children())["actor_encoder"]
 
 
 def pictures(count: int = 7, space: Box = SMALL) -> Array:
@@ -51,33 +60,31 @@ def gradient(network: ActorCritic, images: Array) -> Floats:
 
 
 @pytest.mark.parametrize(
-    ("component", "convolutions", "flat", "features"),
+    ("encoder", "settings", "convolutions", "flat", "features"),
     [
-        (Cnn(), [4112, 8224], 32 * 9 * 9, 256),
-        (Cnn(**NATURE), [8224, 32832, 36928], 64 * 7 * 7, 512),
-        (Impala(), [592, *[2320] * 4, 4640, *[9248] * 4, 9248, *[9248] * 4], 32 * 11 * 11, 256),
+        (Cnn, {}, [4112, 8224], 32 * 9 * 9, 256),
+        (Cnn, NATURE, [8224, 32832, 36928], 64 * 7 * 7, 512),
+        (Impala, {}, [592, *[2320] * 4, 4640, *[9248] * 4, 9248, *[9248] * 4], 32 * 11 * 11, 256),
     ],
     ids=["paper", "nature", "impala"],
 )
 def test_the_published_networks_have_their_published_sizes(
-    component: PictureNetwork, convolutions: list[int], flat: int, features: int
+    encoder: type[nn.Module], settings: dict[str, Any], convolutions: list[int], flat: int, features: int
 ) -> None:
-    network = build(component, ATARI)
-    body: Any = network.actor_body
-    assert network.actor_body is network.critic_body
-    assert body.features == features
-    found = [sum(p.numel() for p in layer.parameters()) for layer in body.layers]
+    network = build_encoder(encoder, ATARI, init="default", **settings)
+    layers = [*encoder_of(network).convolutions, encoder_of(network).last]
+    found = [sum(p.numel() for p in layer.parameters()) for layer in layers]
     assert found == [*convolutions, (flat + 1) * features]
     assert len(network.vector) == sum(found) + (features + 1) * (5 + 1)
 
 
-@pytest.mark.parametrize("name", COMPONENTS)
+@pytest.mark.parametrize("name", ENCODERS)
 @pytest.mark.parametrize("channels_last", [True, False])
 def test_acting_and_learning_agree(name: str, channels_last: bool) -> None:
-    network = build(replace(COMPONENTS[name], channels_last=channels_last))
+    network = build(name, channels_last=channels_last)
     images = pictures()
-    parameters, values, _ = network.infer(images)
-    actions, log_probs = network.head.sample(parameters, np.random.default_rng(3))
+    parameters, values, _ = network.act_forward(images)
+    actions, log_probs = network.distribution.sample(parameters, np.random.default_rng(3))
     again, _ = network.evaluate(images[None], actions[None])
     assert parameters.dtype == values.dtype == np.float32
     np.testing.assert_allclose(again.values[0], values, atol=1e-5)
@@ -86,38 +93,36 @@ def test_acting_and_learning_agree(name: str, channels_last: bool) -> None:
 
 
 def test_it_computes_what_torch_computes_with_the_same_layers() -> None:
-    network = build(Cnn(**EXACT), ATARI)
-    body: Any = network.actor_body
+    encoder = encoder_of(build_encoder(Cnn, ATARI, **EXACT))
     theirs = nn.Sequential(
         nn.Conv2d(4, 16, 8, 4), nn.ReLU(), nn.Conv2d(16, 32, 4, 2), nn.ReLU(), nn.Flatten(), nn.Linear(2592, 256),
         nn.ReLU(),
     )  # fmt: skip
-    for mine, other in zip(body.layers, [theirs[0], theirs[2], theirs[5]], strict=True):
+    own = [*encoder.convolutions, encoder.last]
+    for mine, other in zip(own, [theirs[0], theirs[2], theirs[5]], strict=True):
         other.load_state_dict(mine.state_dict())
-    images = pictures(3, ATARI)
-    expected = theirs(torch.from_numpy(images).float() / 255).detach()
-    np.testing.assert_allclose(body.infer(images), expected, atol=1e-5)
-    np.testing.assert_allclose(body(torch.from_numpy(images)).detach(), expected, atol=1e-5)
+    images = torch.from_numpy(pictures(3, ATARI))
+    expected = theirs(images.float() / 255).detach()
+    np.testing.assert_allclose(encoder(images).detach(), expected, atol=1e-5)
 
 
 def test_a_residual_block_adds_to_its_input() -> None:
     """With blocks that are 0 a section is its convolution and the maximum."""
-    network = build(COMPONENTS["residual"])
-    body: Any = network.actor_body
-    for convolution in [layer for start in (1, 4) for layer in body.convolutions[start : start + 2]]:
+    encoder = encoder_of(build("residual"))
+    for convolution in [layer for start in (1, 4) for layer in encoder.convolutions[start : start + 2]]:
         convolution.weight.data.zero_()
-    images = pictures(3)
-    x = torch.from_numpy(images).float() / 255
-    for first in (body.convolutions[0], body.convolutions[3]):
+    images = torch.from_numpy(pictures(3))
+    x = images.float() / 255
+    for first in (encoder.convolutions[0], encoder.convolutions[3]):
         x = nn.functional.max_pool2d(nn.functional.conv2d(x, first.weight, first.bias, padding=1), 3, 2, 1)
-    expected = torch.relu(nn.functional.linear(torch.relu(x).flatten(1), body.last.weight, body.last.bias))
-    np.testing.assert_allclose(body.infer(images), expected.detach(), atol=1e-5)
+    expected = torch.relu(nn.functional.linear(torch.relu(x).flatten(1), encoder.last.weight, encoder.last.bias))
+    torch.testing.assert_close(encoder(images), expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("name", COMPONENTS)
+@pytest.mark.parametrize("name", ENCODERS)
 def test_its_gradient_is_that_of_torch(name: str) -> None:
     """Heads and values are computed on arrays. Their derivatives go on into the graph of the convolutions."""
-    network, space = build(COMPONENTS[name]), Discrete(5)
+    network, space = build(name), Discrete(5)
     images, actions = pictures(6).reshape(3, 2, *SMALL.shape), np.arange(6).reshape(3, 2) % 5
     weights = OutputGradients(*np.random.default_rng(4).standard_normal((3, 3, 2)).astype(np.float32))
     learned(network, images, actions, **asdict(weights))
@@ -126,31 +131,30 @@ def test_its_gradient_is_that_of_torch(name: str) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("name", COMPONENTS)
+@pytest.mark.parametrize("name", ENCODERS)
 def test_the_layout_in_memory_changes_nothing_but_rounding(name: str) -> None:
-    first, last = (build(replace(COMPONENTS[name], channels_last=choice)) for choice in (False, True))
+    first, last = (build(name, channels_last=choice) for choice in (False, True))
     images = pictures()
-    np.testing.assert_allclose(first.infer(images)[0], last.infer(images)[0], atol=1e-5)
+    np.testing.assert_allclose(first.act_forward(images)[0], last.act_forward(images)[0], atol=1e-5)
     np.testing.assert_allclose(gradient(first, images), gradient(last, images), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", COMPONENTS)
+@pytest.mark.parametrize("name", ENCODERS)
 def test_the_size_of_chunks_changes_nothing_but_rounding(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    images = pictures()
-    whole = build(COMPONENTS[name])
-    monkeypatch.setattr(convolutions, "CHUNK_BYTES", 1)
-    in_chunks = build(COMPONENTS[name])
-    np.testing.assert_allclose(whole.infer(images)[0], in_chunks.infer(images)[0], atol=1e-5)
-    np.testing.assert_allclose(gradient(whole, images), gradient(in_chunks, images), atol=1e-4, rtol=1e-4)
+    images, network = pictures(), build(name)
+    parameters, of_whole = network.act_forward(images)[0], gradient(network, images)
+    monkeypatch.setattr(cnn, "CHUNK_BYTES", 1)
+    np.testing.assert_allclose(network.act_forward(images)[0], parameters, atol=1e-5)
+    np.testing.assert_allclose(gradient(network, images), of_whole, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", COMPONENTS)
+@pytest.mark.parametrize("name", ENCODERS)
 def test_in_bfloat16_it_is_the_same_network_to_two_digits(name: str) -> None:
-    half, full = build(replace(COMPONENTS[name], precision="bfloat16")), build(COMPONENTS[name])
+    half, full = build(name, precision="bfloat16"), build(name)
     images = pictures()
     np.testing.assert_array_equal(half.vector, full.vector)
-    assert half.infer(images)[1].dtype == half.gradient.dtype == np.float32
-    np.testing.assert_allclose(half.infer(images)[1], full.infer(images)[1], atol=0.05)
+    assert half.act_forward(images)[1].dtype == half.gradient.dtype == np.float32
+    np.testing.assert_allclose(half.act_forward(images)[1], full.act_forward(images)[1], atol=0.05)
     one, other = gradient(half, images), gradient(full, images)
     assert one @ other > 0.99 * np.linalg.norm(one) * np.linalg.norm(other)
 
@@ -158,16 +162,17 @@ def test_in_bfloat16_it_is_the_same_network_to_two_digits(name: str) -> None:
 @pytest.mark.parametrize(("half", "vectors"), [(True, "AVX512"), (False, "AVX512"), (False, "DEFAULT")])
 def test_auto_chooses_what_is_fast_on_the_processor(half: bool, vectors: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """bfloat16 for many pictures, if it is multiplied; channels last with AVX-512, in bfloat16 and where they pay."""
-    monkeypatch.setattr(convolutions, "multiplies_bfloat16", lambda: half)
+    monkeypatch.setattr("a3c_exp.networks.images.multiplies_bfloat16", lambda: half)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: vectors)
-    auto, wide = Arithmetic("auto", "auto"), vectors == "AVX512"
-    assert auto.of(many=True, last_pays=True) == (torch.bfloat16 if half else torch.float32, wide)
-    assert auto.of(many=True, last_pays=False) == (torch.bfloat16 if half else torch.float32, half)
-    assert auto.of(many=False, last_pays=True) == (torch.float32, wide)
-    assert auto.of(many=False, last_pays=False) == (torch.float32, False)
-    for many, last_pays in product((False, True), repeat=2):
-        assert Arithmetic("float32", False).of(many, last_pays) == (torch.float32, False)
-        assert Arithmetic("bfloat16", True).of(many, last_pays) == (torch.bfloat16, True)
+    auto, wide = ComputeFormat("auto", "auto"), vectors == "AVX512"
+    large = torch.bfloat16 if half else torch.float32
+    assert auto.choose(large_batch=True, last_pays=True) == (large, wide)
+    assert auto.choose(large_batch=True, last_pays=False) == (large, half)
+    assert auto.choose(large_batch=False, last_pays=True) == (torch.float32, wide)
+    assert auto.choose(large_batch=False, last_pays=False) == (torch.float32, False)
+    for large_batch, last_pays in product((False, True), repeat=2):
+        assert ComputeFormat("float32", False).choose(large_batch, last_pays) == (torch.float32, False)
+        assert ComputeFormat("bfloat16", True).choose(large_batch, last_pays) == (torch.bfloat16, True)
 
 
 @pytest.mark.parametrize(
@@ -176,18 +181,18 @@ def test_auto_chooses_what_is_fast_on_the_processor(half: bool, vectors: str, mo
 )
 def test_processors_that_multiply_bfloat16(flags: str, multiplies: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: f"processor\t: 0\nflags\t\t: {flags}\n")
-    assert convolutions.multiplies_bfloat16.__wrapped__() == multiplies
+    assert multiplies_bfloat16.__wrapped__() == multiplies
 
 
-@pytest.mark.parametrize("name", COMPONENTS)
+@pytest.mark.parametrize("name", ENCODERS)
 def test_few_pictures_stay_in_float32(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convolutions, "multiplies_bfloat16", lambda: True)
-    auto, half = (build(replace(COMPONENTS[name], precision=choice)) for choice in ("auto", "bfloat16"))
-    full, many = build(COMPONENTS[name]), pictures(20)
+    monkeypatch.setattr("a3c_exp.networks.images.multiplies_bfloat16", lambda: True)
+    auto, half = (build(name, precision=choice) for choice in ("auto", "bfloat16"))
+    full, many = build(name), pictures(20)
     few = many[:2]
-    np.testing.assert_array_equal(auto.infer(few)[1], full.infer(few)[1])
-    np.testing.assert_array_equal(auto.infer(many)[1], half.infer(many)[1])
-    assert not np.array_equal(half.infer(few)[1], full.infer(few)[1])
+    np.testing.assert_array_equal(auto.act_forward(few)[1], full.act_forward(few)[1])
+    np.testing.assert_array_equal(auto.act_forward(many)[1], half.act_forward(many)[1])
+    assert not np.array_equal(half.act_forward(few)[1], full.act_forward(few)[1])
 
 
 @pytest.mark.parametrize(
@@ -206,16 +211,16 @@ def test_few_pictures_stay_in_float32(name: str, monkeypatch: pytest.MonkeyPatch
 )
 def test_every_order_of_axes_is_understood(shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
     """Each number lies where channel, row and column say. Stacked frames and their colours are both channels."""
-    picture = Picture.of(shape)
-    assert picture is not None
-    assert (picture.channels, picture.height, picture.width) == expected
+    layout = ImageLayout.of(shape)
+    assert layout is not None
+    assert (layout.channels, layout.height, layout.width) == expected
     images = np.random.default_rng(2).integers(0, 256, (2, *shape)).astype(np.uint8)
     frames = images.reshape(2, -1, *shape[-3:]) if len(shape) > 2 else images[:, None, None]
     if shape[-1] in (1, 3, 20):
         frames = np.moveaxis(frames, -1, 2)
     by_hand = np.concatenate([frames[:, moment] for moment in range(frames.shape[1])], 1)
     for channels_last in (False, True):
-        arranged = picture.arrange(torch.from_numpy(images), torch.float32, channels_last)
+        arranged = to_format(layout.channels_first(torch.from_numpy(images)), torch.float32, channels_last)
         assert arranged.dtype == torch.float32
         np.testing.assert_array_equal(arranged.numpy(), by_hand)
 
@@ -227,68 +232,71 @@ def test_every_order_of_axes_is_understood(shape: tuple[int, ...], expected: tup
 def test_the_largest_number_of_a_picture_is_scaled_to_1(low: int, high: int, dtype: Any) -> None:
     """A board game of 0 and 1 is no darker than one of 0 and 255, in bytes or in floats."""
     board = np.random.default_rng(2).integers(0, 2, (3, *SMALL.shape))
-    shown = build(COMPONENTS["plain"], Box(low, high, SMALL.shape, dtype)).values((board * high).astype(dtype))
+    shown = build("plain", Box(low, high, SMALL.shape, dtype)).values((board * high).astype(dtype))
     furthest = max(-low, high)
-    expected = build(COMPONENTS["plain"], Box(0, 1, SMALL.shape)).values((board * high / furthest).astype(np.float32))
+    expected = build("plain", Box(0, 1, SMALL.shape)).values((board * high / furthest).astype(np.float32))
     np.testing.assert_allclose(shown, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("bound", [np.inf, np.finfo(np.float32).max, 0.1])
 def test_numbers_without_a_bound_and_small_ones_are_not_scaled(bound: float) -> None:
     images = (pictures(space=SMALL) / 255 * 0.1).astype(np.float32)
-    taken = build(COMPONENTS["plain"], Box(-bound, bound, SMALL.shape)).values(images)
-    np.testing.assert_array_equal(taken, build(COMPONENTS["plain"], Box(-1, 1, SMALL.shape)).values(images))
+    taken = build("plain", Box(-bound, bound, SMALL.shape)).values(images)
+    np.testing.assert_array_equal(taken, build("plain", Box(-1, 1, SMALL.shape)).values(images))
 
 
-def test_the_same_seed_draws_the_same_parameters() -> None:
-    for scheme in ("orthogonal", "glorot", "normalized_columns", "default"):
-        component = Cnn(layers=((4, 4, 2),), features_dim=8, init=scheme)
-        np.testing.assert_array_equal(build(component).vector, build(component).vector)
+@pytest.mark.parametrize("scheme", ["orthogonal", "glorot", "normalized_columns", "default"])
+def test_the_same_seed_draws_the_same_parameters(scheme: str) -> None:
+    one, other = (build("separate", features_dim=8, init=scheme).vector for _ in range(2))
+    np.testing.assert_array_equal(one, other)
 
 
 def test_kernels_have_the_size_of_their_initialization() -> None:
-    body: Any = build(Cnn(layers=((4, 4, 2),), features_dim=8, init="normalized_columns")).actor_body
-    torch.testing.assert_close(body.convolutions[0].weight.detach().flatten(1).norm(dim=1), torch.ones(4))
-    body = build(Cnn(layers=((4, 4, 2),), features_dim=8, init="orthogonal")).actor_body
-    rows = body.convolutions[0].weight.detach().flatten(1)
+    def kernel(scheme: str) -> torch.Tensor:
+        weight: torch.Tensor = encoder_of(build("separate", features_dim=8, init=scheme)).convolutions[0].weight
+        return weight.detach().flatten(1)
+
+    torch.testing.assert_close(kernel("normalized_columns").norm(dim=1), torch.ones(4))
+    rows = kernel("orthogonal")
     torch.testing.assert_close(rows @ rows.T, 2 * torch.eye(4), atol=1e-5, rtol=0)
-    body = build(Cnn(layers=((4, 4, 2),), features_dim=8, init="default")).actor_body
-    assert 0.9 / np.sqrt(32) < body.convolutions[0].weight.abs().max().item() <= 1 / np.sqrt(32)
+    assert 0.9 / np.sqrt(32) < kernel("default").abs().max().item() <= 1 / np.sqrt(32)
 
 
-@pytest.mark.parametrize("component", [Cnn(), Impala()])
-def test_a_vector_is_refused_with_advice(component: PictureNetwork) -> None:
-    with pytest.raises(ConfigError, match=r"shape \(4,\): a CNN takes pictures. For vectors network=mlp \(in front of"):
-        component.check(Box(-1, 1, (4,)), Discrete(2))
+@pytest.mark.parametrize("encoder", [Cnn, Impala])
+def test_a_vector_is_refused_with_advice(encoder: type[nn.Module]) -> None:
+    advice = rf"shape \(4,\): {encoder.__name__} takes pictures. For vectors network=mlp \(before LSTM cells "
+    with pytest.raises(ConfigError, match=advice):
+        build_encoder(encoder, Box(-1, 1, (4,)))
 
 
 def test_an_mlp_refuses_pictures_with_advice() -> None:
-    with pytest.raises(ConfigError, match=r"an MLP takes vectors. For pictures network=cnn .*=cnn\)$"):
-        Mlp().check(ATARI, Discrete(2))
+    with pytest.raises(ConfigError, match=r"Mlp takes vectors. For pictures network=cnn .*=cnn\)$"):
+        build_encoder(Mlp, ATARI)
     with pytest.raises(ConfigError, match=r"For pictures .*, for other arrays env.wrappers=.FlattenObservation"):
-        Mlp().check(Box(-1, 1, (3, 5)), Discrete(2))
+        build_encoder(Mlp, Box(-1, 1, (3, 5)))
 
 
 def test_a_picture_that_is_too_small_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"network.layers = .*: leave nothing of pictures of 20 x 18"):
-        Cnn(**NATURE).check(SMALL, Discrete(2))
-    Impala().check(Box(0, 255, (1, 1), np.uint8), Discrete(2))
+        build_encoder(Cnn, **NATURE)
+    build_encoder(Impala, Box(0, 255, (1, 1), np.uint8))
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("encoder", "settings"),
     [
-        lambda: Cnn(layers=()),
-        lambda: Cnn(layers=((16, 0, 4),)),
-        lambda: Cnn(features_dim=0),
-        lambda: Cnn(policy_gain=-1.0),
-        lambda: Impala(sections=()),
-        lambda: Impala(blocks=-1),
+        (Cnn, {"layers": ()}),
+        (Cnn, {"layers": ((16, 0, 4),)}),
+        (Cnn, {"features_dim": 0}),
+        (Cnn, {"policy_gain": -1.0}),
+        (Impala, {"sections": ()}),
+        (Impala, {"blocks": -1}),
     ],
+    ids=str,
 )
-def test_values_out_of_range_are_refused(make: Any) -> None:
-    with pytest.raises(ConfigError):
-        make()
+def test_values_out_of_range_are_refused(encoder: type[nn.Module], settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(settings))):
+        build_encoder(encoder, ATARI, **settings)
 
 
 def test_normalized_pictures_are_not_scaled_again() -> None:

@@ -6,11 +6,11 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import torch
 from torch import nn
 
 from a3c_exp.algorithms.algorithm import Algorithm, has_closed_form
 from a3c_exp.algorithms.batch import BatchArrays
+from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.errors import ConfigError, one_line
 from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.components import BuildLoss, is_lack_of_memory
@@ -57,7 +57,7 @@ def check_loss(algorithm: Algorithm, network: ActorCritic, observation_space: gy
     recurrent_input = None if state is None else RecurrentInput(state, np.zeros((_LENGTH, _COUNT), np.bool_))
     parameters, _, _ = network.act_forward(observations[0], state)
     actions = np.stack([network.distribution.sample(parameters, rng)[0] for _ in range(_LENGTH)])
-    outputs, backward = network.evaluate(observations, actions, recurrent_input)
+    outputs, _ = network.evaluate(observations, actions, recurrent_input)
     mask = np.ones((_LENGTH, _COUNT), np.float32)
     mask[-1, -1] = 0
     numbers = rng.standard_normal((3, _LENGTH, _COUNT)).astype(np.float32)
@@ -65,11 +65,28 @@ def check_loss(algorithm: Algorithm, network: ActorCritic, observation_space: gy
         observations=observations, actions=actions, log_probs=outputs.log_probs, values=outputs.values,
         rewards=numbers[0], advantages=numbers[1], targets=numbers[2], mask=mask, recurrent_input=recurrent_input,
     )  # fmt: skip
+    buffers = _buffers(network)
+
+    def gradient() -> Floats:
+        network.gradient.fill(0)
+        outputs, backward = network.evaluate(observations, actions, recurrent_input)
+        backward(algorithm.gradient(outputs, batch, 0.0, network.loss_module)[0])
+        return network.gradient.copy()
+
     try:
-        with torch.random.fork_rng(devices=[]):
-            backward(algorithm.gradient(outputs, batch, 0.0, network.loss_module)[0])
+        first, second = gradient(), gradient()
     except ConfigError as error:
         raise ConfigError(error.key, name, error.problem) from error
     except Exception as error:  # a user's loss may raise anything
         raise ConfigError("algorithm", name, f"its loss fails for a small batch: {one_line(error)}") from error
     network.gradient.fill(0)
+    if not np.array_equal(first, second, equal_nan=True):
+        raise ConfigError("algorithm", name, "its loss has another gradient when it is computed again (dropout, noise)")
+    if any(not np.array_equal(buffer, buffers[key]) for key, buffer in _buffers(network).items()):
+        raise ConfigError(
+            "algorithm", name, "its module changes a buffer (batch normalization): each worker has its own"
+        )
+
+
+def _buffers(network: ActorCritic) -> dict[str, Array]:
+    return {name: buffer.numpy().copy() for name, buffer in network.named_buffers()}

@@ -11,17 +11,20 @@ from gymnasium.spaces import Discrete
 from a3c_exp.algorithms import MinibatchAlgorithm
 from a3c_exp.algorithms.trial import check_loss
 from a3c_exp.config.schema import flatten
+from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.normalization import RunningStats, network_space
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.components import is_lack_of_memory
-from a3c_exp.networks.verification import verify
+from a3c_exp.networks.verification import is_own_module, verify, verify_construction
 from a3c_exp.optimizers import check_param_groups
 from a3c_exp.run import checkpoint
 from a3c_exp.run.run_folder import best_checkpoint, read_config
 
-INIT_OR_SPEED_KEYS = frozenset({"init", "policy_gain", "initial_std", "forget_bias", "precision", "channels_last"})
+INIT_OR_SPEED_KEYS = frozenset(
+    {"init", "policy_gain", "initial_std", "forget_bias", "precision", "channels_last", "kernels"}
+)
 """Settings of a network that do not change what given parameters mean."""
 
 
@@ -90,10 +93,13 @@ def check_environment_and_network(experiment: Experiment) -> ActorCritic:
         problem = f"must be 0 where actions are not Discrete: they are {env.action_space}"
         raise ConfigError("epsilon", experiment.epsilon, problem)
     try:
-        network = experiment.build_network(env, None)
-        space = network_space(env.observation_space, experiment.env.normalize_observations)
-        verify(network, space)
-        check_loss(experiment.algorithm, network, space)
+        with one_thread():  # for a few observations the start of more threads takes longest
+            network = experiment.build_network(env, None)
+            space = network_space(env.observation_space, experiment.env.normalize_observations)
+            verify(network, space)
+            if any(map(is_own_module, network.modules())):
+                verify_construction(network, experiment.build_network(env, None), space)
+            check_loss(experiment.algorithm, network, space)
     except (MemoryError, RuntimeError) as error:
         if not is_lack_of_memory(error):
             raise

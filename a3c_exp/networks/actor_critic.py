@@ -130,7 +130,12 @@ class ActorCritic(nn.Module, ABC):
         """What computes which part of a bound network, for the log."""
 
     def bind(self, kernels: Kernels = "auto") -> None:
-        """Move the parameters into one vector. kernels: see `networks.components.EncoderNetwork`."""
+        """Move the parameters into one vector. kernels: see `networks.components.EncoderNetwork`.
+
+        Raises ConfigError for parameters that are not float32 or that two groups share.
+        """
+        for child in self.children():
+            check_parameters(child)
         groups = self.parameter_groups() | ({"loss": list(self.loss_module.parameters())} if self.loss_module else {})
         groups = {name: [p for p in parameters if p.requires_grad] for name, parameters in groups.items()}
         ordered = [parameter for parameters in groups.values() for parameter in parameters]
@@ -203,7 +208,7 @@ class ActorCritic(nn.Module, ABC):
         if {name: tuple(tensor.shape) for name, tensor in own.items()} != {n: a.shape for n, a in constants.items()}:
             raise ValueError(f"it has the constants {sorted(constants)}, the network {sorted(own)}")
         for name, tensor in own.items():
-            tensor.data.copy_(torch.from_numpy(np.ascontiguousarray(constants[name])))
+            tensor.data.copy_(torch.from_numpy(np.array(constants[name])))
 
     def check_constants(self, store_state: Mapping[str, Any], key: str, folder: object) -> None:
         """Raise ConfigError if a checkpoint's buffers or frozen parameters differ from those of this network."""
@@ -224,6 +229,14 @@ class ActorCritic(nn.Module, ABC):
         if self._runtime is not None:
             raise RuntimeError("a network in training cannot be moved or cast; a3c_exp.load(run).network is a copy")
         return super()._apply(fn, recurse)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def check_parameters(module: nn.Module) -> None:
+    """Raise ConfigError for a trained parameter that is not float32."""
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad and parameter.dtype != torch.float32:
+            problem = f"its parameter {name} must be float32, not {parameter.dtype}"
+            raise ConfigError("network", type(module).__name__, problem)
 
 
 def place_parameters(parameters: Sequence[nn.Parameter], vector: Tensor, gradient: Tensor) -> None:

@@ -22,7 +22,7 @@ from a3c_exp.networks.composed import EncoderActorCritic
 from a3c_exp.networks.distributions import make_distribution
 from a3c_exp.networks.heads import make_head
 from a3c_exp.networks.initialization import Initialization, initialize, initialize_layers, torch_generator
-from a3c_exp.networks.inputs import PICTURE, ObservationInput, observation_form, sample_observations
+from a3c_exp.networks.inputs import PICTURE, ObservationInput, injected_names, observation_form, sample_observations
 from a3c_exp.networks.mlp import Mlp
 from a3c_exp.networks.recurrent import LstmCore
 from a3c_exp.networks.whole import WholeActorCritic
@@ -61,7 +61,7 @@ class ModuleSpec:
         except Exception as error:  # a user's constructor may raise anything
             if is_lack_of_memory(error):
                 raise
-            text = str(error) if isinstance(error, ValueError) else one_line(error)
+            text = " ".join(str(error).split()) if isinstance(error, ValueError) else one_line(error)
             raise ConfigError("network", self.settings or self.cls.__name__, f"{self.cls.__name__}: {text}") from error
 
 
@@ -162,7 +162,7 @@ class EncoderNetwork(Network):
             if not self.shared:
                 spec = self.critic_encoder or self.encoder
                 critic, _, critic_features = _construct_encoder(spec, observation_space)
-            loss_module = None if build_loss is None else build_loss(features)
+            loss_module = _build_loss_module(build_loss, features)
             head = make_head(features, distribution, self.state_dependent_std, self.initial_std)
             value = nn.Linear(critic_features, 1)
 
@@ -232,7 +232,7 @@ class Lstm(Network):
                 key = error.key.replace("network", "network.encoder", 1)
                 raise ConfigError(key, error.value, error.problem) from error
             core = LstmCore(features, self.hidden_size)
-            loss_module = None if build_loss is None else build_loss(self.hidden_size)
+            loss_module = _build_loss_module(build_loss, self.hidden_size)
             head = make_head(self.hidden_size, distribution, self.state_dependent_std, self.initial_std)
             value = nn.Linear(self.hidden_size, 1)
 
@@ -273,7 +273,8 @@ class WholeNetwork(Network):
             raise ConfigError("network", self.module.cls.__name__, problem)
         distribution = make_distribution(action_space)
         observation_input = ObservationInput.of(self.module.cls, observation_space)
-        own = {"action_space": action_space, "outputs": distribution.size}
+        of_actions = {"action_space": action_space, "outputs": distribution.size}
+        own = {name: value for name, value in of_actions.items() if name in injected_names(self.module.cls)}
         with seeded_construction(seed):
             module = self.module.construct(observation_input.arguments | own)
             network = WholeActorCritic(module, observation_input, distribution)
@@ -300,6 +301,19 @@ def _construct_encoder(spec: ModuleSpec, space: gym.Space[Any]) -> tuple[nn.Modu
         problem = f"must return features [N, F]: for 1 observation it returned {shape}"
         raise ConfigError("network", spec.cls.__name__, problem)
     return encoder, observation_input, features.shape[1]
+
+
+def _build_loss_module(build_loss: BuildLoss | None, features: int) -> nn.Module | None:
+    """The loss's own module. Raises ConfigError if it cannot be made."""
+    if build_loss is None:
+        return None
+    try:
+        module = build_loss(features)
+    except Exception as error:  # a user's method may raise anything
+        raise ConfigError("algorithm", "build", f"failed for {features} features: {one_line(error)}") from error
+    if module is not None and not isinstance(module, nn.Module):
+        raise ConfigError("algorithm", "build", f"must return a torch module or None, not {type(module).__name__}")
+    return module
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -72,13 +73,13 @@ class EncoderActorCritic(ActorCritic):
         if self.core is not None:
             assert state is not None and boundaries is not None
             steps = []
-            for row, ends in zip(features.view(length, count, -1), boundaries, strict=True):
+            for row, ends in zip(features.reshape(length, count, -1), boundaries, strict=True):
                 hidden, state = self.core(row, state)
                 state = state.masked_fill(ends[:, None], 0.0)
                 steps.append(hidden)
             features = torch.cat(steps)
         critic_features = features if self.shared else self.critic_encoder(inputs)
-        by_time = features.view(length, count, -1)
+        by_time = features.reshape(length, count, -1)
         return UnrollOutputs(self.head(features), self.value(critic_features)[:, 0], by_time)
 
     def make_runtime(self, kernels: Kernels) -> Runtime:
@@ -184,7 +185,7 @@ class _TorchEncoder:
 
 
 class _KernelEncoder(SequenceKernel):
-    """An encoder that kernels run, on pictures as its first layer takes them."""
+    """An encoder that kernels run, on pictures or other bytes as its first layer takes them."""
 
     def __init__(self, encoder: nn.Module, observation_input: ObservationInput) -> None:
         super().__init__(encoder)
@@ -204,6 +205,5 @@ class _KernelEncoder(SequenceKernel):
 def _encoder_part(encoder: nn.Module, observation_input: ObservationInput) -> SequenceKernel | _TorchEncoder:
     if find_obstacle(encoder, observation_input.axes) is not None:
         return _TorchEncoder(encoder, observation_input)
-    if observation_input.layout is None:
-        return SequenceKernel(encoder)
-    return _KernelEncoder(encoder, observation_input)
+    is_float = observation_input.layout is None and observation_input.dtype == np.float32
+    return SequenceKernel(encoder) if is_float else _KernelEncoder(encoder, observation_input)

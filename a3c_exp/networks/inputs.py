@@ -54,12 +54,14 @@ class ObservationInput:
 
     space: of one row as the module gets it. arguments: those of its constructor that come from the space.
     layout: of pictures; None for what is no picture. scale: factor for pictures; None if they stay as they are.
+    dtype: of observations before `prepare`.
     """
 
     space: Box
     arguments: dict[str, Any]
     layout: ImageLayout | None = None
     scale: float | None = None
+    dtype: Any = np.float32
 
     @classmethod
     def of(cls, module: type[nn.Module], space: gym.Space[Any]) -> ObservationInput:
@@ -82,9 +84,12 @@ class ObservationInput:
 
     @classmethod
     def _plain(cls, module: type[nn.Module], space: gym.Space[Any]) -> ObservationInput:
-        own = space if isinstance(space, Box) else Box(-np.inf, np.inf, space.shape or (), np.float32)
+        own = Box(-np.inf, np.inf, space.shape or (), np.float32)
+        if isinstance(space, Box):
+            own = Box(space.low.astype(np.float32), space.high.astype(np.float32), dtype=np.float32)
         arguments = {"observation_space": own, "inputs": own.shape[0] if own.shape else 0}
-        return cls(own, {name: arguments[name] for name in arguments if name in injected_names(module)})
+        injected = {name: arguments[name] for name in arguments if name in injected_names(module)}
+        return cls(own, injected, dtype=space.dtype)
 
     @classmethod
     def _pictures(cls, module: type[nn.Module], space: Box, layout: ImageLayout) -> ObservationInput:
@@ -93,7 +98,7 @@ class ObservationInput:
         # Pictures without a bound are taken as they are, and so are those of small numbers.
         max_pixel = max(largest, 1.0) if largest < np.finfo(np.float32).max else 1.0
         shape = layout.channels, layout.height, layout.width
-        bound = max_pixel if raw else largest / max_pixel
+        bound = largest if raw else largest / max_pixel
         low = 0.0 if float(space.low.min()) >= 0 else -bound
         own = Box(low, bound, shape, space.dtype.type if raw else np.float32)
         arguments = {"observation_space": own, "max_pixel": max_pixel, **dict(zip(PICTURE, shape, strict=False))}

@@ -69,12 +69,14 @@ def _relu6(x: Floats) -> Floats:
 
 
 def _silu(x: Floats) -> Floats:
-    y: Floats = x / (1 + np.exp(-x))
+    with np.errstate(over="ignore"):  # far below 0, where the result is 0
+        y: Floats = x / (1 + np.exp(-x))
     return y
 
 
 def _times_silu_slope(grad: Floats, x: Floats, y: Floats) -> None:
-    sigmoid: Floats = np.reciprocal(1 + np.exp(-x))
+    with np.errstate(over="ignore"):
+        sigmoid: Floats = np.reciprocal(1 + np.exp(-x))
     grad *= sigmoid + y * (1 - sigmoid)
 
 
@@ -358,4 +360,8 @@ def _obstacle(module: nn.Module) -> str | None:
         return f"{name} normalizes over several axes"
     if isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) != (1, -1):
         return f"{name} does not keep the first axis alone"
+    if isinstance(module, nn.LeakyReLU) and not 0 <= module.negative_slope <= 1:
+        return f"{name} has a slope that is not from 0 to 1"
+    if isinstance(module, nn.ELU) and module.alpha < 0:
+        return f"{name} has an alpha below 0"
     return None

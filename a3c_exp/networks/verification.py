@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from a3c_exp.errors import ConfigError
+from a3c_exp.errors import ConfigError, one_line
 from a3c_exp.networks.actor_critic import ActorCritic
-from a3c_exp.networks.components import evaluation_mode, run_module, seeded_construction
+from a3c_exp.networks.components import evaluation_mode, is_lack_of_memory, run_module, seeded_construction
 from a3c_exp.networks.composed import EncoderActorCritic
 from a3c_exp.networks.inputs import sample_observations
 
@@ -24,8 +24,6 @@ _WHY = "the learner could not compute again what the actor computed"
 def verify(network: ActorCritic, space: gym.Space[object]) -> None:
     """Run the modules of a bound network on a few observations of `space`. Raises ConfigError, in one line that names
     the class and the reason, for one that cannot be trained here."""
-    for module in [network, *network.children()]:
-        _check_parameters(module)
     observations = torch.from_numpy(sample_observations(space, 3))
     with seeded_construction(0):
         if isinstance(network, EncoderActorCritic):
@@ -38,6 +36,23 @@ def verify(network: ActorCritic, space: gym.Space[object]) -> None:
             _verify_module(
                 module, _Trial(network, _whole_outputs(network), type(module).__name__), observations, network
             )
+
+
+def is_own_module(module: nn.Module) -> bool:
+    """Whether a module's class is neither torch's nor this package's."""
+    return type(module).__module__.partition(".")[0] not in ("torch", "a3c_exp")
+
+
+def verify_construction(network: ActorCritic, other: ActorCritic, space: gym.Space[object]) -> None:
+    """Raise ConfigError if a network that is constructed again, under the same seed, computes something else."""
+    other.vector[:] = network.vector
+    observations = sample_observations(space, 3)
+    state = network.initial_state(3)
+    one, again = (each.act_forward(observations, state)[:2] for each in (network, other))
+    if not all(np.array_equal(a, b) for a, b in zip(one, again, strict=True)):
+        names = {type(module).__name__ for module in network.modules() if is_own_module(module)}
+        text = "computes something else when it is constructed again: random numbers in a constructor must be torch's"
+        raise _refusal(", ".join(sorted(names)), text)
 
 
 class _Trial:
@@ -105,12 +120,7 @@ def _verify_module(module: nn.Module, trial: _Trial, inputs: Tensor, network: Ac
                 name, f"mixes the rows of a batch: the outputs of one row must depend on it alone, or {_WHY}"
             )
     _check_leaves(trained, network, name)
-
-
-def _check_parameters(module: nn.Module) -> None:
-    for key, parameter in module.named_parameters():
-        if parameter.requires_grad and parameter.dtype != torch.float32:
-            raise _refusal(type(module).__name__, f"its parameter {key} must be float32, not {parameter.dtype}")
+    _check_backward(trained, network, name)
 
 
 def _check_leaves(outputs: Tensor, network: ActorCritic, name: str) -> None:
@@ -120,6 +130,18 @@ def _check_leaves(outputs: Tensor, network: ActorCritic, name: str) -> None:
         if id(leaf) not in known:
             text = f"learns a tensor of shape {tuple(leaf.shape)} that is none of its parameters: modules belong into "
             raise _refusal(name, f"{text}attributes or an nn.ModuleList, tensors into an nn.Parameter")
+
+
+def _check_backward(outputs: Tensor, network: ActorCritic, name: str) -> None:
+    """Raise ConfigError if the backward pass raises, after a write in place, for one."""
+    parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    try:
+        if outputs.requires_grad:
+            torch.autograd.grad(outputs.sum(), parameters, allow_unused=True)
+    except Exception as error:  # a user's module may raise anything
+        if is_lack_of_memory(error):
+            raise
+        raise _refusal(name, f"its backward pass failed: {one_line(error)}") from error
 
 
 def _leaves(outputs: Tensor) -> Iterator[Tensor]:
