@@ -13,7 +13,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from runs import TARGET, config, latest, same, train
 from thirdparty import Attention, PredictingA3C, PredictingPPO, Predictor
-from torch import Tensor
+from torch import Tensor, nn
 from workers import make_workers, next_event
 
 from a3c_exp.algorithms import A3C, Algorithm, Batch, BatchArrays, Metrics, PolicyOutputs
@@ -251,6 +251,22 @@ class Unbuilt(A3C):
         return features
 
 
+@dataclass(frozen=True, kw_only=True)
+class Moody(PredictingA3C):
+    """A loss whose module is not the same function of the features each time, or has other numbers than float32."""
+
+    kind: Literal["dropout", "norm", "double"]
+
+    def build(self, features: int) -> nn.Module:
+        flat, by_time = nn.Flatten(0, 1), nn.Unflatten(0, (3, 2))
+        modules = {
+            "dropout": nn.Sequential(nn.Dropout(0.5), Predictor(features)),
+            "norm": nn.Sequential(flat, nn.BatchNorm1d(features), by_time, Predictor(features)),
+            "double": Predictor(features).double(),
+        }
+        return modules[self.kind]
+
+
 def refusal(**settings: Any) -> str:
     with pytest.raises(ConfigError) as refused:
         load_experiment(config(TARGET, plugins=PLUGINS, **settings))
@@ -279,6 +295,20 @@ class TestWhatIsRefused:
     def test_a_loss_with_a_mistake(self, kind: str, words: str) -> None:
         text = refusal(algorithm={"_target_": f"{HERE}.Wrong", "kind": kind})
         assert text == f"algorithm = 'Wrong': its loss fails for a small batch: {words}"
+
+    @pytest.mark.parametrize(
+        ("kind", "text"),
+        [
+            (
+                "dropout",
+                "algorithm = 'Moody': its loss has another gradient when it is computed again (dropout, noise)",
+            ),
+            ("norm", "algorithm = 'Moody': its module changes a buffer (batch normalization): each worker has its own"),
+            ("double", "network = 'Predictor': its parameter layers.0.weight must be float32, not torch.float64"),
+        ],
+    )
+    def test_a_module_that_changes_or_is_no_float32(self, kind: str, text: str) -> None:
+        assert refusal(algorithm={"_target_": f"{HERE}.Moody", "kind": kind}).startswith(text)
 
     def test_a_module_that_cannot_be_built(self) -> None:
         assert refusal(algorithm={"_target_": f"{HERE}.Unbuilt"}) == (

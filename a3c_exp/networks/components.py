@@ -162,7 +162,7 @@ class EncoderNetwork(Network):
             if not self.shared:
                 spec = self.critic_encoder or self.encoder
                 critic, _, critic_features = _construct_encoder(spec, observation_space)
-            loss_module = _build_loss_module(build_loss, features)
+            loss_module = None if build_loss is None else build_loss(features)
             head = make_head(features, distribution, self.state_dependent_std, self.initial_std)
             value = nn.Linear(critic_features, 1)
 
@@ -232,7 +232,7 @@ class Lstm(Network):
                 key = error.key.replace("network", "network.encoder", 1)
                 raise ConfigError(key, error.value, error.problem) from error
             core = LstmCore(features, self.hidden_size)
-            loss_module = _build_loss_module(build_loss, self.hidden_size)
+            loss_module = None if build_loss is None else build_loss(self.hidden_size)
             head = make_head(self.hidden_size, distribution, self.state_dependent_std, self.initial_std)
             value = nn.Linear(self.hidden_size, 1)
 
@@ -301,19 +301,6 @@ def _construct_encoder(spec: ModuleSpec, space: gym.Space[Any]) -> tuple[nn.Modu
         problem = f"must return features [N, F]: for 1 observation it returned {shape}"
         raise ConfigError("network", spec.cls.__name__, problem)
     return encoder, observation_input, features.shape[1]
-
-
-def _build_loss_module(build_loss: BuildLoss | None, features: int) -> nn.Module | None:
-    """The loss's own module. Raises ConfigError if it cannot be made."""
-    if build_loss is None:
-        return None
-    try:
-        module = build_loss(features)
-    except Exception as error:  # a user's method may raise anything
-        raise ConfigError("algorithm", "build", f"failed for {features} features: {one_line(error)}") from error
-    if module is not None and not isinstance(module, nn.Module):
-        raise ConfigError("algorithm", "build", f"must return a torch module or None, not {type(module).__name__}")
-    return module
 
 
 @contextmanager
