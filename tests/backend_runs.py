@@ -21,6 +21,7 @@ Events = Generator[Event | None, None, None]
 
 PPO = {"_target_": "a3c_exp.algorithms.PPO", "minibatch_size": 8, "epochs": 3}
 GAE = "a3c_exp.returns.GAE"
+ATTENTION: dict[str, Any] = {"network": {"_target_": "thirdparty.Attention"}, "plugins": ["scripted", "thirdparty"]}
 
 # One worker each. 16 steps an update unless they say otherwise.
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -51,6 +52,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "lstm": {"env__kwargs": {"length": 3}, "network": {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 8}},
     "a native vector environment": {"env": SCRIPTED, "env__vectorized": True, "env__reward_scale": 0.01},
     "pictures": {"env": CORNERS, "network": SMALL_CNN},
+    "a module of a user's own": {"env": "CartPole-v1"} | ATTENTION,
+    "a loss with a module": ATTENTION | {"algorithm": {"_target_": "thirdparty.PredictingA3C"}},
 }  # fmt: skip
 
 

@@ -32,7 +32,9 @@ TARGET = "scripted:Target-v0"
 CORNERS = "scripted:Corners-v0"
 # Overrides for a very short run from the command line: one worker, few steps, no evaluation.
 QUICK = ["backend=serial", "workers=1", "envs_per_worker=1", "rollout_length=8", "total_steps=64", "eval.every=null"]
-SMALL_CNN = {"_target_": "a3c_exp.networks.Cnn", "layers": [[8, 3, 2]], "features_dim": 32}
+SMALL_CNN = {
+    "_target_": "a3c_exp.networks.Cnn", "layers": [[8, 3, 2]], "features_dim": 32, "init": "orthogonal"
+}  # fmt: skip
 
 
 def config(env: str = BANDIT, backend: str = "serial", **settings: Any) -> dict[str, Any]:
@@ -42,7 +44,7 @@ def config(env: str = BANDIT, backend: str = "serial", **settings: Any) -> dict[
     """
     whole: dict[str, Any] = {
         "env": {"_target_": "a3c_exp.envs.Gym", "id": env},
-        "network": {"_target_": "a3c_exp.networks.Mlp", "hidden_sizes": [16]},
+        "network": {"_target_": "a3c_exp.networks.Mlp", "hidden_sizes": [16], "init": "orthogonal"},
         "returns": {"_target_": "a3c_exp.returns.NStep", "n": 5},
         "critic_returns": None,
         "algorithm": {"_target_": "a3c_exp.algorithms.A3C"},

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
-from batches import draw_batch, draw_outputs, make_batch
+from batches import draw_batch, draw_outputs, make_batch, parts
 from gymnasium.spaces import Discrete
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from a3c_exp.algorithms import A3C, Algorithm, Batch, explained_variance
+from a3c_exp.algorithms import A3C, Algorithm, BatchArrays, explained_variance
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.errors import ConfigError
-from a3c_exp.networks import PolicyOutputs
-from a3c_exp.networks.heads import Categorical
+from a3c_exp.networks import NetworkOutputs
+from a3c_exp.networks.distributions import Categorical
 from a3c_exp.schedules import Linear
 
 SHAPE = (5, 3)
@@ -34,11 +34,11 @@ def a_mask() -> Floats:
 
 
 def loss(
-    x: PolicyOutputs, y: Batch, value_coefficient: float, entropy: float, reduction: str
+    x: NetworkOutputs, y: BatchArrays, value_coefficient: float, entropy: float, reduction: str
 ) -> tuple[float, list[Array]]:
     """The formula as it is written, over the rows that count, and its derivatives by torch."""
     counted = slice(None) if y.mask is None else torch.from_numpy(y.mask != 0)
-    log_probs, h, values = (torch.from_numpy(z.astype(np.float64)).requires_grad_() for z in astuple(x))
+    log_probs, h, values = (torch.from_numpy(z.astype(np.float64)).requires_grad_() for z in parts(x))
     advantages, targets = (torch.from_numpy(z.astype(np.float64))[counted] for z in (y.advantages, y.targets))
     errors = targets - values[counted]
     terms = -log_probs[counted] * advantages + value_coefficient * 0.5 * errors**2 - entropy * h[counted]
@@ -51,7 +51,7 @@ def loss(
 def test_its_gradient_is_that_of_the_formula(reduction: Literal["mean", "sum"], mask: Array | None) -> None:
     x, y = draw_outputs(SHAPE), draw_batch(SHAPE, mask=mask)
     by, _ = A3C(value_coefficient=0.25, entropy_coefficient=0.1, reduction=reduction).gradient(x, y, 0.0)
-    for one, other in zip(astuple(by), loss(x, y, 0.25, 0.1, reduction)[1], strict=True):
+    for one, other in zip(parts(by), loss(x, y, 0.25, 0.1, reduction)[1], strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5)
         assert one.dtype == np.float32
 
@@ -73,9 +73,9 @@ def test_its_gradient_reaches_the_logits_of_a_softmax_as_by_hand() -> None:
     """dL/dlogits = A (pi - onehot) + c_e pi (log pi + H), for one state."""
     logits = np.array([[0.5, -1.0, 0.2]], np.float32)
     action, advantage, c = 2, 1.7, 0.3
-    log_probs, entropy, backward = Categorical(1, Discrete(3)).evaluate(logits, np.array([action]))
+    log_probs, entropy, backward = Categorical(Discrete(3)).evaluate(logits, np.array([action]))
     one = np.ones((1, 1), np.float32)
-    x = PolicyOutputs(log_probs[None], entropy[None], 0 * one)
+    x = NetworkOutputs(log_probs[None], entropy[None], 0 * one)
     by, _ = A3C(entropy_coefficient=c).gradient(x, make_batch(0 * one, 0 * one, advantage * one, 0 * one), 0.0)
     pi = np.exp(logits[0]) / np.exp(logits[0]).sum()
     expected = advantage * (pi - np.eye(3)[action]) + c * pi * (np.log(pi) - (pi * np.log(pi)).sum())
@@ -101,7 +101,7 @@ def test_a_row_that_does_not_count_changes_nothing(garbage: float) -> None:
             z[y.mask == 0] = hidden
         by, metrics = A3C(normalize_advantages=True).gradient(x, y, 0.0)
         assert not by.log_probs[y.mask == 0].any()
-        results.append([*astuple(by), *metrics.values()])
+        results.append([*parts(by), *metrics.values()])
     for one, other in zip(*results, strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -110,7 +110,7 @@ def test_a_mask_of_ones_is_no_mask() -> None:
     for algorithm in (A3C(), A3C(normalize_advantages=True, reduction="sum")):
         one, _ = algorithm.gradient(draw_outputs(SHAPE), draw_batch(SHAPE), 0.0)
         other, _ = algorithm.gradient(draw_outputs(SHAPE), draw_batch(SHAPE, mask=np.ones(SHAPE, np.float32)), 0.0)
-        for by, and_by in zip(astuple(one), astuple(other), strict=True):
+        for by, and_by in zip(parts(one), parts(other), strict=True):
             np.testing.assert_allclose(by, and_by, rtol=1e-6)
 
 
@@ -119,7 +119,7 @@ def test_a_batch_without_any_transition_has_no_gradient(normalize: bool) -> None
     """A single row of reset steps is possible, and must not give NaN."""
     nothing = draw_batch(SHAPE, mask=np.zeros(SHAPE, np.float32))
     by, metrics = A3C(normalize_advantages=normalize).gradient(draw_outputs(SHAPE), nothing, 0.0)
-    assert not any(z.any() for z in astuple(by))
+    assert not any(z.any() for z in parts(by))
     assert set(metrics.values()) == {0.0}
 
 
@@ -162,7 +162,7 @@ def test_equal_advantages_normalize_to_nothing(advantage: float) -> None:
     """The rounding error of a mean in float32, scaled to 1, would push towards whatever actions were drawn."""
     one = np.zeros((512, 1), np.float32)
     y = make_batch(one, one, one + np.float32(advantage), one)
-    by, _ = A3C(normalize_advantages=True, reduction="sum").gradient(PolicyOutputs(one, one, one), y, 0.0)
+    by, _ = A3C(normalize_advantages=True, reduction="sum").gradient(NetworkOutputs(one, one, one), y, 0.0)
     np.testing.assert_allclose(by.log_probs, 0, atol=1e-6)
 
 

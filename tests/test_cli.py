@@ -130,7 +130,7 @@ BAD = [
         "network.encoder = 'mlp': must be a mapping that names a Network by _target_; ",
     ),
     ("returns=null", "returns = None: must be one of discounted, gae, n_step, n_step_zero, vtrace"),
-    ("env=lunar network=cnn_small", "network = 'Cnn': must be a network for observations of shape (8,): a CNN takes "),
+    ("env=lunar network=cnn_small", "network = 'Cnn': must be a network for observations of shape (8,): Cnn takes "),
     (
         "algorithm._target_=a3c_exp.algorithms.No",
         "algorithm._target_ = 'a3c_exp.algorithms.No': is no component class of",

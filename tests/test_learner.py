@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from runs import SCRIPTED, config
 from scripted import vector
+from torch import nn
 from workers import next_event
 
-from a3c_exp.algorithms import A3C, Batch
+from a3c_exp.algorithms import A3C, BatchArrays
 from a3c_exp.common.arrays import Array
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.events import Event
@@ -21,7 +22,16 @@ from a3c_exp.core.rollout import Actor, Rollout
 from a3c_exp.core.store import SharedStore, Snapshot, Ticket
 from a3c_exp.core.worker import Learner, YieldPoint
 from a3c_exp.envs import EnvBatch, Gym, VectorEnvBatch
-from a3c_exp.networks import ActorCritic, Lstm, Mlp, OutputGradients, PolicyOutputs
+from a3c_exp.networks import (
+    ActorCritic,
+    EncoderNetwork,
+    Lstm,
+    Mlp,
+    ModuleSpec,
+    Network,
+    NetworkOutputs,
+    OutputGradients,
+)
 from a3c_exp.returns import VTrace
 
 GAMMA, LENGTH, ENVS = 0.9, 12, 3
@@ -31,23 +41,24 @@ ENVIRONMENTS: dict[str, Callable[[], EnvBatch]] = {
     "one by one": lambda: Gym(id=SCRIPTED, kwargs=ENDS).make(ENVS, range(ENVS)),
     "with reset rows": lambda: VectorEnvBatch(vector(ENVS, **ENDS), range(ENVS)),
 }
-NETWORKS = {"mlp": Mlp(hidden_sizes=(8,)), "lstm": Lstm(encoder=Mlp(hidden_sizes=(8,)), hidden_size=4)}
+ENCODER = EncoderNetwork(encoder=ModuleSpec(Mlp, {"hidden_sizes": (8,)}), init="orthogonal")
+NETWORKS: dict[str, Network] = {"mlp": ENCODER, "lstm": Lstm(encoder=ENCODER, hidden_size=4)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Noting(A3C):
     """The loss, and the batches that it was called with."""
 
-    batches: list[Batch] = field(default_factory=list)
+    batches: list[BatchArrays] = field(default_factory=list)
 
     def gradient(
-        self, outputs: PolicyOutputs, batch: Batch, progress: float
+        self, outputs: NetworkOutputs, batch: BatchArrays, progress: float, module: nn.Module | None = None
     ) -> tuple[OutputGradients, dict[str, float]]:
         self.batches.append(batch)
-        return super().gradient(outputs, batch, progress)
+        return super().gradient(outputs, batch, progress, module)
 
 
-def lagging(env: Callable[[], EnvBatch], kind: Any, epsilon: float) -> tuple[Rollout, ActorCritic]:
+def lagging(env: Callable[[], EnvBatch], kind: Network, epsilon: float) -> tuple[Rollout, ActorCritic]:
     """A rollout, and the network that acted, its parameters far from what they were."""
     batch = env()
     network = kind.build(batch.observation_space, batch.action_space, np.random.default_rng(0))
@@ -77,7 +88,7 @@ def evaluate_by_acting(rollout: Rollout, network: ActorCritic) -> tuple[Array, A
     values, log_probs = np.empty((2, LENGTH, ENVS))
     state = rollout.state
     for t in range(LENGTH):
-        logits, values[t], state = network.infer(rollout.observations[t], state)
+        logits, values[t], state = network.act_forward(rollout.observations[t], state)
         every = logits - np.log(np.exp(logits).sum(1, keepdims=True))
         log_probs[t] = np.take_along_axis(every, rollout.actions[t].reshape(-1, 1), 1)[:, 0]
         if state is not None:
@@ -124,7 +135,7 @@ def by_definition(rollout: Rollout, network: ActorCritic, vtrace: VTrace) -> tup
 @pytest.mark.parametrize("epsilon", [0.0, 0.3])
 @pytest.mark.parametrize("vtrace", [VTrace(), VTrace(lambda_=0.8, rho_clip=1.4, c_clip=0.9)], ids=["paper", "lambda"])
 def test_v_trace_has_the_learners_own_values_and_ratios(
-    env: Callable[[], EnvBatch], kind: Any, epsilon: float, vtrace: VTrace
+    env: Callable[[], EnvBatch], kind: Network, epsilon: float, vtrace: VTrace
 ) -> None:
     rollout, network = lagging(env, kind, epsilon)
     algorithm = Noting()
@@ -149,7 +160,7 @@ def test_v_trace_has_the_learners_own_values_and_ratios(
 
 @pytest.mark.parametrize("kind", NETWORKS.values(), ids=NETWORKS)
 @pytest.mark.parametrize("name", ["A3C", "PPO"])
-def test_a_network_that_has_diverged_has_a_gradient_that_is_rejected_without_warnings(kind: Any, name: str) -> None:
+def test_a_network_that_has_diverged_has_a_gradient_that_is_rejected_without_warnings(kind: Network, name: str) -> None:
     rollout, network = lagging(ENVIRONMENTS["one by one"], kind, 0.0)
     algorithm: dict[str, Any] = {"_target_": f"a3c_exp.algorithms.{name}"}
     algorithm |= {"minibatch_size": None, "epochs": 1} if name == "PPO" else {}

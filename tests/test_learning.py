@@ -13,6 +13,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium.spaces import Box, Discrete
 from runs import BACKENDS, BANDIT, CORNERS, CORRIDOR, SMALL_CNN, TARGET, latest, train
 
@@ -54,8 +55,10 @@ class TestOnEveryBackend:
 
 PICTURES: dict[str, dict[str, Any]] = {
     "plain": SMALL_CNN,
-    "residual": {"_target_": "a3c_exp.networks.Impala", "sections": [8], "blocks": 1, "features_dim": 32},
-}
+    "residual": {
+        "_target_": "a3c_exp.networks.Impala", "sections": [8], "blocks": 1, "features_dim": 32, "init": "orthogonal",
+    },
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PICTURES)
@@ -70,7 +73,9 @@ def test_the_place_of_a_light_in_a_picture_is_learned(name: str, tmp_path: Path)
 def values(folder: Path, observations: Any) -> Array:
     """The values that the critic of a run gives observations [B, ...]."""
     network = load_run(folder, "latest", ["scripted"]).policy.network
-    return network.values(np.asarray(observations, np.float32))
+    _, found, _ = network(torch.tensor(observations, dtype=torch.float32))
+    array: Array = found.detach().numpy()
+    return array
 
 
 class TestWhatTheCriticLearns:

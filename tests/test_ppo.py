@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from batches import draw_batch, draw_outputs, make_batch
+from batches import draw_batch, draw_outputs, make_batch, parts
 from workers import LSTM, ppo_config
 
-from a3c_exp.algorithms import A3C, PPO, Algorithm, Batch, MinibatchAlgorithm
+from a3c_exp.algorithms import A3C, PPO, Algorithm, BatchArrays, MinibatchAlgorithm
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.errors import ConfigError
-from a3c_exp.networks import PolicyOutputs
+from a3c_exp.networks import NetworkOutputs
 from a3c_exp.schedules import Linear
 
 SHAPE = (5, 3)
@@ -24,18 +24,18 @@ MASK = np.ones(SHAPE, np.float32)
 MASK[1, 0] = MASK[4, 2] = MASK[3, 1] = 0
 
 
-def outputs() -> PolicyOutputs:
+def outputs() -> NetworkOutputs:
     return draw_outputs(SHAPE, scale=0.5)
 
 
-def batch(mask: Floats | None = None) -> Batch:
+def batch(mask: Floats | None = None) -> BatchArrays:
     return draw_batch(SHAPE, scale=0.5, mask=mask)
 
 
 # -- the loss --------------------------------------------------------------------------------------------------------
 
 
-def by_the_formula(algorithm: PPO, x: dict[str, Array], y: Batch) -> dict[str, float]:
+def by_the_formula(algorithm: PPO, x: dict[str, Array], y: BatchArrays) -> dict[str, float]:
     """The loss and its metrics in double precision, one transition after the other."""
     old_log_probs, old_values, advantages, targets = (
         z.astype(np.float64).ravel() for z in (y.log_probs, y.values, y.advantages, y.targets)
@@ -63,7 +63,7 @@ def by_the_formula(algorithm: PPO, x: dict[str, Array], y: Batch) -> dict[str, f
     return means | {"loss": means["policy_loss"] + algorithm.value_coefficient * means["value_loss"] - bonus}
 
 
-def wide(x: PolicyOutputs) -> dict[str, Array]:
+def wide(x: NetworkOutputs) -> dict[str, Array]:
     return {name: getattr(x, name).astype(np.float64).ravel() for name in PARTS}
 
 
@@ -109,7 +109,7 @@ def test_with_the_policy_that_acted_its_gradient_is_that_of_a3c(mask: Array | No
     x = outputs()
     y = replace(batch(mask=mask), log_probs=x.log_probs)
     one, other = (algorithm.gradient(x, y, 0.0)[0] for algorithm in (PPO(**settings), A3C(**settings)))
-    for by, and_by in zip(astuple(one), astuple(other), strict=True):
+    for by, and_by in zip(parts(one), parts(other), strict=True):
         np.testing.assert_allclose(by, and_by, rtol=1e-5)
 
 
@@ -120,7 +120,7 @@ def test_a_ratio_beyond_the_clip_range_goes_no_farther_but_may_come_back(
     advantage: float, log_ratio: float, learns: bool
 ) -> None:
     cell = np.ones((1, 1), np.float32)
-    x = PolicyOutputs(log_ratio * cell, cell, cell)
+    x = NetworkOutputs(log_ratio * cell, cell, cell)
     by, _ = PPO(normalize_advantages=False).gradient(x, make_batch(0 * cell, cell, advantage * cell, cell), 0.0)
     assert np.isfinite(by.log_probs).all()
     assert bool(by.log_probs.any()) is learns
@@ -135,7 +135,7 @@ def test_a_row_that_does_not_count_changes_nothing(garbage: float) -> None:
         for z in (x.log_probs, x.values, x.entropy, y.advantages, y.targets):
             z[MASK == 0] = hidden
         by, metrics = PPO(value_clip=0.2, entropy_coefficient=0.1).gradient(x, y, 0.0)
-        results.append([*astuple(by), *metrics.values()])
+        results.append([*parts(by), *metrics.values()])
     for one, other in zip(*results, strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -145,7 +145,7 @@ def test_the_clip_ranges_may_follow_a_schedule() -> None:
     for progress, fixed in ((0.0, PPO(clip=0.2, value_clip=0.4)), (1.0, PPO(clip=0.1, value_clip=0.2))):
         one, other = (each.gradient(outputs(), batch(), progress) for each in (algorithm, fixed))
         assert one[1] == other[1]
-        for by, and_by in zip(astuple(one[0]), astuple(other[0]), strict=True):
+        for by, and_by in zip(parts(one[0]), parts(other[0]), strict=True):
             np.testing.assert_array_equal(by, and_by)
 
 
@@ -238,7 +238,7 @@ def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: st
         ),
         (
             {"network": LSTM, "minibatch_size": 2},
-            "algorithm.minibatch_size = 2: must be a multiple of rollout_length=4: a network with a memory learns "
+            "algorithm.minibatch_size = 2: must be a multiple of rollout_length=4: a recurrent network learns "
             "whole sequences",
         ),
     ],

@@ -10,7 +10,7 @@ import pytest
 from runs import BACKENDS, BANDIT, CORRIDOR, SCRIPTED, TARGET, config, drain, train_config
 from workers import LSTM, events_of, make_workers, next_event, ppo_config
 
-from a3c_exp.algorithms import Batch
+from a3c_exp.algorithms import BatchArrays
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import build_network
@@ -29,7 +29,7 @@ def updates(whole: dict[str, Any]) -> list[Event]:
     return events_of(worker)
 
 
-def collect(worker: Worker) -> tuple[Rollout, Batch]:
+def collect(worker: Worker) -> tuple[Rollout, BatchArrays]:
     """A worker's next rollout, and the batch that its minibatches are taken from."""
     rollout = worker._actor.collect(START)
     batch = worker._learner._batch(rollout)

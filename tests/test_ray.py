@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from backend_runs import SETTINGS
 from runs import TARGET, config, drain, latest, make_store, processes, same, train_config, wait_until
 
 import a3c_exp
@@ -128,6 +129,8 @@ class TestOneWorkerThatWaitsEqualsOneOnAnyBackend:
         "synchronous": {"update": "sync"},
         "v-trace, which pulls twice": {"returns": "a3c_exp.returns.VTrace"},
         "minibatches": {"algorithm": PPO, "returns": "a3c_exp.returns.GAE", "optimizer_state": "per_worker"},
+        "a module of a user's own": SETTINGS["a module of a user's own"],
+        "a loss with a module": SETTINGS["a loss with a module"],
     }
 
     @pytest.mark.parametrize("name", SETTINGS)

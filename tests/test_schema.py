@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
@@ -15,7 +14,9 @@ import pytest
 from a3c_exp.algorithms import A3C, PPO, Algorithm, MinibatchAlgorithm
 from a3c_exp.backends.ray import Ray
 from a3c_exp.common.plugins import import_plugins
-from a3c_exp.config.schema import RENAMED, build, parse_key_values
+from a3c_exp.config.modules import module_settings
+from a3c_exp.config.schema import build, parse_key_values
+from a3c_exp.config.settings import RENAMED
 from a3c_exp.core.experiment import Backend, Experiment
 from a3c_exp.envs import Atari, Environment
 from a3c_exp.errors import ConfigError, did_you_mean, require
@@ -178,11 +179,8 @@ def test_a_base_is_no_component_itself() -> None:
 
 
 def test_every_former_key_is_named_with_a_key_that_there_is() -> None:
-    known = {
-        field.name
-        for cls in (Experiment, Optimizer, Atari, Ray, A3C, PPO, Mlp, Cnn, Impala, Lstm)
-        for field in dataclasses.fields(cls)
-    }
+    known = {field.name for cls in (Experiment, Optimizer, Atari, Ray, A3C, PPO, Lstm) for field in fields(cls)}
+    known |= {name for cls in (Mlp, Cnn, Impala) for name in module_settings(cls, "network")}
     assert set(RENAMED.values()) <= known
     assert not set(RENAMED) & known
 
@@ -316,7 +314,7 @@ class OneStep:
 
 @dataclass(frozen=True, kw_only=True)
 class OnePass(MinibatchAlgorithm):
-    def gradient(self, outputs: Any, batch: Any, progress: float) -> Any: ...
+    def loss(self, policy: Any, batch: Any, progress: float) -> Any: ...
 
     def check_rollout(self, count: int, length: int) -> None: ...
 
@@ -338,7 +336,7 @@ class OnePass(MinibatchAlgorithm):
         (Backend, "OneStep", "OneStep does not derive from a3c_exp.core.experiment.Backend"),
         (Optimizer, "OneStep", "OneStep does not derive from a3c_exp.optimizers.Optimizer"),
         (Algorithm, "OnePass", "must be the class of an Algorithm: it has no method minibatches.count, length, rng."),
-        (Network, "OneStep", "must be the class of a Network: it has no method check.observation_space, action_space."),
+        (Network, "OneStep", "OneStep does not derive from a3c_exp.networks.Network"),
         (Schedule, "OneStep", "must be the class of a Schedule: its __call__ must take .progress."),
     ],
 )

@@ -69,16 +69,25 @@ def differentiate(
     device = None if module is None else next((p.device for p in module.parameters()), None)
     batch = Batch(arrays, device)
     policy = PolicyOutputs(outputs, batch, module)
-    result = algorithm.loss(policy, batch, progress)
-    if not isinstance(result, tuple) or len(result) != 2:
-        raise TypeError(f"loss must return the loss and its metrics, not {type(result).__name__}")
-    loss, metrics = result
+    returned: object = algorithm.loss(policy, batch, progress)
+    match returned:
+        case (Tensor() as loss, Mapping() as metrics):
+            pass
+        case _:
+            raise TypeError("loss must return a tensor and a mapping of metrics")
     if loss.dim():
         raise TypeError(f"loss must return one number: batch.mean and batch.sum reduce {tuple(loss.shape)} to it")
     if loss.requires_grad:
         torch.autograd.backward(loss)
-    numbers = {name: float(x.detach()) if isinstance(x, Tensor) else float(x) for name, x in metrics.items()}
-    return policy.gradients(), numbers
+    return policy.gradients(), {name: _number(name, x) for name, x in metrics.items()}
+
+
+def _number(name: str, x: Tensor | float) -> float:
+    """A metric as a number. Raises TypeError, with its name, if it is none."""
+    try:
+        return float(x.detach() if isinstance(x, Tensor) else x)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"the metric {name} must be one number") from error
 
 
 def has_closed_form(cls: type[Algorithm]) -> bool:

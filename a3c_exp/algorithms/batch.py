@@ -152,7 +152,8 @@ class PolicyOutputs:
     def features(self) -> Tensor:
         """float32 [T, B, F], from which the policy is computed. A loss through them trains the (actor's) encoder."""
         if self._outputs.features is None:
-            raise ConfigError("network", "", "must be made of an encoder: the algorithm's loss uses its features")
+            problem = "its loss uses features: the network must be made of an encoder"
+            raise ConfigError("algorithm", None, problem)
         if self._features is None:
             self._features = self._batch.tensor(self._outputs.features).requires_grad_()
         return self._features

@@ -1,4 +1,4 @@
-"""A trial of a loss before training."""
+"""A loss before training: its module, and a trial."""
 
 from __future__ import annotations
 
@@ -6,16 +6,41 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from torch import nn
 
 from a3c_exp.algorithms.algorithm import Algorithm, has_closed_form
 from a3c_exp.algorithms.batch import BatchArrays
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.errors import ConfigError, one_line
 from a3c_exp.networks import ActorCritic
+from a3c_exp.networks.components import BuildLoss, is_lack_of_memory
 from a3c_exp.networks.inputs import sample_observations
 from a3c_exp.networks.recurrent import RecurrentInput
 
 _LENGTH, _COUNT = 3, 2
+
+
+def loss_builder(algorithm: Algorithm) -> BuildLoss | None:
+    """The function that makes the loss's own module; None if it has none. It raises ConfigError, in one line, if the
+    user's `build` fails."""
+    if type(algorithm).build is Algorithm.build:
+        return None
+    name = type(algorithm).__name__
+
+    def build(features: int) -> nn.Module | None:
+        try:
+            module: object = algorithm.build(features)
+        except Exception as error:  # a user's method may raise anything
+            if is_lack_of_memory(error):
+                raise
+            problem = f"its build fails for {features} features: {one_line(error)}"
+            raise ConfigError("algorithm", name, problem) from error
+        if module is not None and not isinstance(module, nn.Module):
+            problem = f"its build must return a torch module or None, not {type(module).__name__}"
+            raise ConfigError("algorithm", name, problem)
+        return module
+
+    return build
 
 
 def check_loss(algorithm: Algorithm, network: ActorCritic, observation_space: gym.Space[Any]) -> None:
@@ -51,8 +76,8 @@ def check_loss(algorithm: Algorithm, network: ActorCritic, observation_space: gy
 
     try:
         first, second = gradient(), gradient()
-    except ConfigError:
-        raise
+    except ConfigError as error:
+        raise ConfigError(error.key, name, error.problem) from error
     except Exception as error:  # a user's loss may raise anything
         raise ConfigError("algorithm", name, f"its loss fails for a small batch: {one_line(error)}") from error
     network.gradient.fill(0)

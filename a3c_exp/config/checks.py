@@ -103,7 +103,7 @@ def check_environment_and_network(experiment: Experiment) -> ActorCritic:
     except (MemoryError, RuntimeError) as error:
         if not is_lack_of_memory(error):
             raise
-        raise ConfigError("network", type(experiment.network).__name__, "is too large for the memory here") from error
+        raise ConfigError("network", experiment.network.class_name, "is too large for the memory here") from error
     finally:
         env.close()
     if network.recurrent and isinstance(experiment.algorithm, MinibatchAlgorithm):

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from a3c_exp.config.schema import Setting
+from a3c_exp.config.settings import Setting
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import EncoderNetwork, ModuleSpec, Network, WholeNetwork
 from a3c_exp.networks.inputs import VECTOR, injected_names, is_actor_critic, observation_form, parameters_of

@@ -19,25 +19,14 @@ import sys
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, NoReturn, Protocol, TypeVar, Union, cast
+from typing import Any, Literal, NoReturn, Protocol, TypeVar, Union, cast
 
 from a3c_exp.common.plugins import PACKAGE, is_allowed_module
+from a3c_exp.config.settings import RENAMED, RENAMED_VALUES, Setting
 from a3c_exp.errors import ConfigError, did_you_mean, either, one_line
 
 TARGET = "_target_"
 MISSING = "???"  # OmegaConf's mark for a value that the user has to give
-
-RENAMED = {
-    "goal": "reward_threshold", "moments": "optimizer_state", "accumulate": "accumulate_rollouts",
-    "parts": "param_groups", "life_loss": "terminal_on_life_loss", "all_actions": "full_action_space",
-    "sticky_actions": "repeat_action_probability", "stack": "frame_stack", "wire": "wire_dtype",
-    "entropy": "entropy_coefficient", "sizes": "hidden_sizes", "critic_sizes": "critic_hidden_sizes",
-    "features": "features_dim", "cells": "hidden_size", "channels": "sections",
-}  # fmt: skip
-"""Former names of settings, for a hint where a component has a setting of the new name."""
-
-RENAMED_VALUES = {"optimizer_state": {"worker": "per_worker"}}
-"""Former values of settings, by the settings' new names."""
 
 T = TypeVar("T")
 
@@ -203,13 +192,6 @@ def _mapping(value: object, hint: Any, path: str, plugins: tuple[str, ...]) -> d
         _refuse(value, hint, path)
     item_hint = typing.get_args(hint)[1] if typing.get_args(hint) else Any
     return {name: _value(item, item_hint, _key(path, name), plugins) for name, item in value.items()}
-
-
-class Setting(NamedTuple):
-    """The type of a setting, and whether it must be given."""
-
-    hint: Any
-    required: bool
 
 
 def _settings(cls: type, key: str = TARGET) -> dict[str, Setting]:

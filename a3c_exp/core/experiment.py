@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from a3c_exp.algorithms import Algorithm
+from a3c_exp.algorithms.trial import loss_builder
 from a3c_exp.core import seeding
 from a3c_exp.core.cpu import usable_cores
 from a3c_exp.core.events import Event
@@ -146,9 +147,7 @@ class Experiment:
         """A network for these environments. rng: draws its parameters; None: no need to. Raises ConfigError."""
         space = network_space(env.observation_space, self.env.normalize_observations)
         seed = seeding.integer(self.seed, Role.MODULES)
-        has_module = type(self.algorithm).build is not Algorithm.build
-        build_loss = self.algorithm.build if has_module else None
-        return self.network.build(space, env.action_space, rng, seed=seed, build_loss=build_loss)
+        return self.network.build(space, env.action_space, rng, seed=seed, build_loss=loss_builder(self.algorithm))
 
     @property
     def warnings(self) -> list[str]:

@@ -81,6 +81,11 @@ class Network(ABC):
     nameable: ClassVar[bool] = True
 
     @property
+    def class_name(self) -> str:
+        """The name of the class that a configuration gives: of a module, the module's own."""
+        return type(self).__name__
+
+    @property
     def takes_pictures(self) -> bool:
         """Whether the network is one for pictures."""
         return False
@@ -140,6 +145,10 @@ class EncoderNetwork(Network):
             raise ConfigError(f"critic_{name}", value, "must be null where shared=true")
 
     @property
+    def class_name(self) -> str:
+        return self.encoder.cls.__name__
+
+    @property
     def takes_pictures(self) -> bool:
         return observation_form(self.encoder.cls) == PICTURE
 
@@ -153,7 +162,7 @@ class EncoderNetwork(Network):
             critic, critic_features = actor, features
             if not self.shared:
                 critic, critic_features = self._make_critic_encoder(observation_space)
-            loss_module = _build_loss_module(build_loss, features)
+            loss_module = None if build_loss is None else build_loss(features)
             head = make_head(features, distribution, self.state_dependent_std, self.initial_std)
             value = nn.Linear(critic_features, 1)
 
@@ -235,7 +244,7 @@ class Lstm(Network):
                 key = error.key.replace("network", "network.encoder", 1)
                 raise ConfigError(key, error.value, error.problem) from error
             core = LstmCore(features, self.hidden_size)
-            loss_module = _build_loss_module(build_loss, self.hidden_size)
+            loss_module = None if build_loss is None else build_loss(self.hidden_size)
             head = make_head(self.hidden_size, distribution, self.state_dependent_std, self.initial_std)
             value = nn.Linear(self.hidden_size, 1)
 
@@ -258,6 +267,10 @@ class WholeNetwork(Network):
     nameable: ClassVar[bool] = False
 
     module: ModuleSpec
+
+    @property
+    def class_name(self) -> str:
+        return self.module.cls.__name__
 
     @property
     def takes_pictures(self) -> bool:
@@ -300,19 +313,6 @@ def _construct_encoder(spec: ModuleSpec, space: gym.Space[Any]) -> tuple[nn.Modu
         problem = f"must return features [N, F]: for 1 observation it returned {shape}"
         raise ConfigError("network", spec.cls.__name__, problem)
     return encoder, observation_input, features.shape[1]
-
-
-def _build_loss_module(build_loss: BuildLoss | None, features: int) -> nn.Module | None:
-    """The loss's own module. Raises ConfigError if it cannot be made."""
-    if build_loss is None:
-        return None
-    try:
-        module = build_loss(features)
-    except Exception as error:  # a user's method may raise anything
-        raise ConfigError("algorithm", "build", f"failed for {features} features: {one_line(error)}") from error
-    if module is not None and not isinstance(module, nn.Module):
-        raise ConfigError("algorithm", "build", f"must return a torch module or None, not {type(module).__name__}")
-    return module
 
 
 @contextmanager

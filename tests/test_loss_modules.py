@@ -1,0 +1,354 @@
+"""A loss with a module of its own: its gradient, its parameter group, and what is refused before training."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+from runs import TARGET, config, latest, same, train
+from thirdparty import Attention, PredictingA3C, PredictingPPO, Predictor
+from torch import Tensor, nn
+from workers import make_workers, next_event
+
+from a3c_exp.algorithms import A3C, Algorithm, Batch, BatchArrays, Metrics, PolicyOutputs
+from a3c_exp.common.arrays import Floats
+from a3c_exp.config.builder import load_experiment
+from a3c_exp.config.modules import network_of
+from a3c_exp.errors import ConfigError
+from a3c_exp.networks import ActorCritic, Lstm, Mlp, Network
+from a3c_exp.networks.composed import EncoderActorCritic
+from a3c_exp.networks.recurrent import RecurrentInput
+
+HERE = __name__.partition(".")[0]
+PLUGINS = ["scripted", "thirdparty", HERE]
+PREDICTING: dict[str, Any] = {"algorithm": {"_target_": "thirdparty.PredictingA3C"}, "plugins": PLUGINS}
+LENGTH, COUNT = 5, 3
+
+NETWORKS: dict[str, Network] = {
+    "shared": network_of(Mlp, {"hidden_sizes": (8,), "shared": True}),
+    "separate": network_of(Mlp, {"hidden_sizes": (8,), "critic_hidden_sizes": (6,)}),
+    "no layers": network_of(Mlp, {"hidden_sizes": ()}),
+    "torch": network_of(Mlp, {"hidden_sizes": (8,), "kernels": "torch"}),
+    "attention, shared": network_of(Attention, {"shared": True}),
+    "attention, separate": network_of(Attention, {}),
+    "lstm": Lstm(encoder=network_of(Mlp, {"hidden_sizes": (8,)}), hidden_size=6),
+    "lstm, torch": Lstm(encoder=network_of(Mlp, {"hidden_sizes": (8,)}), hidden_size=6, kernels="torch"),
+    "lstm, attention": Lstm(encoder=network_of(Attention, {}), hidden_size=6),
+}
+
+
+def build(network: Network, algorithm: Algorithm) -> EncoderActorCritic:
+    observations = Box(-1, 1, (4,), np.float32)
+    built = network.build(observations, Discrete(3), np.random.default_rng(1), build_loss=algorithm.build)
+    assert isinstance(built, EncoderActorCritic)
+    return built
+
+
+def draw_batch(network: ActorCritic, masked: bool) -> BatchArrays:
+    """A drawn batch, with ends of episodes inside if the network is recurrent."""
+    rng = np.random.default_rng(2)
+    rows = LENGTH, COUNT
+    log_probs, values, rewards, advantages, targets = rng.standard_normal((5, *rows)).astype(np.float32)
+    recurrent_input = None
+    if network.recurrent:
+        state = rng.standard_normal((COUNT, network.state_size)).astype(np.float32)
+        recurrent_input = RecurrentInput(state, rng.random(rows) < 0.3)
+    return BatchArrays(
+        observations=rng.standard_normal((*rows, 4)).astype(np.float32), actions=rng.integers(0, 3, rows),
+        log_probs=log_probs, values=values, rewards=rewards, advantages=advantages, targets=targets,
+        mask=(rng.random(rows) < 0.6).astype(np.float32) if masked else None, recurrent_input=recurrent_input,
+    )  # fmt: skip
+
+
+def gradient(network: ActorCritic, algorithm: Algorithm, batch: BatchArrays) -> Floats:
+    """The gradient as a learner makes it."""
+    network.gradient.fill(0)
+    outputs, backward = network.evaluate(batch.observations, batch.actions, batch.recurrent_input)
+    backward(algorithm.gradient(outputs, batch, 0.0, network.loss_module)[0])
+    return network.gradient.copy()
+
+
+def torchs_gradient(network: ActorCritic, batch: BatchArrays, coefficient: float) -> Floats:
+    """The gradient of the whole as torch finds it, from the modules and the formula."""
+    whole = network.unbound_copy()
+    assert isinstance(whole, EncoderActorCritic) and whole.loss_module is not None
+    state = None if batch.recurrent_input is None else torch.from_numpy(batch.recurrent_input.state)
+    rows: list[tuple[Tensor, Tensor, Tensor]] = []
+    for t in range(LENGTH):
+        inputs = torch.from_numpy(batch.observations[t])
+        features = whole.actor_encoder(inputs)
+        if whole.core is not None:
+            assert batch.recurrent_input is not None
+            features, state = whole.core(features, state)
+            state = state * torch.from_numpy(~batch.recurrent_input.episode_boundaries[t])[:, None]
+        critic_features = features if whole.shared else whole.critic_encoder(inputs)
+        rows.append((whole.head(features), whole.value(critic_features)[:, 0], features))
+    parameters, values, all_features = (torch.stack(column) for column in zip(*rows, strict=True))
+
+    valid = torch.ones(batch.shape, dtype=torch.bool) if batch.mask is None else torch.from_numpy(batch.mask != 0)
+    policy = torch.distributions.Categorical(logits=parameters)
+    log_probs = policy.log_prob(torch.from_numpy(batch.actions))  # type: ignore[no-untyped-call]
+    entropy = policy.entropy()  # type: ignore[no-untyped-call]
+    advantages, targets, rewards = map(torch.from_numpy, (batch.advantages, batch.targets, batch.rewards))
+    terms = -log_probs * advantages + 0.25 * (targets - values) ** 2 - 0.01 * entropy
+    terms = terms + coefficient * (whole.loss_module(all_features) - rewards) ** 2
+    terms[valid].mean().backward()
+
+    groups = [*whole.parameter_groups().values(), list(whole.loss_module.parameters())]
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for group in groups for p in group]
+    return torch.cat([each.ravel() for each in gradients]).numpy()
+
+
+class TestTheGradient:
+    @pytest.mark.parametrize("masked", [False, True], ids=["every row", "some rows"])
+    @pytest.mark.parametrize("name", NETWORKS)
+    def test_is_torchs_of_the_whole(self, name: str, masked: bool) -> None:
+        algorithm = PredictingA3C(prediction_coefficient=0.7)
+        network = build(NETWORKS[name], algorithm)
+        batch = draw_batch(network, masked)
+        expected = torchs_gradient(network, batch, 0.7)
+        own = network.param_slices["loss"]
+        assert expected[own].any()
+        np.testing.assert_allclose(gradient(network, algorithm, batch), expected, rtol=1e-3, atol=1e-6)
+
+    @pytest.mark.parametrize("name", NETWORKS)
+    def test_reaches_the_actors_encoder_through_the_features(self, name: str) -> None:
+        network = build(NETWORKS[name], PredictingA3C())
+        batch = draw_batch(network, masked=True)
+        with_it, without = (gradient(network, PredictingA3C(prediction_coefficient=each), batch) for each in (1.0, 0.0))
+        changed = {group for group, place in network.param_slices.items() if (with_it != without)[place].any()}
+        encoder = {"encoder"} if network.shared else {"actor"}
+        assert changed == ({"loss"} if name == "no layers" else encoder | {"loss"})
+
+    def test_adds_up_over_calls(self) -> None:
+        algorithm = PredictingA3C()
+        network = build(NETWORKS["shared"], algorithm)
+        batch = draw_batch(network, masked=False)
+        once = gradient(network, algorithm, batch)
+        outputs, backward = network.evaluate(batch.observations, batch.actions)
+        backward(algorithm.gradient(outputs, batch, 0.0, network.loss_module)[0])
+        np.testing.assert_allclose(network.gradient, 2 * once, rtol=1e-5, atol=1e-7)
+
+
+class TestItsParameters:
+    @pytest.mark.parametrize(("name", "features"), [("shared", 8), ("separate", 8), ("lstm", 6), ("no layers", 4)])
+    def test_are_the_last_group_and_are_built_for_the_features(self, name: str, features: int) -> None:
+        network = build(NETWORKS[name], PredictingA3C())
+        assert list(network.param_slices)[-1] == "loss"
+        place = network.param_slices["loss"]
+        assert place == slice(len(network.vector) - (5 * 4 + 4 * (features - 4) + 4 + 1), len(network.vector))
+        module = network.loss_module
+        assert isinstance(module, Predictor)
+        own = torch.cat([parameter.detach().ravel() for parameter in module.parameters()])
+        np.testing.assert_array_equal(network.vector[place], own)
+
+    def test_a_loss_without_a_module_has_no_group(self) -> None:
+        network = build(NETWORKS["shared"], A3C())
+        assert network.loss_module is None and "loss" not in network.param_slices
+
+    def test_the_rest_of_the_network_is_drawn_as_without_it(self) -> None:
+        with_it, without = (build(NETWORKS["separate"], each) for each in (PredictingA3C(), A3C()))
+        np.testing.assert_array_equal(with_it.vector[: len(without.vector)], without.vector)
+
+    @pytest.mark.parametrize(("rate", "moves"), [(1e-12, False), (0.5, True)])
+    def test_may_have_a_rate_of_their_own(self, rate: float, moves: bool) -> None:
+        sgd = {"_target_": "a3c_exp.optimizers.SGD", "learning_rate": 0.1}
+        groups = {"loss": {"learning_rate": rate}}
+        store, (worker,) = make_workers(config(TARGET, optimizer=sgd | {"param_groups": groups}, **PREDICTING))
+        before, place = store.parameters.read(), worker._network.param_slices["loss"]
+        next_event(worker.run())
+        change = np.abs(store.parameters.read() - before)
+        assert bool(change[place].max() > 1e-9) == moves
+        assert change[: place.start].max() > 1e-6
+
+    def test_a_rate_for_a_loss_without_parameters_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match=r"optimizer.param_groups = 'loss': the network has no such part"):
+            load_experiment(config(optimizer__param_groups={"loss": {"learning_rate": 0.1}}))
+
+
+class TestTraining:
+    @pytest.mark.parametrize("kind", ["a3c", "ppo"])
+    def test_the_module_learns_what_it_is_for(self, kind: str, tmp_path: Path) -> None:
+        """The reward of the bandit is 0 or 1, and depends on the observation and the action: at best its mean."""
+        algorithm: dict[str, Any] = {"_target_": f"thirdparty.Predicting{kind.upper()}"}
+        algorithm |= {"minibatch_size": 8, "epochs": 2} if kind == "ppo" else {}
+        train(tmp_path, algorithm=algorithm, plugins=PLUGINS, total_steps=8000, network__shared=True)
+        rows = [row for row in read_metrics(tmp_path) if row["train/reward_loss"]]
+        assert float(rows[-1]["train/reward_loss"]) < 0.5 * float(rows[0]["train/reward_loss"])
+
+    def test_its_metrics_reach_the_table_whether_tensors_or_numbers(self, tmp_path: Path) -> None:
+        train(tmp_path, **PREDICTING)
+        last = read_metrics(tmp_path)[-1]
+        assert float(last["train/reward_loss"]) > 0
+        assert float(last["train/coefficient"]) == 0.5
+        assert float(last["train/entropy"]) > 0
+
+    @pytest.mark.parametrize("cls", [PredictingA3C, PredictingPPO])
+    def test_a_run_without_the_auxiliary_loss_is_that_without_a_module(
+        self, cls: type[Algorithm], tmp_path: Path
+    ) -> None:
+        """By torch in place of the closed form: equal but for rounding."""
+        minibatches = {"minibatch_size": 8, "epochs": 2} if cls is PredictingPPO else {}
+        algorithms: dict[str, dict[str, Any]] = {
+            "with": {"_target_": f"thirdparty.{cls.__name__}", "prediction_coefficient": 0.0},
+            "without": {"_target_": f"a3c_exp.algorithms.{cls.__mro__[1].__name__}"},
+        }
+        for name, algorithm in algorithms.items():
+            train(tmp_path / name, TARGET, algorithm=algorithm | minibatches, plugins=PLUGINS)
+        with_it, without = (latest(tmp_path / name)["store"]["parameters"] for name in ("with", "without"))
+        np.testing.assert_allclose(with_it[: len(without)], without, rtol=1e-3, atol=1e-4)
+
+
+def read_metrics(folder: Path) -> list[dict[str, str]]:
+    with open(folder / "metrics.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wrong(Algorithm):
+    """A loss with a mistake."""
+
+    kind: Literal["rows", "raises", "alone", "number", "nothing", "text", "vector", "list"]
+
+    def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> Any:
+        loss = batch.mean(policy.values)
+        if self.kind == "raises":
+            raise RuntimeError("two\nlines")
+        metrics: dict[str, Any] = {"text": {"policy_loss": "high"}, "vector": {"policy_loss": policy.values}}
+        returned: dict[str, Any] = {
+            "rows": (policy.values, {}), "alone": loss, "number": (1.0, {}), "nothing": None, "list": (loss, [1.0]),
+        }  # fmt: skip
+        return returned.get(self.kind, (loss, metrics.get(self.kind, {})))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThroughFeatures(A3C):
+    """A loss of features, without a module."""
+
+    def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
+        loss, metrics = super().loss(policy, batch, progress)
+        return loss + batch.mean(policy.features.square().sum(-1)), metrics
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unbuilt(A3C):
+    """A loss whose module is built in a wrong way."""
+
+    fails: bool = True
+
+    def build(self, features: int) -> Any:
+        if self.fails:
+            raise RuntimeError("two\nlines")
+        return features
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moody(PredictingA3C):
+    """A loss whose module is not the same function of the features each time, or has other numbers than float32."""
+
+    kind: Literal["dropout", "norm", "double"]
+
+    def build(self, features: int) -> nn.Module:
+        flat, by_time = nn.Flatten(0, 1), nn.Unflatten(0, (3, 2))
+        modules = {
+            "dropout": nn.Sequential(nn.Dropout(0.5), Predictor(features)),
+            "norm": nn.Sequential(flat, nn.BatchNorm1d(features), by_time, Predictor(features)),
+            "double": Predictor(features).double(),
+        }
+        return modules[self.kind]
+
+
+def refusal(**settings: Any) -> str:
+    with pytest.raises(ConfigError) as refused:
+        load_experiment(config(TARGET, plugins=PLUGINS, **settings))
+    text = str(refused.value)
+    assert "\n" not in text
+    return text
+
+
+PAIR = "TypeError: loss must return a tensor and a mapping of metrics"
+
+
+class TestWhatIsRefused:
+    @pytest.mark.parametrize(
+        ("kind", "words"),
+        [
+            ("rows", "TypeError: loss must return one number: batch.mean and batch.sum reduce (3, 2) to it"),
+            ("raises", "RuntimeError: two lines"),
+            ("alone", PAIR),
+            ("number", PAIR),
+            ("nothing", PAIR),
+            ("list", PAIR),
+            ("text", "TypeError: the metric policy_loss must be one number"),
+            ("vector", "TypeError: the metric policy_loss must be one number"),
+        ],
+    )
+    def test_a_loss_with_a_mistake(self, kind: str, words: str) -> None:
+        text = refusal(algorithm={"_target_": f"{HERE}.Wrong", "kind": kind})
+        assert text == f"algorithm = 'Wrong': its loss fails for a small batch: {words}"
+
+    @pytest.mark.parametrize(
+        ("kind", "text"),
+        [
+            (
+                "dropout",
+                "algorithm = 'Moody': its loss has another gradient when it is computed again (dropout, noise)",
+            ),
+            ("norm", "algorithm = 'Moody': its module changes a buffer (batch normalization): each worker has its own"),
+            ("double", "network = 'Predictor': its parameter layers.0.weight must be float32, not torch.float64"),
+        ],
+    )
+    def test_a_module_that_changes_or_is_no_float32(self, kind: str, text: str) -> None:
+        assert refusal(algorithm={"_target_": f"{HERE}.Moody", "kind": kind}).startswith(text)
+
+    def test_a_module_that_cannot_be_built(self) -> None:
+        assert refusal(algorithm={"_target_": f"{HERE}.Unbuilt"}) == (
+            "algorithm = 'Unbuilt': its build fails for 16 features: RuntimeError: two lines"
+        )
+        assert refusal(algorithm={"_target_": f"{HERE}.Unbuilt", "fails": False}) == (
+            "algorithm = 'Unbuilt': its build must return a torch module or None, not int"
+        )
+
+    def test_a_module_for_a_whole_actor_critic(self) -> None:
+        settings = {"network": {"_target_": "thirdparty.Whole"}, "algorithm": {"_target_": "thirdparty.PredictingA3C"}}
+        assert refusal(**settings) == (
+            "network = 'Whole': must be made of an encoder: the algorithm has a module of its own, which needs features"
+        )
+
+    def test_a_loss_of_features_for_a_whole_actor_critic(self) -> None:
+        settings = {"network": {"_target_": "thirdparty.Whole"}, "algorithm": {"_target_": f"{HERE}.ThroughFeatures"}}
+        assert refusal(**settings) == (
+            "algorithm = 'ThroughFeatures': its loss uses features: the network must be made of an encoder"
+        )
+
+    def test_a_trial_leaves_no_trace(self) -> None:
+        """Neither in the gradient nor in torch's generator."""
+        torch.manual_seed(3)
+        before = torch.get_rng_state()
+        load_experiment(config(**PREDICTING))
+        assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_only_a_loss_without_a_closed_form_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(A3C, "closed_form", lambda *_: calls.append("closed form"))
+    load_experiment(config())
+    assert not calls
+
+
+def test_with_a_recurrent_network_minibatches_of_a_loss_with_a_module_train() -> None:
+    lstm = {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 8}
+    algorithm = {"_target_": "thirdparty.PredictingPPO", "minibatch_size": 8, "epochs": 2}
+    store, (worker,) = make_workers(config(TARGET, network=lstm, algorithm=algorithm, plugins=PLUGINS))
+    before, place = store.parameters.read(), worker._network.param_slices["loss"]
+    event = next_event(worker.run())
+    assert "reward_loss" in event.metrics and not same(store.parameters.read()[place], before[place])

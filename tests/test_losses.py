@@ -1,0 +1,459 @@
+"""Losses and their derivatives: closed forms, torch and the formulas agree, and padded rows have no part in them."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from batches import make_batch, parts
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from a3c_exp.algorithms import A3C, PPO, Algorithm, Batch, BatchArrays, Metrics, PolicyOutputs
+from a3c_exp.algorithms.algorithm import differentiate, has_closed_form
+from a3c_exp.common.arrays import Floats
+from a3c_exp.networks import NetworkOutputs, OutputGradients
+from a3c_exp.schedules import Linear, value
+
+Wide = NDArray[np.float64]
+
+FEATURES = 3
+FALLING = Linear(start=0.3, end=0.1)
+
+LOSSES: dict[str, A3C | PPO] = {
+    "a3c": A3C(value_coefficient=0.25, entropy_coefficient=0.1),
+    "a3c, sum": A3C(reduction="sum", entropy_coefficient=-0.1),
+    "a3c, normalized": A3C(normalize_advantages=True),
+    "a3c, normalized, sum": A3C(normalize_advantages=True, reduction="sum"),
+    "a3c, schedule": A3C(entropy_coefficient=FALLING),
+    "ppo": PPO(),
+    "ppo, plain": PPO(normalize_advantages=False, entropy_coefficient=0.1),
+    "ppo, clipped values": PPO(value_clip=0.3, value_coefficient=2.0),
+    "ppo, schedules": PPO(clip=FALLING, value_clip=FALLING, entropy_coefficient=FALLING),
+    "ppo, target": PPO(target_kl=0.05, normalize_advantages=False, value_clip=0.1),
+}
+
+
+# -- drawn batches -----------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def samples(draw: st.DrawFn) -> tuple[NetworkOutputs, BatchArrays]:
+    """Outputs with features, and a batch: of any size, with ratios near 1 or far from it, with or without a mask."""
+    shape = draw(st.integers(1, 5)), draw(st.integers(1, 4))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    spread, shift = draw(st.sampled_from([0.01, 0.3, 1.0])), draw(st.sampled_from([0.0, 30.0]))
+    share = draw(st.sampled_from([None, 0.0, 0.5, 0.9]))
+
+    def normal(*more: int) -> Floats:
+        return rng.standard_normal((*shape, *more)).astype(np.float32)
+
+    log_probs, values, targets = -np.abs(normal()), normal(), normal()
+    advantages = (shift + normal()).astype(np.float32)
+    if draw(st.booleans()):
+        advantages = np.full(shape, advantages[0, 0])
+    mask = None if share is None else (rng.random(shape) < share).astype(np.float32)
+    outputs = NetworkOutputs(
+        (log_probs + spread * normal()).astype(np.float32), np.abs(normal()),
+        (values + spread * normal()).astype(np.float32), normal(FEATURES),
+    )  # fmt: skip
+    batch = make_batch(log_probs, values, advantages, targets, mask)
+    return outputs, replace(batch, rewards=normal())
+
+
+def wide(*arrays: Floats) -> list[Wide]:
+    return [array.astype(np.float64) for array in arrays]
+
+
+def kinks(algorithm: A3C | PPO, outputs: NetworkOutputs, batch: BatchArrays, progress: float) -> Wide:
+    """The distances from the places at which the loss has no derivative."""
+    if isinstance(algorithm, A3C):
+        return np.ones(1)
+    now, before, values, old, targets = wide(
+        outputs.log_probs, batch.log_probs, outputs.values, batch.values, batch.targets
+    )
+    distances = [np.abs(np.exp(now - before) - 1) - value(algorithm.clip, progress)]
+    if algorithm.value_clip is not None:
+        bound = value(algorithm.value_clip, progress)
+        clipped = old + np.clip(values - old, -bound, bound)
+        distances.append(np.abs(values - old) - bound)
+        equal = clipped == values
+        distances.append(np.where(equal, 1.0, np.abs(values - targets) - np.abs(clipped - targets)))
+    every: Wide = np.abs(np.concatenate([each.ravel() for each in distances]))
+    return every
+
+
+def formula(algorithm: A3C | PPO, outputs: Sequence[Wide], batch: BatchArrays, progress: float) -> float:
+    """The loss in float64, as the classes have it in their docstrings."""
+    log_probs, entropy, values = outputs
+    rows = np.ones(batch.shape, np.bool_) if batch.mask is None else batch.mask != 0
+    count = max(int(rows.sum()), 1)
+    old_log_probs, old_values, advantages, targets = wide(
+        batch.log_probs, batch.values, batch.advantages, batch.targets
+    )
+    if algorithm.normalize_advantages and rows.any():
+        advantages = (advantages - advantages[rows].mean()) / (advantages[rows].std() + 1e-8)
+    errors = (targets - values) ** 2
+    if isinstance(algorithm, PPO):
+        ratios, epsilon = np.exp(log_probs - old_log_probs), value(algorithm.clip, progress)
+        gains = np.minimum(ratios * advantages, np.clip(ratios, 1 - epsilon, 1 + epsilon) * advantages)
+        if algorithm.value_clip is not None:
+            bound = value(algorithm.value_clip, progress)
+            errors = np.maximum(errors, (targets - old_values - np.clip(values - old_values, -bound, bound)) ** 2)
+    else:
+        gains = log_probs * advantages
+    bonus = value(algorithm.entropy_coefficient, progress) * entropy
+    total = float((-gains + algorithm.value_coefficient * 0.5 * errors - bonus)[rows].sum())
+    return total if algorithm.reduction == "sum" else total / count
+
+
+def slopes(algorithm: A3C | PPO, outputs: NetworkOutputs, batch: BatchArrays, progress: float) -> list[Wide]:
+    """The derivatives of the formula, by central differences."""
+    step, found = 1e-6, []
+    start = wide(*parts(outputs))
+    for index, array in enumerate(start):
+        slope = np.empty_like(array)
+        for place in np.ndindex(array.shape):
+            ends = []
+            for direction in (step, -step):
+                moved = [each.copy() for each in start]
+                moved[index][place] += direction
+                ends.append(formula(algorithm, moved, batch, progress))
+            slope[place] = (ends[0] - ends[1]) / (2 * step)
+        found.append(slope)
+    return found
+
+
+def assert_close(one: NDArray[Any], other: NDArray[Any], rtol: float) -> None:
+    """Equal within `rtol` of the largest number."""
+    scale = max(float(np.abs(other).max(initial=0)), 1e-2)
+    np.testing.assert_allclose(one, other, rtol=0, atol=rtol * scale)
+
+
+# -- closed forms, torch and the formulas ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", LOSSES.values(), ids=LOSSES)
+class TestDerivatives:
+    @settings(max_examples=50)
+    @given(samples(), st.sampled_from([0.0, 0.4, 1.0]))
+    def test_the_closed_form_is_what_torch_finds(
+        self, algorithm: A3C | PPO, sample: tuple[NetworkOutputs, BatchArrays], progress: float
+    ) -> None:
+        outputs, batch = sample
+        assume(kinks(algorithm, outputs, batch, progress).min() > 1e-4)
+        by_hand, metrics = algorithm.closed_form(outputs, batch, progress)
+        by_torch, torch_metrics = differentiate(algorithm, outputs, batch, progress)
+        for one, other in zip(parts(by_hand), parts(by_torch), strict=True):
+            assert one.dtype == other.dtype == np.float32
+            assert_close(one, other, 1e-5)
+        assert by_hand.features is by_torch.features is None
+        assert metrics == pytest.approx(torch_metrics, rel=1e-4, abs=1e-5)
+        assert all(type(number) is float for number in (*metrics.values(), *torch_metrics.values()))
+
+    @settings(max_examples=30)
+    @given(samples(), st.sampled_from([0.0, 0.4, 1.0]))
+    def test_both_are_differences_of_the_formula(
+        self, algorithm: A3C | PPO, sample: tuple[NetworkOutputs, BatchArrays], progress: float
+    ) -> None:
+        outputs, batch = sample
+        assume(kinks(algorithm, outputs, batch, progress).min() > 1e-4)
+        expected = slopes(algorithm, outputs, batch, progress)
+        for gradient in (
+            algorithm.closed_form(outputs, batch, progress)[0],
+            differentiate(algorithm, outputs, batch, progress)[0],
+        ):
+            for one, other in zip(parts(gradient), expected, strict=True):
+                assert_close(one, other, 1e-4)
+
+    @settings(max_examples=30)
+    @given(samples())
+    def test_its_loss_is_the_formula(self, algorithm: A3C | PPO, sample: tuple[NetworkOutputs, BatchArrays]) -> None:
+        outputs, arrays = sample
+        batch = Batch(arrays)
+        loss, _ = algorithm.loss(PolicyOutputs(outputs, batch, None), batch, 0.4)
+        expected = formula(algorithm, wide(*parts(outputs)), arrays, 0.4)
+        assert float(loss.detach()) == pytest.approx(expected, rel=1e-4, abs=1e-3)
+
+    def test_the_closed_form_is_used(self, algorithm: A3C | PPO) -> None:
+        assert has_closed_form(type(algorithm))
+        outputs, batch = drawn()
+        one, other = algorithm.gradient(outputs, batch, 0.5), algorithm.closed_form(outputs, batch, 0.5)
+        assert one[1] == other[1]
+        for by, and_by in zip(parts(one[0]), parts(other[0]), strict=True):
+            np.testing.assert_array_equal(by, and_by)
+
+
+@pytest.mark.parametrize("target_kl", [1e-9, 1e9])
+def test_both_forms_tell_alike_whether_the_policy_is_too_far(target_kl: float) -> None:
+    algorithm = PPO(target_kl=target_kl)
+    outputs, batch = drawn()
+    for _, metrics in (algorithm.closed_form(outputs, batch, 0.0), differentiate(algorithm, outputs, batch, 0.0)):
+        assert algorithm.should_stop_early(metrics) == (target_kl < 1)
+
+
+# -- subclasses --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Renamed(A3C):
+    """Another default, and nothing else."""
+
+    value_coefficient: float = 0.25
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doubled(A3C):
+    """Twice the loss."""
+
+    def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
+        loss, metrics = super().loss(policy, batch, progress)
+        return 2 * loss, {**metrics, "doubled": 1.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written(Doubled):
+    """The same, with a closed form."""
+
+    def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
+        raise AssertionError("the closed form counts")
+
+    def closed_form(
+        self, outputs: NetworkOutputs, batch: BatchArrays, progress: float
+    ) -> tuple[OutputGradients, dict[str, float]]:
+        gradient, metrics = super().closed_form(outputs, batch, progress)
+        return OutputGradients(*(2 * part for part in parts(gradient))), metrics
+
+
+class TestSubclasses:
+    def test_one_that_changes_settings_alone_has_its_parents_closed_form(self) -> None:
+        assert has_closed_form(Renamed)
+
+    @pytest.mark.parametrize("cls", [Doubled, Written])
+    def test_one_with_a_loss_of_its_own_has_its_own_derivatives(self, cls: type[A3C]) -> None:
+        """Not the closed form of its parent, which is that of another loss."""
+        outputs, batch = drawn()
+        gradient, metrics = cls().gradient(outputs, batch, 0.0)
+        for one, other in zip(parts(gradient), parts(A3C().gradient(outputs, batch, 0.0)[0]), strict=True):
+            np.testing.assert_allclose(one, 2 * other, rtol=1e-5, atol=1e-7)
+        assert has_closed_form(cls) == (cls is Written)
+        assert ("doubled" in metrics) == (cls is Doubled)
+
+    def test_a_closed_form_for_the_loss_of_the_parent_counts(self) -> None:
+        @dataclass(frozen=True, kw_only=True)
+        class Faster(Doubled):
+            def closed_form(
+                self, outputs: NetworkOutputs, batch: BatchArrays, progress: float
+            ) -> tuple[OutputGradients, dict[str, float]]:
+                return OutputGradients(*parts(outputs)), {}
+
+        outputs, batch = drawn()
+        assert Faster().gradient(outputs, batch, 0.0)[0].log_probs is outputs.log_probs
+
+
+# -- losses of a user's own --------------------------------------------------------------------------------------------
+
+Term = Callable[[PolicyOutputs, Batch], Tensor]
+
+
+def _through_the_module(policy: PolicyOutputs, batch: Batch) -> Tensor:
+    assert policy.module is not None
+    guesses: Tensor = policy.module(policy.features)
+    return (guesses[..., 0] - batch.rewards) ** 2
+
+
+TERMS: dict[str, Term] = {
+    "policy gradient": lambda policy, batch: -policy.log_probs * batch.advantages,
+    "normalized": lambda policy, batch: -policy.log_probs * batch.normalize(batch.advantages),
+    "ratio": lambda policy, batch: -policy.ratio * batch.advantages,
+    "kl": lambda policy, batch: policy.approx_kl,
+    "entropy": lambda policy, batch: -policy.entropy,
+    "mse": lambda policy, batch: (policy.values - batch.targets) ** 2,
+    "huber": lambda policy, batch: functional.huber_loss(policy.values, batch.targets, reduction="none"),
+    "old values": lambda policy, batch: (policy.values - batch.values).abs(),
+    "features": lambda policy, batch: policy.features.square().sum(-1),
+    "module": _through_the_module,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sum(Algorithm):
+    """The mean or sum of some terms, each with a coefficient."""
+
+    terms: tuple[tuple[str, float], ...]
+    summed: bool = False
+
+    def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
+        reduce = batch.sum if self.summed else batch.mean
+        values = {name: reduce(TERMS[name](policy, batch)) for name, _ in self.terms}
+        return torch.stack([factor * values[name] for name, factor in self.terms]).sum(), values
+
+
+SUMS = st.builds(
+    lambda names, factors, summed: Sum(terms=tuple(zip(names, factors, strict=False)), summed=summed),
+    st.lists(st.sampled_from(sorted(TERMS)), min_size=1, unique=True),
+    st.lists(st.floats(0.125, 2, width=32), min_size=len(TERMS), max_size=len(TERMS)),
+    st.booleans(),
+)
+
+
+def drawn(shape: tuple[int, int] = (5, 3), masked: bool = True) -> tuple[NetworkOutputs, BatchArrays]:
+    """Outputs with features, and a batch, some of whose rows are no transitions."""
+    rng = np.random.default_rng(4)
+    log_probs, values, advantages, targets, rewards, mask = rng.standard_normal((6, *shape)).astype(np.float32)
+    entropy, new_values = rng.standard_normal((2, *shape)).astype(np.float32)
+    features = rng.standard_normal((*shape, FEATURES)).astype(np.float32)
+    outputs = NetworkOutputs(log_probs + np.float32(0.3), entropy, new_values, features)
+    rows = (mask > -0.5).astype(np.float32) if masked else None
+    return outputs, replace(make_batch(log_probs, values, advantages, targets, rows), rewards=rewards)
+
+
+def soiled(sample: tuple[NetworkOutputs, BatchArrays], garbage: float) -> tuple[NetworkOutputs, BatchArrays]:
+    """The same, with garbage in each number of the rows that are no transitions."""
+    outputs, batch = sample
+    assert batch.mask is not None and outputs.features is not None
+    hidden = batch.mask == 0
+
+    def soil(array: Floats) -> Floats:
+        array = array.copy()
+        array[hidden] = garbage
+        return array
+
+    log_probs, entropy, values = map(soil, parts(outputs))
+    return NetworkOutputs(log_probs, entropy, values, soil(outputs.features)), replace(
+        batch, log_probs=soil(batch.log_probs), values=soil(batch.values), rewards=soil(batch.rewards),
+        advantages=soil(batch.advantages), targets=soil(batch.targets),
+    )  # fmt: skip
+
+
+def module() -> nn.Linear:
+    torch.manual_seed(0)
+    return nn.Linear(FEATURES, 1)
+
+
+def differentiated(
+    algorithm: Algorithm, sample: tuple[NetworkOutputs, BatchArrays]
+) -> tuple[list[Floats], dict[str, float]]:
+    """The derivatives by all outputs and by the parameters of the loss's module, and the metrics."""
+    own = module()
+    gradient, metrics = algorithm.gradient(*sample, 0.5, own)
+    by_features = np.zeros_like(sample[0].features) if gradient.features is None else gradient.features
+    by_parameters = [torch.zeros_like(p) if p.grad is None else p.grad for p in own.parameters()]
+    return [*parts(gradient), by_features, *(each.numpy() for each in by_parameters)], metrics
+
+
+class TestRowsThatAreNoTransitions:
+    @given(SUMS, st.sampled_from([math.nan, math.inf, -math.inf, 1e30]))
+    def test_what_stands_in_them_changes_nothing(self, algorithm: Sum, garbage: float) -> None:
+        sample = drawn()
+        mask = sample[1].mask
+        assert mask is not None and 0 < mask.sum() < mask.size
+        one, metrics = differentiated(algorithm, sample)
+        other, same_metrics = differentiated(algorithm, soiled(sample, garbage))
+        assert metrics == same_metrics and all(map(math.isfinite, metrics.values()))
+        for by, and_by in zip(one, other, strict=True):
+            np.testing.assert_array_equal(by, and_by)
+            assert np.isfinite(by).all()
+        assert not any(by[mask == 0].any() for by in one[:4])
+
+    @pytest.mark.parametrize("algorithm", LOSSES.values(), ids=LOSSES)
+    @pytest.mark.parametrize("garbage", [math.nan, math.inf, 1e30])
+    @np.errstate(over="ignore", invalid="ignore")  # as in a worker
+    def test_nor_for_the_losses_here(self, algorithm: A3C | PPO, garbage: float) -> None:
+        for derive in (algorithm.closed_form, functools.partial(differentiate, algorithm)):
+            (one, metrics), (other, same_metrics) = (
+                derive(*sample, 0.5) for sample in (drawn(), soiled(drawn(), garbage))
+            )
+            assert metrics == same_metrics
+            for by, and_by in zip(parts(one), parts(other), strict=True):
+                np.testing.assert_array_equal(by, and_by)
+                assert not by[drawn()[1].mask == 0].any()
+
+    @given(SUMS)
+    def test_a_batch_with_them_has_the_derivatives_of_the_batch_without(self, algorithm: Sum) -> None:
+        outputs, batch = drawn()
+        assert batch.mask is not None and outputs.features is not None
+        rows = batch.mask != 0
+        log_probs, entropy, values = (part[rows][None] for part in parts(outputs))
+        alone = NetworkOutputs(log_probs, entropy, values, outputs.features[rows][None])
+        expected, metrics = differentiated(algorithm, (alone, batch.without_order()))
+        by, same_metrics = differentiated(algorithm, (outputs, batch))
+        assert metrics == pytest.approx(same_metrics, rel=1e-5)
+        for one, other in zip(by[:4], expected[:4], strict=True):
+            np.testing.assert_allclose(one[rows], other[0], rtol=1e-4, atol=1e-6)
+        for one, other in zip(by[4:], expected[4:], strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+    @given(SUMS, st.booleans())
+    def test_a_batch_of_them_alone_gives_zeros(self, algorithm: Sum, garbage: bool) -> None:
+        outputs, batch = drawn()
+        sample = outputs, replace(batch, mask=np.zeros(batch.shape, np.float32))
+        by, metrics = differentiated(algorithm, soiled(sample, math.nan) if garbage else sample)
+        assert set(metrics.values()) == {0.0}
+        assert not any(each.any() for each in by)
+
+
+class TestWhatALossIsGiven:
+    @pytest.mark.parametrize("masked", [False, True])
+    def test_numbers_of_the_batch_are_those_of_its_transitions(self, masked: bool) -> None:
+        _, arrays = drawn(masked=masked)
+        batch, rows = Batch(arrays), np.ones(arrays.shape, np.bool_) if arrays.mask is None else arrays.mask != 0
+        assert batch.mask.dtype == torch.bool and batch.count == rows.sum()
+        np.testing.assert_array_equal(batch.mask, rows)
+        for name in ("advantages", "targets", "log_probs", "values", "rewards"):
+            tensor: Tensor = getattr(batch, name)
+            assert tensor.dtype == torch.float32 and not tensor.requires_grad
+            np.testing.assert_array_equal(tensor, np.where(rows, getattr(arrays, name), 0))
+        x = np.random.default_rng(7).standard_normal(arrays.shape).astype(np.float32)
+        tensor = torch.from_numpy(x)
+        assert float(batch.sum(tensor)) == pytest.approx(x[rows].sum(), rel=1e-5)
+        assert float(batch.mean(tensor)) == pytest.approx(x[rows].mean(), rel=1e-5)
+        normalized = batch.normalize(tensor)
+        assert normalized.dtype == torch.float32
+        np.testing.assert_allclose(normalized.numpy()[rows], (x[rows] - x[rows].mean()) / x[rows].std(), atol=1e-5)
+
+    def test_equal_numbers_normalize_to_nothing(self) -> None:
+        _, arrays = drawn()
+        assert not Batch(arrays).normalize(torch.full(arrays.shape, 1e3 + 0.1)).abs().max() > 1e-6
+
+    @pytest.mark.parametrize("masked", [False, True])
+    def test_ratios_and_the_divergence_are_by_definition(self, masked: bool) -> None:
+        outputs, arrays = drawn(masked=masked)
+        policy = PolicyOutputs(outputs, Batch(arrays), None)
+        rows = np.ones(arrays.shape, np.bool_) if arrays.mask is None else arrays.mask != 0
+        difference = (outputs.log_probs.astype(np.float64) - arrays.log_probs)[rows]
+        ratio = np.exp(difference)
+        np.testing.assert_allclose(policy.log_ratio.detach().numpy()[rows], difference, atol=1e-6)
+        np.testing.assert_allclose(policy.ratio.detach().numpy()[rows], ratio, rtol=1e-5)
+        np.testing.assert_allclose(policy.approx_kl.detach().numpy()[rows], ratio - 1 - np.log(ratio), atol=1e-6)
+        assert not policy.approx_kl.detach().numpy()[~rows].any()
+
+    def test_the_mean_of_no_transition_is_0(self) -> None:
+        _, arrays = drawn()
+        batch = Batch(replace(arrays, mask=np.zeros(arrays.shape, np.float32)))
+        ones = torch.ones(arrays.shape)
+        assert (batch.count, float(batch.sum(ones)), float(batch.mean(ones))) == (1, 0.0, 0.0)
+        assert not batch.mask.any() and torch.isfinite(batch.normalize(ones)).all()
+
+    def test_a_loss_that_does_not_use_an_output_has_no_derivative_by_it(self) -> None:
+        gradient, _ = Sum(terms=(("mse", 1.0),)).gradient(*drawn(), 0.0)
+        assert not gradient.log_probs.any() and not gradient.entropy.any() and gradient.values.any()
+        assert gradient.features is None
+
+    def test_a_loss_without_any_derivative_changes_nothing(self) -> None:
+        class Constant(Algorithm):
+            def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
+                return torch.tensor(1.0), {"policy_loss": batch.mean(batch.advantages), "number": 2}
+
+        gradient, metrics = Constant().gradient(*drawn(), 0.0)
+        assert not any(part.any() for part in parts(gradient))
+        assert metrics["number"] == 2.0 and type(metrics["number"]) is float

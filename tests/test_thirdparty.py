@@ -1,0 +1,179 @@
+"""Modules of a user's own, of the network and of the loss: in several workers, in checkpoints, and afterwards."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from backend_runs import ATTENTION, totals
+from runs import BACKENDS, CORRIDOR, TARGET, config, drain, latest, same, train, train_config
+from thirdparty import Attention, Predictor
+from workers import make_workers
+
+import a3c_exp
+from a3c_exp.cli import evaluate
+from a3c_exp.config.builder import load_experiment
+from a3c_exp.core.experiment import build_network
+from a3c_exp.errors import ConfigError
+from a3c_exp.run import checkpoint
+from a3c_exp.run.run_folder import read_config
+
+PREDICTING: dict[str, Any] = ATTENTION | {"algorithm": {"_target_": "thirdparty.PredictingA3C"}}
+LSTM = {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 8, "encoder": {"_target_": "thirdparty.Attention"}}
+CONSTANTS = {"actor_encoder.directions", "critic_encoder.directions", "loss_module.scale"}
+
+# One episode an update, of an environment without randomness: see tests/test_resume.py.
+BETWEEN_EPISODES: dict[str, Any] = {
+    "env": CORRIDOR, "envs_per_worker": 1, "rollout_length": "episode", "total_steps": 800,
+}  # fmt: skip
+
+
+def resume(folder: Path, **changes: Any) -> Any:
+    return train_config(read_config(folder, ATTENTION["plugins"]) | changes, folder, resume=True)
+
+
+@pytest.mark.parametrize("backend", [*BACKENDS, "ga3c"])
+@pytest.mark.parametrize("network", [ATTENTION["network"], LSTM], ids=["attention", "lstm"])
+def test_several_workers_train(network: dict[str, Any], backend: str) -> None:
+    settings = PREDICTING | {"network": network, "workers": 3, "total_steps": 800}
+    device = {"backend__device": "cpu"} if backend == "ga3c" else {}
+    whole = config("CartPole-v1", backend, **settings, **device)
+    events, state, error = drain(whole)
+    assert error is None
+    updates, steps, _, _ = totals(events)
+    assert updates == state["version"] > 0 and steps == state["steps"] >= 800
+    start = build_network(load_experiment(whole))[0]
+    moved = state["parameters"] != start.vector
+    assert all(moved[place].any() for place in start.param_slices.values())
+    assert np.isfinite(state["parameters"]).all()
+
+
+@pytest.mark.parametrize("network", [ATTENTION["network"], LSTM], ids=["attention", "lstm"])
+@pytest.mark.parametrize("goes_on", ["serial", "processes"])
+def test_a_run_in_two_parts_equals_the_run_in_one(network: dict[str, Any], goes_on: str, tmp_path: Path) -> None:
+    settings = BETWEEN_EPISODES | PREDICTING | {"network": network}
+    train(tmp_path / "one", **settings)
+    train(tmp_path / "two", stop__max_episodes=20, **settings)
+    whole = config(backend=goes_on, **settings)
+    resume(tmp_path / "two", stop=whole["stop"], backend=whole["backend"])
+    one, two = latest(tmp_path / "one")["store"], latest(tmp_path / "two")["store"]
+    assert one["steps"] == two["steps"] >= 800
+    for key in one:
+        assert same(one[key], two[key]), key
+
+
+class TestConstants:
+    """Numbers that a constructor has drawn, and that no optimizer changes."""
+
+    def test_are_the_same_in_every_worker(self) -> None:
+        whole = config(workers=3, **PREDICTING)
+        expected = build_network(load_experiment(whole))[0].constants()
+        assert expected.keys() == CONSTANTS
+        assert not torch.equal(expected["actor_encoder.directions"], expected["critic_encoder.directions"])
+        _, workers = make_workers(whole)
+        torch.manual_seed(1)  # as another process would have another state
+        _, others = make_workers(whole)
+        for worker in [*workers, *others]:
+            constants = worker._network.constants()
+            assert constants.keys() == expected.keys()
+            assert all(torch.equal(constants[name], expected[name]) for name in expected)
+
+    def test_depend_on_the_seed(self) -> None:
+        one, other = (build_network(load_experiment(config(seed=seed, **PREDICTING)))[0].constants() for seed in (0, 1))
+        assert not any(torch.equal(one[name], other[name]) for name in CONSTANTS)
+
+    @pytest.mark.parametrize("backend", BACKENDS)
+    def test_are_in_the_checkpoint(self, backend: str, tmp_path: Path) -> None:
+        whole = config(backend=backend, **PREDICTING)
+        train_config(whole, tmp_path)
+        saved = latest(tmp_path)["store"]["constants"]
+        expected = build_network(load_experiment(whole))[0].constants()
+        assert saved.keys() == CONSTANTS
+        for name, tensor in expected.items():
+            np.testing.assert_array_equal(saved[name], tensor)
+
+    def test_a_network_without_any_has_none_in_the_checkpoint(self, tmp_path: Path) -> None:
+        train(tmp_path)
+        assert "constants" not in latest(tmp_path)["store"]
+
+    @pytest.mark.parametrize("name", sorted(CONSTANTS))
+    @pytest.mark.parametrize("change", ["other", "missing", "shape"])
+    def test_a_checkpoint_with_others_is_not_resumed(self, name: str, change: str, tmp_path: Path) -> None:
+        train(tmp_path, **PREDICTING)
+        before = spoil(tmp_path, name, change)
+        with pytest.raises(ConfigError) as refused:
+            resume(tmp_path, total_steps=320)
+        expected = f"resume = '{tmp_path}': must be a run of a network with the same constants: {name} differs (other "
+        assert str(refused.value) == f"{expected}code or seed)"
+        assert same(latest(tmp_path), before), "nothing has been written"
+
+    def test_nor_started_from(self, tmp_path: Path) -> None:
+        train(tmp_path / "one", **PREDICTING)
+        whole = config(**PREDICTING, init_from=str(tmp_path / "one"))
+        load_experiment(whole)
+        with pytest.raises(ConfigError, match=r"init_from = .*: must be a run of a network with the same constants: "):
+            load_experiment(whole | {"seed": 1})
+
+    def test_code_that_draws_other_numbers_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        train(tmp_path, **PREDICTING)
+        draw = Predictor.__init__
+
+        def other(self: Predictor, features: int, width: int = 4) -> None:
+            draw(self, features, width)
+            self.scale += 1
+
+        monkeypatch.setattr(Predictor, "__init__", other)
+        with pytest.raises(ConfigError, match=r"the same constants: loss_module.scale differs \(other code or seed\)"):
+            resume(tmp_path, total_steps=320)
+
+
+def spoil(folder: Path, name: str, change: str) -> dict[str, Any]:
+    """Change a constant in a run's checkpoint, and return the checkpoint."""
+    state = copy.deepcopy(latest(folder))
+    constants = state["store"]["constants"]
+    if change == "missing":
+        del constants[name]
+    else:
+        constants[name] = constants[name] + 1 if change == "other" else np.append(constants[name], 0)
+    checkpoint.save(folder / "checkpoints" / "latest.ckpt", state)
+    return latest(folder)
+
+
+class TestAfterTraining:
+    def test_the_policy_has_the_modules_with_their_parameters_and_constants(self, tmp_path: Path) -> None:
+        train(tmp_path, "CartPole-v1", **PREDICTING)
+        policy = a3c_exp.load(tmp_path, plugins=ATTENTION["plugins"])
+        network, store = policy.network, latest(tmp_path)["store"]
+        assert isinstance(network.actor_encoder, Attention) and isinstance(network.loss_module, Predictor)
+        groups = [*network.parameter_groups().values(), list(network.loss_module.parameters())]
+        vector = np.concatenate([p.detach().numpy().ravel() for group in groups for p in group])
+        np.testing.assert_array_equal(vector, store["parameters"])
+        np.testing.assert_array_equal(network.actor_encoder.directions, store["constants"]["actor_encoder.directions"])
+        observation = np.array([0.1, -0.2, 0.03, 0.4], np.float32)
+        parameters, _, _ = network(torch.from_numpy(observation)[None])
+        assert policy.act(observation) == int(parameters.argmax())
+
+    def test_the_policy_has_the_constants_of_its_checkpoint(self, tmp_path: Path) -> None:
+        """Also if they were drawn by other code."""
+        train(tmp_path, "CartPole-v1", **PREDICTING)
+        state = spoil(tmp_path, "actor_encoder.directions", "other")
+        network = a3c_exp.load(tmp_path, plugins=ATTENTION["plugins"]).network
+        expected = state["store"]["constants"]["actor_encoder.directions"]
+        np.testing.assert_array_equal(network.constants()["actor_encoder.directions"], expected)
+
+    def test_it_is_evaluated_by_the_command(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        train(tmp_path, TARGET, **PREDICTING)
+        command = [str(tmp_path), "episodes=3", f"plugins=[{','.join(ATTENTION['plugins'])}]"]
+        assert evaluate.main(command) == 0
+        assert "3 episodes" in capsys.readouterr().out
+
+    def test_its_plugin_has_to_be_given(self, tmp_path: Path) -> None:
+        train(tmp_path, **PREDICTING)
+        assert yaml.safe_load((tmp_path / "config.yaml").read_text())["network"] == {"_target_": "thirdparty.Attention"}
+        with pytest.raises(ConfigError, match=r"_target_ = 'thirdparty\.\w+': must be a component class of a3c_exp or"):
+            a3c_exp.load(tmp_path, plugins=["scripted"])

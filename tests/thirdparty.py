@@ -1,0 +1,97 @@
+"""A package of a user's own, as workers import it: `thirdparty`, with plugins=[thirdparty]."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import torch
+from torch import Tensor, nn
+
+from a3c_exp.algorithms import A3C, PPO, Batch, Metrics, PolicyOutputs
+
+
+class Attention(nn.Module):
+    """Self-attention over the numbers of an observation, each of which is a token: float32 [N, inputs] -> [N, width].
+
+    directions: by which the tokens are embedded. Drawn by the constructor, and never trained.
+    """
+
+    directions: Tensor
+
+    def __init__(self, inputs: int, width: int = 8, heads: int = 2) -> None:
+        super().__init__()
+        self.register_buffer("directions", torch.randn(inputs, width))
+        self.places = nn.Parameter(torch.randn(inputs, width))
+        self.attention = nn.MultiheadAttention(width, heads, batch_first=True)
+        self.last = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x[:, :, None] * self.directions + self.places
+        mixed, _ = self.attention(tokens, tokens, tokens, need_weights=False)
+        features: Tensor = torch.tanh(self.last((tokens + mixed).mean(1)))
+        return features
+
+
+class Whole(nn.Module):
+    """A whole actor-critic, for vectors."""
+
+    def __init__(self, observation_space: gym.spaces.Box, action_space: gym.Space[Any], outputs: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(observation_space.shape[0], outputs + 1)
+
+    def forward(self, observations: Tensor, state: None) -> tuple[Tensor, Tensor, None]:
+        both = self.layer(observations)
+        return both[:, :-1], both[:, -1], None
+
+
+class Predictor(nn.Module):
+    """A guess of the reward from features [..., F], scaled by a number that is drawn by the constructor."""
+
+    scale: Tensor
+
+    def __init__(self, features: int, width: int = 4) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(features, width), nn.Tanh(), nn.Linear(width, 1))
+        self.register_buffer("scale", torch.rand(1) + 0.5)
+
+    def forward(self, features: Tensor) -> Tensor:
+        guesses: Tensor = self.layers(features)[..., 0] * self.scale
+        return guesses
+
+
+def _with_predictions(
+    outputs: tuple[Tensor, Metrics], policy: PolicyOutputs, batch: Batch, coefficient: float
+) -> tuple[Tensor, Metrics]:
+    """A loss and its metrics, with the squared error of the predicted rewards added."""
+    loss, metrics = outputs
+    assert policy.module is not None
+    error = batch.mean((policy.module(policy.features) - batch.rewards) ** 2)
+    return loss + coefficient * error, {**metrics, "reward_loss": error, "coefficient": coefficient}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictingA3C(A3C):
+    """The loss of A3C, and an auxiliary one: the features have to tell the reward."""
+
+    prediction_coefficient: float = 0.5
+
+    def build(self, features: int) -> nn.Module:
+        return Predictor(features)
+
+    def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
+        return _with_predictions(super().loss(policy, batch, progress), policy, batch, self.prediction_coefficient)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictingPPO(PPO):
+    """The same with PPO."""
+
+    prediction_coefficient: float = 0.5
+
+    def build(self, features: int) -> nn.Module:
+        return Predictor(features)
+
+    def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
+        return _with_predictions(super().loss(policy, batch, progress), policy, batch, self.prediction_coefficient)
