@@ -71,7 +71,8 @@ def gradient(network: ActorCritic, algorithm: Algorithm, batch: BatchArrays) -> 
     network.gradient.fill(0)
     outputs, backward = network.evaluate(batch.observations, batch.actions, batch.recurrent_input)
     backward(algorithm.gradient(outputs, batch, 0.0, network.loss_module)[0])
-    return network.gradient.copy()
+    found: Floats = network.gradient.copy()
+    return found
 
 
 def torchs_gradient(network: ActorCritic, batch: BatchArrays, coefficient: float) -> Floats:
