@@ -180,11 +180,29 @@ class TestSignals:
         """`timeout` and batch systems send it."""
         self.interrupted(program("processes"), signal.SIGTERM, temporary)
 
-    def interrupted(self, running: Program, number: int, temporary: Path) -> None:
+    def test_preemption_by_sigusr2_ends_with_the_code_for_another_try(self, program: Start, temporary: Path) -> None:
+        """The whole group gets the signal: workers, the fork server and what it forks must not die of it."""
+        self.interrupted(program("processes"), signal.SIGUSR2, temporary, code=75)
+
+    @pytest.mark.parametrize("backend", ["serial", "processes", "ga3c"])
+    def test_sigusr1_asks_for_a_checkpoint_and_the_run_goes_on(
+        self, backend: str, program: Start, temporary: Path
+    ) -> None:
+        running = program(backend, "checkpoint.every=null")
+        running.wait_for_training()
+        file = running.folder / "checkpoints" / "latest.ckpt"
+        assert not file.exists()
+        os.killpg(running.process.pid, signal.SIGUSR1)
+        wait_until(file.exists, 60)
+        saved = latest(running.folder)["store"]["steps"]
+        self.interrupted(running, signal.SIGINT, temporary)
+        assert latest(running.folder)["store"]["steps"] > saved > 0
+
+    def interrupted(self, running: Program, number: int, temporary: Path, code: int | None = None) -> None:
         running.wait_for_training()
         os.killpg(running.process.pid, number)
-        code, output = running.end()
-        assert code == 128 + number, output
+        ended_with, output = running.end()
+        assert ended_with == (128 + number if code is None else code), output
         assert "Traceback" not in output
         summary = json.loads((running.folder / "summary.json").read_text())
         assert (summary["stop_reason"], summary["signal"]) == ("interrupted", number)

@@ -22,7 +22,7 @@ from a3c_exp.errors import ConfigError
 
 # A socket's path may have 103 characters on every system. /pymp-12345678/listener-12345678 takes 32 of them.
 LONGEST_TEMPORARY_FOLDER = 71
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 PRELOAD = ["a3c_exp.backends.processes.children", "a3c_exp.backends.forkserver_preload"]
 
 
@@ -74,9 +74,9 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """Within: programs that are started have SIGINT and SIGTERM blocked.
+    """Within: programs that are started have SIGNALS blocked.
 
-    Both are sent to whole groups of processes (Ctrl-C, timeout, a batch system). This process alone decides what they
+    They are sent to whole groups of processes (Ctrl-C, timeout, a batch system). This process alone decides what they
     mean.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)

@@ -21,4 +21,5 @@ if _temporary is not None:
 # The server itself must outlive a signal to its whole group, since it reports how workers ended. It was therefore
 # started with these signals blocked. Processes that it forks must not inherit that: other parts of the program may have
 # the server fork processes too, such as those of a pool, which is ended by SIGTERM.
-os.register_at_fork(after_in_child=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM)))
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+os.register_at_fork(after_in_child=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS))

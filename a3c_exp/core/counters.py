@@ -17,7 +17,7 @@ from a3c_exp.common.arrays import Array, ArraySpecs
 from a3c_exp.core.normalization import RunningStats
 
 # Columns of a worker's row. A row has 8 numbers, one cache line: workers do not slow each other down by writing.
-GRADIENTS, STEPS = range(2)
+GRADIENTS, STEPS, STATS_COPY, RNG_COPY = range(4)
 ROW_WIDTH = 8
 STARTED = 0
 
@@ -30,6 +30,9 @@ class WorkerCounters:
 
     arrays: views of the shared block, as `specs` describes them. The last row of `counters` holds the
         steps from before a resumption, and the applied gradients of workers that are no more.
+
+    Statistics and generator states have two copies each. A worker writes the one that is not active and then makes it
+    active by one number, so a worker that is killed in the middle leaves the old row, never half of a new one.
     """
 
     def __init__(self, arrays: dict[str, Array]) -> None:
@@ -42,8 +45,8 @@ class WorkerCounters:
         return {
             "clock": ((ROW_WIDTH,), np.dtype(np.int64)),
             "counters": ((workers + 1, ROW_WIDTH), np.dtype(np.int64)),
-            "stats": ((workers, stats_width), np.dtype(np.float64)),
-            "rng_states": ((workers, RNG_WORDS), np.dtype(np.uint64)),
+            "stats": ((2, workers, stats_width), np.dtype(np.float64)),
+            "rng_states": ((2, workers, RNG_WORDS), np.dtype(np.uint64)),
         }
 
     # -- written by the worker of a row -------------------------------------------------------------------------------
@@ -51,7 +54,7 @@ class WorkerCounters:
     def count(self, worker: int, steps: int, stats: RunningStats | None = None) -> None:
         """Count a worker's environment steps, and merge what it measured of observations and returns."""
         if stats is not None:
-            self._stats[worker] = stats.merge(RunningStats(self._stats[worker])).row
+            self._write(self._stats, STATS_COPY, worker, stats.merge(RunningStats(self._stats_of(worker))).row)
         self._rows[worker, STEPS] += steps
 
     def count_gradient(self, worker: int) -> None:
@@ -60,12 +63,13 @@ class WorkerCounters:
 
     def save_rng_state(self, worker: int, rng: np.random.Generator) -> None:
         """Keep the state of a worker's generator, for a checkpoint."""
-        self._rng_states[worker] = pack_rng(rng)
+        self._write(self._rng_states, RNG_COPY, worker, pack_rng(rng))
 
     def load_rng_state(self, worker: int, rng: np.random.Generator) -> None:
         """Set a worker's generator to its saved state; do nothing if none was saved."""
-        if self._rng_states[worker].any():
-            unpack_rng(rng, self._rng_states[worker])
+        state = self.rng_state(worker)
+        if state.any():
+            unpack_rng(rng, state)
 
     def start_clock(self, seconds_ago: float = 0.0) -> None:
         """Start the clock of the training, unless another worker already has."""
@@ -90,7 +94,7 @@ class WorkerCounters:
 
     def rng_state(self, worker: int) -> Array:
         """The row, uint64 [RNG_WORDS], in which a worker's generator state is kept; zeros if none was saved."""
-        row: Array = self._rng_states[worker]
+        row: Array = self._rng_states[self._rows[worker, RNG_COPY], worker]
         return row
 
     @property
@@ -101,7 +105,23 @@ class WorkerCounters:
 
     def stats(self) -> RunningStats | None:
         """The statistics of all workers merged; None if nothing is normalized."""
-        return RunningStats.merge_all(self._stats) if self._stats.size else None
+        return RunningStats.merge_all(self._active(self._stats, STATS_COPY)) if self._stats.size else None
+
+    def _stats_of(self, worker: int) -> Array:
+        row: Array = self._stats[self._rows[worker, STATS_COPY], worker]
+        return row
+
+    def _write(self, copies: Array, column: int, worker: int, row: Array) -> None:
+        """Write a worker's row into the copy that is not active, then make it active."""
+        other = 1 - self._rows[worker, column]
+        copies[other, worker] = row
+        self._rows[worker, column] = other
+
+    def _active(self, copies: Array, column: int) -> Array:
+        """The active rows of all workers, [workers, ...], as a copy."""
+        workers = copies.shape[1]
+        rows: Array = copies[self._rows[:workers, column], np.arange(workers)]
+        return rows
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
@@ -110,8 +130,8 @@ class WorkerCounters:
         return {
             "applied_gradients": self._rows[:, GRADIENTS].copy(),
             "steps": self.steps,
-            "stats": RunningStats.merge_all(self._stats).row,
-            "rng_states": self._rng_states.copy(),
+            "stats": RunningStats.merge_all(self._active(self._stats, STATS_COPY)).row,
+            "rng_states": self._active(self._rng_states, RNG_COPY),
         }
 
     def restore(self, state: Mapping[str, Any], version: int) -> None:
@@ -126,18 +146,19 @@ class WorkerCounters:
         self._rows[-1, STEPS] = state["steps"]
         if self._stats.size:
             self._stats[:] = 0
-            self._stats[0] = state["stats"]  # with this, one worker alone continues as if it had never stopped
+            self._stats[0, 0] = state["stats"]  # with this, one worker alone continues as if it had never stopped
         self._rng_states[:] = 0
-        self._rng_states[:known] = state["rng_states"][:known]
+        self._rng_states[0, :known] = state["rng_states"][:known]
 
     def _known_workers(self, state: Mapping[str, Any]) -> int:
         """Number of these workers that the state has a row for."""
-        return min(len(self._rng_states), len(state["applied_gradients"]) - 1)
+        workers = len(self._rows) - 1
+        return min(workers, len(state["applied_gradients"]) - 1)
 
     def take_observation_stats(self, row: Array) -> None:
         """Start from another run's observation statistics, if both runs have some. Its returns are left out."""
-        if self._stats.size and row.shape == self._stats.shape[1:]:
-            self._stats[0] = RunningStats(row).without_returns().row
+        if self._stats.size and row.shape == self._stats.shape[2:]:
+            self._stats[:, 0] = RunningStats(row).without_returns().row
 
     def raise_steps_to(self, steps: int) -> None:
         """Set the total to at least `steps`. The Ray driver uses this: its counters are a copy of the servers'."""

@@ -13,7 +13,7 @@ from a3c_exp.common.arrays import Array, ArraySpecs, Floats
 # Columns of a worker's row, which only that worker writes. A row has 8 numbers, one cache line.
 ROUND, WEIGHT, FINISHED = range(3)
 ROW_WIDTH = 8
-COMPLETED = 0
+COMPLETED, STEP_ROUND, STEP_VERSION = range(3)
 
 HAS_LEFT = np.iinfo(np.int64).max
 """Finished rollouts of a worker that has left: no other worker waits for it."""
@@ -77,6 +77,18 @@ class SynchronousRounds:
             return None
         gradient: Floats = (weights / weights.sum()).astype(np.float32) @ self._gradients
         return gradient
+
+    def announce_step(self, version: int) -> None:
+        """Note that the step of the current round will make the parameters' version `version`. See `has_stepped`."""
+        self._flags[STEP_VERSION] = version
+        self._flags[STEP_ROUND] = self.completed + 1  # last: a half-written note is of an earlier round
+
+    def has_stepped(self, version: int) -> bool:
+        """Whether the current round's step has been made, given the parameters' version.
+
+        It has, but the round is still open, if the worker that made it was killed in between.
+        """
+        return bool(self._flags[STEP_ROUND] == self.completed + 1 and self._flags[STEP_VERSION] == version)
 
     def close_round(self) -> None:
         """End the current round: its members go on."""

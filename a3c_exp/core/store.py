@@ -167,8 +167,9 @@ class SharedStore:
         while rounds.waits(worker) and rounds.is_complete():
             with self.parameters.lock:
                 if rounds.waits(worker) and rounds.is_complete():
-                    gradient = rounds.average()
+                    gradient = None if rounds.has_stepped(self.version) else rounds.average()
                     if gradient is not None:
+                        rounds.announce_step(self.version + 1)
                         self.parameters.step_round(gradient, push.snapshot.steps)
                         push.event.updates += 1
                     rounds.close_round()

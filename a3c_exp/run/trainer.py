@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import time
 import traceback
 from collections.abc import Generator, Mapping
@@ -31,6 +32,8 @@ log = logging.getLogger("a3c_exp")
 PATIENCE_SECONDS = 5.0
 # Intervals between points of the curves: see `GrowingInterval`.
 LOG_SECONDS, LOG_SHARE = 0.5, 1 / 1000
+# Exit code after SIGUSR2, which batch systems send before they take a machine away: EX_TEMPFAIL, "try again later".
+PREEMPTED = 75
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +45,11 @@ class Run:
 
     @property
     def exit_code(self) -> int:
-        """0; 1 if the run failed or a file could not be written; 128 + the signal that interrupted it (Ctrl-C: 130)."""
-        if self.summary["signal"] is not None:
-            return 128 + int(self.summary["signal"])
+        """0; 1 if the run failed or a file could not be written; 128 + the signal that interrupted it (Ctrl-C: 130),
+        but PREEMPTED for SIGUSR2."""
+        signum = self.summary["signal"]
+        if signum is not None:
+            return PREEMPTED if signum == signal.SIGUSR2 else 128 + int(signum)
         return int(self.summary["stop_reason"] == "failed" or bool(self.summary["unwritten"]))
 
 
@@ -256,7 +261,8 @@ class Trainer:
         if not self._evaluator.busy and self._stop_reason is None and self._evaluation_due(statistics.steps):
             self._evaluator.submit(self._store.state())
             self._take_evaluation()
-        if self._checkpoint_due(statistics.steps):
+        if self._checkpoint_due(statistics.steps) or self._interruption.save_requested:
+            self._interruption.save_requested = False
             self._save(run_folder.LATEST, self._store.state())
         if statistics.has_new_data and self._curve_point_due(statistics.seconds):
             self._log_curve_point()

@@ -1,0 +1,62 @@
+"""Signals during a run: what they ask for, and whose handlers stay."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from a3c_exp.run.interruption import Interruption, interruptions
+
+
+def send(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR2])
+def test_it_is_noted_which_signal_interrupted(number: int) -> None:
+    noted = Interruption()
+    with interruptions(noted):
+        send(number)
+        assert noted.signal == number
+        send(signal.SIGTERM)
+        assert noted.signal == number, "the first one counts"
+
+
+def test_a_second_ctrl_c_breaks_in() -> None:
+    noted = Interruption()
+    with interruptions(noted):
+        send(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            send(signal.SIGINT)
+
+
+def test_sigusr1_asks_for_a_checkpoint_alone() -> None:
+    noted = Interruption()
+    with interruptions(noted):
+        send(signal.SIGUSR1)
+    assert noted.save_requested
+    assert noted.signal is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
+def test_a_program_that_handles_a_signal_of_preemption_keeps_its_handler(number: int) -> None:
+    """submitit requeues its jobs by it."""
+    noted, received = Interruption(), []
+    before = signal.signal(number, lambda signum, _: received.append(signum))
+    try:
+        with interruptions(noted):
+            send(number)
+    finally:
+        signal.signal(number, before)
+    assert received == [number]
+    assert noted == Interruption()
+
+
+def test_handlers_are_restored() -> None:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+    before = [signal.getsignal(number) for number in numbers]
+    with interruptions(Interruption()):
+        pass
+    assert [signal.getsignal(number) for number in numbers] == before

@@ -1,0 +1,180 @@
+"""A worker that is killed at any line of a push leaves nothing half done, and blocks nobody.
+
+Each case forks a child that traces its own push and kills itself, by SIGKILL, at the n-th line of core/; then the
+parent looks at the store that both share. The cases end where the push ends before the n-th line.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+from stores import SIZE, make_spec, ones, pull, push
+
+from a3c_exp.backends.processes.resources import shared_store
+from a3c_exp.common.arrays import Array
+from a3c_exp.core import store as store_module
+from a3c_exp.core.counters import pack_rng
+from a3c_exp.core.normalization import RunningStats
+from a3c_exp.core.store import SharedStore
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+CORE = os.path.dirname(store_module.__file__)
+MOST_LINES = 1000
+
+
+def killed_at_line(number: int, action: Callable[[], object]) -> bool:
+    """Run an action in a child that kills itself at that line of core/. False if the action ends before."""
+    pid = os.fork()
+    if pid == 0:
+        lines = 0
+
+        def trace(frame: FrameType, event: str, _: Any) -> Any:
+            nonlocal lines
+            if not frame.f_code.co_filename.startswith(CORE):
+                return None
+            if event == "line":
+                lines += 1
+                if lines == number:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return trace
+
+        sys.settrace(trace)
+        action()
+        os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    assert os.WIFEXITED(status) or os.WTERMSIG(status) == signal.SIGKILL
+    return os.WIFSIGNALED(status)
+
+
+def make(**settings: Any) -> SharedStore:
+    store = shared_store(make_spec(**settings))
+    store.initialize(np.zeros(SIZE, np.float32))
+    return store
+
+
+def every_line(make_case: Callable[[], tuple[SharedStore, Callable[[], object]]]) -> list[SharedStore]:
+    """The stores that are left by a push that was killed at its first line, at its second, and so on."""
+    left: list[SharedStore] = []
+    for number in range(1, MOST_LINES):
+        store, action = make_case()
+        if not killed_at_line(number, action):
+            return left
+        left.append(store)
+    raise AssertionError("the push does not end")
+
+
+def measured(mean: float) -> RunningStats:
+    return RunningStats.of(np.full((2, 3), mean, np.float32), None)
+
+
+def test_a_locked_update_is_made_whole_or_not_at_all() -> None:
+    def case() -> tuple[SharedStore, Callable[[], object]]:
+        store = make(locked=True)
+        push(store, 0, ones())
+        return store, lambda: push(store, 1, ones(10))
+
+    left = every_line(case)
+    versions = set()
+    for store in left:
+        versions.add(store.version)
+        wanted = {1: ones(-1), 2: ones(-11)}[store.version]
+        np.testing.assert_array_equal(store.parameters.read(), wanted)
+        push(store, 2, ones())  # nobody is blocked
+        np.testing.assert_array_equal(store.parameters.read(), wanted - 1)
+    assert versions == {1, 2}
+    assert len(left) > 20
+
+
+def test_a_round_is_applied_once_whoever_is_killed_while_closing_it() -> None:
+    def case() -> tuple[SharedStore, Callable[[], object]]:
+        store = make(synchronous=True, workers=2)
+        store.first = push(store, 0, ones(2))  # type: ignore[attr-defined]
+        assert not store.first.done()  # type: ignore[attr-defined]
+        return store, lambda: push(store, 1, ones(4))
+
+    results = set()
+    left = every_line(case)
+    for store in left:
+        store.leave(1)  # what the run does for a worker that has ended
+        assert store.first.done()  # type: ignore[attr-defined]
+        assert store.rounds is not None
+        assert (store.rounds.completed, store.version) == (1, 1)
+        (result,) = set(store.parameters.read().tolist())
+        results.add(result)
+        push(store, 0, ones()).done()
+        np.testing.assert_array_equal(store.parameters.read(), ones(result - 1))
+    assert results == {-2.0, -3.0}, "the first gradient alone, or the average of both"
+    assert len(left) > 30
+
+
+def test_statistics_and_generator_states_are_the_old_or_the_new_ones() -> None:
+    old, new = np.random.default_rng(1), np.random.default_rng(2)
+    settings = {"normalize_observations": True, "observation_shape": (3,)}
+
+    def case() -> tuple[SharedStore, Callable[[], object]]:
+        store = make(**settings)
+        push(store, 1, ones(), stats=measured(1), rng=old)
+        return store, lambda: push(store, 1, ones(), stats=measured(5), rng=new)
+
+    states = {pack_rng(rng).tobytes(): name for rng, name in ((old, "old"), (new, "new"))}
+    rows = {measured(1).row.tobytes(): "old", measured(1).merge(measured(5)).row.tobytes(): "new"}
+    found = set()
+    for store in every_line(case):
+        stats = store.counters.stats()
+        assert stats is not None
+        found.add((rows[stats.row.tobytes()], states[store.counters.rng_state(1).tobytes()]))
+        assert pull(store).normalizer is not None
+    assert found == {("old", "old"), ("new", "old"), ("new", "new")}
+
+
+class HalfWritten:
+    """An array that kills its process in the middle of a write to a row."""
+
+    def __init__(self, array: Array) -> None:
+        self._array, self.size, self.shape = array, array.size, array.shape
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._array[key]
+
+    def __setitem__(self, key: Any, row: Array) -> None:
+        self._array[key][: len(row) // 2] = row[: len(row) // 2]
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("name", ["_stats", "_rng_states"])
+def test_a_row_that_is_half_written_does_not_count(name: str) -> None:
+    store = make(normalize_observations=True, observation_shape=(3,))
+    push(store, 1, ones(), stats=measured(1), rng=np.random.default_rng(1))
+    before = store.state()
+
+    def die() -> None:
+        setattr(store.counters, name, HalfWritten(getattr(store.counters, name)))
+        push(store, 1, ones(), stats=measured(5), rng=np.random.default_rng(2))
+
+    assert killed_at_line(-1, die)
+    after = store.state()
+    np.testing.assert_array_equal(after["rng_states"], before["rng_states"])
+    if name == "_stats":
+        np.testing.assert_array_equal(after["stats"], before["stats"])
+
+
+@pytest.mark.parametrize("settings", [{}, {"optimizer_state_per_worker": True}], ids=["shared", "per worker"])
+def test_without_a_lock_nobody_is_blocked_and_no_count_is_wrong_by_more_than_one(settings: dict[str, bool]) -> None:
+    def case() -> tuple[SharedStore, Callable[[], object]]:
+        store = make(**settings)
+        push(store, 0, ones())
+        return store, lambda: push(store, 1, ones(), steps=5)
+
+    for store in every_line(case):
+        assert store.version in (1, 2)
+        assert store.steps in (1, 6)
+        push(store, 2, ones())
+        assert np.isin(store.parameters.read(), (-2, -3)).all()
