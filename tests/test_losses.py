@@ -412,7 +412,8 @@ class TestWhatALossIsGiven:
         for name in ("advantages", "targets", "log_probs", "values", "rewards"):
             tensor: Tensor = getattr(batch, name)
             assert tensor.dtype == torch.float32 and not tensor.requires_grad
-            np.testing.assert_array_equal(tensor, np.where(rows, getattr(arrays, name), 0))
+            array = getattr(arrays, name)
+            np.testing.assert_array_equal(tensor, np.where(rows, array, array[rows][0]))
         x = np.random.default_rng(7).standard_normal(arrays.shape).astype(np.float32)
         tensor = torch.from_numpy(x)
         assert float(batch.sum(tensor)) == pytest.approx(x[rows].sum(), rel=1e-5)
@@ -435,7 +436,19 @@ class TestWhatALossIsGiven:
         np.testing.assert_allclose(policy.log_ratio.detach().numpy()[rows], difference, atol=1e-6)
         np.testing.assert_allclose(policy.ratio.detach().numpy()[rows], ratio, rtol=1e-5)
         np.testing.assert_allclose(policy.approx_kl.detach().numpy()[rows], ratio - 1 - np.log(ratio), atol=1e-6)
-        assert not policy.approx_kl.detach().numpy()[~rows].any()
+        np.testing.assert_allclose(policy.ratio.detach().numpy()[~rows], ratio[0], rtol=1e-5)
+
+    def test_a_loss_that_is_finite_for_transitions_is_finite_for_rows_that_are_none(self) -> None:
+        """A logarithm has no finite derivative at 0: zeros in these rows would spoil the gradient of a module."""
+        outputs, arrays = drawn(masked=True)
+        outputs = replace(outputs, values=np.abs(outputs.values) + 1)
+        batch, scale = Batch(arrays), nn.Linear(1, 1)
+        policy = PolicyOutputs(outputs, batch, scale)
+        torch.autograd.backward(batch.mean(scale(policy.values.log()[..., None])[..., 0]))
+        assert scale.weight.grad is not None and scale.weight.grad.isfinite().all()
+        values = policy.gradients().values
+        assert np.isfinite(values).all()
+        assert arrays.mask is not None and not values[arrays.mask == 0].any()
 
     def test_the_mean_of_no_transition_is_0(self) -> None:
         _, arrays = drawn()

@@ -84,7 +84,8 @@ class Batch:
     advantages, targets: float32, from the returns.
     log_probs, values: float32, of the policy that acted.
     rewards: float32, scaled, clipped and normalized as the learner's are.
-    mask: bool, whether a row is a transition. Rows that are none hold zeros.
+    mask: bool, whether a row is a transition. A row that is none holds the numbers of one that is, so that a loss which
+        is finite for transitions is finite for all rows.
     """
 
     def __init__(self, arrays: BatchArrays, device: torch.device | None = None) -> None:
@@ -117,7 +118,7 @@ class Batch:
 
     def mean(self, x: Tensor) -> Tensor:
         """The mean of x [T, B] over the transitions; 0 if there are none."""
-        return self.sum(x) / self.count
+        return x.mean() if self._arrays.mask is None else self.sum(x) / self.count
 
     def normalize(self, x: Tensor) -> Tensor:
         """x [T, B] with mean 0 and standard deviation 1 over the transitions. Computed in float64."""
@@ -126,11 +127,28 @@ class Batch:
         return (deviations / (self.mean(deviations**2).sqrt() + 1e-8)).float()
 
     def tensor(self, array: Floats) -> Tensor:
-        """An array [T, B, ...] as a tensor of its own memory or a copy, with zeros for rows that are no transitions."""
+        """An array [T, B, ...] as a tensor: of the array's own memory, or of a copy if a row is no transition."""
+        if self._arrays.mask is not None:
+            array = self._filled(array, self._first_transition(array))
+        tensor = torch.from_numpy(array)
+        return tensor if self._device is None else tensor.to(self._device)
+
+    def masked(self, array: Floats) -> Floats:
+        """An array [T, B, ...] with zeros for rows that are no transitions."""
+        return array if self._arrays.mask is None else self._filled(array, np.float32(0))
+
+    def _first_transition(self, array: Floats) -> Floats | np.float32:
+        """The first row that is a transition; 0 if there is none."""
         mask = self._arrays.mask
-        if mask is not None:
-            array = np.where((mask != 0).reshape(mask.shape + (1,) * (array.ndim - 2)), array, np.float32(0))
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
+        assert mask is not None
+        row: Floats = array[np.unravel_index(int(mask.argmax()), mask.shape)]
+        return row if mask.any() else np.float32(0)
+
+    def _filled(self, array: Floats, row: Floats | np.float32) -> Floats:
+        """An array with `row` in place of the rows that are no transitions."""
+        mask = self._arrays.mask
+        assert mask is not None
+        return np.where((mask != 0).reshape(mask.shape + (1,) * (array.ndim - 2)), array, row)
 
 
 class PolicyOutputs:
@@ -182,4 +200,4 @@ class PolicyOutputs:
 
     def _gradient(self, leaf: Tensor) -> Floats:
         gradient = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
-        return self._batch.tensor(gradient.cpu().numpy()).cpu().numpy()
+        return self._batch.masked(gradient.cpu().numpy())
