@@ -51,8 +51,7 @@ class A3C(Algorithm):
         # Reduced once: each operation on small tensors takes as long as one on large ones.
         losses = policy_losses + self.value_coefficient * value_losses - entropy_coefficient * policy.entropy
         loss = batch.sum(losses) if self.reduction == "sum" else batch.mean(losses)
-        metrics = {"policy_loss": policy_losses, "value_loss": value_losses, "entropy": policy.entropy}
-        return loss, {name: batch.mean(rows.detach()) for name, rows in metrics.items()}
+        return loss, {"policy_loss": policy_losses, "value_loss": value_losses, "entropy": policy.entropy}
 
     def closed_form(
         self, outputs: NetworkOutputs, batch: BatchArrays, progress: float

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from a3c_exp.algorithms.batch import Batch, BatchArrays, PolicyOutputs
+from a3c_exp.algorithms.masked import count_of, total
 from a3c_exp.networks.outputs import NetworkOutputs, OutputGradients
 
 Metrics = Mapping[str, Tensor | float]
-"""Numbers for the curves `train/<name>`, by name. Each is a mean over the transitions."""
+"""What the curves `train/<name>` show, by name: a number, or a tensor [T, B] whose mean over the transitions is taken."""
 
 
 class Algorithm(ABC):
@@ -79,15 +80,17 @@ def differentiate(
         raise TypeError(f"loss must return one number: batch.mean and batch.sum reduce {tuple(loss.shape)} to it")
     if loss.requires_grad:
         torch.autograd.backward(loss)
-    return policy.gradients(), {name: _number(name, x) for name, x in metrics.items()}
+    return policy.gradients(), {name: _number(name, x, arrays) for name, x in metrics.items()}
 
 
-def _number(name: str, x: Tensor | float) -> float:
-    """A metric as a number. Raises TypeError, with its name, if it is none."""
+def _number(name: str, x: Tensor | float, arrays: BatchArrays) -> float:
+    """A metric as a number. Raises TypeError, with its name, if it is none, nor one for each row."""
     try:
+        if isinstance(x, Tensor) and x.shape == arrays.shape:
+            return total(x.detach().cpu().numpy(), arrays.mask) / count_of(arrays.targets, arrays.mask)
         return float(x.detach() if isinstance(x, Tensor) else x)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(f"the metric {name} must be one number") from error
+        raise TypeError(f"the metric {name} must be one number, or one for each row") from error
 
 
 def has_closed_form(cls: type[Algorithm]) -> bool:

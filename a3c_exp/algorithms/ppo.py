@@ -96,18 +96,16 @@ class PPO(MinibatchAlgorithm):
         epsilon = value(self.clip, progress)
         advantages = batch.normalize(batch.advantages) if self.normalize_advantages else batch.advantages
         clipped_ratio = policy.ratio.clamp(1 - epsilon, 1 + epsilon)
-        policy_loss = -batch.mean(torch.minimum(policy.ratio * advantages, clipped_ratio * advantages))
-        value_loss = 0.5 * batch.mean(self._squared_errors(policy, batch, progress))
-        entropy = batch.mean(policy.entropy)
+        policy_losses = -torch.minimum(policy.ratio * advantages, clipped_ratio * advantages)
+        value_losses = 0.5 * self._squared_errors(policy, batch, progress)
         entropy_coefficient = value(self.entropy_coefficient, progress)
-        loss = policy_loss + self.value_coefficient * value_loss - entropy_coefficient * entropy
-        outside = (policy.ratio - 1).abs() > epsilon
-        return loss, {
-            "policy_loss": policy_loss,
-            "value_loss": value_loss,
-            "entropy": entropy,
-            "approx_kl": batch.mean(policy.approx_kl),
-            "clip_fraction": batch.mean(outside.float()),
+        losses = policy_losses + self.value_coefficient * value_losses - entropy_coefficient * policy.entropy
+        return batch.mean(losses), {
+            "policy_loss": policy_losses,
+            "value_loss": value_losses,
+            "entropy": policy.entropy,
+            "approx_kl": policy.approx_kl,
+            "clip_fraction": (policy.ratio - 1).abs() > epsilon,
         }
 
     def _squared_errors(self, policy: PolicyOutputs, batch: Batch, progress: float) -> Tensor:
