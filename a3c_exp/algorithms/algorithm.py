@@ -17,7 +17,7 @@ from a3c_exp.algorithms.masked import count_of, total
 from a3c_exp.networks.outputs import NetworkOutputs, OutputGradients
 
 Metrics = Mapping[str, Tensor | float]
-"""What the curves `train/<name>` show, by name: a number, or a tensor [T, B] whose mean over the transitions is taken."""
+"""What the curves `train/<name>` show, by name: numbers, or tensors [T, B] whose mean over the transitions is taken."""
 
 
 class Algorithm(ABC):
