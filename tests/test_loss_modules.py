@@ -224,7 +224,7 @@ class Wrong(Algorithm):
         loss = batch.mean(policy.values)
         if self.kind == "raises":
             raise RuntimeError("two\nlines")
-        metrics: dict[str, Any] = {"text": {"policy_loss": "high"}, "vector": {"policy_loss": policy.values}}
+        metrics: dict[str, Any] = {"text": {"policy_loss": "high"}, "vector": {"policy_loss": policy.values[0]}}
         returned: dict[str, Any] = {
             "rows": (policy.values, {}), "alone": loss, "number": (1.0, {}), "nothing": None, "list": (loss, [1.0]),
         }  # fmt: skip
@@ -256,7 +256,7 @@ class Unbuilt(A3C):
 class Moody(PredictingA3C):
     """A loss whose module is not the same function of the features each time, or has other numbers than float32."""
 
-    kind: Literal["dropout", "norm", "double"]
+    kind: Literal["dropout", "norm", "double", "lazy"]
 
     def build(self, features: int) -> nn.Module:
         flat, by_time = nn.Flatten(0, 1), nn.Unflatten(0, (3, 2))
@@ -264,6 +264,7 @@ class Moody(PredictingA3C):
             "dropout": nn.Sequential(nn.Dropout(0.5), Predictor(features)),
             "norm": nn.Sequential(flat, nn.BatchNorm1d(features), by_time, Predictor(features)),
             "double": Predictor(features).double(),
+            "lazy": nn.LazyLinear(1),
         }
         return modules[self.kind]
 
@@ -274,6 +275,35 @@ def refusal(**settings: Any) -> str:
     text = str(refused.value)
     assert "\n" not in text
     return text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Useless(A3C):
+    """A loss from which nothing can be learned, or whose derivatives written out are others than those of the loss."""
+
+    kind: Literal["constant", "NaN", "exit", "unused module", "reserved", "number", "closed form"]
+
+    def build(self, features: int) -> nn.Module | None:
+        return nn.Linear(features, 1) if self.kind == "unused module" else None
+
+    def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
+        loss, metrics = super().loss(policy, batch, progress)
+        names: dict[str, Any] = {"reserved": "grad_norm", "number": 3}
+        if self.kind == "exit":
+            raise SystemExit(3)
+        factor = {"constant": 0.0, "NaN": np.nan}.get(self.kind, 1.0)
+        return loss * factor, {**metrics, names.get(self.kind, "extra"): 1.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Miswritten(Useless):
+    """The same with derivatives of another loss."""
+
+    def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
+        return batch.mean(policy.values**2), {}
+
+    def closed_form(self, *arguments: Any) -> Any:
+        return A3C.closed_form(A3C(), *arguments)
 
 
 PAIR = "TypeError: loss must return a tensor and a mapping of metrics"
@@ -289,8 +319,8 @@ class TestWhatIsRefused:
             ("number", PAIR),
             ("nothing", PAIR),
             ("list", PAIR),
-            ("text", "TypeError: the metric policy_loss must be one number"),
-            ("vector", "TypeError: the metric policy_loss must be one number"),
+            ("text", "TypeError: the metric policy_loss must be one number, or one for each row"),
+            ("vector", "TypeError: the metric policy_loss must be one number, or one for each row"),
         ],
     )
     def test_a_loss_with_a_mistake(self, kind: str, words: str) -> None:
@@ -305,11 +335,31 @@ class TestWhatIsRefused:
                 "algorithm = 'Moody': its loss has another gradient when it is computed again (dropout, noise)",
             ),
             ("norm", "algorithm = 'Moody': its module changes a buffer (batch normalization): each worker has its own"),
-            ("double", "network = 'Predictor': its parameter layers.0.weight must be float32, not torch.float64"),
+            ("double", "algorithm = 'Moody': the parameter layers.0.weight of its module must be float32"),
+            ("lazy", "algorithm = 'Moody': the parameter weight of its module must be float32 of a known size"),
         ],
     )
     def test_a_module_that_changes_or_is_no_float32(self, kind: str, text: str) -> None:
         assert refusal(algorithm={"_target_": f"{HERE}.Moody", "kind": kind}).startswith(text)
+
+    @pytest.mark.parametrize(
+        ("kind", "text"),
+        [
+            ("constant", "its loss has no gradient"),
+            ("NaN", "its gradient is not finite"),
+            ("exit", "its loss fails for a small batch: SystemExit: 3"),
+            ("unused module", "its module has no gradient"),
+            ("reserved", "its loss fails for a small batch: TypeError: 'grad_norm' is no name for a metric"),
+            ("number", "its loss fails for a small batch: TypeError: 3 is no name for a metric"),
+        ],
+    )
+    def test_a_loss_that_teaches_nothing_or_cannot_be_logged(self, kind: str, text: str) -> None:
+        found = refusal(algorithm={"_target_": f"{HERE}.Useless", "kind": kind})
+        assert found.startswith(f"algorithm = 'Useless': {text}")
+
+    def test_derivatives_written_out_that_are_not_those_of_the_loss(self) -> None:
+        text = refusal(algorithm={"_target_": f"{HERE}.Miswritten", "kind": "closed form"})
+        assert text == "algorithm = 'Miswritten': its closed_form has another gradient than its loss"
 
     def test_a_module_that_cannot_be_built(self) -> None:
         assert refusal(algorithm={"_target_": f"{HERE}.Unbuilt"}) == (

@@ -256,7 +256,7 @@ WHOLE_FAULTS = {
     "initial_state(count)",
     "learned initial state": "its initial_state(count) must return constant float32 [count, S]",
     "flat initial state": "its initial_state(count) must return constant float32 [count, S]",
-    "one tensor": "its forward failed for observations (1, 4): ValueError: not enough values to unpack",
+    "one tensor": "its forward failed for observations (1, 4): TypeError: forward must return",
     "NaN": "returns numbers that are not finite for ordinary observations",
     "one state for all": "mixes the rows of a batch",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
@@ -15,6 +16,9 @@ from torch import Tensor, nn
 from a3c_exp.algorithms.batch import Batch, BatchArrays, PolicyOutputs
 from a3c_exp.algorithms.masked import count_of, total
 from a3c_exp.networks.outputs import NetworkOutputs, OutputGradients
+
+RESERVED = ("explained_variance", "grad_norm", "learning_rate", "n_updates", "rejected_updates")
+"""Names of metrics that every run has."""
 
 Metrics = Mapping[str, Tensor | float]
 """What the curves `train/<name>` show, by name: numbers, or tensors [T, B] whose mean over the transitions is taken."""
@@ -85,6 +89,8 @@ def differentiate(
 
 def _number(name: str, x: Tensor | float, arrays: BatchArrays) -> float:
     """A metric as a number. Raises TypeError, with its name, if it is none, nor one for each row."""
+    if not isinstance(name, str) or not re.fullmatch(r"[\w.-][\w. -]*", name) or name in RESERVED:
+        raise TypeError(f"{name!r} is no name for a metric: letters, digits, '_', '-', '.', and none of {RESERVED}")
     try:
         if isinstance(x, Tensor) and x.shape == arrays.shape:
             return total(x.detach().cpu().numpy(), arrays.mask) / count_of(arrays.targets, arrays.mask)
@@ -100,13 +106,15 @@ def has_closed_form(cls: type[Algorithm]) -> bool:
 
 @functools.cache
 def _closed_form(cls: type[Algorithm]) -> Callable[..., Any] | None:
-    """The closed form of a class, if the class that has it is not less derived than the one that has `loss`."""
+    """The closed form of a class, unless a more derived class has a `loss` or a `build` of its own."""
+    overridden: set[str] = set()
     for base in cls.__mro__:
-        if "closed_form" in vars(base):
+        if "closed_form" in vars(base) and "build" not in overridden:
             form: Callable[..., Any] = vars(base)["closed_form"]
             return form
         if "loss" in vars(base):
             return None
+        overridden |= vars(base).keys()
     return None
 
 

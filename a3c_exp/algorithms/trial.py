@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
-from a3c_exp.algorithms.algorithm import Algorithm, has_closed_form
+from a3c_exp.algorithms.algorithm import Algorithm, differentiate, has_closed_form
 from a3c_exp.algorithms.batch import BatchArrays
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.errors import ConfigError, one_line
 from a3c_exp.networks import ActorCritic
-from a3c_exp.networks.components import BuildLoss, is_lack_of_memory
+from a3c_exp.networks.components import FAILURES, BuildLoss, is_lack_of_memory
 from a3c_exp.networks.inputs import sample_observations
 from a3c_exp.networks.recurrent import RecurrentInput
 
@@ -30,7 +33,7 @@ def loss_builder(algorithm: Algorithm) -> BuildLoss | None:
     def build(features: int) -> nn.Module | None:
         try:
             module: object = algorithm.build(features)
-        except Exception as error:  # a user's method may raise anything
+        except FAILURES as error:
             if is_lack_of_memory(error):
                 raise
             problem = f"its build fails for {features} features: {one_line(error)}"
@@ -38,18 +41,24 @@ def loss_builder(algorithm: Algorithm) -> BuildLoss | None:
         if module is not None and not isinstance(module, nn.Module):
             problem = f"its build must return a torch module or None, not {type(module).__name__}"
             raise ConfigError("algorithm", name, problem)
+        for key, parameter in () if module is None else module.named_parameters():
+            if is_lazy(parameter) or parameter.dtype != torch.float32:
+                problem = f"the parameter {key} of its module must be float32 of a known size"
+                raise ConfigError("algorithm", name, problem)
         return module
 
     return build
 
 
 def check_loss(algorithm: Algorithm, network: ActorCritic, observation_space: gym.Space[Any]) -> None:
-    """Differentiate the loss for a small batch, with a row that is no transition. A closed form needs no trial.
+    """Differentiate a user's loss for a small batch, with a row that is no transition.
 
-    Raises ConfigError, in one line, if that fails.
+    Raises ConfigError, in one line, if that fails, or if the gradient cannot be meant.
     """
-    if has_closed_form(type(algorithm)):
+    if type(algorithm).__module__.startswith("a3c_exp."):
         return
+    if algorithm.reduction not in ("mean", "sum"):
+        raise ConfigError("algorithm", type(algorithm).__name__, "its reduction must be 'mean' or 'sum'")
     name, rng = type(algorithm).__name__, np.random.default_rng(0)
     observations = sample_observations(observation_space, _LENGTH * _COUNT)
     observations = observations.reshape(_LENGTH, _COUNT, *observations.shape[1:])
@@ -67,26 +76,42 @@ def check_loss(algorithm: Algorithm, network: ActorCritic, observation_space: gy
     )  # fmt: skip
     buffers = _buffers(network)
 
-    def gradient() -> Floats:
+    def gradient(make: Callable[..., Any] | None = None) -> Floats:
         network.zero_grad()
         outputs, backward = network.evaluate(observations, actions, recurrent_input)
-        backward(algorithm.gradient(outputs, batch, 0.0, network.loss_module)[0])
+        make = make or type(algorithm).gradient
+        backward(make(algorithm, outputs, batch, 0.0, network.loss_module)[0])
         result: Floats = network.gradient.copy()
         return result
 
     try:
         first, second = gradient(), gradient()
+        wanted = gradient(differentiate) if has_closed_form(type(algorithm)) else first
     except ConfigError as error:
         raise ConfigError(error.key, name, error.problem) from error
-    except Exception as error:  # a user's loss may raise anything
+    except FAILURES as error:
         raise ConfigError("algorithm", name, f"its loss fails for a small batch: {one_line(error)}") from error
-    network.gradient.fill(0)
+    network.zero_grad()
+    _check_gradient(first, network, name)
+    if not np.allclose(first, wanted, rtol=1e-3, atol=1e-4 * float(np.abs(wanted).max())):
+        raise ConfigError("algorithm", name, "its closed_form has another gradient than its loss")
     if not np.array_equal(first, second, equal_nan=True):
         raise ConfigError("algorithm", name, "its loss has another gradient when it is computed again (dropout, noise)")
     if any(not np.array_equal(buffer, buffers[key]) for key, buffer in _buffers(network).items()):
         raise ConfigError(
             "algorithm", name, "its module changes a buffer (batch normalization): each worker has its own"
         )
+
+
+def _check_gradient(gradient: Floats, network: ActorCritic, name: str) -> None:
+    """Raise ConfigError for the gradient of a loss that teaches nothing."""
+    if not np.isfinite(gradient).all():
+        raise ConfigError("algorithm", name, "its gradient is not finite for a small batch of ordinary numbers")
+    if not gradient.any():
+        raise ConfigError("algorithm", name, "its loss has no gradient: it must be computed from the policy's outputs")
+    own = network.param_slices.get("loss")
+    if own is not None and own.start < own.stop and not gradient[own].any():
+        raise ConfigError("algorithm", name, "its module has no gradient: the loss must use policy.module")
 
 
 def _buffers(network: ActorCritic) -> dict[str, Array]:

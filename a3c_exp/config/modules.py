@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import typing
-from typing import Any
+from typing import Any, Union
 
 from torch import nn
 
@@ -39,7 +39,8 @@ def module_settings(cls: type[nn.Module], key: str) -> dict[str, Setting]:
     common = {field.name: Setting(hints[field.name], False) for field in fields}
     if wrapper is WholeNetwork:
         return own
-    of_critic = {f"{CRITIC}{name}": Setting(setting.hint | None, False) for name, setting in own.items()}
+    # Not `hint | None`: an annotation may be no type, and `callable` is none.
+    of_critic = {f"{CRITIC}{name}": Setting(Union[setting.hint, None], False) for name, setting in own.items()}  # noqa: UP007
     return of_critic | common | own
 
 

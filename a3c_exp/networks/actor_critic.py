@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from a3c_exp.common.arrays import Array, Floats, Vector
 from a3c_exp.errors import ConfigError
@@ -241,6 +242,9 @@ class ActorCritic(nn.Module, ABC):
 def check_parameters(module: nn.Module) -> None:
     """Raise ConfigError for a trained parameter that is not float32."""
     for name, parameter in module.named_parameters():
+        if is_lazy(parameter):
+            problem = f"its parameter {name} has no size: a lazy layer that forward does not use"
+            raise ConfigError("network", type(module).__name__, problem)
         if parameter.requires_grad and parameter.dtype != torch.float32:
             problem = f"its parameter {name} must be float32, not {parameter.dtype}"
             raise ConfigError("network", type(module).__name__, problem)

@@ -30,6 +30,9 @@ from a3c_exp.networks.whole import WholeActorCritic
 BuildLoss = Callable[[int], nn.Module | None]
 """Makes the loss's own module for features [T, B, F], given F; None if the loss has none."""
 
+# What a user's code may raise.
+FAILURES = (Exception, SystemExit)
+
 # Torch's global generator is drawn from while a module is constructed, one module at a time.
 _construction = threading.Lock()
 
@@ -55,13 +58,16 @@ class ModuleSpec:
         Raises ConfigError if the constructor refuses its arguments.
         """
         try:
-            return self.cls(**injected, **self.settings)
+            module = self.cls(**injected, **self.settings)
+            hash(module)  # torch keeps modules in sets
+            return module
         except ConfigError as error:
             raise error.under("network") from None
-        except Exception as error:  # a user's constructor may raise anything
+        except FAILURES as error:
             if is_lack_of_memory(error):
                 raise
-            text = " ".join(str(error).split()) if isinstance(error, ValueError) else one_line(error)
+            own_text = " ".join(str(error).split()) if isinstance(error, ValueError) else ""
+            text = own_text or one_line(error)
             raise ConfigError("network", self.settings or self.cls.__name__, f"{self.cls.__name__}: {text}") from error
 
 
@@ -333,7 +339,7 @@ def run_module(module: nn.Module, inputs: torch.Tensor, name: str) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # lazy modules announce themselves
             return module(inputs)
-    except Exception as error:  # a user's module may raise anything
+    except FAILURES as error:
         if is_lack_of_memory(error):
             raise
         problem = f"its forward failed for observations {tuple(inputs.shape)}: {one_line(error)}"

@@ -114,11 +114,14 @@ def _verify_module(module: nn.Module, trial: _Trial, inputs: Tensor, network: Ac
         text = f"returns other numbers in training than in evaluation mode (dropout or batch normalization do): {_WHY}"
         raise _refusal(name, text)
     with torch.no_grad():
-        others = torch.cat([inputs[:1], inputs[1:].flip(0)])
-        if not _equal(trial(others)[:1], trained[:1]) or not _equal(trial(inputs[:1]), trained[:1]):
+        if not _equal(trial(inputs.flip(0)), trained.flip(0)) or not _equal(trial(inputs[:1]), trained[:1]):
             raise _refusal(
                 name, f"mixes the rows of a batch: the outputs of one row must depend on it alone, or {_WHY}"
             )
+    if any(parameter.requires_grad for parameter in module.parameters()) and not trained.requires_grad:
+        raise _refusal(
+            name, "returns outputs without a gradient (detach or no_grad do): its parameters would not learn"
+        )
     _check_leaves(trained, network, name)
     _check_backward(trained, network, name)
 

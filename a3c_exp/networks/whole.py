@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from a3c_exp.errors import ConfigError
+from a3c_exp.errors import ConfigError, one_line
 from a3c_exp.networks.actor_critic import ActorCritic, Kernels, Runtime, UnrollOutputs
 from a3c_exp.networks.distributions import Distribution, Gaussian
 from a3c_exp.networks.heads import bound_log_std
@@ -27,14 +27,24 @@ class WholeActorCritic(ActorCritic):
         self._state_size, self._starts_at_zero = 0, True
         state = self._own_initial_state(1)
         if state is not None:
-            if state.dim() != 2 or len(state) != 1 or state.dtype != torch.float32 or state.requires_grad:
+            if (
+                not isinstance(state, Tensor)
+                or state.dim() != 2
+                or len(state) != 1
+                or state.dtype != torch.float32
+                or state.requires_grad
+            ):
                 problem = "its initial_state(count) must return constant float32 [count, S]"
                 raise ConfigError("network", type(module).__name__, problem)
             self._state_size, self._starts_at_zero = state.shape[1], not state.any()
 
     def _own_initial_state(self, count: int) -> Tensor | None:
         make = getattr(self.module, "initial_state", None)
-        state: Tensor | None = None if make is None else make(count)
+        try:
+            state: Tensor | None = None if make is None else make(count)
+        except Exception as error:  # a user's method may raise anything
+            problem = f"its initial_state failed for {count} episodes: {one_line(error)}"
+            raise ConfigError("network", type(self.module).__name__, problem) from error
         return state
 
     @property
@@ -55,7 +65,10 @@ class WholeActorCritic(ActorCritic):
                 assert initial is not None
                 initial = initial.to(state.device)
                 state = state + initial
-        parameters, values, after = self.module(inputs, state)
+        outputs = self.module(inputs, state)
+        if not isinstance(outputs, tuple) or len(outputs) != 3:
+            raise TypeError("forward must return the parameters, the values and the next state (or None)")
+        parameters, values, after = outputs
         if isinstance(self.distribution, Gaussian):
             parameters = bound_log_std(parameters)
         return parameters, values, after if after is None or initial is None else after - initial
