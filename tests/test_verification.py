@@ -247,6 +247,62 @@ class TestTheFormOfObservations:
         assert advice in problem
 
 
+class TestMistakesOfNewcomers:
+    """Each ends in one line that names the class."""
+
+    def test_outputs_of_one_row_for_all(self) -> None:
+        class First(Residual):
+            def forward(self, observations: Tensor) -> Tensor:
+                return super().forward(observations[:1]).expand(len(observations), -1)
+
+        assert refusal(lambda: verified(First), "First").startswith("mixes the rows of a batch")
+
+    def test_outputs_without_a_gradient(self) -> None:
+        class Detached(Residual):
+            def forward(self, observations: Tensor) -> Tensor:
+                return super().forward(observations).detach()
+
+        assert refusal(lambda: verified(Detached), "Detached").startswith("returns outputs without a gradient")
+
+    def test_a_lazy_layer_that_is_not_used(self) -> None:
+        class Unused(Residual):
+            def __init__(self, inputs: int) -> None:
+                super().__init__(inputs)
+                self.other = nn.LazyLinear(3)
+
+        problem = refusal(lambda: verified(Unused), "Unused")
+        assert problem == "its parameter other.weight has no size: a lazy layer that forward does not use"
+
+    def test_a_state_in_two_parts(self) -> None:
+        class Two(Gru):
+            def initial_state(self, count: int) -> Any:
+                return torch.zeros(count, 2), torch.zeros(count, 2)
+
+        assert "must return constant float32 [count, S]" in refusal(lambda: verified(Two), "Two")
+
+    def test_an_initial_state_without_a_count(self) -> None:
+        class Countless(Gru):
+            def initial_state(self) -> Any:  # type: ignore[override]
+                return torch.zeros(1, 2)
+
+        assert refusal(lambda: verified(Countless), "Countless").startswith("its initial_state failed for 1 episodes")
+
+    @pytest.mark.parametrize(("error", "text"), [(ValueError(), "ValueError"), (SystemExit(7), "SystemExit: 7")])
+    def test_a_constructor_that_says_nothing(self, error: BaseException, text: str) -> None:
+        class Silent(Residual):
+            def __init__(self, inputs: int) -> None:
+                raise error
+
+        assert refusal(lambda: verified(Silent), "Silent") == f"Silent: {text}"
+
+    def test_an_annotation_that_is_no_type_is_taken_for_a_setting(self) -> None:
+        class Annotated(Residual):
+            def __init__(self, inputs: int, f: callable = torch.tanh) -> None:  # type: ignore[valid-type]
+                super().__init__(inputs)
+
+        verified(Annotated)
+
+
 WHOLE_FAULTS = {
     "parameters": "must return parameters of shape (3, 2) for 3 observations: it returned (3, 1)",
     "values": "must return values of shape (3,) for 3 observations: it returned (3, 1)",
