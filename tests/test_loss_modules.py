@@ -281,10 +281,7 @@ def refusal(**settings: Any) -> str:
 class Useless(A3C):
     """A loss from which nothing can be learned, or whose derivatives written out are others than those of the loss."""
 
-    kind: Literal["constant", "NaN", "exit", "unused module", "reserved", "number", "closed form"]
-
-    def build(self, features: int) -> nn.Module | None:
-        return nn.Linear(features, 1) if self.kind == "unused module" else None
+    kind: Literal["constant", "NaN", "exit", "reserved", "number", "closed form"]
 
     def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
         loss, metrics = super().loss(policy, batch, progress)
@@ -348,7 +345,6 @@ class TestWhatIsRefused:
             ("constant", "its loss has no gradient"),
             ("NaN", "its gradient is not finite"),
             ("exit", "its loss fails for a small batch: SystemExit: 3"),
-            ("unused module", "its module has no gradient"),
             ("reserved", "its loss fails for a small batch: TypeError: 'grad_norm' is no name for a metric"),
             ("number", "its loss fails for a small batch: TypeError: 3 is no name for a metric"),
         ],
