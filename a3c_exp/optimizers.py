@@ -81,7 +81,7 @@ class Optimizer(ABC):
 
     @property
     def has_large_first_step(self) -> bool:
-        """Whether the first steps are of several rates, however small the gradients are."""
+        """Return whether the first steps are of several rates, however small the gradients are."""
         return False
 
     def initial_state(self, size: int) -> Floats:

@@ -117,7 +117,7 @@ def drain(
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two states are equal, bit for bit."""
+    """Return whether two states are equal, bit for bit."""
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
     if isinstance(one, np.ndarray):

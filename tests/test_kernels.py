@@ -65,7 +65,7 @@ def sequences(draw: st.DrawFn, inputs: int, depth: int = 2) -> tuple[nn.Sequenti
 
 
 def keeps_width(layer: nn.Module, width: int) -> bool:
-    """Whether a layer takes and gives rows of this width."""
+    """Return whether a layer takes and gives rows of this width."""
     with torch.no_grad():
         try:
             return tuple(layer(torch.zeros(1, width)).shape) == (1, width)

@@ -162,7 +162,7 @@ def compare_gradients(
 
 
 class TestTheFormOfObservations:
-    """What a module sees, by its constructor's arguments: expected values are those of the documented form."""
+    """Inputs of a module, by its constructor's arguments: expected values are those of the documented form."""
 
     @pytest.mark.parametrize(
         ("given", "seen", "scale"),

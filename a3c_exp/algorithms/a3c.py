@@ -10,7 +10,7 @@ from torch import Tensor
 
 from a3c_exp.algorithms.algorithm import Algorithm, Metrics
 from a3c_exp.algorithms.batch import Batch, BatchArrays, PolicyOutputs
-from a3c_exp.algorithms.masked import broadcast, count_of, dot, masked, normalized, total
+from a3c_exp.algorithms.masked import broadcast, closed_form_advantages, dot, masked, total
 from a3c_exp.errors import require
 from a3c_exp.networks.outputs import NetworkOutputs, OutputGradients
 from a3c_exp.schedules import Schedule, require_throughout, value
@@ -57,11 +57,8 @@ class A3C(Algorithm):
         self, outputs: NetworkOutputs, batch: BatchArrays, progress: float
     ) -> tuple[OutputGradients, dict[str, float]]:
         """The derivatives of `loss` and its metrics, written out. See `Algorithm.gradient`."""
-        mask, advantages = batch.mask, batch.advantages
-        count = count_of(advantages, mask)
-        if self.normalize_advantages:
-            advantages = normalized(advantages, mask, count)
-        advantages = masked(advantages, mask)
+        mask = batch.mask
+        advantages, count = closed_form_advantages(batch.advantages, mask, self.normalize_advantages)
         errors = masked(outputs.values - batch.targets, mask)
         entropy_coefficient = value(self.entropy_coefficient, progress)
 

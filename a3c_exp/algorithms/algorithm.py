@@ -21,7 +21,7 @@ RESERVED = ("explained_variance", "grad_norm", "learning_rate", "n_updates", "re
 """Names of metrics that every run has."""
 
 Metrics = Mapping[str, Tensor | float]
-"""What the curves `train/<name>` show, by name: numbers, or tensors [T, B] whose mean over the transitions is taken."""
+"""Numbers for the curves `train/<name>`, by name, or tensors [T, B] whose mean over the transitions is taken."""
 
 
 class Algorithm(ABC):
@@ -100,7 +100,7 @@ def _number(name: str, x: Tensor | float, arrays: BatchArrays) -> float:
 
 
 def has_closed_form(cls: type[Algorithm]) -> bool:
-    """Whether the derivatives of a class's loss are written out."""
+    """Return whether the derivatives of a class's loss are written out."""
     return _closed_form(cls) is not None
 
 
@@ -137,5 +137,5 @@ class MinibatchAlgorithm(Algorithm):
         """Indices of the sequences in each gradient, in the order of the pushes: of `count`, `length` steps each."""
 
     def should_stop_early(self, metrics: Mapping[str, float]) -> bool:
-        """Whether the minibatch that reported these metrics is the last of its rollout."""
+        """Return whether the minibatch that reported these metrics is the last of its rollout."""
         return False

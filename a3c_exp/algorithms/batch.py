@@ -1,4 +1,4 @@
-"""What a loss is given: a batch of transitions and the policy's outputs for it, as arrays and as tensors."""
+"""The inputs of a loss: a batch of transitions and the policy's outputs for it, as arrays and as tensors."""
 
 from __future__ import annotations
 

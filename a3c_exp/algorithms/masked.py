@@ -38,6 +38,15 @@ def broadcast(number: float, like: Floats, mask: Floats | None) -> Floats:
     return np.full_like(like, number) if mask is None else mask * np.float32(number)
 
 
+def closed_form_advantages(advantages: Floats, mask: Floats | None, normalize: bool) -> tuple[Floats, float]:
+    """The advantages [T, B] of a closed form, 0 for rows that are no transitions, and the number of transitions."""
+    count = count_of(advantages, mask)
+    if normalize:
+        advantages = normalized(advantages, mask, count)
+    # Masked last: a row that is no transition may hold anything, and 0 times infinity is not 0.
+    return masked(advantages, mask), count
+
+
 def normalized(advantages: Floats, mask: Floats | None, count: float) -> Floats:
     """Mean 0 and standard deviation 1 over the transitions. Other rows are unspecified.
 

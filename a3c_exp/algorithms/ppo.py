@@ -14,7 +14,7 @@ from torch import Tensor
 from a3c_exp.algorithms.a3c import require_coefficients
 from a3c_exp.algorithms.algorithm import Metrics, MinibatchAlgorithm
 from a3c_exp.algorithms.batch import Batch, BatchArrays, PolicyOutputs
-from a3c_exp.algorithms.masked import broadcast, count_of, dot, masked, normalized, total
+from a3c_exp.algorithms.masked import broadcast, closed_form_advantages, dot, masked, total
 from a3c_exp.common.arrays import Floats
 from a3c_exp.errors import ConfigError, require
 from a3c_exp.networks.outputs import NetworkOutputs, OutputGradients
@@ -87,7 +87,7 @@ class PPO(MinibatchAlgorithm):
             yield from np.array_split(rng.permutation(count) if parts > 1 else np.arange(count), parts)
 
     def should_stop_early(self, metrics: Mapping[str, float]) -> bool:
-        """Whether the policy has moved farther than `target_kl` from the one that acted."""
+        """Return whether the policy has moved farther than `target_kl` from the one that acted."""
         return self.target_kl is not None and metrics["approx_kl"] > self.target_kl
 
     def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
@@ -121,12 +121,9 @@ class PPO(MinibatchAlgorithm):
         self, outputs: NetworkOutputs, batch: BatchArrays, progress: float
     ) -> tuple[OutputGradients, dict[str, float]]:
         """The derivatives of `loss` and its metrics, written out. See `Algorithm.gradient`."""
-        mask, advantages = batch.mask, batch.advantages
-        count = count_of(advantages, mask)
-        if self.normalize_advantages:
-            advantages = normalized(advantages, mask, count)
-        # A row that is no transition may hold anything, and 0 times infinity is not 0.
-        advantages, log_ratios = masked(advantages, mask), masked(outputs.log_probs - batch.log_probs, mask)
+        mask = batch.mask
+        advantages, count = closed_form_advantages(batch.advantages, mask, self.normalize_advantages)
+        log_ratios = masked(outputs.log_probs - batch.log_probs, mask)
 
         # min(r A, clip(r) A) is A times r bounded above by 1 + epsilon if A > 0, and below by 1 - epsilon if A < 0.
         # Outside the bound it does not change with r. The bound is on ln r, since r may be too large for float32.

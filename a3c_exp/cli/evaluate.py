@@ -6,7 +6,6 @@ python -m a3c_exp.evaluate outputs/<run> episodes=100 video=true
 from __future__ import annotations
 
 import importlib.util
-import inspect
 import math
 import sys
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from a3c_exp.cli.startup import folder_command
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.config.schema import build, parse_key_values
 from a3c_exp.core import seeding
@@ -25,7 +25,7 @@ from a3c_exp.core.events import Episodes
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.seeding import Role
 from a3c_exp.envs import EnvBatch
-from a3c_exp.errors import ConfigError, exit_code, require
+from a3c_exp.errors import ConfigError, require
 from a3c_exp.run import checkpoint
 from a3c_exp.run.policy import BATCH, REPLAY, Policy, evaluate_policy, make_policy
 from a3c_exp.run.run_folder import BEST, CHECKPOINTS, CONFIG_FILE, LATEST, best_checkpoint, read_config
@@ -156,11 +156,7 @@ def format_returns(episodes: Episodes) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    usage = "usage: python -m a3c_exp.evaluate <run folder> [key=value ...]"
-    if not arguments or not {"-h", "--help"}.isdisjoint(arguments):
-        print(f"{usage}\n\n{inspect.getdoc(Options)}")
-        return 0 if arguments else 2
-    return exit_code(lambda: _command(Path(arguments[0]).expanduser(), arguments[1:]))
+    return folder_command("evaluate", Options, _command, arguments)
 
 
 def _command(folder: Path, settings: Sequence[str]) -> int:

@@ -6,15 +6,15 @@ python -m a3c_exp.export outputs/<run>
 from __future__ import annotations
 
 import importlib.util
-import inspect
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from a3c_exp.cli.startup import folder_command
 from a3c_exp.config.schema import build, parse_key_values
-from a3c_exp.errors import ConfigError, exit_code, one_line, require
+from a3c_exp.errors import ConfigError, one_line, require
 
 FILE = "policy.onnx"
 LIBRARIES = ("onnx", "onnxruntime", "onnxscript")
@@ -56,11 +56,7 @@ class Options:
 
 
 def main(arguments: Sequence[str]) -> int:
-    usage = "usage: python -m a3c_exp.export <run folder> [key=value ...]"
-    if not arguments or not {"-h", "--help"}.isdisjoint(arguments):
-        print(f"{usage}\n\n{inspect.getdoc(Options)}")
-        return 0 if arguments else 2
-    return exit_code(lambda: _command(Path(arguments[0]).expanduser(), arguments[1:]))
+    return folder_command("export", Options, _command, arguments)
 
 
 def _command(folder: Path, settings: Sequence[str]) -> int:

@@ -69,7 +69,7 @@ class Loader(ConfigLoaderImpl):
         return "." not in override.key_or_group and self.repository.group_exists(override.key_or_group)
 
     def _is_setting(self, override: Override) -> bool:
-        """Whether the override gives a setting a value: no choice of a group, no setting of Hydra's, no + or ~."""
+        """Return whether the override gives a setting a value: no group's choice, no setting of Hydra's, no + or ~."""
         if override.type is not OverrideType.CHANGE or re.match(r"hydra\b", override.key_or_group):
             return False
         return isinstance(override.value(), dict) or not self._is_group(override)
@@ -139,7 +139,7 @@ class Loader(ConfigLoaderImpl):
 
 
 def _is_component(override: Override) -> bool:
-    """Whether the override's value is a component that is written out: a mapping with `_target_`."""
+    """Return whether the override's value is a component that is written out: a mapping with `_target_`."""
     value = None if override.is_delete() or override.is_hydra_override() else override.value()
     return isinstance(value, dict) and TARGET in value
 

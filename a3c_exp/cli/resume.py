@@ -19,7 +19,7 @@ MAY_CHANGE = ("backend", "checkpoint", "eval", "plugins", "stop", "total_steps",
 
 
 def is_resume(override: str) -> bool:
-    """Whether it is `resume=<folder>`."""
+    """Return whether it is `resume=<folder>`."""
     return override.lstrip("+").startswith("resume=") and override.partition("=")[2] != "null"
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import re
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from a3c_exp.backends import forkserver
-from a3c_exp.errors import ConfigError
+from a3c_exp.errors import ConfigError, exit_code
 
 
 def conf_folder() -> Path:
@@ -20,6 +21,17 @@ def conf_folder() -> Path:
     package = Path(__file__).resolve().parent.parent
     inside = package / "conf"
     return inside if inside.is_dir() else package.parent / "conf"
+
+
+def folder_command(
+    name: str, options: type, command: Callable[[Path, Sequence[str]], int], arguments: Sequence[str]
+) -> int:
+    """Run `python -m a3c_exp.<name> <run folder> [key=value ...]`, or print its help: the docstring of its options."""
+    if not arguments or not {"-h", "--help"}.isdisjoint(arguments):
+        usage = f"usage: python -m a3c_exp.{name} <run folder> [key=value ...]"
+        print(f"{usage}\n\n{inspect.getdoc(options)}")
+        return 0 if arguments else 2
+    return exit_code(lambda: command(Path(arguments[0]).expanduser(), arguments[1:]))
 
 
 FORKSERVER_BACKENDS = ("a3c_exp.backends.processes.Processes", "a3c_exp.backends.ga3c.Ga3c")

@@ -11,7 +11,7 @@ PACKAGE = "a3c_exp"
 
 
 def is_allowed_module(module: str, plugins: Iterable[str]) -> bool:
-    """Whether a configuration may name code of this module: one of this package, or of a plugin."""
+    """Return whether a configuration may name code of this module: one of this package, or of a plugin."""
     return any(module == package or module.startswith(f"{package}.") for package in (PACKAGE, *plugins))
 
 

@@ -158,7 +158,7 @@ def _union(value: object, hint: Any, path: str, plugins: tuple[str, ...]) -> obj
 
 
 def _may_hold(hint: Any, value: object) -> bool:
-    """Whether a value of this outer shape can be meant for `hint`. What is inside is checked later."""
+    """Return whether a value of this outer shape can be meant for `hint`. What is inside is checked later."""
     kind = typing.get_origin(hint) or hint
     if kind in (int, float):
         return isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -214,13 +214,13 @@ def _settings(cls: type, key: str = TARGET) -> dict[str, Setting]:
 
 
 def _is_module(cls: type) -> bool:
-    """Whether a class is a torch module. Without torch imported, no class is."""
+    """Return whether a class is a torch module. Without torch imported, no class is."""
     torch = sys.modules.get("torch")
     return torch is not None and issubclass(cls, torch.nn.Module)
 
 
 def _is_record(hint: type) -> bool:
-    """Whether a mapping needs no `_target_` here: its class is `hint` itself."""
+    """Return whether a mapping needs no `_target_` here: its class is `hint` itself."""
     return dataclasses.is_dataclass(hint) and not inspect.isabstract(hint)
 
 
@@ -341,7 +341,7 @@ def _member(cls: type, name: str) -> Any:
 
 
 def _takes(method: Any, wanted: Any) -> bool:
-    """Whether `method` can be called with the arguments that `wanted` requires."""
+    """Return whether `method` can be called with the arguments that `wanted` requires."""
     required = [p for p in inspect.signature(wanted).parameters.values() if p.default is p.empty]
     try:
         inspect.signature(method).bind(*required)
@@ -379,7 +379,7 @@ def _find(target: object, key: str, plugins: tuple[str, ...], hint: type = objec
 
 
 def _is_component(cls: type) -> bool:
-    """Whether configuration may name a class: a dataclass that it can fill, or a torch module."""
+    """Return whether configuration may name a class: a dataclass that it can fill, or a torch module."""
     return _is_module(cls) or (dataclasses.is_dataclass(cls) and getattr(cls, "nameable", True))
 
 

@@ -43,7 +43,7 @@ class RunningStats:
 
     @staticmethod
     def has_observations(row: NDArray[np.float64]) -> bool:
-        """Whether a row has statistics of observations."""
+        """Return whether a row has statistics of observations."""
         return len(row) > RunningStats.width((), False, True)
 
     @classmethod

@@ -59,7 +59,7 @@ STEP_FIELDS = (
 
 
 def episode_boundaries(of: Step | Rollout) -> Bools:
-    """Whether no transition leads from a row to the next: its episode ended in it, or it was none. [B] or [T, B]."""
+    """Flags [B] or [T, B]: no transition leads from a row to the next, since its episode ended in it or it was none."""
     return of.terminated | of.truncated | ~of.valid
 
 

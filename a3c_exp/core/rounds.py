@@ -56,15 +56,15 @@ class SynchronousRounds:
         row[ROUND] = self.completed + 1 if round is None else round
 
     def waits(self, worker: int) -> bool:
-        """Whether the round to which the worker last submitted is still open."""
+        """Return whether the round to which the worker last submitted is still open."""
         return bool(self._flags[COMPLETED] < self._rows[worker, ROUND])
 
     def counted(self, worker: int) -> bool:
-        """Whether the worker's last submission had a gradient."""
+        """Return whether the worker's last submission had a gradient."""
         return bool(self._rows[worker, WEIGHT])
 
     def is_complete(self) -> bool:
-        """Whether every worker that takes part has submitted to the current round."""
+        """Return whether every worker that takes part has submitted to the current round."""
         finished = self._rows[:, FINISHED]
         ready = self._rows[:, ROUND] > self._flags[COMPLETED]
         return bool((ready | (finished > finished.min())).all())
@@ -84,7 +84,7 @@ class SynchronousRounds:
         self._flags[STEP_ROUND] = self.completed + 1  # last: a half-written note is of an earlier round
 
     def has_stepped(self, version: int) -> bool:
-        """Whether the current round's step has been made, given the parameters' version.
+        """Return whether the current round's step has been made, given the parameters' version.
 
         It has, but the round is still open, if the worker that made it was killed in between.
         """
@@ -100,7 +100,7 @@ class SynchronousRounds:
             self._rows[worker, FINISHED] += 1
 
     def in_progress(self, worker: int) -> bool:
-        """Whether another worker has finished fewer rollouts than this one."""
+        """Return whether another worker has finished fewer rollouts than this one."""
         finished = self._rows[:, FINISHED]
         return bool(finished.min() < finished[worker])
 

@@ -66,7 +66,7 @@ class Ticket:
         self.event, self._poll = event, poll
 
     def done(self) -> bool:
-        """Whether the worker may go on: nothing that it waits for is open. Does not block."""
+        """Return whether the worker may go on: nothing that it waits for is open. Does not block."""
         if self._poll is not None and self._poll():
             self._poll = None
         return self._poll is None
@@ -80,7 +80,7 @@ class Store(Protocol):
 
     @property
     def stopped(self) -> bool:
-        """Whether workers are to end."""
+        """Return whether workers are to end."""
 
     def start(self, worker: int, rng: np.random.Generator) -> None:
         """Announce the worker's first step. Sets the generator to its saved state if there is one."""
@@ -95,7 +95,7 @@ class Store(Protocol):
         """Say that no more gradients of the rollout will come: rounds go on without this worker."""
 
     def round_in_progress(self, worker: int) -> bool:
-        """Whether a worker that has finished its rollout must wait for others before it pulls again."""
+        """Return whether a worker that has finished its rollout must wait for others before it pulls again."""
 
     def leave(self, worker: int) -> None:
         """Say that the worker has ended: no other waits for it any more."""

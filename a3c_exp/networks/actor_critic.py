@@ -101,7 +101,7 @@ class ActorCritic(nn.Module, ABC):
 
     @property
     def recurrent(self) -> bool:
-        """Whether the network has a recurrent state."""
+        """Return whether the network has a recurrent state."""
         return self.state_size > 0
 
     def initial_state(self, count: int) -> Floats | None:
@@ -124,11 +124,11 @@ class ActorCritic(nn.Module, ABC):
 
     @abstractmethod
     def make_runtime(self, kernels: Kernels) -> Runtime:
-        """What computes this network, once it is bound. Raises ConfigError if the kernels cannot."""
+        """The runtime of this network, once it is bound. Raises ConfigError if the kernels cannot run it."""
 
     @abstractmethod
     def describe_kernels(self) -> str:
-        """What computes which part of a bound network, for the log."""
+        """A line for the log: which parts of a bound network numpy runs, and which torch."""
 
     def bind(self, kernels: Kernels = "auto") -> None:
         """Move the parameters into one vector. kernels: see `networks.components.EncoderNetwork`.
@@ -171,7 +171,7 @@ class ActorCritic(nn.Module, ABC):
 
     @property
     def runtime(self) -> Runtime:
-        """What computes a bound network."""
+        """The runtime of a bound network."""
         assert self._runtime is not None
         return self._runtime
 

@@ -72,7 +72,7 @@ class ModuleSpec:
 
 
 def is_lack_of_memory(error: BaseException) -> bool:
-    """Whether an error says that there is not enough memory: Python's own, and two texts of torch."""
+    """Return whether an error says that there is not enough memory: Python's own, and two texts of torch."""
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and bool(re.search("allocate memory|calculation overflowed", str(error)))
     )
@@ -93,7 +93,7 @@ class Network(ABC):
 
     @property
     def takes_pictures(self) -> bool:
-        """Whether the network is one for pictures."""
+        """Return whether the network is one for pictures."""
         return False
 
     @abstractmethod

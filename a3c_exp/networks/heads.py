@@ -150,7 +150,7 @@ def bound_log_std(parameters: Tensor) -> Tensor:
 
 
 def _leads_further_out(x: Any, gradient: Any, low: float, high: float) -> Any:
-    """Whether a step against the gradient leads a number further out of its range. Arrays or tensors."""
+    """Return whether a step against the gradient leads a number further out of its range. Arrays or tensors."""
     return ((x < low) & (gradient > 0)) | ((x > high) & (gradient < 0))
 
 

@@ -84,7 +84,7 @@ class ComputeFormat:
 
 @functools.cache
 def multiplies_bfloat16() -> bool:
-    """Whether this processor has instructions for products of bfloat16: of matrices (AMX) or vectors (AVX-512)."""
+    """Return whether this processor multiplies bfloat16 by instructions for matrices (AMX) or vectors (AVX-512)."""
     try:
         cpu_info = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:

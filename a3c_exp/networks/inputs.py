@@ -1,4 +1,4 @@
-"""What a module is given: the constructor arguments that come from the spaces, and the form of its observations."""
+"""The inputs of a module: the constructor arguments that come from the spaces, and the form of its observations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def parameters_of(cls: type[nn.Module]) -> dict[str, inspect.Parameter]:
 
 
 def is_actor_critic(cls: type[nn.Module]) -> bool:
-    """Whether a module is a whole actor-critic: its constructor asks for `outputs`. Any other module is an encoder."""
+    """Return whether a module is a whole actor-critic, whose constructor asks for `outputs`. Others are encoders."""
     return "outputs" in parameters_of(cls)
 
 

@@ -39,7 +39,7 @@ def verify(network: ActorCritic, space: gym.Space[object]) -> None:
 
 
 def is_own_module(module: nn.Module) -> bool:
-    """Whether a module's class is neither torch's nor this package's."""
+    """Return whether a module's class is neither torch's nor this package's."""
     return type(module).__module__.partition(".")[0] not in ("torch", "a3c_exp")
 
 

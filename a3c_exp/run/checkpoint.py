@@ -24,7 +24,7 @@ VERSION = 3
 """The version that is written, and the only one that is read. Since 3 the keys are optimizer_state and stats."""
 
 STATE_ERRORS = (KeyError, IndexError, TypeError, ValueError, AttributeError)
-"""What reading a state of another kind may raise."""
+"""Errors that reading a state of another kind may raise."""
 
 _STATE = "state.json"
 _ARRAY = "__array__"  # {"__array__": "parameters.npy"} stands for an array in state.json
@@ -69,7 +69,7 @@ def _split(value: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def _is_name(key: object) -> bool:
-    """Whether a key can be part of a file's name in the archive, which no other key gives."""
+    """Return whether a key can be part of a file's name in the archive, which no other key gives."""
     return isinstance(key, str) and key.isprintable() and key not in ("", _ARRAY) and "/" not in key
 
 

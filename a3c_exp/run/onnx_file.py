@@ -48,7 +48,7 @@ MEANINGS = {
     "parameters": "of the action distribution: logits, or means and log standard deviations before the Box's scale",
     "next_state": "the state after this step",
 }
-"""What the inputs and outputs of a file are."""
+"""Meanings of a file's inputs and outputs."""
 
 
 class PolicyModule(nn.Module):
@@ -122,7 +122,7 @@ def write_model(file: IO[bytes], model: ModelProto) -> None:
 
 
 def describe(folder: Path, config: Mapping[str, Any], checkpoint: Path, steps: int) -> dict[str, str]:
-    """Where a policy comes from, for the file's metadata. steps: of its training."""
+    """The origin of a policy, for the file's metadata. steps: of its training."""
     try:
         summary = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
         commit = str(summary["commit"] or "unknown")

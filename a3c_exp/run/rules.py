@@ -33,7 +33,7 @@ def find_stop_reason(stop: Stop, statistics: RunStatistics, store: SharedStore, 
 
 
 class Every:
-    """Whether a task is due: when a multiple of `interval` has been passed since it was last due. None: never.
+    """A rule for when a task is due: a multiple of `interval` has been passed since it was last due. None: never.
 
     start: value from which counting begins; a multiple at `start` itself counts as done.
     """
@@ -53,7 +53,7 @@ class Every:
 
 
 class GrowingInterval:
-    """Whether a task is due: at once, and then at intervals of `seconds` plus `share` of the time since the start.
+    """A rule for when a task is due: at once, then at intervals of `seconds` plus `share` of the time since the start.
 
     With half a second and 1/1000 a run of an hour has two thousand points, and a run of a day five thousand.
     """

@@ -49,7 +49,7 @@ def read_config(folder: str | Path, plugins: Sequence[str] = (), key: str = "res
 
 
 def has_former_keys(config: Mapping[Any, Any]) -> bool:
-    """Whether an earlier version of this program wrote a configuration. A plugin's components may have any keys."""
+    """Return whether an earlier version wrote a configuration. A plugin's components may have any keys."""
     if not FORMER_KEYS[""].isdisjoint(config):
         return True
     components = {name: config.get(name) for name in FORMER_KEYS}

@@ -86,7 +86,7 @@ class RunStatistics:
 
     @property
     def has_new_data(self) -> bool:
-        """Whether steps, updates or rejections have been added since the last `window()` or `restore`."""
+        """Return whether steps, updates or rejections have been added since the last `window()` or `restore`."""
         return (self.steps, self.updates, self.rejected) != self._window_totals
 
     @property
@@ -108,7 +108,7 @@ class RunStatistics:
         return self.mean_return if len(self._recent) == RECENT else None
 
     def reached(self, reward_threshold: float, wait_for_all: bool = True) -> bool:
-        """Whether the mean return of the last 100 training episodes is at least `reward_threshold`.
+        """Return whether the mean return of the last 100 training episodes is at least `reward_threshold`.
 
         False before 100 episodes have ended.
         wait_for_all: also False before every environment has ended an episode in this session: with many environments

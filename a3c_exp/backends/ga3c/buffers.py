@@ -171,7 +171,7 @@ class SharedBuffers:
 
     @property
     def agents_ended(self) -> bool:
-        """Whether no agent will write to the queues any more, or nobody is to read what they write."""
+        """Return whether no agent will write to the queues any more, or nobody is to read what they write."""
         return self.closing or bool((self.request_arrays["status"] == ENDED).all())
 
     def reply(self, agents: Sequence[int]) -> None:

@@ -128,7 +128,7 @@ def build_thread_network(experiment: Experiment, store: SharedStore, *, learns: 
 
 
 def describe(parameters: SharedParameters) -> str:
-    """Where network and optimizer compute, for the log."""
+    """A line for the log: the device on which network and optimizer compute."""
     if not isinstance(parameters, DeviceParameters):
         return "the network and the optimizer compute on the CPU"
     device, optimizer = parameters.device, type(parameters.spec.optimizer).__name__
@@ -142,7 +142,7 @@ def describe(parameters: SharedParameters) -> str:
 
 
 def takes_tensors(optimizer: Optimizer, device: torch.device) -> bool:
-    """Whether an optimizer steps tensors as it steps arrays. One that calls numpy by name does not."""
+    """Return whether an optimizer steps tensors as it steps arrays. One that calls numpy by name does not."""
     parameters, state, gradient = np.ones(2, np.float32), optimizer.initial_state(2), np.array([0.5, -2.0], np.float32)
     tensors = [torch.from_numpy(array.copy()).to(device) for array in (parameters, state, gradient)]
     try:
