@@ -33,8 +33,20 @@ def require(condition: bool, key: str, value: object, allowed: str) -> None:
         raise ConfigError(key, value, f"must be {allowed}")
 
 
+FAILED = ("failed", "max_restarts", "stalled", "env_errors")
+"""Stop reasons of runs that failed: in general; after too many restarts of a worker; because of a worker that hangs and
+cannot be ended; after too many errors of an environment."""
+
+
 class RunError(RuntimeError):
-    """A run that failed: a worker raised or was killed, training diverged, or a cluster was lost."""
+    """A run that failed: a worker raised or was killed, training diverged, or a cluster was lost.
+
+    reason: the run's `stop_reason`, one of FAILED.
+    """
+
+    def __init__(self, text: str, reason: str = "failed") -> None:
+        super().__init__(text)
+        self.reason = reason
 
 
 INTERRUPTED = 130

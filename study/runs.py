@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import a3c_exp
+from a3c_exp.errors import FAILED
 from a3c_exp.run.run_folder import SUMMARY_FILE, latest_checkpoint
 from study.entries import RunFailedError
 from study.records import Record
@@ -27,7 +28,7 @@ EPISODES = 100
 FIRST_EVALUATION_SEED = 10_000
 # Stop reasons of a run that can be resumed: stopped by a signal, or killed before it wrote a summary.
 INTERRUPTED, KILLED = "interrupted", "killed"
-UNUSABLE = (None, "failed")
+UNUSABLE = (None, *FAILED)
 REFUSED = 2  # exit code of a command with a configuration that cannot run
 
 

@@ -23,7 +23,7 @@ import numpy as np
 import yaml
 
 from a3c_exp.config.schema import build, flatten, parse_key_values
-from a3c_exp.errors import ConfigError, exit_code, one_line, require
+from a3c_exp.errors import FAILED, ConfigError, exit_code, one_line, require
 from a3c_exp.run import markdown
 from a3c_exp.run.run_folder import CONFIG_FILE, SUMMARY_FILE, has_former_keys, written_by
 
@@ -31,7 +31,7 @@ from a3c_exp.run.run_folder import CONFIG_FILE, SUMMARY_FILE, has_former_keys, w
 IGNORED = ("seed", "plugins")
 
 # Stop reasons of runs that are left out.
-BROKEN = ("failed", "interrupted")
+BROKEN = (*FAILED, "interrupted")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ def without_broken(runs: Sequence[FinishedRun]) -> tuple[list[FinishedRun], Coun
     broken = Counter(run.summary["stop_reason"] for run in runs if run.summary.get("stop_reason") in BROKEN)
     kept = [run for run in runs if run.summary.get("stop_reason") not in BROKEN]
     if not kept:
-        raise ConfigError("folder", f"{len(runs)} runs", f"must hold finished ones, not only {' and '.join(BROKEN)}")
+        raise ConfigError("folder", f"{len(runs)} runs", f"must hold finished ones, not only {' and '.join(broken)}")
     return kept, broken
 
 

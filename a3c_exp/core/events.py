@@ -65,6 +65,9 @@ class Event:
     steps: environment transitions collected.
     metrics: by name (policy_loss, value_loss, entropy, grad_norm, ...), one entry an update.
     staleness: how many updates had which staleness: updates that landed between a pull and the push based on it.
+    contributions: gradients that it has pushed; rollouts of a GA3C agent; batches of a predictor.
+    env_errors: steps and resets of environments that went wrong. restarts: workers that were replaced.
+    warnings: lines for the log.
     """
 
     worker: int
@@ -74,6 +77,10 @@ class Event:
     metrics: dict[str, Metric] = field(default_factory=dict)
     staleness: Counter[int] = field(default_factory=Counter)
     episodes: Episodes = field(default_factory=Episodes)
+    contributions: int = 0
+    env_errors: int = 0
+    restarts: int = 0
+    warnings: tuple[str, ...] = ()
 
     def add(self, values: dict[str, float]) -> None:
         """Add the metrics of one more update.
@@ -106,4 +113,8 @@ class Event:
             metrics=metrics,
             staleness=self.staleness + later.staleness,
             episodes=self.episodes.merge(later.episodes),
+            contributions=self.contributions + later.contributions,
+            env_errors=self.env_errors + later.env_errors,
+            restarts=self.restarts + later.restarts,
+            warnings=self.warnings + later.warnings,
         )

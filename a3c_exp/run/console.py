@@ -18,6 +18,8 @@ from a3c_exp.run.statistics import RunStatistics
 
 log = logging.getLogger("a3c_exp")
 
+MOST_WARNINGS = 100
+
 _PROGRESS = {"progress": True}  # attribute of log records that the live line already shows
 
 
@@ -236,6 +238,20 @@ class Progress:
 
 _LIVE_INTERVAL = 0.2
 _SPEED_SECONDS = 10.0
+
+
+class LimitedWarnings:
+    """Warnings of workers, of which a run may have thousands: the log shows the first MOST_WARNINGS."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def warn(self, text: str) -> None:
+        self._count += 1
+        if self._count <= MOST_WARNINGS:
+            log.warning("%s", text)
+        if self._count == MOST_WARNINGS:
+            log.warning("further warnings of workers are not shown; async/restarts and async/env_errors count them")
 
 
 def duration(seconds: float) -> str:

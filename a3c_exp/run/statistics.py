@@ -21,7 +21,8 @@ class RunStatistics:
     environments: number of environments of all workers; `reached` waits until each has ended an episode.
     clock: monotonic seconds.
 
-    steps, updates, rejected, episodes: totals of the run, earlier sessions of a resumed run included.
+    steps, updates, rejected, episodes, restarts, env_errors: totals of the run, earlier sessions of a resumed run
+        included.
     begun: whether `begin` has been called.
     """
 
@@ -31,6 +32,8 @@ class RunStatistics:
         self.updates = 0
         self.rejected = 0
         self.episodes = 0
+        self.restarts = 0
+        self.env_errors = 0
         self.begun = False
         self._clock = clock
         self._earlier_seconds = 0.0
@@ -60,6 +63,8 @@ class RunStatistics:
         self.steps += event.steps
         self.updates += event.updates
         self.rejected += event.rejected
+        self.restarts += event.restarts
+        self.env_errors += event.env_errors
         sums, counts = self._sums, self._counts
         for name, metric in event.metrics.items():
             total = metric.sum
@@ -145,6 +150,7 @@ class RunStatistics:
         rollout/ep_rew_mean, ep_len_mean: over the last 100 episodes; present if an episode ended in the window.
         train/*: means of the events' metrics over the window's updates. A metric whose name has a slash keeps it.
         train/n_updates, rejected_updates, rollout/episodes: totals of the run.
+        async/restarts, env_errors: totals of the run; present once they are not 0.
         async/staleness_mean, staleness_max: of the window's updates. time/steps_per_second: of the window.
         """
         now = self._clock()
@@ -158,6 +164,9 @@ class RunStatistics:
             values[name if "/" in name else f"train/{name}"] = total / self._counts[name]
         values["train/n_updates"] = self.updates
         values["train/rejected_updates"] = self.rejected
+        for name, total in (("restarts", self.restarts), ("env_errors", self.env_errors)):
+            if total:
+                values[f"async/{name}"] = total
         total_staleness, count, maximum = self._window_staleness
         if count:
             values["async/staleness_mean"] = total_staleness / count
@@ -181,6 +190,8 @@ class RunStatistics:
             "mean_return_100": self.mean_return_100,
             "staleness_mean": self.staleness_mean,
             "staleness_max": self.staleness_max,
+            "restarts": self.restarts,
+            "env_errors": self.env_errors,
         }
 
     def state(self) -> dict[str, Any]:
@@ -190,6 +201,8 @@ class RunStatistics:
             "updates": self.updates,
             "rejected": self.rejected,
             "episodes": self.episodes,
+            "restarts": self.restarts,
+            "env_errors": self.env_errors,
             "seconds": self.seconds,
             "staleness": list(self._staleness()),
             "recent_end_steps": np.array([end for end, _, _ in self._recent], np.int64),
@@ -203,6 +216,7 @@ class RunStatistics:
         self.updates = state["updates"]
         self.rejected = state["rejected"]
         self.episodes = state["episodes"]
+        self.restarts, self.env_errors = state.get("restarts", 0), state.get("env_errors", 0)  # older ones have none
         self._earlier_seconds = state["seconds"]
         self._staleness_sum, self._staleness_count, self._staleness_max = state["staleness"]
         columns = (state[f"recent_{name}"].tolist() for name in ("end_steps", "returns", "lengths"))

@@ -19,7 +19,7 @@ from a3c_exp.core.experiment import Experiment, RunContext, build_network, store
 from a3c_exp.core.store import SharedStore
 from a3c_exp.errors import ConfigError, RunError
 from a3c_exp.run import checkpoint, files, provenance, run_folder
-from a3c_exp.run.console import LiveLineHandler, Progress, run_log
+from a3c_exp.run.console import LimitedWarnings, LiveLineHandler, Progress, run_log
 from a3c_exp.run.evaluator import EvalResult, Evaluator
 from a3c_exp.run.interruption import Interruption, interruptions
 from a3c_exp.run.output import RunOutput
@@ -50,7 +50,7 @@ class Run:
         signum = self.summary["signal"]
         if signum is not None:
             return PREEMPTED if signum == signal.SIGUSR2 else 128 + int(signum)
-        return int(self.summary["stop_reason"] == "failed" or bool(self.summary["unwritten"]))
+        return int(self.summary["error"] is not None or bool(self.summary["unwritten"]))
 
 
 def run(experiment: Experiment, config: Mapping[str, Any], folder: Path, resume: bool = False) -> Run:
@@ -147,6 +147,7 @@ class Trainer:
         self._clock, self._best = TrainingClock(store), BestPolicy()
         self._resumed = 0
         self._warned_of_rejected = False  # in this session, whatever an earlier one has rejected
+        self._warnings = LimitedWarnings()
         self._solved: tuple[int, float] | None = None  # steps and seconds of training
         self._stop_reason: str | None = None
         self._error: str | None = None
@@ -211,7 +212,7 @@ class Trainer:
             if not isinstance(error, RunError):
                 log.warning("while the run was ending: %s", text)
             return
-        self._stop_reason = "failed"
+        self._stop_reason = error.reason if isinstance(error, RunError) else "failed"
         self._error = text if self._error is None else f"{self._error}\n{text}"
 
     def _drain(self, events: Generator[Event | None, None, None]) -> None:
@@ -244,6 +245,8 @@ class Trainer:
         if event.rejected and not self._warned_of_rejected:
             self._warned_of_rejected = True
             log.warning("a gradient that was not finite was refused")
+        for warning in event.warnings:
+            self._warnings.warn(warning)
         statistics.add(event)
         if self._solved is None and threshold is not None and statistics.reached(threshold):
             self._solved = statistics.steps, self._clock.seconds
@@ -319,7 +322,7 @@ class Trainer:
         self._statistics.steps, self._statistics.updates = state["steps"], state["version"]
         self._log_curve_point()
         self._save(run_folder.LATEST, state)
-        self._output.close_curves(success=self._stop_reason not in ("failed", "interrupted"))
+        self._output.close_curves(success=self._error is None and self._stop_reason != "interrupted")
         self._progress.close(self._statistics, self._best.mean_return)
         summary = self._output.write_summary(self._summary())
         log.info("stopped: %s", summary["stop_reason"])
