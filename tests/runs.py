@@ -40,8 +40,10 @@ SMALL_CNN = {
 def config(env: str = BANDIT, backend: str = "serial", **settings: Any) -> dict[str, Any]:
     """A whole configuration. Dots are written as two underscores: `config(returns__n=2, env__kwargs={"n": 3})`.
 
-    Small and quick by itself: one worker with 4 bandits, 160 steps, 10 updates, no evaluation.
+    Small and quick by itself: one worker with 4 bandits, 160 steps, 10 updates, no evaluation. A worker that fails is
+    not replaced, so that no failure passes unnoticed.
     """
+    no_restarts = {} if backend == "serial" else {"max_restarts": 0}
     whole: dict[str, Any] = {
         "env": {"_target_": "a3c_exp.envs.Gym", "id": env},
         "network": {"_target_": "a3c_exp.networks.Mlp", "hidden_sizes": [16], "init": "orthogonal"},
@@ -50,7 +52,7 @@ def config(env: str = BANDIT, backend: str = "serial", **settings: Any) -> dict[
         "algorithm": {"_target_": "a3c_exp.algorithms.A3C"},
         "optimizer": {"_target_": "a3c_exp.optimizers.Adam", "learning_rate": 1e-2},
         "schedule": {"_target_": "a3c_exp.schedules.Constant", "value": 1.0},
-        "backend": {"_target_": TARGETS[backend]},
+        "backend": {"_target_": TARGETS[backend], **no_restarts},
         "seed": 0, "workers": 1, "envs_per_worker": 4, "rollout_length": 4, "accumulate_rollouts": 1, "gamma": 0.9,
         "total_steps": 160, "reward_threshold": None, "update": "async", "lock": False, "optimizer_state": "shared",
         "stop": {"max_episodes": None, "max_seconds": None, "mean_return": None},

@@ -241,7 +241,7 @@ class TestProcesses:
         hanging = [Mock(**{"is_alive.return_value": True}) for _ in range(3)]
         for process in hanging:
             process.join.side_effect = lambda timeout=0.0: clock.sleep(timeout)
-        end([Child(worker, process, Mock(), Mock()) for worker, process in enumerate(hanging)])
+        end([Mock(process=process) for process in hanging])
         assert clock.now - 1000 == GRACE_SECONDS <= 1
         for process in hanging:
             assert [call[0] for call in process.method_calls][-3:] == ["kill", "join", "close"]

@@ -37,6 +37,7 @@ from a3c_exp.common.arrays import Array
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Experiment
+from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.rollout import Actor, Rollout
 from a3c_exp.core.store import SharedStore, Snapshot
 from a3c_exp.core.worker import Learner
@@ -170,7 +171,7 @@ class TestLearner:
 
     def learn(self, experiment: Experiment, store: SharedStore, rollouts: Sequence[Rollout]) -> list[Event]:
         network = build_thread_network(experiment, store, learns=True)
-        learner = Learner(experiment, network, 0, store, np.random.default_rng(0), "learner")
+        learner = Learner(experiment, network, 0, store, np.random.default_rng(0), "learner", Heartbeat())
         events = []
         for rollout in rollouts:
             snapshot = learner.pull()

@@ -21,6 +21,7 @@ from a3c_exp.backends.ga3c.services import RateMeter
 from a3c_exp.backends.messages import MERGE_SECONDS
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.experiment import Experiment, build_network
+from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.rollout import Actor, Rollout, concat_rollouts
 from a3c_exp.core.store import Snapshot
 from a3c_exp.core.worker import Learner
@@ -67,7 +68,9 @@ class TestConcatRollouts:
         rollouts = self.rollouts(experiment)
         env = experiment.env.make(1, [0])
         built = experiment.build_network(env, np.random.default_rng(1))
-        learner = Learner(experiment, built, 0, make_store(experiment), np.random.default_rng(0), "learner")
+        learner = Learner(
+            experiment, built, 0, make_store(experiment), np.random.default_rng(0), "learner", Heartbeat()
+        )
 
         def gradient(rollout: Rollout) -> NDArray[np.float64]:
             list(learner.learn([rollout], Snapshot(version=0, steps=0, normalizer=None)))

@@ -18,6 +18,7 @@ from a3c_exp.common.arrays import Array
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Experiment, store_spec
+from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.rollout import Actor, Rollout
 from a3c_exp.core.store import SharedStore, Snapshot, Ticket
 from a3c_exp.core.worker import Learner, YieldPoint
@@ -74,7 +75,7 @@ def make_learner(experiment: Experiment, network: ActorCritic, rollout: Rollout)
     """A learner with a store whose parameters are those of the network."""
     store = SharedStore(store_spec(experiment, network, rollout.observations.shape[2:]))
     store.initialize(network.vector)
-    return Learner(experiment, network, 0, store, np.random.default_rng(0), "worker 0"), store
+    return Learner(experiment, network, 0, store, np.random.default_rng(0), "worker 0", Heartbeat()), store
 
 
 def learn(experiment: Experiment, network: ActorCritic, rollout: Rollout) -> Event:

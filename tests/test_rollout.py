@@ -33,7 +33,9 @@ def policy() -> FixedPolicy:
 
 def make_actor(count: int = 1, length: Any = 4, *, vectorized: bool = False, **kwargs: Any) -> Actor:
     """An actor in scripted environments. kwargs: of the actor where it has such a setting, else of the environments."""
-    settings = {name: kwargs.pop(name) for name in ("gamma", "reward_scale", "reward_clip") if name in kwargs}
+    settings: dict[str, Any] = {
+        name: kwargs.pop(name) for name in ("gamma", "reward_scale", "reward_clip") if name in kwargs
+    }
     env = Gym(id=SCRIPTED, vectorized=vectorized, kwargs=kwargs).make(count, list(range(count)))
     return Actor(env, policy(), np.random.default_rng(0), rollout_length=length, **{"gamma": 0.5} | settings)
 

@@ -37,9 +37,26 @@ def ensure_running() -> None:
         forkserver.ensure_running()
 
 
+def is_running() -> bool:
+    """Return whether the server runs. If it has died, the exit codes of its children are lost."""
+    pid = _pid()
+    if pid is None:
+        return False
+    try:
+        # The server remains for the standard library to collect.
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+    except ChildProcessError:
+        return False
+
+
+def _pid() -> int | None:
+    pid: int | None = getattr(forkserver._forkserver, "_forkserver_pid", None)
+    return pid
+
+
 def kill() -> None:
     """Kill the server, if it runs. For a run that will not start: the server would go on importing."""
-    pid = getattr(forkserver._forkserver, "_forkserver_pid", None)
+    pid = _pid()
     if pid is not None:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

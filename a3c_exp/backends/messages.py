@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import connection
@@ -28,9 +28,24 @@ FAILURES = (Exception, SystemExit)
 
 @dataclass(frozen=True, slots=True)
 class WorkerExit:
-    """A worker's last message. failure: error text for the user; None if the worker did not fail."""
+    """The end of a worker.
+
+    failure: error text for the user; None if the worker did not fail.
+    raised: an exception ended it; otherwise it was killed or vanished.
+    final: the failure ends the run, since a replacement would be no better.
+    reason: the run's `stop_reason` if the failure ends it.
+    """
 
     failure: str | None = None
+    raised: bool = False
+    final: bool = False
+    reason: str = "failed"
+
+
+def failed(who: str, error: BaseException) -> WorkerExit:
+    """The end of a worker by an exception. A RunError is final."""
+    final = isinstance(error, RunError)
+    return WorkerExit(failure_text(who, error), True, final, error.reason if isinstance(error, RunError) else "failed")
 
 
 def failure_text(who: str, error: BaseException) -> str:
@@ -78,59 +93,6 @@ class Job(Protocol):
     def close(self) -> None: ...
 
 
-class EventSource(Protocol):
-    """A process, or a thread of this one, that sends events through a pipe, and a WorkerExit as its last message.
-
-    reader: the receiving end of the pipe. sentinel: becomes ready when the source has ended; None for a thread.
-    """
-
-    @property
-    def reader(self) -> connection.Connection: ...
-
-    @property
-    def sentinel(self) -> int | None: ...
-
-    def on_exit(self) -> None:
-        """Called once the source has ended."""
-
-    def exit_reason(self) -> str:
-        """Error text for a source that ended without a last message."""
-
-
-def drain(sources: Sequence[EventSource]) -> Generator[Event | None, None, None]:
-    """Yield the events of all sources until all have ended; None when MERGE_SECONDS have brought nothing.
-
-    Raises RunError for a source that failed or was killed.
-    """
-    running = list(sources)
-    while running:
-        # The pipe alone does not tell that a worker is gone: a program that the worker started may hold it open.
-        handles = [handle for source in running for handle in (source.reader, source.sentinel) if handle is not None]
-        ready = connection.wait(handles, MERGE_SECONDS)
-        if not ready:
-            yield None
-        for source in [source for source in running if source.reader in ready or source.sentinel in ready]:
-            message = _receive(source)
-            if not isinstance(message, WorkerExit):
-                yield message
-                continue
-            running.remove(source)
-            source.on_exit()
-            if message.failure is not None:
-                raise RunError(message.failure)
-
-
-def _receive(source: EventSource) -> Event | WorkerExit:
-    """The next message. A source that ended without a last message has failed."""
-    try:
-        if source.reader.poll():
-            message: Event | WorkerExit = source.reader.recv()
-            return message
-    except (EOFError, OSError):  # an OSError if it was killed while it was sending
-        pass
-    return WorkerExit(source.exit_reason())
-
-
 class ReceiverClosedError(Exception):
     """The other end of a pipe has been closed: the run is over."""
 
@@ -144,7 +106,7 @@ def send_events(who: str, writer: connection.Connection, make_job: Callable[[], 
     except ReceiverClosedError:
         return
     except BaseException as error:  # whatever ended this worker is the run's to report
-        last = WorkerExit(failure_text(who, error))
+        last = failed(who, error)
     with suppress(ReceiverClosedError):
         _send(writer, last)
 

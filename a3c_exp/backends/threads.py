@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing import Pipe, connection
 
-from a3c_exp.backends.messages import GRACE_SECONDS, Job, drain, send_events
+from a3c_exp.backends.messages import GRACE_SECONDS, Job, WorkerExit, send_events
 from a3c_exp.backends.processes.resources import allow_files
+from a3c_exp.backends.supervision import RestartSettings, Supervisor, incarnation
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Backend, Experiment, RunContext
 from a3c_exp.core.parameters import StoreSpec
@@ -19,13 +20,14 @@ from a3c_exp.core.worker import Worker
 
 
 @dataclass(frozen=True, kw_only=True)
-class Threads(Backend):
+class Threads(RestartSettings, Backend):
     """Workers share memory and the interpreter: only one of them runs Python at any moment.
 
     Only what numpy and torch compute outside the interpreter's lock runs in parallel: operations on the arrays of many
     environments, large networks. Environments written in Python gain nothing here; use processes.
 
-    A thread cannot be ended from outside. One that hangs in its environment is left behind, and ends with the program.
+    A thread cannot be ended from outside. One that hangs in its environment ends the run; it is left behind, and ends
+    with the program.
     """
 
     def check(self, experiment: Experiment) -> None:
@@ -38,34 +40,59 @@ class Threads(Backend):
     def run(self, context: RunContext, store: SharedStore) -> Generator[Event | None, None, None]:
         threads: list[ThreadSource] = []
         try:
-            for index in range(context.experiment.worker_count):
-                threads.append(ThreadSource.start(f"worker {index}", partial(Worker, context, index, store)))
-            yield from drain(threads)
+            for worker in range(context.experiment.worker_count):
+                threads.append(_start_worker(context, store, worker))
+            yield from Supervisor(threads, self, store).run()
         finally:
             store.stop()
             join_all(threads)
 
 
-@dataclass(frozen=True, slots=True)
+def _start_worker(context: RunContext, store: SharedStore, worker: int) -> ThreadSource:
+    return ThreadSource(
+        f"worker {worker}", worker, lambda attempt: Worker(incarnation(context, attempt), worker, store),
+        beat=lambda: store.counters.heartbeat_of(worker), on_exit=lambda: store.leave(worker),
+    )  # fmt: skip
+
+
 class ThreadSource:
-    """A thread whose events are received as those of a process are: an `EventSource`."""
+    """A thread whose events are received as those of a process are: an `EventSource`.
 
-    thread: threading.Thread
-    reader: connection.Connection
-    sentinel: None = None
+    make_job: called in the thread with the number of its predecessors, since a network on a GPU belongs to the thread
+        that uses it. beat: reads its heartbeat. on_exit: called once it has ended.
+    """
 
-    @classmethod
-    def start(cls, name: str, make_job: Callable[[], Job]) -> ThreadSource:
-        """Start a thread. The job is made there, since a network on a GPU belongs to the thread that uses it."""
+    def __init__(
+        self, name: str, worker: int, make_job: Callable[[int], Job], *, beat: Callable[[], int],
+        on_exit: Callable[[], object] = lambda: None,
+    ) -> None:  # fmt: skip
+        self.name, self.worker, self._make_job, self._beat, self._on_exit = name, worker, make_job, beat, on_exit
+        self.sentinel = None
+        self.thread, self.reader = self._start(0)
+
+    def _start(self, attempt: int) -> tuple[threading.Thread, connection.Connection]:
         reader, writer = Pipe(duplex=False)
-        thread = threading.Thread(target=send_events, args=(name, writer, make_job), name=name, daemon=True)
+        arguments = self.name, writer, partial(self._make_job, attempt)
+        thread = threading.Thread(target=send_events, args=arguments, name=self.name, daemon=True)
         thread.start()
-        return cls(thread, reader)
+        return thread, reader
 
-    def on_exit(self) -> None: ...
+    def restart(self, attempt: int) -> None:
+        self.reader.close()
+        self.thread, self.reader = self._start(attempt)
 
-    def exit_reason(self) -> str:
-        return f"{self.thread.name} ended unexpectedly"
+    @property
+    def beat(self) -> int:
+        return self._beat()
+
+    def kill(self) -> bool:
+        return False
+
+    def on_exit(self) -> None:
+        self._on_exit()
+
+    def exit(self) -> WorkerExit:
+        return WorkerExit(f"{self.name} ended unexpectedly")
 
 
 def join_all(threads: Sequence[ThreadSource]) -> bool:

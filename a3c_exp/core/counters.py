@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array, ArraySpecs
+from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.normalization import RunningStats
 
 # Columns of a worker's row. A row has 8 numbers, one cache line: workers do not slow each other down by writing.
-GRADIENTS, STEPS, STATS_COPY, RNG_COPY = range(4)
+GRADIENTS, STEPS, STATS_COPY, RNG_COPY, HEARTBEAT = range(5)
 ROW_WIDTH = 8
 STARTED = 0
 
@@ -76,6 +77,10 @@ class WorkerCounters:
         if not self._clock[STARTED]:
             self._clock[STARTED] = time.monotonic_ns() - int(1e9 * seconds_ago)
 
+    def heartbeat(self, worker: int) -> Heartbeat:
+        """The heartbeat of a worker, which writes it."""
+        return Heartbeat(self._rows[worker, HEARTBEAT : HEARTBEAT + 1])
+
     # -- read by everybody --------------------------------------------------------------------------------------------
 
     @property
@@ -91,6 +96,10 @@ class WorkerCounters:
     def gradients_of(self, worker: int) -> int:
         """Gradients of one worker that were applied."""
         return int(self._rows[worker, GRADIENTS])
+
+    def heartbeat_of(self, worker: int) -> int:
+        """The last heartbeat of a worker, see `Heartbeat`."""
+        return int(self._rows[worker, HEARTBEAT])
 
     def rng_state(self, worker: int) -> Array:
         """The row, uint64 [RNG_WORDS], in which a worker's generator state is kept; zeros if none was saved."""

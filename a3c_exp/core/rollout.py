@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array, Bools, Floats
 from a3c_exp.core.events import Episodes
+from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.normalization import Normalizer, RunningStats
 from a3c_exp.core.store import Snapshot
 from a3c_exp.envs import EnvBatch, Step
@@ -130,13 +131,16 @@ class Actor:
     reward_scale, reward_clip: training's rewards are clip(scale * r). Reported returns are those of the raw rewards.
     epsilon: probability of a uniformly random action, for categorical distributions only. Log-probabilities are those
         of the mixture, since that is what acted.
+    heartbeat: beats with each step.
     """
 
     def __init__(
         self, env: EnvBatch, network: PolicyNetwork, rng: np.random.Generator, *,
         rollout_length: int | Literal["episode"], gamma: float, reward_scale: float = 1.0,
         reward_clip: float | Schedule | None = None, epsilon: float | Schedule = 0.0,
+        heartbeat: Heartbeat | None = None,
     ) -> None:  # fmt: skip
+        self._heartbeat = Heartbeat() if heartbeat is None else heartbeat
         self.env, self.rng, self._network, self._gamma = env, rng, network, gamma
         self._length = None if rollout_length == "episode" else rollout_length
         self._reward_scale, self._reward_clip, self._epsilon = reward_scale, reward_clip, epsilon
@@ -203,6 +207,7 @@ class Actor:
         """
         network, env, rng, length = self._network, self.env, self.rng, self._length
         distribution = network.distribution
+        beat = self._heartbeat.beat
         all_actions: list[Array] = []
         all_log_probs: list[Floats] = []
         all_values: list[Floats] = []
@@ -216,6 +221,7 @@ class Actor:
                 parameters = mixed_with_uniform(parameters, epsilon)
             actions, log_probs = distribution.sample(parameters, rng)
             step = env.step(distribution.to_env(actions))
+            beat()
             all_actions.append(actions)
             all_log_probs.append(log_probs)
             all_values.append(values)

@@ -17,6 +17,7 @@ import numpy as np
 from a3c_exp.common.arrays import Floats, Vector, arrays_in
 from a3c_exp.core.counters import WorkerCounters
 from a3c_exp.core.events import Event
+from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.normalization import Normalizer, RunningStats
 from a3c_exp.core.parameters import NO_LOCK, Lock, SharedParameters, StoreSpec
 from a3c_exp.core.rounds import SynchronousRounds
@@ -85,6 +86,9 @@ class Store(Protocol):
     def start(self, worker: int, rng: np.random.Generator) -> None:
         """Announce the worker's first step. Sets the generator to its saved state if there is one."""
 
+    def heartbeat(self, worker: int) -> Heartbeat:
+        """The worker's sign of life."""
+
     def pull(self, worker: int, into: Vector) -> Snapshot:
         """Copy the parameters into a vector [P]."""
 
@@ -129,9 +133,13 @@ class SharedStore:
         return bool(self._flags[STOP])
 
     def start(self, worker: int, rng: np.random.Generator) -> None:
-        """Set the worker's generator to its saved state, and start the clock of the training."""
+        """Set the worker's generator to its saved state, take part in rounds, and start the clock of the training."""
         self.counters.load_rng_state(worker, rng)
+        self.join(worker)
         self.counters.start_clock()
+
+    def heartbeat(self, worker: int) -> Heartbeat:
+        return self.counters.heartbeat(worker)
 
     def pull(self, worker: int, into: Vector) -> Snapshot:
         """Copy the parameters into a worker's own vector [P]."""

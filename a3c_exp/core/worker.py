@@ -14,6 +14,7 @@ from a3c_exp.common.arrays import Floats
 from a3c_exp.core import seeding
 from a3c_exp.core.events import Episodes, Event
 from a3c_exp.core.experiment import Experiment, RunContext
+from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.normalization import RunningStats
 from a3c_exp.core.rollout import Actor, PolicyNetwork, Rollout, merge_stats
 from a3c_exp.core.seeding import Role
@@ -48,8 +49,9 @@ class Worker:
         self._experiment, self._index, self._store = experiment, index, store
         self._total_steps, self._accumulate = experiment.total_steps, experiment.accumulate_rollouts
         self._off_policy = experiment.returns.off_policy
-        self._actor = make_actor(context, index, self._build_network)
-        self._learner = Learner(experiment, self._network, index, store, self._actor.rng, f"worker {index}")
+        heartbeat = store.heartbeat(index)
+        self._actor = make_actor(context, index, self._build_network, heartbeat)
+        self._learner = Learner(experiment, self._network, index, store, self._actor.rng, f"worker {index}", heartbeat)
 
     def run(self) -> Iterator[Event | YieldPoint]:
         """Pull, collect, gradient, push, until the run has its `total_steps` or the store has been stopped.
@@ -85,14 +87,16 @@ class Learner:
     """The half of a worker that learns: it makes gradients of rollouts in its own network, and pushes them.
 
     worker: the index of its rows in the store. rng: draws minibatches. name: used in messages.
+    heartbeat: beats with each push.
     """
 
     def __init__(
         self, experiment: Experiment, network: ActorCritic, worker: int, store: Store, rng: np.random.Generator,
-        name: str,
+        name: str, heartbeat: Heartbeat,
     ) -> None:  # fmt: skip
         self._experiment, self._network, self._worker, self._store = experiment, network, worker, store
         self._rng, self._name, self._total_steps = rng, name, experiment.total_steps
+        self._heartbeat = heartbeat
         algorithm = experiment.algorithm
         self._minibatch_algorithm = algorithm if isinstance(algorithm, MinibatchAlgorithm) else None
         self._nonfinite_in_a_row = 0
@@ -123,6 +127,7 @@ class Learner:
         if minibatches is not None:
             store.finish_rollout(self._worker)
             while store.round_in_progress(self._worker) and not store.stopped:
+                self._heartbeat.wait()
                 yield YieldPoint.WAITING
 
     def _gradient(self, rollouts: Sequence[Rollout], snapshot: Snapshot, event: Event) -> Iterator[Push]:
@@ -216,13 +221,16 @@ class Learner:
             event.rejected = 1
             event.metrics.clear()
         gradient = None if event.rejected or not weight else network.gradient
+        event.contributions = int(gradient is not None)
         return Push(gradient=gradient, snapshot=snapshot, event=event, weight=weight, stats=stats, rng=self._rng)
 
     def _push(self, push: Push) -> Iterator[Event | YieldPoint]:
         """Push, wait where a synchronous round waits for others, and report."""
         ticket = self._store.push(self._worker, push)
         while not ticket.done() and not self._store.stopped:
+            self._heartbeat.wait()
             yield YieldPoint.WAITING
+        self._heartbeat.beat()
         self._nonfinite_in_a_row = self._nonfinite_in_a_row + 1 if push.event.rejected else 0
         if ticket.event is not None:
             yield ticket.event
@@ -233,8 +241,10 @@ class Learner:
             )
 
 
-def make_actor(context: RunContext, worker: int, make_network: Callable[[EnvBatch], PolicyNetwork]) -> Actor:
-    """A worker's actor. Its random numbers depend on the seed and the worker's index alone.
+def make_actor(
+    context: RunContext, worker: int, make_network: Callable[[EnvBatch], PolicyNetwork], heartbeat: Heartbeat
+) -> Actor:
+    """A worker's actor. Its random numbers depend on the seed, the worker's index and its incarnation alone.
 
     make_network: the policy network for the environments, local or remote.
     """
@@ -246,4 +256,5 @@ def make_actor(context: RunContext, worker: int, make_network: Callable[[EnvBatc
     return Actor(
         env, make_network(env), rng, rollout_length=experiment.rollout_length, gamma=experiment.gamma,
         reward_scale=env_settings.reward_scale, reward_clip=env_settings.reward_clip, epsilon=experiment.epsilon,
+        heartbeat=heartbeat,
     )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,12 +15,14 @@ from a3c_exp.backends.ga3c.agent import Agent
 from a3c_exp.backends.ga3c.buffers import BufferSpec, SharedBuffers
 from a3c_exp.backends.ga3c.device import DeviceName, check_device, describe, find_device, parameters_on
 from a3c_exp.backends.ga3c.services import PredictionBatch, PredictorService, TrainerService
-from a3c_exp.backends.messages import drain
-from a3c_exp.backends.processes.children import Child, end, start
+from a3c_exp.backends.messages import Job
+from a3c_exp.backends.processes.children import Child, MakeJob, end, start
 from a3c_exp.backends.processes.resources import check_processes, shared_store
+from a3c_exp.backends.supervision import RestartSettings, Supervisor, incarnation
 from a3c_exp.backends.threads import ThreadSource, join_all
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Backend, Experiment, RunContext, build_network
+from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import SharedStore
 from a3c_exp.errors import ConfigError, require
@@ -30,7 +32,7 @@ log = logging.getLogger("a3c_exp")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ga3c(Backend):
+class Ga3c(RestartSettings, Backend):
     """Babaeizadeh et al. 2017 (arXiv 1611.06256), on a GPU or on the cores of a CPU.
 
     `workers` agents are processes with environments and without a network. An agent puts its observations into a
@@ -61,6 +63,7 @@ class Ga3c(Backend):
     rollouts: int = 2
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("predictors", "trainers", "training_batch"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "a whole number >= 1")
         require(1 <= self.rollouts <= 100, "rollouts", self.rollouts, "a whole number from 1 to 100")
@@ -112,12 +115,10 @@ class Ga3c(Backend):
         agents: list[Child] = []
         try:
             threads.extend(self._start_threads(context, store, buffers))
-            jobs = [
-                partial(Agent, context, index, store, buffers.channel(index), distribution)
-                for index in range(context.experiment.worker_count)
-            ]
-            start(agents, context, store, jobs)
-            yield from drain([*agents, *threads])
+            indices = range(context.experiment.worker_count)
+            prepare = [partial(_prepare, context, store, buffers, distribution, index) for index in indices]
+            start(agents, context, store, prepare)
+            yield from Supervisor([*agents, *threads], self, store).run()
         finally:
             store.stop()
             buffers.closing = True
@@ -129,15 +130,28 @@ class Ga3c(Backend):
         """Start predictors and trainers."""
         gathering = threading.Lock()
         for index in range(self.predictors):
+            heartbeat = Heartbeat()
             predictor = partial(
-                PredictorService, context.experiment, store, buffers,
+                PredictorService, context.experiment, store, buffers, heartbeat=heartbeat,
                 batch=self.prediction_batch, count=self.predictors, gathering=gathering,
             )  # fmt: skip
-            yield ThreadSource.start(f"predictor {index}", predictor)
+            yield _service(f"predictor {index}", 0, predictor, heartbeat)
         gathering = threading.Lock()
         for index in range(self.trainers):
+            row = context.experiment.worker_count + index
             trainer = partial(
                 TrainerService, context, store, buffers, index,
                 batch=self.training_batch, count=self.trainers, gathering=gathering,
             )  # fmt: skip
-            yield ThreadSource.start(f"trainer {index}", trainer)
+            yield _service(f"trainer {index}", row, trainer, store.heartbeat(row))
+
+
+def _service(name: str, row: int, make: Callable[[], Job], heartbeat: Heartbeat) -> ThreadSource:
+    return ThreadSource(name, row, lambda attempt: make(), beat=lambda: heartbeat.value)
+
+
+def _prepare(
+    context: RunContext, store: SharedStore, buffers: SharedBuffers, distribution: Distribution, index: int,
+    attempt: int,
+) -> MakeJob:  # fmt: skip
+    return partial(Agent, incarnation(context, attempt), index, store, buffers.channel(index), distribution)

@@ -59,8 +59,9 @@ class Agent:
     ) -> None:
         self._total_steps, self._index = context.experiment.total_steps, index
         self._store, self._channel = store, channel
+        channel.heartbeat = store.heartbeat(index)
         self._network = RemoteNetwork(channel, distribution)
-        self._actor = make_actor(context, index, lambda env: self._network)
+        self._actor = make_actor(context, index, lambda env: self._network, channel.heartbeat)
 
     def run(self) -> Iterator[Event | YieldPoint]:
         """Collect until the run has its `total_steps` or the store has been stopped. Yields an Event a rollout."""
@@ -77,7 +78,7 @@ class Agent:
             store.counters.save_rng_state(self._index, actor.rng)
             channel.put_rollout(slot, rollout, self._network.versions)
             self._network.versions.clear()
-            event = Event(self._index, episodes=rollout.episodes)  # a trainer reports the steps
+            event = Event(self._index, episodes=rollout.episodes, contributions=1)  # a trainer reports the steps
             now = time.perf_counter()
             event.add({"ga3c/agent_wait": channel.waited / (now - began)})
             began, channel.waited = now, 0.0

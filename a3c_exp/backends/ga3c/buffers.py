@@ -26,6 +26,7 @@ from a3c_exp.backends.processes.resources import shared_block
 from a3c_exp.common.arrays import Array, ArraySpecs, Floats, arrays_in, block_size
 from a3c_exp.core.events import Episodes
 from a3c_exp.core.experiment import Experiment
+from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.normalization import RunningStats
 from a3c_exp.core.rollout import STEP_FIELDS, Rollout
 from a3c_exp.envs import EnvBatch
@@ -224,7 +225,7 @@ class AgentChannel:
     """One agent's way to the shared buffers.
 
     notifications: the reading end of its own pipe. requests, finished: the writing ends of the queues.
-    waited: seconds that the agent has spent waiting; the agent resets it.
+    heartbeat: of the agent. waited: seconds that the agent has spent waiting; the agent resets it.
     """
 
     def __init__(
@@ -239,6 +240,7 @@ class AgentChannel:
         self._poll = select.poll()
         self._poll.register(notifications, select.POLLIN)
         self._free_slots: list[int] = []
+        self.heartbeat = Heartbeat()
         self.waited = 0.0
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -290,12 +292,15 @@ class AgentChannel:
 
     def _wait_for_notification(self) -> None:
         began = time.perf_counter()
+        self.heartbeat.wait()
         self._poll.poll()
         self.waited += time.perf_counter() - began
 
     def _read_notification(self) -> int:
         began = time.perf_counter()
+        self.heartbeat.wait()
         found = os.read(self._notifications, 1)
+        self.heartbeat.beat()
         self.waited += time.perf_counter() - began
         if not found:
             raise ReceiverClosedError

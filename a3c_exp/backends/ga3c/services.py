@@ -15,6 +15,7 @@ from a3c_exp.backends.messages import MERGE_SECONDS
 from a3c_exp.core import seeding
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Experiment, RunContext
+from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.rollout import concat_rollouts
 from a3c_exp.core.seeding import Role
 from a3c_exp.core.store import SharedStore
@@ -46,8 +47,9 @@ class PredictorService:
 
     def __init__(
         self, experiment: Experiment, store: SharedStore, buffers: SharedBuffers, *, batch: PredictionBatch,
-        count: int, gathering: threading.Lock,
+        count: int, gathering: threading.Lock, heartbeat: Heartbeat,
     ) -> None:  # fmt: skip
+        self._heartbeat = heartbeat
         self._network = build_thread_network(experiment, store, learns=False)
         self._store, self._buffers, self._count, self._gathering = store, buffers, count, gathering
         self._max_requests, self._wait = batch.maximum // buffers.spec.envs, batch.wait
@@ -59,7 +61,9 @@ class PredictorService:
         event = Event(worker=0)
         while agents := self._gather():
             left = len(requests)
+            self._heartbeat.beat()
             self._predict(agents)
+            event.contributions += 1
             count = len(agents) * self._buffers.spec.envs
             event.add({"ga3c/prediction_batch": count, "ga3c/prediction_queue": len(agents) + left})
             due = rate.add(count)
@@ -71,6 +75,7 @@ class PredictorService:
     def _gather(self) -> list[int]:
         """The agents of the next batch; none if there will be no more."""
         buffers, requests = self._buffers, self._buffers.requests
+        self._heartbeat.wait()
         with self._gathering:
             agents: list[int] = []
             while not agents:
@@ -123,12 +128,14 @@ class TrainerService:
         rng = seeding.generator(experiment.seed, Role.MINIBATCHES, row, resumed=context.resumed)
         store.counters.load_rng_state(row, rng)  # not `store.start`: the agents' first step starts the clock
         network = build_thread_network(experiment, store, learns=True)
-        self._learner = Learner(experiment, network, row, store, rng, f"trainer {index}")
+        self._heartbeat = store.heartbeat(row)
+        self._learner = Learner(experiment, network, row, store, rng, f"trainer {index}", self._heartbeat)
 
     def run(self) -> Iterator[Event | YieldPoint]:
         """Learn until no rollout will come any more. Yields as a worker does."""
         buffers, learner, rate = self._buffers, self._learner, RateMeter("ga3c/trainings_per_second", self._count)
         while slots := self._gather():
+            self._heartbeat.beat()
             rollout = concat_rollouts([buffers.rollout(slot) for slot in slots])
             snapshot = learner.pull()
             versions = np.asarray(rollout.version)[rollout.valid]
@@ -152,6 +159,7 @@ class TrainerService:
     def _gather(self) -> list[int]:
         """The slots of the next batch; none if there will be no more."""
         buffers, slots, transitions = self._buffers, list[int](), 0
+        self._heartbeat.wait()
         with self._gathering:
             while transitions < self._batch:
                 # Before the queue is read: what agents sent before they ended, or began to wait, is learned from.

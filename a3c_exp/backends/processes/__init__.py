@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from a3c_exp.backends import forkserver
-from a3c_exp.backends.messages import drain
-from a3c_exp.backends.processes.children import Child, end, start
+from a3c_exp.backends.processes.children import Child, MakeJob, end, start
 from a3c_exp.backends.processes.resources import check_processes, shared_store
+from a3c_exp.backends.supervision import RestartSettings, Supervisor, incarnation
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Backend, Experiment, RunContext
 from a3c_exp.core.parameters import StoreSpec
@@ -18,7 +18,7 @@ from a3c_exp.core.worker import Worker
 
 
 @dataclass(frozen=True, kw_only=True)
-class Processes(Backend):
+class Processes(RestartSettings, Backend):
     """Workers are forked from a server process that has imported everything once, so a worker starts in milliseconds
     and shares the libraries' memory with the others. (A plain fork of a program that has used its OpenMP threads would
     hang at the first forward pass.)
@@ -39,9 +39,13 @@ class Processes(Backend):
         forkserver.ensure_running()
         children: list[Child] = []
         try:
-            jobs = [partial(Worker, context, worker, store) for worker in range(context.experiment.worker_count)]
-            start(children, context, store, jobs)
-            yield from drain(children)
+            workers = range(context.experiment.worker_count)
+            start(children, context, store, [partial(_prepare, context, store, worker) for worker in workers])
+            yield from Supervisor(children, self, store).run()
         finally:
             store.stop()
             end(children)
+
+
+def _prepare(context: RunContext, store: SharedStore, worker: int, attempt: int) -> MakeJob:
+    return partial(Worker, incarnation(context, attempt), worker, store)

@@ -9,55 +9,84 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 
 from a3c_exp.backends import forkserver
-from a3c_exp.backends.messages import GRACE_SECONDS, Job, send_events
+from a3c_exp.backends.messages import GRACE_SECONDS, Job, WorkerExit, send_events
 from a3c_exp.common.plugins import import_plugins
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.store import SharedStore
 
+# How often a worker looks whether the fork server is there.
+_SERVER_SECONDS = 1.0
 
-@dataclass(frozen=True, slots=True)
+MakeJob = Callable[[], Job]
+
+
 class Child:
-    """A worker process. worker: the index of its rows in the store."""
+    """A worker process: an `EventSource`.
 
-    worker: int
-    process: BaseProcess
-    reader: connection.Connection
-    store: SharedStore
+    worker: the index of its rows in the store.
+    prepare: called here with the number of its predecessors; returns what makes the job in the new process.
+    """
+
+    def __init__(self, context: RunContext, store: SharedStore, worker: int, prepare: Callable[[int], MakeJob]) -> None:
+        self.name, self.worker = f"worker {worker}", worker
+        self._plugins, self._store, self._prepare = context.experiment.plugins, store, prepare
+        self.process, self.reader = self._start(0)
+
+    def _start(self, attempt: int) -> tuple[BaseProcess, connection.Connection]:
+        make_job = self._prepare(attempt)
+        reader, writer = forkserver.context().Pipe(duplex=False)
+        arguments = make_job, self.worker, self._plugins, writer
+        process = forkserver.context().Process(target=_main, args=arguments, name=self.name, daemon=True)
+        with forkserver.without_main():
+            process.start()
+        writer.close()  # the child has the only copy left, so the pipe ends with the child
+        return process, reader
 
     @property
     def sentinel(self) -> int:
         return self.process.sentinel
 
+    @property
+    def beat(self) -> int:
+        return self._store.counters.heartbeat_of(self.worker)
+
+    def kill(self) -> bool:
+        self.process.kill()
+        return True
+
     def on_exit(self) -> None:
-        self.store.leave(self.worker)
+        self._store.leave(self.worker)
 
-    def exit_reason(self) -> str:
+    def exit(self) -> WorkerExit:
+        if not forkserver.is_running():
+            return WorkerExit("the fork server, from which workers are started, has died", final=True)
         self.process.join(GRACE_SECONDS)
-        return f"worker {self.worker} {_exit_text(self.process.exitcode)}"
+        return WorkerExit(f"{self.name} {_exit_text(self.process.exitcode)}")
+
+    def restart(self, attempt: int) -> None:
+        self.reader.close()
+        self.process.kill()  # it may have closed its pipe, and live
+        self.process.join()
+        self.process.close()
+        self.process, self.reader = self._start(attempt)
 
 
-def start(children: list[Child], context: RunContext, store: SharedStore, jobs: Iterable[Callable[[], Job]]) -> None:
-    """Start a process for each job.
+def start(
+    children: list[Child], context: RunContext, store: SharedStore, prepare: Iterable[Callable[[int], MakeJob]]
+) -> None:
+    """Start a process for each worker.
 
-    jobs: called in the new process, to make the job there. Each child is appended to `children` as soon as it runs, so
-    that `end` finds it even if a later one cannot be started.
+    prepare: see `Child`. Each child is appended to `children` as soon as it runs, so that `end` finds it even if a
+    later one cannot be started.
     """
-    plugins = context.experiment.plugins
-    with forkserver.without_main():
-        for worker, make_job in enumerate(jobs):
-            reader, writer = forkserver.context().Pipe(duplex=False)
-            arguments = make_job, worker, plugins, writer
-            process = forkserver.context().Process(target=_main, args=arguments, name=f"worker {worker}", daemon=True)
-            process.start()
-            writer.close()  # the child has the only copy left, so the pipe ends with the child
-            children.append(Child(worker, process, reader, store))
+    for worker, prepare_one in enumerate(prepare):
+        children.append(Child(context, store, worker, prepare_one))
 
 
 def _exit_text(exitcode: int | None) -> str:
@@ -84,25 +113,27 @@ def end(children: Sequence[Child]) -> None:
         child.process.close()
 
 
-def _main(make_job: Callable[[], Job], worker: int, plugins: Sequence[str], writer: connection.Connection) -> None:
+def _main(make_job: MakeJob, worker: int, plugins: Sequence[str], writer: connection.Connection) -> None:
     """The child's main function."""
     for number in forkserver.SIGNALS:
         # Neither SIG_IGN nor blocked: programs that an environment starts would inherit either.
         signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, forkserver.SIGNALS)
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    threading.Thread(target=_exit_with_parents, daemon=True).start()
     with one_thread():
         send_events(f"worker {worker}", writer, partial(_import_and_make, plugins, make_job))
 
 
-def _import_and_make(plugins: Sequence[str], make_job: Callable[[], Job]) -> Job:
+def _import_and_make(plugins: Sequence[str], make_job: MakeJob) -> Job:
     import_plugins(plugins)  # they may register environments
     return make_job()
 
 
-def _exit_with_parent() -> None:
-    """End this process when the one that started it has ended, however that ended."""
-    parent = multiprocessing.parent_process()
+def _exit_with_parents() -> None:
+    """End this process when the one that started it or the fork server has ended, however that ended."""
+    parent, server = multiprocessing.parent_process(), os.getppid()
     assert parent is not None
-    connection.wait([parent.sentinel])
+    while os.getppid() == server:
+        if connection.wait([parent.sentinel], _SERVER_SECONDS):
+            break
     os._exit(1)

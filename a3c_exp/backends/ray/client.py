@@ -20,6 +20,7 @@ from a3c_exp.backends.ray.wire import Message, Reply, WireDtype, decode, encode,
 from a3c_exp.common.arrays import Floats
 from a3c_exp.core.counters import pack_rng, unpack_rng
 from a3c_exp.core.events import Event
+from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.normalization import RunningStats
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import Push, SharedStore, Snapshot, Ticket
@@ -90,6 +91,7 @@ class RemoteStore:
         self._measured_at = time.perf_counter()
         self._wait_seconds = 0.0
         self._round_trips: list[float] = []
+        self._heartbeat = Heartbeat()
         self.stopped = False
 
     # -- what a worker calls ------------------------------------------------------------------------------------------
@@ -102,6 +104,9 @@ class RemoteStore:
         if rng_state.any():
             unpack_rng(rng, rng_state)
         self._measured_at = time.perf_counter()
+
+    def heartbeat(self, worker: int) -> Heartbeat:
+        return self._heartbeat
 
     def pull(self, worker: int, into: Floats) -> Snapshot:
         """Copy the newest parameters that have arrived into a vector [P]."""
@@ -272,6 +277,7 @@ class LocalUpdates:
         self._copy.initialize(np.zeros(spec.size, np.float32))
         self._rollout: _PendingRollout | None = None
         self.start, self.leave, self.round_in_progress = remote.start, remote.leave, remote.round_in_progress
+        self.heartbeat = remote.heartbeat
 
     @property
     def stopped(self) -> bool:

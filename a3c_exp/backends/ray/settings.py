@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from a3c_exp.backends.ray.wire import WireDtype
+from a3c_exp.backends.supervision import RestartSettings
 from a3c_exp.errors import require
 
 
 @dataclass(frozen=True, kw_only=True)
-class RaySettings:
+class RaySettings(RestartSettings):
     """The settings of `Ray`.
 
     address: 'local' starts Ray on this machine for this run, on loopback only; 'auto' joins the cluster that this
@@ -35,6 +36,7 @@ class RaySettings:
     placement: Literal["spread", "pack"] = "spread"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(bool(self.address), "address", self.address, "'local', 'auto' or the address of a cluster's head")
         require(self.shards >= 1, "shards", self.shards, "a whole number >= 1")
         require(self.in_flight >= 0, "in_flight", self.in_flight, "a whole number >= 0")

@@ -1,0 +1,241 @@
+"""Supervision of workers: those that die, hang or fail are replaced, and the run goes on.
+
+`Restarts` decides, on every backend. `Supervisor` receives the events of processes and threads, and replaces them; on
+Ray the driver does that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing import connection
+from typing import Protocol
+
+from a3c_exp.backends.messages import MERGE_SECONDS, WorkerExit
+from a3c_exp.core.events import Event
+from a3c_exp.core.experiment import RunContext
+from a3c_exp.core.heartbeat import WAITING
+from a3c_exp.core.store import SharedStore
+from a3c_exp.errors import RunError, require
+
+RESTORING_CONTRIBUTIONS = 1000
+"""After so many contributions (see `Event`) since its last replacement a worker may be replaced `max_restarts` times
+again."""
+RESUMED_STRIDE = 1 << 16
+"""Added to the number of resumptions for a replacement, so that it draws random numbers that no other worker draws."""
+LONGEST_TICK = 1.0
+"""Most seconds that count between two looks at the heartbeats: the whole program may have been stopped in between."""
+LOOK_SECONDS = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestartSettings:
+    """When workers are replaced; settings of every backend whose workers run beside each other.
+
+    max_restarts: replacements in a row of one worker; the count begins anew after RESTORING_CONTRIBUTIONS. 0: the first
+        worker that fails ends the run.
+    stall_seconds: a worker that has not stepped for so long hangs; None: nobody looks. Its start and the first reset of
+        its environments count too; waiting for others does not.
+    """
+
+    max_restarts: int = 3
+    stall_seconds: float | None = 300.0
+
+    def __post_init__(self) -> None:
+        stall = self.stall_seconds
+        require(self.max_restarts >= 0, "max_restarts", self.max_restarts, "a whole number >= 0")
+        require(stall is None or stall > 0, "stall_seconds", stall, "a number of seconds > 0, or null")
+
+
+class Restarts:
+    """Decides whether a worker that has ended too early is replaced, and counts.
+
+    Workers are named by any key.
+    """
+
+    def __init__(self, settings: RestartSettings, store: SharedStore) -> None:
+        self._maximum, self._store = settings.max_restarts, store
+        self._contributions: dict[Hashable, int] = {}
+        self._since_restart: dict[Hashable, int] = {}
+        self._in_a_row: dict[Hashable, int] = {}
+        self._attempts: dict[Hashable, int] = {}
+
+    def on_event(self, key: Hashable, event: Event) -> None:
+        """Note an event of a worker."""
+        if event.contributions:
+            self._contributions[key] = self._contributions.get(key, 0) + event.contributions
+            since = self._since_restart[key] = self._since_restart.get(key, 0) + event.contributions
+            if since >= RESTORING_CONTRIBUTIONS:
+                self._in_a_row.pop(key, None)
+
+    def attempt(self, key: Hashable) -> int:
+        """Number of workers that had this place before the current one."""
+        return self._attempts.get(key, 0)
+
+    def on_failure(self, key: Hashable, worker: int, end: WorkerExit) -> Event:
+        """Process the failure of a worker: the event that reports it.
+
+        The worker is to be replaced if the event counts a restart. Otherwise the run is over, so it is not needed.
+        Raises RunError if the run has to end.
+        """
+        assert end.failure is not None
+        raises_at_once = end.raised and not self._contributions.get(key)
+        if self._maximum == 0 or end.final or raises_at_once:
+            raise RunError(end.failure, end.reason)
+        if self._store.stopped or self._store.steps >= self._store.spec.total_steps:
+            return Event(worker, warnings=(f"at the end of the run: {end.failure}",))
+        in_a_row = self._in_a_row[key] = self._in_a_row.get(key, 0) + 1
+        if in_a_row > self._maximum:
+            raise RunError(
+                f"{end.failure}\nIt had been replaced {self._maximum} times in a row (backend.max_restarts).",
+                "max_restarts",
+            )
+        self._attempts[key] = self.attempt(key) + 1
+        self._since_restart[key] = 0
+        return Event(worker, restarts=1, warnings=(f"{end.failure}\nAnother one takes its place.",))
+
+
+def incarnation(context: RunContext, attempt: int) -> RunContext:
+    """The context of a worker that has had so many predecessors: its environments draw numbers of their own."""
+    return replace(context, resumed=context.resumed + RESUMED_STRIDE * attempt)
+
+
+class StallWatch:
+    """Finds workers whose heartbeats have stopped. seconds: see `RestartSettings.stall_seconds`."""
+
+    def __init__(self, seconds: float | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds, self._clock = seconds, clock
+        self._last: dict[Hashable, tuple[int, float]] = {}  # by worker: its last beat, and idle seconds since
+        self._looked_at = clock()
+
+    def due(self) -> float | None:
+        """Seconds since the last look, if it is time for another; then `is_stalled` is asked about every worker."""
+        now = self._clock()
+        elapsed = now - self._looked_at
+        if self._seconds is None or elapsed < min(LOOK_SECONDS, self._seconds / 2):
+            return None
+        self._looked_at = now
+        return min(elapsed, LONGEST_TICK)
+
+    def is_stalled(self, key: Hashable, beat: int, elapsed: float) -> bool:
+        """Return whether a worker has not stepped for too long, given its heartbeat and the seconds since the last
+        look."""
+        last, idle = self._last.get(key, (beat, 0.0))
+        idle = 0.0 if beat == WAITING or beat != last else idle + elapsed
+        self._last[key] = beat, idle
+        return self._seconds is not None and idle >= self._seconds
+
+    def forget(self, key: Hashable) -> None:
+        """Forget a worker that has ended: another begins in its place."""
+        self._last.pop(key, None)
+
+    def describe(self, name: str) -> str:
+        """Error text about a worker that is stalled."""
+        return f"{name} hung: its environment had not stepped for {self._seconds:g} s (backend.stall_seconds)"
+
+
+class EventSource(Protocol):
+    """A process, or a thread of this one, that sends events through a pipe, and a WorkerExit as its last message.
+
+    name: for messages. worker: the index of its rows in the store. reader: the receiving end of the pipe.
+    sentinel: becomes ready when the source has ended; None for a thread. beat: its heartbeat.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def worker(self) -> int: ...
+
+    @property
+    def reader(self) -> connection.Connection: ...
+
+    @property
+    def sentinel(self) -> int | None: ...
+
+    @property
+    def beat(self) -> int: ...
+
+    def kill(self) -> bool:
+        """Kill it, and return whether that is possible."""
+
+    def on_exit(self) -> None:
+        """Called once it has ended."""
+
+    def exit(self) -> WorkerExit:
+        """The end of one that sent no last message."""
+
+    def restart(self, attempt: int) -> None:
+        """Start another in the place of one that has ended. attempt: number of its predecessors."""
+
+
+class Supervisor:
+    """Receives the events of workers, and replaces those that die, hang or fail. A worker's key is its index."""
+
+    def __init__(self, sources: Sequence[EventSource], settings: RestartSettings, store: SharedStore) -> None:
+        self._sources = sources
+        self._restarts, self._watch = Restarts(settings, store), StallWatch(settings.stall_seconds)
+        self._running = set(range(len(sources)))
+        self._hung: dict[int, str] = {}  # killed here, and why
+
+    def run(self) -> Generator[Event | None, None, None]:
+        """Yield the events of all workers until all have ended; None when MERGE_SECONDS have brought nothing.
+
+        Raises RunError for a failure that has to end the run.
+        """
+        while self._running:
+            running = {key: self._sources[key] for key in sorted(self._running)}
+            # The pipe alone does not tell that a worker is gone: a program that the worker started may hold it open.
+            handles = [
+                end for source in running.values() for end in (source.reader, source.sentinel) if end is not None
+            ]
+            ready = connection.wait(handles, MERGE_SECONDS)
+            if not ready:
+                yield None
+            for key, source in running.items():
+                if source.reader in ready or source.sentinel in ready:
+                    yield from self._take(key, source)
+            self._kill_stalled()
+
+    def _take(self, key: int, source: EventSource) -> Iterator[Event]:
+        """Process the next message of a worker."""
+        message = _receive(source)
+        if not isinstance(message, WorkerExit):
+            self._restarts.on_event(key, message)
+            yield message
+            return
+        self._running.remove(key)
+        source.on_exit()
+        if key in self._hung:
+            message = WorkerExit(failure=self._hung.pop(key))
+        if message.failure is not None:
+            event = self._restarts.on_failure(key, source.worker, message)
+            if event.restarts:
+                source.restart(self._restarts.attempt(key))
+                self._watch.forget(key)
+                self._running.add(key)
+            yield event
+
+    def _kill_stalled(self) -> None:
+        elapsed = self._watch.due()
+        if elapsed is None:
+            return
+        for key in self._running - self._hung.keys():
+            source = self._sources[key]
+            if self._watch.is_stalled(key, source.beat, elapsed):
+                text = self._watch.describe(source.name)
+                if not source.kill():
+                    raise RunError(f"{text}. A thread cannot be ended from outside, so the run ends.", "stalled")
+                self._hung[key] = f"{text}, and was killed"
+
+
+def _receive(source: EventSource) -> Event | WorkerExit:
+    """The next message. A worker that ended without a last message has failed."""
+    try:
+        if source.reader.poll():
+            message: Event | WorkerExit = source.reader.recv()
+            return message
+    except (EOFError, OSError):  # an OSError if it was killed while it was sending
+        pass
+    return source.exit()
