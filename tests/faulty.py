@@ -7,11 +7,15 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import gymnasium
 from scripted import Answer, Bandit, Observation
+
+from a3c_exp.algorithms import A3C, BatchArrays
+from a3c_exp.networks.outputs import NetworkOutputs, OutputGradients
 
 Fault = Literal["raise", "kill", "exit", "vanish", "hang", "leave a child"]
 
@@ -92,6 +96,21 @@ class Endless(Bandit):
         if seed is not None and seed >= self.from_name:
             self.length = 0
         return super().reset(seed=seed, options=options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailingA3C(A3C):
+    """A loss that raises once for each time that the file `trigger` is made."""
+
+    trigger: str
+
+    def closed_form(
+        self, outputs: NetworkOutputs, batch: BatchArrays, progress: float
+    ) -> tuple[OutputGradients, dict[str, float]]:
+        if Path(self.trigger).exists():
+            Path(self.trigger).unlink()
+            raise RuntimeError("scripted to fail")
+        return super().closed_form(outputs, batch, progress)
 
 
 class Unnamed(Bandit):

@@ -93,7 +93,8 @@ class Restarts:
             )
         self._attempts[key] = self.attempt(key) + 1
         self._since_restart[key] = 0
-        return Event(worker, restarts=1, warnings=(f"{end.failure}\nAnother one takes its place.",))
+        separator = "\n" if "\n" in end.failure else ": "
+        return Event(worker, restarts=1, warnings=(f"{end.failure}{separator}another one takes its place",))
 
 
 def incarnation(context: RunContext, attempt: int) -> RunContext:
@@ -125,6 +126,10 @@ class StallWatch:
         idle = 0.0 if beat == WAITING or beat != last else idle + elapsed
         self._last[key] = beat, idle
         return self._seconds is not None and idle >= self._seconds
+
+    def idle(self, key: Hashable) -> float:
+        """Seconds that a worker had not stepped at the last look."""
+        return self._last[key][1]
 
     def forget(self, key: Hashable) -> None:
         """Forget a worker that has ended: another begins in its place."""
@@ -221,13 +226,17 @@ class Supervisor:
         elapsed = self._watch.due()
         if elapsed is None:
             return
-        for key in self._running - self._hung.keys():
-            source = self._sources[key]
-            if self._watch.is_stalled(key, source.beat, elapsed):
-                text = self._watch.describe(source.name)
-                if not source.kill():
-                    raise RunError(f"{text}. A thread cannot be ended from outside, so the run ends.", "stalled")
-                self._hung[key] = f"{text}, and was killed"
+        watched = [(key, self._sources[key]) for key in self._running - self._hung.keys()]
+        stalled = [key for key, source in watched if self._watch.is_stalled(key, source.beat, elapsed)]
+        if not stalled:
+            return
+        # One at a time: others may only wait for a lock that it holds.
+        key = max(stalled, key=self._watch.idle)
+        source = self._sources[key]
+        text = self._watch.describe(source.name)
+        if not source.kill():
+            raise RunError(f"{text}. A thread cannot be ended from outside, so the run ends.", "stalled")
+        self._hung[key] = f"{text}, and was killed"
 
 
 def _receive(source: EventSource) -> Event | WorkerExit:

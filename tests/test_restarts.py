@@ -1,0 +1,253 @@
+"""Workers that are killed, hang or fail in a run: others take their places, and the run goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from backend_runs import nobody_works, running, worker_processes
+from runs import LINUX, SCRIPTED, config, drain, latest, train_config, wait_until
+
+from a3c_exp.backends import forkserver
+from a3c_exp.core import seeding
+from a3c_exp.core.events import Event
+from a3c_exp.core.seeding import Role
+from a3c_exp.errors import RunError
+from a3c_exp.run.statistics import RunStatistics
+from a3c_exp.run.trainer import Run
+
+pytestmark = LINUX
+
+# The first environment of the second worker, before anything has happened to it.
+VICTIM = seeding.environment_seeds(0, Role.ENVIRONMENT, 1, 1)[0]
+
+
+def faulty(fault: str, backend: str = "processes", **settings: Any) -> dict[str, Any]:
+    """A run whose second worker goes wrong at its 20th step. Its replacement does not, unless `victim` is None."""
+    kwargs = {"fault": fault, "victim": VICTIM} | settings.pop("faults", {})
+    defaults: dict[str, Any] = {"workers": 2, "envs_per_worker": 1, "total_steps": 10**9, "backend__max_restarts": 3}
+    return config("faulty:Faulty-v0", backend, env__kwargs=kwargs, plugins=["faulty"], **defaults | settings)
+
+
+def replaced(events: list[Event]) -> bool:
+    """Return whether a worker was replaced, and its replacement has learned something."""
+    restart = next((index for index, event in enumerate(events) if event.restarts), len(events))
+    return any(event.worker == events[restart].worker and event.contributions for event in events[restart + 1 :])
+
+
+def ended(whole: dict[str, Any]) -> list[Event]:
+    """The events of a run that goes on until a worker has been replaced, and then ends by itself."""
+    events, state, error = drain(whole, enough=replaced)
+    assert error is None
+    assert np.isfinite(state["parameters"]).all()
+    wait_until(nobody_works)
+    return events
+
+
+def failure(whole: dict[str, Any]) -> RunError:
+    """The error of a run that has failed."""
+    _, _, error = drain(whole)
+    assert error is not None
+    wait_until(nobody_works)
+    return error
+
+
+def restarts(events: list[Event]) -> int:
+    return sum(event.restarts for event in events)
+
+
+class TestAKilledWorker:
+    @pytest.mark.parametrize("lock", [False, True])
+    @pytest.mark.parametrize("update", ["async", "sync"])
+    def test_is_replaced(self, update: str, lock: bool) -> None:
+        events = ended(faulty("kill", update=update, lock=lock))
+        assert restarts(events) == 1
+        warnings = [warning for event in events for warning in event.warnings]
+        assert warnings == ["worker 1 was killed by SIGKILL: another one takes its place"]
+
+    def test_is_replaced_although_a_program_that_it_started_holds_its_pipe(self, tmp_path: Path) -> None:
+        note = tmp_path / "note"
+        events = ended(faulty("leave a child", faults={"note": str(note)}))
+        assert restarts(events) == 1
+        os.kill(int(note.read_text()), signal.SIGKILL)
+
+    def test_whose_replacements_die_as_well_ends_the_run(self) -> None:
+        error = failure(faulty("kill", faults={"victim": None}))
+        assert error.reason == "max_restarts"
+        assert "was killed by SIGKILL\nIt had been replaced 3 times in a row" in str(error)
+
+    def test_ends_the_run_without_restarts(self) -> None:
+        error = failure(faulty("kill", backend__max_restarts=0))
+        assert (str(error), error.reason) == ("worker 1 was killed by SIGKILL", "failed")
+
+    def test_one_after_the_other(self) -> None:
+        """All of them, while they make minibatches of synchronous rounds."""
+        ppo = {"_target_": "a3c_exp.algorithms.PPO", "minibatch_size": 8, "epochs": 3}
+        whole = config("CartPole-v1", "processes", workers=3, total_steps=40_000, update="sync", algorithm=ppo)
+        whole["backend"]["max_restarts"] = 3
+        killed: set[int] = set()
+        with running(whole) as (events, store):
+            steps = 0
+            for event in events:
+                if event is not None and event.steps and store.steps > steps and len(killed) < 3:
+                    steps = store.steps + 5000
+                    victim = next(child.pid for child in worker_processes() if child.name == f"worker {len(killed)}")
+                    assert victim is not None
+                    os.kill(victim, signal.SIGKILL)
+                    killed.add(victim)
+            assert len(killed) == 3
+            assert store.steps >= 40_000
+
+
+class TestAWorkerThatHangs:
+    def test_is_killed_and_replaced(self) -> None:
+        events = ended(faulty("hang", backend__stall_seconds=0.6))
+        (warning,) = [warning for event in events for warning in event.warnings]
+        assert warning.startswith("worker 1 hung: its environment had not stepped for 0.6 s")
+        assert "and was killed" in warning
+        assert restarts(events) == 1
+
+    def test_is_not_waited_for_in_a_round(self) -> None:
+        """The others wait for it meanwhile, which is no stall of theirs."""
+        assert restarts(ended(faulty("hang", backend__stall_seconds=0.6, update="sync", workers=3))) == 1
+
+    def test_because_it_is_stopped_is_killed_too(self) -> None:
+        with running(faulty("raise", faults={"victim": -1}, backend__stall_seconds=0.6)) as (
+            events, store,
+        ):  # fmt: skip
+            next(event for event in events if event is not None and event.worker == 1)
+            victim = next(child.pid for child in worker_processes() if child.name == "worker 1")
+            assert victim is not None
+            os.kill(victim, signal.SIGSTOP)
+            assert next(event for event in events if event is not None and event.restarts).worker == 1
+            store.stop()
+
+    def test_in_a_thread_ends_the_run(self, tmp_path: Path) -> None:
+        """It cannot be killed. It is left behind until its environment returns."""
+        release = tmp_path / "release"
+        hang = faulty("hang", "threads", backend__stall_seconds=0.6, faults={"release": str(release)})
+        _, _, error = drain(hang)
+        assert error is not None
+        assert error.reason == "stalled"
+        assert str(error).startswith("worker 1 hung: its environment had not stepped for 0.6 s")
+        release.touch()
+        wait_until(nobody_works)
+
+
+class TestAWorkerThatRaises:
+    def failing(self, backend: str, trigger: Path, **settings: Any) -> dict[str, Any]:
+        loss = {"_target_": "faulty.FailingA3C", "trigger": str(trigger)}
+        whole = config(SCRIPTED, backend, algorithm=loss, plugins=["scripted", "faulty"], **settings)
+        whole["backend"]["max_restarts"], whole["total_steps"] = 3, 10**9
+        return whole
+
+    @pytest.mark.parametrize("backend", ["threads", "processes"])
+    def test_after_its_first_update_is_replaced(self, backend: str, tmp_path: Path) -> None:
+        trigger = tmp_path / "trigger"
+        warnings: list[str] = []
+        waiting_for = {0, 1}
+        with running(self.failing(backend, trigger, workers=2)) as (events, store):
+            for event in events:
+                if event is None:
+                    continue
+                warnings.extend(event.warnings)
+                if waiting_for and event.contributions:
+                    waiting_for.discard(event.worker)
+                    if not waiting_for:
+                        trigger.touch()
+                if event.restarts:
+                    store.stop()
+        assert len(warnings) == 1
+        assert "RuntimeError: scripted to fail\nanother one takes its place" in warnings[0]
+
+    @pytest.mark.parametrize("backend", ["threads", "processes"])
+    def test_before_it_ends_the_run(self, backend: str, tmp_path: Path) -> None:
+        trigger = tmp_path / "trigger"
+        trigger.touch()
+        error = failure(self.failing(backend, trigger))
+        assert error.reason == "failed"
+        assert str(error).endswith("RuntimeError: scripted to fail")
+
+
+class TestAWholeRun:
+    def finished(self, folder: Path, whole: dict[str, Any]) -> tuple[Run, str]:
+        done = train_config(whole, folder)
+        assert json.loads((folder / "summary.json").read_text()) == done.summary
+        return done, (folder / "train.log").read_text()
+
+    @pytest.fixture(autouse=True)
+    def _ends_after_a_restart(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def find_stop_reason(stop: object, statistics: RunStatistics, *_: object) -> str | None:
+            return "max_episodes" if statistics.restarts else None
+
+        monkeypatch.setattr("a3c_exp.run.trainer.find_stop_reason", find_stop_reason)
+
+    def test_reports_its_restarts(self, tmp_path: Path) -> None:
+        done, log = self.finished(tmp_path, faulty("kill"))
+        assert (done.summary["stop_reason"], done.exit_code, done.summary["restarts"]) == ("max_episodes", 0, 1)
+        assert log.count("worker 1 was killed by SIGKILL: another one takes its place") == 1
+        assert "async/restarts" in (tmp_path / "metrics.csv").read_text().splitlines()[0]
+
+    def test_goes_on_after_a_resumption_with_its_count(self, tmp_path: Path) -> None:
+        done, _ = self.finished(tmp_path, faulty("kill"))
+        total = done.summary["steps"] + 100
+        done = train_config(faulty("raise", faults={"victim": -1}, total_steps=total), tmp_path, resume=True)
+        assert done.summary["restarts"] == 1
+
+    def test_reports_a_hung_worker(self, tmp_path: Path) -> None:
+        _, log = self.finished(tmp_path, faulty("hang", backend__stall_seconds=0.6))
+        assert "worker 1 hung: its environment had not stepped for 0.6 s" in log
+
+
+class TestTooManyRestarts:
+    def test_end_a_run_that_is_saved_and_says_why(self, tmp_path: Path) -> None:
+        done = train_config(faulty("kill", faults={"victim": None}), tmp_path)
+        log = (tmp_path / "train.log").read_text()
+        assert (done.summary["stop_reason"], done.exit_code) == ("max_restarts", 1)
+        assert done.summary["restarts"] >= 3
+        assert "replaced 3 times in a row" in done.summary["error"]
+        assert "replaced 3 times in a row" in log
+        assert latest(tmp_path)["store"]["steps"] == done.summary["steps"] > 0
+
+
+class TestTheForkServer:
+    def test_that_dies_ends_the_run_with_the_reason(self) -> None:
+        """Nothing is known about its children any more. They end themselves."""
+        seen: list[int] = []
+
+        def kill_server() -> None:
+            seen.extend(child.pid for child in worker_processes() if child.pid is not None)
+            forkserver.kill()
+
+        error = self.failed_after(kill_server)
+        assert str(error) == "the fork server, from which workers are started, has died"
+        assert seen
+        wait_until(lambda: not any(_is_worker(pid) for pid in seen), 20)
+
+    def failed_after(self, act: Callable[[], None]) -> RunError:
+        whole = config(backend="processes", workers=2, total_steps=10**9, backend__max_restarts=3)
+        acted = threading.Event()
+
+        def enough(events: list[Event]) -> bool:
+            if not acted.is_set() and {event.worker for event in events} == {0, 1}:
+                acted.set()
+                act()
+            return False
+
+        _, _, error = drain(whole, enough)
+        assert error is not None
+        return error
+
+
+def _is_worker(pid: int) -> bool:
+    try:
+        return "forkserver" in Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return False

@@ -1,0 +1,166 @@
+"""Decisions about workers that die, hang or fail: who is replaced, and what ends the run."""
+
+from __future__ import annotations
+
+import pytest
+from stores import make_store
+
+from a3c_exp.backends.messages import WorkerExit, failed
+from a3c_exp.backends.supervision import RESTORING_CONTRIBUTIONS, Restarts, RestartSettings, StallWatch
+from a3c_exp.core.events import Event
+from a3c_exp.core.heartbeat import WAITING, Heartbeat
+from a3c_exp.core.store import SharedStore
+from a3c_exp.errors import ConfigError, RunError
+
+KILLED = WorkerExit("worker 1 was killed by SIGKILL")
+RAISED = failed("worker 1", RuntimeError("out of luck"))
+
+
+def made(maximum: int = 3, store: SharedStore | None = None) -> Restarts:
+    return Restarts(RestartSettings(max_restarts=maximum), make_store() if store is None else store)
+
+
+def contribute(restarts: Restarts, count: int, worker: int = 1) -> None:
+    restarts.on_event(worker, Event(worker, contributions=count))
+
+
+class TestRestarts:
+    def test_a_killed_worker_is_replaced_and_the_event_says_so(self) -> None:
+        event = made().on_failure(1, 1, KILLED)
+        assert (event.worker, event.restarts) == (1, 1)
+        assert event.warnings == ("worker 1 was killed by SIGKILL: another one takes its place",)
+
+    def test_so_many_times_in_a_row(self) -> None:
+        restarts = made(3)
+        for attempt in (1, 2, 3):
+            assert restarts.on_failure(1, 1, KILLED).restarts == 1
+            assert restarts.attempt(1) == attempt
+        with pytest.raises(RunError, match=r"killed by SIGKILL\n.*replaced 3 times in a row .*max_restarts") as caught:
+            restarts.on_failure(1, 1, KILLED)
+        assert caught.value.reason == "max_restarts"
+
+    def test_every_worker_is_counted_alone(self) -> None:
+        restarts = made(1)
+        assert restarts.on_failure(0, 0, KILLED).restarts == restarts.on_failure(1, 1, KILLED).restarts == 1
+
+    def test_and_from_the_beginning_after_a_thousand_contributions(self) -> None:
+        """They count from the last replacement: those before it are not added."""
+        restarts = made(1)
+        contribute(restarts, RESTORING_CONTRIBUTIONS - 1)
+        restarts.on_failure(1, 1, KILLED)
+        contribute(restarts, RESTORING_CONTRIBUTIONS)
+        assert restarts.on_failure(1, 1, KILLED).restarts == 1
+        contribute(restarts, RESTORING_CONTRIBUTIONS - 1)
+        with pytest.raises(RunError):
+            restarts.on_failure(1, 1, KILLED)
+        assert restarts.attempt(1) == 2, "seeds never return"
+
+    def test_one_that_raises_before_its_first_contribution_would_raise_again(self) -> None:
+        with pytest.raises(RunError, match="RuntimeError: out of luck") as caught:
+            made().on_failure(1, 1, RAISED)
+        assert caught.value.reason == "failed"
+
+    def test_one_that_raises_later_is_replaced(self) -> None:
+        restarts = made()
+        contribute(restarts, 1)
+        event = restarts.on_failure(1, 1, RAISED)
+        assert event.restarts == 1
+        assert event.warnings[0].startswith("worker 1 failed:\n")
+        assert event.warnings[0].endswith("RuntimeError: out of luck\nanother one takes its place")
+
+    def test_a_run_error_is_final(self) -> None:
+        """Training that has diverged would diverge again."""
+        restarts = made()
+        contribute(restarts, 1)
+        with pytest.raises(RunError, match=r"^diverged$") as caught:
+            restarts.on_failure(1, 1, failed("worker 1", RunError("diverged", "env_errors")))
+        assert caught.value.reason == "env_errors"
+
+    def test_without_restarts_the_first_failure_ends_the_run(self) -> None:
+        with pytest.raises(RunError, match=r"^worker 1 was killed by SIGKILL$") as caught:
+            made(0).on_failure(1, 1, KILLED)
+        assert caught.value.reason == "failed"
+
+    def test_at_the_end_of_a_run_nobody_takes_its_place(self) -> None:
+        store = make_store()
+        store.stop()
+        event = made(store=store).on_failure(1, 1, KILLED)
+        assert event.restarts == 0
+        assert event.warnings == ("at the end of the run: worker 1 was killed by SIGKILL",)
+
+    @pytest.mark.parametrize(("key", "value"), [("max_restarts", -1), ("stall_seconds", 0.0)])
+    def test_settings_out_of_range_are_refused(self, key: str, value: float) -> None:
+        with pytest.raises(ConfigError, match=key):
+            RestartSettings(**{key: value})  # type: ignore[arg-type]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class TestStallWatch:
+    def stalled_after(self, beats: list[int], seconds: float = 2.0, pause: float = 1.0) -> list[bool]:
+        """Whether a worker is found stalled at each look, `pause` seconds apart."""
+        clock = Clock()
+        watch = StallWatch(seconds, clock)
+        found = []
+        for beat in beats:
+            clock.now += pause
+            elapsed = watch.due()
+            assert elapsed is not None
+            found.append(watch.is_stalled(0, beat, elapsed))
+        return found
+
+    def test_a_heart_that_stops_is_noticed(self) -> None:
+        assert self.stalled_after([5, 6, 6, 6]) == [False, False, False, True]
+
+    def test_waiting_for_others_is_no_stall(self) -> None:
+        assert not any(self.stalled_after([5, WAITING, WAITING, WAITING, WAITING, 5]))
+
+    def test_one_that_never_begins_is_noticed_too(self) -> None:
+        assert self.stalled_after([0, 0, 0])[-1]
+
+    def test_a_program_that_was_stopped_itself_blames_nobody(self) -> None:
+        """After Ctrl-Z and fg an hour has passed between two looks, in which nobody could step."""
+        assert not any(self.stalled_after([5, 5], seconds=10, pause=3600))
+
+    def test_nobody_looks_without_a_limit(self) -> None:
+        clock = Clock()
+        watch = StallWatch(None, clock)
+        clock.now = 1e6
+        assert watch.due() is None
+
+    def test_a_replacement_begins_anew(self) -> None:
+        watch = StallWatch(2.0, Clock())
+        assert not watch.is_stalled(0, 5, 1.5)
+        watch.forget(0)
+        assert not watch.is_stalled(0, 5, 1.5)
+
+    def test_who_has_been_idle_longest_is_known(self) -> None:
+        """Others may only wait for a lock that it holds."""
+        watch = StallWatch(1.0, Clock())
+        for beat in (1, 2, 2):
+            watch.is_stalled("culprit", 7, 1.0)
+            watch.is_stalled("victim", beat, 1.0)
+        assert max(("victim", "culprit"), key=watch.idle) == "culprit"
+
+
+class TestHeartbeat:
+    def test_beats_are_seen_in_the_shared_block(self) -> None:
+        store = make_store(workers=2)
+        heartbeat = store.heartbeat(1)
+        seen = []
+        for act in (heartbeat.beat, heartbeat.beat, heartbeat.wait, heartbeat.beat):
+            act()
+            seen.append(store.counters.heartbeat_of(1))
+        assert seen == [1, 2, WAITING, 3]
+        assert store.counters.heartbeat_of(0) == 0
+
+    def test_one_of_its_own_memory_is_read_directly(self) -> None:
+        heartbeat = Heartbeat()
+        heartbeat.beat()
+        assert heartbeat.value == 1
