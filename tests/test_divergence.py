@@ -124,7 +124,7 @@ class TestCauses:
 
     def test_an_infinite_term_of_a_users_loss_is_named_and_the_others_are_not(self) -> None:
         text = explanation_of(config(algorithm={"_target_": f"{HERE}.Dividing"}))
-        assert "Loss terms not finite: per reward (inf)." in text
+        assert "Loss terms not finite: per reward (inf), though the batch and all activations are." in text
         assert "Gradient not finite in critic." in text, "the actor's is finite"
         assert re.search(r"Largest activation: [\d.e-]+ in .* Largest parameter: [\d.e-]+ in ", text)
 
@@ -139,6 +139,7 @@ class TestCauses:
             r"Not finite in the batch: advantages, targets \(largest reward 1e\+38, largest value [\d.]+\)\.", text
         )
         assert "env.reward_scale" in text
+        assert "though the batch" not in text
 
     @pytest.mark.parametrize(("name", "value"), [("rewards", np.nan), ("rewards", -np.inf), ("observations", np.nan)])
     def test_data_that_is_not_finite_comes_first_and_no_learning_rate_is_blamed(self, name: str, value: float) -> None:

@@ -49,18 +49,22 @@ def explain_divergence(name: str, steps: int, network: ActorCritic, losses: Sequ
     """The explanation of a gradient that is not finite, as a line for the log.
 
     name: of the learner. steps: environment steps of the run, as of the learner's pull. network: bound, with the
-    refused gradient. losses: those that the gradient is of.
+    refused gradient. losses: those that the gradient is of. Without a lock on a device, other threads may have changed
+    the parameters since.
     """
     batches = [loss.batch for loss in losses]
     data = _fault_of_data(batches)
     spoiled = _parts_not_finite(network, lambda parameter: parameter.detach())
     parts = _parts_not_finite(network, lambda parameter: parameter.grad)
-    extremes = [("activation", _largest_activation(network, batches)), ("parameter", _largest_parameter(network))]
+    activation = _largest_activation(network, batches)
+    inputs = data or _fault_of_returns(batches)
+    finite_inputs = inputs is None and activation is not None and math.isfinite(activation.size)
+    extremes = [("activation", activation), ("parameter", _largest_parameter(network))]
     sentences = [
         f"{name}, step {steps:,}: a gradient that was not finite was refused.",
-        data or _fault_of_returns(batches),
+        inputs,
         f"Parameters not finite in {spoiled}: an earlier update or another worker made them so." if spoiled else None,
-        _describe_terms([loss.metrics for loss in losses]),
+        _describe_terms([loss.metrics for loss in losses], finite_inputs),
         f"Gradient not finite in {parts}." if parts else None,
         *(f"Largest {kind}: {found.size:.2g} in {found.place}." for kind, found in extremes if found is not None),
         None if data else _HINT,
@@ -102,11 +106,15 @@ def _column(batches: Sequence[BatchArrays], name: str) -> Array:
     return np.concatenate(parts)
 
 
-def _describe_terms(metrics: Sequence[Mapping[str, float]]) -> str | None:
-    """A sentence about the metrics that a loss returned: those that are not finite, or the largest."""
+def _describe_terms(metrics: Sequence[Mapping[str, float]], finite_inputs: bool) -> str | None:
+    """A sentence about the metrics that a loss returned: those that are not finite, or the largest.
+
+    finite_inputs: whether the batch and the network's activations are finite.
+    """
     terms = [(name, value) for each in metrics for name, value in each.items() if name not in RESERVED]
     if bad := {name: value for name, value in terms if not math.isfinite(value)}:
-        return f"Loss terms not finite: {', '.join(f'{name} ({value})' for name, value in bad.items())}."
+        reason = ", though the batch and all activations are" if finite_inputs else ""
+        return f"Loss terms not finite: {', '.join(f'{name} ({value})' for name, value in bad.items())}{reason}."
     if not terms:
         return None
     name, value = max(terms, key=lambda term: abs(term[1]))
