@@ -68,6 +68,7 @@ class Event:
     contributions: gradients that it has pushed; rollouts of a GA3C agent; batches of a predictor.
     env_errors: steps and resets of environments that went wrong. restarts: workers that were replaced.
     warnings: lines for the log.
+    explanation: of a learner's first rejected gradient, a line for the log; the first if there are several.
     """
 
     worker: int
@@ -81,6 +82,7 @@ class Event:
     env_errors: int = 0
     restarts: int = 0
     warnings: tuple[str, ...] = ()
+    explanation: str | None = None
 
     def add(self, values: dict[str, float]) -> None:
         """Add the metrics of one more update.
@@ -117,4 +119,5 @@ class Event:
             env_errors=self.env_errors + later.env_errors,
             restarts=self.restarts + later.restarts,
             warnings=self.warnings + later.warnings,
+            explanation=self.explanation or later.explanation,
         )

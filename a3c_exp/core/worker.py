@@ -12,6 +12,7 @@ import numpy as np
 from a3c_exp.algorithms import BatchArrays, MinibatchAlgorithm, explained_variance
 from a3c_exp.common.arrays import Floats
 from a3c_exp.core import seeding
+from a3c_exp.core.divergence import BatchLoss, explain_divergence
 from a3c_exp.core.events import Episodes, Event
 from a3c_exp.core.experiment import Experiment, RunContext
 from a3c_exp.core.heartbeat import Heartbeat
@@ -99,7 +100,7 @@ class Learner:
         self._heartbeat = heartbeat
         algorithm = experiment.algorithm
         self._minibatch_algorithm = algorithm if isinstance(algorithm, MinibatchAlgorithm) else None
-        self._nonfinite_in_a_row = 0
+        self._nonfinite_in_a_row, self._explained = 0, False
 
     def pull(self) -> Snapshot:
         """Copy the shared parameters into the learner's network."""
@@ -133,12 +134,12 @@ class Learner:
     def _gradient(self, rollouts: Sequence[Rollout], snapshot: Snapshot, event: Event) -> Iterator[Push]:
         """One push: the gradients of all rollouts added up."""
         self._network.zero_grad()
-        for rollout in rollouts:
-            if rollout.transitions:
-                event.add(self._add_rollout_gradient(rollout, snapshot))
+        losses = [self._add_rollout_gradient(rollout, snapshot) for rollout in rollouts if rollout.transitions]
+        for loss in losses:
+            event.add(loss.metrics)
         # A summed loss grows with its transitions already, so each worker has weight 1.
         weight = min(event.steps, 1) if self._experiment.algorithm.reduction == "sum" else event.steps
-        yield self._prepare_push(snapshot, event, weight, merge_stats(rollouts))
+        yield self._prepare_push(snapshot, event, weight, merge_stats(rollouts), losses)
 
     def _minibatch_gradients(
         self, rollouts: Sequence[Rollout], event: Event, algorithm: MinibatchAlgorithm
@@ -157,23 +158,24 @@ class Learner:
             self._network.zero_grad()
             metrics = self._add_batch_gradient(minibatch, snapshot)
             event.add(metrics | extra)
-            yield self._prepare_push(snapshot, event, minibatch.transitions, stats)
+            losses = [BatchLoss(minibatch, metrics)]
+            yield self._prepare_push(snapshot, event, minibatch.transitions, stats, losses)
             if self._store.stopped or algorithm.should_stop_early(metrics):
                 return
             event, stats, extra = Event(self._worker), None, {}
 
     @_ignore_nonfinite
-    def _add_rollout_gradient(self, rollout: Rollout, snapshot: Snapshot) -> dict[str, float]:
-        """Add the loss's gradient over one rollout to `network.gradient`, and return the loss's metrics."""
+    def _add_rollout_gradient(self, rollout: Rollout, snapshot: Snapshot) -> BatchLoss:
+        """Add the loss's gradient over one rollout to `network.gradient`, and return the loss's batch and metrics."""
         outputs, backward = self._network.evaluate(rollout.observations, rollout.actions, rollout.recurrent_input)
         batch = self._batch(rollout, outputs)
         metrics = self._differentiate(outputs, batch, snapshot, backward)
         metrics["explained_variance"] = explained_variance(rollout.values, batch.targets, batch.mask)
-        return metrics
+        return BatchLoss(batch, metrics)
 
     @_ignore_nonfinite
     def _add_batch_gradient(self, batch: BatchArrays, snapshot: Snapshot) -> dict[str, float]:
-        """The same for a batch whose advantages and targets are known."""
+        """The same for a batch whose advantages and targets are known. Returns the metrics alone."""
         outputs, backward = self._network.evaluate(batch.observations, batch.actions, batch.recurrent_input)
         return self._differentiate(outputs, batch, snapshot, backward)
 
@@ -209,8 +211,10 @@ class Learner:
             return returns(with_learner_values(rollout, outputs.values, outputs.log_probs), self._experiment.gamma)
         return returns(rollout, self._experiment.gamma)
 
-    def _prepare_push(self, snapshot: Snapshot, event: Event, weight: int, stats: RunningStats | None) -> Push:
-        """Clip the gradient; leave it out if it is not finite or of no transition."""
+    def _prepare_push(
+        self, snapshot: Snapshot, event: Event, weight: int, stats: RunningStats | None, losses: Sequence[BatchLoss]
+    ) -> Push:
+        """Clip the gradient; leave it out if it is not finite or of no transition. losses: those that it is of."""
         experiment, network = self._experiment, self._network
         norm = clip(network.gradient, experiment.optimizer, network.param_slices)
         progress = progress_of(snapshot.steps, self._total_steps)
@@ -220,6 +224,9 @@ class Learner:
         if not math.isfinite(norm):
             event.rejected = 1
             event.metrics.clear()
+            if not self._explained:
+                self._explained = True
+                event.explanation = explain_divergence(self._name, snapshot.steps, network, losses)
         gradient = None if event.rejected or not weight else network.gradient
         event.contributions = int(gradient is not None)
         return Push(gradient=gradient, snapshot=snapshot, event=event, weight=weight, stats=stats, rng=self._rng)
@@ -237,7 +244,8 @@ class Learner:
         if self._nonfinite_in_a_row == MAX_CONSECUTIVE_NONFINITE:
             raise RunError(
                 f"the last {MAX_CONSECUTIVE_NONFINITE} gradients of {self._name} were not finite: "
-                "training has diverged (a smaller learning rate or gradient clipping may help)"
+                "training has diverged (a smaller learning rate or gradient clipping may help; "
+                "a warning in train.log says more)"
             )
 
 

@@ -130,6 +130,11 @@ class ActorCritic(nn.Module, ABC):
     def describe_kernels(self) -> str:
         """A line for the log: which parts of a bound network numpy runs, and which torch."""
 
+    def trained_groups(self) -> dict[str, list[nn.Parameter]]:
+        """The parameter groups, with that of the loss, without frozen parameters."""
+        groups = self.parameter_groups() | ({"loss": list(self.loss_module.parameters())} if self.loss_module else {})
+        return {name: [p for p in parameters if p.requires_grad] for name, parameters in groups.items()}
+
     def bind(self, kernels: Kernels = "auto") -> None:
         """Move the parameters into one vector. kernels: see `networks.components.EncoderNetwork`.
 
@@ -137,8 +142,7 @@ class ActorCritic(nn.Module, ABC):
         """
         for child in self.children():
             check_parameters(child)
-        groups = self.parameter_groups() | ({"loss": list(self.loss_module.parameters())} if self.loss_module else {})
-        groups = {name: [p for p in parameters if p.requires_grad] for name, parameters in groups.items()}
+        groups = self.trained_groups()
         ordered = [parameter for parameters in groups.values() for parameter in parameters]
         if len(set(map(id, ordered))) != len(ordered):
             problem = "must not share parameters between actor, critic and loss: network.shared=true shares an encoder"

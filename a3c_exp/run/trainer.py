@@ -234,7 +234,7 @@ class Trainer:
         self._clock.stop()
         self._log_curve_point()
         if self._statistics.rejected and not self._statistics.updates:
-            raise RunError("no gradient was finite, so nothing has been learned: are all rewards finite?")
+            raise RunError("no gradient was finite, so nothing has been learned: a warning in train.log says more")
         if self._stop_reason is None:
             self._stop_reason = "total_steps"
 
@@ -244,7 +244,7 @@ class Trainer:
             statistics.begin(seconds)
         if event.rejected and not self._warned_of_rejected:
             self._warned_of_rejected = True
-            log.warning("a gradient that was not finite was refused")
+            log.warning("%s", event.explanation or "a gradient that was not finite was refused")
         for warning in event.warnings:
             self._warnings.warn(warning)
         statistics.add(event)
