@@ -22,6 +22,7 @@ from a3c_exp.algorithms import A3C, Batch, Metrics, PolicyOutputs
 from a3c_exp.backends.ga3c.device import build_thread_network, parameters_on
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.events import Event
+from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.rollout import Rollout
 from a3c_exp.core.worker import Learner, Worker
 
@@ -211,7 +212,8 @@ class TestNetworks:
         rollout = spoiled("rewards", np.inf)(worker._actor.collect(snapshot))
         with parameters_on(device, store):
             network = build_thread_network(experiment, store, learns=True)
-            learner = Learner(experiment, network, 0, store, np.random.default_rng(0), "trainer 0")
+            rng = np.random.default_rng(0)
+            learner = Learner(experiment, network, 0, store, rng, "trainer 0", Heartbeat())
             (event,) = [e for e in learner.learn([rollout], learner.pull()) if isinstance(e, Event)]
         assert event.explanation is not None
         assert "trainer 0, step 0: " in event.explanation
