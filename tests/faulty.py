@@ -102,15 +102,18 @@ class Endless(Bandit):
 
 @dataclass(frozen=True, kw_only=True)
 class FailingA3C(A3C):
-    """A loss that raises once for each time that the file `trigger` is made, in workers alone: not when it is tried."""
+    """A loss that raises once for each time that the file `trigger` is made, in workers alone: not when it is tried.
+
+    A worker is a thread, a process or a program of Ray (default_worker.py).
+    """
 
     trigger: str
 
     def closed_form(
         self, outputs: NetworkOutputs, batch: BatchArrays, progress: float
     ) -> tuple[OutputGradients, dict[str, float]]:
-        names = threading.current_thread().name, multiprocessing.current_process().name
-        if any(name.startswith("worker") for name in names) and Path(self.trigger).exists():
+        names = threading.current_thread().name, multiprocessing.current_process().name, Path(sys.argv[0]).name
+        if any(name.startswith(("worker", "default_worker.py")) for name in names) and Path(self.trigger).exists():
             Path(self.trigger).unlink()
             raise RuntimeError("scripted to fail")
         return super().closed_form(outputs, batch, progress)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections import deque
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import pytest
+from stores import make_store
 
+from a3c_exp.backends.messages import WorkerExit
 from a3c_exp.backends.ray import driver as driver_module
-from a3c_exp.backends.ray.driver import SEQUENCE_STRIDE, CachedStore, Driver, _RunningWorker
+from a3c_exp.backends.ray.cluster import death_text
+from a3c_exp.backends.ray.driver import CachedStore, Driver, _RunningWorker
+from a3c_exp.backends.ray.wire import SEQUENCE_STRIDE, ServerStatus
+from a3c_exp.backends.supervision import Restarts, RestartSettings, StallWatch
+from a3c_exp.core.events import Event
 from a3c_exp.errors import RunError
 
 
@@ -22,7 +29,10 @@ def driver_of(**ray: Any) -> tuple[Driver, mock.MagicMock, list[mock.MagicMock]]
     driver = object.__new__(Driver)
     driver._ray = SimpleNamespace(**{"wait": lambda calls, timeout: ([], calls)} | ray)
     driver._unreachable, driver._servers, driver._store = (TimeoutError,), servers, store
-    driver._workers, driver._begun = {}, True
+    driver._workers, driver._begun, driver._members = {}, True, []
+    driver._restarts, driver._watch = Restarts(RestartSettings(), make_store()), StallWatch(None)
+    driver._failed, driver._reported_failures = deque(), 0
+    driver._status_calls, driver._incarnation, driver._bytes, driver._reported_at = {}, 1, 0, 0.0
     return driver, store, servers
 
 
@@ -59,3 +69,103 @@ def test_rounds_do_not_wait_for_a_worker_that_was_killed() -> None:
     assert (killed, driver._workers) == (["actor"], {})
     for server in servers:
         server.leave.remote.assert_called_once_with(2, 2 * SEQUENCE_STRIDE)
+
+
+def status_of(events: list[Event] | None = None, beats: dict[int, tuple[int, int]] | None = None) -> ServerStatus:
+    """A status of the first server."""
+    return ServerStatus(1, events or [], 0, 0.0, [0, 1], 0, 0, beats or {})
+
+
+class TestAFailure:
+    def failed(self, **end: Any) -> tuple[Driver, dict[Any, Any], mock.MagicMock]:
+        """A driver that has just heard of a failure, what its calls return, and what starts workers."""
+        results: dict[Any, Any] = {}
+        driver, _, servers = driver_of(get=results.__getitem__)
+        servers[0].status.remote.side_effect = (f"status {number}" for number in range(10))
+        driver._request_status(0)
+        start = driver._start_worker = mock.MagicMock()  # type: ignore[method-assign]
+        driver._on_failure(_RunningWorker(1, "actor", "run", 0), WorkerExit("it failed", **end))
+        return driver, results, start
+
+    def test_is_judged_once_the_status_that_was_requested_after_it_has_come(self) -> None:
+        """The worker's last events are in that status: it had learned something, so it is replaced although it
+        raised."""
+        driver, results, start = self.failed(raised=True)
+        results["status 0"] = status_of()
+        assert list(driver._on_status("status 0")) == [None]
+        assert not start.called
+        results["status 1"] = status_of([Event(1, contributions=1)])
+        _, restart = driver._on_status("status 1")
+        assert restart is not None
+        assert (restart.worker, restart.restarts) == (1, 1)
+        start.assert_called_once_with(1)
+        assert not driver._failed
+
+    def test_by_an_error_before_any_update_ends_the_run(self) -> None:
+        driver, results, _ = self.failed(raised=True)
+        results |= {"status 0": status_of(), "status 1": status_of([Event(0, contributions=1)])}
+        list(driver._on_status("status 0"))
+        with pytest.raises(RunError, match="it failed"):
+            list(driver._on_status("status 1"))
+
+    def test_takes_the_worker_out_of_rounds_at_once(self) -> None:
+        driver, _, _ = self.failed()
+        for server in driver._servers:
+            server.leave.remote.assert_called_once_with(1, SEQUENCE_STRIDE)
+
+
+class TestHeartbeats:
+    @pytest.fixture
+    def watched(self) -> tuple[Driver, list[Any]]:
+        """A driver of two workers, the second a replacement, and the actors that it has killed. Workers may be idle for
+        one second. Each look at the clock is half a second after the last."""
+        killed: list[Any] = []
+        driver, _, _ = driver_of(kill=killed.append)
+        driver._watch = StallWatch(1.0, (0.5 * count for count in range(1000)).__next__)
+        for index in range(2):
+            driver._workers[f"run {index}"] = _RunningWorker(index, f"actor {index}", f"run {index}", index)
+        return driver, killed
+
+    def test_that_stop_are_those_of_a_worker_that_hangs(self, watched: tuple[Driver, list[Any]]) -> None:
+        driver, killed = watched
+        for beat in range(5):
+            driver._check_heartbeats(status_of(beats={0: (0, beat), 1: (1, 7)}))
+        assert killed == ["actor 1"]
+        ((worker, end),) = driver._failed
+        assert worker.index == 1
+        assert end.failure == (
+            "worker 1 hung: its environment had not stepped for 1 s (backend.stall_seconds), and was killed"
+        )
+
+    def test_are_not_expected_of_a_worker_that_has_no_room_yet(self, watched: tuple[Driver, list[Any]]) -> None:
+        """The last beat of its predecessor is no beat of its own."""
+        driver, killed = watched
+        for beat in range(100):
+            driver._check_heartbeats(status_of(beats={0: (0, beat), 1: (0, 7)}))
+        assert killed == []
+
+    def test_that_a_restarted_server_has_forgotten_are_those_before(self, watched: tuple[Driver, list[Any]]) -> None:
+        driver, killed = watched
+        driver._check_heartbeats(status_of(beats={1: (1, 7)}))
+        for _ in range(5):
+            driver._check_heartbeats(status_of())
+        assert killed == ["actor 1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (
+            "The actor died unexpectedly before finishing this task.\n\tclass_name: A\n\tpid: 26498\n"
+            "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: "
+            "Worker unexpectedly exits. If the process was killed by the kernel OOM killer, consider much.",
+            "Worker unexpectedly exits.",
+        ),
+        ("The actor died because its node has died.\n\tpid: 1\n\tthe node is gone", "The actor died because its node "
+         "has died."),
+        ("killed", "killed"),
+        ("", "no cause is known"),
+    ],
+)  # fmt: skip
+def test_the_cause_of_a_death_is_one_line(text: str, cause: str) -> None:
+    assert death_text(RuntimeError(text)) == cause

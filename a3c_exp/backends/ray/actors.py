@@ -2,42 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any
 
-from a3c_exp.backends.messages import FAILURES, failure_text
+from a3c_exp.backends.messages import WorkerExit, failed
 from a3c_exp.backends.ray.client import LocalUpdates, RemoteStore, Transport
 from a3c_exp.backends.ray.cluster import lost_errors
 from a3c_exp.backends.ray.settings import RaySettings
+from a3c_exp.backends.ray.wire import SEQUENCE_STRIDE
 from a3c_exp.common.plugins import import_plugins
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import RunContext
+from a3c_exp.core.heartbeat import WAITING, Heartbeat
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.worker import Worker
+
+BEAT_SECONDS = 5.0
+"""Longest time between two heartbeats that a worker sends. Each is a call of the first server, which thousands of
+workers share."""
+BEATS_BEFORE_STALL = 4
+"""The least number of heartbeats within `stall_seconds`."""
 
 
 class WorkerActor:
     """Runs one worker."""
 
     def run(
-        self, context: RunContext, worker: int, spec: StoreSpec, servers: Sequence[Any], first_sequence: int
-    ) -> str | None:
-        """Run a worker to its end. Returns the error text for the user if it failed, None otherwise.
+        self, context: RunContext, worker: int, spec: StoreSpec, servers: Sequence[Any], attempt: int
+    ) -> WorkerExit:
+        """Run a worker to its end, and return how it ended.
 
-        servers: handles of the parameter servers, in the order of their shards.
-        first_sequence: see `RemoteStore`.
+        servers: handles of the parameter servers, in the order of their shards. attempt: number of its predecessors.
         """
         settings = context.experiment.backend
         assert isinstance(settings, RaySettings)
         try:
-            remote = RemoteStore(spec, transport(servers, settings), first_sequence)
+            remote = RemoteStore(spec, transport(servers, settings), SEQUENCE_STRIDE * attempt)
             store = LocalUpdates(spec, remote) if settings.local_epochs else remote
-            with one_thread():
+
+            def send(beat: int) -> None:
+                servers[0].beat.remote(worker, attempt, beat)
+
+            with one_thread(), send_beats(remote.heartbeat(worker), settings.stall_seconds, send):
                 _run(context, worker, store)
-        except FAILURES as error:
-            return failure_text(f"worker {worker}", error)
-        return None
+        except BaseException as error:  # whatever ended this worker is the run's to report
+            return failed(f"worker {worker}", error)
+        return WorkerExit()
+
+
+@contextmanager
+def send_beats(heartbeat: Heartbeat, stall_seconds: float | None, send: Callable[[int], object]) -> Iterator[None]:
+    """Send a heartbeat at intervals, from a thread of its own, until the context exits.
+
+    stall_seconds: see `RestartSettings`; None sends nothing.
+
+    While the worker waits for others, another negative number is sent each time, never WAITING: whoever receives the
+    same number for too long knows that the worker hangs, or that its process does not run, even if it was waiting.
+    """
+    over = threading.Event()
+
+    def run(interval: float) -> None:
+        waits = WAITING
+        while True:
+            beat = heartbeat.value
+            if beat == WAITING:
+                beat = waits = waits - 1
+            send(beat)
+            if over.wait(interval):
+                return
+
+    if stall_seconds is not None:
+        interval = min(BEAT_SECONDS, stall_seconds / BEATS_BEFORE_STALL)
+        threading.Thread(target=run, args=(interval,), name="heartbeat", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 def _run(context: RunContext, index: int, store: RemoteStore | LocalUpdates) -> None:

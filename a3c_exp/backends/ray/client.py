@@ -205,13 +205,14 @@ class RemoteStore:
         self._has_news = True
 
     def _answers(self, call: _PendingCall) -> list[Any]:
-        """Wait for the servers' answers.
+        """Wait for the servers' answers, which is no stall however long it lasts.
 
         A server that died or could not be reached gets its message again, without waiting for the other servers: their
         answers may depend on it.
         """
         answers: dict[int, Any] = {}
         waiting = dict(enumerate(call.futures))
+        self._heartbeat.wait()
         while waiting:
             wait(waiting.values(), return_when=FIRST_COMPLETED)
             for server, future in [(server, future) for server, future in waiting.items() if future.done()]:
@@ -222,6 +223,7 @@ class RemoteStore:
                     time.sleep(RETRY_SECONDS)
                     arguments = map(_acknowledge_earlier, call.arguments[server])
                     waiting[server] = self._transport.call(server, call.method, *arguments)
+        self._heartbeat.beat()
         return [answers[server] for server in range(len(call.futures))]
 
     def _take(self, replies: list[Reply]) -> None:

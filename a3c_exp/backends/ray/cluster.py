@@ -44,6 +44,14 @@ def lost_errors() -> tuple[type[BaseException], ...]:
     )  # fmt: skip
 
 
+def death_text(error: BaseException) -> str:
+    """The cause of an actor's death in one line, of what Ray says about it. Ray does not know the signal."""
+    first, *lines = str(error).splitlines() or ["no cause is known"]
+    cause = " ".join(line for line in lines if not line.startswith("\t")) or first
+    cause = cause.rpartition("Worker exit detail: ")[2]
+    return cause.partition(" If the process was killed by")[0]
+
+
 def restrict_to_loopback() -> None:
     """Keep every process that Ray starts off the network. Call before the first import of Ray.
 

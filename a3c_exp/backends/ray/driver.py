@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from a3c_exp.backends.messages import GRACE_SECONDS, MERGE_SECONDS
+from a3c_exp.backends.messages import GRACE_SECONDS, MERGE_SECONDS, WorkerExit
 from a3c_exp.backends.ray.actors import WorkerActor
 from a3c_exp.backends.ray.client import RETRY_SECONDS, summing_spec
-from a3c_exp.backends.ray.cluster import lost_errors
+from a3c_exp.backends.ray.cluster import death_text, lost_errors
 from a3c_exp.backends.ray.server import ParameterServer
 from a3c_exp.backends.ray.settings import RaySettings
-from a3c_exp.backends.ray.wire import ServerStatus, merge_shards, shard_slices, shard_spec, shard_state
+from a3c_exp.backends.ray.wire import (
+    SEQUENCE_STRIDE,
+    ServerStatus,
+    merge_shards,
+    shard_slices,
+    shard_spec,
+    shard_state,
+)
+from a3c_exp.backends.supervision import Restarts, StallWatch, incarnation
 from a3c_exp.core.events import Event, Metric
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.parameters import StoreSpec
@@ -32,12 +41,6 @@ PLACEMENT_SECONDS = 30.0
 """After so long, rounds stop waiting for a worker that the cluster has no room for, and the user is warned."""
 START_SECONDS = 600.0
 """Longest wait for the first worker, or for the servers. A cluster that grows on demand needs minutes."""
-MAX_DEATHS = 3
-"""A worker that dies so often without an update in between will always die."""
-SEQUENCE_STRIDE = 1 << 32
-"""Between the sequence numbers of a worker's messages and those of its replacement."""
-RESUMED_STRIDE = 1 << 16
-"""Added to the number of resumptions for a replacement, so that it draws random numbers that no other worker draws."""
 
 
 class CachedStore(SharedStore):
@@ -82,7 +85,8 @@ class _RunningWorker:
     """The actor of a worker.
 
     run: the pending call of `WorkerActor.run`. attempt: number of actors that this worker had before.
-    skipped: rounds no longer wait for it, because it has not started.
+    skipped: rounds no longer wait for it, because it has not started. beat: its last heartbeat, see `send_beats`; None
+        before the first.
     """
 
     index: int
@@ -91,6 +95,7 @@ class _RunningWorker:
     attempt: int
     started_at: float = field(default_factory=time.monotonic)
     skipped: bool = False
+    beat: int | None = None
 
 
 class Driver:
@@ -110,7 +115,10 @@ class Driver:
         self._status_calls: dict[Any, int] = {}
         self._workers: dict[Any, _RunningWorker] = {}
         self._members: list[int] = []
-        self._deaths: dict[int, int] = {}  # by worker, since its last update
+        self._restarts, self._watch = Restarts(settings, store), StallWatch(settings.stall_seconds)
+        # Workers that have failed, in order. The next status of the first server reports all events of so many of them.
+        self._failed: deque[tuple[_RunningWorker, WorkerExit]] = deque()
+        self._reported_failures = 0
         self._bytes, self._reported_at = 0, time.monotonic()
         store.driver = self
 
@@ -137,10 +145,10 @@ class Driver:
         """Start the workers and yield their events, until all have ended."""
         yield from self._begin_incarnation()
         for index in range(self._spec.workers):
-            self._start_worker(index, attempt=0)
+            self._start_worker(index)
         for server in range(len(self._servers)):
             self._request_status(server)
-        while self._workers:
+        while self._workers or self._failed:
             # It returns the first call in this order that is ready. Workers come first: some status is always ready.
             ready, _ = self._ray.wait([*self._workers, *self._status_calls], timeout=MERGE_SECONDS)
             if not ready:
@@ -188,6 +196,8 @@ class Driver:
 
     def _request_status(self, server: int) -> None:
         self._status_calls[self._servers[server].status.remote()] = server
+        if server == 0:
+            self._reported_failures = len(self._failed)
 
     def _on_status(self, call: Any) -> Iterator[Event | None]:
         """Process a server's status. A server that has died is restarted by Ray, and reports that it has no state."""
@@ -203,6 +213,8 @@ class Driver:
             self._bytes += status.received + status.sent
             if server == 0:
                 yield from self._report(status)
+                self._check_heartbeats(status)
+                yield from self._replace_failed()
         self._request_status(server)
 
     def _report(self, status: ServerStatus) -> Iterator[Event | None]:
@@ -218,7 +230,7 @@ class Driver:
             "ray/bytes_per_second": Metric(rate), "ray/workers_alive": Metric(len(status.members))
         }  # fmt: skip
         for event in status.events:
-            self._deaths.pop(event.worker, None)
+            self._restarts.on_event(event.worker, event)
             yield event
 
     def _final_status(self) -> Iterator[Event | None]:
@@ -234,8 +246,8 @@ class Driver:
 
     # -- workers ------------------------------------------------------------------------------------------------------
 
-    def _start_worker(self, index: int, attempt: int) -> None:
-        settings = self._settings
+    def _start_worker(self, index: int) -> None:
+        settings, attempt = self._settings, self._restarts.attempt(index)
         actor = (
             self._ray.remote(WorkerActor)
             .options(
@@ -244,38 +256,59 @@ class Driver:
             )
             .remote()
         )
-        context = replace(self._context, resumed=self._context.resumed + RESUMED_STRIDE * attempt)
-        run = actor.run.remote(context, index, self._store.spec, self._servers, SEQUENCE_STRIDE * attempt)
+        context = incarnation(self._context, attempt)
+        run = actor.run.remote(context, index, self._store.spec, self._servers, attempt)
         self._workers[run] = _RunningWorker(index, actor, run, attempt)
 
     def _on_worker_exit(self, call: Any) -> None:
         """Process the end of a worker: by itself, by an error, or by the death of its process."""
         worker = self._workers.pop(call)
         try:
-            failure = self._ray.get(call)
+            end: WorkerExit = self._ray.get(call)
         except self._lost as error:
-            self._replace_worker(worker, str(error).splitlines()[0])
-            return
+            end = WorkerExit(f"worker {worker.index} died: {death_text(error)}")
         except self._ray.exceptions.RayError as error:
             raise RunError(f"worker {worker.index} could not be run:\n{error}") from error
         finally:
             self._ray.kill(worker.actor)
-        if failure is not None:
-            raise RunError(failure)
+        if end.failure is not None:
+            self._on_failure(worker, end)
+            return
         for other in list(self._workers.values()):
             if other.index not in self._members:  # the run is over before it has started
                 self._kill_worker(other)
 
-    def _replace_worker(self, worker: _RunningWorker, cause: str) -> None:
+    def _on_failure(self, worker: _RunningWorker, end: WorkerExit) -> None:
+        """Take a worker that has failed out of the run, and note it for `_replace_failed`."""
         self._members = [index for index in self._members if index != worker.index]
         self._leave(worker)
-        if self._store.stopped or self._store.steps >= self._spec.total_steps:
+        self._watch.forget(worker.index)
+        self._failed.append((worker, end))
+
+    def _replace_failed(self) -> Iterator[Event]:
+        """Replace the workers whose failure was known when the last status was requested: all that they had pushed has
+        been reported now. Raises RunError if the run has to end."""
+        for _ in range(self._reported_failures):
+            worker, end = self._failed.popleft()
+            event = self._restarts.on_failure(worker.index, worker.index, end)
+            if event.restarts:
+                self._start_worker(worker.index)
+            yield event
+
+    def _check_heartbeats(self, status: ServerStatus) -> None:
+        """Kill workers that hang. The time to find room for a worker and to import its code is not counted."""
+        for worker in self._workers.values():
+            attempt, beat = status.beats.get(worker.index, (None, 0))
+            if attempt == worker.attempt:
+                worker.beat = beat
+        elapsed = self._watch.due()
+        if elapsed is None:
             return
-        deaths = self._deaths[worker.index] = self._deaths.get(worker.index, 0) + 1
-        if deaths == MAX_DEATHS:
-            raise RunError(f"worker {worker.index} died {deaths} times before its first update: {cause}")
-        log.warning("worker %d has died, another takes its place: %s", worker.index, cause)
-        self._start_worker(worker.index, worker.attempt + 1)
+        for worker in list(self._workers.values()):
+            if worker.beat is not None and self._watch.is_stalled(worker.index, worker.beat, elapsed):
+                self._kill_worker(worker)
+                text = self._watch.describe(f"worker {worker.index}")
+                self._on_failure(worker, WorkerExit(f"{text}, and was killed"))
 
     def _kill_worker(self, worker: _RunningWorker) -> None:
         self._ray.kill(worker.actor)

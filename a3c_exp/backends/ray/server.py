@@ -45,6 +45,7 @@ class ParameterServer:
         self._answered: dict[int, int] = {}
         self._members: set[int] = set()
         self._events: dict[int, Event] = {}
+        self._beats: dict[int, tuple[int, int]] = {}
         self._received = self._sent = 0
 
     async def _until(self, condition: Callable[[], bool]) -> None:
@@ -173,6 +174,11 @@ class ParameterServer:
         self._members.discard(worker)
         self._notify()
 
+    async def beat(self, worker: int, attempt: int, beat: int) -> None:
+        """Keep a worker's heartbeat for the driver. attempt: number of its predecessors, whose beats may come late."""
+        if attempt >= self._beats.get(worker, (0, 0))[0]:
+            self._beats[worker] = attempt, beat
+
     # -- the driver's calls -------------------------------------------------------------------------------------------
 
     async def begin(self, incarnation: int, state: Mapping[str, Any], members: Iterable[int]) -> None:
@@ -201,6 +207,7 @@ class ParameterServer:
         return ServerStatus(
             incarnation=self._incarnation, events=events, steps=self._store.steps,
             training_seconds=self._store.training_seconds, members=sorted(self._members), received=received, sent=sent,
+            beats=dict(self._beats),
         )  # fmt: skip
 
     async def state(self) -> tuple[int, dict[str, Any]]:

@@ -20,12 +20,16 @@ from a3c_exp.core.parameters import StoreSpec
 
 WireDtype = Literal["float32", "bfloat16"]
 
+SEQUENCE_STRIDE = 1 << 32
+"""Between the sequence numbers of a worker's messages and those of its replacement."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     """A worker's push to one server, or its word that it has finished with a rollout.
 
-    sequence: number of the message among those of its worker. The replacement of a dead worker starts far above.
+    sequence: number of the message among those of its worker. The replacement of a dead worker starts far above, see
+        SEQUENCE_STRIDE.
     first_unacknowledged: the lowest sequence number to which the worker has no reply yet.
     incarnation: of the server whose parameters the gradient is based on. version, steps: of the pull.
     gradient: the server's shard of it, encoded; None if it was not finite or of no transition.
@@ -73,6 +77,7 @@ class ServerStatus(NamedTuple):
     events: one for each worker that has pushed since the last report. steps: of the run.
     training_seconds: since the first worker started. members: workers that have joined and not left.
     received, sent: bytes of gradients and of parameters since the last report.
+    beats: by worker, number of its predecessors and last heartbeat, see `actors.send_beats`.
     """
 
     incarnation: int
@@ -82,6 +87,7 @@ class ServerStatus(NamedTuple):
     members: list[int]
     received: int
     sent: int
+    beats: dict[int, tuple[int, int]]
 
 
 def encode(vector: Floats, wire_dtype: WireDtype) -> Array:
