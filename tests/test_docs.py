@@ -35,6 +35,7 @@ from a3c_exp.backends.ray import Ray
 from a3c_exp.cli import evaluate, export, report
 from a3c_exp.common.arrays import Floats
 from a3c_exp.config.builder import load_experiment
+from a3c_exp.errors import FAILED
 from a3c_exp.networks import NetworkOutputs
 
 ROOT = Path(__file__).parents[1]
@@ -417,10 +418,32 @@ def test_the_table_of_backends_has_all_of_them() -> None:
     ("document", "heading", "backend"), [(BACKENDS, "GA3C", "ga3c"), (CLUSTER, "On several", "ray")]
 )
 def test_the_table_of_a_backend_has_every_setting_with_its_default(document: str, heading: str, backend: str) -> None:
+    """Those of all backends with workers beside each other have a table of their own."""
+    expected = backend_settings(backend)
+    for name in backend_settings("threads"):
+        del expected[name]
+    assert {code(row[0])[0]: yaml.safe_load(code(row[1])[0]) for row in rows(document, heading)} == expected
+
+
+@pytest.mark.parametrize("backend", ["threads", "processes", "ga3c", "ray"])
+def test_the_table_of_restarts_has_the_defaults_of_each_backend(backend: str) -> None:
+    table = {code(row[0])[0]: code(row[1]) for row in rows(BACKENDS, "If a worker") if code(row[0])}
+    shared = {name: value for name, value in backend_settings(backend).items() if name in table}
+    assert {"backend.max_restarts", "backend.stall_seconds"} <= set(shared)
+    assert {name: yaml.safe_load(table[name][0]) for name in shared} == shared
+
+
+def test_the_table_of_stop_reasons_has_those_of_failed_runs() -> None:
+    names = [code(row[0])[0] for row in rows(BACKENDS, "If a worker") if code(row[0])]
+    assert [name for name in names if not name.startswith("backend.") and name != "stop_reason"] == list(FAILED)
+    assert set(FAILED) <= set(code(next(row for row in rows(GUIDE, "Exit codes") if row[0] == "1")[1]))
+
+
+def backend_settings(backend: str) -> dict[str, Any]:
+    """The settings of a backend, with their defaults."""
     settings = yaml.safe_load((CONF / "backend" / f"{backend}.yaml").read_text())
     del settings["_target_"]
-    expected = {f"backend.{name}": value for name, value in flat(settings)}
-    assert {code(row[0])[0]: yaml.safe_load(code(row[1])[0]) for row in rows(document, heading)} == expected
+    return {f"backend.{name}": value for name, value in flat(settings)}
 
 
 def test_the_table_of_atari_names_settings_that_exist() -> None:
