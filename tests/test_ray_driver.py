@@ -159,10 +159,10 @@ class TestHeartbeats:
             "The actor died unexpectedly before finishing this task.\n\tclass_name: A\n\tpid: 26498\n"
             "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: "
             "Worker unexpectedly exits. If the process was killed by the kernel OOM killer, consider much.",
-            "Worker unexpectedly exits.",
+            "Worker unexpectedly exits",
         ),
         ("The actor died because its node has died.\n\tpid: 1\n\tthe node is gone", "The actor died because its node "
-         "has died."),
+         "has died"),
         ("killed", "killed"),
         ("", "no cause is known"),
     ],

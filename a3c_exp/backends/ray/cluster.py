@@ -49,7 +49,7 @@ def death_text(error: BaseException) -> str:
     first, *lines = str(error).splitlines() or ["no cause is known"]
     cause = " ".join(line for line in lines if not line.startswith("\t")) or first
     cause = cause.rpartition("Worker exit detail: ")[2]
-    return cause.partition(" If the process was killed by")[0]
+    return cause.partition(" If the process was killed by")[0].rstrip(".")
 
 
 def restrict_to_loopback() -> None:
