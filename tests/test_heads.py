@@ -16,6 +16,7 @@ from nets import normal
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.networks.distributions import Distribution, make_distribution
 from a3c_exp.networks.heads import LOG_STD_RANGE, bound_log_std, make_head
+from a3c_exp.networks.initialization import Initializer
 
 SPACES: list[gym.Space[Any]] = [
     Discrete(4), Discrete(1), MultiDiscrete([3, 4, 1]), MultiBinary(3), Box(-2, 2, (3,)), Box(-np.inf, np.inf, (1,)),
@@ -142,7 +143,7 @@ class TestHeads:
         self, state_dependent_std: bool
     ) -> None:
         head = make_head(64, make_distribution(Box(-1, 1, (2,))), state_dependent_std, 0.3)
-        head.initialize("orthogonal", 0.01, torch.Generator().manual_seed(0))
+        head.initialize(Initializer("orthogonal", 0.1, torch.Generator().manual_seed(0)), 0.01)
         parameters = head(torch.ones(1, 64)).detach()
         torch.testing.assert_close(parameters[:, 2:].exp(), torch.full((1, 2), 0.3), atol=0.05, rtol=0)
         assert parameters[:, :2].abs().max() < 0.1

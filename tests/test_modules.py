@@ -14,7 +14,7 @@ from a3c_exp.errors import ConfigError
 from a3c_exp.networks import EncoderNetwork, Lstm, Mlp, ModuleSpec, Network, WholeNetwork
 
 PLUGINS = ["scripted", "user_modules"]
-EVERY = {"init", "initial_std", "kernels", "policy_gain", "shared", "state_dependent_std"}
+EVERY = {"init", "init_std", "initial_std", "kernels", "policy_gain", "shared", "state_dependent_std"}
 
 
 def load(target: str, env: str = SCRIPTED, plugins: list[str] | None = None, **settings: Any) -> Network:

@@ -304,6 +304,28 @@ def test_normalized_columns_have_the_norm_of_the_setting() -> None:
     torch.testing.assert_close(weight.norm(dim=1), torch.full((4,), 0.01))
 
 
+@pytest.mark.parametrize("std", [0.01, 0.1, 2.0])
+def test_normal_weights_have_mean_0_and_the_deviation_of_the_setting(std: float) -> None:
+    """In every layer: the gain of the last one is not used. Biases start at 0."""
+    network: Any = build(init="normal", init_std=std, policy_gain=9.0, hidden_sizes=(200, 100))
+    layers = [*list(network.actor_encoder)[::2], *list(network.critic_encoder)[::2], network.head.linear, network.value]
+    assert len(layers) == 6
+    for layer in layers:
+        weight, count = layer.weight.detach(), layer.weight.numel()
+        assert abs(weight.mean().item()) < 5 * std / count**0.5
+        assert weight.std().item() == pytest.approx(std, rel=5 / (2 * count) ** 0.5)
+        assert weight.abs().max().item() > 1.7 * std, "a uniform distribution ends at 1.73 deviations"
+        assert not layer.bias.any()
+    drawn = torch.cat([layer.weight.detach().ravel() for layer in layers]) / std
+    assert (drawn.abs() > 2).float().mean().item() == pytest.approx(0.0455, abs=0.005)
+
+
+def test_the_deviation_is_used_by_normal_weights_only() -> None:
+    np.testing.assert_array_equal(build(init="glorot", init_std=3.0).vector, build(init="glorot").vector)
+    assert (build(init="normal").vector != build(init="normal", init_std=0.2).vector).any()
+    np.testing.assert_array_equal(build(init="normal").vector, build(init="normal", init_std=0.1).vector)
+
+
 def test_without_a_scheme_an_encoder_keeps_what_its_constructor_draws() -> None:
     """The heads are orthogonal all the same."""
     one: Any = build(init=None)
@@ -324,7 +346,9 @@ def test_an_action_space_without_a_distribution_is_refused() -> None:
         make_network(Mlp, OBSERVATIONS, gym.spaces.Tuple([Discrete(2)]))
 
 
-@pytest.mark.parametrize("settings", [{"hidden_sizes": (0,)}, {"initial_std": 0.0}, {"policy_gain": -1.0}])
+@pytest.mark.parametrize(
+    "settings", [{"hidden_sizes": (0,)}, {"initial_std": 0.0}, {"policy_gain": -1.0}, {"init_std": 0.0}]
+)
 def test_values_out_of_range_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(settings))):
         make_network(Mlp, OBSERVATIONS, **settings)

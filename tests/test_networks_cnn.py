@@ -246,7 +246,7 @@ def test_numbers_without_a_bound_and_small_ones_are_not_scaled(bound: float) -> 
     np.testing.assert_array_equal(taken, build("plain", Box(-1, 1, SMALL.shape)).values(images))
 
 
-@pytest.mark.parametrize("scheme", ["orthogonal", "glorot", "normalized_columns", "default"])
+@pytest.mark.parametrize("scheme", ["orthogonal", "glorot", "normalized_columns", "normal", "default"])
 def test_the_same_seed_draws_the_same_parameters(scheme: str) -> None:
     one, other = (build("separate", features_dim=8, init=scheme).vector for _ in range(2))
     np.testing.assert_array_equal(one, other)
@@ -260,6 +260,7 @@ def test_kernels_have_the_size_of_their_initialization() -> None:
     torch.testing.assert_close(kernel("normalized_columns").norm(dim=1), torch.ones(4))
     rows = kernel("orthogonal")
     torch.testing.assert_close(rows @ rows.T, 2 * torch.eye(4), atol=1e-5, rtol=0)
+    assert kernel("normal").std().item() == pytest.approx(0.1, rel=0.25)
     assert 0.9 / np.sqrt(32) < kernel("default").abs().max().item() <= 1 / np.sqrt(32)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.networks.distributions import Distribution, Gaussian
-from a3c_exp.networks.initialization import Initialization, initialize
+from a3c_exp.networks.initialization import Initializer
 from a3c_exp.networks.kernels import Backward, LinearKernel, array_of, gradient_of
 
 # exp(-5) of half an action range explores hardly at all, and exp(2) covers any range. Beyond is only overflow.
@@ -30,9 +30,9 @@ class PolicyHead(nn.Module):
         parameters: Tensor = self.linear(features)
         return parameters
 
-    def initialize(self, scheme: Initialization, policy_gain: float, generator: torch.Generator | None) -> None:
-        """Draw the layer. See `networks.initialization`."""
-        initialize(self.linear, scheme, policy_gain, generator)
+    def initialize(self, initializer: Initializer, policy_gain: float) -> None:
+        """Draw the layer."""
+        initializer.draw(self.linear, policy_gain)
 
     def ordered_parameters(self) -> list[nn.Parameter]:
         """The parameters in their order in the flat vector."""
@@ -64,8 +64,8 @@ class GaussianHead(PolicyHead):
         log_std = _Bounded.apply(self.log_std, *LOG_STD_RANGE)  # type: ignore[no-untyped-call]
         return torch.cat([outputs, log_std.expand_as(outputs)], dim=-1)
 
-    def initialize(self, scheme: Initialization, policy_gain: float, generator: torch.Generator | None) -> None:
-        super().initialize(scheme, policy_gain, generator)
+    def initialize(self, initializer: Initializer, policy_gain: float) -> None:
+        super().initialize(initializer, policy_gain)
         with torch.no_grad():
             if self.log_std is None:
                 self.linear.bias[self._actions :] = self._initial_log_std
