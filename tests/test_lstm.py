@@ -349,12 +349,33 @@ class TestTheComponent:
         assert not o.any() and not i.any() and not g.any() and (f == 1).all()
         assert not network.head.linear.bias.any() and not network.actor_encoder[0].bias.any()
 
+    @pytest.mark.parametrize("kernels", ["numpy", "torch"])
+    @pytest.mark.parametrize("actions", [Discrete(2), Box(-1, 1, (2,))], ids=str)
+    def test_heads_without_biases_are_learned(self, kernels: Any, actions: gym.Space[Any]) -> None:
+        network = build(actions, head_bias=False, kernels=kernels)
+        assert network.head.linear.bias is None and network.value.bias is None
+        observations = normal(T, B, 4)
+        taken = np.zeros((T, B), np.int64) if isinstance(actions, Discrete) else normal(T, B, 2, seed=8)
+        recurrent_input = RecurrentInput(normal(B, 16), draw_boundaries())
+        weights = dict(zip(("log_probs", "entropy", "values"), normal(3, T, B, seed=7), strict=True))
+        learned(network, observations, taken, recurrent_input, **weights)
+        found = network.gradient.copy()
+        expected = torchs_gradient(network, observations, taken, actions, OutputGradients(**weights), recurrent_input)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
     def test_a_picture_is_refused_by_an_encoder_for_vectors(self) -> None:
         with pytest.raises(ConfigError, match=r"^network.encoder = 'Mlp': must .* Mlp takes vectors"):
             Lstm().build(Box(0, 255, (84, 84, 4), np.uint8), Discrete(2), None)
 
     @pytest.mark.parametrize(
-        "settings", [{"hidden_size": 0}, {"forget_bias": 11.0}, {"policy_gain": 0.0}, {"init_std": 0.0}]
+        "settings",
+        [
+            {"hidden_size": 0},
+            {"forget_bias": 11.0},
+            {"policy_gain": 0.0},
+            {"init_std": 0.0},
+            {"head_bias": False, "state_dependent_std": True},
+        ],
     )
     def test_values_out_of_range_are_refused(self, settings: dict[str, Any]) -> None:
         with pytest.raises(ConfigError):

@@ -53,7 +53,9 @@ def test_acting_and_learning_agree_on_values_and_log_probabilities(
 @pytest.mark.parametrize("space", ACTION_SPACES, ids=str)
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize(
-    "settings", [{}, {"state_dependent_std": True}, {"hidden_sizes": ()}, {"hidden_sizes": (5,)}], ids=str
+    "settings",
+    [{}, {"state_dependent_std": True}, {"hidden_sizes": ()}, {"hidden_sizes": (5,)}, {"head_bias": False}],
+    ids=str,
 )
 def test_its_gradient_is_that_of_torch(space: gym.Space[Any], shared: bool, settings: dict[str, Any]) -> None:
     network = build(space, shared=shared, **settings)
@@ -324,6 +326,37 @@ def test_the_deviation_is_used_by_normal_weights_only() -> None:
     np.testing.assert_array_equal(build(init="glorot", init_std=3.0).vector, build(init="glorot").vector)
     assert (build(init="normal").vector != build(init="normal", init_std=0.2).vector).any()
     np.testing.assert_array_equal(build(init="normal").vector, build(init="normal", init_std=0.1).vector)
+
+
+@pytest.mark.parametrize("space", ACTION_SPACES, ids=str)
+@pytest.mark.parametrize("shared", [True, False])
+def test_heads_without_biases_give_nothing_for_features_that_are_0(space: gym.Space[Any], shared: bool) -> None:
+    """The encoder is the identity. The vector is that with biases, without them."""
+    bare, full = (build(space, head_bias=bias, hidden_sizes=(), shared=shared) for bias in (False, True))
+    parameters, values, _ = bare.act_forward(np.zeros((2, 8), np.float32))
+    means = parameters[:, : space.shape[0]] if isinstance(space, Box) else parameters
+    assert not means.any() and not values.any()
+    names = [name for name, _ in full.named_parameters()]
+    biases = ["head.linear.bias", "value.bias"]
+    assert [name for name, _ in bare.named_parameters()] == [name for name in names if name not in biases]
+    assert len(bare.vector) == len(full.vector) - sum(full.get_parameter(name).numel() for name in biases)
+    for name, parameter in bare.named_parameters():
+        torch.testing.assert_close(parameter, full.get_parameter(name), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("kernels", ["numpy", "torch"])
+def test_heads_without_biases_are_trained_by_kernels_and_by_torch_alike(kernels: Any) -> None:
+    network, other = (build(head_bias=False, kernels=choice) for choice in (kernels, "auto"))
+    observations = draw_observations(12).reshape(4, 3, 8)
+    for each in (network, other):
+        learned(each, observations, np.ones((4, 3), np.int64), values=1, log_probs=1)
+    np.testing.assert_allclose(network.gradient, other.gradient, atol=1e-5)
+    assert network.gradient[network.param_slices["critic"]].any()
+
+
+def test_an_initial_deviation_that_depends_on_the_state_needs_biases() -> None:
+    with pytest.raises(ConfigError, match="head_bias = False: must be true with state_dependent_std=true: the initial"):
+        build(head_bias=False, state_dependent_std=True)
 
 
 def test_without_a_scheme_an_encoder_keeps_what_its_constructor_draws() -> None:

@@ -129,7 +129,9 @@ class EncoderNetwork(Network):
         affine layer of 100 inputs keeps the size of its inputs.
     policy_gain: of the policy's last layer. It starts near zero, so that the first policy is close to uniform. Only
         orthogonal weights and normalized columns have a gain.
+    head_bias: False leaves out the biases of the policy's last layer and of the value layer.
     state_dependent_std: for continuous actions, whether the network or a free parameter gives the standard deviation.
+        With true it starts as the exponential of biases, so head_bias must be true.
     initial_std: the standard deviation at the start, as a share of half the action range.
     kernels: 'auto': numpy kernels for what they can run, torch for the rest; 'numpy': refuse what kernels cannot run;
         'torch': torch for everything.
@@ -143,6 +145,7 @@ class EncoderNetwork(Network):
     init: Initialization | None = None
     init_std: float = 0.1
     policy_gain: float = 0.01
+    head_bias: bool = True
     state_dependent_std: bool = False
     initial_std: float = 1.0
     kernels: Kernels = "auto"
@@ -173,8 +176,8 @@ class EncoderNetwork(Network):
             if not self.shared:
                 critic, critic_features = self._make_critic_encoder(observation_space)
             loss_module = None if build_loss is None else build_loss(features)
-            head = make_head(features, distribution, self.state_dependent_std, self.initial_std)
-            value = nn.Linear(critic_features, 1)
+            head = make_head(features, distribution, self.state_dependent_std, self.initial_std, self.head_bias)
+            value = nn.Linear(critic_features, 1, self.head_bias)
 
             initializer = Initializer(self.init or "orthogonal", self.init_std, torch_generator(rng))
             for encoder in [actor] if self.shared else [actor, critic]:
@@ -217,7 +220,7 @@ class Lstm(Network):
     init: of the cells, with gain 1, and of the heads: see `networks.initialization`.
     forget_bias: initial bias of the forget gates. With 1 a new network remembers for a few steps, so that it can find
         out what is worth remembering (Jozefowicz et al. 2015).
-    init_std, policy_gain, state_dependent_std, initial_std, kernels: as for an `EncoderNetwork`.
+    init_std, policy_gain, head_bias, state_dependent_std, initial_std, kernels: as for an `EncoderNetwork`.
     """
 
     encoder: Network = field(default_factory=lambda: EncoderNetwork(encoder=ModuleSpec(Mlp), init="orthogonal"))
@@ -226,6 +229,7 @@ class Lstm(Network):
     init_std: float = 0.1
     forget_bias: float = 1.0
     policy_gain: float = 0.01
+    head_bias: bool = True
     state_dependent_std: bool = False
     initial_std: float = 1.0
     kernels: Kernels = "auto"
@@ -256,8 +260,8 @@ class Lstm(Network):
                 raise ConfigError(key, error.value, error.problem) from error
             core = LstmCore(features, self.hidden_size)
             loss_module = None if build_loss is None else build_loss(self.hidden_size)
-            head = make_head(self.hidden_size, distribution, self.state_dependent_std, self.initial_std)
-            value = nn.Linear(self.hidden_size, 1)
+            head = make_head(self.hidden_size, distribution, self.state_dependent_std, self.initial_std, self.head_bias)
+            value = nn.Linear(self.hidden_size, 1, self.head_bias)
 
             self.encoder.initialize_encoder(encoder, torch_generator(rng))
             initializer = Initializer(self.init, self.init_std, torch_generator(rng))
@@ -355,3 +359,6 @@ def _check_heads(network: EncoderNetwork | Lstm) -> None:
     require(network.init_std > 0, "init_std", network.init_std, "a number > 0")
     require(network.policy_gain > 0, "policy_gain", network.policy_gain, "a number > 0")
     require(0.01 <= network.initial_std <= 7, "initial_std", network.initial_std, "a number from 0.01 to 7")
+    if network.state_dependent_std and not network.head_bias:
+        problem = "must be true with state_dependent_std=true: the initial standard deviation is set by the biases"
+        raise ConfigError("head_bias", network.head_bias, problem)
