@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _random_pause() -> float:
-    return random.uniform(0.1, 1.0)
+    return random.uniform(0.5, 2.0)
 
 
 def killed_run(overrides: Sequence[str], pause: Callable[[], float]) -> Outcome:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -113,9 +114,10 @@ class FailingA3C(A3C):
         self, outputs: NetworkOutputs, batch: BatchArrays, progress: float
     ) -> tuple[OutputGradients, dict[str, float]]:
         names = threading.current_thread().name, multiprocessing.current_process().name, Path(sys.argv[0]).name
-        if any(name.startswith(("worker", "default_worker.py")) for name in names) and Path(self.trigger).exists():
-            Path(self.trigger).unlink()
-            raise RuntimeError("scripted to fail")
+        if any(name.startswith(("worker", "default_worker.py")) for name in names):
+            with suppress(FileNotFoundError):
+                Path(self.trigger).unlink()
+                raise RuntimeError("scripted to fail")
         return super().closed_form(outputs, batch, progress)
 
 

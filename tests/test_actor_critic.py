@@ -83,6 +83,10 @@ NETWORKS: dict[str, Callable[..., ActorCritic]] = {
     "lstm of pictures": lambda **more: make_lstm(
         Cnn, PICTURES, hidden_size=4, policy_gain=1.0, encoder=CNN, **more
     ),
+    "lstm of pictures, padded": lambda **more: make_lstm(
+        Cnn, PICTURES, hidden_size=4, policy_gain=1.0, head_bias=False,
+        encoder=CNN | {"features_dim": None, "padding": "same", "activation": "elu"}, **more
+    ),
 }  # fmt: skip
 ALL = pytest.mark.parametrize("name", NETWORKS)
 

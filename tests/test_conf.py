@@ -113,6 +113,19 @@ def test_atari_brings_a_network_for_pictures_unless_another_is_named() -> None:
     assert paper["network"]["init"] == "default"
 
 
+def test_the_encoder_of_universe_starter_agent_is_composed_before_its_cells() -> None:
+    """Four convolutions from 42 x 42 to 3 x 3 x 32 = 288 numbers, straight into the cells."""
+    encoder = ["layers=[[32,3,2],[32,3,2],[32,3,2],[32,3,2]]", "features_dim=null", "padding=same", "activation=elu"]
+    overrides = ["env=pong", "env.height=42", "env.width=42", "env.frame_stack=1", "network=lstm"]
+    overrides += ["network@network.encoder=cnn", "network.hidden_size=256", "network.head_bias=false"]
+    pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
+    experiment = load_experiment(compose([*overrides, *(f"network.encoder.{setting}" for setting in encoder)]))
+    network: Any = build_network(experiment)[0]
+    assert network.core.inputs.shape == (288, 4 * 256)
+    convolutions, heads = (32 * 9 + 32) + 3 * (32 * 32 * 9 + 32), 256 * (6 + 1)
+    assert len(network.vector) == convolutions + 4 * 256 * (288 + 256 + 1) + heads
+
+
 @pytest.mark.parametrize("option", PRESETS)
 def test_a_preset_says_where_it_comes_from(option: str) -> None:
     text = (conf_folder() / f"{option.replace('=', '/')}.yaml").read_text()

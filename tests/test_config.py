@@ -137,6 +137,7 @@ def test_a_start_from_a_run_of_another_network_is_refused(tmp_path: Path, config
     load_experiment(same)
     load_experiment(change(deepcopy(same), "network.hidden_sizes", (8,)))  # as a program may write it
     load_experiment(change(deepcopy(same), "network.init", "glorot"))  # its parameters are not drawn
+    load_experiment(change(change(deepcopy(same), "network.init", "normal"), "network.init_std", 0.5))
     with pytest.raises(ConfigError, match=r"init_from = .*: .* it has network.activation=tanh, not relu"):
         load_experiment(change(deepcopy(same), "network.activation", "relu"))
     with pytest.raises(ConfigError, match=r"init_from = .*: must be a run with env.normalize_observations=true, as"):

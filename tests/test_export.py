@@ -32,6 +32,7 @@ BFLOAT16 = onnx.TensorProto.BFLOAT16
 MLP: dict[str, Any] = {"_target_": "a3c_exp.networks.Mlp", "hidden_sizes": [16], "policy_gain": 1.0}
 STD = MLP | {"state_dependent_std": True, "initial_std": 0.5}
 CNN = {"_target_": "a3c_exp.networks.Cnn", "layers": [[8, 3, 2]], "features_dim": 32, "policy_gain": 1.0}
+PADDED = CNN | {"layers": [[8, 3, 2], [8, 3, 2]], "features_dim": None, "padding": "same", "activation": "elu"}
 IMPALA = {"_target_": "a3c_exp.networks.Impala", "sections": [4, 8], "blocks": 1, "features_dim": 16}
 LSTM = {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 16, "policy_gain": 1.0}
 MEMORY = {"_target_": "export_networks.Memory"}
@@ -106,6 +107,8 @@ GREEDY = {
     "discrete, explored in training": Case(VECTOR, Discrete(4), MLP, {"epsilon": 0.5}, normalize=True),
     "user's encoder, continuous": Case(Discrete(5), UNEVEN, {"_target_": "export_networks.AsksForLength"}),
     "pictures in bfloat16, several choices": Case(PICTURE, MultiDiscrete([2, 3]), CNN | {"precision": "bfloat16"}),
+    "continuous, no biases of heads": Case(VECTOR, UNEVEN, MLP | {"head_bias": False}),
+    "pictures, padded": Case(PICTURE, Discrete(4), PADDED),
     "normalized pictures, yes or no": Case(PICTURE, MultiBinary(3), IMPALA | {"precision": "auto"}, normalize=True),
 }
 
@@ -195,7 +198,9 @@ def test_noise_makes_actions_as_the_distribution_would(
     assert ("standard normal" in meaning["noise"]) == isinstance(space, Box)
 
 
-@pytest.mark.parametrize("network", [LSTM, MEMORY], ids=["LSTM", "the user's"])
+@pytest.mark.parametrize(
+    "network", [LSTM, LSTM | {"head_bias": False}, MEMORY], ids=["LSTM", "LSTM, no biases of heads", "the user's"]
+)
 def test_a_memory_is_carried_from_step_to_step(network: dict[str, Any], tmp_path: Path) -> None:
     train(tmp_path, TARGET, network=network, env__kwargs={"length": 5}, optimizer__learning_rate=1e-5, plugins=PLUGINS)
     _, session = exported(tmp_path)

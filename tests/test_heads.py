@@ -16,6 +16,7 @@ from nets import normal
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.networks.distributions import Distribution, make_distribution
 from a3c_exp.networks.heads import LOG_STD_RANGE, bound_log_std, make_head
+from a3c_exp.networks.initialization import Initializer
 
 SPACES: list[gym.Space[Any]] = [
     Discrete(4), Discrete(1), MultiDiscrete([3, 4, 1]), MultiBinary(3), Box(-2, 2, (3,)), Box(-np.inf, np.inf, (1,)),
@@ -82,15 +83,36 @@ class TestDistributions:
         np.testing.assert_allclose(entropy, 0, atol=1e-5)
 
 
-def make_drawn_head(space: gym.Space[Any], state_dependent_std: bool, log_std: float = 0.0) -> Any:
+def make_drawn_head(space: gym.Space[Any], state_dependent_std: bool, log_std: float = 0.0, bias: bool = True) -> Any:
     """A head from 5 features. log_std: about what the log standard deviations are."""
-    head: Any = make_head(5, make_distribution(space), state_dependent_std, 1.0)
+    head: Any = make_head(5, make_distribution(space), state_dependent_std, 1.0, bias)
     with torch.no_grad():
         for index, parameter in enumerate(head.parameters()):
             parameter.copy_(torch.from_numpy(0.5 * normal(*parameter.shape, seed=index)))
         if isinstance(space, Box):
             (head.linear.bias[space.shape[0] :] if state_dependent_std else head.log_std).add_(log_std)
     return head
+
+
+def compare(by_kernel: Any, by_torch: Any) -> Floats:
+    """Hold the kernel of one head equal to another, equal head: outputs, and all gradients. Returns the outputs."""
+    features = normal(ROWS, 5)
+    kernel = by_kernel.kernel()
+    parameters, backward = kernel.train_forward(features)
+    weights = normal(*parameters.shape, seed=4)
+    grad_features = backward(weights.copy())
+
+    inputs = torch.from_numpy(features.copy()).requires_grad_()
+    expected = by_torch(inputs)
+    torch.autograd.backward(expected, torch.from_numpy(weights))
+    np.testing.assert_allclose(parameters, expected.detach(), atol=1e-5)
+    np.testing.assert_array_equal(kernel.act_forward(features), parameters)
+    assert inputs.grad is not None
+    np.testing.assert_allclose(grad_features, inputs.grad, atol=1e-5)
+    for one, other in zip(by_kernel.parameters(), by_torch.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, atol=1e-5, rtol=1e-5)
+    outputs: Floats = parameters
+    return outputs
 
 
 class TestHeads:
@@ -102,24 +124,19 @@ class TestHeads:
     ) -> None:
         """Log standard deviations lie below, within and above their range, and on both sides of its ends."""
         by_kernel, by_torch = (make_drawn_head(space, state_dependent_std, log_std) for _ in range(2))
-        features = normal(ROWS, 5)
-        kernel = by_kernel.kernel()
-        parameters, backward = kernel.train_forward(features)
-        weights = normal(*parameters.shape, seed=4)
-        grad_features = backward(weights.copy())
-
-        inputs = torch.from_numpy(features.copy()).requires_grad_()
-        expected = by_torch(inputs)
-        torch.autograd.backward(expected, torch.from_numpy(weights))
-        np.testing.assert_allclose(parameters, expected.detach(), atol=1e-5)
-        np.testing.assert_array_equal(kernel.act_forward(features), parameters)
-        assert inputs.grad is not None
-        np.testing.assert_allclose(grad_features, inputs.grad, atol=1e-5)
-        for one, other in zip(by_kernel.parameters(), by_torch.parameters(), strict=True):
-            torch.testing.assert_close(one.grad, other.grad, atol=1e-5, rtol=1e-5)
+        parameters = compare(by_kernel, by_torch)
         if isinstance(space, Box):
             bounded = parameters[:, space.shape[0] :]
             assert bounded.min() >= LOG_STD_RANGE[0] and bounded.max() <= LOG_STD_RANGE[1]
+
+    @pytest.mark.parametrize("space", SPACES, ids=str)
+    def test_the_kernel_of_a_head_without_biases_is_equal_to_its_torch_form(self, space: gym.Space[Any]) -> None:
+        by_kernel, by_torch = (make_drawn_head(space, False, bias=False) for _ in range(2))
+        assert by_kernel.linear.bias is None
+        compare(by_kernel, by_torch)
+        of_nothing = by_kernel.kernel().act_forward(np.zeros((1, 5), np.float32))
+        means = of_nothing[:, : space.shape[0]] if isinstance(space, Box) else of_nothing
+        assert not means.any()
 
     @pytest.mark.parametrize("space", SPACES, ids=str)
     @pytest.mark.parametrize("state_dependent_std", [False, True])
@@ -142,7 +159,7 @@ class TestHeads:
         self, state_dependent_std: bool
     ) -> None:
         head = make_head(64, make_distribution(Box(-1, 1, (2,))), state_dependent_std, 0.3)
-        head.initialize("orthogonal", 0.01, torch.Generator().manual_seed(0))
+        head.initialize(Initializer("orthogonal", 0.1, torch.Generator().manual_seed(0)), 0.01)
         parameters = head(torch.ones(1, 64)).detach()
         torch.testing.assert_close(parameters[:, 2:].exp(), torch.full((1, 2), 0.3), atol=0.05, rtol=0)
         assert parameters[:, :2].abs().max() < 0.1

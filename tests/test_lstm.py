@@ -22,6 +22,7 @@ from a3c_exp.envs import Gym
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic, Lstm, Mlp, OutputGradients
 from a3c_exp.networks.composed import EncoderActorCritic
+from a3c_exp.networks.initialization import Initializer
 from a3c_exp.networks.recurrent import LstmCore, LstmKernel, RecurrentInput, unroll
 
 SPACE = Box(-1, 1, (4,))
@@ -40,7 +41,7 @@ def build(actions: gym.Space[Any] = Discrete(2), **settings: Any) -> EncoderActo
 
 def core() -> LstmCore:
     cells = LstmCore(F, C)
-    cells.initialize("orthogonal", 1.0, torch.Generator().manual_seed(3))
+    cells.initialize(Initializer("orthogonal", 0.1, torch.Generator().manual_seed(3)), 1.0)
     return cells
 
 
@@ -323,7 +324,7 @@ class TestTheComponent:
         assert not learned(network, observations, taken, recurrent_input, values=1).values.any()
         assert network.gradient[network.param_slices["critic"]].any()
 
-    @pytest.mark.parametrize("init", ["orthogonal", "glorot", "normalized_columns", "default"])
+    @pytest.mark.parametrize("init", ["orthogonal", "glorot", "normalized_columns", "normal", "default"])
     def test_every_initialization_is_drawn_from_the_generator_alone(self, init: Any) -> None:
         torch.manual_seed(0)
         one = build(init=init).vector
@@ -337,11 +338,45 @@ class TestTheComponent:
             torch.testing.assert_close(matrix.detach().norm(dim=0), torch.ones(32))
         torch.testing.assert_close(network.head.linear.weight.detach().norm(dim=1), torch.full((2,), 0.01))
 
+    def test_normal_weights_have_the_deviation_of_the_setting_and_the_encoders_its_own(self) -> None:
+        """The gain of the last layer is not used. Biases are 0 but those of the forget gates."""
+        encoder = {"hidden_sizes": (64,), "init": "normal", "init_std": 0.5}
+        network: Any = build(init="normal", init_std=0.01, policy_gain=9.0, hidden_size=64, encoder=encoder)
+        for weight in (network.core.inputs, network.core.recurrent, network.head.linear.weight, network.value.weight):
+            assert weight.std().item() == pytest.approx(0.01, rel=0.25)
+        assert network.actor_encoder[0].weight.std().item() == pytest.approx(0.5, rel=0.25)
+        o, i, f, g = network.core.bias.detach().chunk(4)
+        assert not o.any() and not i.any() and not g.any() and (f == 1).all()
+        assert not network.head.linear.bias.any() and not network.actor_encoder[0].bias.any()
+
+    @pytest.mark.parametrize("kernels", ["numpy", "torch"])
+    @pytest.mark.parametrize("actions", [Discrete(2), Box(-1, 1, (2,))], ids=str)
+    def test_heads_without_biases_are_learned(self, kernels: Any, actions: gym.Space[Any]) -> None:
+        network = build(actions, head_bias=False, kernels=kernels)
+        assert network.head.linear.bias is None and network.value.bias is None
+        observations = normal(T, B, 4)
+        taken = np.zeros((T, B), np.int64) if isinstance(actions, Discrete) else normal(T, B, 2, seed=8)
+        recurrent_input = RecurrentInput(normal(B, 16), draw_boundaries())
+        weights = dict(zip(("log_probs", "entropy", "values"), normal(3, T, B, seed=7), strict=True))
+        learned(network, observations, taken, recurrent_input, **weights)
+        found = network.gradient.copy()
+        expected = torchs_gradient(network, observations, taken, actions, OutputGradients(**weights), recurrent_input)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
     def test_a_picture_is_refused_by_an_encoder_for_vectors(self) -> None:
         with pytest.raises(ConfigError, match=r"^network.encoder = 'Mlp': must .* Mlp takes vectors"):
             Lstm().build(Box(0, 255, (84, 84, 4), np.uint8), Discrete(2), None)
 
-    @pytest.mark.parametrize("settings", [{"hidden_size": 0}, {"forget_bias": 11.0}, {"policy_gain": 0.0}])
+    @pytest.mark.parametrize(
+        "settings",
+        [
+            {"hidden_size": 0},
+            {"forget_bias": 11.0},
+            {"policy_gain": 0.0},
+            {"init_std": 0.0},
+            {"head_bias": False, "state_dependent_std": True},
+        ],
+    )
     def test_values_out_of_range_are_refused(self, settings: dict[str, Any]) -> None:
         with pytest.raises(ConfigError):
             Lstm(**settings)

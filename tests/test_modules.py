@@ -14,7 +14,7 @@ from a3c_exp.errors import ConfigError
 from a3c_exp.networks import EncoderNetwork, Lstm, Mlp, ModuleSpec, Network, WholeNetwork
 
 PLUGINS = ["scripted", "user_modules"]
-EVERY = {"init", "initial_std", "kernels", "policy_gain", "shared", "state_dependent_std"}
+EVERY = {"head_bias", "init", "init_std", "initial_std", "kernels", "policy_gain", "shared", "state_dependent_std"}
 
 
 def load(target: str, env: str = SCRIPTED, plugins: list[str] | None = None, **settings: Any) -> Network:
@@ -116,6 +116,11 @@ class TestRefused:
             ({"width": -1, "blocks": 2}, "network = {'width': -1, 'blocks': 2}: Residual: width must be at least 1"),
             ({"shared": True, "critic_width": 3}, "network.critic_width = 3: must be null where shared=true"),
             ({"policy_gain": 0}, "network.policy_gain = 0.0: must be a number > 0"),
+            ({"init_std": 0}, "network.init_std = 0.0: must be a number > 0"),
+            (
+                {"head_bias": False, "state_dependent_std": True},
+                "network.head_bias = False: must be true with state_dependent_std=true: the initial standard deviation",
+            ),
             ({"init": "best"}, "network.init = 'best': must be 'orthogonal', 'glorot', 'normalized_columns'"),
             ({"kernels": "numpy"}, "network.kernels = 'numpy': must be auto or torch: Residual is none of the layers"),
         ],

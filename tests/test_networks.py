@@ -53,7 +53,9 @@ def test_acting_and_learning_agree_on_values_and_log_probabilities(
 @pytest.mark.parametrize("space", ACTION_SPACES, ids=str)
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize(
-    "settings", [{}, {"state_dependent_std": True}, {"hidden_sizes": ()}, {"hidden_sizes": (5,)}], ids=str
+    "settings",
+    [{}, {"state_dependent_std": True}, {"hidden_sizes": ()}, {"hidden_sizes": (5,)}, {"head_bias": False}],
+    ids=str,
 )
 def test_its_gradient_is_that_of_torch(space: gym.Space[Any], shared: bool, settings: dict[str, Any]) -> None:
     network = build(space, shared=shared, **settings)
@@ -304,6 +306,59 @@ def test_normalized_columns_have_the_norm_of_the_setting() -> None:
     torch.testing.assert_close(weight.norm(dim=1), torch.full((4,), 0.01))
 
 
+@pytest.mark.parametrize("std", [0.01, 0.1, 2.0])
+def test_normal_weights_have_mean_0_and_the_deviation_of_the_setting(std: float) -> None:
+    """In every layer: the gain of the last one is not used. Biases start at 0."""
+    network: Any = build(init="normal", init_std=std, policy_gain=9.0, hidden_sizes=(200, 100))
+    layers = [*list(network.actor_encoder)[::2], *list(network.critic_encoder)[::2], network.head.linear, network.value]
+    assert len(layers) == 6
+    for layer in layers:
+        weight, count = layer.weight.detach(), layer.weight.numel()
+        assert abs(weight.mean().item()) < 5 * std / count**0.5
+        assert weight.std().item() == pytest.approx(std, rel=5 / (2 * count) ** 0.5)
+        assert weight.abs().max().item() > 1.7 * std, "a uniform distribution ends at 1.73 deviations"
+        assert not layer.bias.any()
+    drawn = torch.cat([layer.weight.detach().ravel() for layer in layers]) / std
+    assert (drawn.abs() > 2).float().mean().item() == pytest.approx(0.0455, abs=0.005)
+
+
+def test_the_deviation_is_used_by_normal_weights_only() -> None:
+    np.testing.assert_array_equal(build(init="glorot", init_std=3.0).vector, build(init="glorot").vector)
+    assert (build(init="normal").vector != build(init="normal", init_std=0.2).vector).any()
+    np.testing.assert_array_equal(build(init="normal").vector, build(init="normal", init_std=0.1).vector)
+
+
+@pytest.mark.parametrize("space", ACTION_SPACES, ids=str)
+@pytest.mark.parametrize("shared", [True, False])
+def test_heads_without_biases_give_nothing_for_features_that_are_0(space: gym.Space[Any], shared: bool) -> None:
+    """The encoder is the identity. The vector is that with biases, without them."""
+    bare, full = (build(space, head_bias=bias, hidden_sizes=(), shared=shared) for bias in (False, True))
+    parameters, values, _ = bare.act_forward(np.zeros((2, 8), np.float32))
+    means = parameters[:, : space.shape[0]] if isinstance(space, Box) else parameters
+    assert not means.any() and not values.any()
+    names = [name for name, _ in full.named_parameters()]
+    biases = ["head.linear.bias", "value.bias"]
+    assert [name for name, _ in bare.named_parameters()] == [name for name in names if name not in biases]
+    assert len(bare.vector) == len(full.vector) - sum(full.get_parameter(name).numel() for name in biases)
+    for name, parameter in bare.named_parameters():
+        torch.testing.assert_close(parameter, full.get_parameter(name), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("kernels", ["numpy", "torch"])
+def test_heads_without_biases_are_trained_by_kernels_and_by_torch_alike(kernels: Any) -> None:
+    network, other = (build(head_bias=False, kernels=choice) for choice in (kernels, "auto"))
+    observations = draw_observations(12).reshape(4, 3, 8)
+    for each in (network, other):
+        learned(each, observations, np.ones((4, 3), np.int64), values=1, log_probs=1)
+    np.testing.assert_allclose(network.gradient, other.gradient, atol=1e-5)
+    assert network.gradient[network.param_slices["critic"]].any()
+
+
+def test_an_initial_deviation_that_depends_on_the_state_needs_biases() -> None:
+    with pytest.raises(ConfigError, match="head_bias = False: must be true with state_dependent_std=true: the initial"):
+        build(head_bias=False, state_dependent_std=True)
+
+
 def test_without_a_scheme_an_encoder_keeps_what_its_constructor_draws() -> None:
     """The heads are orthogonal all the same."""
     one: Any = build(init=None)
@@ -324,7 +379,9 @@ def test_an_action_space_without_a_distribution_is_refused() -> None:
         make_network(Mlp, OBSERVATIONS, gym.spaces.Tuple([Discrete(2)]))
 
 
-@pytest.mark.parametrize("settings", [{"hidden_sizes": (0,)}, {"initial_std": 0.0}, {"policy_gain": -1.0}])
+@pytest.mark.parametrize(
+    "settings", [{"hidden_sizes": (0,)}, {"initial_std": 0.0}, {"policy_gain": -1.0}, {"init_std": 0.0}]
+)
 def test_values_out_of_range_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(settings))):
         make_network(Mlp, OBSERVATIONS, **settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from learning import learned, torchs_gradient
 from nets import make_network
-from runs import CORNERS, SMALL_CNN, config
+from runs import CORNERS, SMALL_CNN, config, train
 from torch import nn
 
 from a3c_exp.common.arrays import Array, Floats
@@ -21,6 +22,7 @@ from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.experiment import build_network
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic, Cnn, Impala, Mlp, OutputGradients, cnn
+from a3c_exp.networks.cnn import same_padding
 from a3c_exp.networks.images import ComputeFormat, ImageLayout, multiplies_bfloat16, to_format
 
 ATARI = Box(0, 255, (4, 84, 84), np.uint8)
@@ -31,6 +33,8 @@ EXACT: dict[str, Any] = {"precision": "float32", "policy_gain": 1.0}
 ENCODERS: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {
     "plain": (Cnn, {"layers": ((4, 4, 2), (6, 3, 1)), "features_dim": 16}),
     "separate": (Cnn, {"layers": ((4, 4, 2),), "features_dim": 16, "shared": False, "activation": "elu"}),
+    "bare": (Cnn, {"layers": ((4, 4, 2), (6, 3, 1)), "features_dim": None}),
+    "padded": (Cnn, {"layers": ((4, 3, 2), (6, 3, 2)), "features_dim": None, "padding": "same", "activation": "elu"}),
     "residual": (Impala, {"sections": (4, 6), "blocks": 1, "features_dim": 16}),
 }
 
@@ -105,6 +109,89 @@ def test_it_computes_what_torch_computes_with_the_same_layers() -> None:
     images = torch.from_numpy(pictures(3, ATARI))
     expected = theirs(images.float() / 255).detach()
     np.testing.assert_allclose(encoder(images).detach(), expected, atol=1e-5)
+
+
+def padded_by_definition(x: Floats, weight: Floats, bias: Floats, stride: int) -> Floats:
+    """elu of a convolution with TensorFlow's padding SAME: x [C, H, W] -> [C', H', W'].
+
+    TensorFlow's own formula: its guide on convolutions has total = max(k - (s if n % s == 0 else n % s), 0) zeros, of
+    which total // 2 are before.
+    """
+    outputs, _, kernel, _ = weight.shape
+    sizes, starts = [], []
+    for n in x.shape[1:]:
+        total = max(kernel - stride, 0) if n % stride == 0 else max(kernel - n % stride, 0)
+        sizes.append(math.ceil(n / stride))
+        starts.append(total // 2)
+    y = np.empty((outputs, *sizes), np.float64)
+    for row, column in np.ndindex(*sizes):
+        total_of_window = bias.astype(np.float64)
+        for i, j in np.ndindex(kernel, kernel):
+            at = row * stride - starts[0] + i, column * stride - starts[1] + j
+            if 0 <= at[0] < x.shape[1] and 0 <= at[1] < x.shape[2]:
+                total_of_window = total_of_window + weight[:, :, i, j] @ x[:, at[0], at[1]]
+        y[:, row, column] = total_of_window
+    return np.where(y > 0, y, np.expm1(np.minimum(y, 0)))
+
+
+@pytest.mark.parametrize("kernel", range(1, 9))
+@pytest.mark.parametrize("stride", range(1, 5))
+def test_padding_is_that_of_tensorflow(kernel: int, stride: int) -> None:
+    """Even and odd heights and widths, larger and smaller than the kernel. Zeros around bytes are zeros, scaled."""
+    for height, width in ((6, 9), (7, 8), (3, 2)):
+        encoder = Cnn(
+            2, height, width, 255.0, ((3, kernel, stride),), features_dim=None, activation="elu", padding="same",
+            precision="float32",
+        )  # fmt: skip
+        image = pictures(1, Box(0, 255, (2, height, width), np.uint8))
+        layer: Any = encoder.convolutions[0]
+        weight, bias = (each.detach().numpy() for each in (layer.weight, layer.bias))
+        expected = padded_by_definition(image[0] / np.float32(255), weight, bias, stride)
+        assert expected.shape == (3, -(-height // stride), -(-width // stride))
+        features = encoder(torch.from_numpy(image)).detach().numpy()
+        np.testing.assert_allclose(features[0], expected.ravel(), atol=1e-5)
+
+
+def test_an_even_length_has_a_zero_after_it_only() -> None:
+    """Sizes of universe-starter-agent's encoder: 42, 21, 11, 6 and 3."""
+    assert [same_padding(size, 3, 2) for size in (42, 21, 11, 6)] == [(0, 1), (1, 1), (1, 1), (0, 1)]
+
+
+def test_without_padding_and_the_affine_layer_it_is_a_sequence_of_convolutions() -> None:
+    encoder = encoder_of(build("bare"))
+    theirs = nn.Sequential(nn.Conv2d(2, 4, 4, 2), nn.ReLU(), nn.Conv2d(4, 6, 3, 1), nn.ReLU(), nn.Flatten())
+    for mine, other in zip(encoder.convolutions, [theirs[0], theirs[2]], strict=True):
+        other.load_state_dict(mine.state_dict())
+    images = torch.from_numpy(pictures(3))
+    expected = theirs(images.float() / 255)
+    assert expected.shape == (3, 6 * 7 * 6)
+    torch.testing.assert_close(encoder(images), expected, atol=1e-5, rtol=0)
+    assert encoder.last is None
+
+
+@pytest.mark.parametrize("shape", [(1, 42, 42), (3, 20, 31), (2, 7, 1), (1, 1, 1)])
+def test_padded_convolutions_fit_every_height_and_width(shape: tuple[int, int, int]) -> None:
+    """Four of them, straight into the heads: no picture is too small for them."""
+    layers, (height, width) = ((32, 3, 2),) * 4, shape[1:]
+    space = Box(0, 255, shape, np.uint8)
+    network = build_encoder(Cnn, space, layers=layers, features_dim=None, padding="same", activation="elu", **EXACT)
+    flat = 32 * -(-height // 16) * -(-width // 16)
+    assert network.param_slices["critic"].stop - network.param_slices["critic"].start == flat + 1
+    assert np.isfinite(network.values(pictures(2, space))).all()
+
+
+@pytest.mark.parametrize("space", [SMALL, Box(0, 255, (2, 21, 16), np.uint8)], ids=str)
+def test_padding_changes_neither_the_parameters_of_convolutions_nor_their_order(space: Box) -> None:
+    one, other = (build("plain", space, padding=padding) for padding in ("valid", "same"))
+    for mine, theirs in zip(encoder_of(one).convolutions, encoder_of(other).convolutions, strict=True):
+        torch.testing.assert_close(mine.weight, theirs.weight, atol=0, rtol=0)
+    assert [name for name, _ in one.named_parameters()] == [name for name, _ in other.named_parameters()]
+
+
+def test_the_critics_convolutions_may_have_an_affine_layer_of_their_own() -> None:
+    network: Any = build("bare", shared=False, critic_features_dim=16)
+    assert network.actor_encoder.last is None and network.critic_encoder.last.out_features == 16
+    assert network.act_forward(pictures(2))[1].shape == (2,)
 
 
 def test_a_residual_block_adds_to_its_input() -> None:
@@ -246,7 +333,7 @@ def test_numbers_without_a_bound_and_small_ones_are_not_scaled(bound: float) -> 
     np.testing.assert_array_equal(taken, build("plain", Box(-1, 1, SMALL.shape)).values(images))
 
 
-@pytest.mark.parametrize("scheme", ["orthogonal", "glorot", "normalized_columns", "default"])
+@pytest.mark.parametrize("scheme", ["orthogonal", "glorot", "normalized_columns", "normal", "default"])
 def test_the_same_seed_draws_the_same_parameters(scheme: str) -> None:
     one, other = (build("separate", features_dim=8, init=scheme).vector for _ in range(2))
     np.testing.assert_array_equal(one, other)
@@ -260,6 +347,7 @@ def test_kernels_have_the_size_of_their_initialization() -> None:
     torch.testing.assert_close(kernel("normalized_columns").norm(dim=1), torch.ones(4))
     rows = kernel("orthogonal")
     torch.testing.assert_close(rows @ rows.T, 2 * torch.eye(4), atol=1e-5, rtol=0)
+    assert kernel("normal").std().item() == pytest.approx(0.1, rel=0.25)
     assert 0.9 / np.sqrt(32) < kernel("default").abs().max().item() <= 1 / np.sqrt(32)
 
 
@@ -289,6 +377,7 @@ def test_a_picture_that_is_too_small_is_refused() -> None:
         (Cnn, {"layers": ()}),
         (Cnn, {"layers": ((16, 0, 4),)}),
         (Cnn, {"features_dim": 0}),
+        (Cnn, {"init_std": -1.0}),
         (Cnn, {"policy_gain": -1.0}),
         (Impala, {"sections": ()}),
         (Impala, {"blocks": -1}),
@@ -310,3 +399,16 @@ def test_normalized_pictures_are_not_scaled_again() -> None:
     np.testing.assert_allclose(
         networks[0].values(images), networks[1].values((images / 255).astype(np.float32)), atol=1e-5
     )
+
+
+BARE: dict[str, Any] = {"_target_": "a3c_exp.networks.Cnn", "layers": [[8, 3, 2], [8, 3, 2]], "features_dim": None}
+
+
+@pytest.mark.parametrize(
+    "network",
+    [BARE, BARE | {"padding": "same"}, SMALL_CNN | {"padding": "same", "init": "normal", "head_bias": False}],
+    ids=["bare", "bare, padded", "padded, normal, no biases of heads"],
+)
+def test_every_switch_is_trained(network: dict[str, Any], tmp_path: Path) -> None:
+    done = train(tmp_path, CORNERS, network={"precision": "float32", **network}, total_steps=4000)
+    assert done.summary["mean_return_100"] > 0.5  # a random policy has 0.25

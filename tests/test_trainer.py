@@ -69,10 +69,10 @@ class TestWhatARunLeaves:
     def test_the_files(self, done: Run) -> None:
         names = {str(path.relative_to(done.folder)) for path in done.folder.rglob("*") if path.is_file()}
         assert {name for name in names if not name.startswith("events.out.tfevents")} == {
-            "config.yaml", "metrics.csv", "summary.json", "train.log",
+            "config.yaml", "metrics.csv", "episodes.csv", "summary.json", "train.log",
             "checkpoints/latest.ckpt", "checkpoints/best.ckpt",
         }  # fmt: skip
-        assert len(names) == 7, "one event file"
+        assert len(names) == 8, "one event file"
 
     def test_the_summary_on_disk_is_the_one_that_is_returned(self, done: Run) -> None:
         assert json.loads((done.folder / "summary.json").read_text()) == done.summary

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,6 +23,10 @@ from a3c_exp.errors import ConfigError
 
 # A socket's path may have 103 characters on every system. /pymp-12345678/listener-12345678 takes 32 of them.
 LONGEST_TEMPORARY_FOLDER = 71
+# The standard library gives a child this exit code if the server has died, which would have reported the real one.
+EXIT_CODE_LOST = 255
+# From the server's death, which its children's sentinels report at once, to the time at which the system tells of it.
+DYING_SECONDS = 0.5
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 PRELOAD = ["a3c_exp.backends.processes.children", "a3c_exp.backends.forkserver_preload"]
 
@@ -37,16 +42,18 @@ def ensure_running() -> None:
         forkserver.ensure_running()
 
 
-def is_running() -> bool:
-    """Return whether the server runs. If it has died, the exit codes of its children are lost."""
-    pid = _pid()
-    if pid is None:
-        return False
-    try:
-        # The server remains for the standard library to collect.
-        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
-    except ChildProcessError:
-        return False
+def has_died() -> bool:
+    """Return whether the server has died; waits a moment for one that is about to."""
+    pid, deadline = _pid(), time.monotonic() + DYING_SECONDS
+    while pid is not None and time.monotonic() < deadline:
+        try:
+            # The standard library collects the server, not this call.
+            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                return True
+        except ChildProcessError:
+            return True
+        time.sleep(0.01)
+    return pid is None
 
 
 def _pid() -> int | None:

@@ -23,7 +23,7 @@ from a3c_exp.run import checkpoint
 from a3c_exp.run.run_folder import best_checkpoint, read_config
 
 INIT_OR_SPEED_KEYS = frozenset(
-    {"init", "policy_gain", "initial_std", "forget_bias", "precision", "channels_last", "kernels"}
+    {"init", "init_std", "policy_gain", "initial_std", "forget_bias", "precision", "channels_last", "kernels"}
 )
 """Settings of a network that do not change what given parameters mean."""
 

@@ -95,6 +95,7 @@ class Experiment:
     lock: one update at a time. Without it workers may overwrite each other (Hogwild). Synchronous rounds always lock.
     optimizer_state: running means of RMSProp or Adam: one for all workers ('shared') or one for each ('per_worker').
     stop, eval, checkpoint: see their classes.
+    record_episodes: most rows of episodes.csv, which has one for each training episode; 0: no such file.
     plugins: packages of the user's own whose components and environments may be named.
     init_from: the folder of a run; this one starts from its parameters.
     """
@@ -122,6 +123,7 @@ class Experiment:
     stop: Stop = field(default_factory=Stop)
     eval: Eval = field(default_factory=Eval)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    record_episodes: int = 1_000_000
     plugins: tuple[str, ...] = ()
     init_from: str | None = None
 
@@ -136,6 +138,7 @@ class Experiment:
         require(0 <= self.gamma <= 1, "gamma", self.gamma, "a number from 0 to 1")
         require_throughout(lambda share: 0 <= share <= 1, "epsilon", self.epsilon, "a number from 0 to 1")
         require_throughout(lambda factor: 0 <= factor < math.inf, "schedule", self.schedule, "a number >= 0")
+        require(self.record_episodes >= 0, "record_episodes", self.record_episodes, "a whole number >= 0")
         require(self.total_steps >= 1, "total_steps", self.total_steps, "a whole number >= 1")
 
     @property

@@ -17,6 +17,11 @@ from a3c_exp.errors import ConfigError, require
 from a3c_exp.networks.images import ComputeFormat, Precision, to_format
 from a3c_exp.networks.mlp import ACTIVATIONS, ActivationName
 
+Padding = Literal["valid", "same"]
+
+Margins = tuple[int, int, int, int] | None
+"""Zeros that are added left, right, top and bottom of a convolution's inputs; None: the convolution adds its own."""
+
 # Pictures are convolved in portions, so that one layer's output stays within this: about the size of a processor's
 # caches. Whole rollouts at once take a third longer (bench/PROFILE.md).
 CHUNK_BYTES = 8 * 2**20
@@ -39,8 +44,21 @@ class CastingLinear(nn.Linear):
         return functional.linear(x, self.weight.to(x.dtype), self.bias.to(x.dtype))
 
 
+def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
+    """Numbers of zeros before and after `size` inputs of a convolution, with which it has ceil(size / stride) outputs.
+
+    As in TensorFlow (padding SAME) the smaller half is before them: 0 before and 1 after an even number of inputs with
+    a kernel of 3 and a stride of 2.
+    """
+    outputs = -(-size // stride)
+    total = max((outputs - 1) * stride + kernel - size, 0)
+    return total // 2, total - total // 2
+
+
 class ImageEncoder(nn.Module, ABC):
-    """Convolutions, and one affine layer that makes the features: uint8 or float32 [N, C, H, W] -> float32 [N, F].
+    """Convolutions, and an affine layer that makes the features: uint8 or float32 [N, C, H, W] -> float32 [N, F].
+
+    Without the affine layer the features are the outputs of the convolutions, side by side.
 
     min_bf16_batch: smaller batches are not computed in bfloat16 unless that is asked for.
     last_pays: whether channels last are faster in float32 even if no gradient is needed.
@@ -51,13 +69,16 @@ class ImageEncoder(nn.Module, ABC):
     last_pays: ClassVar[bool] = False
 
     def __init__(
-        self, convolutions: list[CastingConv2d], flat: int, features_dim: int, activation: ActivationName, *,
+        self, convolutions: list[CastingConv2d], flat: int, features_dim: int | None, activation: ActivationName, *,
         max_pixel: float, compute_format: ComputeFormat, largest_output: int,
     ) -> None:  # fmt: skip
-        """largest_output: numbers in the largest output of a layer, for one picture. max_pixel is scaled to 1."""
+        """flat: numbers in the output of the convolutions, for one picture. largest_output: in the largest of a layer.
+        features_dim: None: without the affine layer. max_pixel is scaled to 1."""
         super().__init__()
-        require(features_dim >= 1, "features_dim", features_dim, "a whole number >= 1")
-        self.convolutions, self.last = nn.ModuleList(convolutions), CastingLinear(flat, features_dim)
+        allowed = "a whole number >= 1"
+        require(features_dim is None or features_dim >= 1, "features_dim", features_dim, allowed)
+        self.convolutions = nn.ModuleList(convolutions)
+        self.last = None if features_dim is None else CastingLinear(flat, features_dim)
         self.activation = ACTIVATIONS[activation]()
         self._scale, self._format, self._largest_output = 1 / max_pixel, compute_format, largest_output
         self._plain = False
@@ -83,49 +104,64 @@ class ImageEncoder(nn.Module, ABC):
         return features[0] if len(features) == 1 else torch.cat(features)
 
     def _encode(self, pictures: Tensor) -> Tensor:
-        features: Tensor = self.activation(self.last(self._convolve(pictures, self._scale).flatten(1)))
+        features = self._convolve(pictures, self._scale).flatten(1)
+        if self.last is not None:
+            features = self.activation(self.last(features))
         return features.float()
 
 
 class Cnn(ImageEncoder):
-    """Convolutions without padding, one after another, with an activation after each.
+    """Convolutions, one after another, with an activation after each: uint8 or float32 [N, C, H, W] -> float32 [N, F].
 
     The default is the network of Mnih et al. 2013 (arXiv 1312.5602, section 4.1), with which A3C was published (Mnih et
     al. 2016, arXiv 1602.01783, section 8).
 
     layers: (channels, kernel size, stride) of each convolution.
-    features_dim: units of the affine layer after the convolutions.
+    features_dim: units of the affine layer after the convolutions. None: there is none, and F is the size of the last
+        convolution's output, C' H' W'.
     activation: after each layer.
+    padding: 'valid': none, a height or width of n becomes (n - kernel) // stride + 1. 'same': zeros around the inputs
+        of each convolution, n becomes ceil(n / stride), as in TensorFlow. See `same_padding`.
     precision, channels_last: see `networks.images.ComputeFormat`.
     """
 
     def __init__(
         self, channels: int, height: int, width: int, max_pixel: float,
         layers: tuple[tuple[int, int, int], ...] = ((16, 8, 4), (32, 4, 2)),
-        features_dim: int = 256,
+        features_dim: int | None = 256,
         activation: ActivationName = "relu",
+        padding: Padding = "valid",
         precision: Precision = "auto",
         channels_last: bool | Literal["auto"] = "auto",
     ) -> None:  # fmt: skip
         allowed = "at least one list of channels, kernel size and stride, each >= 1"
         require(bool(layers) and min(map(min, layers), default=0) >= 1, "layers", layers, allowed)
-        convolutions, sizes = [], [channels * height * width]
+        convolutions, margins, sizes = [], list[Margins](), [channels * height * width]
         before, rows, columns = channels, height, width
         for after, kernel, stride in layers:
-            rows, columns = (rows - kernel) // stride + 1, (columns - kernel) // stride + 1
+            top, bottom = same_padding(rows, kernel, stride) if padding == "same" else (0, 0)
+            left, right = same_padding(columns, kernel, stride) if padding == "same" else (0, 0)
+            rows = (top + rows + bottom - kernel) // stride + 1
+            columns = (left + columns + right - kernel) // stride + 1
             if min(rows, columns) < 1:
                 problem = f"leave nothing of pictures of {height} x {width}"
                 raise ConfigError("layers", [list(layer) for layer in layers], problem)
-            convolutions.append(CastingConv2d(before, after, kernel, stride))
+            # Torch's convolution pads both sides alike, without a copy of its inputs.
+            symmetric = (top, left) == (bottom, right)
+            convolutions.append(CastingConv2d(before, after, kernel, stride, (top, left) if symmetric else 0))
+            margins.append(None if symmetric else (left, right, top, bottom))
             sizes.append(after * rows * columns)
             before = after
         super().__init__(
             convolutions, sizes[-1], features_dim, activation, max_pixel=max_pixel,
             compute_format=ComputeFormat(precision, channels_last), largest_output=max(sizes),
         )  # fmt: skip
+        self._margins = margins
 
     def _convolve(self, x: Tensor, scale: float) -> Tensor:
-        for convolution in self.convolutions:
+        for convolution, margin in zip(self.convolutions, self._margins, strict=True):
+            if margin is not None:
+                x = functional.pad(x, margin)
             x = self.activation(convolution(x, scale))
             scale = 1.0
         return x

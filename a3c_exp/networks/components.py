@@ -21,7 +21,7 @@ from a3c_exp.networks.actor_critic import ActorCritic, Kernels
 from a3c_exp.networks.composed import EncoderActorCritic
 from a3c_exp.networks.distributions import make_distribution
 from a3c_exp.networks.heads import make_head
-from a3c_exp.networks.initialization import Initialization, initialize, initialize_layers, torch_generator
+from a3c_exp.networks.initialization import Initialization, Initializer, torch_generator
 from a3c_exp.networks.inputs import PICTURE, ObservationInput, injected_names, observation_form, sample_observations
 from a3c_exp.networks.mlp import Mlp
 from a3c_exp.networks.recurrent import LstmCore
@@ -125,8 +125,13 @@ class EncoderNetwork(Network):
     init: of the weights of every affine layer and convolution: see `networks.initialization`. Orthogonal layers of an
         encoder have gain sqrt(2), normalized columns 1. None: the encoder keeps what its constructor has drawn, and the
         last layers are orthogonal.
-    policy_gain: of the policy's last layer. It starts near zero, so that the first policy is close to uniform.
+    init_std: standard deviation of all weights with init=normal; other schemes do not use it. With the default, 0.1, an
+        affine layer of 100 inputs keeps the size of its inputs.
+    policy_gain: of the policy's last layer. It starts near zero, so that the first policy is close to uniform. Only
+        orthogonal weights and normalized columns have a gain.
+    head_bias: False leaves out the biases of the policy's last layer and of the value layer.
     state_dependent_std: for continuous actions, whether the network or a free parameter gives the standard deviation.
+        With true it starts as the exponential of biases, so head_bias must be true.
     initial_std: the standard deviation at the start, as a share of half the action range.
     kernels: 'auto': numpy kernels for what they can run, torch for the rest; 'numpy': refuse what kernels cannot run;
         'torch': torch for everything.
@@ -138,13 +143,15 @@ class EncoderNetwork(Network):
     critic_encoder: ModuleSpec | None = None
     shared: bool = False
     init: Initialization | None = None
+    init_std: float = 0.1
     policy_gain: float = 0.01
+    head_bias: bool = True
     state_dependent_std: bool = False
     initial_std: float = 1.0
     kernels: Kernels = "auto"
 
     def __post_init__(self) -> None:
-        _check_heads(self.policy_gain, self.initial_std)
+        _check_heads(self)
         if self.shared and self.critic_encoder is not None:
             own = self.encoder.settings
             name, value = next(each for each in self.critic_encoder.settings.items() if own.get(each[0]) != each[1])
@@ -169,14 +176,14 @@ class EncoderNetwork(Network):
             if not self.shared:
                 critic, critic_features = self._make_critic_encoder(observation_space)
             loss_module = None if build_loss is None else build_loss(features)
-            head = make_head(features, distribution, self.state_dependent_std, self.initial_std)
-            value = nn.Linear(critic_features, 1)
+            head = make_head(features, distribution, self.state_dependent_std, self.initial_std, self.head_bias)
+            value = nn.Linear(critic_features, 1, self.head_bias)
 
-            generator, scheme = torch_generator(rng), self.init or "orthogonal"
+            initializer = Initializer(self.init or "orthogonal", self.init_std, torch_generator(rng))
             for encoder in [actor] if self.shared else [actor, critic]:
-                self.initialize_encoder(encoder, generator)
-            head.initialize(scheme, self.policy_gain, generator)
-            initialize(value, scheme, 1.0, generator)
+                self.initialize_encoder(encoder, initializer.generator)
+            head.initialize(initializer, self.policy_gain)
+            initializer.draw(value)
         network = EncoderActorCritic((actor, critic), observation_input, None, head, value, distribution, loss_module)
         network.bind(self.kernels)
         return network
@@ -200,7 +207,7 @@ class EncoderNetwork(Network):
     def initialize_encoder(self, encoder: nn.Module, generator: torch.Generator | None) -> None:
         """Draw the weights of an encoder, if `init` says how."""
         if self.init is not None:
-            initialize_layers(encoder, self.init, generator)
+            Initializer(self.init, self.init_std, generator).draw_encoder(encoder)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,14 +220,16 @@ class Lstm(Network):
     init: of the cells, with gain 1, and of the heads: see `networks.initialization`.
     forget_bias: initial bias of the forget gates. With 1 a new network remembers for a few steps, so that it can find
         out what is worth remembering (Jozefowicz et al. 2015).
-    policy_gain, state_dependent_std, initial_std, kernels: as for an `EncoderNetwork`.
+    init_std, policy_gain, head_bias, state_dependent_std, initial_std, kernels: as for an `EncoderNetwork`.
     """
 
     encoder: Network = field(default_factory=lambda: EncoderNetwork(encoder=ModuleSpec(Mlp), init="orthogonal"))
     hidden_size: int = 64
     init: Initialization = "orthogonal"
+    init_std: float = 0.1
     forget_bias: float = 1.0
     policy_gain: float = 0.01
+    head_bias: bool = True
     state_dependent_std: bool = False
     initial_std: float = 1.0
     kernels: Kernels = "auto"
@@ -231,7 +240,7 @@ class Lstm(Network):
             raise ConfigError("encoder", type(self.encoder).__name__, problem)
         require(self.hidden_size >= 1, "hidden_size", self.hidden_size, "a whole number >= 1")
         require(abs(self.forget_bias) <= 10, "forget_bias", self.forget_bias, "a number from -10 to 10")
-        _check_heads(self.policy_gain, self.initial_std)
+        _check_heads(self)
 
     @property
     def takes_pictures(self) -> bool:
@@ -251,14 +260,14 @@ class Lstm(Network):
                 raise ConfigError(key, error.value, error.problem) from error
             core = LstmCore(features, self.hidden_size)
             loss_module = None if build_loss is None else build_loss(self.hidden_size)
-            head = make_head(self.hidden_size, distribution, self.state_dependent_std, self.initial_std)
-            value = nn.Linear(self.hidden_size, 1)
+            head = make_head(self.hidden_size, distribution, self.state_dependent_std, self.initial_std, self.head_bias)
+            value = nn.Linear(self.hidden_size, 1, self.head_bias)
 
             self.encoder.initialize_encoder(encoder, torch_generator(rng))
-            generator = torch_generator(rng)
-            core.initialize(self.init, self.forget_bias, generator)
-            head.initialize(self.init, self.policy_gain, generator)
-            initialize(value, self.init, 1.0, generator)
+            initializer = Initializer(self.init, self.init_std, torch_generator(rng))
+            core.initialize(initializer, self.forget_bias)
+            head.initialize(initializer, self.policy_gain)
+            initializer.draw(value)
         network = EncoderActorCritic(
             (encoder, encoder), observation_input, core, head, value, distribution, loss_module
         )
@@ -346,6 +355,10 @@ def run_module(module: nn.Module, inputs: torch.Tensor, name: str) -> Any:
         raise ConfigError("network", name, problem) from error
 
 
-def _check_heads(policy_gain: float, initial_std: float) -> None:
-    require(policy_gain > 0, "policy_gain", policy_gain, "a number > 0")
-    require(0.01 <= initial_std <= 7, "initial_std", initial_std, "a number from 0.01 to 7")
+def _check_heads(network: EncoderNetwork | Lstm) -> None:
+    require(network.init_std > 0, "init_std", network.init_std, "a number > 0")
+    require(network.policy_gain > 0, "policy_gain", network.policy_gain, "a number > 0")
+    require(0.01 <= network.initial_std <= 7, "initial_std", network.initial_std, "a number from 0.01 to 7")
+    if network.state_dependent_std and not network.head_bias:
+        problem = "must be true with state_dependent_std=true: the initial standard deviation is set by the biases"
+        raise ConfigError("head_bias", network.head_bias, problem)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.networks.distributions import Distribution, Gaussian
-from a3c_exp.networks.initialization import Initialization, initialize
+from a3c_exp.networks.initialization import Initializer
 from a3c_exp.networks.kernels import Backward, LinearKernel, array_of, gradient_of
 
 # exp(-5) of half an action range explores hardly at all, and exp(2) covers any range. Beyond is only overflow.
@@ -20,19 +20,19 @@ LOG_STD_RANGE = (-5.0, 2.0)
 
 
 class PolicyHead(nn.Module):
-    """An affine layer: float32 [N, F] -> parameters [N, P]."""
+    """An affine layer: float32 [N, F] -> parameters [N, P]. bias: False leaves out its biases."""
 
-    def __init__(self, features: int, outputs: int) -> None:
+    def __init__(self, features: int, outputs: int, bias: bool = True) -> None:
         super().__init__()
-        self.linear = nn.Linear(features, outputs)
+        self.linear = nn.Linear(features, outputs, bias)
 
     def forward(self, features: Tensor) -> Tensor:
         parameters: Tensor = self.linear(features)
         return parameters
 
-    def initialize(self, scheme: Initialization, policy_gain: float, generator: torch.Generator | None) -> None:
-        """Draw the layer. See `networks.initialization`."""
-        initialize(self.linear, scheme, policy_gain, generator)
+    def initialize(self, initializer: Initializer, policy_gain: float) -> None:
+        """Draw the layer."""
+        initializer.draw(self.linear, policy_gain)
 
     def ordered_parameters(self) -> list[nn.Parameter]:
         """The parameters in their order in the flat vector."""
@@ -46,13 +46,16 @@ class PolicyHead(nn.Module):
 class GaussianHead(PolicyHead):
     """The head of a Gaussian: parameters are D means and D log standard deviations, kept within LOG_STD_RANGE.
 
-    state_dependent_std: the log standard deviations are outputs of the layer; False: free parameters, one a dimension.
+    state_dependent_std: the log standard deviations are outputs of the layer, which needs biases for the first ones;
+        False: free parameters, one a dimension.
     initial_std: the standard deviation at the start, a share of half the action range.
     """
 
-    def __init__(self, features: int, distribution: Gaussian, state_dependent_std: bool, initial_std: float) -> None:
+    def __init__(
+        self, features: int, distribution: Gaussian, state_dependent_std: bool, initial_std: float, bias: bool = True
+    ) -> None:
         actions = distribution.size // 2
-        super().__init__(features, 2 * actions if state_dependent_std else actions)
+        super().__init__(features, 2 * actions if state_dependent_std else actions, bias)
         self._actions, self._initial_log_std = actions, math.log(initial_std)
         self.log_std = None if state_dependent_std else nn.Parameter(torch.full((actions,), self._initial_log_std))
 
@@ -64,8 +67,8 @@ class GaussianHead(PolicyHead):
         log_std = _Bounded.apply(self.log_std, *LOG_STD_RANGE)  # type: ignore[no-untyped-call]
         return torch.cat([outputs, log_std.expand_as(outputs)], dim=-1)
 
-    def initialize(self, scheme: Initialization, policy_gain: float, generator: torch.Generator | None) -> None:
-        super().initialize(scheme, policy_gain, generator)
+    def initialize(self, initializer: Initializer, policy_gain: float) -> None:
+        super().initialize(initializer, policy_gain)
         with torch.no_grad():
             if self.log_std is None:
                 self.linear.bias[self._actions :] = self._initial_log_std
@@ -154,8 +157,10 @@ def _leads_further_out(x: Any, gradient: Any, low: float, high: float) -> Any:
     return ((x < low) & (gradient > 0)) | ((x > high) & (gradient < 0))
 
 
-def make_head(features: int, distribution: Distribution, state_dependent_std: bool, initial_std: float) -> PolicyHead:
-    """The head of a distribution. The last two arguments are those of `GaussianHead`."""
+def make_head(
+    features: int, distribution: Distribution, state_dependent_std: bool, initial_std: float, bias: bool = True
+) -> PolicyHead:
+    """The head of a distribution. The last three arguments are those of `GaussianHead`."""
     if isinstance(distribution, Gaussian):
-        return GaussianHead(features, distribution, state_dependent_std, initial_std)
-    return PolicyHead(features, distribution.size)
+        return GaussianHead(features, distribution, state_dependent_std, initial_std, bias)
+    return PolicyHead(features, distribution.size, bias)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-Initialization = Literal["orthogonal", "glorot", "normalized_columns", "default"]
+Initialization = Literal["orthogonal", "glorot", "normalized_columns", "normal", "default"]
 
 
 def torch_generator(rng: np.random.Generator | None) -> torch.Generator | None:
@@ -17,47 +18,59 @@ def torch_generator(rng: np.random.Generator | None) -> torch.Generator | None:
     return None if rng is None else torch.Generator().manual_seed(int(rng.integers(2**63)))
 
 
-def initialize_layers(module: nn.Module, scheme: Initialization, generator: torch.Generator | None) -> None:
-    """Draw every affine layer and convolution in `module`, in the order in which they are registered.
+@dataclass(frozen=True, slots=True)
+class Initializer:
+    """Draws the weights of layers. Biases start at 0; with `default` they are drawn as torch does.
 
-    Orthogonal weights are scaled by sqrt(2), normalized columns by 1.
+    scheme: of the weights:
+        orthogonal: Saxe et al. 2014, scaled by a gain.
+        glorot: Glorot and Bengio 2010, uniform; the gain is not used.
+        normalized_columns: normal, the incoming weights of each output scaled to a norm, the gain
+            (universe-starter-agent).
+        normal: normal, with mean 0 and the standard deviation `std`; the gain is not used.
+        default: torch's own; the gain is not used.
+        A convolution's kernel of one output channel counts as the incoming weights of one output.
+    std: of `normal`.
+    generator: without one a layer keeps what torch has drawn: orthogonal weights of a large layer take a second.
     """
-    gain = math.sqrt(2) if scheme == "orthogonal" else 1.0
-    for layer in module.modules():
-        if isinstance(layer, (nn.Linear, nn.Conv2d)):
-            initialize(layer, scheme, gain, generator)
 
+    scheme: Initialization
+    std: float
+    generator: torch.Generator | None
 
-def initialize(
-    layer: nn.Linear | nn.Conv2d, scheme: Initialization, gain: float, generator: torch.Generator | None
-) -> None:
-    """Draw the weights of one layer. Its bias starts at 0; with `default` it is drawn as torch does.
+    def draw_encoder(self, module: nn.Module) -> None:
+        """Draw every affine layer and convolution in `module`, in the order in which they are registered.
 
-    orthogonal: Saxe et al. 2014, scaled by `gain`.
-    glorot: Glorot and Bengio 2010, uniform; `gain` is not used.
-    normalized_columns: normal, the incoming weights of each output scaled to the norm `gain` (universe-starter-agent).
-    A convolution's kernel of one output channel counts as the incoming weights of one output.
-    Without a generator the layer keeps what torch has drawn: orthogonal weights of a large layer take a second.
-    """
-    if generator is not None:
+        The gain is sqrt(2) for orthogonal weights, 1 for normalized columns.
+        """
+        gain = math.sqrt(2) if self.scheme == "orthogonal" else 1.0
+        for layer in module.modules():
+            if isinstance(layer, (nn.Linear, nn.Conv2d)):
+                self.draw(layer, gain)
+
+    def draw(self, layer: nn.Linear | nn.Conv2d, gain: float = 1.0) -> None:
+        """Draw the weights of one layer, and set its bias."""
+        if self.generator is None:
+            return
         with torch.no_grad():
-            draw_weight(layer.weight, scheme, gain, generator)
-            if layer.bias is not None and scheme != "default":
+            self._draw_weight(layer.weight, gain, self.generator)
+            if layer.bias is not None and self.scheme != "default":
                 layer.bias.zero_()
             elif layer.bias is not None:
                 bound = 1 / math.sqrt(layer.weight[0].numel())
-                layer.bias.uniform_(-bound, bound, generator=generator)
+                layer.bias.uniform_(-bound, bound, generator=self.generator)
 
-
-def draw_weight(weight: Tensor, scheme: Initialization, gain: float, generator: torch.Generator) -> None:
-    """Draw a weight [outputs, inputs, ...] in place. See `initialize`."""
-    if scheme == "orthogonal":
-        nn.init.orthogonal_(weight, gain, generator=generator)
-    elif scheme == "glorot":
-        nn.init.xavier_uniform_(weight, generator=generator)
-    elif scheme == "normalized_columns":
-        weight.normal_(generator=generator)
-        rows = weight.view(len(weight), -1)
-        rows.mul_(gain / rows.norm(dim=1, keepdim=True))
-    else:
-        nn.init.kaiming_uniform_(weight, a=math.sqrt(5), generator=generator)
+    def _draw_weight(self, weight: Tensor, gain: float, generator: torch.Generator) -> None:
+        """Draw a weight [outputs, inputs, ...] in place."""
+        if self.scheme == "orthogonal":
+            nn.init.orthogonal_(weight, gain, generator=generator)
+        elif self.scheme == "glorot":
+            nn.init.xavier_uniform_(weight, generator=generator)
+        elif self.scheme == "normalized_columns":
+            weight.normal_(generator=generator)
+            rows = weight.view(len(weight), -1)
+            rows.mul_(gain / rows.norm(dim=1, keepdim=True))
+        elif self.scheme == "normal":
+            weight.normal_(0.0, self.std, generator=generator)
+        else:
+            nn.init.kaiming_uniform_(weight, a=math.sqrt(5), generator=generator)

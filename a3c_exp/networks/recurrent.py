@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from a3c_exp.common.arrays import Bools, Floats
-from a3c_exp.networks.initialization import Initialization, initialize
+from a3c_exp.networks.initialization import Initializer
 from a3c_exp.networks.kernels import Backward, array_of, gradient_of
 
 
@@ -56,14 +56,14 @@ class LstmCore(nn.Module):
         self.recurrent = nn.Parameter(torch.empty(hidden_size, 4 * hidden_size))
         self.bias = nn.Parameter(torch.zeros(4 * hidden_size))
 
-    def initialize(self, scheme: Initialization, forget_bias: float, generator: torch.Generator | None) -> None:
+    def initialize(self, initializer: Initializer, forget_bias: float) -> None:
         """Draw each gate's two matrices as layers of their own, with gain 1. Biases are 0 but the forget gate's."""
         cells = self.hidden_size
         with torch.no_grad():
             for matrix in (self.inputs, self.recurrent):
                 for columns in torch.split(matrix, cells, dim=1):
                     layer = nn.Linear(len(columns), cells)
-                    initialize(layer, scheme, 1.0, generator)
+                    initializer.draw(layer)
                     columns.copy_(layer.weight.T)
             self.bias.zero_()
             self.bias[2 * cells : 3 * cells] = forget_bias

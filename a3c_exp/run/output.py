@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from a3c_exp.core.events import Episodes
 from a3c_exp.run import checkpoint, files
 from a3c_exp.run.curves import CurveWriter
-from a3c_exp.run.run_folder import CHECKPOINTS, SUMMARY_FILE
+from a3c_exp.run.episode_log import EpisodeLog
+from a3c_exp.run.run_folder import CHECKPOINTS, EPISODES_FILE, SUMMARY_FILE
 
 log = logging.getLogger("a3c_exp")
 
@@ -18,30 +20,46 @@ log = logging.getLogger("a3c_exp")
 class RunOutput:
     """The files of one run.
 
-    folder, config, purge_step: see `CurveWriter`.
+    folder, config, purge_step: see `CurveWriter`. episode_rows: most rows of episodes.csv; 0: no such file.
     unwritten: names of the files whose last write failed. Each failure is logged once. Earlier content stays whole,
         and the next write tries again.
     """
 
-    def __init__(self, folder: Path, config: Mapping[str, Any], purge_step: int | None) -> None:
+    def __init__(self, folder: Path, config: Mapping[str, Any], purge_step: int | None, episode_rows: int = 0) -> None:
         self._folder = folder
         self._writer = CurveWriter(folder, config, purge_step)
+        self._episodes = EpisodeLog(folder / EPISODES_FILE, episode_rows, purge_step) if episode_rows else None
         self.unwritten: set[str] = set()
 
     def log(self, step: int, values: dict[str, float], seconds: float) -> None:
         """Write a point of the curves: see `CurveWriter.log`."""
         with self._writing("curves"):
             self._writer.log(step, values, seconds)
+        self._flush_episodes()
+
+    def add_episodes(self, worker: int, episodes: Episodes, seconds: float) -> None:
+        """Record episodes of a worker: see `EpisodeLog`. They are written with the next point of the curves."""
+        if self._episodes is not None:
+            self._episodes.add(worker, episodes, seconds)
+
+    def _flush_episodes(self) -> None:
+        if self._episodes is not None:
+            with self._writing(EPISODES_FILE):
+                self._episodes.flush()
 
     def save(self, name: str, state: Mapping[str, Any]) -> None:
         """Write a checkpoint, whole or not at all."""
         with self._writing(name):
             checkpoint.save(self._folder / CHECKPOINTS / name, state)
+        self._flush_episodes()
 
     def close_curves(self, success: bool) -> None:
-        """Finish the curves. success: see `CurveWriter.close`."""
+        """Finish the curves and the record of episodes. success: see `CurveWriter.close`."""
         with self._writing("curves"):
             self._writer.close(success)
+        if self._episodes is not None:
+            with self._writing(EPISODES_FILE):
+                self._episodes.close()
 
     def write_summary(self, summary: dict[str, Any]) -> dict[str, Any]:
         """Write summary.json; return the summary with `unwritten` as it is after that."""

@@ -13,6 +13,7 @@ from a3c_exp.errors import ConfigError
 
 CONFIG_FILE = "config.yaml"
 SUMMARY_FILE = "summary.json"
+EPISODES_FILE = "episodes.csv"
 CHECKPOINTS, LATEST, BEST = "checkpoints", "latest.ckpt", "best.ckpt"
 
 FORMER_KEYS = {

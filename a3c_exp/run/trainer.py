@@ -155,7 +155,8 @@ class Trainer:
         if state is not None:
             self._resume(state)
         steps = self._statistics.steps
-        self._output = RunOutput(folder, config, None if state is None else steps)
+        rows = experiment.record_episodes
+        self._output = RunOutput(folder, config, None if state is None else steps, rows)
         self._evaluator = Evaluator(
             experiment,
             background=not experiment.backend.deterministic,
@@ -248,6 +249,8 @@ class Trainer:
         for warning in event.warnings:
             self._warnings.warn(warning)
         statistics.add(event)
+        if len(event.episodes):
+            self._output.add_episodes(event.worker, event.episodes, self._clock.seconds)
         if self._solved is None and threshold is not None and statistics.reached(threshold):
             self._solved = statistics.steps, self._clock.seconds
 

@@ -19,6 +19,7 @@ from a3c_exp.common.plugins import import_plugins
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.store import SharedStore
+from a3c_exp.errors import RunError, one_line
 
 # How often a worker looks whether the fork server is there.
 _SERVER_SECONDS = 1.0
@@ -64,17 +65,21 @@ class Child:
         self._store.leave(self.worker)
 
     def exit(self) -> WorkerExit:
-        if not forkserver.is_running():
-            return WorkerExit("the fork server, from which workers are started, has died", final=True)
         self.process.join(GRACE_SECONDS)
+        if self.process.exitcode == forkserver.EXIT_CODE_LOST and forkserver.has_died():
+            return WorkerExit("the fork server, from which workers are started, has died", final=True)
         return WorkerExit(f"{self.name} {_exit_text(self.process.exitcode)}")
 
     def restart(self, attempt: int) -> None:
-        self.reader.close()
-        self.process.kill()  # it may have closed its pipe, and live
-        self.process.join()
-        self.process.close()
-        self.process, self.reader = self._start(attempt)
+        process, reader = self.process, self.reader
+        process.kill()  # it may have closed its pipe, and live
+        process.join()
+        try:
+            self.process, self.reader = self._start(attempt)
+        except OSError as error:
+            raise RunError(f"{self.name} could not be started again: {one_line(error)}") from error
+        process.close()
+        reader.close()
 
 
 def start(

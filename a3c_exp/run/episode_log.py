@@ -1,0 +1,86 @@
+"""episodes.csv: one row for each training episode."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+from a3c_exp.core.events import Episodes
+from a3c_exp.run.curves import Appender
+from a3c_exp.run.files import atomic_write
+
+log = logging.getLogger("a3c_exp")
+
+HEADER = b"step,worker,return,length,seconds\n"
+
+
+class EpisodeLog:
+    """Writes episodes.csv.
+
+    step: environment steps of the run, of all workers, at which the episode ended, as its worker knew them. worker: its
+    index. return: sum of the environment's own rewards. length: transitions. seconds: of training, when the run learned
+    of the episode.
+
+    path: of the file. most: rows that it may have. purge_step: the step from which a resumed run continues, whose rows
+    of later steps are dropped; None for a new run.
+    """
+
+    def __init__(self, path: Path, most: int, purge_step: int | None) -> None:
+        self._most, self._pending = most, list[str]()
+        self._rows = _purged(path, purge_step)
+        self._file = Appender(path)
+
+    def add(self, worker: int, episodes: Episodes, seconds: float) -> None:
+        """Add the episodes of an event. They are written by the next `flush`."""
+        left = self._most - self._rows
+        if left <= 0:
+            return
+        columns = (episodes.end_steps[:left], episodes.returns[:left], episodes.lengths[:left])
+        rows = list(zip(*(column.tolist() for column in columns), strict=True))
+        # One format for all rows takes half the time of one for each.
+        template = f"%d,{worker},%.10g,%d,{seconds:.3f}\n" * len(rows)
+        self._pending.append(template % tuple(cell for row in rows for cell in row))
+        self._rows += len(rows)
+        if self._rows >= self._most:
+            log.warning("episodes.csv has %d rows (record_episodes): later episodes are not recorded", self._rows)
+
+    def flush(self) -> None:
+        """Write what is pending. Raises OSError if it does not fit on the disk: the next call tries again."""
+        if self._pending:
+            self._file.write("".join(self._pending).encode())
+            self._pending.clear()
+
+    def close(self) -> None:
+        """Write what is pending, and close the file."""
+        try:
+            self.flush()
+        finally:
+            self._file.close()
+
+
+def _purged(path: Path, purge_step: int | None) -> int:
+    """Write the file anew without its incomplete rows and those after `purge_step`; return the number of rows.
+
+    A file with another header is set aside.
+    """
+    rows = list[bytes]()
+    if path.exists():
+        header, *lines = path.read_bytes().splitlines(keepends=True) or [HEADER]
+        if header == HEADER:
+            rows = list(_complete(lines, purge_step))
+        else:
+            aside = path.with_name(f"{path.name}.old")
+            path.replace(aside)
+            log.warning("%s is no record of episodes: it is kept as %s", path, aside.name)
+    atomic_write(path, lambda file: file.writelines([HEADER, *rows]))
+    return len(rows)
+
+
+def _complete(lines: list[bytes], purge_step: int | None) -> Iterator[bytes]:
+    """Rows that are whole, up to `purge_step`."""
+    for line in lines:
+        step, *others = line.split(b",")
+        whole = line.endswith(b"\n") and len(others) == HEADER.count(b",") and step.isdigit()
+        if whole and (purge_step is None or int(step) <= purge_step):
+            yield line

@@ -1,0 +1,117 @@
+"""episodes.csv: the record of every training episode."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from runs import config, train_config
+
+from a3c_exp.core.events import Episodes
+from a3c_exp.run.episode_log import EpisodeLog
+
+THREE_STEPS: dict[str, Any] = {"env__kwargs": {"length": 3}}
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def episodes(*end_steps: int, value: float = 1.5) -> Episodes:
+    count = len(end_steps)
+    return Episodes(np.full(count, value), np.full(count, 7), np.array(end_steps, np.int64), 1)
+
+
+class TestARun:
+    def test_records_each_episode_once(self, tmp_path: Path) -> None:
+        done = train_config(config(workers=2, total_steps=960, **THREE_STEPS), tmp_path)
+        rows = rows_of(tmp_path / "episodes.csv")
+        assert len(rows) == done.summary["episodes"] > 100
+        assert {row["worker"] for row in rows} == {"0", "1"}
+        assert {row["length"] for row in rows} == {"3"}
+        latest = sorted(rows, key=lambda row: int(row["step"]))[-100:]
+        assert np.mean([float(row["return"]) for row in latest]) == pytest.approx(done.summary["mean_return_100"])
+        seconds = [float(row["seconds"]) for row in rows]
+        assert 0 <= seconds[0] <= seconds[-1] <= done.summary["training_seconds"]
+
+    def test_that_is_resumed_drops_rows_after_its_checkpoint(self, tmp_path: Path) -> None:
+        whole = config(total_steps=160, **THREE_STEPS)
+        train_config(whole, tmp_path)
+        table = tmp_path / "episodes.csv"
+        before = rows_of(table)
+        with table.open("a") as file:
+            file.write("100000,0,1,3,9.000\n200000,0,1,")  # after the checkpoint, and cut off by a kill
+        train_config(whole | {"total_steps": 320}, tmp_path, resume=True)
+        after = rows_of(table)
+        assert after[: len(before)] == before
+        assert len(after) > len(before)
+        assert all(int(row["step"]) <= 324 for row in after)
+
+    def test_can_do_without(self, tmp_path: Path) -> None:
+        train_config(config(record_episodes=0, **THREE_STEPS), tmp_path)
+        assert not (tmp_path / "episodes.csv").exists()
+
+    def test_goes_on_where_the_file_cannot_be_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It is told once and in the summary, as for the other files."""
+
+        def full(*_: Any) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(EpisodeLog, "flush", full)
+        done = train_config(config(**THREE_STEPS), tmp_path)
+        assert done.summary["unwritten"] == ["episodes.csv"]
+        assert (tmp_path / "train.log").read_text().count("episodes.csv cannot be written") == 1
+
+
+class TestEpisodeLog:
+    def test_has_a_limit_which_is_told_once(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        path = tmp_path / "episodes.csv"
+        written = EpisodeLog(path, 3, None)
+        with caplog.at_level(logging.WARNING, "a3c_exp"):
+            for step in (10, 20, 30):
+                written.add(0, episodes(step, step + 1), 1.0)
+        written.close()
+        assert [row["step"] for row in rows_of(path)] == ["10", "11", "20"]
+        assert [record.message for record in caplog.records] == [
+            "episodes.csv has 3 rows (record_episodes): later episodes are not recorded"
+        ]
+
+    def test_writes_numbers_as_they_are(self, tmp_path: Path) -> None:
+        path = tmp_path / "episodes.csv"
+        written = EpisodeLog(path, 10, None)
+        written.add(3, episodes(10, value=-123.4567890123), 12.5)
+        written.add(3, episodes(11, value=1e20), 13.25)
+        written.close()
+        assert path.read_text() == (
+            "step,worker,return,length,seconds\n10,3,-123.456789,7,12.500\n11,3,1e+20,7,13.250\n"
+        )
+
+    def test_a_write_that_failed_is_tried_again(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        path = tmp_path / "episodes.csv"
+        written = EpisodeLog(path, 10, None)
+        written.add(0, episodes(10), 1.0)
+        with monkeypatch.context() as patch:
+
+            def full(*_: Any) -> None:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+            patch.setattr("a3c_exp.run.episode_log.Appender.write", full)
+            with pytest.raises(OSError, match="No space"):
+                written.flush()
+        written.close()
+        assert len(rows_of(path)) == 1
+
+    def test_sets_a_file_of_another_kind_aside(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        path = tmp_path / "episodes.csv"
+        path.write_text("\ufeffstep;worker;return\n1;2;3\n")
+        with caplog.at_level(logging.WARNING, "a3c_exp"):
+            EpisodeLog(path, 10, 100).close()
+        assert (tmp_path / "episodes.csv.old").read_text() == "\ufeffstep;worker;return\n1;2;3\n"
+        assert rows_of(path) == []
+        assert "is kept as episodes.csv.old" in caplog.text
