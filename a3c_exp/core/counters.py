@@ -18,7 +18,7 @@ from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.normalization import RunningStats
 
 # Columns of a worker's row. A row has 8 numbers, one cache line: workers do not slow each other down by writing.
-GRADIENTS, STEPS, STATS_COPY, RNG_COPY, HEARTBEAT = range(5)
+GRADIENTS, STEPS, STATS_COPY, RNG_COPY, HEARTBEAT, EPISODES = range(6)
 ROW_WIDTH = 8
 STARTED = 0
 
@@ -58,6 +58,10 @@ class WorkerCounters:
             self._write(self._stats, STATS_COPY, worker, stats.merge(RunningStats(self._stats_of(worker))).row)
         self._rows[worker, STEPS] += steps
 
+    def count_episodes(self, worker: int, episodes: int) -> None:
+        """Count finished episodes of a worker."""
+        self._rows[worker, EPISODES] += episodes
+
     def count_gradient(self, worker: int) -> None:
         """Count one gradient of this worker as applied."""
         self._rows[worker, GRADIENTS] += 1
@@ -96,6 +100,10 @@ class WorkerCounters:
     def gradients_of(self, worker: int) -> int:
         """Gradients of one worker that were applied."""
         return int(self._rows[worker, GRADIENTS])
+
+    def episodes_of(self, worker: int) -> int:
+        """Finished episodes of one worker, those before a resumption included."""
+        return int(self._rows[worker, EPISODES])
 
     def heartbeat_of(self, worker: int) -> int:
         """The last heartbeat of a worker, see `Heartbeat`."""
@@ -139,6 +147,7 @@ class WorkerCounters:
         return {
             "applied_gradients": self._rows[:, GRADIENTS].copy(),
             "steps": self.steps,
+            "worker_episodes": self._rows[:, EPISODES].copy(),
             "stats": RunningStats.merge_all(self._active(self._stats, STATS_COPY)).row,
             "rng_states": self._active(self._rng_states, RNG_COPY),
         }
@@ -153,6 +162,8 @@ class WorkerCounters:
         self._rows[:known, GRADIENTS] = applied[:known]
         self._rows[-1, GRADIENTS] = version - applied[:known].sum()
         self._rows[-1, STEPS] = state["steps"]
+        if "worker_episodes" in state:  # older checkpoints have none
+            self._rows[:known, EPISODES] = state["worker_episodes"][:known]
         if self._stats.size:
             self._stats[:] = 0
             self._stats[0, 0] = state["stats"]  # with this, one worker alone continues as if it had never stopped

@@ -32,6 +32,8 @@ RMSPROP_WARNING = (
 )
 # Of workers, and of the environments of each. A larger number is taken for a typing error.
 MAX_COUNT = 2**16
+# Episodes of a mean return: they are kept in memory, and in each checkpoint.
+MAX_WINDOW = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,16 +42,24 @@ class Stop:
 
     max_episodes: finished training episodes of all workers.
     max_seconds: of training, from this session's first step.
-    mean_return: of the last 100 training episodes, in unscaled rewards. The rule waits until 100 episodes have ended
-        and every environment has ended one, since short episodes end first.
+    mean_return: of the last `window` training episodes, in unscaled rewards. The rule waits until so many episodes have
+        ended and every environment has ended one, since short episodes end first.
+    worker_episodes, worker_return: a worker leaves the run after so many finished episodes of its own, or once the last
+        `window` of them have this mean return. The others go on; the run ends when all have left.
+    window: episodes of a mean return.
     """
 
     max_episodes: int | None = None
     max_seconds: float | None = None
     mean_return: float | None = None
+    worker_episodes: int | None = None
+    worker_return: float | None = None
+    window: int = 100
 
     def __post_init__(self) -> None:
-        episodes, seconds = self.max_episodes, self.max_seconds
+        episodes, seconds, own = self.max_episodes, self.max_seconds, self.worker_episodes
+        require(own is None or own >= 1, "worker_episodes", own, "a whole number >= 1, or null")
+        require(1 <= self.window <= MAX_WINDOW, "window", self.window, f"a whole number from 1 to {MAX_WINDOW}")
         require(episodes is None or episodes >= 1, "max_episodes", episodes, "a whole number >= 1, or null")
         require(seconds is None or seconds > 0, "max_seconds", seconds, "a number > 0, or null")
 

@@ -73,6 +73,11 @@ def merge_stats(rollouts: Sequence[Rollout]) -> RunningStats | None:
     return stats
 
 
+def merge_episodes(rollouts: Sequence[Rollout]) -> Episodes:
+    """The episodes that ended in any of the rollouts."""
+    return functools.reduce(Episodes.merge, (rollout.episodes for rollout in rollouts))
+
+
 def concat_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
     """Rollouts side by side, as one of all their environments, with a version for each step.
 
@@ -88,7 +93,7 @@ def concat_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
     return Rollout(
         **columns,
         state=np.concatenate(states) if states else None,
-        episodes=functools.reduce(Episodes.merge, (rollout.episodes for rollout in rollouts)),
+        episodes=merge_episodes(rollouts),
         transitions=sum(rollout.transitions for rollout in rollouts),
         stats=merge_stats(rollouts),
     )

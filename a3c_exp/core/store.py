@@ -83,8 +83,11 @@ class Store(Protocol):
     def stopped(self) -> bool:
         """Return whether workers are to end."""
 
-    def start(self, worker: int, rng: np.random.Generator) -> None:
-        """Announce the worker's first step. Sets the generator to its saved state if there is one."""
+    def start(self, worker: int, rng: np.random.Generator) -> int:
+        """Announce the worker's first step. Sets the generator to its saved state if there is one.
+
+        Returns how many episodes the worker has finished in earlier sessions, or its predecessors in this one.
+        """
 
     def heartbeat(self, worker: int) -> Heartbeat:
         """The worker's sign of life."""
@@ -132,11 +135,12 @@ class SharedStore:
     def stopped(self) -> bool:
         return bool(self._flags[STOP])
 
-    def start(self, worker: int, rng: np.random.Generator) -> None:
+    def start(self, worker: int, rng: np.random.Generator) -> int:
         """Set the worker's generator to its saved state, take part in rounds, and start the clock of the training."""
         self.counters.load_rng_state(worker, rng)
         self.join(worker)
         self.counters.start_clock()
+        return self.counters.episodes_of(worker)
 
     def heartbeat(self, worker: int) -> Heartbeat:
         return self.counters.heartbeat(worker)
@@ -152,6 +156,7 @@ class SharedStore:
     def push(self, worker: int, push: Push, round: int | None = None) -> Ticket:
         """Step the parameters, or submit to a synchronous round: the next one, or the round of that index."""
         self.counters.count(worker, push.event.steps, push.stats)
+        self.counters.count_episodes(worker, len(push.event.episodes))
         ticket = Ticket(push.event)
         if self.rounds is not None:
             with self.parameters.lock:  # so that the gradient is visible before the row's round

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
@@ -13,11 +12,12 @@ from a3c_exp.algorithms import BatchArrays, MinibatchAlgorithm, explained_varian
 from a3c_exp.common.arrays import Floats
 from a3c_exp.core import seeding
 from a3c_exp.core.divergence import BatchLoss, explain_divergence
-from a3c_exp.core.events import Episodes, Event
+from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Experiment, RunContext
 from a3c_exp.core.heartbeat import Heartbeat
+from a3c_exp.core.leaving import LeavingRules
 from a3c_exp.core.normalization import RunningStats
-from a3c_exp.core.rollout import Actor, PolicyNetwork, Rollout, merge_stats
+from a3c_exp.core.rollout import Actor, PolicyNetwork, Rollout, merge_episodes, merge_stats
 from a3c_exp.core.seeding import Role
 from a3c_exp.core.store import Push, Snapshot, Store
 from a3c_exp.envs import EnvBatch
@@ -55,13 +55,14 @@ class Worker:
         self._learner = Learner(experiment, self._network, index, store, self._actor.rng, f"worker {index}", heartbeat)
 
     def run(self) -> Iterator[Event | YieldPoint]:
-        """Pull, collect, gradient, push, until the run has its `total_steps` or the store has been stopped.
+        """Pull, collect, gradient, push, until the run has its `total_steps`, the store has been stopped, or a rule of
+        `Stop` lets this worker leave.
 
         Yields an Event after each push, and a YieldPoint where others may go first. Raises RunError if too many
         gradients in a row were not finite.
         """
         store, actor, learner = self._store, self._actor, self._learner
-        store.start(self._index, actor.rng)
+        rules = LeavingRules(self._experiment.stop, store.start(self._index, actor.rng))
         while not store.stopped:
             snapshot = learner.pull()
             if store.stopped or snapshot.steps >= self._total_steps:  # a pull may bring that
@@ -71,7 +72,10 @@ class Worker:
             if self._off_policy:  # V-trace learns with newer parameters than those that acted
                 yield YieldPoint.BEFORE_PULL
                 snapshot = learner.pull()
-            yield from learner.learn(rollouts, snapshot)
+            event = Event(self._index, left=rules.add(merge_episodes(rollouts)))
+            yield from learner.learn(rollouts, snapshot, event)
+            if event.left:
+                return
 
     def close(self) -> None:
         """Leave the run: synchronous rounds go on without this worker. Close its environments."""
@@ -116,7 +120,7 @@ class Learner:
         store, minibatches = self._store, self._minibatch_algorithm
         event = Event(self._worker) if event is None else event
         event.steps = sum(rollout.transitions for rollout in rollouts)
-        event.episodes = functools.reduce(Episodes.merge, (rollout.episodes for rollout in rollouts))
+        event.episodes = merge_episodes(rollouts)
         if minibatches is None:
             pushes = self._gradient(rollouts, snapshot, event)
         else:
@@ -130,6 +134,7 @@ class Learner:
             while store.round_in_progress(self._worker) and not store.stopped:
                 self._heartbeat.wait()
                 yield YieldPoint.WAITING
+            self._heartbeat.beat()
 
     def _gradient(self, rollouts: Sequence[Rollout], snapshot: Snapshot, event: Event) -> Iterator[Push]:
         """One push: the gradients of all rollouts added up."""

@@ -23,7 +23,7 @@ def find_stop_reason(stop: Stop, statistics: RunStatistics, store: SharedStore, 
 
     wait_for_all: see `RunStatistics.reached`.
     """
-    if stop.mean_return is not None and statistics.reached(stop.mean_return, wait_for_all):
+    if stop.mean_return is not None and statistics.reached(stop.mean_return, wait_for_all, stop.window):
         return "mean_return"
     if stop.max_episodes is not None and statistics.episodes >= stop.max_episodes:
         return "max_episodes"

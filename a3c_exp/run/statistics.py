@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import Any
@@ -19,15 +20,19 @@ class RunStatistics:
     """Totals, the last 100 episodes, and means since the last `window()`.
 
     environments: number of environments of all workers; `reached` waits until each has ended an episode.
+    window: most episodes that `reached` is asked about.
     clock: monotonic seconds.
 
     steps, updates, rejected, episodes, restarts, env_errors: totals of the run, earlier sessions of a resumed run
         included.
-    begun: whether `begin` has been called.
+    begun: whether `begin` has been called. left: workers that have left the run in this session, by rule.
     """
 
-    def __init__(self, environments: int = 0, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.environments = environments
+    def __init__(
+        self, environments: int = 0, clock: Callable[[], float] = time.perf_counter, window: int = RECENT
+    ) -> None:
+        self.environments, self._kept = environments, max(window, RECENT)
+        self.left: Counter[str] = Counter()
         self.steps = 0
         self.updates = 0
         self.rejected = 0
@@ -38,7 +43,7 @@ class RunStatistics:
         self._clock = clock
         self._earlier_seconds = 0.0
         self._started = self._window_started = clock()
-        # Of the last 100 episodes: the step at which each ended, in rising order, its return and its length.
+        # Of the last episodes: the step at which each ended, in rising order, its return and its length.
         self._recent: list[tuple[int, float, int]] = []
         self._finished_envs: dict[int, int] = {}  # by worker
         self._staleness_sum = 0
@@ -65,6 +70,8 @@ class RunStatistics:
         self.rejected += event.rejected
         self.restarts += event.restarts
         self.env_errors += event.env_errors
+        if event.left:
+            self.left[event.left] += 1
         sums, counts = self._sums, self._counts
         for name, metric in event.metrics.items():
             total = metric.sum
@@ -87,7 +94,7 @@ class RunStatistics:
         # Events of several workers cover the same span of steps. Without sorting, the last 100 would be those of the
         # worker whose event came last. (In order, as they mostly are, they sort in a few microseconds.)
         merged = [*self._recent, *zip(*columns, strict=True)]
-        self._recent = sorted(merged, key=itemgetter(0))[-RECENT:]
+        self._recent = sorted(merged, key=itemgetter(0))[-self._kept :]
 
     @property
     def has_new_data(self) -> bool:
@@ -100,7 +107,8 @@ class RunStatistics:
         return self._earlier_seconds + self._clock() - self._started
 
     def _recent_mean(self, column: int) -> float:
-        return sum(episode[column] for episode in self._recent) / len(self._recent)
+        recent = self._recent[-RECENT:]
+        return sum(episode[column] for episode in recent) / len(recent)
 
     @property
     def mean_return(self) -> float | None:
@@ -110,17 +118,17 @@ class RunStatistics:
     @property
     def mean_return_100(self) -> float | None:
         """Mean return of the last 100 episodes; None before 100 have ended."""
-        return self.mean_return if len(self._recent) == RECENT else None
+        return self.mean_return if len(self._recent) >= RECENT else None
 
-    def reached(self, reward_threshold: float, wait_for_all: bool = True) -> bool:
-        """Return whether the mean return of the last 100 training episodes is at least `reward_threshold`.
+    def reached(self, reward_threshold: float, wait_for_all: bool = True, window: int = RECENT) -> bool:
+        """Return whether the mean return of the last `window` training episodes is at least `reward_threshold`.
 
-        False before 100 episodes have ended.
+        False before so many episodes have ended.
         wait_for_all: also False before every environment has ended an episode in this session: with many environments
             short episodes end first, and a short episode may be a good one.
         """
-        mean = self.mean_return_100
-        if mean is None or mean < reward_threshold:
+        returns = [value for _, value, _ in self._recent[-window:]]
+        if len(returns) < window or sum(returns) / window < reward_threshold:
             return False
         return not wait_for_all or sum(self._finished_envs.values()) >= self.environments
 
@@ -220,7 +228,7 @@ class RunStatistics:
         self._earlier_seconds = state["seconds"]
         self._staleness_sum, self._staleness_count, self._staleness_max = state["staleness"]
         columns = (state[f"recent_{name}"].tolist() for name in ("end_steps", "returns", "lengths"))
-        self._recent = list(zip(*columns, strict=True))
+        self._recent = list(zip(*columns, strict=True))[-self._kept :]
         self._finished_envs = {}
         self._started = self._window_started = self._clock()
         self._new_window()

@@ -143,7 +143,8 @@ class Trainer:
         self._experiment, self._folder, self._store = experiment, folder, store
         self._constants = constants
         self._interruption = Interruption()
-        self._statistics = RunStatistics(experiment.worker_count * experiment.envs_per_worker)
+        environments = experiment.worker_count * experiment.envs_per_worker
+        self._statistics = RunStatistics(environments, window=experiment.stop.window)
         self._clock, self._best = TrainingClock(store), BestPolicy()
         self._resumed = 0
         self._warned_of_rejected = False  # in this session, whatever an earlier one has rejected
@@ -237,7 +238,8 @@ class Trainer:
         if self._statistics.rejected and not self._statistics.updates:
             raise RunError("no gradient was finite, so nothing has been learned: a warning in train.log says more")
         if self._stop_reason is None:
-            self._stop_reason = "total_steps"
+            ((rule, _),) = self._statistics.left.most_common(1) or [("total_steps", 0)]
+            self._stop_reason = "total_steps" if self._store.steps >= self._experiment.total_steps else rule
 
     def _take_event(self, event: Event) -> None:
         statistics, threshold = self._statistics, self._experiment.reward_threshold

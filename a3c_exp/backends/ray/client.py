@@ -96,14 +96,15 @@ class RemoteStore:
 
     # -- what a worker calls ------------------------------------------------------------------------------------------
 
-    def start(self, worker: int, rng: np.random.Generator) -> None:
+    def start(self, worker: int, rng: np.random.Generator) -> int:
         """Join the run. Sets the generator to its saved state if the servers have one."""
         answers = self._call("join", [(worker,)] * len(self._shards))
-        self._take([reply for reply, _ in answers])
-        _, rng_state = answers[0]
+        self._take([reply for reply, _, _ in answers])
+        _, rng_state, episodes = answers[0]
         if rng_state.any():
             unpack_rng(rng, rng_state)
         self._measured_at = time.perf_counter()
+        return int(episodes)
 
     def heartbeat(self, worker: int) -> Heartbeat:
         return self._heartbeat

@@ -274,9 +274,10 @@ class Driver:
         if end.failure is not None:
             self._on_failure(worker, end)
             return
-        for other in list(self._workers.values()):
-            if other.index not in self._members:  # the run is over before it has started
-                self._kill_worker(other)
+        if self._store.stopped or self._store.steps >= self._spec.total_steps:
+            for other in list(self._workers.values()):
+                if other.index not in self._members:  # the run is over before it has started
+                    self._kill_worker(other)
 
     def _on_failure(self, worker: _RunningWorker, end: WorkerExit) -> None:
         """Take a worker that has failed out of the run, and note it for `_replace_failed`."""

@@ -63,13 +63,17 @@ class ParameterServer:
 
     # -- the worker's calls -------------------------------------------------------------------------------------------
 
-    async def join(self, worker: int) -> tuple[Reply, NDArray[np.uint64]]:
-        """Let a worker join the run. Returns the parameters, and its saved generator state (zeros if there is none)."""
+    async def join(self, worker: int) -> tuple[Reply, NDArray[np.uint64], int]:
+        """Let a worker join the run.
+
+        Returns the parameters, its saved generator state (zeros if there is none), and the episodes that it or its
+        predecessors have finished.
+        """
         await self._until(self._has_state)
         self._add_member(worker)
         counters = self._store.counters
         counters.start_clock()
-        return self._reply(), counters.rng_state(worker).copy()
+        return self._reply(), counters.rng_state(worker).copy(), counters.episodes_of(worker)
 
     def _add_member(self, worker: int) -> None:
         """Let a worker take part in rounds, also one that had been given up."""
@@ -123,6 +127,7 @@ class ParameterServer:
         if message.incarnation == self._incarnation and message.round > store.rounds.completed:
             return store.push(message.worker, push, message.round)
         store.counters.count(message.worker, push.event.steps, push.stats)
+        store.counters.count_episodes(message.worker, len(push.event.episodes))
         store.counters.save_rng_state(message.worker, push.rng)
         return Ticket(push.event)
 

@@ -1,0 +1,108 @@
+"""Workers that leave a run by themselves: after so many episodes, or once they are good."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from backend_runs import ga3c
+from runs import BACKENDS, config, drain, train_config
+
+from a3c_exp.core.events import Episodes, Event
+from a3c_exp.core.experiment import Stop
+from a3c_exp.core.leaving import LeavingRules
+from a3c_exp.errors import ConfigError
+
+ALONE: dict[str, Any] = {"envs_per_worker": 1, "env__kwargs": {"length": 3}, "total_steps": 10**9}
+
+
+def episodes(*returns: float) -> Episodes:
+    count = len(returns)
+    return Episodes(np.array(returns), np.full(count, 3), np.arange(count), 1)
+
+
+def episodes_by_worker(events: list[Event]) -> Counter[int]:
+    counted: Counter[int] = Counter()
+    for event in events:
+        counted[event.worker] += len(event.episodes)
+    return counted
+
+
+class TestLeavingRules:
+    def test_after_so_many_episodes(self) -> None:
+        rules = LeavingRules(Stop(worker_episodes=3), 0)
+        assert rules.add(episodes(1, 1)) is None
+        assert rules.add(episodes(1, 1)) == "worker_episodes"
+
+    def test_earlier_sessions_count(self) -> None:
+        assert LeavingRules(Stop(worker_episodes=3), 2).add(episodes(1)) == "worker_episodes"
+
+    def test_once_the_last_episodes_are_good(self) -> None:
+        """Exactly then: an episode that would spoil the mean comes too late."""
+        rules = LeavingRules(Stop(worker_return=2.0, window=2), 0)
+        assert rules.add(episodes(9.0)) is None, "before the window is full"
+        assert rules.add(episodes(-9.0, 1.0)) is None
+        assert rules.add(episodes(3.0, -100.0)) == "worker_return"
+
+    def test_without_rules_nobody_leaves(self) -> None:
+        assert LeavingRules(Stop(), 10**6).add(episodes(*[1e9] * 200)) is None
+
+    @pytest.mark.parametrize("wrong", [{"worker_episodes": 0}, {"window": 0}, {"window": 10**9}])
+    def test_values_out_of_range_are_refused(self, wrong: dict[str, int]) -> None:
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            Stop(**wrong)
+
+
+class TestOnEveryBackend:
+    @pytest.mark.parametrize("update", ["async", "sync"])
+    @pytest.mark.parametrize("backend", BACKENDS)
+    def test_each_worker_makes_exactly_its_episodes(self, backend: str, update: str) -> None:
+        """With one environment a rollout ends where an episode does, so none is begun after the last one."""
+        whole = config(backend=backend, workers=3, update=update, stop__worker_episodes=20, **ALONE)
+        events, state, error = drain(whole)
+        assert error is None
+        assert episodes_by_worker(events) == {0: 20, 1: 20, 2: 20}
+        assert state["steps"] == 3 * 20 * 3
+        assert {event.left for event in events} == {None, "worker_episodes"}
+
+    def test_with_ppo_in_rounds_the_others_go_on(self) -> None:
+        ppo = {"_target_": "a3c_exp.algorithms.PPO", "minibatch_size": None, "epochs": 2}
+        settings: dict[str, Any] = {"workers": 2, "update": "sync", "algorithm": ppo, "stop__worker_episodes": 20}
+        events, _, error = drain(config(backend="processes", **settings | ALONE))
+        assert error is None
+        assert set(episodes_by_worker(events)) == {0, 1}
+
+    def test_an_agent_of_ga3c(self) -> None:
+        events, _, error = drain(ga3c(workers=2, stop__worker_episodes=20, backend__training_batch=1, **ALONE))
+        assert error is None
+        by_agent = episodes_by_worker(events)
+        assert (by_agent[0], by_agent[1]) == (20, 20)
+
+
+class TestAWholeRun:
+    def test_says_that_its_workers_have_left(self, tmp_path: Path) -> None:
+        done = train_config(config(workers=2, stop__worker_episodes=20, **ALONE), tmp_path)
+        assert (done.summary["stop_reason"], done.summary["episodes"], done.exit_code) == ("worker_episodes", 40, 0)
+
+    def test_ends_when_every_worker_is_good(self, tmp_path: Path) -> None:
+        rules: dict[str, Any] = {"stop__worker_return": -1e9, "stop__window": 5}
+        done = train_config(config(workers=2, **rules, **ALONE), tmp_path)
+        assert (done.summary["stop_reason"], done.summary["episodes"]) == ("worker_return", 10)
+
+    def test_goes_on_with_its_counts(self, tmp_path: Path) -> None:
+        """A run of 60 steps has made 10 episodes of each worker; resumed, each makes 10 more."""
+        short = config(workers=2, stop__worker_episodes=20, **ALONE | {"total_steps": 60})
+        first = train_config(short, tmp_path).summary
+        assert first["stop_reason"] == "total_steps"
+        done = train_config(short | {"total_steps": 10**9}, tmp_path, resume=True)
+        assert done.summary["stop_reason"] == "worker_episodes"
+        assert done.summary["episodes"] == 40
+
+    def test_stops_at_a_mean_over_its_own_window(self, tmp_path: Path) -> None:
+        rules: dict[str, Any] = {"stop__mean_return": -1e9, "stop__window": 7}
+        done = train_config(config(**rules, **ALONE), tmp_path)
+        assert done.summary["stop_reason"] == "mean_return"
+        assert done.summary["episodes"] == 7
