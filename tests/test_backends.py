@@ -171,8 +171,8 @@ class TestSeveralWorkers:
         assert str(error).endswith("SystemExit: 0")
 
     def test_diverged_training_ends_with_the_reason_alone(self, backend: str) -> None:
-        nan = {"fails_at": 9, "failure": "nan"}
-        events, state, error = drain(config(SCRIPTED, backend, env__kwargs=nan, workers=2, total_steps=10**9))
+        huge = {"fails_at": 9, "failure": "huge"}
+        events, state, error = drain(config(SCRIPTED, backend, env__kwargs=huge, workers=2, total_steps=10**9))
         assert error is not None
         assert "the last 20 gradients of worker" in str(error)
         assert "not finite" in str(error)

@@ -332,7 +332,7 @@ class TestFaults:
         assert error.endswith("RuntimeError: scripted to break")
 
     def test_training_that_diverges_ends_with_the_reason_alone(self) -> None:
-        error = self.failed(env=SCRIPTED, env__kwargs={"fails_at": 9, "failure": "nan"}, workers=2)
+        error = self.failed(env=SCRIPTED, env__kwargs={"fails_at": 9, "failure": "huge"}, workers=2)
         assert error.startswith("the last 20 gradients of trainer 0 were not finite")
         assert "Traceback" not in error
 

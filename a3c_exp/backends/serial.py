@@ -61,4 +61,5 @@ def _failing(worker: int) -> Iterator[None]:
     try:
         yield
     except FAILURES as error:
-        raise RunError(failure_text(f"worker {worker}", error)) from error
+        reason = error.reason if isinstance(error, RunError) else "failed"
+        raise RunError(failure_text(f"worker {worker}", error), reason) from error
