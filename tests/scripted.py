@@ -31,8 +31,8 @@ class Scripted(gymnasium.Env[Observation, np.int64]):
     Reward: `reward(episode, step, action)`, so that it too identifies its step.
     lengths, ends: of the episodes, in turn and from the start again. An environment with the name 2 begins with the
         third, so that episodes of different seeds end at different times. A length of 0 never ends.
-    fails_at, failure: after so many steps in all, raise; be killed; give rewards that are NaN; or rewards so large, near
-        the end of float32, that gradients are not finite.
+    fails_at, failure: after so many steps in all, raise; be killed; give rewards that are NaN, or so large that
+        gradients are not finite.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012 - as gymnasium declares it

@@ -304,11 +304,12 @@ class TestFaults:
     def faulty(self, fault: str) -> str:
         victim = environment_seeds(0, Role.ENVIRONMENT, 1, 4)[2]
         settings: dict[str, Any] = {"env__kwargs": {"fault": fault, "victim": victim}, "plugins": ["faulty"]}
+        settings |= {"env__on_error": "stop"}
         return self.failed(env="faulty:Faulty-v0", workers=3, **settings)
 
     def test_an_agent_that_raises_is_reported_with_its_traceback(self) -> None:
         error = self.faulty("raise")
-        assert error.startswith("worker 1 failed:\nTraceback")
+        assert error.startswith("worker 1: environment 2 (Faulty-v0) raised")
         assert error.endswith("RuntimeError: scripted to fail")
 
     def test_an_agent_that_is_killed_is_named_with_its_signal(self) -> None:

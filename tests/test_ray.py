@@ -192,8 +192,9 @@ class TestSeveralWorkers:
     def test_an_error_in_a_worker_is_reported_with_its_traceback(self, cluster: Any) -> None:
         victim = seeding.environment_seeds(0, Role.ENVIRONMENT, 1, 4)[2]
         settings: dict[str, Any] = {"env__kwargs": {"fault": "raise", "victim": victim}, "plugins": ["faulty"]}
+        settings |= {"env__on_error": "stop"}
         _, _, error = drain(on_ray("faulty:Faulty-v0", total_steps=10**9, workers=2, **settings))
-        assert str(error).startswith("worker 1 failed:\nTraceback")
+        assert str(error).startswith("worker 1: environment 2 (Faulty-v0) raised")
         assert str(error).endswith("RuntimeError: scripted to fail")
         wait_until(lambda: not actors("WorkerActor") + actors("ParameterServer"), SECONDS)
 
