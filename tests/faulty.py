@@ -150,7 +150,7 @@ class Misbehaving(Scripted):
         observation, reward, *rest = super().step(action)
         if self.fault in SPOILED and self._due(self.taken):
             observation, reward = SPOILED[self.fault](observation, reward)
-        return (observation, reward, *rest)  # type: ignore[return-value]
+        return (observation, reward, *rest)
 
     def close(self) -> None:
         super().close()

@@ -154,7 +154,10 @@ class TestABatchOfAUsersOwn:
     @pytest.mark.parametrize(
         ("change", "text"),
         [
-            (lambda step: step._replace(reward=step.reward + np.float32([0, np.nan])), "a reward of environment 1"),
+            (
+                lambda step: step._replace(reward=step.reward + np.array([0, np.nan], np.float32)),
+                "a reward of environment 1",
+            ),
             (lambda step: step._replace(obs=step.obs * np.inf), "an observation of environment"),
             (lambda step: step._replace(truncated=~step.truncated, final_obs=step.obs + np.nan), "an observation is"),
         ],
@@ -262,7 +265,7 @@ def faulty_run(fault: str, **settings: Any) -> dict[str, Any]:
 class TestAWholeRun:
     def sound(self, folder: Path) -> dict[str, Any]:
         """The summary of a run that ended by itself; nothing that it wrote is NaN."""
-        summary = json.loads((folder / "summary.json").read_text())
+        summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
         assert summary["stop_reason"] == "total_steps"
         assert summary["env_errors"] > 15 and summary["rejected_updates"] == 0
         assert np.isfinite(summary["best_eval_return"])
