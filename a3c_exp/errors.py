@@ -49,6 +49,9 @@ class RunError(RuntimeError):
         self.reason = reason
 
 
+FAILURES = (Exception, SystemExit)
+"""Ways in which code of a user's own may fail: not only errors, an environment may also call sys.exit."""
+
 INTERRUPTED = 130
 """The exit code of a program that Ctrl-C ended: 128 plus the number of the signal."""
 

@@ -9,13 +9,16 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import gymnasium
-from scripted import Answer, Bandit, Observation
+import numpy as np
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from scripted import Answer, Bandit, Observation, Scripted
 
 from a3c_exp.algorithms import A3C, BatchArrays
 from a3c_exp.networks.outputs import NetworkOutputs, OutputGradients
@@ -121,10 +124,110 @@ class FailingA3C(A3C):
         return super().closed_form(outputs, batch, progress)
 
 
+class Misbehaving(Scripted):
+    """Scripted episodes whose steps go wrong now and then.
+
+    fault: what goes wrong, one of SPOILED; "reset", a reset in place of a step; "close", `close` never returns.
+    at: numbers of its steps, from 1; for "reset", of resets. every: also each multiple of this number.
+    victim: the one that goes wrong, by the seed of its first reset; None: each.
+    """
+
+    def __init__(
+        self, fault: str, at: Sequence[int] = (), every: int = 0, victim: int | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.fault, self.at, self.every, self.victim = fault, tuple(at), every, victim
+        self.resets = 0
+        self.first_name: int | None = None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        self.resets += 1
+        self.first_name = seed if self.first_name is None else self.first_name
+        if self.fault == "reset" and self._due(self.resets):
+            raise RuntimeError("scripted to fail")
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Answer:
+        observation, reward, *rest = super().step(action)
+        if self.fault in SPOILED and self._due(self.taken):
+            observation, reward = SPOILED[self.fault](observation, reward)
+        return (observation, reward, *rest)
+
+    def close(self) -> None:
+        super().close()
+        while self.fault == "close":
+            time.sleep(0.1)
+
+    def _due(self, count: int) -> bool:
+        mine = self.victim is None or self.victim == self.first_name
+        return mine and (count in self.at or bool(self.every and count % self.every == 0))
+
+
+class MisbehavingVector(SyncVectorEnv):
+    """Scripted environments in one vector, whose `at`-th steps go wrong in the environment of index 1."""
+
+    def __init__(self, num_envs: int, autoreset_mode: str, fault: str, at: Sequence[int] = (), **kwargs: Any) -> None:
+        super().__init__([lambda: Scripted(**kwargs)] * num_envs, autoreset_mode=AutoresetMode(autoreset_mode))
+        self.fault, self.at = fault, tuple(at)
+        self.taken = self.resets = 0
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
+        self.resets += 1
+        if self.fault == "reset" and self.resets in self.at:
+            raise RuntimeError("scripted to fail")
+        return super().reset(seed=seed, options=options)
+
+    def step(self, actions: Any) -> Any:
+        obs, reward, *rest = super().step(actions)
+        self.taken += 1
+        if self.taken in self.at and self.fault in SPOILED:
+            row, number = SPOILED[self.fault](obs[1], reward[1])
+            if np.shape(row) != obs.shape[1:]:
+                obs = obs[:, : len(row)]
+            else:
+                obs = obs.astype(np.asarray(row).dtype)
+                obs[1] = row
+            reward = reward.astype(object) if number is None or isinstance(number, str) else reward
+            reward[1] = number
+        return (obs, reward, *rest)
+
+
+def _raise(observation: Any, reward: Any) -> Any:
+    raise RuntimeError("scripted to fail")
+
+
+def _exit(observation: Any, reward: Any) -> Any:
+    sys.exit(3)
+
+
+def _with(observation: Any, number: float) -> Any:
+    observation = observation.copy()
+    observation[2] = number
+    return observation
+
+
+SPOILED: dict[str, Callable[[Any, Any], Any]] = {
+    "raise": _raise,
+    "exit": _exit,
+    "nan observation": lambda observation, reward: (_with(observation, np.nan), reward),
+    "infinite observation": lambda observation, reward: (_with(observation, np.inf), reward),
+    "shape": lambda observation, reward: (observation[:3], reward),
+    "dtype": lambda observation, reward: (observation.astype(str), reward),
+    "nan reward": lambda observation, reward: (observation, float("nan")),
+    "infinite reward": lambda observation, reward: (observation, -float("inf")),
+    "no reward": lambda observation, reward: (observation, None),
+    "text as reward": lambda observation, reward: (observation, "1.0"),
+}
+"""Faults by name: from the answer of a step to another one."""
+
+
 class Unnamed(Bandit):
     """Registered by its module alone, without a module in its name."""
 
 
 gymnasium.register("Faulty-v0", entry_point="faulty:Faulty")
+gymnasium.register("Misbehaving-v0", entry_point="faulty:Misbehaving", vector_entry_point="faulty:MisbehavingVector")
 gymnasium.register("Endless-v0", entry_point="faulty:Endless")
 gymnasium.register("Unnamed-v0", entry_point="faulty:Unnamed")

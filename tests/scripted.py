@@ -31,7 +31,8 @@ class Scripted(gymnasium.Env[Observation, np.int64]):
     Reward: `reward(episode, step, action)`, so that it too identifies its step.
     lengths, ends: of the episodes, in turn and from the start again. An environment with the name 2 begins with the
         third, so that episodes of different seeds end at different times. A length of 0 never ends.
-    fails_at, failure: after so many steps in all, raise; be killed; or give rewards that are NaN.
+    fails_at, failure: after so many steps in all, raise; be killed; give rewards that are NaN, or so large that
+        gradients are not finite.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012 - as gymnasium declares it
@@ -42,7 +43,7 @@ class Scripted(gymnasium.Env[Observation, np.int64]):
         ends: Sequence[End] = ("terminated",),
         actions: int = 2,
         fails_at: int | None = None,
-        failure: Literal["raise", "kill", "nan"] = "raise",
+        failure: Literal["raise", "kill", "nan", "huge"] = "raise",
         render_mode: str | None = None,
     ) -> None:
         self.observation_space = Box(-np.inf, np.inf, (4,), np.float32)
@@ -99,7 +100,7 @@ class Scripted(gymnasium.Env[Observation, np.int64]):
             os.kill(os.getpid(), signal.SIGKILL)
         if self.failure == "raise":
             raise RuntimeError(f"scripted to fail after {self.fails_at} steps")
-        return float("nan")
+        return float("nan") if self.failure == "nan" else 3e38
 
 
 def vector(num_envs: int, autoreset_mode: str = "NextStep", dense: bool = False, **kwargs: Any) -> SyncVectorEnv:

@@ -158,21 +158,25 @@ class TestSeveralWorkers:
     def test_a_worker_that_fails_is_named_with_its_traceback(self, backend: str) -> None:
         victim = seeding.environment_seeds(0, Role.ENVIRONMENT, 1, 4)[2]
         settings: dict[str, Any] = {"env__kwargs": {"fault": "raise", "victim": victim}, "plugins": ["faulty"]}
+        settings |= {"env__on_error": "stop"}
         _, _, error = drain(config("faulty:Faulty-v0", backend, workers=2, total_steps=10**9, **settings))
         assert error is not None
-        assert str(error).startswith("worker 1 failed:\nTraceback")
+        assert str(error).startswith(
+            "worker 1: environment 2 (Faulty-v0) raised RuntimeError: scripted to fail at step "
+        )
         assert str(error).endswith("RuntimeError: scripted to fail")
+        assert error.reason == "env_errors"
         wait_until(nobody_works)
 
     def test_an_environment_that_exits_is_a_failure_too(self, backend: str) -> None:
-        settings: dict[str, Any] = {"env__kwargs": {"fault": "exit"}, "plugins": ["faulty"]}
+        settings: dict[str, Any] = {"env__kwargs": {"fault": "exit"}, "plugins": ["faulty"], "env__on_error": "stop"}
         _, _, error = drain(config("faulty:Faulty-v0", backend, total_steps=10**9, **settings))
         assert error is not None
         assert str(error).endswith("SystemExit: 0")
 
     def test_diverged_training_ends_with_the_reason_alone(self, backend: str) -> None:
-        nan = {"fails_at": 9, "failure": "nan"}
-        events, state, error = drain(config(SCRIPTED, backend, env__kwargs=nan, workers=2, total_steps=10**9))
+        huge = {"fails_at": 9, "failure": "huge"}
+        events, state, error = drain(config(SCRIPTED, backend, env__kwargs=huge, workers=2, total_steps=10**9))
         assert error is not None
         assert "the last 20 gradients of worker" in str(error)
         assert "not finite" in str(error)

@@ -334,7 +334,7 @@ def test_a_sweep_with_a_failed_run_runs_the_rest_and_exits_with_1(here: Path) ->
     command = [*QUICK, "-m", "plugins=[scripted]", "env=gym", "env.id=Scripted-v0", "+env.kwargs.fails_at=3,null"]
     assert program.main(command) == 1
     summaries = [json.loads(path.read_text()) for path in sorted((here / "outputs").glob("*/*/summary.json"))]
-    assert [summary["stop_reason"] for summary in summaries] == ["failed", "total_steps"]
+    assert [summary["stop_reason"] for summary in summaries] == ["env_errors", "total_steps"]
 
 
 # Resuming.

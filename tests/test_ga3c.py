@@ -304,11 +304,12 @@ class TestFaults:
     def faulty(self, fault: str) -> str:
         victim = environment_seeds(0, Role.ENVIRONMENT, 1, 4)[2]
         settings: dict[str, Any] = {"env__kwargs": {"fault": fault, "victim": victim}, "plugins": ["faulty"]}
+        settings |= {"env__on_error": "stop"}
         return self.failed(env="faulty:Faulty-v0", workers=3, **settings)
 
     def test_an_agent_that_raises_is_reported_with_its_traceback(self) -> None:
         error = self.faulty("raise")
-        assert error.startswith("worker 1 failed:\nTraceback")
+        assert error.startswith("worker 1: environment 2 (Faulty-v0) raised")
         assert error.endswith("RuntimeError: scripted to fail")
 
     def test_an_agent_that_is_killed_is_named_with_its_signal(self) -> None:
@@ -332,7 +333,7 @@ class TestFaults:
         assert error.endswith("RuntimeError: scripted to break")
 
     def test_training_that_diverges_ends_with_the_reason_alone(self) -> None:
-        error = self.failed(env=SCRIPTED, env__kwargs={"fails_at": 9, "failure": "nan"}, workers=2)
+        error = self.failed(env=SCRIPTED, env__kwargs={"fails_at": 9, "failure": "huge"}, workers=2)
         assert error.startswith("the last 20 gradients of trainer 0 were not finite")
         assert "Traceback" not in error
 

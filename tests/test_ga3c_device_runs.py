@@ -262,7 +262,7 @@ class TestRuns:
         assert np.isfinite(state["parameters"]).all()
 
     def test_training_that_diverges_ends_with_the_reason(self) -> None:
-        failing = {"env__kwargs": {"fails_at": 9, "failure": "nan"}, "workers": 2, "total_steps": 10**9}
+        failing = {"env__kwargs": {"fails_at": 9, "failure": "huge"}, "workers": 2, "total_steps": 10**9}
         _, state, error = drain(ga3c(SCRIPTED, **failing))
         assert str(error).startswith("the last 20 gradients of trainer 0 were not finite")
         assert np.isfinite(state["parameters"]).all()

@@ -134,7 +134,7 @@ def test_a_policy_too_far_from_the_one_that_acted_ends_the_minibatches_of_its_ro
 
 
 def test_gradients_that_are_not_finite_are_refused_one_by_one() -> None:
-    settings = {"fails_at": 9, "failure": "nan", "lengths": (4,)}
+    settings = {"fails_at": 9, "failure": "huge", "lengths": (4,)}
     store, (worker,) = make_workers(ppo_config(SCRIPTED, env__kwargs=settings, total_steps=10**9))
     events: list[Event] = []
     with pytest.raises(RunError, match="the last 20 gradients of worker 0 were not finite"):

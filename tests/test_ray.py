@@ -22,7 +22,9 @@ import a3c_exp
 from a3c_exp.backends.ray.cluster import restrict_to_loopback
 from a3c_exp.backends.ray.driver import CachedStore
 from a3c_exp.config.builder import load_experiment
+from a3c_exp.core import seeding
 from a3c_exp.core.experiment import RunContext
+from a3c_exp.core.seeding import Role
 
 restrict_to_loopback()
 ray = pytest.importorskip("ray", reason="clusters: pip install 'a3c-exp[ray]'")
@@ -186,6 +188,15 @@ class TestSeveralWorkers:
         from bench.capacity import measured_pushes
 
         assert measured_pushes(100, 0.5, shards=2) > 0
+
+    def test_an_error_in_a_worker_is_reported_with_its_traceback(self, cluster: Any) -> None:
+        victim = seeding.environment_seeds(0, Role.ENVIRONMENT, 1, 4)[2]
+        settings: dict[str, Any] = {"env__kwargs": {"fault": "raise", "victim": victim}, "plugins": ["faulty"]}
+        settings |= {"env__on_error": "stop"}
+        _, _, error = drain(on_ray("faulty:Faulty-v0", total_steps=10**9, workers=2, **settings))
+        assert str(error).startswith("worker 1: environment 2 (Faulty-v0) raised")
+        assert str(error).endswith("RuntimeError: scripted to fail")
+        wait_until(lambda: not actors("WorkerActor") + actors("ParameterServer"), SECONDS)
 
 
 class TestARunOnRay:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -128,30 +126,6 @@ def test_an_episodes_return_is_the_sum_of_its_rewards_across_rollouts(vectorized
         episode = round((total - length * (length + 1) / 2) / (100 * length))
         rest = total - length * (length + 1) / 2 - 100 * length * episode
         assert 0 <= rest <= length / 8
-
-
-def test_a_reward_that_is_nan_spoils_the_return_of_its_own_episode_alone() -> None:
-    """The next episodes of the same rollout and of later ones have returns."""
-    actor = make_actor(count=2, length=7, lengths=(3,), fails_at=2, failure="nan")
-    batch: Any = actor.env
-    batch.step = healed_after(3, [env.unwrapped for env in batch._envs], batch.step)
-    returns = np.concatenate([collect(actor).episodes.returns for _ in range(4)])
-    assert np.isnan(returns[:2]).all()
-    assert np.isfinite(returns[2:]).all() and len(returns) > 8
-
-
-def healed_after(count: int, envs: list[Any], step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """`step`, after whose call of that number the environments do not fail any more."""
-    calls = itertools.count(1)
-
-    def stepped(actions: Any) -> Any:
-        answer = step(actions)
-        if next(calls) == count:
-            for env in envs:
-                env.fails_at = None
-        return answer
-
-    return stepped
 
 
 def test_an_episodes_end_is_dated_by_the_runs_steps() -> None:

@@ -242,10 +242,12 @@ class TestEvaluation:
     def test_a_failing_one_ends_the_run_with_its_traceback(self, tmp_path: Path) -> None:
         victim = seeding.environment_seeds(0, Role.EVALUATION, 0, 4)[0]
         settings: dict[str, Any] = {"env__kwargs": {"fault": "raise", "victim": victim, "at": 1}, "plugins": ["faulty"]}
+        settings |= {"env__on_error": "stop"}
         for backend in ("serial", "threads"):
             done = train(tmp_path / backend, "faulty:Faulty-v0", backend, eval__every=16, total_steps=10**9, **settings)
-            assert done.summary["stop_reason"] == "failed"
-            assert done.summary["error"].startswith("the evaluation failed:\nTraceback")
+            assert done.summary["stop_reason"] == "env_errors"
+            assert done.summary["error"].startswith("the evaluation failed: environment 0 (Faulty-v0) raised")
+            assert done.summary["error"].endswith("RuntimeError: scripted to fail")
             assert done.exit_code == 1
             assert latest(done.folder)["store"]["steps"] == done.summary["steps"] > 0
 
@@ -377,7 +379,7 @@ class TestWhereItRuns:
         assert same(latest(tmp_path)["store"], drain(config())[1])
 
     def test_a_run_that_diverges_says_why_and_keeps_what_is_sound(self, tmp_path: Path) -> None:
-        done = train(tmp_path, SCRIPTED, env__kwargs={"fails_at": 9, "failure": "nan"}, total_steps=10**9)
+        done = train(tmp_path, SCRIPTED, env__kwargs={"fails_at": 9, "failure": "huge"}, total_steps=10**9)
         assert done.summary["stop_reason"] == "failed"
         assert "not finite" in done.summary["error"]
         assert done.summary["rejected_updates"] == 20
@@ -387,7 +389,7 @@ class TestWhereItRuns:
         assert np.isfinite(latest(tmp_path)["store"]["parameters"]).all()
 
     def test_a_resumed_run_warns_again_of_a_gradient_that_was_not_finite(self, tmp_path: Path) -> None:
-        whole = config(SCRIPTED, env__kwargs={"fails_at": 9, "failure": "nan"}, total_steps=10**9)
+        whole = config(SCRIPTED, env__kwargs={"fails_at": 9, "failure": "huge"}, total_steps=10**9)
         train_config(whole, tmp_path)
         resumed = train_config(whole, tmp_path, resume=True)
         assert resumed.summary["rejected_updates"] == 40
@@ -417,7 +419,7 @@ class TestWhereItRuns:
 
     def test_a_run_without_one_finite_gradient_has_failed(self, tmp_path: Path) -> None:
         """It may be too short to refuse as many in a row as end a run."""
-        done = train(tmp_path, SCRIPTED, env__kwargs={"fails_at": 1, "failure": "nan"}, total_steps=80)
+        done = train(tmp_path, SCRIPTED, env__kwargs={"fails_at": 1, "failure": "huge"}, total_steps=80)
         assert done.summary["rejected_updates"] > 0 == done.summary["updates"]
         assert "no gradient was finite" in done.summary["error"]
         assert done.exit_code == 1

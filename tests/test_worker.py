@@ -128,7 +128,7 @@ class TestTheLoop:
     def test_the_step_of_a_round_is_counted_even_if_the_own_gradient_was_refused(self) -> None:
         store, (sound, sick) = by_descent(env=SCRIPTED, workers=2, update="sync", env__kwargs={"lengths": (9,)})
         env = environments(sick)[0]
-        env.fails_at, env.failure = 1, "nan"
+        env.fails_at, env.failure = 1, "huge"
         waiting, completing = sound.run(), sick.run()
         for _ in range(2):
             next(waiting)
@@ -318,7 +318,7 @@ class TestUniformlyRandomActions:
 
 class TestGradientsThatAreNotFinite:
     def sick(self, **settings: Any) -> tuple[SharedStore, Worker]:
-        whole: dict[str, Any] = {"env__kwargs": {"fails_at": 9, "failure": "nan", "lengths": (4,)}}
+        whole: dict[str, Any] = {"env__kwargs": {"fails_at": 9, "failure": "huge", "lengths": (4,)}}
         store, (worker,) = by_descent(env=SCRIPTED, **whole | {"total_steps": 10**9} | settings)
         return store, worker
 

@@ -14,9 +14,9 @@ from torch.nn.parameter import is_lazy
 from a3c_exp.algorithms.algorithm import Algorithm, differentiate, has_closed_form
 from a3c_exp.algorithms.batch import BatchArrays
 from a3c_exp.common.arrays import Array, Floats
-from a3c_exp.errors import ConfigError, one_line
+from a3c_exp.errors import FAILURES, ConfigError, one_line
 from a3c_exp.networks import ActorCritic
-from a3c_exp.networks.components import FAILURES, BuildLoss, is_lack_of_memory
+from a3c_exp.networks.components import BuildLoss, is_lack_of_memory
 from a3c_exp.networks.inputs import sample_observations
 from a3c_exp.networks.recurrent import RecurrentInput
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from a3c_exp.core.events import Event
 from a3c_exp.core.worker import YieldPoint
-from a3c_exp.errors import RunError
+from a3c_exp.errors import FAILURES, RunError
 
 # A worker's events are merged over this time before they are passed on: it makes thousands of updates a second.
 MERGE_SECONDS = 0.1
@@ -21,9 +21,6 @@ MERGE_SECONDS = 0.1
 WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1e-4, 2e-3
 # From asking workers to end to killing them, or leaving them behind. A run that fails is over within two seconds.
 GRACE_SECONDS = 1.0
-
-# Ways in which a worker may fail: not only errors, also an environment that calls sys.exit.
-FAILURES = (Exception, SystemExit)
 
 
 @dataclass(frozen=True, slots=True)

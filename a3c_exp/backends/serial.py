@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
-from a3c_exp.backends.messages import FAILURES, failure_text
+from a3c_exp.backends.messages import failure_text
 from a3c_exp.core import seeding
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Backend, RunContext
@@ -15,7 +15,7 @@ from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.seeding import Role
 from a3c_exp.core.store import SharedStore
 from a3c_exp.core.worker import Worker, YieldPoint
-from a3c_exp.errors import RunError
+from a3c_exp.errors import FAILURES, RunError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,4 +61,5 @@ def _failing(worker: int) -> Iterator[None]:
     try:
         yield
     except FAILURES as error:
-        raise RunError(failure_text(f"worker {worker}", error)) from error
+        reason = error.reason if isinstance(error, RunError) else "failed"
+        raise RunError(failure_text(f"worker {worker}", error), reason) from error

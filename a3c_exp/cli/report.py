@@ -192,7 +192,9 @@ def _random_return(config: Mapping[str, Any], episodes: int) -> float:
     while len(returns) < episodes:
         step = env.step(np.stack([env.action_space.sample()]))
         total, steps = total + float(step.reward[0]), steps + 1
-        if step.episode_over[0] or steps == LONGEST_EPISODE:
+        if step.broken is not None and step.broken[0]:
+            total, steps = 0.0, 0
+        elif step.episode_over[0] or steps == LONGEST_EPISODE:
             returns.append(total)
             total, steps = 0.0, 0
     env.close()

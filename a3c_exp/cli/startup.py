@@ -6,6 +6,7 @@ import gc
 import inspect
 import re
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from a3c_exp.backends import forkserver
-from a3c_exp.errors import ConfigError, exit_code
+from a3c_exp.errors import ConfigError, RunError, exit_code
 
 
 def conf_folder() -> Path:
@@ -26,12 +27,23 @@ def conf_folder() -> Path:
 def folder_command(
     name: str, options: type, command: Callable[[Path, Sequence[str]], int], arguments: Sequence[str]
 ) -> int:
-    """Run `python -m a3c_exp.<name> <run folder> [key=value ...]`, or print its help: the docstring of its options."""
+    """Run `python -m a3c_exp.<name> <run folder> [key=value ...]`, or print its help: the docstring of its options.
+
+    A RunError, of environments that go wrong, is printed: there is no run that reports it.
+    """
+
+    def run() -> int:
+        try:
+            return command(Path(arguments[0]).expanduser(), arguments[1:])
+        except RunError as error:
+            print(f"a3c_exp: {error}", file=sys.stderr)
+            raise
+
     if not arguments or not {"-h", "--help"}.isdisjoint(arguments):
         usage = f"usage: python -m a3c_exp.{name} <run folder> [key=value ...]"
         print(f"{usage}\n\n{inspect.getdoc(options)}")
         return 0 if arguments else 2
-    return exit_code(lambda: command(Path(arguments[0]).expanduser(), arguments[1:]))
+    return exit_code(run)
 
 
 FORKSERVER_BACKENDS = ("a3c_exp.backends.processes.Processes", "a3c_exp.backends.ga3c.Ga3c")

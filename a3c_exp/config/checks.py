@@ -14,6 +14,7 @@ from a3c_exp.config.schema import flatten
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.normalization import RunningStats, network_space
+from a3c_exp.envs import close_within
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.components import is_lack_of_memory
@@ -89,7 +90,7 @@ def check_environment_and_network(experiment: Experiment) -> ActorCritic:
     except ConfigError as error:
         raise error.under("env") from error
     if experiment.epsilon != 0 and not isinstance(env.action_space, Discrete):
-        env.close()
+        close_within(env)
         problem = f"must be 0 where actions are not Discrete: they are {env.action_space}"
         raise ConfigError("epsilon", experiment.epsilon, problem)
     try:
@@ -105,7 +106,7 @@ def check_environment_and_network(experiment: Experiment) -> ActorCritic:
             raise
         raise ConfigError("network", experiment.network.class_name, "is too large for the memory here") from error
     finally:
-        env.close()
+        close_within(env)
     if network.recurrent and isinstance(experiment.algorithm, MinibatchAlgorithm):
         _check_minibatches(experiment, experiment.algorithm, whole_sequences=True)
     try:

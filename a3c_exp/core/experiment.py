@@ -19,7 +19,7 @@ from a3c_exp.core.normalization import network_space
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.seeding import Role
 from a3c_exp.core.store import SharedStore
-from a3c_exp.envs import EnvBatch, Environment
+from a3c_exp.envs import EnvBatch, Environment, close_within
 from a3c_exp.errors import require
 from a3c_exp.networks import ActorCritic, Network
 from a3c_exp.optimizers import Optimizer
@@ -225,7 +225,7 @@ def build_network(experiment: Experiment, *, draw: bool = True) -> tuple[ActorCr
         network = experiment.build_network(env, rng)
         return network, env
     finally:
-        env.close()
+        close_within(env)
 
 
 def store_spec(experiment: Experiment, network: ActorCritic, observation_shape: tuple[int, ...]) -> StoreSpec:

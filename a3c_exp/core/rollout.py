@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from a3c_exp.common.arrays import Array, Bools, Floats
+from a3c_exp.common.arrays import Array, Bools, Floats, all_finite
+from a3c_exp.core.episodes import RunningEpisodes
 from a3c_exp.core.events import Episodes
 from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.normalization import Normalizer, RunningStats
 from a3c_exp.core.store import Snapshot
 from a3c_exp.envs import EnvBatch, Step
+from a3c_exp.errors import RunError
 from a3c_exp.networks.distributions import Distribution, mixed_with_uniform
 from a3c_exp.networks.recurrent import RecurrentInput, reset_state
 from a3c_exp.returns import Trajectory
@@ -28,12 +30,15 @@ class Rollout(Trajectory):
 
     observations: as the network saw them, normalized with the statistics of the pull.
     actions: as the distribution samples them, before `to_env`.
-    valid: bool; False if the row is no transition (a vector environment spent the step on a reset).
+    truncated: also the last transition before an environment went wrong, which has the value of the state after it.
+    valid: bool; False if the row is no transition (a vector environment spent the step on a reset, or the environment
+        went wrong in it).
     version: of the parameters that acted; int64 [T, B] where it may change inside a rollout.
     state: the recurrent state at t = 0, float32 [B, S]; None for a network without one.
     episodes: those that ended in it.
     transitions: how many rows are transitions.
     stats: statistics of the raw observations and returns, for the shared ones; None if nothing is normalized.
+    env_errors: steps and resets of environments that went wrong. warnings: lines for the log.
     """
 
     log_probs: Floats
@@ -45,12 +50,17 @@ class Rollout(Trajectory):
     episodes: Episodes
     transitions: int
     stats: RunningStats | None
+    env_errors: int = 0
+    warnings: tuple[str, ...] = ()
 
     @property
     def recurrent_input(self) -> RecurrentInput | None:
         """Input with which a recurrent network computes these rows as the actor did; None for one without a state."""
         return None if self.state is None else RecurrentInput(self.state, episode_boundaries(self))
 
+
+MOST_LEFT_OUT = 100
+"""Steps in a row that leave no transition in any environment of an actor, and end the run."""
 
 STEP_FIELDS = (
     "observations", "actions", "log_probs", "rewards", "values", "next_values", "terminated", "truncated", "valid",
@@ -96,6 +106,8 @@ def concat_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
         episodes=merge_episodes(rollouts),
         transitions=sum(rollout.transitions for rollout in rollouts),
         stats=merge_stats(rollouts),
+        env_errors=sum(rollout.env_errors for rollout in rollouts),
+        warnings=tuple(text for rollout in rollouts for text in rollout.warnings),
     )
 
 
@@ -127,6 +139,28 @@ class PolicyNetwork(Protocol):
         """V(s), float32 [B]. state: the one before s."""
 
 
+@dataclass(slots=True)
+class _Rows:
+    """The rows of a rollout as they come: of each step the actions, log-probabilities, values, the recurrent states
+    after its observations, and the environments' answers.
+
+    They are kept as they are. An environment never writes into an array again, and to concatenate T of them at once is
+    cheaper than to copy each.
+
+    first, first_state: the observations and the recurrent state before the first row. broken: whether an environment
+        went wrong.
+    """
+
+    first: Array
+    first_state: Array | None
+    actions: list[Array] = field(default_factory=list)
+    log_probs: list[Floats] = field(default_factory=list)
+    values: list[Floats] = field(default_factory=list)
+    states: list[Array | None] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    broken: bool = False
+
+
 class Actor:
     """A worker's environments, and what must outlive a rollout: observations, running returns, recurrent state.
 
@@ -137,60 +171,78 @@ class Actor:
     epsilon: probability of a uniformly random action, for categorical distributions only. Log-probabilities are those
         of the mixture, since that is what acted.
     heartbeat: beats with each step.
+    name: used in messages.
+
+    Where an environment goes wrong, the step is no transition, and the one before it counts as truncated. A rollout has
+    at least one transition: rows before the first that are none for this reason are left out.
     """
 
     def __init__(
         self, env: EnvBatch, network: PolicyNetwork, rng: np.random.Generator, *,
         rollout_length: int | Literal["episode"], gamma: float, reward_scale: float = 1.0,
         reward_clip: float | Schedule | None = None, epsilon: float | Schedule = 0.0,
-        heartbeat: Heartbeat | None = None,
+        heartbeat: Heartbeat | None = None, name: str = "an actor",
     ) -> None:  # fmt: skip
-        self._heartbeat = Heartbeat() if heartbeat is None else heartbeat
+        self._heartbeat, self._name = Heartbeat() if heartbeat is None else heartbeat, name
         self.env, self.rng, self._network, self._gamma = env, rng, network, gamma
         self._length = None if rollout_length == "episode" else rollout_length
         self._reward_scale, self._reward_clip, self._epsilon = reward_scale, reward_clip, epsilon
         self._single = env.count == 1
         self._state = network.initial_state(env.count)
-        self._observations = env.reset()
-        self._running_returns = np.zeros(env.count)
-        self._running_lengths = np.zeros(env.count, np.int64)
+        try:
+            self._observations = env.reset()
+        except RunError as error:
+            raise RunError(f"{name}: {error}", error.reason) from error
+        self._episodes = RunningEpisodes(env.count)
         self._discounted = np.zeros(env.count)
-        self._ended_once = np.zeros(env.count, np.bool_)
+        self._left_out = 0
+        # Of the steps since the last rollout was returned: what went wrong, and episodes that ended in rows left out.
+        self._env_errors, self._warnings, self._broken_episodes = 0, list[str](), Episodes()
 
     @property
     def envs_with_finished_episode(self) -> int:
         """Number of environments that have ended at least one episode."""
-        return int(self._ended_once.sum())
+        return self._episodes.envs_with_finished_episode
 
     def collect(self, snapshot: Snapshot, progress: float = 0.0) -> Rollout:
         """Step the environments until the rollout is full.
 
         snapshot: the pull that the network acts with. progress: share of the run that is done, for schedules.
         """
-        normalizer, first, first_state = snapshot.normalizer, self._observations, self._state
-        epsilon = value(self._epsilon, progress)
-        actions, log_probs, all_values, states, steps = self._interact(normalizer, epsilon)
-        raw = _stack([first, *[step.obs for step in steps[:-1]]])
-        values, rewards = _stack(all_values), _stack([step.reward for step in steps])
+        normalizer = snapshot.normalizer
+        try:
+            rows = self._interact(snapshot, value(self._epsilon, progress))
+        except RunError as error:
+            raise RunError(f"{self._name}: {error}", error.reason) from error
+        steps = rows.steps
+        raw = _stack([rows.first, *[step.obs for step in steps[:-1]]])
+        values, rewards = _stack(rows.values), _stack([step.reward for step in steps])
         terminated = _stack([step.terminated for step in steps])
         truncated = _stack([step.truncated for step in steps])
         valid = _stack([step.valid for step in steps])
+        self._require_finite(raw, rewards)
 
+        next_values = self._next_values(values, terminated, truncated, steps, rows.states, normalizer)
         ended = episode_over = terminated | truncated
-        if steps[0].life_lost is not None:
-            episode_over = ended & ~_stack([step.life_lost for step in steps if step.life_lost is not None])
-        next_values = self._next_values(values, terminated, truncated, steps, states, normalizer)
-        episodes = self._finish_episodes(rewards, valid, episode_over, snapshot.steps)
+        if any(step.life_lost is not None for step in (steps if rows.broken else steps[:1])):
+            episode_over = ended & ~self._flags(steps, "life_lost")
+        if rows.broken:
+            broken = self._flags(steps, "broken")
+            # `next_values` has the value of the state after that transition, with its recurrent state: the next row's.
+            truncated[:-1] |= broken[1:] & valid[:-1] & ~ended[:-1]
+            ended, episode_over = terminated | truncated | broken, episode_over | broken
+        finished = self._episodes.finish(rewards, valid, episode_over, snapshot.steps)
+        episodes, errors, warnings = self._take_reports(finished)
         learned_rewards, stats = self._transform_rewards(rewards, progress), None
         if normalizer is not None:
             stats = self._measure(normalizer, raw, learned_rewards, ended, valid)
             learned_rewards = normalizer.rewards(learned_rewards)
         return Rollout(
             observations=raw if normalizer is None else normalizer.observations(raw),
-            actions=_stack(actions), log_probs=_stack(log_probs), rewards=learned_rewards, values=values,
+            actions=_stack(rows.actions), log_probs=_stack(rows.log_probs), rewards=learned_rewards, values=values,
             next_values=next_values, terminated=terminated, truncated=truncated, valid=valid,
-            version=snapshot.version, state=first_state, episodes=episodes,
-            transitions=int(np.count_nonzero(valid)), stats=stats,
+            version=snapshot.version, state=rows.first_state, episodes=episodes,
+            transitions=int(np.count_nonzero(valid)), stats=stats, env_errors=errors, warnings=warnings,
         )  # fmt: skip
 
     def collect_several(self, snapshot: Snapshot, progress: float, count: int) -> list[Rollout]:
@@ -201,25 +253,14 @@ class Actor:
             snapshot = snapshot._replace(steps=snapshot.steps + rollouts[-1].transitions)
         return rollouts
 
-    def _interact(
-        self, normalizer: Normalizer | None, epsilon: float
-    ) -> tuple[list[Array], list[Floats], list[Floats], list[Array | None], list[Step]]:
-        """Act and step until the rollout is full: actions, log-probabilities, values and states of each step, and the
-        environments' answers.
-
-        The rows are kept as they come. An environment never writes into an array again, and to concatenate T of them
-        at once is cheaper than to copy each.
-        """
-        network, env, rng, length = self._network, self.env, self.rng, self._length
+    def _interact(self, snapshot: Snapshot, epsilon: float) -> _Rows:
+        """Act and step until the rollout is full."""
+        network, env, rng, length, normalizer = self._network, self.env, self.rng, self._length, snapshot.normalizer
         distribution = network.distribution
         beat = self._heartbeat.beat
-        all_actions: list[Array] = []
-        all_log_probs: list[Floats] = []
-        all_values: list[Floats] = []
-        states: list[Array | None] = []
-        steps: list[Step] = []
         observations, state = self._observations, self._state
-        while length is None or len(steps) < length:
+        rows = _Rows(observations, state)
+        while length is None or len(rows.steps) < length:
             network_observations = observations if normalizer is None else normalizer.observations(observations)
             parameters, values, state = network.act_forward(network_observations, state)
             if epsilon:
@@ -227,18 +268,73 @@ class Actor:
             actions, log_probs = distribution.sample(parameters, rng)
             step = env.step(distribution.to_env(actions))
             beat()
-            all_actions.append(actions)
-            all_log_probs.append(log_probs)
-            all_values.append(values)
-            states.append(state)
-            steps.append(step)
+            rows.actions.append(actions)
+            rows.log_probs.append(log_probs)
+            rows.values.append(values)
+            rows.states.append(state)
+            rows.steps.append(step)
             observations = step.obs
             if state is not None:
                 state = reset_state(state, episode_boundaries(step))
-            if self._single and (step.terminated[0] or step.truncated[0]):
+            if step.warnings or step.broken is not None:
+                self._note_errors(step)
+                if step.broken is not None and not any(row.valid.any() for row in rows.steps):
+                    self._leave_out(rows.steps, snapshot.steps)
+                    rows = _Rows(observations, state)
+                    continue
+                rows.broken |= step.broken is not None
+            if self._single and (step.terminated[0] or step.truncated[0] or rows.broken):
                 break
         self._observations, self._state = observations, state
-        return all_actions, all_log_probs, all_values, states, steps
+        self._left_out = 0
+        return rows
+
+    def _note_errors(self, step: Step) -> None:
+        broken = 0 if step.broken is None else int(np.count_nonzero(step.broken))
+        self._env_errors += step.errors or broken
+        self._warnings += [f"{self._name}: {text}" for text in step.warnings]
+
+    def _leave_out(self, steps: Sequence[Step], steps_before: int) -> None:
+        """Drop the first rows of a rollout, none of which is a transition; the last is of a step that went wrong."""
+        broken = self._flags(steps, "broken")
+        self._left_out += 1
+        if self._left_out == MOST_LEFT_OUT:
+            raise RunError(f"{MOST_LEFT_OUT} steps in a row went wrong in all environments", "env_errors")
+        nothing = np.zeros(broken.shape, np.float32)
+        episodes = self._episodes.finish(nothing, np.zeros_like(broken), broken, steps_before)
+        self._broken_episodes = self._broken_episodes.merge(episodes)
+        self._discounted[broken.any(0)] = 0.0
+
+    def _take_reports(self, episodes: Episodes) -> tuple[Episodes, int, tuple[str, ...]]:
+        """The episodes of a rollout with those that ended before its first row, and what went wrong."""
+        if not self._env_errors and not self._warnings:
+            return episodes, 0, ()
+        episodes = self._broken_episodes.merge(episodes)
+        errors, warnings = self._env_errors, tuple(self._warnings)
+        self._env_errors, self._warnings, self._broken_episodes = 0, [], Episodes()
+        return episodes, errors, warnings
+
+    def _flags(self, steps: Sequence[Step], name: Literal["broken", "life_lost"]) -> Bools:
+        """A flag of each step, bool [T, B]; false in steps without it."""
+        none = np.zeros(self.env.count, np.bool_)
+        return _stack([none if getattr(step, name) is None else getattr(step, name) for step in steps])
+
+    def _require_finite(self, observations: Array, rewards: Floats | None = None) -> None:
+        """Raise ValueError for observations [..., B, *shape] or rewards that are not finite.
+
+        The batches of this package never give such. A user's own may.
+        """
+        what = "an observation"
+        if observations.dtype.kind != "f" or all_finite(observations):
+            if rewards is None or all_finite(rewards):
+                return
+            what, observations = "a reward", rewards
+        place = tuple(np.argwhere(~np.isfinite(observations))[0].tolist())
+        where = "" if rewards is None else f" of environment {place[1]}"
+        raise ValueError(
+            f"{self._name}: {what}{where} is {observations[place]}: {type(self.env).__name__} should begin a new "
+            "episode there and flag the step as broken (docs/extending.md)"
+        )
 
     def _next_values(
         self, values: Floats, terminated: Bools, truncated: Bools,
@@ -257,6 +353,7 @@ class Actor:
         if bootstraps_end or cut:
             final_obs = [steps[t].final_obs[env : env + 1] for t, env in cut]
             raw = _concat([self._observations, *final_obs] if bootstraps_end else final_obs)
+            self._require_finite(raw)
             state = None
             if self._state is not None:
                 rows = [row[env : env + 1] for t, env in cut if (row := states[t]) is not None]
@@ -267,37 +364,6 @@ class Actor:
             next_values[times, envs] = found
         next_values[terminated] = 0.0
         return next_values
-
-    def _finish_episodes(self, rewards: Floats, valid: Bools, over: Bools, steps: int) -> Episodes:
-        """The episodes that were over in these rows ([T, B]), in the order in which they ended."""
-        if not over.any():
-            self._running_returns += rewards.sum(0, np.float64)
-            self._running_lengths += valid.sum(0)
-            return Episodes()
-        # Each environment's rows are cut into pieces after every end of an episode. The first piece continues what was
-        # under way. The last is under way again, unless it ends an episode too. Each piece has a sum of its own: a
-        # reward that is NaN spoils the return of its own episode alone.
-        length = len(rewards)
-        ends = over.T.ravel()
-        begins = np.concatenate([[True], ends[:-1]])
-        begins[::length] = True
-        starts = np.flatnonzero(begins)
-        tails = np.append(starts[1:], ends.size) - 1
-        returns = np.add.reduceat(rewards.T.ravel(), starts, dtype=np.float64)
-        lengths = np.add.reduceat(valid.T.ravel(), starts, dtype=np.int64)
-        first, last = starts % length == 0, tails % length == length - 1
-        returns[first] += self._running_returns
-        lengths[first] += self._running_lengths
-        complete = ends[tails]
-        self._running_returns = np.where(complete, 0.0, returns)[last]
-        self._running_lengths = np.where(complete, 0, lengths)[last]
-
-        envs, times = np.divmod(tails[complete], length)
-        self._ended_once[envs] = True
-        order = np.argsort(times, kind="stable")
-        end_steps = (steps + (times[order] + 1) * self.env.count).astype(np.int64)
-        returns, lengths = returns[complete][order], lengths[complete][order]
-        return Episodes(returns, lengths, end_steps, self.envs_with_finished_episode)
 
     def _transform_rewards(self, rewards: Floats, progress: float) -> Floats:
         """Scale and clip rewards [T, B]."""

@@ -20,7 +20,7 @@ from a3c_exp.core.normalization import RunningStats
 from a3c_exp.core.rollout import Actor, PolicyNetwork, Rollout, merge_episodes, merge_stats
 from a3c_exp.core.seeding import Role
 from a3c_exp.core.store import Push, Snapshot, Store
-from a3c_exp.envs import EnvBatch
+from a3c_exp.envs import EnvBatch, close_within
 from a3c_exp.errors import RunError
 from a3c_exp.networks import ActorCritic, NetworkOutputs, OutputGradients
 from a3c_exp.optimizers import clip
@@ -80,7 +80,7 @@ class Worker:
     def close(self) -> None:
         """Leave the run: synchronous rounds go on without this worker. Close its environments."""
         self._store.leave(self._index)
-        self._actor.env.close()
+        close_within(self._actor.env)
 
     def _build_network(self, env: EnvBatch) -> ActorCritic:
         # Nothing is drawn: the first pull brings the parameters.
@@ -121,6 +121,8 @@ class Learner:
         event = Event(self._worker) if event is None else event
         event.steps = sum(rollout.transitions for rollout in rollouts)
         event.episodes = merge_episodes(rollouts)
+        event.env_errors = sum(rollout.env_errors for rollout in rollouts)
+        event.warnings += tuple(text for rollout in rollouts for text in rollout.warnings)
         if minibatches is None:
             pushes = self._gradient(rollouts, snapshot, event)
         else:
@@ -269,5 +271,5 @@ def make_actor(
     return Actor(
         env, make_network(env), rng, rollout_length=experiment.rollout_length, gamma=experiment.gamma,
         reward_scale=env_settings.reward_scale, reward_clip=env_settings.reward_clip, epsilon=experiment.epsilon,
-        heartbeat=heartbeat,
+        heartbeat=heartbeat, name=f"worker {worker}",
     )  # fmt: skip

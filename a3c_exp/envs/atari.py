@@ -15,8 +15,11 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array
-from a3c_exp.envs.batch import EnvBatch, Environment, Step, require_shaping
+from a3c_exp.envs.answers import WrongAnswerError, rewards_of
+from a3c_exp.envs.batch import EnvBatch, Environment, Step, require_guard, require_shaping
+from a3c_exp.envs.errors import MAX_STEPS_GUARD, OnError
 from a3c_exp.envs.spaces import encoder
+from a3c_exp.envs.vector_batch import NativeBatch
 from a3c_exp.errors import ConfigError, did_you_mean, require
 from a3c_exp.schedules import Schedule
 
@@ -49,6 +52,8 @@ class Atari(Environment):
     reward_scale, reward_clip: training's rewards are the game's times the scale, clipped to (-clip, clip);
         the clip may be a schedule.
     normalize_rewards: by running statistics that all workers share.
+    on_error: 'restart' all games after a step or a reset that went wrong, or 'stop' the run.
+    max_steps_guard: a game of so many steps is truncated, with a warning; null: it is not.
     """
 
     game: str
@@ -66,6 +71,8 @@ class Atari(Environment):
     reward_scale: float = 1.0
     reward_clip: float | Schedule | None = 1.0
     normalize_rewards: bool = False
+    on_error: OnError = "restart"
+    max_steps_guard: int | None = MAX_STEPS_GUARD
 
     def __post_init__(self) -> None:
         require(
@@ -78,6 +85,7 @@ class Atari(Environment):
         for name in ("frame_skip", "max_frames", "frame_stack", "height", "width", "threads"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "a whole number >= 1")
         require_shaping(self.reward_scale, self.reward_clip)
+        require_guard(self.max_steps_guard)
 
     def make(self, count: int, seeds: Sequence[int], render_mode: str | None = None) -> EnvBatch:
         """`count` games, each with its seed (0 <= seed < 2**31). Raises ConfigError where there is no such game.
@@ -96,7 +104,8 @@ class Atari(Environment):
             guess = guess or f"there are {len(games)}, pong and breakout among them"
             problem = f"there is no such game: {guess} (all: https://ale.farama.org/environments)"
             raise ConfigError("game", self.game, problem)
-        return _AtariBatch(self._games(count), seeds, self.terminal_on_life_loss)
+        env, losses = self._games(count), self.terminal_on_life_loss
+        return _AtariBatch(env, seeds, losses, self.game, self.on_error, self.max_steps_guard)
 
     def _games(self, count: int) -> VectorEnv[Any, Any, Any]:
         vector_env = importlib.import_module("ale_py.vector_env")
@@ -110,41 +119,50 @@ class Atari(Environment):
         return env
 
 
-class _AtariBatch:
+class _AtariBatch(NativeBatch):
     """An EnvBatch over the vector environment. It returns new arrays at every step, so nothing is copied here.
 
     An episode that ends restarts in the same step. Unlike other native vector environments it takes a seed for each
     game, and its final observations are one array, in which only rows of ended episodes are meaningful.
     """
 
-    def __init__(self, env: VectorEnv[Any, Any, Any], seeds: Sequence[int], terminal_on_life_loss: bool) -> None:
-        self.count = int(env.num_envs)
+    def __init__(
+        self, env: VectorEnv[Any, Any, Any], seeds: Sequence[int], terminal_on_life_loss: bool, name: str,
+        on_error: OnError = "restart", max_steps_guard: int | None = MAX_STEPS_GUARD,
+    ) -> None:  # fmt: skip
+        super().__init__(int(env.num_envs), name, seeds, on_error, max_steps_guard)
         self.observation_space, self.encode = encoder(env.single_observation_space)
         assert isinstance(env.single_action_space, Discrete)
         self.action_space = env.single_action_space
         self._env, self._life_loss = env, terminal_on_life_loss
-        self._seeds: NDArray[np.int64] | None = np.array(seeds, np.int64)
         self._valid = np.ones(self.count, np.bool_)
         self._valid.flags.writeable = False
+        self._shape = (self.count, *self.observation_space.shape)
         self._obs: Array = np.zeros((0,))
         self._lives: Array = np.zeros(self.count, np.int32)
 
-    def reset(self) -> Array:
-        obs, info = self._env.reset(seed=self._seeds)  # type: ignore[arg-type]  # gymnasium knows one seed only
-        self._obs, self._lives = obs, info["lives"]
-        self._seeds = None
+    def _begin(self, seeds: Sequence[int] | None) -> Array:
+        # gymnasium knows one seed only.
+        obs, info = self._env.reset(seed=None if seeds is None else np.array(seeds, np.int64))  # type: ignore[arg-type]
+        self._obs, self._lives = self._checked(obs), info["lives"]
         return self._obs
 
-    def step(self, actions: Array) -> Step:
+    def _advance(self, actions: Array) -> Step:
         obs, rewards, terminated, truncated, info = self._env.step(actions)
-        self._obs = obs
+        self._obs = self._checked(obs)
         lost = None
         if self._life_loss:
             lost = (info["lives"] < self._lives) & ~terminated & ~truncated
             terminated = terminated | lost
             self._lives = info["lives"]
-        reward = rewards.astype(np.float32)
+        reward = rewards_of(rewards, self.count)
         return Step(obs, reward, terminated, truncated, info.get("final_obs", obs), self._valid, lost)
+
+    def _checked(self, obs: Array) -> Array:
+        """The pictures of all games, which the emulator has just made."""
+        if obs.dtype != np.uint8 or obs.shape != self._shape:
+            raise WrongAnswerError(f"observations of {obs.dtype} and shape {obs.shape}, not uint8 and {self._shape}")
+        return obs
 
     def render(self) -> NDArray[np.uint8]:
         """The newest frame of the first game, enlarged."""

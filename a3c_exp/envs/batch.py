@@ -12,6 +12,7 @@ from gymnasium.spaces import Box, Space
 from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array
+from a3c_exp.envs.errors import MAX_STEPS_GUARD, OnError
 from a3c_exp.errors import require
 from a3c_exp.schedules import Schedule, require_throughout
 
@@ -31,6 +32,10 @@ class Step(NamedTuple):
         directly after one that ended; its reward is 0 and no episode ends in it.
     life_lost: bool [K], true if `terminated` holds for the learner alone. The episode, its return and its length go on,
         and `obs` is its next observation. None if that never happens.
+    broken: bool [K], true if the environment went wrong in this step. The row is no transition (not `valid`, reward 0,
+        no end), and `obs` is the first observation of a new episode. The transition before it was the last of its
+        episode. None if nothing went wrong.
+    errors: steps and resets that went wrong, since the last step. warnings: lines for the log, of these and of others.
 
     The arrays may be kept, since a batch never writes into one again. They must not be written into: steps may share
     them (an all-false `terminated`), and so may the fields of one step (obs and final_obs if nothing ended).
@@ -43,6 +48,9 @@ class Step(NamedTuple):
     final_obs: Array
     valid: NDArray[np.bool_]
     life_lost: NDArray[np.bool_] | None = None
+    broken: NDArray[np.bool_] | None = None
+    errors: int = 0
+    warnings: tuple[str, ...] = ()
 
     @property
     def episode_over(self) -> NDArray[np.bool_]:
@@ -96,6 +104,11 @@ def require_shaping(scale: float, clip: float | Schedule | None) -> None:
         require_throughout(lambda most: most > 0, "reward_clip", clip, "a number > 0 (null: no clip)")
 
 
+def require_guard(most: int | None) -> None:
+    """Raise ConfigError for a `max_steps_guard` that no environment can have."""
+    require(most is None or most >= 1, "max_steps_guard", most, "a whole number >= 1, or null")
+
+
 class Environment(ABC):
     """The component of the `env` group: it makes batches, and has the settings of rewards and observations.
 
@@ -104,12 +117,19 @@ class Environment(ABC):
     reward_scale, reward_clip: training multiplies rewards by the scale, and then clips them to (-clip, clip). The clip
         is a number or a schedule. Reported returns are those of the environment itself.
     normalize_observations, normalize_rewards: whether training divides by running statistics that all workers share.
+
+    Its batches apply two more settings, for environments that misbehave:
+    on_error: 'restart' a new episode after a step or a reset that went wrong, or 'stop' the run. 10 errors in a row
+        stop it in any case.
+    max_steps_guard: an episode of so many steps is truncated, with a warning; None: it is not.
     """
 
     reward_scale: float = 1.0
     reward_clip: float | Schedule | None = None
     normalize_observations: bool = False
     normalize_rewards: bool = False
+    on_error: OnError = "restart"
+    max_steps_guard: int | None = MAX_STEPS_GUARD
 
     @abstractmethod
     def make(self, count: int, seeds: Sequence[int], render_mode: str | None = None) -> EnvBatch:

@@ -14,7 +14,8 @@ from gymnasium.vector import VectorEnv
 
 from a3c_exp.common.plugins import is_allowed_module
 from a3c_exp.envs.atari import INSTALL
-from a3c_exp.envs.batch import EnvBatch, Environment, require_shaping
+from a3c_exp.envs.batch import EnvBatch, Environment, require_guard, require_shaping
+from a3c_exp.envs.errors import MAX_STEPS_GUARD, OnError
 from a3c_exp.envs.spaces import action_problem, observation_problem
 from a3c_exp.envs.sync_batch import Env, SyncEnvBatch
 from a3c_exp.envs.vector_batch import VectorEnvBatch, autoreset_mode
@@ -49,6 +50,8 @@ class Gym(Environment):
     reward_scale, reward_clip: training's rewards are the environment's times the scale, clipped to (-clip, clip);
         the clip may be a schedule.
     normalize_observations, normalize_rewards: by running statistics that all workers share.
+    on_error: 'restart' a new episode after a step or a reset that went wrong, or 'stop' the run.
+    max_steps_guard: an episode of so many steps is truncated, with a warning; null: it is not.
     """
 
     id: str
@@ -60,11 +63,14 @@ class Gym(Environment):
     reward_clip: float | Schedule | None = None
     normalize_observations: bool = False
     normalize_rewards: bool = False
+    on_error: OnError = "restart"
+    max_steps_guard: int | None = MAX_STEPS_GUARD
 
     def __post_init__(self) -> None:
         limit = self.max_episode_steps
         require(limit is None or limit >= 1, "max_episode_steps", limit, "a whole number >= 1, or null")
         require_shaping(self.reward_scale, self.reward_clip)
+        require_guard(self.max_steps_guard)
         require(not (self.vectorized and self.wrappers), "vectorized", True, "false where wrappers are used")
         for name in ("id", "max_episode_steps", "disable_env_checker", "num_envs"):
             require(name not in self.kwargs, f"kwargs.{name}", self.kwargs.get(name), "left out: it is set elsewhere")
@@ -98,13 +104,13 @@ class Gym(Environment):
         if self.vectorized:
             vector = self._native(spec, count, render_mode)
             self._check(vector, vector.single_observation_space, vector.single_action_space)
-            return VectorEnvBatch(vector, seeds)
+            return VectorEnvBatch(vector, seeds, self.on_error, self.max_steps_guard)
         envs: list[Env] = []
         for _ in range(count):
             envs.append(self._one(spec, render_mode))
             if len(envs) == 1:
                 self._check(envs[0], envs[0].observation_space, envs[0].action_space)
-        return SyncEnvBatch(envs, seeds)
+        return SyncEnvBatch(envs, seeds, self.on_error, self.max_steps_guard)
 
     def _spec(self) -> EnvSpec:
         """gymnasium's specification of `id`. Imports the module that registers it if `id` names one."""

@@ -1,7 +1,8 @@
-"""A native vector environment of gymnasium as an EnvBatch, in any autoreset mode."""
+"""Environments that step in one call, and what happens if one goes wrong; gymnasium's, in any autoreset mode."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,11 +11,96 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array, Bools
+from a3c_exp.envs.answers import AnswerCheck, WrongAnswerError, rewards_of
 from a3c_exp.envs.batch import Step
+from a3c_exp.envs.errors import MAX_STEPS_GUARD, EnvErrors, OnError, another_seed
 from a3c_exp.envs.spaces import decoder, encoder
+from a3c_exp.errors import FAILURES
 
 
-class VectorEnvBatch:
+class NativeBatch(ABC):
+    """K environments that step in one call. If one of them goes wrong, all K begin a new episode.
+
+    A subclass says how they begin and step. Both raise whatever went wrong.
+
+    name: of the environments. seeds: one for each environment, used in the first reset. on_error, max_steps_guard: see
+    `Environment`.
+    """
+
+    def __init__(
+        self, count: int, name: str, seeds: Sequence[int], on_error: OnError, max_steps_guard: int | None
+    ) -> None:
+        self.count = count
+        self._errors = EnvErrors(name, 1, on_error, together=True)
+        self._seeds: list[int] | None = [int(seed) for seed in seeds]
+        self._guard = np.iinfo(np.int64).max if max_steps_guard is None else max_steps_guard
+        # The step at which each episode began, and the first at which one may have reached the guard.
+        self._tick, self._began, self._due = 0, np.zeros(count, np.int64), self._guard
+
+    @abstractmethod
+    def _begin(self, seeds: Sequence[int] | None) -> Array:
+        """Start an episode in every environment, and return the first observations [K, ...]."""
+
+    @abstractmethod
+    def _advance(self, actions: Array) -> Step:
+        """Take actions [K, ...]."""
+
+    def reset(self) -> Array:
+        """Start an episode in every environment, and return the first observations [K, ...]. Tries again after an
+        error."""
+        self._began[:] = self._tick
+        while True:
+            try:
+                obs = self._begin(self._seeds)
+            except FAILURES as error:
+                self._note(error, in_reset=True)
+                self._seeds = None if self._seeds is None else [another_seed(seed) for seed in self._seeds]
+            else:
+                self._seeds = None
+                self._due = self._tick if self._errors.warnings else self._tick + self._guard
+                return obs
+
+    def step(self, actions: Array) -> Step:
+        """Take actions [K, ...]."""
+        self._tick += 1
+        try:
+            step = self._advance(actions)
+        except FAILURES as error:
+            return self._begin_anew(error)
+        self._began[step.episode_over] = self._tick
+        return step if self._tick < self._due else self._report(step)
+
+    def _begin_anew(self, error: BaseException) -> Step:
+        """A step in which something went wrong: no row is a transition."""
+        self._note(error)
+        obs, none = self.reset(), np.zeros(self.count, np.bool_)
+        errors, warnings = self._errors.take()
+        self._due = self._tick + self._guard
+        reward = np.zeros(self.count, np.float32)
+        return Step(obs, reward, none, none, obs, none, broken=~none, errors=errors, warnings=warnings)
+
+    def _report(self, step: Step) -> Step:
+        """Add errors of the last reset to a step. If an episode has too many steps, all K begin a new one."""
+        due = int(self._began.min()) + self._guard
+        if self._tick >= due:
+            self._errors.warn_of_endless(int(self._began.argmin()), self._guard)
+            over, obs = step.terminated | step.truncated, self.reset()
+            final_obs = np.where(over.reshape(-1, *[1] * (obs.ndim - 1)), step.final_obs, step.obs)
+            truncated = step.truncated | (step.valid & ~over)
+            step = step._replace(obs=obs, truncated=truncated, final_obs=final_obs, life_lost=None)
+            due = self._tick + self._guard
+        self._due = due
+        errors, warnings = self._errors.take()
+        return step._replace(errors=errors, warnings=warnings)
+
+    def _note(self, error: BaseException, in_reset: bool = False) -> None:
+        index = error.index if isinstance(error, WrongAnswerError) else None
+        moment = self._tick if index is None else self._tick - int(self._began[index])
+        latest = int(self._began.max())
+        self._errors.add(error, tick=self._tick, began=latest, env=index, moment=None if in_reset else moment)
+
+
+class VectorEnvBatch(NativeBatch):
     """An EnvBatch over a gymnasium vector environment, in any of its autoreset modes.
 
     - NEXT_STEP: the step after an end restarts the episode and ignores its action. The ended row's `obs` is the last
@@ -26,15 +112,19 @@ class VectorEnvBatch:
     single seed, and gets the first.
     """
 
-    def __init__(self, env: VectorEnv[Any, Any, Any], seeds: Sequence[int]) -> None:
+    def __init__(
+        self, env: VectorEnv[Any, Any, Any], seeds: Sequence[int], on_error: OnError = "restart",
+        max_steps_guard: int | None = MAX_STEPS_GUARD,
+    ) -> None:  # fmt: skip
         if len(seeds) != env.num_envs:
             raise ValueError(f"{env.num_envs} environments need as many seeds; got {len(seeds)}")
-        self.count = int(env.num_envs)
+        name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+        super().__init__(int(env.num_envs), name, seeds, on_error, max_steps_guard)
         self.observation_space, self.encode = encoder(env.single_observation_space)
         self.action_space, self.decode = decoder(env.single_action_space)
+        self._check = AnswerCheck(env.single_observation_space)
         self._env = env
-        several = isinstance(env.unwrapped, (SyncVectorEnv, AsyncVectorEnv))
-        self._seed: int | list[int] | None = [int(seed) for seed in seeds] if several else int(seeds[0])
+        self._takes_seeds = isinstance(env.unwrapped, (SyncVectorEnv, AsyncVectorEnv))
         answers: dict[AutoresetMode, Callable[..., Step]] = {
             AutoresetMode.NEXT_STEP: self._next_step,
             AutoresetMode.SAME_STEP: self._same_step,
@@ -45,19 +135,17 @@ class VectorEnvBatch:
         self._valid = np.ones(self.count, np.bool_)
         self._valid.flags.writeable = False
 
-    def reset(self) -> Array:
-        """Start an episode in every environment, and return the first observations [K, ...]."""
-        observations, _ = self._env.reset(seed=self._seed)  # type: ignore[arg-type]  # gymnasium types the native form only
-        self._seed = None
+    def _begin(self, seeds: Sequence[int] | None) -> Array:
+        seed = seeds if seeds is None or self._takes_seeds else seeds[0]
+        observations, _ = self._env.reset(seed=seed)  # type: ignore[arg-type]  # gymnasium types the native form only
         self._ended = np.zeros(self.count, np.bool_)
-        return self.encode(observations)
+        return self._check.batch(observations, self.count)
 
-    def step(self, actions: Array) -> Step:
-        """Take actions [K, ...]."""
+    def _advance(self, actions: Array) -> Step:
         observations, rewards, terminations, truncations, info = self._env.step(self.decode(actions))
         terminated, truncated = np.array(terminations, np.bool_), np.array(truncations, np.bool_)
-        reward = np.array(rewards, np.float32)
-        return self._answer(self.encode(observations), reward, terminated, truncated, info)
+        obs, reward = self._check.batch(observations, self.count), rewards_of(rewards, self.count)
+        return self._answer(obs, reward, terminated, truncated, info)
 
     def _next_step(
         self, obs: Array, reward: NDArray[np.float32], terminated: Bools, truncated: Bools, info: dict[str, Any]
@@ -76,7 +164,7 @@ class VectorEnvBatch:
             raise RuntimeError(f"{self._env} ended an episode in SAME_STEP mode without giving its 'final_obs'")
         final_obs = obs.copy()
         # gymnasium's own vectors return an object array with holes, others a dense one. Both have the ended rows.
-        final_obs[ended] = self.encode(list(info["final_obs"][ended]))
+        final_obs[ended] = self._check.batch(list(info["final_obs"][ended]), np.flatnonzero(ended))
         return Step(obs, reward, terminated, truncated, final_obs, self._valid)
 
     def _disabled(
@@ -87,7 +175,7 @@ class VectorEnvBatch:
             return Step(obs, reward, terminated, truncated, obs, self._valid)
         observations, _ = self._env.reset(options={"reset_mask": ended.copy()})
         first = obs.copy()
-        first[ended] = self.encode(observations)[ended]
+        first[ended] = self._check.batch(observations, self.count)[ended]
         return Step(first, reward, terminated, truncated, obs, self._valid)
 
     def render(self) -> NDArray[np.uint8] | None:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from a3c_exp.errors import ConfigError, one_line, require
+from a3c_exp.errors import FAILURES, ConfigError, one_line, require
 from a3c_exp.networks.actor_critic import ActorCritic, Kernels
 from a3c_exp.networks.composed import EncoderActorCritic
 from a3c_exp.networks.distributions import make_distribution
@@ -29,9 +29,6 @@ from a3c_exp.networks.whole import WholeActorCritic
 
 BuildLoss = Callable[[int], nn.Module | None]
 """Makes the loss's own module for features [T, B, F], given F; None if the loss has none."""
-
-# What a user's code may raise.
-FAILURES = (Exception, SystemExit)
 
 # Torch's global generator is drawn from while a module is constructed, one module at a time.
 _construction = threading.Lock()

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from a3c_exp.backends.messages import FAILURES, GRACE_SECONDS
+from a3c_exp.backends.messages import GRACE_SECONDS
 from a3c_exp.core import seeding
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.seeding import Role
-from a3c_exp.errors import RunError
+from a3c_exp.envs import close_within
+from a3c_exp.errors import FAILURES, RunError
 from a3c_exp.run.policy import BATCH, Policy, evaluate_policy, make_normalizer, make_policy
 
 # How often a caller that waits for an evaluation checks whether it should stop.
@@ -49,7 +50,7 @@ class Evaluator:
         self._policy: Policy | None = None
         self._thread: threading.Thread | None = None
         self._result: EvalResult | None = None
-        self._failure: str | None = None
+        self._failure: RunError | None = None
         self._closed = False
         self.last_steps: int | None = None
         self.busy = False
@@ -77,7 +78,7 @@ class Evaluator:
         failure, result = self._failure, self._result
         self._failure = self._result = None
         if failure is not None:
-            raise RunError(failure)
+            raise failure
         return result
 
     def _wait(self) -> None:
@@ -94,8 +95,10 @@ class Evaluator:
     def _work(self, state: dict[str, Any]) -> None:
         try:
             self._result = self._evaluate(state)
+        except RunError as error:
+            self._failure = RunError(f"the evaluation failed: {error}", error.reason)
         except FAILURES:
-            self._failure = f"the evaluation failed:\n{traceback.format_exc().rstrip()}"
+            self._failure = RunError(f"the evaluation failed:\n{traceback.format_exc().rstrip()}")
 
     def _evaluate(self, state: dict[str, Any]) -> EvalResult | None:
         experiment = self._experiment
@@ -111,7 +114,7 @@ class Evaluator:
                 policy, env, experiment.eval.episodes, stopped=lambda: self._closed or self._stopped()
             )
         finally:
-            env.close()
+            close_within(env)
         if len(episodes) < experiment.eval.episodes:
             return None
         return EvalResult(state["steps"], float(np.mean(episodes.returns)), float(np.mean(episodes.lengths)), state)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
@@ -17,9 +19,12 @@ from a3c_exp.core.normalization import Normalizer
 from a3c_exp.core.rollout import episode_boundaries
 from a3c_exp.core.seeding import Role
 from a3c_exp.envs import EnvBatch
+from a3c_exp.errors import RunError
 from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.cnn import ImageEncoder
 from a3c_exp.networks.recurrent import reset_state
+
+log = logging.getLogger("a3c_exp")
 
 # Environments of an evaluation, stepped together: a batch of 16 costs little more than one.
 BATCH = 16
@@ -137,6 +142,8 @@ def evaluate_policy(
     the state in which the last one was cut.
 
     Each environment plays a fixed share of the episodes: counting those that end first would favour short ones.
+    An episode in which its environment went wrong is left out, with a warning, and another one is played in its place.
+    Raises RunError if that happens too often in a row, or if a return is not finite.
     stopped: called at each step; once it returns True, only the episodes that have ended are returned.
     on_step: called before each step of the first environment's first episode.
     """
@@ -144,6 +151,7 @@ def evaluate_policy(
     quota[: episodes % env.count] += 1
     returns, lengths = np.zeros(env.count), np.zeros(env.count, np.int64)
     done: list[tuple[float, int]] = []
+    warnings: list[str] = []
     observations, first = env.reset(), quota[0]
     state: Array | None = None
     while quota.any() and not stopped():
@@ -154,14 +162,21 @@ def evaluate_policy(
         observations = step.obs
         returns += step.reward
         lengths += step.valid
+        warnings += step.warnings
+        if step.broken is not None:
+            returns[step.broken] = lengths[step.broken] = 0
         cut = lengths >= LONGEST_EPISODE
         if state is not None:
             state = reset_state(state, episode_boundaries(step) | cut)
         for index in np.flatnonzero(step.episode_over | cut):
             if quota[index]:
+                if not math.isfinite(returns[index]):
+                    raise RunError(f"environment {index} of an evaluation has the return {returns[index]}")
                 quota[index] -= 1
                 done.append((returns[index], lengths[index]))
             returns[index] = lengths[index] = 0
+    if warnings:
+        log.warning("warnings in an evaluation: %d, the first: %s", len(warnings), warnings[0])
     return Episodes(
         np.array([r for r, _ in done]), np.array([n for _, n in done], np.int64), np.zeros(len(done), np.int64)
     )

@@ -14,6 +14,7 @@ from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.store import SharedStore
 from a3c_exp.core.worker import YieldPoint, make_actor
+from a3c_exp.envs import close_within
 from a3c_exp.networks.distributions import Distribution
 from a3c_exp.schedules import progress_of
 
@@ -76,9 +77,10 @@ class Agent:
                 return
             rollout = actor.collect(snapshot, progress_of(snapshot.steps, self._total_steps))
             store.counters.save_rng_state(self._index, actor.rng)
-            channel.put_rollout(slot, rollout, self._network.versions)
+            channel.put_rollout(slot, rollout, self._network.versions[-len(rollout.rewards) :])
             self._network.versions.clear()
             event = Event(self._index, episodes=rollout.episodes, contributions=1)  # a trainer reports the steps
+            event.env_errors, event.warnings = rollout.env_errors, rollout.warnings
             now = time.perf_counter()
             event.add({"ga3c/agent_wait": channel.waited / (now - began)})
             began, channel.waited = now, 0.0
@@ -87,4 +89,4 @@ class Agent:
     def close(self) -> None:
         """Leave the run, and close the environments."""
         self._channel.leave()
-        self._actor.env.close()
+        close_within(self._actor.env)

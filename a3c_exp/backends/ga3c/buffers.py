@@ -197,7 +197,9 @@ class SharedBuffers:
         return Rollout(
             **columns,
             state=arrays["state"][slot] if self.spec.state_size else None,
-            episodes=Episodes(),  # the agent reports them
+            episodes=Episodes(),  # the agent reports them, and what went wrong
+            env_errors=0,
+            warnings=(),
             transitions=int(np.count_nonzero(columns["valid"])),
             stats=RunningStats(arrays["stats"][slot].copy()) if self.spec.stats_width else None,
         )

@@ -1,0 +1,56 @@
+"""The account of episodes: their returns and lengths, from the rows of one rollout after the other."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from a3c_exp.common.arrays import Bools, Floats
+from a3c_exp.core.events import Episodes
+
+
+class RunningEpisodes:
+    """The return and length so far of each environment's episode. Rewards are the environment's own."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._returns = np.zeros(count)
+        self._lengths = np.zeros(count, np.int64)
+        self._ended_once = np.zeros(count, np.bool_)
+
+    @property
+    def envs_with_finished_episode(self) -> int:
+        """Number of environments that have ended at least one episode."""
+        return int(self._ended_once.sum())
+
+    def finish(self, rewards: Floats, valid: Bools, over: Bools, steps: int) -> Episodes:
+        """The episodes that were over in these rows ([T, B]), in the order in which they ended."""
+        if not over.any():
+            self._returns += rewards.sum(0, np.float64)
+            self._lengths += valid.sum(0)
+            return Episodes()
+        # Each environment's rows are cut into pieces after every end of an episode. The first piece continues what was
+        # under way. The last is under way again, unless it ends an episode too. Each piece has a sum of its own: a
+        # reward that is NaN spoils the return of its own episode alone.
+        length = len(rewards)
+        ends = over.T.ravel()
+        begins = np.concatenate([[True], ends[:-1]])
+        begins[::length] = True
+        starts = np.flatnonzero(begins)
+        tails = np.append(starts[1:], ends.size) - 1
+        returns = np.add.reduceat(rewards.T.ravel(), starts, dtype=np.float64)
+        lengths = np.add.reduceat(valid.T.ravel(), starts, dtype=np.int64)
+        first, last = starts % length == 0, tails % length == length - 1
+        returns[first] += self._returns
+        lengths[first] += self._lengths
+        complete = ends[tails]
+        # An environment may go wrong in the first step of an episode, of which nothing is then to be told.
+        reported = complete & (lengths > 0)
+        self._returns = np.where(complete, 0.0, returns)[last]
+        self._lengths = np.where(complete, 0, lengths)[last]
+
+        envs, times = np.divmod(tails[reported], length)
+        self._ended_once[envs] = True
+        order = np.argsort(times, kind="stable")
+        end_steps = (steps + (times[order] + 1) * self._count).astype(np.int64)
+        returns, lengths = returns[reported][order], lengths[reported][order]
+        return Episodes(returns, lengths, end_steps, self.envs_with_finished_episode)

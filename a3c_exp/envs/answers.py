@@ -1,0 +1,154 @@
+"""The check of what environments return: observations and rewards that a policy can be given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
+
+from a3c_exp.common.arrays import Array, Floats
+from a3c_exp.envs.spaces import encoder
+
+_FLOAT32 = np.dtype(np.float32)
+LARGEST = float(np.finfo(np.float32).max)
+
+
+class WrongAnswerError(Exception):
+    """An observation or a reward that cannot be used. Its text: 'the reward nan'.
+
+    index: of the environment in its batch; None if it is not known.
+    """
+
+    def __init__(self, text: str, index: int | None = None) -> None:
+        super().__init__(text)
+        self.index = index
+
+
+class AnswerCheck:
+    """Converts observations of `space`, and finds those that cannot be used.
+
+    An observation must have the shape of `space`. Its numbers must be finite in float32; whole numbers in range where
+    the space is discrete or one of pictures, since a conversion would change them silently.
+
+    `observations` runs at every step and is quick. `fault` says afterwards what is wrong with one of them.
+    """
+
+    def __init__(self, space: Space[Any]) -> None:
+        self.space, (self.box, self._encode) = space, encoder(space)
+        self._shape = space.shape
+        self._picture = self.box.dtype == np.uint8
+        self._start: Array | None = None
+        if isinstance(space, (Discrete, MultiDiscrete)):
+            self._start = np.asarray(space.start).astype(np.int64)
+            self._count = np.asarray(space.n if isinstance(space, Discrete) else space.nvec)
+        self._plain = isinstance(space, Box) and bool(space.shape) and not self._picture
+
+    def observations(self, observations: Sequence[Any] | Array) -> Array | None:
+        """K observations as the policy takes them, a new array [K, ...]; None if one of them cannot be used."""
+        try:
+            raw = np.array(observations)
+        except Exception:  # their shapes differ, or they are no numbers
+            return None
+        # The usual case. The sum of squares is a third of the cost of isfinite, and may refuse too much.
+        if raw.dtype is _FLOAT32 and self._plain and raw.shape[1:] == self._shape and np.vdot(raw, raw) < LARGEST:
+            return raw
+        # A single number may also come as an array of one.
+        if raw.shape[1:] != self._shape and (self._shape != () or raw.shape[1:] != (1,)):
+            return None
+        if self._picture:
+            return self._pictures(raw)
+        if self._start is not None:
+            return self._encode(raw) if self._in_range(raw) else None
+        kind = raw.dtype.kind
+        if kind not in "fiub" or (kind == "f" and not (np.abs(raw) <= LARGEST).all()):
+            return None
+        return raw.astype(np.float32, copy=False) if self._plain else self._encode(raw)
+
+    def batch(self, observations: Sequence[Any] | Array, envs: int | Sequence[int] | Array) -> Array:
+        """The same for a vector environment: raises WrongAnswerError. envs: how many there are, or their indices."""
+        indices = range(envs) if isinstance(envs, int) else envs
+        found = self.observations(observations)
+        if found is not None and len(found) == len(indices):
+            return found
+        if len(observations) == len(indices):
+            for index, observation in zip(indices, observations, strict=True):
+                if fault := self.fault(observation):
+                    raise WrongAnswerError(fault, int(index))
+        expected = (len(indices), *(self._shape or ()))
+        raise WrongAnswerError(f"observations of shape {np.shape(observations)}, not {expected}")
+
+    def fault(self, observation: Any) -> str | None:
+        """What is wrong with an observation: 'an observation with nan at [3]'; None if nothing is."""
+        if self.observations([observation]) is not None:
+            return None
+        try:
+            raw = np.asarray(observation)
+        except Exception:
+            return f"an observation that is no array: {_short(observation)}"
+        if raw.dtype.kind not in "fiub":
+            return f"an observation that is no array of numbers: {_short(observation)}"
+        if raw.shape != self._shape:
+            return f"an observation of shape {raw.shape}, not {self._shape}"
+        wrong = ~np.isfinite(raw.astype(np.float64)) if raw.dtype.kind == "f" else np.zeros(raw.shape, np.bool_)
+        if wrong.any():
+            return f"an observation with {raw[wrong].flat[0]}{_place(wrong)}"
+        if raw.dtype.kind == "f" and (self._picture or self._start is not None):
+            return f"an observation of {raw.dtype}, not {self.space.dtype}"
+        return f"an observation that is not in {self.space}: {_short(observation)}"
+
+    def _pictures(self, raw: Array) -> Array | None:
+        if raw.dtype == np.uint8:
+            return raw
+        whole = raw.dtype.kind in "iub" and raw.size and raw.min() >= 0 and raw.max() <= 255
+        return raw.astype(np.uint8) if whole else None
+
+    def _in_range(self, raw: Array) -> bool:
+        if raw.dtype.kind not in "iub":
+            return False
+        offset = raw.reshape(len(raw), *(self._shape or ())) - self._start
+        return bool((offset >= 0).all() and (offset < self._count).all())
+
+
+def listed_rewards(rewards: Sequence[Any]) -> Floats | None:
+    """The rewards of K environments, float32 [K]; None if one of them cannot be used."""
+    try:
+        if not -LARGEST < sum(rewards) < LARGEST:  # NaN and infinity are not; float32 has no room for the others
+            return None if any(map(reward_fault, rewards)) else np.array(rewards, np.float32).reshape(len(rewards))
+        found = np.array(rewards, np.float32)
+        return found if found.ndim == 1 else found.reshape(len(rewards))  # some are arrays of one number
+    except Exception:  # one is no number
+        return None
+
+
+def reward_fault(reward: Any) -> str | None:
+    """What is wrong with a reward: 'the reward nan'; None if nothing is."""
+    try:
+        usable = np.asarray(reward).dtype.kind in "fiub" and np.size(reward) == 1 and abs(reward) <= LARGEST
+    except Exception:
+        usable = False
+    return None if usable else f"the reward {_short(reward)}"
+
+
+def rewards_of(rewards: Any, count: int) -> Floats:
+    """The rewards of a vector environment, a new array, float32 [K]. Raises WrongAnswerError."""
+    raw = np.asarray(rewards)
+    if raw.shape != (count,):
+        raise WrongAnswerError(f"rewards of shape {raw.shape}, not {(count,)}")
+    if raw.dtype.kind not in "fiub" or not np.vdot(raw, raw) < LARGEST:
+        for index, reward in enumerate(raw.tolist()):
+            if fault := reward_fault(reward):
+                raise WrongAnswerError(fault, index)
+    return raw.astype(np.float32)
+
+
+def _place(wrong: Array) -> str:
+    """The first place where a flag is set, as text: ' at [3]'."""
+    return f" at {np.argwhere(wrong)[0].tolist()}" if wrong.ndim else ""
+
+
+def _short(value: Any) -> str:
+    """A value on one line, shortened."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:77]}..."
