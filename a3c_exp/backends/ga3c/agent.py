@@ -68,11 +68,13 @@ class Agent:
         store, actor, channel = self._store, self._actor, self._channel
         os.nice(NICENESS)
         store.start(self._index, actor.rng)
+        channel.begin()
         began = time.perf_counter()
         while True:
             slot = channel.acquire_slot()
             snapshot = store.peek()
             if store.stopped or snapshot.steps >= self._total_steps:
+                channel.leave()  # not if this raises: then another agent may take its place
                 return
             rollout = actor.collect(snapshot, progress_of(snapshot.steps, self._total_steps))
             store.counters.save_rng_state(self._index, actor.rng)
@@ -85,6 +87,5 @@ class Agent:
             yield event
 
     def close(self) -> None:
-        """Leave the run, and close the environments."""
-        self._channel.leave()
+        """Close the environments."""
         self._actor.env.close()
