@@ -278,6 +278,42 @@ class Chains:
             self.rows[int(observations[0, 0]), episode, moment] += 1
 
 
+Break = Callable[..., list[int]]
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> Break:
+    """Replaces a method of the networks of predictors or trainers by one that first does something with its number.
+
+    A call counts in all networks of the kind together, from 1; `per_network` in each.
+    """
+    build = build_thread_network
+
+    def install(kind: str, action: Callable[[int], object], per_network: bool = False) -> list[int]:
+        numbers, calls = itertools.count(1), list[int]()
+
+        def building(experiment: Any, store: Any, *, learns: bool) -> Any:
+            nonlocal numbers
+            network = build(experiment, store, learns=learns)
+            if learns == (kind == "trainer"):
+                numbers = itertools.count(1) if per_network else numbers
+                name = "evaluate" if learns else "act_forward"
+                method = getattr(network, name)
+
+                def failing(*arguments: Any) -> Any:
+                    calls.append(next(numbers))
+                    action(calls[-1])
+                    return method(*arguments)
+
+                setattr(network, name, failing)
+            return network
+
+        monkeypatch.setattr(services, "build_thread_network", building)
+        return calls
+
+    return install
+
+
 @LINUX
 @pytest.mark.usefixtures("nothing_left")
 class TestKilledAgents:
@@ -343,6 +379,21 @@ class TestKilledAgents:
         assert (done[0].summary["stop_reason"], done[0].summary["error"]) == ("max_seconds", None)
         assert "worker 1 was killed by SIGKILL" in (tmp_path / "train.log").read_text()
 
+    def test_are_not_replaced_once_the_run_is_over(self, broken: Break) -> None:
+        """They die in their last rollouts, which are lost. Nobody waits for them."""
+        broken("predictor", lambda call: time.sleep(0.02))
+        found: list[Event] = []
+        settings = {"env__kwargs": {"lengths": (0,)}, "rollout_length": 64, "workers": 2, "total_steps": 10**9}
+        with running(ga3c(SCRIPTED, **settings, **RESTARTS)) as (events, store):
+            for event in events:
+                found += filter(None, [event])
+                if found and not store.stopped:
+                    store.stop()
+                    kill([0, 1])
+        restarts, warnings = restarts_of(found)
+        assert restarts == 0
+        assert warnings.count("at the end of the run: worker") == 2
+
     def test_end_the_run_if_none_may_be_replaced(self) -> None:
         with running(ga3c(workers=3, total_steps=10**9, backend__max_restarts=0)) as (events, store):
             wait_until(lambda: (next(events), store.steps > 100)[1])
@@ -395,42 +446,6 @@ class TestFailingAgents:
             "worker 1 hung: its environment had not stepped for 0.6 s (backend.stall_seconds), and was killed"
             in (restarts_of(found)[1])
         )
-
-
-Break = Callable[..., list[int]]
-
-
-@pytest.fixture
-def broken(monkeypatch: pytest.MonkeyPatch) -> Break:
-    """Replaces a method of the networks of predictors or trainers by one that first does something with its number.
-
-    A call counts in all networks of the kind together, from 1; `per_network` in each.
-    """
-    build = build_thread_network
-
-    def install(kind: str, action: Callable[[int], object], per_network: bool = False) -> list[int]:
-        numbers, calls = itertools.count(1), list[int]()
-
-        def building(experiment: Any, store: Any, *, learns: bool) -> Any:
-            nonlocal numbers
-            network = build(experiment, store, learns=learns)
-            if learns == (kind == "trainer"):
-                numbers = itertools.count(1) if per_network else numbers
-                name = "evaluate" if learns else "act_forward"
-                method = getattr(network, name)
-
-                def failing(*arguments: Any) -> Any:
-                    calls.append(next(numbers))
-                    action(calls[-1])
-                    return method(*arguments)
-
-                setattr(network, name, failing)
-            return network
-
-        monkeypatch.setattr(services, "build_thread_network", building)
-        return calls
-
-    return install
 
 
 def raise_at(number: int) -> Callable[[int], None]:

@@ -44,6 +44,9 @@ class Ga3c(RestartSettings, Backend):
     Unlike the original, the last transitions of an episode are used for training, agents draw their actions themselves,
     and a predictor's parameters change only between two batches.
 
+    An agent that dies is replaced; its finished rollouts are learned from, and its other slots are its successor's. A
+    predictor or trainer that raises is replaced too. One that hangs ends the run: nobody can end a thread from outside.
+
     predictors, trainers: threads of each kind.
     prediction_batch: see `PredictionBatch`.
     training_batch: transitions that a trainer learns from at once, at least, unless all agents wait for it.
