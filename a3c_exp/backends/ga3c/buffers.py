@@ -147,9 +147,9 @@ class SharedBuffers:
         with self._lock:
             self._incarnations[agent] += 1
             self.request_arrays["status"][agent] = STARTING
-            for end in self._notifications[agent]:
+            old, self._notifications[agent] = self._notifications[agent], os.pipe()
+            for end in old:
                 os.close(end)
-            self._notifications[agent] = os.pipe()
             used, slots = self.finished.known(), self.spec.slots_per_agent
             free = bytes(slot for slot in range(slots) if agent * slots + slot not in used)
             os.write(self._notifications[agent][1], free)
