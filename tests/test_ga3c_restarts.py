@@ -566,6 +566,18 @@ def test_the_death_of_the_fork_server_ends_the_run_and_all_agents() -> None:
     wait_until(lambda: not any(lives(pid) for pid in pids), 3)
 
 
+@LINUX
+@pytest.mark.usefixtures("nothing_left")
+def test_no_second_fork_server_is_started_for_a_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The standard library would start one, without the modules and settings of the first."""
+    monkeypatch.setattr(forkserver, "has_died", lambda *_: True)
+    with running(ga3c(CORRIDOR, workers=2, total_steps=10**9, **RESTARTS)) as (events, store):
+        wait_until(lambda: (next(events), store.steps > 100)[1])
+        kill([1])
+        with pytest.raises(RunError, match=r"^the fork server, .* has died$"):
+            list(events)
+
+
 def lives(pid: int | None) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

@@ -21,7 +21,7 @@ import numpy as np
 from a3c_exp.backends.messages import ReceiverClosedError
 
 _WIDTH = np.dtype(np.int32).itemsize
-_ALL = 1 << 20  # more bytes than a pipe holds
+_ALL = 1 << 14  # no fewer indices than a pipe holds: 64 KiB
 
 
 class IndexQueue:
@@ -46,7 +46,7 @@ class IndexQueue:
             return []
         with self._lock:
             if len(self._indices) < count:
-                self._empty_pipe()
+                self._read(count - len(self._indices))
             taken = [self._indices.popleft() for _ in range(min(count, len(self._indices)))]
             self._held.update(taken)
         return taken
@@ -66,7 +66,7 @@ class IndexQueue:
     def known(self) -> set[int]:
         """All indices that are queued or held."""
         with self._lock:
-            self._empty_pipe()
+            self._read(_ALL)
             return self._held | set(self._indices)
 
     def __len__(self) -> int:
@@ -77,10 +77,10 @@ class IndexQueue:
         os.close(self.reader)
         os.close(self.writer)
 
-    def _empty_pipe(self) -> None:
-        """Move all that the pipe holds. The caller holds the lock."""
+    def _read(self, count: int) -> None:
+        """Move up to `count` indices out of the pipe. The caller holds the lock."""
         with suppress(BlockingIOError):  # it holds nothing
-            self._indices.extend(np.frombuffer(os.read(self.reader, _ALL), np.int32).tolist())
+            self._indices.extend(np.frombuffer(os.read(self.reader, _WIDTH * count), np.int32).tolist())
 
 
 def write_index(pipe: int, index: int) -> None:
