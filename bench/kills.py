@@ -173,7 +173,7 @@ def replacement_seconds() -> float:
             if not killed_at and beat > 1000:
                 beats, killed_at = beat, time.monotonic()
                 os.kill(worker_pids(os.getpid())[1], signal.SIGKILL)
-            elif killed_at and beat < beats:
+            elif killed_at and 0 < beat < beats:
                 break
         return time.monotonic() - killed_at
     finally:

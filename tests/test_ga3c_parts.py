@@ -16,7 +16,8 @@ from runs import SCRIPTED, TARGET, config, make_store
 
 from a3c_exp.backends.ga3c import services
 from a3c_exp.backends.ga3c.agent import RemoteNetwork
-from a3c_exp.backends.ga3c.buffers import WAITING, WORKING, BufferSpec, IndexQueue, SharedBuffers
+from a3c_exp.backends.ga3c.buffers import WAITING, WORKING, BufferSpec, Prediction, SharedBuffers
+from a3c_exp.backends.ga3c.queues import IndexQueue
 from a3c_exp.backends.ga3c.services import RateMeter
 from a3c_exp.backends.messages import MERGE_SECONDS
 from a3c_exp.config.builder import load_experiment
@@ -137,10 +138,8 @@ class TestSharedBuffers:
             arrays = buffers.request_arrays
             for version in range(4):
                 (agent,) = buffers.requests.take(1, 30.0)
-                distributions, values, _ = network.act_forward(arrays["observations"][agent])
-                arrays["distributions"][agent], arrays["values"][agent] = distributions, values
-                arrays["version"][agent] = version
-                buffers.reply([agent])
+                answer = network.act_forward(arrays["observations"][agent])
+                buffers.reply([agent], Prediction(*answer, version))
 
         server = threading.Thread(target=serve)
         server.start()

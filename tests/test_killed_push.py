@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import numpy as np
 import pytest
+from killing import killed_at_line
 from stores import SIZE, make_spec, ones, pull, push
 
 from a3c_exp.backends.processes.resources import shared_store
@@ -30,30 +29,6 @@ CORE = os.path.dirname(store_module.__file__)
 MOST_LINES = 1000
 
 
-def killed_at_line(number: int, action: Callable[[], object]) -> bool:
-    """Run an action in a child that kills itself at that line of core/. False if the action ends before."""
-    pid = os.fork()
-    if pid == 0:
-        lines = 0
-
-        def trace(frame: FrameType, event: str, _: Any) -> Any:
-            nonlocal lines
-            if not frame.f_code.co_filename.startswith(CORE):
-                return None
-            if event == "line":
-                lines += 1
-                if lines == number:
-                    os.kill(os.getpid(), signal.SIGKILL)
-            return trace
-
-        sys.settrace(trace)
-        action()
-        os._exit(0)
-    _, status = os.waitpid(pid, 0)
-    assert os.WIFEXITED(status) or os.WTERMSIG(status) == signal.SIGKILL
-    return os.WIFSIGNALED(status)
-
-
 def make(**settings: Any) -> SharedStore:
     store = shared_store(make_spec(**settings))
     store.initialize(np.zeros(SIZE, np.float32))
@@ -65,7 +40,7 @@ def every_line(make_case: Callable[[], tuple[SharedStore, Callable[[], object]]]
     left: list[SharedStore] = []
     for number in range(1, MOST_LINES):
         store, action = make_case()
-        if not killed_at_line(number, action):
+        if not killed_at_line(number, CORE, action):
             return left
         left.append(store)
     raise AssertionError("the push does not end")
@@ -159,7 +134,7 @@ def test_a_row_that_is_half_written_does_not_count(name: str) -> None:
         setattr(store.counters, name, HalfWritten(getattr(store.counters, name)))
         push(store, 1, ones(), stats=measured(5), rng=np.random.default_rng(2))
 
-    assert killed_at_line(-1, die)
+    assert killed_at_line(-1, CORE, die)
     after = store.state()
     np.testing.assert_array_equal(after["rng_states"], before["rng_states"])
     if name == "_stats":

@@ -160,6 +160,12 @@ class TestHeartbeat:
         assert seen == [1, 2, WAITING, 3]
         assert store.counters.heartbeat_of(0) == 0
 
+    def test_a_replacement_does_not_wait_because_its_predecessor_died_waiting(self) -> None:
+        store = make_store(workers=2)
+        store.heartbeat(1).wait()
+        store.heartbeat(1)
+        assert store.counters.heartbeat_of(1) == 0
+
     def test_one_of_its_own_memory_is_read_directly(self) -> None:
         heartbeat = Heartbeat()
         heartbeat.beat()

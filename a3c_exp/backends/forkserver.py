@@ -42,18 +42,20 @@ def ensure_running() -> None:
         forkserver.ensure_running()
 
 
-def has_died() -> bool:
-    """Return whether the server has died; waits a moment for one that is about to."""
-    pid, deadline = _pid(), time.monotonic() + DYING_SECONDS
-    while pid is not None and time.monotonic() < deadline:
+def has_died(seconds: float = DYING_SECONDS) -> bool:
+    """Return whether the server has died; waits so long for one that is about to."""
+    pid, deadline = _pid(), time.monotonic() + seconds
+    while pid is not None:
         try:
             # The standard library collects the server, not this call.
             if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
                 return True
         except ChildProcessError:
             return True
+        if time.monotonic() >= deadline:
+            return False
         time.sleep(0.01)
-    return pid is None
+    return True
 
 
 def _pid() -> int | None:

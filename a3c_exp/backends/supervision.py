@@ -73,17 +73,18 @@ class Restarts:
         """Number of workers that had this place before the current one."""
         return self._attempts.get(key, 0)
 
-    def on_failure(self, key: Hashable, worker: int, end: WorkerExit) -> Event:
+    def on_failure(self, key: Hashable, worker: int, end: WorkerExit, *, serves_others: bool = False) -> Event:
         """Process the failure of a worker: the event that reports it.
 
         The worker is to be replaced if the event counts a restart. Otherwise the run is over, so it is not needed.
-        Raises RunError if the run has to end.
+        serves_others: see `EventSource`. Raises RunError if the run has to end.
         """
         assert end.failure is not None
         raises_at_once = end.raised and not self._contributions.get(key)
         if self._maximum == 0 or end.final or raises_at_once:
             raise RunError(end.failure, end.reason)
-        if self._store.stopped or self._store.steps >= self._store.spec.total_steps:
+        is_over = self._store.stopped or self._store.steps >= self._store.spec.total_steps
+        if is_over and not serves_others:
             return Event(worker, warnings=(f"at the end of the run: {end.failure}",))
         in_a_row = self._in_a_row[key] = self._in_a_row.get(key, 0) + 1
         if in_a_row > self._maximum:
@@ -135,9 +136,9 @@ class StallWatch:
         """Forget a worker that has ended: another begins in its place."""
         self._last.pop(key, None)
 
-    def describe(self, name: str) -> str:
-        """Error text about a worker that is stalled."""
-        return f"{name} hung: its environment had not stepped for {self._seconds:g} s (backend.stall_seconds)"
+    def describe(self, name: str, inactivity: str = "its environment had not stepped") -> str:
+        """Error text about a worker that is stalled. inactivity: see `EventSource`."""
+        return f"{name} hung: {inactivity} for {self._seconds:g} s (backend.stall_seconds)"
 
 
 class EventSource(Protocol):
@@ -145,6 +146,8 @@ class EventSource(Protocol):
 
     name: for messages. worker: the index of its rows in the store. reader: the receiving end of the pipe.
     sentinel: becomes ready when the source has ended; None for a thread. beat: its heartbeat.
+    inactivity: for messages, what has not happened while the heartbeat stood still.
+    serves_others: others need it until they have ended, so it is replaced even after the last step of the run.
     """
 
     @property
@@ -162,11 +165,17 @@ class EventSource(Protocol):
     @property
     def beat(self) -> int: ...
 
+    @property
+    def inactivity(self) -> str: ...
+
+    @property
+    def serves_others(self) -> bool: ...
+
     def kill(self) -> bool:
         """Kill it, and return whether that is possible."""
 
-    def on_exit(self) -> None:
-        """Called once it has ended."""
+    def on_exit(self, *, replaced: bool) -> None:
+        """Called once it has ended. replaced: `restart` follows."""
 
     def exit(self) -> WorkerExit:
         """The end of one that sent no last message."""
@@ -211,16 +220,18 @@ class Supervisor:
             yield message
             return
         self._running.remove(key)
-        source.on_exit()
         if key in self._hung:
             message = WorkerExit(failure=self._hung.pop(key))
-        if message.failure is not None:
-            event = self._restarts.on_failure(key, source.worker, message)
-            if event.restarts:
-                source.restart(self._restarts.attempt(key))
-                self._watch.forget(key)
-                self._running.add(key)
-            yield event
+        if message.failure is None:
+            source.on_exit(replaced=False)
+            return
+        event = self._restarts.on_failure(key, source.worker, message, serves_others=source.serves_others)
+        source.on_exit(replaced=bool(event.restarts))
+        if event.restarts:
+            source.restart(self._restarts.attempt(key))
+            self._watch.forget(key)
+            self._running.add(key)
+        yield event
 
     def _kill_stalled(self) -> None:
         elapsed = self._watch.due()
@@ -233,7 +244,7 @@ class Supervisor:
         # One at a time: others may only wait for a lock that it holds.
         key = max(stalled, key=self._watch.idle)
         source = self._sources[key]
-        text = self._watch.describe(source.name)
+        text = self._watch.describe(source.name, source.inactivity)
         if not source.kill():
             raise RunError(f"{text}. A thread cannot be ended from outside, so the run ends.", "stalled")
         self._hung[key] = f"{text}, and was killed"

@@ -60,12 +60,15 @@ class ThreadSource:
 
     make_job: called in the thread with the number of its predecessors, since a network on a GPU belongs to the thread
         that uses it. beat: reads its heartbeat. on_exit: called once it has ended.
+    inactivity, serves_others: see `EventSource`.
     """
 
     def __init__(
         self, name: str, worker: int, make_job: Callable[[int], Job], *, beat: Callable[[], int],
-        on_exit: Callable[[], object] = lambda: None,
+        on_exit: Callable[[], object] = lambda: None, inactivity: str = "its environment had not stepped",
+        serves_others: bool = False,
     ) -> None:  # fmt: skip
+        self.inactivity, self.serves_others = inactivity, serves_others
         self.name, self.worker, self._make_job, self._beat, self._on_exit = name, worker, make_job, beat, on_exit
         self.sentinel = None
         self.thread, self.reader = self._start(0)
@@ -88,7 +91,7 @@ class ThreadSource:
     def kill(self) -> bool:
         return False
 
-    def on_exit(self) -> None:
+    def on_exit(self, *, replaced: bool) -> None:
         self._on_exit()
 
     def exit(self) -> WorkerExit:

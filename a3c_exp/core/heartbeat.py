@@ -17,7 +17,7 @@ class Heartbeat:
 
     def __init__(self, cell: NDArray[np.int64] | None = None) -> None:
         self._cell = (np.zeros(1, np.int64) if cell is None else cell).data  # written in half the time of an array
-        self._beats = 0
+        self._cell[0] = self._beats = 0  # a predecessor may have died while it waited
 
     def beat(self) -> None:
         """Say that the worker is alive."""

@@ -16,7 +16,7 @@ from a3c_exp.backends.ga3c.buffers import BufferSpec, SharedBuffers
 from a3c_exp.backends.ga3c.device import DeviceName, check_device, describe, find_device, parameters_on
 from a3c_exp.backends.ga3c.services import PredictionBatch, PredictorService, TrainerService
 from a3c_exp.backends.messages import Job
-from a3c_exp.backends.processes.children import Child, MakeJob, end, start
+from a3c_exp.backends.processes.children import Child, MakeJob, end
 from a3c_exp.backends.processes.resources import check_processes, shared_store
 from a3c_exp.backends.supervision import RestartSettings, Supervisor, incarnation
 from a3c_exp.backends.threads import ThreadSource, join_all
@@ -43,6 +43,9 @@ class Ga3c(RestartSettings, Backend):
 
     Unlike the original, the last transitions of an episode are used for training, agents draw their actions themselves,
     and a predictor's parameters change only between two batches.
+
+    An agent that dies is replaced; its finished rollouts are learned from, and its other slots are its successor's. A
+    predictor or trainer that raises is replaced too. One that hangs ends the run: nobody can end a thread from outside.
 
     predictors, trainers: threads of each kind.
     prediction_batch: see `PredictionBatch`.
@@ -115,9 +118,8 @@ class Ga3c(RestartSettings, Backend):
         agents: list[Child] = []
         try:
             threads.extend(self._start_threads(context, store, buffers))
-            indices = range(context.experiment.worker_count)
-            prepare = [partial(_prepare, context, store, buffers, distribution, index) for index in indices]
-            start(agents, context, store, prepare)
+            for index in range(context.experiment.worker_count):
+                agents.append(AgentProcess(context, store, index, buffers, distribution))
             yield from Supervisor([*agents, *threads], self, store).run()
         finally:
             store.stop()
@@ -135,7 +137,7 @@ class Ga3c(RestartSettings, Backend):
                 PredictorService, context.experiment, store, buffers, heartbeat=heartbeat,
                 batch=self.prediction_batch, count=self.predictors, gathering=gathering,
             )  # fmt: skip
-            yield _service(f"predictor {index}", 0, predictor, heartbeat)
+            yield _service(f"predictor {index}", 0, predictor, heartbeat, "it had not finished a batch of predictions")
         gathering = threading.Lock()
         for index in range(self.trainers):
             row = context.experiment.worker_count + index
@@ -143,15 +145,30 @@ class Ga3c(RestartSettings, Backend):
                 TrainerService, context, store, buffers, index,
                 batch=self.training_batch, count=self.trainers, gathering=gathering,
             )  # fmt: skip
-            yield _service(f"trainer {index}", row, trainer, store.heartbeat(row))
+            yield _service(f"trainer {index}", row, trainer, store.heartbeat(row), "it had not made an update")
 
 
-def _service(name: str, row: int, make: Callable[[], Job], heartbeat: Heartbeat) -> ThreadSource:
-    return ThreadSource(name, row, lambda attempt: make(), beat=lambda: heartbeat.value)
+def _service(name: str, row: int, make: Callable[[], Job], heartbeat: Heartbeat, inactivity: str) -> ThreadSource:
+    return ThreadSource(
+        name, row, lambda attempt: make(), beat=lambda: heartbeat.value, inactivity=inactivity, serves_others=True
+    )
 
 
-def _prepare(
-    context: RunContext, store: SharedStore, buffers: SharedBuffers, distribution: Distribution, index: int,
-    attempt: int,
-) -> MakeJob:  # fmt: skip
-    return partial(Agent, incarnation(context, attempt), index, store, buffers.channel(index), distribution)
+class AgentProcess(Child):
+    """The process of an agent."""
+
+    def __init__(
+        self, context: RunContext, store: SharedStore, index: int, buffers: SharedBuffers, distribution: Distribution
+    ) -> None:
+        def prepare(attempt: int) -> MakeJob:
+            if attempt:
+                buffers.renew(index)
+            return partial(Agent, incarnation(context, attempt), index, store, buffers.channel(index), distribution)
+
+        self._buffers = buffers
+        super().__init__(context, store, index, prepare)
+
+    def on_exit(self, *, replaced: bool) -> None:
+        super().on_exit(replaced=replaced)
+        if not replaced:
+            self._buffers.leave(self.worker)

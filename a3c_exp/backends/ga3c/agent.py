@@ -12,6 +12,7 @@ from a3c_exp.backends.ga3c.buffers import AgentChannel
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import RunContext
+from a3c_exp.core.leaving import LeavingRules
 from a3c_exp.core.store import SharedStore
 from a3c_exp.core.worker import YieldPoint, make_actor
 from a3c_exp.envs import close_within
@@ -58,35 +59,42 @@ class Agent:
     def __init__(
         self, context: RunContext, index: int, store: SharedStore, channel: AgentChannel, distribution: Distribution
     ) -> None:
-        self._total_steps, self._index = context.experiment.total_steps, index
+        self._total_steps, self._stop, self._index = context.experiment.total_steps, context.experiment.stop, index
         self._store, self._channel = store, channel
         channel.heartbeat = store.heartbeat(index)
         self._network = RemoteNetwork(channel, distribution)
         self._actor = make_actor(context, index, lambda env: self._network, channel.heartbeat)
 
     def run(self) -> Iterator[Event | YieldPoint]:
-        """Collect until the run has its `total_steps` or the store has been stopped. Yields an Event a rollout."""
+        """Collect until the run has its `total_steps`, the store has been stopped, or a rule of `Stop` lets this agent
+        leave. Yields an Event a rollout."""
         store, actor, channel = self._store, self._actor, self._channel
         os.nice(NICENESS)
-        store.start(self._index, actor.rng)
+        rules = LeavingRules(self._stop, store.start(self._index, actor.rng))
+        channel.begin()
         began = time.perf_counter()
         while True:
             slot = channel.acquire_slot()
             snapshot = store.peek()
             if store.stopped or snapshot.steps >= self._total_steps:
+                channel.leave()  # not if this raises: then another agent may take its place
                 return
             rollout = actor.collect(snapshot, progress_of(snapshot.steps, self._total_steps))
             store.counters.save_rng_state(self._index, actor.rng)
+            store.counters.count_episodes(self._index, len(rollout.episodes))
             channel.put_rollout(slot, rollout, self._network.versions[-len(rollout.rewards) :])
             self._network.versions.clear()
             event = Event(self._index, episodes=rollout.episodes, contributions=1)  # a trainer reports the steps
             event.env_errors, event.warnings = rollout.env_errors, rollout.warnings
+            event.left = rules.add(rollout.episodes)
             now = time.perf_counter()
             event.add({"ga3c/agent_wait": channel.waited / (now - began)})
             began, channel.waited = now, 0.0
             yield event
+            if event.left:
+                channel.leave()
+                return
 
     def close(self) -> None:
-        """Leave the run, and close the environments."""
-        self._channel.leave()
+        """Close the environments."""
         close_within(self._actor.env)

@@ -1,26 +1,23 @@
 """Shared buffers between agents and the threads that serve them, and the queues that say whose turn a buffer is.
 
-Every slot has one writer at any moment, and the queues pass it on. A queue is a pipe of indices. The system writes an
-index whole or not at all, even if the writing process is killed at that moment, and wakes whoever waits for it. There
-is no lock between processes that could be left held.
+Every slot has one writer at any moment, and the queues pass it on. A slot of an agent that has died is its successor's,
+unless its rollout is queued or being learned from: then it comes to the successor as it would have come to the agent.
 """
 
 from __future__ import annotations
 
-import array
-import fcntl
 import os
 import select
-import termios
+import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import reduction
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from a3c_exp.backends.ga3c.queues import IndexQueue, bytes_in, write_index
 from a3c_exp.backends.messages import ReceiverClosedError
 from a3c_exp.backends.processes.resources import shared_block
 from a3c_exp.common.arrays import Array, ArraySpecs, Floats, arrays_in, block_size
@@ -35,8 +32,9 @@ from a3c_exp.networks import ActorCritic
 # The longest wait for a queue, before the waiting thread checks whether anybody can still write to it.
 POLL_SECONDS = 0.02
 
-# What an agent is doing, in its element of `status`. WAITING: for a free slot.
-WORKING, WAITING, ENDED = range(3)
+# What an agent is doing, in its element of `status`. WAITING: for a free slot. STARTING: the successor of one that has
+# died, for which nobody waits yet.
+WORKING, WAITING, ENDED, STARTING = range(4)
 
 # A notification byte to an agent: its request has been answered. A smaller byte n: its rollout slot n is free.
 REPLIED = 255
@@ -111,33 +109,11 @@ class BufferSpec:
         }
 
 
-class IndexQueue:
-    """Indices (int32) from all agents through one pipe, for one thread of this process to take at a time."""
-
-    def __init__(self) -> None:
-        self.reader, self.writer = os.pipe()
-        self._poll = select.poll()
-        self._poll.register(self.reader, select.POLLIN)
-
-    def take(self, count: int, seconds: float) -> list[int]:
-        """Wait until there is an index; then take up to `count` of them. Empty if none comes within `seconds`."""
-        if not self._poll.poll(seconds * 1000):
-            return []
-        indices: list[int] = np.frombuffer(os.read(self.reader, 4 * count), np.int32).tolist()
-        return indices
-
-    def __len__(self) -> int:
-        return _bytes_in(self.reader) // 4
-
-    def close(self) -> None:
-        os.close(self.reader)
-        os.close(self.writer)
-
-
 class SharedBuffers:
     """All buffers and queues, as predictors and trainers see them.
 
-    requests: agents whose request waits for a reply. finished: slots whose rollout waits for a trainer.
+    requests: those that wait for a reply. A request is the agent's index, plus the number of agents for each agent
+        that had its place before it. finished: slots whose rollout waits for a trainer.
     closing: set when the run ends; nothing that is still in the queues will be used.
     """
 
@@ -149,6 +125,9 @@ class SharedBuffers:
         self.rollout_arrays = arrays_in(self._blocks[1], rollout_specs)
         self.requests, self.finished = IndexQueue(), IndexQueue()
         self._notifications = [os.pipe() for _ in range(spec.agents)]
+        self._incarnations = [0] * spec.agents
+        # Held to write to an agent's pipe or reply, and to replace them.
+        self._lock = threading.Lock()
         self.closing = False
         for _, writer in self._notifications:
             os.write(writer, bytes(range(spec.slots_per_agent)))
@@ -156,7 +135,28 @@ class SharedBuffers:
     def channel(self, agent: int) -> AgentChannel:
         """One agent's way to these buffers, to be sent to its process."""
         reader, _ = self._notifications[agent]
-        return AgentChannel(self.spec, agent, self._blocks, reader, self.requests.writer, self.finished.writer)
+        pipes = reader, self.requests.writer, self.finished.writer
+        return AgentChannel(self.spec, agent, self._incarnations[agent], self._blocks, *pipes)
+
+    def renew(self, agent: int) -> None:
+        """Prepare for the successor of an agent whose process is gone.
+
+        Its pipe is a new one, with the slots that are free now; the others come when they are released. A request that
+        the agent had made is void.
+        """
+        with self._lock:
+            self._incarnations[agent] += 1
+            self.request_arrays["status"][agent] = STARTING
+            old, self._notifications[agent] = self._notifications[agent], os.pipe()
+            for end in old:
+                os.close(end)
+            used, slots = self.finished.known(), self.spec.slots_per_agent
+            free = bytes(slot for slot in range(slots) if agent * slots + slot not in used)
+            os.write(self._notifications[agent][1], free)
+
+    def leave(self, agent: int) -> None:
+        """Say that nothing more will come from an agent, whose process is gone."""
+        self.request_arrays["status"][agent] = ENDED
 
     @property
     def busy_agents(self) -> int:
@@ -166,8 +166,9 @@ class SharedBuffers:
         long. It counts as busy.
         """
         status = self.request_arrays["status"]
-        waiting = np.flatnonzero(status == WAITING)
-        notified = sum(_bytes_in(self._notifications[agent][0]) > 0 for agent in waiting)
+        with self._lock:
+            waiting = np.flatnonzero(status == WAITING)
+            notified = sum(bytes_in(self._notifications[agent][0]) > 0 for agent in waiting)
         return int(np.count_nonzero(status == WORKING)) + notified
 
     @property
@@ -175,19 +176,49 @@ class SharedBuffers:
         """Return whether no agent will write to the queues any more, or nobody is to read what they write."""
         return self.closing or bool((self.request_arrays["status"] == ENDED).all())
 
-    def reply(self, agents: Sequence[int]) -> None:
-        """Tell agents that the replies to their requests are in their buffers."""
-        for agent in agents:
-            self._notify(agent, REPLIED)
+    def take_requests(self, count: int, seconds: float) -> list[int]:
+        """Take up to `count` requests, see `IndexQueue.take`. Those of agents that have been replaced are left out."""
+        taken = self.requests.take(count, seconds)
+        void = [request for request in taken if not self._is_valid(request)]
+        if not void:
+            return taken
+        self.requests.drop(void)
+        return [request for request in taken if self._is_valid(request)]
+
+    def agents_of(self, requests: Sequence[int]) -> list[int]:
+        """The agents that have made these requests."""
+        return [request % self.spec.agents for request in requests]
+
+    def _is_valid(self, request: int) -> bool:
+        """Return whether a request is that of a current agent, not of a predecessor."""
+        incarnation, agent = divmod(request, self.spec.agents)
+        return incarnation == self._incarnations[agent]
+
+    def reply(self, requests: Sequence[int], reply: Prediction) -> None:
+        """Write the replies to requests, and tell their agents. An agent that has been replaced gets none."""
+        shape = len(requests), self.spec.envs
+        with self._lock:
+            valid = [row for row, request in enumerate(requests) if self._is_valid(request)]
+            agents, arrays = self.agents_of([requests[row] for row in valid]), self.request_arrays
+            rows = slice(None) if len(valid) == len(requests) else valid
+            arrays["distributions"][agents] = reply.distributions.reshape(*shape, -1)[rows]
+            arrays["values"][agents] = reply.values.reshape(shape)[rows]
+            if reply.next_state is not None:
+                arrays["next_state"][agents] = reply.next_state.reshape(*shape, -1)[rows]
+            arrays["version"][agents] = reply.version
+            self.requests.drop(requests)
+            for agent in agents:
+                self._notify(agent, REPLIED)
 
     def release(self, slots: Sequence[int]) -> None:
-        """Give rollout slots back to the agents that they belong to."""
-        for slot in slots:
-            self._notify(slot // self.spec.slots_per_agent, slot % self.spec.slots_per_agent)
+        """Give rollout slots back to the agents that they belong to, or to their successors."""
+        with self._lock:
+            self.finished.drop(slots)
+            for slot in slots:
+                self._notify(slot // self.spec.slots_per_agent, slot % self.spec.slots_per_agent)
 
     def _notify(self, agent: int, number: int) -> None:
-        with suppress(BrokenPipeError):  # the agent is gone; its own pipe tells the run so
-            os.write(self._notifications[agent][1], bytes((number,)))
+        os.write(self._notifications[agent][1], bytes((number,)))
 
     def rollout(self, slot: int) -> Rollout:
         """The rollout in a slot, as views, which hold until the slot is released."""
@@ -226,14 +257,17 @@ class Prediction(NamedTuple):
 class AgentChannel:
     """One agent's way to the shared buffers.
 
+    incarnation: number of agents that had its place before it.
     notifications: the reading end of its own pipe. requests, finished: the writing ends of the queues.
     heartbeat: of the agent. waited: seconds that the agent has spent waiting; the agent resets it.
     """
 
     def __init__(
-        self, spec: BufferSpec, agent: int, blocks: tuple[Any, Any], notifications: int, requests: int, finished: int
-    ) -> None:
-        self.spec, self.agent, self._blocks = spec, agent, blocks
+        self, spec: BufferSpec, agent: int, incarnation: int, blocks: tuple[Any, Any],
+        notifications: int, requests: int, finished: int,
+    ) -> None:  # fmt: skip
+        self.spec, self.agent, self._incarnation, self._blocks = spec, agent, incarnation, blocks
+        self._request = agent + spec.agents * incarnation
         self._notifications, self._requests, self._finished = notifications, requests, finished
         arrays = arrays_in(blocks[0], spec.request_arrays())
         self._status = arrays.pop("status")
@@ -248,7 +282,11 @@ class AgentChannel:
     def __reduce__(self) -> tuple[Any, ...]:
         """Map the same memory and the same pipes in the process that this is sent to."""
         pipes = [reduction.DupFd(fd) for fd in (self._notifications, self._requests, self._finished)]
-        return _attach, (self.spec, self.agent, self._blocks, *pipes)
+        return _attach, (self.spec, self.agent, self._incarnation, self._blocks, *pipes)
+
+    def begin(self) -> None:
+        """Say that this agent works from now on: predictors and trainers wait for it."""
+        self._status[self.agent] = WORKING
 
     def predict(self, observations: Array, state: Array | None) -> Prediction:
         """Send observations [N, ...], N at most K, and the recurrent state before them [N, S]; wait for the reply."""
@@ -256,7 +294,7 @@ class AgentChannel:
         mine["observations"][0, :count] = observations
         if state is not None:
             mine["state"][0, :count] = state
-        _write(self._requests, self.agent)
+        write_index(self._requests, self._request)
         while (number := self._read_notification()) != REPLIED:
             self._free_slots.append(number)
         return Prediction(
@@ -286,7 +324,7 @@ class AgentChannel:
             arrays["state"][index] = rollout.state
         if rollout.stats is not None:
             arrays["stats"][index] = rollout.stats.row
-        _write(self._finished, index)
+        write_index(self._finished, index)
 
     def leave(self) -> None:
         """Say that nothing more will come from this agent."""
@@ -309,20 +347,6 @@ class AgentChannel:
         return found[0]
 
 
-def _attach(spec: BufferSpec, agent: int, blocks: tuple[Any, Any], *pipes: Any) -> AgentChannel:
+def _attach(spec: BufferSpec, agent: int, incarnation: int, blocks: tuple[Any, Any], *pipes: Any) -> AgentChannel:
     notifications, requests, finished = (pipe.detach() for pipe in pipes)
-    return AgentChannel(spec, agent, blocks, notifications, requests, finished)
-
-
-def _bytes_in(pipe: int) -> int:
-    """Number of bytes that wait to be read from a pipe."""
-    waiting = array.array("i", [0])
-    fcntl.ioctl(pipe, termios.FIONREAD, waiting)
-    return waiting[0]
-
-
-def _write(pipe: int, index: int) -> None:
-    try:
-        os.write(pipe, np.int32(index).tobytes())
-    except BrokenPipeError:
-        raise ReceiverClosedError from None
+    return AgentChannel(spec, agent, incarnation, blocks, notifications, requests, finished)

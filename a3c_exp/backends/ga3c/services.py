@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from a3c_exp.backends.ga3c.buffers import POLL_SECONDS, SharedBuffers
+from a3c_exp.backends.ga3c.buffers import POLL_SECONDS, Prediction, SharedBuffers
 from a3c_exp.backends.ga3c.device import build_thread_network
 from a3c_exp.backends.messages import MERGE_SECONDS
 from a3c_exp.core import seeding
@@ -43,6 +43,9 @@ class PredictorService:
 
     count: predictors of the run. gathering: held by the one of them that gathers a batch. If two waited for the same
         requests, neither would have a full batch.
+    heartbeat: stands still while a batch is computed.
+
+    One that raises leaves its requests to others.
     """
 
     def __init__(
@@ -54,59 +57,56 @@ class PredictorService:
         self._store, self._buffers, self._count, self._gathering = store, buffers, count, gathering
         self._max_requests, self._wait = batch.maximum // buffers.spec.envs, batch.wait
         self._version = -1
+        self._taken: list[int] = []  # requests without a reply
 
     def run(self) -> Iterator[Event]:
         """Answer until no request will come any more. Yields an Event now and then, with metrics alone."""
         requests, rate = self._buffers.requests, RateMeter("ga3c/predictions_per_second", self._count)
-        event = Event(worker=0)
-        while agents := self._gather():
-            left = len(requests)
+        event, is_first = Event(worker=0), True
+        while self._gather():
+            taken, left = len(self._taken), len(requests)
             self._heartbeat.beat()
-            self._predict(agents)
+            self._predict()
             event.contributions += 1
-            count = len(agents) * self._buffers.spec.envs
-            event.add({"ga3c/prediction_batch": count, "ga3c/prediction_queue": len(agents) + left})
+            count = taken * self._buffers.spec.envs
+            event.add({"ga3c/prediction_batch": count, "ga3c/prediction_queue": taken + left})
             due = rate.add(count)
-            if due:
+            if due or is_first:  # the first shows at once that this predictor works
                 event.add(due)
                 yield event
-                event = Event(worker=0)
+                event, is_first = Event(worker=0), False
 
-    def _gather(self) -> list[int]:
-        """The agents of the next batch; none if there will be no more."""
-        buffers, requests = self._buffers, self._buffers.requests
+    def _gather(self) -> bool:
+        """Take the requests of the next batch. False if there will be no more."""
+        buffers = self._buffers
         self._heartbeat.wait()
         with self._gathering:
-            agents: list[int] = []
-            while not agents:
+            while not self._taken:
                 ended = buffers.agents_ended  # before the queue is read: what they sent before they ended is answered
-                agents = requests.take(self._max_requests, POLL_SECONDS)
-                if buffers.closing or (ended and not agents):
-                    return []
+                self._taken = buffers.take_requests(self._max_requests, POLL_SECONDS)
+                if buffers.closing or (ended and not self._taken):
+                    return False
             wanted = min(self._max_requests, buffers.busy_agents // self._count)
             due = time.monotonic() + self._wait
-            while len(agents) < wanted and (left := due - time.monotonic()) > 0:
-                agents += requests.take(self._max_requests - len(agents), left)
-        return agents
+            while len(self._taken) < wanted and (left := due - time.monotonic()) > 0:
+                self._taken += buffers.take_requests(self._max_requests - len(self._taken), left)
+        return True
 
-    def _predict(self, agents: list[int]) -> None:
-        """Write the replies for these agents into their buffers, and notify them."""
+    def _predict(self) -> None:
+        """Reply to the requests that have been taken."""
         arrays, network, spec = self._buffers.request_arrays, self._network, self._buffers.spec
+        agents = self._buffers.agents_of(self._taken)
         if self._version != self._store.version:
             self._version = self._store.pull(0, network.vector).version
         count = len(agents) * spec.envs
         observations = arrays["observations"][agents].reshape(count, *spec.observation[0])
         state = arrays["state"][agents].reshape(count, spec.state_size) if spec.state_size else None
-        distributions, values, next_state = network.act_forward(observations, state)
-        shape = len(agents), spec.envs
-        arrays["distributions"][agents] = distributions.reshape(*shape, -1)
-        arrays["values"][agents] = values.reshape(shape)
-        if next_state is not None:
-            arrays["next_state"][agents] = next_state.reshape(*shape, -1)
-        arrays["version"][agents] = self._version
-        self._buffers.reply(agents)
+        self._buffers.reply(self._taken, Prediction(*network.act_forward(observations, state), self._version))
+        self._taken = []
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Leave the requests that have no reply to other predictors."""
+        self._buffers.requests.put_back(self._taken)
 
 
 class TrainerService:
@@ -116,6 +116,8 @@ class TrainerService:
     batch: transitions to learn from at once, at least. A batch is smaller only if all agents wait for it.
     gathering: held by the one trainer that gathers a batch. If two waited for the same rollouts, neither would have a
         full batch.
+
+    One that raises drops the rollouts that it learns from.
     """
 
     def __init__(
@@ -130,20 +132,21 @@ class TrainerService:
         network = build_thread_network(experiment, store, learns=True)
         self._heartbeat = store.heartbeat(row)
         self._learner = Learner(experiment, network, row, store, rng, f"trainer {index}", self._heartbeat)
+        self._taken: list[int] = []  # slots that have not been released
 
     def run(self) -> Iterator[Event | YieldPoint]:
         """Learn until no rollout will come any more. Yields as a worker does."""
         buffers, learner, rate = self._buffers, self._learner, RateMeter("ga3c/trainings_per_second", self._count)
-        while slots := self._gather():
+        while self._gather():
             self._heartbeat.beat()
-            rollout = concat_rollouts([buffers.rollout(slot) for slot in slots])
+            rollout = concat_rollouts([buffers.rollout(slot) for slot in self._taken])
             snapshot = learner.pull()
             versions = np.asarray(rollout.version)[rollout.valid]
             oldest = int(versions.min(initial=snapshot.version))
             event = Event(self._row)
             event.add({
                 "ga3c/training_batch": rollout.transitions,
-                "ga3c/training_queue": len(slots) + len(buffers.finished),
+                "ga3c/training_queue": len(self._taken) + len(buffers.finished),
                 "ga3c/lag": snapshot.version - float(versions.mean()) if versions.size else 0.0,
                 **rate.add(1),
             })  # fmt: skip
@@ -152,13 +155,19 @@ class TrainerService:
                 if buffers.closing:  # the run is being saved, or has been: nothing may be pushed any more
                     return
                 yield step
-            buffers.release(slots)
+            self._release()
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release the slots of an unfinished batch."""
+        self._release()
 
-    def _gather(self) -> list[int]:
-        """The slots of the next batch; none if there will be no more."""
-        buffers, slots, transitions = self._buffers, list[int](), 0
+    def _release(self) -> None:
+        slots, self._taken = self._taken, []
+        self._buffers.release(slots)
+
+    def _gather(self) -> bool:
+        """Take the slots of the next batch. False if there will be no more."""
+        buffers, slots, transitions = self._buffers, self._taken, 0
         self._heartbeat.wait()
         with self._gathering:
             while transitions < self._batch:
@@ -170,7 +179,7 @@ class TrainerService:
                     transitions += buffers.rollout(taken[0]).transitions
                 elif (slots and all_wait) or ended:
                     break
-        return [] if buffers.closing else slots
+        return bool(slots) and not buffers.closing
 
 
 class RateMeter:

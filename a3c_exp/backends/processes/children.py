@@ -24,6 +24,8 @@ from a3c_exp.errors import RunError, one_line
 # How often a worker looks whether the fork server is there.
 _SERVER_SECONDS = 1.0
 
+SERVER_DIED = "the fork server, from which workers are started, has died"
+
 MakeJob = Callable[[], Job]
 
 
@@ -33,6 +35,9 @@ class Child:
     worker: the index of its rows in the store.
     prepare: called here with the number of its predecessors; returns what makes the job in the new process.
     """
+
+    inactivity = "its environment had not stepped"
+    serves_others = False
 
     def __init__(self, context: RunContext, store: SharedStore, worker: int, prepare: Callable[[int], MakeJob]) -> None:
         self.name, self.worker = f"worker {worker}", worker
@@ -61,19 +66,26 @@ class Child:
         self.process.kill()
         return True
 
-    def on_exit(self) -> None:
+    def on_exit(self, *, replaced: bool) -> None:
         self._store.leave(self.worker)
 
     def exit(self) -> WorkerExit:
         self.process.join(GRACE_SECONDS)
-        if self.process.exitcode == forkserver.EXIT_CODE_LOST and forkserver.has_died():
-            return WorkerExit("the fork server, from which workers are started, has died", final=True)
+        if self.is_lost:
+            return WorkerExit(SERVER_DIED, final=True)
         return WorkerExit(f"{self.name} {_exit_text(self.process.exitcode)}")
+
+    @property
+    def is_lost(self) -> bool:
+        """Return whether the fork server has died, before anybody learned how the process ended or whether it has."""
+        return self.process.exitcode == forkserver.EXIT_CODE_LOST and forkserver.has_died()
 
     def restart(self, attempt: int) -> None:
         process, reader = self.process, self.reader
         process.kill()  # it may have closed its pipe, and live
         process.join()
+        if forkserver.has_died(0.0):  # the standard library would start another
+            raise RunError(SERVER_DIED)
         try:
             self.process, self.reader = self._start(attempt)
         except OSError as error:
@@ -113,6 +125,9 @@ def end(children: Sequence[Child]) -> None:
         child.process.join(max(0.0, deadline - time.monotonic()))
         if child.process.is_alive():
             child.process.kill()
+        elif child.is_lost and child.process.pid is not None:
+            with suppress(ProcessLookupError):  # it may live, for up to _SERVER_SECONDS
+                os.kill(child.process.pid, signal.SIGKILL)
     for child in children:
         child.process.join()
         child.process.close()

@@ -1,0 +1,98 @@
+"""Queues of indices between processes: pipes.
+
+The system writes an index whole or not at all, even if the writing process is killed at that moment, and wakes whoever
+waits for it. There is no lock between processes that could be left held.
+"""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import os
+import select
+import termios
+import threading
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+
+import numpy as np
+
+from a3c_exp.backends.messages import ReceiverClosedError
+
+_WIDTH = np.dtype(np.int32).itemsize
+_ALL = 1 << 14  # no fewer indices than a pipe holds: 64 KiB
+
+
+class IndexQueue:
+    """Indices (int32) from all agents through one pipe, for threads of this process to take.
+
+    An index that has been taken is held until it is dropped or put back. Any thread may call any method, but only one
+    at a time may `take`.
+    """
+
+    def __init__(self) -> None:
+        self.reader, self.writer = os.pipe()
+        os.set_blocking(self.reader, False)
+        self._poll = select.poll()
+        self._poll.register(self.reader, select.POLLIN)
+        self._lock = threading.Lock()
+        self._indices = deque[int]()  # those that have left the pipe, and come before all that are in it
+        self._held = set[int]()
+
+    def take(self, count: int, seconds: float) -> list[int]:
+        """Wait until there is an index; then take up to `count` of them. Empty if none comes within `seconds`."""
+        if not self._indices and not self._poll.poll(seconds * 1000):
+            return []
+        with self._lock:
+            if len(self._indices) < count:
+                self._read(count - len(self._indices))
+            taken = [self._indices.popleft() for _ in range(min(count, len(self._indices)))]
+            self._held.update(taken)
+        return taken
+
+    def drop(self, indices: Iterable[int]) -> None:
+        """Hold these no longer."""
+        with self._lock:
+            self._held.difference_update(indices)
+
+    def put_back(self, indices: Iterable[int]) -> None:
+        """Queue those of them that are held again, before all others."""
+        with self._lock:
+            held = [index for index in indices if index in self._held]
+            self._held.difference_update(held)
+            self._indices.extendleft(reversed(held))
+
+    def known(self) -> set[int]:
+        """All indices that are queued or held."""
+        with self._lock:
+            self._read(_ALL)
+            return self._held | set(self._indices)
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._indices) + bytes_in(self.reader) // _WIDTH
+
+    def close(self) -> None:
+        os.close(self.reader)
+        os.close(self.writer)
+
+    def _read(self, count: int) -> None:
+        """Move up to `count` indices out of the pipe. The caller holds the lock."""
+        with suppress(BlockingIOError):  # it holds nothing
+            self._indices.extend(np.frombuffer(os.read(self.reader, _WIDTH * count), np.int32).tolist())
+
+
+def write_index(pipe: int, index: int) -> None:
+    """Put an index into a queue, from the process of an agent. pipe: the writing end."""
+    try:
+        os.write(pipe, np.int32(index).tobytes())
+    except BrokenPipeError:
+        raise ReceiverClosedError from None
+
+
+def bytes_in(pipe: int) -> int:
+    """Number of bytes that wait to be read from a pipe."""
+    waiting = array.array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, waiting)
+    return waiting[0]

@@ -1,0 +1,585 @@
+"""GA3C goes on without the dead: agents, predictors and trainers are replaced, and nothing that they had is lost twice,
+used twice or left behind."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from agents import FailingAgent
+from backend_runs import ga3c, nobody_works, running, totals, worker_processes
+from killing import killed_at_line
+from runs import CORRIDOR, LINUX, SCRIPTED, drain, train_config, wait_until
+from scripted import Scripted
+
+from a3c_exp.backends import forkserver
+from a3c_exp.backends import ga3c as backend
+from a3c_exp.backends.ga3c import buffers as buffers_module
+from a3c_exp.backends.ga3c import services
+from a3c_exp.backends.ga3c.buffers import ENDED, STARTING, WORKING, AgentChannel, BufferSpec, Prediction, SharedBuffers
+from a3c_exp.backends.ga3c.device import build_thread_network
+from a3c_exp.backends.ga3c.queues import bytes_in
+from a3c_exp.config.builder import load_experiment
+from a3c_exp.core.events import Episodes, Event
+from a3c_exp.core.experiment import build_network
+from a3c_exp.core.rollout import STEP_FIELDS, Rollout, concat_rollouts
+from a3c_exp.errors import RunError
+
+RESTARTS: dict[str, Any] = {"backend__max_restarts": 3}
+AGENTS, ENVS, LENGTH, SLOTS = 2, 4, 4, 2
+OBSERVATION_SIZE = 4
+MOST_LINES = 1000
+
+
+# -- one agent that is killed at each line ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def spec() -> BufferSpec:
+    experiment = load_experiment(ga3c(SCRIPTED, workers=AGENTS, envs_per_worker=ENVS, rollout_length=LENGTH))
+    return BufferSpec.of(experiment, SLOTS, *build_network(experiment))
+
+
+def scripted_rollout(mark: int) -> Rollout:
+    """A rollout with a mark in all its columns."""
+    rows = LENGTH, ENVS
+    columns: dict[str, Any] = dict.fromkeys(STEP_FIELDS, np.full(rows, mark, np.float32))
+    columns["observations"] = np.full((*rows, OBSERVATION_SIZE), mark, np.float32)
+    columns["actions"] = np.full(rows, mark)
+    columns |= dict.fromkeys(("terminated", "truncated", "valid"), np.ones(rows, np.bool_))
+    return Rollout(**columns, state=None, episodes=Episodes(), transitions=LENGTH * ENVS, stats=None)
+
+
+def live(channel: AgentChannel) -> None:
+    """The life of an agent: two rollouts, each after a request."""
+    channel.begin()
+    for mark in (1, 2):
+        slot = channel.acquire_slot()
+        channel.predict(np.full((ENVS, OBSERVATION_SIZE), mark, np.float32), None)
+        channel.put_rollout(slot, scripted_rollout(mark), [mark] * LENGTH)
+
+
+def prediction(requests: Sequence[int], value: float) -> Prediction:
+    count = len(requests) * ENVS
+    return Prediction(np.full((count, 2), value, np.float32), np.full(count, value, np.float32), None, 7)
+
+
+class Case:
+    """The buffers that an agent leaves which was killed at a line.
+
+    taken: a trainer holds the rollouts and a predictor the requests when the agent is replaced.
+    """
+
+    def __init__(self, spec: BufferSpec, line: int, taken: bool) -> None:
+        self.buffers = buffers = SharedBuffers(spec)
+        _, pipe = buffers._notifications[0]
+        os.write(pipe, bytes([buffers_module.REPLIED] * 2))  # the replies are there before the requests
+        channel = buffers.channel(0)
+        self.killed = killed_at_line(line, os.path.dirname(buffers_module.__file__), lambda: live(channel))
+        self.slots = buffers.finished.take(9, 0.0) if taken else []
+        self.requests = buffers.take_requests(9, 0.0) if taken else []
+        buffers.renew(0)
+        self.successor = buffers.channel(0)
+
+    def check(self) -> None:
+        buffers, successor = self.buffers, self.successor
+        assert buffers.request_arrays["status"][0] == STARTING
+        assert buffers.busy_agents == AGENTS - 1, "nobody waits for an agent that starts"
+        # Whatever the predecessor wanted to know, nobody answers it.
+        if self.requests:
+            buffers.reply(self.requests, prediction(self.requests, 5.0))
+        assert buffers.take_requests(9, 0.0) == []
+        free = self.free_slots()
+        queued = self.slots + buffers.finished.take(9, 0.0)
+        assert sorted(free + queued) == list(range(SLOTS)), "each slot has one owner"
+        for slot, mark in zip(queued, (1, 2), strict=False):
+            assert_whole(buffers.rollout(slot), mark)
+        buffers.release(queued)
+        assert self.free_slots() == queued
+        assert bytes(os.read(buffers._notifications[1][0], 99)) == bytes(range(SLOTS)), "the other agent has its own"
+        self.check_reply()
+        successor.put_rollout(0, scripted_rollout(9), [9] * LENGTH)
+        assert buffers.finished.take(9, 0.0) == [0]
+        buffers.close()
+
+    def free_slots(self) -> list[int]:
+        """Read the notifications of the successor."""
+        reader, _ = self.buffers._notifications[0]
+        return list(os.read(reader, 99)) if bytes_in(reader) else []
+
+    def check_reply(self) -> None:
+        """The successor gets the reply to its own request, and no other."""
+        buffers = self.buffers
+        server = threading.Thread(target=lambda: self.serve(8.0))
+        server.start()
+        answer = self.successor.predict(np.zeros((ENVS, OBSERVATION_SIZE), np.float32), None)
+        server.join()
+        np.testing.assert_array_equal(answer.values, np.full(ENVS, 8.0))
+        np.testing.assert_array_equal(answer.distributions, np.full((ENVS, 2), 8.0))
+        assert not bytes_in(buffers._notifications[0][0])
+
+    def serve(self, value: float) -> None:
+        requests: list[int] = []
+        while not requests:
+            requests = self.buffers.take_requests(9, 1.0)
+        assert self.buffers.agents_of(requests) == [0]
+        self.buffers.reply(requests, prediction(requests, value))
+
+
+def assert_whole(rollout: Rollout, mark: int) -> None:
+    expected = scripted_rollout(mark)
+    for name in STEP_FIELDS:
+        np.testing.assert_array_equal(getattr(rollout, name), getattr(expected, name), err_msg=name)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_no_slot_is_lost_or_owned_twice_at_whichever_line_an_agent_is_killed(spec: BufferSpec) -> None:
+    queued = set()
+    for line in range(1, MOST_LINES):
+        case = Case(spec, line, taken=line % 2 == 1)
+        queued.add(len(case.buffers.finished.known()))
+        case.check()
+        if not case.killed:
+            break
+    assert line > 60
+    assert queued == {0, 1, 2}, "killed before, between and after its rollouts"
+
+
+class TestBuffers:
+    @pytest.fixture
+    def buffers(self, spec: BufferSpec) -> Iterator[SharedBuffers]:
+        buffers = SharedBuffers(spec)
+        yield buffers
+        buffers.close()
+
+    def test_an_agent_that_dies_while_it_is_answered_spoils_nothing_for_its_successor(
+        self, buffers: SharedBuffers
+    ) -> None:
+        """The predictor has read the old request before, and replies after, the successor has got its first reply."""
+        for agent in range(AGENTS):
+            os.write(buffers.requests.writer, np.int32(agent).tobytes())
+        old = buffers.take_requests(9, 1.0)
+        buffers.renew(0)
+        new = AGENTS  # the request of the successor of agent 0
+        os.write(buffers.requests.writer, np.int32(new).tobytes())
+        assert buffers.take_requests(9, 1.0) == [new]
+        buffers.reply([new], prediction([new], 3.0))
+        buffers.reply(old, prediction(old, 4.0))
+        assert buffers.request_arrays["values"][:, 0].tolist() == [3.0, 4.0]
+        replies = [os.read(reader, 99).count(buffers_module.REPLIED) for reader, _ in buffers._notifications]
+        assert replies == [1, 1]
+
+    def test_a_slot_that_is_released_late_reaches_the_successor(self, buffers: SharedBuffers) -> None:
+        os.write(buffers.finished.writer, np.int32(1).tobytes())
+        slots = buffers.finished.take(1, 1.0)
+        buffers.renew(0)
+        reader, _ = buffers._notifications[0]
+        assert list(os.read(reader, 99)) == [0]
+        buffers.release(slots)
+        assert list(os.read(reader, 99)) == [1]
+
+    def test_what_a_service_has_not_finished_is_taken_first_by_another(self, buffers: SharedBuffers) -> None:
+        queue = buffers.requests
+        for index in range(4):
+            os.write(queue.writer, np.int32(index).tobytes())
+        taken = queue.take(3, 1.0)
+        queue.drop(taken[:1])
+        queue.put_back(taken)
+        assert len(queue) == 3
+        assert queue.take(9, 1.0) == [1, 2, 3]
+
+    def test_agents_that_may_be_replaced_have_not_ended(self, buffers: SharedBuffers) -> None:
+        status = buffers.request_arrays["status"]
+        assert buffers.channel(0)._status[0] == WORKING
+        buffers.leave(0)
+        buffers.renew(1)
+        assert status.tolist() == [ENDED, STARTING]
+        assert not buffers.agents_ended
+        buffers.leave(1)
+        assert buffers.agents_ended
+
+
+# -- whole runs -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def nothing_left() -> Iterator[None]:
+    """After the test there are no more open pipes, threads and processes than before it."""
+    forkserver.ensure_running()
+    before = open_pipes()
+    yield
+    wait_until(nobody_works)
+    wait_until(lambda: open_pipes() <= before)
+
+
+def open_pipes() -> int:
+    """Number of open ends of pipes and sockets. (Shared memory is kept for the next run.)"""
+    found = 0
+    for fd in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # the folder itself, which has been closed
+            found += os.readlink(f"/proc/self/fd/{fd}").startswith(("pipe:", "socket:"))
+    return found
+
+
+def restarts_of(events: Sequence[Event]) -> tuple[int, str]:
+    """Number of restarts, and all warnings."""
+    return sum(event.restarts for event in events), "\n".join(line for event in events for line in event.warnings)
+
+
+def assert_totals(events: Sequence[Event], state: dict[str, Any]) -> None:
+    """Trainers report what the store counts."""
+    updates, steps, measured, _ = totals(events)
+    assert updates == measured == state["version"]
+    assert steps == state["steps"]
+    assert np.isfinite(state["parameters"]).all()
+
+
+def kill(victims: Sequence[int]) -> None:
+    for process in worker_processes():
+        if int(process.name.removeprefix("worker ")) in victims and process.pid is not None:
+            os.kill(process.pid, signal.SIGKILL)
+
+
+class Chains:
+    """Copies of all rows of Scripted-v0 that trainers learn from, checked: none is torn, none comes twice."""
+
+    def __init__(self) -> None:
+        self.rows = Counter[tuple[int, ...]]()
+
+    def __call__(self, rollouts: Sequence[Rollout]) -> Rollout:
+        for rollout in rollouts:
+            for env in range(rollout.rewards.shape[1]):
+                self.add(rollout, env)
+        return concat_rollouts(rollouts)
+
+    def add(self, rollout: Rollout, env: int) -> None:
+        observations, names = rollout.observations[:, env], set(rollout.observations[:, env, 0].tolist())
+        assert len(names) == 1
+        moments = [(int(row[1]), int(row[2])) for row in observations]
+        first = moments[0][0] * 3 + moments[0][1]
+        assert moments == [divmod(moment, 3) for moment in range(first, first + len(moments))]
+        for (episode, moment), action, reward, ended in zip(
+            moments, rollout.actions[:, env], rollout.rewards[:, env], rollout.terminated[:, env], strict=True
+        ):
+            assert reward == Scripted.reward(episode, moment + 1, int(action))
+            assert ended == (moment == 2)
+            self.rows[int(observations[0, 0]), episode, moment] += 1
+
+
+Break = Callable[..., list[int]]
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> Break:
+    """Replaces a method of the networks of predictors or trainers by one that first does something with its number.
+
+    A call counts in all networks of the kind together, from 1; `per_network` in each.
+    """
+    build = build_thread_network
+
+    def install(kind: str, action: Callable[[int], object], per_network: bool = False) -> list[int]:
+        numbers, calls = itertools.count(1), list[int]()
+
+        def building(experiment: Any, store: Any, *, learns: bool) -> Any:
+            nonlocal numbers
+            network = build(experiment, store, learns=learns)
+            if learns == (kind == "trainer"):
+                numbers = itertools.count(1) if per_network else numbers
+                name = "evaluate" if learns else "act_forward"
+                method = getattr(network, name)
+
+                def failing(*arguments: Any) -> Any:
+                    calls.append(next(numbers))
+                    action(calls[-1])
+                    return method(*arguments)
+
+                setattr(network, name, failing)
+            return network
+
+        monkeypatch.setattr(services, "build_thread_network", building)
+        return calls
+
+    return install
+
+
+@LINUX
+@pytest.mark.usefixtures("nothing_left")
+class TestKilledAgents:
+    """Real processes, killed by SIGKILL."""
+
+    @pytest.mark.parametrize("victims", [[1], [0, 1, 2]], ids=["one", "all"])
+    @pytest.mark.parametrize("rollouts", [1, 2])
+    def test_are_replaced_and_the_run_ends_at_its_steps(self, victims: list[int], rollouts: int) -> None:
+        total = 6000
+        found: list[Event] = []
+        settings = {"backend__rollouts": rollouts, "backend__training_batch": 16}
+        whole = ga3c(CORRIDOR, workers=3, total_steps=total, **settings, **RESTARTS)
+        with running(whole) as (events, store):
+            for event in events:
+                found += filter(None, [event])
+                if found and victims:
+                    kill(victims)
+                    count, victims = len(victims), []
+            state = store.state()
+        restarts, warnings = restarts_of(found)
+        assert restarts == count == warnings.count("was killed by SIGKILL: another one takes its place")
+        assert_totals(found, state)
+        assert total <= state["steps"] < total + 3 * 16 * (rollouts + 1)
+
+    @pytest.mark.parametrize(
+        ("lock", "rollouts", "threads"),
+        [(False, 1, 1), (True, 2, 1), (False, 2, 2)],
+        ids=["1", "2, lock", "2, two threads"],
+    )
+    def test_at_any_moment_leave_no_torn_or_repeated_transition(
+        self, lock: bool, rollouts: int, threads: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        chains, rng, kills = Chains(), random.Random(rollouts + 10 * threads), 8
+        monkeypatch.setattr(services, "concat_rollouts", chains)
+        found: list[Event] = []
+        settings = {"workers": 3, "envs_per_worker": 2, "rollout_length": 5, "total_steps": 10**9, "lock": lock}
+        counts = {"backend__rollouts": rollouts, "backend__trainers": threads, "backend__predictors": threads}
+        with running(ga3c(SCRIPTED, **settings, **counts, backend__max_restarts=99)) as (events, store):
+            alive_at = 0
+            for event in events:
+                found += filter(None, [event])
+                restarts, _ = restarts_of(found)
+                if restarts == kills and store.steps > alive_at + 100:
+                    store.stop()
+                elif restarts < kills and store.steps > alive_at:
+                    time.sleep(rng.uniform(0, 0.01))
+                    kill([rng.randrange(3)])
+                    alive_at = store.steps
+            state = store.state()
+        assert_totals(found, state)
+        assert set(chains.rows.values()) == {1}
+        assert sum(chains.rows.values()) == state["steps"]
+
+    def test_do_not_end_a_run_whose_stop_rule_is_another(self, tmp_path: Path) -> None:
+        """Here the time. The summary counts restarts, and the log names them."""
+        done: list[Any] = []
+        whole = ga3c(CORRIDOR, workers=2, total_steps=10**9, stop__max_seconds=1.5, **RESTARTS)
+        thread = threading.Thread(target=lambda: done.append(train_config(whole, tmp_path)))
+        thread.start()
+        wait_until(lambda: (tmp_path / "metrics.csv").exists() and len(worker_processes()) == 2)
+        kill([1])
+        thread.join()
+        assert (done[0].summary["stop_reason"], done[0].summary["error"]) == ("max_seconds", None)
+        assert "worker 1 was killed by SIGKILL" in (tmp_path / "train.log").read_text()
+
+    def test_are_not_replaced_once_the_run_is_over(self, broken: Break) -> None:
+        """They die in their last rollouts, which are lost. Nobody waits for them."""
+        broken("predictor", lambda call: time.sleep(0.02))
+        found: list[Event] = []
+        settings = {"env__kwargs": {"lengths": (0,)}, "rollout_length": 64, "workers": 2, "total_steps": 10**9}
+        with running(ga3c(SCRIPTED, **settings, **RESTARTS)) as (events, store):
+            for event in events:
+                found += filter(None, [event])
+                if found and not store.stopped:
+                    store.stop()
+                    kill([0, 1])
+        restarts, warnings = restarts_of(found)
+        assert restarts == 0
+        assert warnings.count("at the end of the run: worker") == 2
+
+    def test_end_the_run_if_none_may_be_replaced(self) -> None:
+        with running(ga3c(workers=3, total_steps=10**9, backend__max_restarts=0)) as (events, store):
+            wait_until(lambda: (next(events), store.steps > 100)[1])
+            kill([2])
+            with pytest.raises(RunError, match=r"^worker 2 was killed by SIGKILL$"):
+                list(events)
+
+
+@LINUX
+@pytest.mark.usefixtures("nothing_left")
+class TestFailingAgents:
+    def fail(self, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
+        monkeypatch.setattr(backend, "Agent", partial(FailingAgent, victim=1, **settings))
+
+    def test_one_that_raises_after_its_first_rollout_is_replaced(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.fail(monkeypatch, after=1, how="raise")
+        events, state, error = drain(ga3c(workers=3, total_steps=1600, **RESTARTS))
+        assert error is None
+        restarts, warnings = restarts_of(events)
+        assert restarts == 1
+        assert warnings.startswith("worker 1 failed:\nTraceback")
+        assert "scripted to fail" in warnings
+        assert_totals(events, state)
+
+    def test_even_if_it_is_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Predictors and trainers do not take it for the end."""
+        monkeypatch.setattr(backend, "Agent", partial(FailingAgent, victim=0, after=2, how="raise"))
+        events, state, error = drain(ga3c(workers=1, total_steps=480, **RESTARTS))
+        assert error is None
+        assert restarts_of(events)[0] == 1
+        assert state["steps"] >= 480
+
+    def test_one_that_raises_before_ends_the_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Another one would raise too."""
+        self.fail(monkeypatch, after=0, how="raise")
+        events, _, error = drain(ga3c(workers=3, total_steps=10**9, **RESTARTS))
+        assert str(error).startswith("worker 1 failed:\nTraceback")
+        assert restarts_of(events)[0] == 0
+
+    def test_one_that_hangs_is_killed_and_replaced(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The others go on meanwhile."""
+        self.fail(monkeypatch, after=1, how="hang")
+        found: list[Event] = []
+        with running(ga3c(workers=2, total_steps=10**9, backend__stall_seconds=0.6, **RESTARTS)) as (events, store):
+            for event in events:
+                found += filter(None, [event])
+                if restarts_of(found)[0]:
+                    store.stop()
+        assert (
+            "worker 1 hung: its environment had not stepped for 0.6 s (backend.stall_seconds), and was killed"
+            in (restarts_of(found)[1])
+        )
+
+
+def raise_at(number: int) -> Callable[[int], None]:
+    def action(call: int) -> None:
+        if call == number:
+            raise RuntimeError("scripted to break")
+
+    return action
+
+
+@LINUX
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("kind", ["predictor", "trainer"])
+class TestFailingServices:
+    @pytest.mark.parametrize(("agents", "rollouts"), [(1, 1), (3, 2)])
+    @pytest.mark.parametrize("lock", [False, True])
+    def test_one_that_raises_is_replaced(
+        self, kind: str, agents: int, rollouts: int, lock: bool, broken: Break, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The agents whose requests it had taken get their replies; those whose rollouts it had get their slots."""
+        chains = Chains()
+        monkeypatch.setattr(services, "concat_rollouts", chains)
+        calls = broken(kind, raise_at(7))
+        settings = {"workers": agents, "backend__rollouts": rollouts, "lock": lock, "backend__training_batch": 16}
+        events, state, error = drain(ga3c(SCRIPTED, total_steps=480, **settings, **RESTARTS))
+        assert error is None
+        assert len(calls) > 7
+        restarts, warnings = restarts_of(events)
+        assert restarts == 1
+        assert warnings.startswith(f"{kind} 0 failed:\nTraceback")
+        assert_totals(events, state)
+        assert set(chains.rows.values()) == {1}
+        dropped = sum(chains.rows.values()) - state["steps"]
+        assert dropped > 0 if kind == "trainer" else dropped == 0
+
+    def test_one_that_goes_on_raising_ends_the_run_in_the_end(self, kind: str, broken: Break) -> None:
+        broken(kind, raise_at(3), per_network=True)
+        events, state, error = drain(ga3c(workers=2, total_steps=10**9, **RESTARTS))
+        assert error is not None
+        assert error.reason == "max_restarts"
+        assert str(error).startswith(f"{kind} 0 failed:\nTraceback")
+        assert str(error).endswith("It had been replaced 3 times in a row (backend.max_restarts).")
+        assert restarts_of(events)[0] == 3
+        assert np.isfinite(state["parameters"]).all()
+
+    def test_one_that_raises_at_its_first_batch_ends_the_run(self, kind: str, broken: Break) -> None:
+        broken(kind, raise_at(1))
+        events, _, error = drain(ga3c(workers=2, total_steps=10**9, **RESTARTS))
+        assert str(error).startswith(f"{kind} 0 failed:\nTraceback")
+        assert restarts_of(events)[0] == 0
+
+    def test_one_that_raises_when_the_run_is_almost_over_is_replaced_too(self, kind: str, broken: Break) -> None:
+        """Agents finish their last rollouts, which are learned from."""
+        raised: list[int] = []
+
+        def fail_once(call: int) -> None:
+            if store.stopped and not raised:
+                raised.append(call)
+                raise RuntimeError("scripted to break")
+
+        broken(kind, fail_once)
+        found: list[Event] = []
+        settings = {"env__kwargs": {"lengths": (0,)}, "rollout_length": 64, "envs_per_worker": 1}
+        whole = ga3c(SCRIPTED, workers=3, total_steps=10**9, **settings, **RESTARTS)
+        with running(whole) as (events, store):
+            for event in events:
+                found += filter(None, [event])
+                if store.steps > 200:
+                    store.stop()
+        assert len(raised) == restarts_of(found)[0] == 1
+
+
+class TestHungServices:
+    @pytest.mark.parametrize(
+        ("kind", "inactivity"),
+        [("predictor", "it had not finished a batch of predictions"), ("trainer", "it had not made an update")],
+    )
+    def test_end_the_run_with_the_reason(self, kind: str, inactivity: str, broken: Break, tmp_path: Path) -> None:
+        release = threading.Event()
+
+        def hang(call: int) -> None:
+            if call >= 5:
+                release.wait()
+
+        broken(kind, hang)
+        try:
+            done = train_config(ga3c(workers=2, total_steps=10**9, backend__stall_seconds=0.6, **RESTARTS), tmp_path)
+            assert (done.summary["stop_reason"], done.exit_code) == ("stalled", 1)
+            assert done.summary["error"].startswith(
+                f"{kind} 0 hung: {inactivity} for 0.6 s (backend.stall_seconds). A thread cannot be ended from outside"
+            )
+            assert (tmp_path / "checkpoints" / "latest.ckpt").is_file()
+            assert not worker_processes()
+        finally:
+            release.set()
+        wait_until(nobody_works)
+
+    def test_waiting_is_no_stall(self, broken: Break) -> None:
+        """Agents wait for the predictor, and the trainer for agents, longer than `stall_seconds`."""
+        stall = 0.8
+        slow = iter([0.5, 0.5, 0.5])
+        broken("predictor", lambda call: time.sleep(next(slow, 0.0) if call > 3 else 0.0))
+        events, _, error = drain(ga3c(workers=2, total_steps=160, backend__stall_seconds=stall, **RESTARTS))
+        assert error is None
+        assert restarts_of(events) == (0, "")
+
+
+@LINUX
+def test_the_death_of_the_fork_server_ends_the_run_and_all_agents() -> None:
+    with running(ga3c(CORRIDOR, workers=3, total_steps=10**9, **RESTARTS)) as (events, store):
+        wait_until(lambda: (next(events), store.steps > 100)[1])
+        pids = [process.pid for process in worker_processes()]
+        assert len(pids) == 3
+        forkserver.kill()
+        with pytest.raises(RunError, match=r"^the fork server, from which workers are started, has died$"):
+            list(events)
+    wait_until(nobody_works)
+    wait_until(lambda: not any(lives(pid) for pid in pids), 3)
+
+
+@LINUX
+@pytest.mark.usefixtures("nothing_left")
+def test_no_second_fork_server_is_started_for_a_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The standard library would start one, without the modules and settings of the first."""
+    monkeypatch.setattr(forkserver, "has_died", lambda *_: True)
+    with running(ga3c(CORRIDOR, workers=2, total_steps=10**9, **RESTARTS)) as (events, store):
+        wait_until(lambda: (next(events), store.steps > 100)[1])
+        kill([1])
+        with pytest.raises(RunError, match=r"^the fork server, .* has died$"):
+            list(events)
+
+
+def lives(pid: int | None) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
