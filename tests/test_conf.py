@@ -176,14 +176,18 @@ def test_a_preset_says_where_it_comes_from(option: str) -> None:
             {
                 "backend._target_": "a3c_exp.backends.processes.Processes", "optimizer_state": "shared",
                 "optimizer._target_": "a3c_exp.optimizers.Adam", "optimizer.learning_rate": 1e-3,
-                "network.hidden_sizes": [128], "rollout_length": 5, "gamma": 0.9, "algorithm.entropy_coefficient": 0,
-                "env.max_episode_steps": 300, "stop.mean_return": 200, "workers": "auto",
+                "optimizer.betas": [0.9, 0.999], "network.hidden_sizes": [128], "network.activation": "silu",
+                "network.shared": True, "network.init": "default", "rollout_length": 5, "gamma": 0.9,
+                "algorithm.entropy_coefficient": 0, "algorithm.value_coefficient": 1, "env.max_episode_steps": 300,
+                "stop.mean_return": None, "stop.worker_return": 200, "stop.worker_episodes": 10_000, "stop.window": 10,
+                "workers": "auto",
             },
         ),
         (
             "shared_adam_lunar_continuous",
             {
-                "env.id": "LunarLanderContinuous-v3", "rollout_length": 8, "stop.max_episodes": 100, "gamma": 0.9,
+                "env.id": "LunarLanderContinuous-v3", "rollout_length": 8, "stop.worker_episodes": 100, "gamma": 0.9,
+                "stop.worker_return": 0, "network.state_dependent_std": False, "network.initial_std": 0.6065,
                 "optimizer.learning_rate": 1e-3, "algorithm.entropy_coefficient": 0,
             },
         ),
