@@ -82,6 +82,9 @@ def train(entry: Entry, seeds: int) -> list[str]:
 
 def write() -> None:
     """Write RESULTS.md and its figure from all records that fit the present settings."""
+    outdated = _outdated()
+    for name, settings in outdated.items():
+        print(f"{name}: its records have other settings ({', '.join(settings)}) and are left out", file=sys.stderr)
     found = {
         heading: [(entry, Results(RECORDS, entry.name).read(entry.recipe.settings())) for entry in section]
         for heading, section in SECTIONS.items()
@@ -100,7 +103,14 @@ def write() -> None:
     else:
         picture.unlink(missing_ok=True)
     shown = picture.relative_to(DOCUMENT.parent) if picture.exists() else None
-    files.write_text(DOCUMENT, document(found, EPISODES, shown))
+    files.write_text(DOCUMENT, document(found, EPISODES, shown, set(outdated)))
+
+
+def _outdated() -> dict[str, list[str]]:
+    """Entries whose settings are not those of their records any more, and which settings."""
+    entries = {entry.name: entry for section in SECTIONS.values() for entry in section}
+    changes = {name: Results(RECORDS, name).changes(entry.recipe.settings()) for name, entry in entries.items()}
+    return {name: settings for name, settings in changes.items() if settings}
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from math import isfinite
 from pathlib import Path
 from statistics import mean, median
@@ -68,15 +68,20 @@ A line a run, from the records in [{folder}/]({folder}/).
 
 
 def document(
-    sections: Mapping[str, Sequence[tuple[Entry, Sequence[Record]]]], episodes: int, picture: Path | None = None
-) -> str:
-    """The whole text. picture: figure of the curves, relative to RESULTS.md; None for none."""
+    sections: Mapping[str, Sequence[tuple[Entry, Sequence[Record]]]], episodes: int, picture: Path | None = None,
+    outdated: Set[str] = frozenset(),
+) -> str:  # fmt: skip
+    """The whole text.
+
+    picture: figure of the curves, relative to RESULTS.md; None for none. outdated: entries whose settings are not those
+    of their records any more.
+    """
     parts = [PREAMBLE.format(episodes=episodes)]
     seen = sorted({record.machine for lines in sections.values() for _, records in lines for record in records})
     machines = {machine: number for number, machine in enumerate(seen, 1)}
     for heading, lines in sections.items():
         preface = f"{PRESETS}\n" if _are_presets(lines) else ""
-        parts.append(f"## {heading}\n\n{preface}{_table(lines, machines)}\n\n{_origin(lines, machines)}\n")
+        parts.append(f"## {heading}\n\n{preface}{_table(lines, machines, outdated)}\n\n{_origin(lines, machines)}\n")
     if picture is not None:
         parts.append(CURVES.format(picture=picture.as_posix(), folder=picture.parent.as_posix()))
     return "\n".join(parts)
@@ -86,12 +91,13 @@ def _are_presets(lines: Sequence[tuple[Entry, Sequence[Record]]]) -> bool:
     return all(entry.source for entry, _ in lines)
 
 
-def _table(lines: Sequence[tuple[Entry, Sequence[Record]]], machines: Mapping[str, int]) -> str:
+def _table(lines: Sequence[tuple[Entry, Sequence[Record]]], machines: Mapping[str, int], outdated: Set[str]) -> str:
     columns, cells = (PRESET_COLUMNS, _preset_cells) if _are_presets(lines) else (COLUMNS, _cells)
     rows = []
     for entry, records in lines:
         head = [entry.title, *((entry.source.name, entry.source.reports) if entry.source else ())]
-        blank = [f"0 of {entry.seeds}, not run yet", *[""] * (len(columns) - len(head) - 1)]
+        why = "not run with these settings yet" if entry.name in outdated else "not run yet"
+        blank = [f"0 of {entry.seeds}, {why}", *[""] * (len(columns) - len(head) - 1)]
         where = ", ".join(str(number) for number in sorted({machines[record.machine] for record in records}))
         rows.append([*head, *(cells(entry, records, where) if records else blank)])
     return markdown.table(columns, rows)

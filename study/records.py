@@ -60,6 +60,13 @@ class Results:
         A setting that is newer than the records is assumed to have no effect by default. Raises ConfigError for records
         with former names of settings, which would look like other settings.
         """
+        if not self._table.exists() or self.changes(settings):
+            return []
+        with open(self._table, newline="", encoding="utf-8") as file:
+            return sorted((_record(row) for row in csv.DictReader(file)), key=lambda record: record.seed)
+
+    def changes(self, settings: Mapping[str, Any]) -> list[str]:
+        """The settings that are others than those of the records; none if there are no records. Raises as `read`."""
         if not self._table.exists():
             return []
         then, now = dict(flatten(yaml.safe_load(self._settings.read_text()))), dict(flatten(settings))
@@ -68,10 +75,7 @@ class Results:
         if former:
             problem = f"has former names of settings, to be renamed there and in its records: {', '.join(former)}"
             raise ConfigError("results", self._settings.name, problem)
-        if gone or any(then[key] != now[key] for key in then.keys() & now.keys()):
-            return []
-        with open(self._table, newline="", encoding="utf-8") as file:
-            return sorted((_record(row) for row in csv.DictReader(file)), key=lambda record: record.seed)
+        return sorted(gone | {key for key in then.keys() & now.keys() if then[key] != now[key]})
 
     def write(self, settings: Mapping[str, Any], records: Sequence[Record]) -> None:
         """Replace the settings and the records."""

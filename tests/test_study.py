@@ -118,6 +118,8 @@ def test_records_of_other_settings_do_not_count(tmp_path: Path) -> None:
     results.write({"optimizer": {"rate": 0.1}, "gamma": 0.99}, [RECORD])
     assert results.read({"optimizer": {"rate": 0.2}, "gamma": 0.99}) == []
     assert results.read({"optimizer": {"rate": 0.1}}) == []
+    assert results.changes({"optimizer": {"rate": 0.2}}) == ["gamma", "optimizer.rate"]
+    assert results.changes({"optimizer": {"rate": 0.1}, "gamma": 0.99}) == []
     assert results.read({"optimizer": {"rate": 0.1, "new": False}, "gamma": 0.99}) == [RECORD], "it was not there then"
     results.write({"env": {"kwargs": {}}}, [RECORD])
     assert results.read({"env": {"kwargs": {}}}) == [RECORD]
@@ -458,3 +460,9 @@ def test_where_nothing_is_to_be_trained_it_says_so(places: Path, capsys: pytest.
 
 def test_an_entry_without_records_says_so() -> None:
     assert "| Title | 0 of 3, not run yet |" in document({"One": [(entry(Counting()), [])]}, 100)
+
+
+def test_an_entry_whose_records_have_other_settings_says_so() -> None:
+    one = entry(Counting())
+    text = document({"One": [(one, [])]}, 100, outdated={one.name})
+    assert "| Title | 0 of 3, not run with these settings yet |" in text
