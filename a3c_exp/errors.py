@@ -92,5 +92,8 @@ def either(words: Iterable[str]) -> str:
 
 def one_line(error: BaseException) -> str:
     """An exception as one line: its type and its text."""
-    text = " ".join(str(error).split())
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # its own __str__ may fail
+        text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

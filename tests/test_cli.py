@@ -41,7 +41,10 @@ BAD = [
     ("experiment=nope", "experiment = 'nope': is no option: "),
     ("sed=1", "sed = 1: is no setting of Experiment: did you mean 'seed'? Allowed: "),
     ("returns.m=3", "returns.m = 3: is no setting of GAE: Allowed: lambda_"),
-    ("stop.max_episode=3", "stop.max_episode = 3: is no setting of Stop: did you mean 'max_episodes'? Allowed: "),
+    (
+        "stop.max_episode=3",
+        "stop.max_episode = 3: is no setting of Stop: did you mean 'max_episodes' or 'worker_episodes'? Allowed: ",
+    ),
     ("eval.evry=3", "eval.evry = 3: is no setting of Eval: did you mean 'every'? Allowed: "),
     ("optimzer.learning_rate=1", "optimzer = {'learning_rate': 1}: is no setting of Experiment: did you mean 'optimiz"),
     ("seed.x=1", "seed = {'x': 1}: must be a whole number"),
@@ -362,7 +365,10 @@ def test_a_run_is_resumed_with_a_backend_of_the_users_own(here: Path) -> None:
         ("gamma=0.5", "gamma = 0.5: cannot change in a resumed run; what can: "),
         ("env=lunar", "env = 'lunar': cannot change in a resumed run"),
         ("hydra.run.dir=x", "hydra.run.dir = 'x': cannot change in a resumed run"),
-        ("stop.max_episode=3", "stop.max_episode = 3: is no setting of Stop: did you mean 'max_episodes'?"),
+        (
+            "stop.max_episode=3",
+            "stop.max_episode = 3: is no setting of Stop: did you mean 'max_episodes' or 'worker_episodes'?",
+        ),
         ("backend=thread", "backend = 'thread': is no option: did you mean 'threads'?"),
         ("total_steps=many", "total_steps = 'many': must be a whole number"),
         ("workers=1,2", "workers = '1,2': must be one value in a resumed run"),

@@ -15,7 +15,7 @@ from a3c_exp.backends.ray.actors import send_beats
 from a3c_exp.backends.ray.wire import Message, Reply
 from a3c_exp.core.counters import RNG_WORDS, pack_rng
 from a3c_exp.core.events import Event
-from a3c_exp.core.heartbeat import WAITING, Heartbeat
+from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.normalization import RunningStats
 from a3c_exp.core.store import SharedStore
 from a3c_exp.optimizers import Adam
@@ -225,14 +225,6 @@ class TestHeartbeats:
         assert set(self.sent(heartbeat, 3)) == {1}
         wait_until(lambda: all(thread.name != "heartbeat" for thread in threading.enumerate()), SECONDS)
 
-    def test_change_while_the_worker_waits(self) -> None:
-        """So a process that is stopped while it waits is told from one that goes on waiting."""
-        heartbeat = Heartbeat()
-        heartbeat.wait()
-        beats = self.sent(heartbeat, 3)
-        assert len(set(beats)) == len(beats)
-        assert max(beats) < WAITING
-
     def test_are_not_sent_if_nobody_looks(self) -> None:
         beats: list[int] = []
         with send_beats(Heartbeat(), None, beats.append):
@@ -245,14 +237,14 @@ class TestHeartbeats:
             servers.ask(servers.servers[0].beat(worker, attempt, beat))
         assert servers.ask(servers.servers[0].status()).beats == {0: (0, 6), 1: (1, 2)}
 
-    def test_say_that_a_worker_waits_for_a_round_and_then_that_it_goes_on(self, cluster: MakeCluster) -> None:
+    def test_go_on_while_a_worker_waits_for_a_round(self, cluster: MakeCluster) -> None:
         servers = cluster(spec(2, synchronous=True))
         remote, other = servers.started(0), servers.started(1)
         learn(remote, 0, -1.0)
-        assert remote.heartbeat(0).value > 0
         waiting = threading.Thread(target=pull, args=(remote, 0))
         waiting.start()
-        wait_until(lambda: remote.heartbeat(0).value == WAITING, SECONDS)
+        before = remote.heartbeat(0).value
+        wait_until(lambda: remote.heartbeat(0).value > before + 2, SECONDS)
         learn(other, 1, -1.0)
         waiting.join(SECONDS)
-        assert remote.heartbeat(0).value > 0, "an environment that hangs from here on is noticed"
+        assert not waiting.is_alive()

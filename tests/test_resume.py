@@ -79,7 +79,7 @@ class TestState:
         train(tmp_path / "one", **BETWEEN_EPISODES)
         done = train(tmp_path / "two", backend=begins, stop__max_episodes=20, **BETWEEN_EPISODES)
         assert done.summary["stop_reason"] == "max_episodes"
-        resume(tmp_path / "two", stop__max_episodes=None, backend___target_=TARGETS[goes_on])
+        resume(tmp_path / "two", stop__max_episodes=None, backend={"_target_": TARGETS[goes_on]})
         one, two = latest(tmp_path / "one"), latest(tmp_path / "two")
         for key in one["store"]:
             assert same(one["store"][key], two["store"][key]), key

@@ -8,7 +8,7 @@ from stores import make_store
 from a3c_exp.backends.messages import WorkerExit, failed
 from a3c_exp.backends.supervision import RESTORING_CONTRIBUTIONS, Restarts, RestartSettings, StallWatch
 from a3c_exp.core.events import Event
-from a3c_exp.core.heartbeat import WAITING, Heartbeat
+from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.store import SharedStore
 from a3c_exp.errors import ConfigError, RunError
 
@@ -119,7 +119,8 @@ class TestStallWatch:
         assert self.stalled_after([5, 6, 6, 6]) == [False, False, False, True]
 
     def test_waiting_for_others_is_no_stall(self) -> None:
-        assert not any(self.stalled_after([5, WAITING, WAITING, WAITING, WAITING, 5]))
+        """One that waits beats."""
+        assert not any(self.stalled_after([5, 6, 7, 8, 9, 10]))
 
     def test_one_that_never_begins_is_noticed_too(self) -> None:
         assert self.stalled_after([0, 0, 0])[-1]
@@ -154,15 +155,15 @@ class TestHeartbeat:
         store = make_store(workers=2)
         heartbeat = store.heartbeat(1)
         seen = []
-        for act in (heartbeat.beat, heartbeat.beat, heartbeat.wait, heartbeat.beat):
-            act()
+        for _ in range(3):
+            heartbeat.beat()
             seen.append(store.counters.heartbeat_of(1))
-        assert seen == [1, 2, WAITING, 3]
+        assert seen == [1, 2, 3]
         assert store.counters.heartbeat_of(0) == 0
 
-    def test_a_replacement_does_not_wait_because_its_predecessor_died_waiting(self) -> None:
+    def test_a_replacement_begins_at_0(self) -> None:
         store = make_store(workers=2)
-        store.heartbeat(1).wait()
+        store.heartbeat(1).beat()
         store.heartbeat(1)
         assert store.counters.heartbeat_of(1) == 0
 

@@ -288,6 +288,19 @@ class TestEvaluation:
         released.set()
         assert (done.summary["stop_reason"], done.exit_code) == ("total_steps", 143)
 
+    @pytest.mark.parametrize("every", [10**9, 40])
+    def test_one_that_hangs_is_left_behind(self, every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Neither the run nor its end waits for it, whether it is the last one or one beside training."""
+        released = threading.Event()
+        monkeypatch.setattr(Policy, "predict", lambda *_, **__: released.wait() and 1 / 0)
+        done = train(tmp_path, backend="threads", eval__every=every, total_steps=400, backend__stall_seconds=0.6)
+        assert any(thread.name == "evaluation" for thread in threading.enumerate()), "it hangs still"
+        released.set()
+        assert (done.summary["stop_reason"], done.exit_code) == ("total_steps", 0)
+        text = (tmp_path / "train.log").read_text()
+        assert text.count("the evaluation hung") == 1
+        assert "there are no evaluations any more" in text
+
     def test_the_last_one_is_no_time_of_training(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The last point of the training is drawn before it begins, or its speed would be too low."""
         submit, drawn = Evaluator.submit, []

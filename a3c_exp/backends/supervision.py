@@ -15,7 +15,6 @@ from typing import Protocol
 from a3c_exp.backends.messages import MERGE_SECONDS, WorkerExit
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import RunContext
-from a3c_exp.core.heartbeat import WAITING
 from a3c_exp.core.store import SharedStore
 from a3c_exp.errors import RunError, require
 
@@ -80,18 +79,16 @@ class Restarts:
         serves_others: see `EventSource`. Raises RunError if the run has to end.
         """
         assert end.failure is not None
+        is_over = self._store.stopped or self._store.steps >= self._store.spec.total_steps
+        if is_over and not serves_others and not end.final:
+            return Event(worker, warnings=(f"at the end of the run: {end.failure}",))
         raises_at_once = end.raised and not self._contributions.get(key)
         if self._maximum == 0 or end.final or raises_at_once:
             raise RunError(end.failure, end.reason)
-        is_over = self._store.stopped or self._store.steps >= self._store.spec.total_steps
-        if is_over and not serves_others:
-            return Event(worker, warnings=(f"at the end of the run: {end.failure}",))
         in_a_row = self._in_a_row[key] = self._in_a_row.get(key, 0) + 1
         if in_a_row > self._maximum:
-            raise RunError(
-                f"{end.failure}\nIt had been replaced {self._maximum} times in a row (backend.max_restarts).",
-                "max_restarts",
-            )
+            times = "once" if self._maximum == 1 else f"{self._maximum} times in a row"
+            raise RunError(f"{end.failure}\nIt had been replaced {times} (backend.max_restarts).", "max_restarts")
         self._attempts[key] = self.attempt(key) + 1
         self._since_restart[key] = 0
         separator = "\n" if "\n" in end.failure else ": "
@@ -124,7 +121,7 @@ class StallWatch:
         """Return whether a worker has not stepped for too long, given its heartbeat and the seconds since the last
         look."""
         last, idle = self._last.get(key, (beat, 0.0))
-        idle = 0.0 if beat == WAITING or beat != last else idle + elapsed
+        idle = 0.0 if beat != last else idle + elapsed
         self._last[key] = beat, idle
         return self._seconds is not None and idle >= self._seconds
 
@@ -145,8 +142,8 @@ class EventSource(Protocol):
     """A process, or a thread of this one, that sends events through a pipe, and a WorkerExit as its last message.
 
     name: for messages. worker: the index of its rows in the store. reader: the receiving end of the pipe.
-    sentinel: becomes ready when the source has ended; None for a thread. beat: its heartbeat.
-    inactivity: for messages, what has not happened while the heartbeat stood still.
+    sentinel: becomes ready when the source has ended; None for a thread. beat: its heartbeat, see `Heartbeat`.
+    inactivity: what a heartbeat that stands still means, for messages: "its environment had not stepped".
     serves_others: others need it until they have ended, so it is replaced even after the last step of the run.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -88,11 +89,11 @@ class Event:
     def add(self, values: dict[str, float]) -> None:
         """Add the metrics of one more update.
 
-        NaN is left out: a quantity without a value (explained variance of constant targets) must not spoil the mean of
-        those that have one.
+        NaN and infinities are left out: a quantity without a value (explained variance of constant targets) must not
+        spoil the mean of those that have one.
         """
         for name, value in values.items():
-            if value != value:
+            if not math.isfinite(value):
                 continue
             metric = Metric(value)
             self.metrics[name] = self.metrics[name].merge(metric) if name in self.metrics else metric

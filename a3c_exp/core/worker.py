@@ -134,9 +134,8 @@ class Learner:
         if minibatches is not None:
             store.finish_rollout(self._worker)
             while store.round_in_progress(self._worker) and not store.stopped:
-                self._heartbeat.wait()
+                self._heartbeat.beat()
                 yield YieldPoint.WAITING
-            self._heartbeat.beat()
 
     def _gradient(self, rollouts: Sequence[Rollout], snapshot: Snapshot, event: Event) -> Iterator[Push]:
         """One push: the gradients of all rollouts added up."""
@@ -242,7 +241,7 @@ class Learner:
         """Push, wait where a synchronous round waits for others, and report."""
         ticket = self._store.push(self._worker, push)
         while not ticket.done() and not self._store.stopped:
-            self._heartbeat.wait()
+            self._heartbeat.beat()
             yield YieldPoint.WAITING
         self._heartbeat.beat()
         self._nonfinite_in_a_row = self._nonfinite_in_a_row + 1 if push.event.rejected else 0

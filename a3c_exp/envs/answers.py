@@ -131,6 +131,15 @@ def reward_fault(reward: Any) -> str | None:
     return None if usable else f"the reward {_short(reward)}"
 
 
+def step_fault(answer: Any) -> str:
+    """What is wrong with the answer of a step that is no tuple of five, or whose flags are none."""
+    if not isinstance(answer, tuple):
+        return f"{_short(answer)}, not (observation, reward, terminated, truncated, info),"
+    if len(answer) != 5:
+        return f"{len(answer)} values, not the 5 of (observation, reward, terminated, truncated, info),"
+    return f"the flags terminated={_short(answer[2])}, truncated={_short(answer[3])}, which are no truth values,"
+
+
 def rewards_of(rewards: Any, count: int) -> Floats:
     """The rewards of a vector environment, a new array, float32 [K]. Raises WrongAnswerError."""
     raw = np.asarray(rewards)

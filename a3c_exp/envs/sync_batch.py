@@ -12,7 +12,7 @@ from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array, Floats
-from a3c_exp.envs.answers import AnswerCheck, WrongAnswerError, listed_rewards, reward_fault
+from a3c_exp.envs.answers import AnswerCheck, WrongAnswerError, listed_rewards, reward_fault, step_fault
 from a3c_exp.envs.batch import Step
 from a3c_exp.envs.errors import MAX_STEPS_GUARD, EnvErrors, OnError, another_seed
 from a3c_exp.envs.spaces import decoder, encoder
@@ -77,9 +77,13 @@ class SyncEnvBatch:
         observations, rewards, ended, failed = [], [], [], []
         for index, (step, action) in enumerate(zip(self._steps, each, strict=True)):
             try:
-                observation, reward, terminated, truncated, _ = step(action)
-                if terminated or truncated:
-                    ended.append((index, terminated, truncated))
+                answer = step(action)
+                try:
+                    observation, reward, terminated, truncated, _ = answer
+                    if terminated or truncated:
+                        ended.append((index, terminated, truncated))
+                except (TypeError, ValueError):
+                    raise WrongAnswerError(step_fault(answer)) from None
             except FAILURES as error:
                 observation, reward = None, 0.0
                 failed.append((index, error))

@@ -241,7 +241,7 @@ _SPEED_SECONDS = 10.0
 
 
 class LimitedWarnings:
-    """Warnings of workers, of which a run may have thousands: the log shows the first MOST_WARNINGS."""
+    """Warnings about environments, of which a run may have thousands: the log shows the first MOST_WARNINGS."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -251,7 +251,7 @@ class LimitedWarnings:
         if self._count <= MOST_WARNINGS:
             log.warning("%s", text)
         if self._count == MOST_WARNINGS:
-            log.warning("further warnings of workers are not shown; async/restarts and async/env_errors count them")
+            log.warning("further warnings about environments are not shown; async/env_errors counts errors")
 
 
 def duration(seconds: float) -> str:

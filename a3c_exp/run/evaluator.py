@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import traceback
 from collections.abc import Callable
@@ -11,12 +12,16 @@ from typing import Any
 import numpy as np
 
 from a3c_exp.backends.messages import GRACE_SECONDS
+from a3c_exp.backends.supervision import StallWatch
 from a3c_exp.core import seeding
 from a3c_exp.core.experiment import Experiment
+from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.seeding import Role
 from a3c_exp.envs import close_within
 from a3c_exp.errors import FAILURES, RunError
 from a3c_exp.run.policy import BATCH, Policy, evaluate_policy, make_normalizer, make_policy
+
+log = logging.getLogger("a3c_exp")
 
 # How often a caller that waits for an evaluation checks whether it should stop.
 _POLL_SECONDS = 0.1
@@ -40,12 +45,19 @@ class Evaluator:
     background: False on a deterministic backend, where `submit` waits for the result: the choice of the states that
         are evaluated, and with it the best checkpoint, must not depend on the clock.
     stopped: called at each step of an evaluation; once it returns True, the evaluation ends without a result.
+    stall_seconds: an evaluation whose environments have not stepped for so long hangs. It is left behind, and no other
+        is made. None: nobody looks.
     busy: whether an evaluation is under way, or its result has not been fetched.
     last_steps: steps of the state that was submitted last; None before the first.
     """
 
-    def __init__(self, experiment: Experiment, background: bool, stopped: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self, experiment: Experiment, background: bool, stopped: Callable[[], bool] = lambda: False,
+        stall_seconds: float | None = None,
+    ) -> None:  # fmt: skip
         self._experiment, self._background, self._stopped = experiment, background, stopped
+        self._heartbeat, self._watch = Heartbeat(), StallWatch(stall_seconds)
+        self._hangs = False
         self._count = min(experiment.eval.episodes, BATCH)
         self._policy: Policy | None = None
         self._thread: threading.Thread | None = None
@@ -56,10 +68,13 @@ class Evaluator:
         self.busy = False
 
     def submit(self, state: dict[str, Any]) -> None:
-        """Start the evaluation of `SharedStore.state()`. Only while not busy."""
+        """Start the evaluation of `SharedStore.state()`, unless an earlier one hangs. Only while not busy."""
         assert not self.busy
         self.last_steps = state["steps"]
+        if self._hangs:
+            return
         self.busy = True
+        self._watch.forget("evaluation")
         self._thread = threading.Thread(target=self._work, args=(state,), name="evaluation", daemon=True)
         self._thread.start()
         if not self._background:
@@ -72,6 +87,9 @@ class Evaluator:
         """
         if wait:
             self._wait()
+        if self._thread is not None and self._thread.is_alive() and self._has_stalled():
+            self._thread, self.busy = None, False
+            log.warning("%s: there are no evaluations any more", self._watch.describe("the evaluation"))
         if self._thread is None or self._thread.is_alive():
             return None
         self._thread, self.busy = None, False
@@ -85,6 +103,19 @@ class Evaluator:
         """Wait for the evaluation; but after `stopped`, not for one that hangs in its environment."""
         while self._thread is not None and self._thread.is_alive() and not self._stopped():
             self._thread.join(_POLL_SECONDS)
+            if self._has_stalled():
+                return
+
+    def _has_stalled(self) -> bool:
+        elapsed = self._watch.due()
+        if elapsed is not None and self._watch.is_stalled("evaluation", self._heartbeat.value, elapsed):
+            self._hangs = True
+        return self._hangs
+
+    def _stopped_now(self) -> bool:
+        """Called at each step of an evaluation: beat, and return whether to end it."""
+        self._heartbeat.beat()
+        return self._closed or self._stopped()
 
     def close(self) -> None:
         """End the evaluation without a result. One that hangs in its environment is abandoned after GRACE_SECONDS."""
@@ -110,9 +141,7 @@ class Evaluator:
         env = experiment.env.make(self._count, seeds)
         try:
             policy.normalizer = make_normalizer(experiment, env.observation_space.shape, state["stats"])
-            episodes = evaluate_policy(
-                policy, env, experiment.eval.episodes, stopped=lambda: self._closed or self._stopped()
-            )
+            episodes = evaluate_policy(policy, env, experiment.eval.episodes, stopped=self._stopped_now)
         finally:
             close_within(env)
         if len(episodes) < experiment.eval.episodes:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from a3c_exp.backends.supervision import RestartSettings
 from a3c_exp.common.arrays import Array
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.events import Event
@@ -148,7 +149,7 @@ class Trainer:
         self._clock, self._best = TrainingClock(store), BestPolicy()
         self._resumed = 0
         self._warned_of_rejected = False  # in this session, whatever an earlier one has rejected
-        self._warnings = LimitedWarnings()
+        self._env_warnings = LimitedWarnings()
         self._solved: tuple[int, float] | None = None  # steps and seconds of training
         self._stop_reason: str | None = None
         self._error: str | None = None
@@ -162,6 +163,7 @@ class Trainer:
             experiment,
             background=not experiment.backend.deterministic,
             stopped=lambda: self._interruption.signal is not None,
+            stall_seconds=experiment.backend.stall_seconds if isinstance(experiment.backend, RestartSettings) else None,
         )
         self._evaluation_due = Every(experiment.eval.every, steps)
         self._checkpoint_due = Every(experiment.checkpoint.every, steps)
@@ -249,7 +251,10 @@ class Trainer:
             self._warned_of_rejected = True
             log.warning("%s", event.explanation or "a gradient that was not finite was refused")
         for warning in event.warnings:
-            self._warnings.warn(warning)
+            if event.restarts:  # a line for each, however many there are
+                log.warning("%s", warning)
+            else:
+                self._env_warnings.warn(warning)
         statistics.add(event)
         if len(event.episodes):
             self._output.add_episodes(event.worker, event.episodes, self._clock.seconds)

@@ -23,7 +23,7 @@ from a3c_exp.backends.processes.resources import shared_block
 from a3c_exp.common.arrays import Array, ArraySpecs, Floats, arrays_in, block_size
 from a3c_exp.core.events import Episodes
 from a3c_exp.core.experiment import Experiment
-from a3c_exp.core.heartbeat import Heartbeat
+from a3c_exp.core.heartbeat import PAUSE_SECONDS, Heartbeat
 from a3c_exp.core.normalization import RunningStats
 from a3c_exp.core.rollout import STEP_FIELDS, Rollout
 from a3c_exp.envs import EnvBatch
@@ -332,16 +332,13 @@ class AgentChannel:
 
     def _wait_for_notification(self) -> None:
         began = time.perf_counter()
-        self.heartbeat.wait()
-        self._poll.poll()
+        while not self._poll.poll(1000 * PAUSE_SECONDS):
+            self.heartbeat.beat()
         self.waited += time.perf_counter() - began
 
     def _read_notification(self) -> int:
-        began = time.perf_counter()
-        self.heartbeat.wait()
+        self._wait_for_notification()
         found = os.read(self._notifications, 1)
-        self.heartbeat.beat()
-        self.waited += time.perf_counter() - began
         if not found:
             raise ReceiverClosedError
         return found[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,7 @@ from a3c_exp.backends.messages import MERGE_SECONDS
 from a3c_exp.core import seeding
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Experiment, RunContext
-from a3c_exp.core.heartbeat import Heartbeat
+from a3c_exp.core.heartbeat import PAUSE_SECONDS, Heartbeat
 from a3c_exp.core.rollout import concat_rollouts
 from a3c_exp.core.seeding import Role
 from a3c_exp.core.store import SharedStore
@@ -65,7 +66,6 @@ class PredictorService:
         event, is_first = Event(worker=0), True
         while self._gather():
             taken, left = len(self._taken), len(requests)
-            self._heartbeat.beat()
             self._predict()
             event.contributions += 1
             count = taken * self._buffers.spec.envs
@@ -79,9 +79,9 @@ class PredictorService:
     def _gather(self) -> bool:
         """Take the requests of the next batch. False if there will be no more."""
         buffers = self._buffers
-        self._heartbeat.wait()
-        with self._gathering:
+        with _turn(self._gathering, self._heartbeat):
             while not self._taken:
+                self._heartbeat.beat()
                 ended = buffers.agents_ended  # before the queue is read: what they sent before they ended is answered
                 self._taken = buffers.take_requests(self._max_requests, POLL_SECONDS)
                 if buffers.closing or (ended and not self._taken):
@@ -89,6 +89,7 @@ class PredictorService:
             wanted = min(self._max_requests, buffers.busy_agents // self._count)
             due = time.monotonic() + self._wait
             while len(self._taken) < wanted and (left := due - time.monotonic()) > 0:
+                self._heartbeat.beat()
                 self._taken += buffers.take_requests(self._max_requests - len(self._taken), left)
         return True
 
@@ -168,9 +169,9 @@ class TrainerService:
     def _gather(self) -> bool:
         """Take the slots of the next batch. False if there will be no more."""
         buffers, slots, transitions = self._buffers, self._taken, 0
-        self._heartbeat.wait()
-        with self._gathering:
+        with _turn(self._gathering, self._heartbeat):
             while transitions < self._batch:
+                self._heartbeat.beat()
                 # Before the queue is read: what agents sent before they ended, or began to wait, is learned from.
                 all_wait, ended = not buffers.busy_agents, buffers.agents_ended
                 taken = buffers.finished.take(1, POLL_SECONDS)
@@ -180,6 +181,17 @@ class TrainerService:
                 elif (slots and all_wait) or ended:
                     break
         return bool(slots) and not buffers.closing
+
+
+@contextmanager
+def _turn(lock: threading.Lock, heartbeat: Heartbeat) -> Iterator[None]:
+    """Hold the lock. Beat while others hold it."""
+    while not lock.acquire(timeout=PAUSE_SECONDS):
+        heartbeat.beat()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 class RateMeter:

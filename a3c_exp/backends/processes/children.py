@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -49,8 +50,13 @@ class Child:
         reader, writer = forkserver.context().Pipe(duplex=False)
         arguments = make_job, self.worker, self._plugins, writer
         process = forkserver.context().Process(target=_main, args=arguments, name=self.name, daemon=True)
-        with forkserver.without_main():
-            process.start()
+        try:
+            with forkserver.without_main():
+                process.start()
+        except (OSError, EOFError) as error:
+            died = forkserver.has_died()
+            text = SERVER_DIED if died else f"{self.name} could not be started: {one_line(error)}"
+            raise RunError(text) from error
         writer.close()  # the child has the only copy left, so the pipe ends with the child
         return process, reader
 
@@ -86,10 +92,7 @@ class Child:
         process.join()
         if forkserver.has_died(0.0):  # the standard library would start another
             raise RunError(SERVER_DIED)
-        try:
-            self.process, self.reader = self._start(attempt)
-        except OSError as error:
-            raise RunError(f"{self.name} could not be started again: {one_line(error)}") from error
+        self.process, self.reader = self._start(attempt)
         process.close()
         reader.close()
 
@@ -140,6 +143,8 @@ def _main(make_job: MakeJob, worker: int, plugins: Sequence[str], writer: connec
         signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, forkserver.SIGNALS)
     threading.Thread(target=_exit_with_parents, daemon=True).start()
+    if logging.lastResort is not None:  # what an environment's code, or the closing of one, logs here
+        logging.lastResort.setFormatter(logging.Formatter(f"warning: worker {worker}: %(message)s"))
     with one_thread():
         send_events(f"worker {worker}", writer, partial(_import_and_make, plugins, make_job))
 

@@ -16,7 +16,7 @@ from a3c_exp.backends.ray.wire import SEQUENCE_STRIDE
 from a3c_exp.common.plugins import import_plugins
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import RunContext
-from a3c_exp.core.heartbeat import WAITING, Heartbeat
+from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.worker import Worker
 
@@ -58,19 +58,12 @@ def send_beats(heartbeat: Heartbeat, stall_seconds: float | None, send: Callable
     """Send a heartbeat at intervals, from a thread of its own, until the context exits.
 
     stall_seconds: see `RestartSettings`; None sends nothing.
-
-    While the worker waits for others, another negative number is sent each time, never WAITING: whoever receives the
-    same number for too long knows that the worker hangs, or that its process does not run, even if it was waiting.
     """
     over = threading.Event()
 
     def run(interval: float) -> None:
-        waits = WAITING
         while True:
-            beat = heartbeat.value
-            if beat == WAITING:
-                beat = waits = waits - 1
-            send(beat)
+            send(heartbeat.value)
             if over.wait(interval):
                 return
 

@@ -20,7 +20,7 @@ from a3c_exp.backends.ray.wire import Message, Reply, WireDtype, decode, encode,
 from a3c_exp.common.arrays import Floats
 from a3c_exp.core.counters import pack_rng, unpack_rng
 from a3c_exp.core.events import Event
-from a3c_exp.core.heartbeat import Heartbeat
+from a3c_exp.core.heartbeat import PAUSE_SECONDS, Heartbeat
 from a3c_exp.core.normalization import RunningStats
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import Push, SharedStore, Snapshot, Ticket
@@ -213,9 +213,9 @@ class RemoteStore:
         """
         answers: dict[int, Any] = {}
         waiting = dict(enumerate(call.futures))
-        self._heartbeat.wait()
         while waiting:
-            wait(waiting.values(), return_when=FIRST_COMPLETED)
+            self._heartbeat.beat()
+            wait(waiting.values(), PAUSE_SECONDS, FIRST_COMPLETED)
             for server, future in [(server, future) for server, future in waiting.items() if future.done()]:
                 try:
                     answers[server] = future.result()
@@ -224,7 +224,6 @@ class RemoteStore:
                     time.sleep(RETRY_SECONDS)
                     arguments = map(_acknowledge_earlier, call.arguments[server])
                     waiting[server] = self._transport.call(server, call.method, *arguments)
-        self._heartbeat.beat()
         return [answers[server] for server in range(len(call.futures))]
 
     def _take(self, replies: list[Reply]) -> None:
