@@ -270,6 +270,7 @@ def make_actor(
     env = env_settings.make(count, seeds)
     return Actor(
         env, make_network(env), rng, rollout_length=experiment.rollout_length, gamma=experiment.gamma,
-        reward_scale=env_settings.reward_scale, reward_clip=env_settings.reward_clip, epsilon=experiment.epsilon,
-        heartbeat=heartbeat, name=f"worker {worker}",
+        reward_scale=env_settings.reward_scale, reward_clip=env_settings.reward_clip,
+        terminal_reward=env_settings.terminal_reward, time_limit_is_terminal=env_settings.time_limit_is_terminal,
+        epsilon=experiment.epsilon, heartbeat=heartbeat, name=f"worker {worker}",
     )  # fmt: skip

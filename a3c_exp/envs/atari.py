@@ -51,6 +51,9 @@ class Atari(Environment):
     threads: for stepping one worker's games. With as many workers as cores, more than 1 slows the others down.
     reward_scale, reward_clip: training's rewards are the game's times the scale, clipped to (-clip, clip);
         the clip may be a schedule.
+    terminal_reward: added to training's reward where an episode ends by death, before scale and clip; null: nothing.
+        With terminal_on_life_loss every lost life is a death.
+    time_limit_is_terminal: in training, a game that max_frames cuts ends by death, with value 0 after it.
     normalize_rewards: by running statistics that all workers share.
     on_error: 'restart' all games after a step or a reset that went wrong, or 'stop' the run.
     max_steps_guard: a game of so many steps is truncated, with a warning; null: it is not.
@@ -70,6 +73,8 @@ class Atari(Environment):
     threads: int = 1
     reward_scale: float = 1.0
     reward_clip: float | Schedule | None = 1.0
+    terminal_reward: float | None = None
+    time_limit_is_terminal: bool = False
     normalize_rewards: bool = False
     on_error: OnError = "restart"
     max_steps_guard: int | None = MAX_STEPS_GUARD
@@ -84,7 +89,7 @@ class Atari(Environment):
         require(self.noop_max >= 0, "noop_max", self.noop_max, "a whole number >= 0")
         for name in ("frame_skip", "max_frames", "frame_stack", "height", "width", "threads"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "a whole number >= 1")
-        require_shaping(self.reward_scale, self.reward_clip)
+        require_shaping(self.reward_scale, self.reward_clip, self.terminal_reward)
         require_guard(self.max_steps_guard)
 
     def make(self, count: int, seeds: Sequence[int], render_mode: str | None = None) -> EnvBatch:
