@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from policies import FixedPolicy
-from runs import SCRIPTED, config
+from runs import SCRIPTED, config, train
 from scripted import Scripted, vector
 from workers import LSTM, make_workers, next_event
 
 from a3c_exp.common.arrays import Array
 from a3c_exp.core.normalization import Normalizer, RunningStats
+from a3c_exp.core.rewards import RewardShaping
 from a3c_exp.core.rollout import Actor, Rollout, concat_rollouts
 from a3c_exp.core.store import Snapshot
 from a3c_exp.envs import Atari, EnvBatch, Gym, VectorEnvBatch
@@ -168,6 +171,28 @@ def test_a_death_has_the_terminal_reward_and_a_time_limit_has_not() -> None:
 def test_a_terminal_reward_of_zero_changes_nothing() -> None:
     plain, changed = make_actor().collect(START), make_actor(terminal_reward=0.0).collect(START)
     np.testing.assert_array_equal(plain.rewards, changed.rewards)
+
+
+def test_a_row_that_is_no_transition_has_no_terminal_reward() -> None:
+    """Whatever an environment flags it with."""
+    shape = RewardShaping(scale=2.0, clip=None, terminal=BONUS)
+    rewards, flags = np.array([[1, 2, 0]], np.float32), np.array([[False, True, True]])
+    np.testing.assert_array_equal(shape(rewards, flags, np.array([[True, True, False]]), 0.0), [[2, -16, 0]])
+    np.testing.assert_array_equal(rewards, [[1, 2, 0]])
+
+
+def test_training_alone_sees_both_settings(tmp_path: Path) -> None:
+    """What a run reports, of training and of evaluations, is what the environment pays: 6 and more an episode."""
+    settings: dict[str, Any] = {"env__kwargs": ENDS, "total_steps": 64, "eval__every": 32, "eval__episodes": 4}
+    settings |= {"env__time_limit_is_terminal": True, "env__terminal_reward": -1e6}
+    summary = train(tmp_path, SCRIPTED, **settings).summary
+    with open(tmp_path / "metrics.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    returns, losses = (
+        [float(row[name]) for row in rows if row[name]] for name in ("rollout/ep_rew_mean", "train/value_loss")
+    )
+    assert summary["best_eval_return"] > 0 and min(returns) > 0
+    assert max(losses) > 1e9, "the critic has seen it"
 
 
 def test_the_terminal_reward_is_in_the_deviation_by_which_rewards_are_divided() -> None:
