@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -291,7 +291,7 @@ def clip(gradient: Vector, optimizer: Optimizer, slices: Mapping[str, slice]) ->
     own = [(slices[name], part.max_grad_norm) for name, part in optimizer.param_groups.items() if part.max_grad_norm]
     rest = _without(gradient, [place for place, _ in own]) if own else [gradient]
     groups = [(rest, optimizer.max_grad_norm), *(([gradient[place]], limit) for place, limit in own)]
-    norms = [_norm(pieces) for pieces, _ in groups]
+    norms = [euclidean_norm(pieces) for pieces, _ in groups]
     norm = math.hypot(*norms)
     if math.isfinite(norm):
         for (pieces, limit), length in zip(groups, norms, strict=True):
@@ -299,6 +299,17 @@ def clip(gradient: Vector, optimizer: Optimizer, slices: Mapping[str, slice]) ->
                 for piece in pieces:
                     piece *= limit / length
     return norm
+
+
+def euclidean_norm(pieces: Sequence[Vector]) -> float:
+    """The Euclidean norm of a vector in pieces [N], arrays or tensors."""
+    square = 0.0
+    for piece in pieces:
+        square += float(functions_of(piece).vdot(piece, piece))  # dot, but without a warning of each overflow
+    if math.isinf(square):
+        # The squares of large finite numbers overflow in single precision.
+        square = sum(map(_wide_square, pieces))
+    return math.sqrt(square)
 
 
 def _add_square(mean_square: Vector, gradient: Vector, decay: float, scratch: Vector) -> None:
@@ -322,17 +333,6 @@ def _without(vector: Vector, taken: list[slice]) -> list[Vector]:
             pieces.append(vector[start:stop])
         start = after
     return pieces
-
-
-def _norm(pieces: list[Vector]) -> float:
-    """Euclidean norm of a vector in pieces."""
-    square = 0.0
-    for piece in pieces:
-        square += float(functions_of(piece).vdot(piece, piece))  # dot, but without a warning of each overflow
-    if math.isinf(square):
-        # The squares of large finite numbers overflow in single precision.
-        square = sum(map(_wide_square, pieces))
-    return math.sqrt(square)
 
 
 def _wide_square(piece: Vector) -> float:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from policies import FixedPolicy
-from runs import config
+from runs import config, train_config
 
 import a3c_exp
+from a3c_exp.cli import evaluate
 from a3c_exp.common.arrays import Array
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.events import Episodes
 from a3c_exp.core.rollout import Actor
 from a3c_exp.core.store import Snapshot
 from a3c_exp.envs import Atari, EnvBatch, Environment, VectorEnvBatch
+from a3c_exp.envs.window import Window
 from a3c_exp.errors import ConfigError
 from a3c_exp.run.policy import Policy, evaluate_policy, make_policy
 
@@ -28,6 +32,8 @@ ALE = pytest.importorskip("ale_py.vector_env", reason="Atari games: pip install 
 SEEDS = [4, 5]  # gymnasium gives a native vector environment one seed, and it counts on from there
 # Quick: small pictures, no stack, always the same start, and whole games of few steps.
 QUICK = Atari(game="breakout", height=12, width=12, frame_stack=1, noop_max=0)
+SMALL: dict[str, Any] = {"height": 12, "width": 12, "frame_stack": 1}
+NETWORK = {"_target_": "a3c_exp.networks.Cnn", "layers": [[4, 4, 4]], "features_dim": 8}
 
 
 def transitions(batch: EnvBatch, steps: int) -> list[list[tuple[Any, ...]]]:
@@ -143,18 +149,11 @@ class Firing(Policy):
 
 
 def test_evaluations_are_of_whole_games() -> None:
-    settings: dict[str, Any] = {
-        "_target_": "a3c_exp.envs.Atari",
-        "game": "breakout",
-        "height": 12,
-        "width": 12,
-        "frame_stack": 1,
-    }
-    network = {"_target_": "a3c_exp.networks.Cnn", "layers": [[4, 4, 4]], "features_dim": 8}
+    settings: dict[str, Any] = {"_target_": "a3c_exp.envs.Atari", "game": "breakout"} | SMALL
     played = []
     for terminal_on_life_loss in (False, True):
         env_settings = settings | {"terminal_on_life_loss": terminal_on_life_loss}
-        experiment = load_experiment(config(network=network) | {"env": env_settings})
+        experiment = load_experiment(config(network=NETWORK) | {"env": env_settings})
         with pytest.raises(ValueError, match="parameters"):  # the network of such pictures has more
             make_policy(experiment, {"parameters": np.zeros(0), "stats": np.zeros(0)})
         env = experiment.env.make(2, [0, 1])
@@ -188,6 +187,54 @@ def test_games_can_be_filmed() -> None:
     batch.close()
 
 
+class TestAWindow:
+    @pytest.fixture(autouse=True)
+    def display(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        """SDL's driver for tests."""
+        self.pygame = pytest.importorskip("pygame")
+        monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+        yield
+        self.pygame.display.quit()
+
+    def test_shows_each_observation_of_the_first_game_at_its_rate(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        batch = Atari(game="pong", height=20, width=30, frame_skip=2).make(2, [0, 1], "human")
+        rates: list[float] = []
+        monkeypatch.setattr(batch._window, "_clock", SimpleNamespace(tick=rates.append))  # type: ignore[attr-defined]
+        pictures = [batch.reset(), *(batch.step(np.full(2, action)).obs for action in (2, 2, 3))]
+        screen = self.pygame.surfarray.array3d(self.pygame.display.get_surface())
+        assert self.pygame.display.get_caption()[0] == "pong"
+        assert screen.shape == (4 * 30, 4 * 20, 3)
+        np.testing.assert_array_equal(screen[::4, ::4, 1].T, pictures[-1][0, -1])
+        assert rates == [30] * 4, "of 60 frames, two of them a step"
+        assert batch.render() is None
+        batch.close()
+        batch.close()
+        assert not self.pygame.display.get_init()
+
+    def test_that_is_closed_ends_the_program_as_ctrl_c_does(self) -> None:
+        batch = QUICK.make(1, [0], "human")
+        batch.reset()
+        self.pygame.event.post(self.pygame.event.Event(self.pygame.QUIT))
+        with pytest.raises(KeyboardInterrupt):
+            batch.step(np.ones(1, np.int64))
+        batch.close()
+
+    def test_is_what_evaluate_opens(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It gives back the same returns as an evaluation without one."""
+        env = {"_target_": "a3c_exp.envs.Atari", "game": "breakout", "max_frames": 24} | SMALL
+        train_config(config(network=NETWORK, total_steps=16) | {"env": env}, tmp_path)
+        shown: list[Array] = []
+        monkeypatch.setattr(Window, "show", lambda window, picture: shown.append(picture))
+        loaded = evaluate.load_run(tmp_path)
+        plain, drawn = (
+            evaluate.evaluate_run(loaded, tmp_path, evaluate.Options(episodes=1, render=render))
+            for render in (None, "human")
+        )
+        assert (drawn.lengths.tolist(), drawn.returns.tolist()) == (plain.lengths.tolist(), plain.returns.tolist())
+        assert len(shown) == drawn.lengths[0] + 1 > 4
+        assert {picture.shape for picture in shown} == {(48, 48, 3)}
+
+
 def test_it_is_an_environment_component() -> None:
     assert isinstance(QUICK, Environment)
 
@@ -215,9 +262,28 @@ class TestErrors:
     def test_a_game_that_does_not_exist(self, game: str, expected: str) -> None:
         assert failure(lambda: Atari(game=game).make(1, [0])).startswith(expected)
 
-    def test_a_window_is_not_offered(self) -> None:
+    def test_a_form_of_drawing_that_is_not_offered(self) -> None:
+        message = failure(lambda: Atari(game="pong").make(1, [0], "ansi"))
+        assert message == "game = 'pong': cannot be drawn as 'ansi'; it offers rgb_array and human"
+
+    def test_a_window_without_pygame(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "pygame", None)
         message = failure(lambda: Atari(game="pong").make(1, [0], "human"))
-        assert message == "game = 'pong': cannot be drawn as 'human'; it offers rgb_array"
+        assert message == (
+            "game = 'pong': cannot be drawn as 'human': needs a package that is not installed: "
+            "pip install 'gymnasium[classic-control]'"
+        )
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="other systems always have a display")
+    @pytest.mark.parametrize("driver", [None, "x11"])
+    def test_a_window_without_a_display(self, driver: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+        pytest.importorskip("pygame")
+        for name in ("SDL_VIDEODRIVER", "DISPLAY", "WAYLAND_DISPLAY"):
+            monkeypatch.delenv(name, raising=False)
+        if driver is not None:
+            monkeypatch.setenv("SDL_VIDEODRIVER", driver)
+        message = failure(lambda: Atari(game="pong").make(1, [0], "human"))
+        assert message.startswith("game = 'pong': cannot be drawn as 'human': no display ")
 
     @pytest.mark.parametrize(
         ("values", "expected"),

@@ -33,6 +33,7 @@ from a3c_exp.networks import (
     NetworkOutputs,
     OutputGradients,
 )
+from a3c_exp.optimizers import euclidean_norm
 from a3c_exp.returns import VTrace
 
 GAMMA, LENGTH, ENVS = 0.9, 12, 3
@@ -189,3 +190,35 @@ def test_a_store_that_reports_pushes_by_itself_leaves_no_event_to_the_worker(mon
     learner, store = make_learner(load_experiment(config(SCRIPTED)), network, rollout)
     monkeypatch.setattr(store, "push", lambda worker, push: Ticket(None))
     assert list(learner.learn([rollout], START)) == [YieldPoint.BEFORE_PUSH]
+
+
+class TestCurvesOfTheCriticAndTheParameters:
+    @pytest.mark.parametrize("env", ENVIRONMENTS.values(), ids=ENVIRONMENTS)
+    @pytest.mark.parametrize("kind", NETWORKS.values(), ids=NETWORKS)
+    @pytest.mark.parametrize("name", ["A3C", "PPO"])
+    def test_are_of_the_transitions_and_of_the_pull(
+        self, env: Callable[[], EnvBatch], kind: Network, name: str
+    ) -> None:
+        rollout, network = lagging(env, kind, 0.0)
+        rollout.values[~rollout.valid] = 1e6  # of rows that are none
+        algorithm: dict[str, Any] = {"_target_": f"a3c_exp.algorithms.{name}"}
+        algorithm |= {"minibatch_size": None, "epochs": 1} if name == "PPO" else {}
+        experiment = replace(load_experiment(config(SCRIPTED, algorithm=algorithm)), gamma=GAMMA)
+        before = network.vector.astype(np.float64)
+        event = learn(experiment, network, rollout)
+        expected = [rollout.values[t, b] for t, b in np.argwhere(rollout.valid)]
+        assert len(expected) == rollout.transitions
+        assert event.metrics["mean_value"].mean == pytest.approx(sum(map(float, expected)) / len(expected), rel=1e-4)
+        assert event.metrics["parameter_norm"].mean == pytest.approx(np.sqrt((before**2).sum()), rel=1e-5)
+
+    def test_of_several_rollouts_are_their_means(self) -> None:
+        first, network = lagging(ENVIRONMENTS["one by one"], NETWORKS["mlp"], 0.0)
+        second = replace(first, values=first.values + np.float32(2))
+        learner, _ = make_learner(load_experiment(config(SCRIPTED)), network, first)
+        event = next_event(learner.learn([first, second], START))
+        assert event.metrics["mean_value"].mean == pytest.approx(float(first.values.mean()) + 1, rel=1e-4)
+
+    def test_the_norm_of_large_finite_parameters_is_finite(self) -> None:
+        """Their squares are not, in single precision."""
+        assert euclidean_norm([np.full(4, 1e30, np.float32)]) == pytest.approx(2e30)
+        assert np.isnan(euclidean_norm([np.array([1, np.nan], np.float32)]))

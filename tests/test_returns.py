@@ -78,6 +78,14 @@ def test_missing_terms_as_zero_bootstrap_from_states_of_the_rollout_only() -> No
     assert targets(NStepZero(n=2)) == [9.5, 13.5, 5.0, 4.0]
 
 
+def test_the_worked_example_of_missing_terms() -> None:
+    """From the post on n-step targets behind github.com/ChuaCheowHuan/reinforcement_learning: N = 2, gamma = 2."""
+    example = one_environment(rewards=range(5), values=range(5), last=10)
+    zero, maximum = NStepZero(n=2)(example, 2.0)[1], NStep(n=2)(example, 2.0)[1]
+    assert column(zero) == [10, 17, 24, 11, 4]
+    assert column(maximum) == [10, 17, 24, 51, 24]
+
+
 def test_missing_terms_as_zero_at_a_terminal_state() -> None:
     assert targets(NStepZero(n=2), terminated=1) == [2.0, 2.0, 5.0, 4.0]
 

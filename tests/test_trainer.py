@@ -33,8 +33,9 @@ from a3c_exp.run.trainer import Run
 # What the curves are called, as everybody's dashboards know them.
 CURVES = (
     "rollout/ep_rew_mean", "rollout/ep_len_mean", "train/policy_loss", "train/value_loss", "train/entropy",
-    "train/grad_norm", "train/learning_rate", "train/explained_variance", "train/n_updates", "time/steps_per_second",
-    "async/staleness_mean", "async/staleness_max", "eval/mean_reward", "eval/mean_ep_length",
+    "train/grad_norm", "train/parameter_norm", "train/learning_rate", "train/explained_variance", "train/mean_value",
+    "train/n_updates", "time/steps_per_second", "async/staleness_mean", "async/staleness_max", "eval/mean_reward",
+    "eval/mean_ep_length",
 )  # fmt: skip
 
 SUMMARY = {

@@ -15,6 +15,7 @@ from a3c_exp.core.episodes import RunningEpisodes
 from a3c_exp.core.events import Episodes
 from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.normalization import Normalizer, RunningStats
+from a3c_exp.core.rewards import DiscountedRewards, RewardShaping
 from a3c_exp.core.store import Snapshot
 from a3c_exp.envs import EnvBatch, Step
 from a3c_exp.errors import RunError
@@ -167,7 +168,9 @@ class Actor:
     env: K environments, which `reset` has not been called on. network: where actions come from. rng: draws them.
     rollout_length: steps of a rollout, or "episode" for one whole episode. With one environment a rollout also ends
         where an episode does, so it never spans two episodes (Mnih et al. 2016, algorithm S3).
-    reward_scale, reward_clip: training's rewards are clip(scale * r). Reported returns are those of the raw rewards.
+    reward_scale, reward_clip, terminal_reward: see `RewardShaping`. Reported returns are those of the raw rewards.
+    time_limit_is_terminal: a truncated episode becomes a terminated one, whose last state has the value 0. One that an
+        error cut stays truncated, and after the last row the next state is valued as ever.
     epsilon: probability of a uniformly random action, for categorical distributions only. Log-probabilities are those
         of the mixture, since that is what acted.
     heartbeat: beats with each step.
@@ -180,13 +183,15 @@ class Actor:
     def __init__(
         self, env: EnvBatch, network: PolicyNetwork, rng: np.random.Generator, *,
         rollout_length: int | Literal["episode"], gamma: float, reward_scale: float = 1.0,
-        reward_clip: float | Schedule | None = None, epsilon: float | Schedule = 0.0,
+        reward_clip: float | Schedule | None = None, terminal_reward: float | None = None,
+        time_limit_is_terminal: bool = False, epsilon: float | Schedule = 0.0,
         heartbeat: Heartbeat | None = None, name: str = "an actor",
     ) -> None:  # fmt: skip
         self._heartbeat, self._name = Heartbeat() if heartbeat is None else heartbeat, name
-        self.env, self.rng, self._network, self._gamma = env, rng, network, gamma
+        self.env, self.rng, self._network = env, rng, network
         self._length = None if rollout_length == "episode" else rollout_length
-        self._reward_scale, self._reward_clip, self._epsilon = reward_scale, reward_clip, epsilon
+        self._shape_rewards = RewardShaping(scale=reward_scale, clip=reward_clip, terminal=terminal_reward)
+        self._time_limit_is_terminal, self._epsilon = time_limit_is_terminal, epsilon
         self._single = env.count == 1
         self._state = network.initial_state(env.count)
         try:
@@ -194,7 +199,7 @@ class Actor:
         except RunError as error:
             raise RunError(f"{name}: {error}", error.reason) from error
         self._episodes = RunningEpisodes(env.count)
-        self._discounted = np.zeros(env.count)
+        self._discounted = DiscountedRewards(env.count, gamma)
         self._left_out = 0
         # Of the steps since the last rollout was returned: what went wrong, and episodes that ended in rows left out.
         self._env_errors, self._warnings, self._broken_episodes = 0, list[str](), Episodes()
@@ -222,6 +227,8 @@ class Actor:
         valid = _stack([step.valid for step in steps])
         self._require_finite(raw, rewards)
 
+        if self._time_limit_is_terminal:
+            terminated, truncated = terminated | truncated, np.zeros_like(truncated)
         next_values = self._next_values(values, terminated, truncated, steps, rows.states, normalizer)
         ended = episode_over = terminated | truncated
         if any(step.life_lost is not None for step in (steps if rows.broken else steps[:1])):
@@ -233,7 +240,7 @@ class Actor:
             ended, episode_over = terminated | truncated | broken, episode_over | broken
         finished = self._episodes.finish(rewards, valid, episode_over, snapshot.steps)
         episodes, errors, warnings = self._take_reports(finished)
-        learned_rewards, stats = self._transform_rewards(rewards, progress), None
+        learned_rewards, stats = self._shape_rewards(rewards, terminated, valid, progress), None
         if normalizer is not None:
             stats = self._measure(normalizer, raw, learned_rewards, ended, valid)
             learned_rewards = normalizer.rewards(learned_rewards)
@@ -303,7 +310,7 @@ class Actor:
         nothing = np.zeros(broken.shape, np.float32)
         episodes = self._episodes.finish(nothing, np.zeros_like(broken), broken, steps_before)
         self._broken_episodes = self._broken_episodes.merge(episodes)
-        self._discounted[broken.any(0)] = 0.0
+        self._discounted.restart(np.logical_or.reduce(broken))
 
     def _take_reports(self, episodes: Episodes) -> tuple[Episodes, int, tuple[str, ...]]:
         """The episodes of a rollout with those that ended before its first row, and what went wrong."""
@@ -365,28 +372,11 @@ class Actor:
         next_values[terminated] = 0.0
         return next_values
 
-    def _transform_rewards(self, rewards: Floats, progress: float) -> Floats:
-        """Scale and clip rewards [T, B]."""
-        scaled: Floats = rewards if self._reward_scale == 1 else np.float32(self._reward_scale) * rewards
-        if self._reward_clip is None:
-            return scaled
-        clip = value(self._reward_clip, progress)
-        return scaled.clip(-clip, clip)
-
     def _measure(self, normalizer: Normalizer, raw: Array, rewards: Floats, ended: Bools, valid: Bools) -> RunningStats:
         """Statistics of what is normalized, over the rows that are transitions."""
         observations = None if normalizer.mean is None else raw[valid]
-        returns = None if normalizer.reward_scale is None else self._discounted_returns(rewards, ended)[valid]
+        returns = None if normalizer.reward_scale is None else self._discounted.add(rewards, ended)[valid]
         return RunningStats.of(observations, returns)
-
-    def _discounted_returns(self, rewards: Floats, ended: Bools) -> NDArray[np.float64]:
-        """The running discounted sum of rewards at each row, float64 [T, B]. Rewards are divided by its deviation."""
-        out = np.empty(rewards.shape)
-        for t in range(len(rewards)):
-            self._discounted = self._gamma * self._discounted + rewards[t]
-            out[t] = self._discounted
-            self._discounted[ended[t]] = 0.0
-        return out
 
 
 def _concat(rows: Sequence[Array]) -> Array:

@@ -8,7 +8,7 @@ from enum import Enum, auto
 
 import numpy as np
 
-from a3c_exp.algorithms import BatchArrays, MinibatchAlgorithm, explained_variance
+from a3c_exp.algorithms import BatchArrays, MinibatchAlgorithm, explained_variance, mean_value
 from a3c_exp.common.arrays import Floats
 from a3c_exp.core import seeding
 from a3c_exp.core.divergence import BatchLoss, explain_divergence
@@ -23,7 +23,7 @@ from a3c_exp.core.store import Push, Snapshot, Store
 from a3c_exp.envs import EnvBatch, close_within
 from a3c_exp.errors import RunError
 from a3c_exp.networks import ActorCritic, NetworkOutputs, OutputGradients
-from a3c_exp.optimizers import clip
+from a3c_exp.optimizers import clip, euclidean_norm
 from a3c_exp.returns import Returns, with_learner_values
 from a3c_exp.schedules import progress_of
 
@@ -154,7 +154,7 @@ class Learner:
         (rollout,) = rollouts
         stats = rollout.stats
         batch = self._batch(rollout)
-        extra = {"explained_variance": explained_variance(batch.values, batch.targets, batch.mask)}
+        extra = _ignore_nonfinite(_critic_metrics)(batch)
         if rollout.state is None:
             batch = batch.without_order()
         length, count = batch.shape
@@ -176,8 +176,7 @@ class Learner:
         outputs, backward = self._network.evaluate(rollout.observations, rollout.actions, rollout.recurrent_input)
         batch = self._batch(rollout, outputs)
         metrics = self._differentiate(outputs, batch, snapshot, backward)
-        metrics["explained_variance"] = explained_variance(rollout.values, batch.targets, batch.mask)
-        return BatchLoss(batch, metrics)
+        return BatchLoss(batch, metrics | _critic_metrics(batch))
 
     @_ignore_nonfinite
     def _add_batch_gradient(self, batch: BatchArrays, snapshot: Snapshot) -> dict[str, float]:
@@ -224,9 +223,10 @@ class Learner:
         experiment, network = self._experiment, self._network
         norm = clip(network.gradient, experiment.optimizer, network.param_slices)
         progress = progress_of(snapshot.steps, self._total_steps)
-        event.add(
-            {"grad_norm": norm, "learning_rate": experiment.optimizer.learning_rate * experiment.schedule(progress)}
-        )
+        event.add({
+            "grad_norm": norm, "parameter_norm": euclidean_norm([network.vector]),
+            "learning_rate": experiment.optimizer.learning_rate * experiment.schedule(progress),
+        })  # fmt: skip
         if not math.isfinite(norm):
             event.rejected = 1
             event.metrics.clear()
@@ -255,6 +255,14 @@ class Learner:
             )
 
 
+def _critic_metrics(batch: BatchArrays) -> dict[str, float]:
+    """Metrics of the values with which the actor acted."""
+    values, mask = batch.values, batch.mask
+    return {
+        "explained_variance": explained_variance(values, batch.targets, mask), "mean_value": mean_value(values, mask),
+    }  # fmt: skip
+
+
 def make_actor(
     context: RunContext, worker: int, make_network: Callable[[EnvBatch], PolicyNetwork], heartbeat: Heartbeat
 ) -> Actor:
@@ -269,6 +277,7 @@ def make_actor(
     env = env_settings.make(count, seeds)
     return Actor(
         env, make_network(env), rng, rollout_length=experiment.rollout_length, gamma=experiment.gamma,
-        reward_scale=env_settings.reward_scale, reward_clip=env_settings.reward_clip, epsilon=experiment.epsilon,
-        heartbeat=heartbeat, name=f"worker {worker}",
+        reward_scale=env_settings.reward_scale, reward_clip=env_settings.reward_clip,
+        terminal_reward=env_settings.terminal_reward, time_limit_is_terminal=env_settings.time_limit_is_terminal,
+        epsilon=experiment.epsilon, heartbeat=heartbeat, name=f"worker {worker}",
     )  # fmt: skip

@@ -20,13 +20,15 @@ from a3c_exp.envs.batch import EnvBatch, Environment, Step, require_guard, requi
 from a3c_exp.envs.errors import MAX_STEPS_GUARD, OnError
 from a3c_exp.envs.spaces import encoder
 from a3c_exp.envs.vector_batch import NativeBatch
+from a3c_exp.envs.window import Window, WindowError
 from a3c_exp.errors import ConfigError, did_you_mean, require
 from a3c_exp.schedules import Schedule
 
 INSTALL = "pip install 'a3c-exp[atari]'"
 
-# Enlargement of the frames of a video.
+# Enlargement of the frames of a video or in a window, and frames of a game in a second.
 _ENLARGED = 4
+_FRAMES_PER_SECOND = 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,9 @@ class Atari(Environment):
     threads: for stepping one worker's games. With as many workers as cores, more than 1 slows the others down.
     reward_scale, reward_clip: training's rewards are the game's times the scale, clipped to (-clip, clip);
         the clip may be a schedule.
+    terminal_reward: added to training's reward where an episode ends by death, before scale and clip; null: nothing.
+        With terminal_on_life_loss every lost life is a death.
+    time_limit_is_terminal: in training, a game that max_frames cuts ends by death, with value 0 after it.
     normalize_rewards: by running statistics that all workers share.
     on_error: 'restart' all games after a step or a reset that went wrong, or 'stop' the run.
     max_steps_guard: a game of so many steps is truncated, with a warning; null: it is not.
@@ -70,6 +75,8 @@ class Atari(Environment):
     threads: int = 1
     reward_scale: float = 1.0
     reward_clip: float | Schedule | None = 1.0
+    terminal_reward: float | None = None
+    time_limit_is_terminal: bool = False
     normalize_rewards: bool = False
     on_error: OnError = "restart"
     max_steps_guard: int | None = MAX_STEPS_GUARD
@@ -84,16 +91,16 @@ class Atari(Environment):
         require(self.noop_max >= 0, "noop_max", self.noop_max, "a whole number >= 0")
         for name in ("frame_skip", "max_frames", "frame_stack", "height", "width", "threads"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "a whole number >= 1")
-        require_shaping(self.reward_scale, self.reward_clip)
+        require_shaping(self.reward_scale, self.reward_clip, self.terminal_reward)
         require_guard(self.max_steps_guard)
 
     def make(self, count: int, seeds: Sequence[int], render_mode: str | None = None) -> EnvBatch:
         """`count` games, each with its seed (0 <= seed < 2**31). Raises ConfigError where there is no such game.
 
-        render_mode: None or 'rgb_array'. Pictures are in grey.
+        render_mode: None, 'rgb_array' or 'human', which shows the first game in a window. Pictures are in grey.
         """
-        if render_mode not in (None, "rgb_array"):
-            raise ConfigError("game", self.game, f"cannot be drawn as {render_mode!r}; it offers rgb_array")
+        if render_mode not in (None, "rgb_array", "human"):
+            raise ConfigError("game", self.game, f"cannot be drawn as {render_mode!r}; it offers rgb_array and human")
         if importlib.util.find_spec("ale_py") is None:
             raise ConfigError("game", self.game, f"needs the Atari packages: {INSTALL}")
         gymnasium.register_envs(importlib.import_module("ale_py"))
@@ -104,8 +111,17 @@ class Atari(Environment):
             guess = guess or f"there are {len(games)}, pong and breakout among them"
             problem = f"there is no such game: {guess} (all: https://ale.farama.org/environments)"
             raise ConfigError("game", self.game, problem)
+        window = self._window() if render_mode == "human" else None
         env, losses = self._games(count), self.terminal_on_life_loss
-        return _AtariBatch(env, seeds, losses, self.game, self.on_error, self.max_steps_guard)
+        return _AtariBatch(env, seeds, losses, self.game, self.on_error, self.max_steps_guard, window)
+
+    def _window(self) -> Window:
+        """A window in which a game runs as fast as on the console."""
+        size = self.width * _ENLARGED, self.height * _ENLARGED
+        try:
+            return Window(self.game, size, _FRAMES_PER_SECOND / self.frame_skip)
+        except WindowError as error:
+            raise ConfigError("game", self.game, f"cannot be drawn as 'human': {error}") from error
 
     def _games(self, count: int) -> VectorEnv[Any, Any, Any]:
         vector_env = importlib.import_module("ale_py.vector_env")
@@ -128,13 +144,13 @@ class _AtariBatch(NativeBatch):
 
     def __init__(
         self, env: VectorEnv[Any, Any, Any], seeds: Sequence[int], terminal_on_life_loss: bool, name: str,
-        on_error: OnError = "restart", max_steps_guard: int | None = MAX_STEPS_GUARD,
+        on_error: OnError = "restart", max_steps_guard: int | None = MAX_STEPS_GUARD, window: Window | None = None,
     ) -> None:  # fmt: skip
         super().__init__(int(env.num_envs), name, seeds, on_error, max_steps_guard)
         self.observation_space, self.encode = encoder(env.single_observation_space)
         assert isinstance(env.single_action_space, Discrete)
         self.action_space = env.single_action_space
-        self._env, self._life_loss = env, terminal_on_life_loss
+        self._env, self._life_loss, self._window = env, terminal_on_life_loss, window
         self._valid = np.ones(self.count, np.bool_)
         self._valid.flags.writeable = False
         self._shape = (self.count, *self.observation_space.shape)
@@ -164,8 +180,26 @@ class _AtariBatch(NativeBatch):
             raise WrongAnswerError(f"observations of {obs.dtype} and shape {obs.shape}, not uint8 and {self._shape}")
         return obs
 
-    def render(self) -> NDArray[np.uint8]:
-        """The newest frame of the first game, enlarged."""
+    def reset(self) -> Array:
+        obs = super().reset()
+        self._show()
+        return obs
+
+    def step(self, actions: Array) -> Step:
+        step = super().step(actions)
+        self._show()
+        return step
+
+    def _show(self) -> None:
+        # Not in `_begin` and `_advance`, where a failure would be the game's.
+        if self._window is not None:
+            self._window.show(self._picture())
+
+    def render(self) -> NDArray[np.uint8] | None:
+        """The newest frame of the first game, enlarged; None if it is shown in a window."""
+        return self._picture() if self._window is None else None
+
+    def _picture(self) -> NDArray[np.uint8]:
         grey = self._obs[0, -1].repeat(_ENLARGED, 0).repeat(_ENLARGED, 1)
         return np.repeat(grey[..., None], 3, -1)
 
@@ -174,3 +208,5 @@ class _AtariBatch(NativeBatch):
 
     def close(self) -> None:
         self._env.close()
+        if self._window is not None:
+            self._window.close()

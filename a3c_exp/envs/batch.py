@@ -97,11 +97,13 @@ class EnvBatch(Protocol):
         """Release the environments' resources. The batch cannot be used afterwards. Closing twice is harmless."""
 
 
-def require_shaping(scale: float, clip: float | Schedule | None) -> None:
-    """Raise ConfigError for a scale or a clip that rewards cannot have."""
+def require_shaping(scale: float, clip: float | Schedule | None, terminal: float | None) -> None:
+    """Raise ConfigError for a scale, a clip or a terminal reward that rewards cannot have."""
     require(math.isfinite(scale) and scale > 0, "reward_scale", scale, "a finite number > 0")
     if clip is not None:
         require_throughout(lambda most: most > 0, "reward_clip", clip, "a number > 0 (null: no clip)")
+    fits = terminal is None or abs(terminal) <= float(np.finfo(np.float32).max)
+    require(fits, "terminal_reward", terminal, "a finite number, or null for none")
 
 
 def require_guard(most: int | None) -> None:
@@ -116,6 +118,11 @@ class Environment(ABC):
     everything raw.
     reward_scale, reward_clip: training multiplies rewards by the scale, and then clips them to (-clip, clip). The clip
         is a number or a schedule. Reported returns are those of the environment itself.
+    terminal_reward: added to the reward of a step that ends an episode by death, before scale and clip, in training
+        alone. A life that ends the episode for the learner alone is a death too. None: nothing is added.
+    time_limit_is_terminal: in training, an episode that a time limit or `max_steps_guard` cuts ends by death: the value
+        of its last state counts as 0. (A native vector restarts all of its episodes if one reaches the guard.) A
+        rollout's own end, and an episode that an error cuts, are bootstrapped in any case.
     normalize_observations, normalize_rewards: whether training divides by running statistics that all workers share.
 
     Its batches apply two more settings, for environments that misbehave:
@@ -126,6 +133,8 @@ class Environment(ABC):
 
     reward_scale: float = 1.0
     reward_clip: float | Schedule | None = None
+    terminal_reward: float | None = None
+    time_limit_is_terminal: bool = False
     normalize_observations: bool = False
     normalize_rewards: bool = False
     on_error: OnError = "restart"

@@ -49,6 +49,8 @@ class Gym(Environment):
     vectorized: use the environment's native vector form, where it has one (CartPole-v1), instead of a Python loop.
     reward_scale, reward_clip: training's rewards are the environment's times the scale, clipped to (-clip, clip);
         the clip may be a schedule.
+    terminal_reward: added to training's reward where an episode ends by death, before scale and clip; null: nothing.
+    time_limit_is_terminal: in training, an episode that a time limit cuts ends by death, with value 0 after it.
     normalize_observations, normalize_rewards: by running statistics that all workers share.
     on_error: 'restart' a new episode after a step or a reset that went wrong, or 'stop' the run.
     max_steps_guard: an episode of so many steps is truncated, with a warning; null: it is not.
@@ -61,6 +63,8 @@ class Gym(Environment):
     vectorized: bool = False
     reward_scale: float = 1.0
     reward_clip: float | Schedule | None = None
+    terminal_reward: float | None = None
+    time_limit_is_terminal: bool = False
     normalize_observations: bool = False
     normalize_rewards: bool = False
     on_error: OnError = "restart"
@@ -69,7 +73,7 @@ class Gym(Environment):
     def __post_init__(self) -> None:
         limit = self.max_episode_steps
         require(limit is None or limit >= 1, "max_episode_steps", limit, "a whole number >= 1, or null")
-        require_shaping(self.reward_scale, self.reward_clip)
+        require_shaping(self.reward_scale, self.reward_clip, self.terminal_reward)
         require_guard(self.max_steps_guard)
         require(not (self.vectorized and self.wrappers), "vectorized", True, "false where wrappers are used")
         for name in ("id", "max_episode_steps", "disable_env_checker", "num_envs"):

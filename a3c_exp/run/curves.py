@@ -278,7 +278,9 @@ DASHBOARD: dict[str, dict[str, list[str]]] = {
     },
     "Health": {
         "Explained variance": ["^train/explained_variance$"],
+        "Mean value": ["^train/mean_value$"],
         "Gradient norm": ["^train/grad_norm$"],
+        "Parameter norm": ["^train/parameter_norm$"],
         "Learning rate": ["^train/learning_rate$"],
     },
     "Asynchrony and speed": {

@@ -1,0 +1,53 @@
+"""Rewards as training sees them, and the discounted sums by whose deviation they may be divided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from a3c_exp.common.arrays import Bools, Floats
+from a3c_exp.schedules import Schedule, value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardShaping:
+    """The rewards of training, clip(scale * r), with r + terminal for r in a step that ends an episode by death.
+
+    scale, clip, terminal: `reward_scale`, `reward_clip` and `terminal_reward` of `Environment`.
+    """
+
+    scale: float
+    clip: float | Schedule | None
+    terminal: float | None
+
+    def __call__(self, rewards: Floats, terminated: Bools, valid: Bools, progress: float) -> Floats:
+        """The rewards [T, B] of the environments as training sees them; the array itself if nothing changes them."""
+        if self.terminal is not None:
+            rewards = np.where(terminated & valid, rewards + np.float32(self.terminal), rewards)
+        scaled: Floats = rewards if self.scale == 1 else np.float32(self.scale) * rewards
+        if self.clip is None:
+            return scaled
+        clip = value(self.clip, progress)
+        return scaled.clip(-clip, clip)
+
+
+class DiscountedRewards:
+    """The running discounted sum of each environment's rewards, from one rollout to the next."""
+
+    def __init__(self, count: int, gamma: float) -> None:
+        self._sums, self._gamma = np.zeros(count), gamma
+
+    def add(self, rewards: Floats, ended: Bools) -> NDArray[np.float64]:
+        """The sums after each row, float64 [T, B]. ended: rows after which one starts again."""
+        out = np.empty(rewards.shape)
+        for t in range(len(rewards)):
+            self._sums = self._gamma * self._sums + rewards[t]
+            out[t] = self._sums
+            self._sums[ended[t]] = 0.0
+        return out
+
+    def restart(self, environments: Bools) -> None:
+        """Start the sums of these environments ([B]) again."""
+        self._sums[environments] = 0.0

@@ -1,0 +1,331 @@
+"""Deaths and time limits in rollouts: `time_limit_is_terminal` and `terminal_reward`."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from policies import FixedPolicy
+from runs import SCRIPTED, config, train
+from scripted import Scripted, vector
+from workers import LSTM, make_workers, next_event
+
+from a3c_exp.common.arrays import Array
+from a3c_exp.core.normalization import Normalizer, RunningStats
+from a3c_exp.core.rewards import RewardShaping
+from a3c_exp.core.rollout import Actor, Rollout, concat_rollouts
+from a3c_exp.core.store import Snapshot
+from a3c_exp.envs import Atari, EnvBatch, Gym, VectorEnvBatch
+from a3c_exp.errors import ConfigError
+from a3c_exp.returns import GAE, Discounted, NStep, NStepZero, Returns, Trajectory, VTrace, with_learner_values
+
+GAMMA, BONUS = 0.5, -10.0
+START = Snapshot(0, 0, None)
+ENDS: dict[str, Any] = {"lengths": (3, 4, 2, 5), "ends": ("truncated", "terminated", "both", "truncated")}
+MODES = ["NextStep", "SameStep", "Disabled"]
+KINDS = ["python", *MODES]
+DISCOUNTED: dict[str, Returns] = {
+    "n-step": NStep(n=3), "whole rollout": NStep(), "gae": GAE(lambda_=0.9), "discounted": Discounted(),
+    "v-trace": VTrace(lambda_=0.9, rho_clip=2.0),
+}  # fmt: skip
+
+
+def value(observations: Array) -> Array:
+    """1000 name + 100 episode + step + 1, never 0: every value says which state it is of."""
+    result: Array = observations[:, :3] @ np.array([1000, 100, 1], np.float32) + np.float32(1)
+    return result
+
+
+def make_batch(kind: str, count: int, **kwargs: Any) -> EnvBatch:
+    """Scripted environments in Python, or as a native vector in an autoreset mode."""
+    if kind == "python":
+        return Gym(id=SCRIPTED, kwargs=kwargs).make(count, range(count))
+    return VectorEnvBatch(vector(count, autoreset_mode=kind, **kwargs), range(count))
+
+
+def make_actor(kind: str = "python", count: int = 2, length: Any = 11, *, ends: Any = ENDS, **settings: Any) -> Actor:
+    policy = FixedPolicy(lambda step: step % 2, value)
+    rng = np.random.default_rng(0)
+    return Actor(make_batch(kind, count, **ends), policy, rng, rollout_length=length, gamma=GAMMA, **settings)
+
+
+def raw_rewards(rollout: Rollout) -> Array:
+    """The environments' own rewards, which observations and actions identify; 0 in rows that are no transitions."""
+    _, episode, step, _ = np.moveaxis(rollout.observations, -1, 0)
+    rewards: Array = (100.0 * episode + step + 1 + rollout.actions / 8) * rollout.valid
+    return rewards
+
+
+def recursively(x: Rollout, lambda_: float) -> NDArray[np.float64]:
+    """The lambda-return of each row, one row after the other, where all episodes end by death."""
+    length, width = x.rewards.shape
+    out = np.zeros((length, width))
+    for b in range(width):
+        following = 0.0
+        for t in reversed(range(length)):
+            if x.terminated[t, b]:
+                target = 0.0
+            elif t == length - 1:
+                target = float(x.next_values[t, b])
+            else:
+                target = float((1 - lambda_) * x.values[t + 1, b] + lambda_ * following)
+            following = out[t, b] = x.rewards[t, b] + GAMMA * target
+    return out
+
+
+@pytest.mark.parametrize("kind", KINDS)
+class TestATimeLimitAsADeath:
+    def test_is_terminated_with_the_value_0_after_it(self, kind: str) -> None:
+        plain, changed = make_actor(kind).collect(START), make_actor(kind, time_limit_is_terminal=True).collect(START)
+        alone = plain.truncated & ~plain.terminated
+        assert alone.any() and (plain.next_values[alone] != 0).all()
+        np.testing.assert_array_equal(changed.terminated, plain.terminated | plain.truncated)
+        assert not changed.truncated.any()
+        np.testing.assert_array_equal(changed.next_values, np.where(alone, 0, plain.next_values))
+        for name in ("observations", "actions", "rewards", "values", "valid"):
+            np.testing.assert_array_equal(getattr(changed, name), getattr(plain, name))
+
+    def test_leaves_the_rollouts_own_end_as_it_is(self, kind: str) -> None:
+        ends = {"lengths": (9,), "ends": ("truncated",)}
+        actor = make_actor(kind, length=4, ends=ends, time_limit_is_terminal=True)
+        for last in (4, 8):
+            rollout = actor.collect(START)
+            assert not rollout.terminated.any()
+            np.testing.assert_array_equal(rollout.next_values[-1], [last + 1, 1000 + last + 1])
+
+    @pytest.mark.parametrize("estimator", DISCOUNTED.values(), ids=DISCOUNTED)
+    def test_changes_the_returns_that_reach_it(self, kind: str, estimator: Returns) -> None:
+        """By all estimators that bootstrap, in exactly the rows whose terms reach the limit."""
+        rollouts = [make_actor(kind, time_limit_is_terminal=on).collect(START) for on in (False, True)]
+        valid, (plain, changed) = rollouts[0].valid, map(self.with_targets, rollouts)
+        before, after = estimator(plain, GAMMA)[1], estimator(changed, GAMMA)[1]
+        cut = plain.truncated & ~plain.terminated
+        assert cut.any() and (before[cut] > after[cut]).all()
+        # Rows behind which no time limit comes before another end have the same returns.
+        reaches = np.zeros(cut.shape, bool)
+        for t in reversed(range(len(cut))):
+            goes_on = ~(plain.terminated | plain.truncated)[t]
+            reaches[t] = cut[t] | (goes_on & (reaches[t + 1] if t + 1 < len(cut) else False))
+        same = valid & ~reaches
+        assert same.any()
+        np.testing.assert_array_equal(before[same], after[same])
+
+    def test_gives_the_returns_of_an_episode_that_ends(self, kind: str) -> None:
+        rollout = make_actor(kind, time_limit_is_terminal=True).collect(START)
+        for estimator, lambda_ in ((GAE(lambda_=0.7), 0.7), (Discounted(), 1.0), (NStep(n=1), 0.0)):
+            expected = recursively(rollout, lambda_)
+            np.testing.assert_allclose(estimator(rollout, GAMMA)[1][rollout.valid], expected[rollout.valid], rtol=1e-4)
+
+    def test_leaves_missing_terms_as_zero(self, kind: str) -> None:
+        rollouts = [make_actor(kind, time_limit_is_terminal=on).collect(START) for on in (False, True)]
+        for n in (1, 2, 3, 20):
+            plain, changed = (NStepZero(n=n)(rollout, GAMMA) for rollout in rollouts)
+            np.testing.assert_array_equal(plain, changed)
+
+    def test_and_the_terminal_reward_come_before_scale_and_clip(self, kind: str) -> None:
+        settings: dict[str, Any] = {"reward_scale": 0.5, "reward_clip": 40.0}
+        for on in (False, True):
+            actor = make_actor(kind, time_limit_is_terminal=on, terminal_reward=BONUS, **settings)
+            for _ in range(3):
+                rollout = actor.collect(START)
+                assert on or rollout.truncated.any()
+                died = rollout.terminated & rollout.valid
+                expected = np.clip(0.5 * (raw_rewards(rollout) + BONUS * died), -40, 40)
+                np.testing.assert_allclose(rollout.rewards, expected, rtol=1e-6)
+                assert died.any() and (rollout.rewards[~rollout.valid] == 0).all()
+            assert (rollout.rewards == 40).any(), "clipped"
+
+    def test_leaves_the_reports_of_episodes_as_they_are(self, kind: str) -> None:
+        changed: dict[str, Any] = {"time_limit_is_terminal": True, "terminal_reward": BONUS, "reward_scale": 3.0}
+        found = []
+        for settings in ({}, changed):
+            actor = make_actor(kind, **settings)
+            episodes = [actor.collect(START).episodes for _ in range(3)]
+            found.append([(e.returns.tolist(), e.lengths.tolist(), e.end_steps.tolist()) for e in episodes])
+        assert found[0] == found[1] and found[0][0][0]
+
+    def test_with_one_environment_a_rollout_still_ends_there(self, kind: str) -> None:
+        actor = make_actor(kind, count=1, time_limit_is_terminal=True, terminal_reward=BONUS)
+        rollout = actor.collect(START)
+        assert rollout.next_values[:, 0].tolist() == [2, 3, 0]
+        assert rollout.rewards[-1, 0] == Scripted.reward(0, 3, 1) + BONUS
+
+    def with_targets(self, rollout: Rollout) -> Trajectory:
+        """The rollout with log-probabilities of a learner, half as likely in every other row."""
+        lag = np.where(np.arange(rollout.rewards.size).reshape(rollout.rewards.shape) % 2, 0.0, np.log(0.5))
+        return with_learner_values(rollout, rollout.values, (rollout.log_probs + lag).astype(np.float32))
+
+
+def test_a_death_has_the_terminal_reward_and_a_time_limit_has_not() -> None:
+    rollout = make_actor(length=8, terminal_reward=BONUS).collect(START)
+    extra = rollout.rewards - raw_rewards(rollout)
+    np.testing.assert_array_equal(extra, np.where(rollout.terminated, BONUS, 0))
+    assert extra.any() and (rollout.truncated & ~rollout.terminated).any()
+
+
+def test_a_terminal_reward_of_zero_changes_nothing() -> None:
+    plain, changed = make_actor().collect(START), make_actor(terminal_reward=0.0).collect(START)
+    np.testing.assert_array_equal(plain.rewards, changed.rewards)
+
+
+def test_a_row_that_is_no_transition_has_no_terminal_reward() -> None:
+    """Whatever an environment flags it with."""
+    shape = RewardShaping(scale=2.0, clip=None, terminal=BONUS)
+    rewards, flags = np.array([[1, 2, 0]], np.float32), np.array([[False, True, True]])
+    np.testing.assert_array_equal(shape(rewards, flags, np.array([[True, True, False]]), 0.0), [[2, -16, 0]])
+    np.testing.assert_array_equal(rewards, [[1, 2, 0]])
+
+
+def test_training_alone_sees_both_settings(tmp_path: Path) -> None:
+    """What a run reports, of training and of evaluations, is what the environment pays: 6 and more an episode."""
+    settings: dict[str, Any] = {"env__kwargs": ENDS, "total_steps": 64, "eval__every": 32, "eval__episodes": 4}
+    settings |= {"env__time_limit_is_terminal": True, "env__terminal_reward": -1e6}
+    summary = train(tmp_path, SCRIPTED, **settings).summary
+    with open(tmp_path / "metrics.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    returns, losses = (
+        [float(row[name]) for row in rows if row[name]] for name in ("rollout/ep_rew_mean", "train/value_loss")
+    )
+    assert summary["best_eval_return"] > 0 and min(returns) > 0
+    assert max(losses) > 1e9, "the critic has seen it"
+
+
+def test_the_terminal_reward_is_in_the_deviation_by_which_rewards_are_divided() -> None:
+    row = np.zeros(RunningStats.width((4,), False, True))
+    start = START._replace(normalizer=Normalizer.from_row(row, (4,), False, True))
+    rollout = make_actor(count=1, ends={"lengths": (2,)}, terminal_reward=BONUS).collect(start)
+    first, last = Scripted.reward(0, 1, 1), Scripted.reward(0, 2, 0) + BONUS
+    sums = np.array([first, last + GAMMA * first])
+    assert rollout.stats is not None
+    np.testing.assert_allclose(rollout.stats.row[-3:], [2, sums.mean(), 2 * sums.var()])
+
+
+def test_a_rollout_that_others_are_put_beside_has_its_own_ends() -> None:
+    """Several rollouts of one environment, of which the shorter are filled up."""
+    actor = make_actor(count=1, length=20, time_limit_is_terminal=True, terminal_reward=BONUS)
+    rollouts = [
+        replace(rollout, version=np.zeros(rollout.rewards.shape, np.int64))
+        for rollout in actor.collect_several(START, 0.0, 3)
+    ]
+    together = concat_rollouts(rollouts)
+    assert [len(rollout.rewards) for rollout in rollouts] == [3, 4, 2]
+    np.testing.assert_array_equal(together.terminated.sum(0), [1, 1, 1])
+    np.testing.assert_array_equal(together.rewards[~together.valid], 0)
+    np.testing.assert_array_equal((together.rewards - raw_rewards(together)).sum(0), [BONUS] * 3)
+
+
+class TestAnError:
+    """An episode that an error cuts has met no time limit."""
+
+    @staticmethod
+    def collect(count: int, kind: str) -> Rollout:
+        kwargs: dict[str, Any] = {"fault": "raise", "lengths": [0], "at": [4]}
+        kwargs |= {"victim": 0} if kind == "python" else {"autoreset_mode": kind}
+        env = Gym(id="faulty:Misbehaving-v0", vectorized=kind != "python", kwargs=kwargs).make(count, range(count))
+        actor = Actor(
+            env, FixedPolicy(lambda step: 0, value), np.random.default_rng(0), rollout_length=6, gamma=GAMMA,
+            time_limit_is_terminal=True, terminal_reward=BONUS,
+        )  # fmt: skip
+        return actor.collect(START)
+
+    @pytest.mark.parametrize(("count", "kind"), [(1, "python"), *((2, kind) for kind in KINDS)])
+    def test_truncates_and_is_no_death(self, count: int, kind: str) -> None:
+        rollout = self.collect(count, kind)
+        assert rollout.truncated[2, 0] and not rollout.terminated.any()
+        assert rollout.next_values[2, 0] == 3 + 1, "of the last observation before it"
+        assert (rollout.rewards >= 0).all() and not rollout.valid[3, 0]
+
+    def test_beside_a_time_limit(self) -> None:
+        """max_steps_guard cuts environment 1 after 5 steps, an error environment 0 after 3."""
+        settings: dict[str, Any] = {"fault": "raise", "lengths": [0], "at": [4], "victim": 0}
+        env = Gym(id="faulty:Misbehaving-v0", kwargs=settings, max_steps_guard=5).make(2, range(2))
+        policy = FixedPolicy(lambda step: 0, value)
+        rng = np.random.default_rng(0)
+        actor = Actor(env, policy, rng, rollout_length=6, gamma=GAMMA, time_limit_is_terminal=True)
+        rollout = actor.collect(START)
+        np.testing.assert_array_equal(np.argwhere(rollout.terminated), [[4, 1]])
+        np.testing.assert_array_equal(np.argwhere(rollout.truncated), [[2, 0]])
+        assert rollout.next_values[4, 1] == 0
+
+
+class TestAWorker:
+    SETTINGS: dict[str, Any] = {  # noqa: RUF012
+        "env": SCRIPTED, "env__kwargs": {"lengths": [3], "ends": ["truncated"]}, "rollout_length": 8,
+        "env__time_limit_is_terminal": True, "env__terminal_reward": BONUS,
+    }  # fmt: skip
+
+    def rollout(self, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Rollout:
+        """The first rollout of a worker of a whole configuration."""
+        found: list[Rollout] = []
+        collect = Actor.collect
+
+        def note(*arguments: Any) -> Rollout:
+            found.append(collect(*arguments))
+            return found[-1]
+
+        monkeypatch.setattr(Actor, "collect", note)
+        _, (worker,) = make_workers(config(**self.SETTINGS | {"workers": 1} | settings))
+        next_event(worker.run())
+        return found[0]
+
+    @pytest.mark.parametrize("accumulate", [1, 2])
+    def test_has_both_settings(self, accumulate: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        rollout = self.rollout(monkeypatch, envs_per_worker=2, accumulate_rollouts=accumulate)
+        assert rollout.terminated.any() and not rollout.truncated.any()
+        np.testing.assert_allclose(rollout.rewards - raw_rewards(rollout), BONUS * rollout.terminated, atol=1e-4)
+
+    def test_starts_its_recurrent_state_anew_there_as_ever(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        plain, changed = (
+            self.rollout(monkeypatch, network=LSTM, envs_per_worker=2, env__time_limit_is_terminal=on)
+            for on in (False, True)
+        )
+        assert plain.recurrent_input is not None and changed.recurrent_input is not None
+        np.testing.assert_array_equal(plain.values, changed.values)
+        np.testing.assert_array_equal(plain.recurrent_input[1], changed.recurrent_input[1])
+        assert plain.truncated.any() and not changed.truncated.any()
+
+
+class TestAtari:
+    """Breakout in small pictures, whose only action is to fire: five lives, the first lost after about 20 steps."""
+
+    GAME: Any = Atari(game="breakout", height=12, width=12, frame_stack=1, noop_max=0)
+
+    def collect(self, game: Atari, steps: int) -> Rollout:
+        pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
+        actor = Actor(
+            game.make(2, [0, 1]), FixedPolicy(lambda step: 1, lambda x: np.ones(len(x), np.float32)),
+            np.random.default_rng(0), rollout_length=steps, gamma=0.9, reward_clip=1.0,
+            terminal_reward=game.terminal_reward, time_limit_is_terminal=game.time_limit_is_terminal,
+        )  # fmt: skip
+        try:
+            return actor.collect(START)
+        finally:
+            actor.env.close()
+
+    def test_a_game_that_is_cut_ends_by_death(self) -> None:
+        cut = replace(self.GAME, max_frames=40, terminal_reward=-0.5)
+        plain, changed = self.collect(cut, 25), self.collect(replace(cut, time_limit_is_terminal=True), 25)
+        assert plain.truncated.any() and not plain.terminated.any() and not (plain.rewards < 0).any()
+        np.testing.assert_array_equal(changed.terminated, plain.truncated)
+        np.testing.assert_array_equal(changed.next_values, ~plain.truncated)
+        np.testing.assert_array_equal(changed.rewards - plain.rewards, -0.5 * plain.truncated)
+        assert changed.episodes.returns.tolist() == plain.episodes.returns.tolist()
+
+    def test_a_lost_life_is_a_death_of_the_learner(self) -> None:
+        lives = replace(self.GAME, terminal_reward=-0.5)
+        games, lost = self.collect(lives, 60), self.collect(replace(lives, terminal_on_life_loss=True), 60)
+        assert not games.terminated.any() and not (games.rewards < 0).any()
+        assert lost.terminated.any() and len(lost.episodes) == 0
+        np.testing.assert_array_equal(lost.rewards - games.rewards, -0.5 * lost.terminated)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("-inf"), 1e39])
+@pytest.mark.parametrize("make", [lambda **x: Gym(id="CartPole-v1", **x), lambda **x: Atari(game="pong", **x)])
+def test_a_terminal_reward_that_is_not_finite_is_refused(make: Any, number: float) -> None:
+    with pytest.raises(ConfigError, match=r"^terminal_reward = .*: must be a finite number, or null for none$"):
+        make(terminal_reward=number)
