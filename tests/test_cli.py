@@ -43,7 +43,7 @@ BAD = [
     ("returns.m=3", "returns.m = 3: is no setting of GAE: Allowed: lambda_"),
     (
         "stop.max_episode=3",
-        "stop.max_episode = 3: is no setting of Stop: did you mean 'max_episodes' or 'worker_episodes'? Allowed: ",
+        "stop.max_episode = 3: is no setting of Stop: did you mean 'max_episodes' or 'worker_ep",
     ),
     ("eval.evry=3", "eval.evry = 3: is no setting of Eval: did you mean 'every'? Allowed: "),
     ("optimzer.learning_rate=1", "optimzer = {'learning_rate': 1}: is no setting of Experiment: did you mean 'optimiz"),
@@ -367,7 +367,7 @@ def test_a_run_is_resumed_with_a_backend_of_the_users_own(here: Path) -> None:
         ("hydra.run.dir=x", "hydra.run.dir = 'x': cannot change in a resumed run"),
         (
             "stop.max_episode=3",
-            "stop.max_episode = 3: is no setting of Stop: did you mean 'max_episodes' or 'worker_episodes'?",
+            "stop.max_episode = 3: is no setting of Stop: did you mean 'max_episodes' or 'worker_e",
         ),
         ("backend=thread", "backend = 'thread': is no option: did you mean 'threads'?"),
         ("total_steps=many", "total_steps = 'many': must be a whole number"),
