@@ -142,7 +142,7 @@ def test_a_preset_says_where_it_comes_from(option: str) -> None:
             {
                 "env.max_episode_steps": 200, "network.hidden_sizes": [128], "network.shared": False,
                 "network.activation": "relu6", "network.init": "glorot", "rollout_length": "episode",
-                "returns._target_": "a3c_exp.returns.NStepZero", "returns.n": 15,
+                "env.time_limit_is_terminal": True, "returns._target_": "a3c_exp.returns.NStepZero", "returns.n": 14,
                 "critic_returns._target_": "a3c_exp.returns.Discounted",
                 "optimizer._target_": "a3c_exp.optimizers.Adam", "optimizer.learning_rate": 0.01, "gamma": 0.999,
                 "algorithm.entropy_coefficient": 0.1, "workers": 4, "stop.max_episodes": 500,
@@ -151,7 +151,7 @@ def test_a_preset_says_where_it_comes_from(option: str) -> None:
         ),
         (
             "threads_n_step_max",
-            {"returns._target_": "a3c_exp.returns.NStep", "returns.n": 15, "gamma": 0.999, "stop.max_episodes": 500},
+            {"returns._target_": "a3c_exp.returns.NStep", "returns.n": 14, "gamma": 0.999, "stop.max_episodes": 500},
         ),
         (
             "threads_continuous",
