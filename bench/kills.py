@@ -49,6 +49,8 @@ RUNS: dict[str, tuple[str, ...]] = {
 }
 LUNAR = ("env=lunar", "workers=4", "stop.mean_return=200", "total_steps=3e6")
 LUNAR_KILL_SECONDS = 5.0
+# A worker is killed soon after the first updates: each run has at least one kill.
+FIRST_PAUSE = 0.1
 _STARTED_SECONDS = 60.0
 # The fork server ends a moment after the program.
 _ENDED_SECONDS = 5.0
@@ -124,7 +126,7 @@ def _kill_workers(run: subprocess.Popen[bytes], folder: Path, pause: Callable[[]
     kills = 0
     while True:
         with suppress(subprocess.TimeoutExpired):
-            run.wait(pause())
+            run.wait(pause() if kills else FIRST_PAUSE)
         if run.poll() is not None:
             return kills
         workers = worker_pids(run.pid)
