@@ -124,7 +124,7 @@ class RemoteStore:
             decode(reply.parameters, into[shard])
         self._wait_seconds += time.perf_counter() - begun
         first = self._replies[0]
-        return Snapshot(first.version, first.steps, first.normalizer)
+        return Snapshot(first.version, first.steps, first.normalizer, first.rounds)
 
     def push(self, worker: int, push: Push) -> Ticket:
         """Send the gradient, the event and the generator's state, and do not wait.

@@ -120,12 +120,18 @@ class ParameterServer:
             self._events[message.worker] = push.event if earlier is None else earlier.merge(push.event)
 
     def _submit(self, message: Message, push: Push) -> Ticket:
-        """Hand a push to the store, unless it is for a synchronous round that is over or of an earlier incarnation."""
+        """Hand a push to the store, unless it is for a synchronous round that is over or of an earlier incarnation.
+
+        With a quorum the store itself sees that a round is over, and what becomes of the gradient.
+        """
         store = self._store
         if store.rounds is None:
             return store.push(message.worker, push)
-        if message.incarnation == self._incarnation and message.round > store.rounds.completed:
-            return store.push(message.worker, push, message.round)
+        if message.incarnation == self._incarnation:
+            if self._spec.quorum is not None:
+                return store.push(message.worker, push)
+            if message.round > store.rounds.completed:
+                return store.push(message.worker, push, message.round)
         store.counters.count(message.worker, push.event.steps, push.stats)
         store.counters.count_episodes(message.worker, len(push.event.episodes))
         store.counters.save_rng_state(message.worker, push.rng)
@@ -144,7 +150,7 @@ class ParameterServer:
         unpack_rng(rng, message.rng_state)
         return Push(
             gradient=gradient,
-            snapshot=Snapshot(message.version, message.steps, None),
+            snapshot=Snapshot(message.version, message.steps, None, message.round - 1),
             event=Event(message.worker, steps=message.transitions) if message.event is None else message.event,
             weight=message.weight,
             stats=None if message.stats is None else RunningStats(message.stats),
