@@ -61,6 +61,10 @@ class SynchronousRounds:
         row[WEIGHT] = 0 if gradient is None else weight
         row[ROUND] = self.completed + 1 if round is None else round
 
+    def round_of(self, worker: int) -> int:
+        """The round to which the worker last submitted."""
+        return int(self._rows[worker, ROUND])
+
     def waits(self, worker: int) -> bool:
         """Return whether the round to which the worker last submitted is still open."""
         return bool(self._flags[COMPLETED] < self._rows[worker, ROUND])

@@ -210,18 +210,24 @@ class SharedStore:
         while rounds.waits(worker) and rounds.is_complete():
             with self.parameters.lock:
                 if rounds.waits(worker) and rounds.is_complete():
-                    gradient = None if rounds.has_stepped(self.version) else rounds.average()
-                    if gradient is not None:
-                        rounds.announce_step(self.version + 1)
-                        self.parameters.step_round(gradient, push.snapshot.steps)
-                        push.event.updates += 1
-                    rounds.close_round()
+                    self.close_round(push)
         if rounds.waits(worker):
             return False
         if rounds.counted(worker):
             self.counters.count_gradient(worker)
             push.event.count_update(staleness, applied=0)
         return True
+
+    def close_round(self, push: Push) -> None:
+        """Make the step of the current round, and end it. The caller holds the lock. push: of a worker that waits."""
+        rounds = self.rounds
+        assert rounds is not None
+        gradient = None if rounds.has_stepped(self.version) else rounds.average()
+        if gradient is not None:
+            rounds.announce_step(self.version + 1)
+            self.parameters.step_round(gradient, push.snapshot.steps)
+            push.event.updates += 1
+        rounds.close_round()
 
     def finish_rollout(self, worker: int) -> None:
         if self.rounds is not None:
