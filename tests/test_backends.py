@@ -117,7 +117,7 @@ class TestSerialIsDeterministic:
     @pytest.mark.parametrize("late", ["drop", "next"])
     @pytest.mark.parametrize("ppo", [False, True], ids=["a3c", "ppo"])
     def test_rounds_of_a_quorum_are_those_of_the_seed(self, late: str, ppo: bool) -> None:
-        settings = {"workers": 4, "update": "sync", "quorum": 2, "late": late, "total_steps": 16 * 40}
+        settings: dict[str, Any] = {"workers": 4, "update": "sync", "quorum": 2, "late": late, "total_steps": 16 * 40}
         settings |= SETTINGS["ppo"] if ppo else {}
         (events, state, error), (_, again, _) = (drain(config(**settings)) for _ in range(2))
         assert error is None and same(state, again)
