@@ -44,6 +44,8 @@ RUNS: dict[str, tuple[str, ...]] = {
     "async_lock": (*_SHORT, "lock=true"),
     "sync": (*_SHORT, "update=sync"),
     "sync_lock": (*_SHORT, "update=sync", "lock=true"),
+    "sync_quorum": (*_SHORT, "update=sync", "quorum=2"),
+    "sync_quorum_next": (*_SHORT, "update=sync", "quorum=2", "late=next"),
     "ga3c": _GA3C,
     "ga3c_lock": (*_GA3C, "lock=true"),
 }

@@ -8,13 +8,16 @@ import threading
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 from runs import BANDIT, CORNERS, CORRIDOR, SCRIPTED, SMALL_CNN, TARGET, config, drain, make_store
 
 from a3c_exp.config.builder import load_experiment
+from a3c_exp.core import seeding
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import RunContext
+from a3c_exp.core.seeding import Role
 from a3c_exp.core.store import SharedStore
 
 Events = Generator[Event | None, None, None]
@@ -101,3 +104,22 @@ def worker_threads() -> list[threading.Thread]:
 
 def nobody_works() -> bool:
     return not worker_processes() and not worker_threads()
+
+
+def standing_still(folder: Path, **settings: Any) -> dict[str, Any]:
+    """A configuration of rounds of 2 of 3 workers, one of which stands still in its fifth rollout: see below."""
+    victim = seeding.environment_seeds(0, Role.ENVIRONMENT, 2, 4)[0]
+    kwargs = {"fault": "hang", "victim": victim, "at": 18, "release": str(folder / "release")}
+    defaults: dict[str, Any] = {
+        "env": "Faulty-v0", "env__kwargs": kwargs, "plugins": ["faulty"], "workers": 3, "update": "sync", "quorum": 2,
+        "total_steps": 10**9,
+    }  # fmt: skip
+    return config(**defaults | settings)
+
+
+def rounds_without_the_slow(folder: Path, events: Sequence[Event]) -> bool:
+    """Let the worker of `standing_still` go on after 40 rounds; return whether its late gradient has come since."""
+    if sum(event.updates for event in events) < 40:
+        return False
+    (folder / "release").touch()
+    return any(event.late for event in events if event.worker == 2)

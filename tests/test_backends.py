@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,16 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from backend_runs import SETTINGS, nobody_works, running, serial_state, totals, worker_processes
+from backend_runs import (
+    SETTINGS,
+    nobody_works,
+    rounds_without_the_slow,
+    running,
+    serial_state,
+    standing_still,
+    totals,
+    worker_processes,
+)
 from runs import BACKENDS, CORRIDOR, LINUX, SCRIPTED, TARGET, config, drain, processes, same, wait_until
 
 from a3c_exp.backends import messages
@@ -94,6 +105,32 @@ class TestSerialIsDeterministic:
         assert {value for event in events for value in event.staleness} == {0}
         assert state["version"] == 10, "a step for every round of four gradients"
 
+    @pytest.mark.parametrize("ppo", [False, True], ids=["a3c", "ppo"])
+    def test_rounds_of_all_are_the_default(self, ppo: bool) -> None:
+        settings = SETTINGS["ppo"] if ppo else {}
+        runs = [drain(config(workers=3, update="sync", total_steps=480, **settings, **each)) for each in (
+            {}, {"quorum": "all"}, {"quorum": 3}, {"quorum": 3, "late": "next"},
+        )]  # fmt: skip
+        assert all(same(runs[0][1], state) for _, state, _ in runs[1:])
+        assert not any(event.late for events, _, _ in runs for event in events)
+
+    @pytest.mark.parametrize("late", ["drop", "next"])
+    @pytest.mark.parametrize("ppo", [False, True], ids=["a3c", "ppo"])
+    def test_rounds_of_a_quorum_are_those_of_the_seed(self, late: str, ppo: bool) -> None:
+        settings: dict[str, Any] = {"workers": 4, "update": "sync", "quorum": 2, "late": late, "total_steps": 16 * 40}
+        settings |= SETTINGS["ppo"] if ppo else {}
+        (events, state, error), (_, again, _) = (drain(config(**settings)) for _ in range(2))
+        assert error is None and same(state, again)
+        assert not same(state["parameters"], drain(config(**settings | {"seed": 1}))[1]["parameters"])
+        number = sum(event.late for event in events)
+        assert 0 < number < len(events) / 2, "none is slow, but two are the first"
+        pushes, measured = len(events), sum((event.staleness for event in events), Counter())
+        assert sum(measured.values()) == (pushes if late == "next" else pushes - number)
+        assert sum(count for staleness, count in measured.items() if staleness) == (number if late == "next" else 0)
+        assert measured[1] == max(measured[staleness] for staleness in measured | {1: 0} if staleness)
+        assert state["version"] == sum(event.updates for event in events)
+        assert state["steps"] == sum(event.steps for event in events)
+
 
 @pytest.mark.parametrize("backend", BACKENDS)
 class TestSeveralWorkers:
@@ -137,6 +174,19 @@ class TestSeveralWorkers:
         # Every step is one round of three gradients. In the last one some workers may have left.
         assert updates - 1 <= steps / (16 * 3) <= updates
         assert measured == steps / 16
+
+    @pytest.mark.parametrize("late", ["drop", "next"])
+    def test_a_quorum_does_not_wait_for_a_slow_worker(self, backend: str, late: str, tmp_path: Path) -> None:
+        """One worker stands still until the others have made 40 rounds. Then its gradient is late."""
+        if backend == "serial":
+            pytest.skip("workers take turns")
+        whole = standing_still(tmp_path, backend=backend, late=late)
+        events, state, error = drain(whole, enough=partial(rounds_without_the_slow, tmp_path))
+        assert error is None
+        stale = max(value for event in events for value in event.staleness)
+        assert stale == 0 if late == "drop" else stale > 20
+        assert state["version"] >= 40
+        assert state["steps"] == sum(event.steps for event in events)
 
     def test_all_of_them_learn_from_the_same_statistics(self, backend: str) -> None:
         settings: dict[str, Any] = {"env__normalize_observations": True, "env__kwargs": {"length": 7}}

@@ -116,6 +116,24 @@ def test_synchronous_rounds_have_one_optimizer_state(config: dict[str, Any]) -> 
         load_experiment(config)
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"quorum": 0, "update": "sync"}, "quorum = 0: must be a whole number >= 1, or 'all'"),
+        ({"quorum": 2}, "quorum = 2: needs update=sync: there are no rounds without it"),
+        ({"quorum": 4, "update": "sync"}, "quorum = 4: must be at most the number of workers, which is 3"),
+        ({"late": "next", "update": "sync"}, "late = 'next': needs a quorum: without one a round waits for all"),
+        ({"late": "never"}, "late = 'never': must be 'drop' or 'next'"),
+    ],
+)
+def test_a_quorum_needs_rounds_that_it_can_close(settings: dict[str, Any], words: str, config: dict[str, Any]) -> None:
+    for key, value in ({"workers": 3} | settings).items():
+        change(config, key, value)
+    with pytest.raises(ConfigError) as refused:
+        load_experiment(config)
+    assert str(refused.value) == words
+
+
 @pytest.mark.parametrize("epsilon", [0.1, {"_target_": "a3c_exp.schedules.Linear", "start": 0.4, "end": 0.1}])
 def test_epsilon_needs_discrete_actions(epsilon: Any) -> None:
     load_experiment(change(compose(), "epsilon", epsilon))

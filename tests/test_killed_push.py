@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from killing import killed_at_line
-from stores import SIZE, make_spec, ones, pull, push
+from stores import SIZE, event_of, make_spec, ones, pull, push
 
 from a3c_exp.backends.processes.resources import shared_store
 from a3c_exp.common.arrays import Array
@@ -88,6 +88,68 @@ def test_a_round_is_applied_once_whoever_is_killed_while_closing_it() -> None:
         np.testing.assert_array_equal(store.parameters.read(), ones(result - 1))
     assert results == {-2.0, -3.0}, "the first gradient alone, or the average of both"
     assert len(left) > 30
+
+
+@pytest.mark.parametrize("late", ["drop", "next"])
+def test_a_round_of_a_quorum_is_applied_once_although_nobody_else_is_in_it(late: str) -> None:
+    """With a quorum of 1 the dead is the only member: the next worker ends its round, and makes one of its own."""
+
+    def case() -> tuple[SharedStore, Callable[[], object]]:
+        store = make(synchronous=True, quorum=1, late=late)
+        return store, lambda: push(store, 1, ones(4))
+
+    results = set()
+    left = every_line(case)
+    for store in left:
+        store.leave(1)
+        made = pull(store).rounds
+        results.add((made, float(store.parameters.read()[0])))
+        next_one = push(store, 0, ones(2))
+        assert next_one.done() and event_of(next_one).late == 0
+        assert store.rounds is not None
+        assert (store.rounds.completed, store.version) == (made + 1, made + 1)
+    assert results == {(0, 0.0), (1, -4.0)}
+    assert len(left) > 30
+
+
+def test_a_late_push_that_is_killed_enters_no_round_twice() -> None:
+    def case() -> tuple[SharedStore, Callable[[], object]]:
+        store = make(synchronous=True, quorum=2, late="next")
+        old = pull(store, 2)
+        push(store, 0, ones(1)), push(store, 1, ones(1))
+        store.first = push(store, 0, ones(2))  # type: ignore[attr-defined]
+        return store, lambda: push(store, 2, ones(4), old)
+
+    results = set()
+    for store in every_line(case):
+        store.leave(2)
+        push(store, 1, ones(6)).done()
+        assert store.first.done()  # type: ignore[attr-defined]
+        results.add(float(store.parameters.read()[0]))
+    assert results == {-1.0 - 4, -1.0 - 3}, "with the gradient of worker 1, or of the dead, whose round is then over"
+
+
+def test_a_turn_ends_once_whoever_is_killed_while_ending_it() -> None:
+    def case() -> tuple[SharedStore, Callable[[], object]]:
+        store = make(synchronous=True, quorum=2)
+        store.finish_rollout(0)
+        assert store.round_in_progress(0)
+
+        def finish() -> None:
+            store.finish_rollout(1)
+            store.round_in_progress(1)
+
+        return store, finish
+
+    goes_on = set()
+    for store in every_line(case):
+        goes_on.add(not store.round_in_progress(0))
+        store.leave(1)
+        store.join(1)
+        assert not push(store, 1, ones()).done(), "the replacement takes part in rounds"
+        store.finish_rollout(2)
+        assert not store.round_in_progress(0)
+    assert goes_on == {False, True}
 
 
 def test_statistics_and_generator_states_are_the_old_or_the_new_ones() -> None:

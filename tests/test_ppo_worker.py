@@ -210,6 +210,30 @@ def test_workers_of_uneven_minibatches_come_to_their_end(backend: str, update: s
     assert sum(event.steps for event in events) == state["steps"] >= 300
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("late", ["drop", "next"])
+def test_rounds_of_a_quorum_of_uneven_minibatches_come_to_their_end(backend: str, late: str) -> None:
+    whole = ppo_config(**UNEVEN, backend=backend, update="sync", quorum=2, late=late, workers=3, total_steps=300)
+    events, state, error = drain(whole)
+    assert error is None
+    assert sum(event.updates for event in events) == state["version"]
+    assert sum(event.steps for event in events) == state["steps"] >= 300
+
+
+def test_a_late_worker_goes_on_with_its_next_minibatch() -> None:
+    _, (slow, *others) = make_workers(ppo_config(workers=3, update="sync", quorum=2))
+    steps = slow.run()
+    assert [next(steps), next(steps)] == [YieldPoint.BEFORE_PULL, YieldPoint.BEFORE_PUSH]
+    running = [worker.run() for worker in others]
+    made = 0
+    while not made:
+        made += sum(step.updates for step in map(next, running) if isinstance(step, Event))
+    event = next(steps)
+    assert isinstance(event, Event) and (event.late, event.steps) == (1, 16)
+    assert next(steps) is YieldPoint.BEFORE_PUSH, "of its second minibatch, which nothing has made late"
+    assert next(steps) is YieldPoint.WAITING
+
+
 def test_nobody_waits_once_the_store_is_stopped() -> None:
     store, (one, _) = make_workers(ppo_config(workers=2, update="sync"))
     steps = one.run()

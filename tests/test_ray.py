@@ -10,12 +10,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from backend_runs import SETTINGS
+from backend_runs import SETTINGS, rounds_without_the_slow, standing_still
 from runs import TARGET, config, drain, latest, make_store, processes, same, train_config, wait_until
 
 import a3c_exp
@@ -171,6 +172,15 @@ class TestSeveralWorkers:
         pushes = Counter(event.worker for event in events for _ in range(sum(event.staleness.values())))
         assert sum(pushes.values()) == state["steps"] / 16
         assert max(pushes.values()) <= state["version"] <= max(pushes.values()) + 1
+
+    @pytest.mark.parametrize("shards", [1, 2])
+    def test_a_quorum_does_not_wait_for_a_slow_worker(self, cluster: Any, shards: int, tmp_path: Path) -> None:
+        backend = {"_target_": RAY, "max_restarts": 0, "shards": shards}
+        whole = standing_still(tmp_path) | {"backend": backend}
+        events, state, error = drain(whole, enough=partial(rounds_without_the_slow, tmp_path))
+        assert error is None
+        assert {value for event in events for value in event.staleness} == {0}
+        assert state["version"] >= 40
 
     def test_local_epochs_are_one_push_a_rollout(self, cluster: Any) -> None:
         settings: dict[str, Any] = {

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
+import pytest
 from stores import SIZE, event_of, make_store, ones, pull, push
 
 from a3c_exp.common.arrays import arrays_in, block_size
+from a3c_exp.core.counters import pack_rng
+from a3c_exp.core.normalization import RunningStats
 from a3c_exp.core.rounds import SynchronousRounds
+from a3c_exp.core.store import SharedStore
 
 
 def make_rounds(workers: int) -> SynchronousRounds:
@@ -207,3 +214,196 @@ class TestPushesIntoRounds:
         store.join(1)
         assert not store.round_in_progress(0)
         assert push(store, 0, ones()).done()
+
+
+class TestAQuorum:
+    """Rounds of M of N."""
+
+    def test_closes_a_round(self) -> None:
+        store = make_store(synchronous=True, quorum=2)
+        snapshots = [pull(store, worker) for worker in range(3)]
+        first = push(store, 0, ones(2), snapshots[0])
+        assert not first.done()
+        assert push(store, 1, ones(4), snapshots[1]).done() and first.done()
+        np.testing.assert_array_equal(store.parameters.read(), -ones(3))
+
+    def test_drops_a_late_gradient_but_not_what_it_brings(self) -> None:
+        store = make_store(synchronous=True, quorum=2, normalize_observations=True, observation_shape=(3,))
+        snapshots = [pull(store, worker) for worker in range(3)]
+        first, second = (push(store, worker, ones(), snapshots[worker]) for worker in range(2))
+        assert second.done() and first.done()
+        stats, rng = RunningStats.of(np.ones((5, 3), np.float32), None), np.random.default_rng(7)
+        late = push(store, 2, ones(100), snapshots[2], steps=5, stats=stats, rng=rng)
+        assert late.done(), "without waiting for another round"
+        event = event_of(late)
+        assert (event.late, event.updates, event.staleness, event.steps) == (1, 0, {}, 5)
+        counted = store.counters.stats()
+        assert store.steps == 7 and counted is not None and counted.row[0] == 5
+        np.testing.assert_array_equal(store.counters.rng_state(2), pack_rng(rng))
+        assert [store.counters.gradients_of(worker) for worker in range(3)] == [1, 1, 0]
+        push(store, 0, ones())
+        push(store, 1, ones())
+        np.testing.assert_array_equal(store.parameters.read(), -ones(2))
+
+    def test_a_late_worker_is_a_member_of_the_next_round_that_it_pulls_for(self) -> None:
+        store = make_store(synchronous=True, quorum=2)
+        old = pull(store, 2)
+        for worker in range(2):
+            push(store, worker, ones())
+        push(store, 2, ones(), old)
+        again = push(store, 2, ones(5))
+        assert not again.done()
+        assert push(store, 1, ones(1)).done() and again.done()
+        assert event_of(again).staleness == {0: 1} and not event_of(again).late
+        np.testing.assert_array_equal(store.parameters.read(), -ones(1 + 3))
+
+    @pytest.mark.parametrize("rounds", [1, 2])
+    def test_may_average_a_late_gradient_into_the_next_round(self, rounds: int) -> None:
+        store = make_store(synchronous=True, quorum=2, late="next")
+        old = pull(store, 2)
+        for _ in range(rounds):
+            for worker in range(2):
+                push(store, worker, ones())
+        late = push(store, 2, ones(5), old)
+        assert not late.done()
+        member = push(store, 0, ones(1))
+        assert member.done() and late.done()
+        assert (event_of(late).late, event_of(late).staleness) == (1, {rounds: 1})
+        assert event_of(member).staleness == {0: 1}
+        assert store.counters.gradients_of(2) == 1
+        np.testing.assert_array_equal(store.parameters.read(), -ones(rounds + 3))
+
+    @pytest.mark.parametrize("late", ["drop", "next"])
+    def test_nothing_is_late_without_a_gradient(self, late: str) -> None:
+        store = make_store(synchronous=True, quorum=1, workers=2, late=late)
+        old = pull(store, 1)
+        push(store, 0, ones())
+        refused = push(store, 1, None, old, steps=3)
+        assert refused.done() and not event_of(refused).late
+        assert store.steps == 4
+
+    def test_a_refused_gradient_is_a_submission(self) -> None:
+        store = make_store(synchronous=True, quorum=2)
+        refused = push(store, 0, None)
+        assert not refused.done()
+        assert push(store, 1, ones(3)).done() and refused.done()
+        np.testing.assert_array_equal(store.parameters.read(), -ones(3))
+
+    def test_larger_than_the_living_is_all_of_them(self) -> None:
+        store = make_store(synchronous=True, quorum=3, workers=4)
+        store.leave(3)
+        store.leave(2)
+        first = push(store, 0, ones(1))
+        assert not first.done()
+        assert push(store, 1, ones(3)).done() and first.done()
+        store.leave(1)
+        assert push(store, 0, ones()).done()
+        store.join(1)
+        assert not push(store, 0, ones()).done()
+
+    def test_whoever_waits_closes_the_round_of_one_that_has_died_in_it(self) -> None:
+        store = make_store(synchronous=True, quorum=2)
+        push(store, 0, ones(1))
+        store.leave(0)
+        assert push(store, 1, ones(3)).done(), "the gradient of the dead counts: it is in the average"
+        np.testing.assert_array_equal(store.parameters.read(), -ones(2))
+
+    def test_a_replacement_takes_the_place_of_the_dead_in_a_round(self) -> None:
+        store = make_store(synchronous=True, quorum=2)
+        push(store, 0, ones(1))
+        store.leave(0)
+        store.start(0, np.random.default_rng(0))
+        assert not push(store, 0, ones(7)).done(), "one worker is no quorum"
+        assert push(store, 1, ones(1)).done()
+        np.testing.assert_array_equal(store.parameters.read(), -ones(4))
+
+    def test_after_a_restoration_rounds_and_turns_begin_anew(self) -> None:
+        store = make_store(synchronous=True, quorum=1, workers=2)
+        push(store, 0, ones())
+        store.finish_rollout(0)
+        assert not store.round_in_progress(0)
+        store.restore(store.state())
+        assert pull(store).rounds == 0
+        assert not event_of(push(store, 1, ones())).late
+        store.finish_rollout(1)
+        assert not store.round_in_progress(1)
+
+
+class TestTurnsWithAQuorum:
+    """The end of rollouts of minibatch algorithms."""
+
+    def test_end_once_a_quorum_has_finished(self) -> None:
+        store = make_store(synchronous=True, quorum=2)
+        store.finish_rollout(0)
+        assert store.round_in_progress(0)
+        store.finish_rollout(1)
+        assert not store.round_in_progress(0) and not store.round_in_progress(1)
+        store.finish_rollout(0)
+        assert store.round_in_progress(0), "the next turn"
+        store.finish_rollout(2)
+        assert not store.round_in_progress(2), "the slow one counts in the turn in which it has finished"
+        assert not store.round_in_progress(0)
+
+    def test_rounds_need_only_those_that_have_not_finished(self) -> None:
+        store = make_store(synchronous=True, quorum=3, workers=4)
+        store.finish_rollout(0)
+        store.finish_rollout(1)
+        first = push(store, 2, ones())
+        assert not first.done()
+        assert push(store, 3, ones()).done() and first.done()
+
+    def test_do_not_wait_for_those_that_have_left(self) -> None:
+        store = make_store(synchronous=True, quorum=2)
+        store.finish_rollout(0)
+        store.leave(1)
+        assert store.round_in_progress(0)
+        store.leave(2)
+        assert not store.round_in_progress(0)
+        assert not store.round_in_progress(1)
+        assert push(store, 0, ones()).done()
+
+    def test_a_replacement_of_one_that_died_at_its_end_takes_part_in_rounds(self) -> None:
+        store = make_store(synchronous=True, quorum=2)
+        store.finish_rollout(0)
+        store.leave(0)
+        store.join(0)
+        assert not store.round_in_progress(0)
+        store.finish_rollout(1)
+        assert store.round_in_progress(1), "the dead one's end does not count"
+        waiting = push(store, 2, ones())
+        assert not waiting.done()
+        assert push(store, 0, ones()).done() and waiting.done()
+
+    def test_nobody_waits_for_ever(self) -> None:
+        """Workers that push, finish, leave and come back at random: one of them can always go on."""
+        for seed in range(60):
+            rng = np.random.default_rng(seed)
+            workers = int(rng.integers(2, 6))
+            store = make_store(
+                synchronous=True, workers=workers, quorum=int(rng.integers(1, workers)),
+                late=str(rng.choice(["drop", "next"])),
+            )  # fmt: skip
+            snapshots = [pull(store, worker) for worker in range(workers)]
+            waits: dict[int, Callable[[], bool]] = {}
+            for _ in range(200):
+                free = [worker for worker in range(workers) if worker not in waits or waits[worker]()]
+                assert free, "all wait"
+                worker = int(rng.choice(free))
+                waits.pop(worker, None)
+                match rng.choice(["push", "finish", "die"], p=[0.7, 0.2, 0.1]):
+                    case "push":
+                        waits[worker] = push(store, worker, ones(), snapshots[worker]).done
+                    case "finish":
+                        store.finish_rollout(worker)
+                        waits[worker] = partial(_goes_on, store, worker)
+                    case "die":
+                        victim = int(rng.integers(workers))
+                        waits.pop(victim, None)
+                        store.leave(victim)
+                        store.join(victim)
+                        snapshots[victim] = pull(store, victim)
+                snapshots[worker] = pull(store, worker) if rng.random() < 0.8 else snapshots[worker]
+
+
+def _goes_on(store: SharedStore, worker: int) -> bool:
+    return not store.round_in_progress(worker)

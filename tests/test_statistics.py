@@ -140,6 +140,21 @@ def test_a_window_carries_the_fields_names() -> None:
 # -- the last 100 episodes ------------------------------------------------------------------
 
 
+def test_late_gradients_are_a_curve_once_there_are_any() -> None:
+    statistics = RunStatistics()
+    statistics.add(event(steps=4))
+    assert "async/late_gradients" not in statistics.window()
+    for _ in range(2):
+        statistics.add(event(late=3).merge(event(late=1)))
+        statistics.window()
+    restored = RunStatistics()
+    restored.restore(statistics.state())
+    assert restored.window()["async/late_gradients"] == restored.summary()["late_gradients"] == 8
+    older = {key: value for key, value in statistics.state().items() if key != "late_gradients"}
+    restored.restore(older)
+    assert restored.late == 0
+
+
 def test_the_mean_return_is_over_the_last_100_episodes() -> None:
     statistics = RunStatistics()
     means = [(statistics.mean_return, statistics.mean_return_100)]

@@ -36,12 +36,25 @@ def check_combination(experiment: Experiment) -> None:
     if experiment.update == "sync" and experiment.optimizer_state == "per_worker":
         problem = "must be 'shared' where update=sync: a round is one step for all"
         raise ConfigError("optimizer_state", "per_worker", problem)
+    _check_quorum(experiment)
     if isinstance(experiment.algorithm, MinibatchAlgorithm):
         _check_reuse(experiment, experiment.algorithm)
     critic_returns = experiment.critic_returns
     if critic_returns is not None and critic_returns.off_policy and not experiment.returns.off_policy:
         problem = "must go with returns that correct for lag as well (vtrace): the actor's would be uncorrected"
         raise ConfigError("critic_returns", type(critic_returns).__name__, problem)
+
+
+def _check_quorum(experiment: Experiment) -> None:
+    """Raise ConfigError for rounds of a quorum where there are none, or none that can be late."""
+    quorum, workers = experiment.quorum, experiment.worker_count
+    if quorum == "all":
+        if experiment.late != "drop":
+            raise ConfigError("late", experiment.late, "needs a quorum: without one a round waits for all")
+    elif experiment.update != "sync":
+        raise ConfigError("quorum", quorum, "needs update=sync: there are no rounds without it")
+    elif quorum > workers:
+        raise ConfigError("quorum", quorum, f"must be at most the number of workers, which is {workers}")
 
 
 def _check_reuse(experiment: Experiment, algorithm: MinibatchAlgorithm) -> None:

@@ -68,6 +68,7 @@ class Event:
     staleness: how many updates had which staleness: updates that landed between a pull and the push based on it.
     contributions: gradients that it has pushed; rollouts of a GA3C agent; batches of a predictor.
     env_errors: steps and resets of environments that went wrong. restarts: workers that were replaced.
+    late: gradients whose synchronous round was over when they came.
     warnings: lines for the log. left: the rule of `Stop` by which the worker leaves the run.
     explanation: of a learner's first rejected gradient, a line for the log; the first if there are several.
     """
@@ -82,6 +83,7 @@ class Event:
     contributions: int = 0
     env_errors: int = 0
     restarts: int = 0
+    late: int = 0
     warnings: tuple[str, ...] = ()
     left: str | None = None
     explanation: str | None = None
@@ -120,6 +122,7 @@ class Event:
             contributions=self.contributions + later.contributions,
             env_errors=self.env_errors + later.env_errors,
             restarts=self.restarts + later.restarts,
+            late=self.late + later.late,
             warnings=self.warnings + later.warnings,
             left=self.left or later.left,
             explanation=self.explanation or later.explanation,

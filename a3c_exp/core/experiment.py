@@ -102,6 +102,10 @@ class Experiment:
     total_steps: environment steps of all workers together.
     reward_threshold: mean return of the last 100 training episodes that counts as solved; None: no threshold.
     update: 'async', each worker pushes when it is ready; 'sync', one step for a round of one gradient from each worker.
+    quorum: gradients that close a synchronous round, or one from each living worker if these are fewer; 'all': always
+        one from each.
+    late: what becomes of a gradient whose round a quorum has closed: 'drop', it enters no update, though its steps and
+        episodes count; 'next', it enters the round that is open.
     lock: one update at a time. Without it workers may overwrite each other (Hogwild). Synchronous rounds always lock.
     optimizer_state: running means of RMSProp or Adam: one for all workers ('shared') or one for each ('per_worker').
     stop, eval, checkpoint: see their classes.
@@ -128,6 +132,8 @@ class Experiment:
     total_steps: int
     reward_threshold: float | None = None
     update: Literal["async", "sync"] = "async"
+    quorum: int | Literal["all"] = "all"
+    late: Literal["drop", "next"] = "drop"
     lock: bool = False
     optimizer_state: Literal["shared", "per_worker"] = "shared"
     stop: Stop = field(default_factory=Stop)
@@ -148,6 +154,7 @@ class Experiment:
         require(0 <= self.gamma <= 1, "gamma", self.gamma, "a number from 0 to 1")
         require_throughout(lambda share: 0 <= share <= 1, "epsilon", self.epsilon, "a number from 0 to 1")
         require_throughout(lambda factor: 0 <= factor < math.inf, "schedule", self.schedule, "a number >= 0")
+        require(self.quorum == "all" or self.quorum >= 1, "quorum", self.quorum, "a whole number >= 1, or 'all'")
         require(self.record_episodes >= 0, "record_episodes", self.record_episodes, "a whole number >= 0")
         require(self.total_steps >= 1, "total_steps", self.total_steps, "a whole number >= 1")
 
@@ -230,11 +237,12 @@ def build_network(experiment: Experiment, *, draw: bool = True) -> tuple[ActorCr
 
 def store_spec(experiment: Experiment, network: ActorCritic, observation_shape: tuple[int, ...]) -> StoreSpec:
     """The spec of this experiment's shared block."""
-    env = experiment.env
+    env, quorum = experiment.env, experiment.quorum
     return StoreSpec(
         size=len(network.vector), param_slices=network.param_slices, workers=experiment.worker_count,
         optimizer=experiment.optimizer, schedule=experiment.schedule, total_steps=experiment.total_steps,
         synchronous=experiment.update == "sync", locked=experiment.lock,
+        quorum=None if quorum == "all" or quorum >= experiment.worker_count else quorum, late=experiment.late,
         optimizer_state_per_worker=experiment.optimizer_state == "per_worker", observation_shape=observation_shape,
         normalize_observations=env.normalize_observations, normalize_rewards=env.normalize_rewards,
     )  # fmt: skip

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -39,6 +39,7 @@ class StoreSpec:
 
     size: P, the length of the parameter vector. param_slices: where each part of the network lies in it.
     synchronous, locked, optimizer_state_per_worker: update=sync, lock=true, optimizer_state=per_worker.
+    quorum, late: see `Experiment`; None: all workers.
     observation_shape: of one observation.
     """
 
@@ -49,6 +50,8 @@ class StoreSpec:
     schedule: Schedule
     total_steps: int
     synchronous: bool = False
+    quorum: int | None = None
+    late: Literal["drop", "next"] = "drop"
     locked: bool = False
     optimizer_state_per_worker: bool = False
     observation_shape: tuple[int, ...] = ()
@@ -108,8 +111,12 @@ class SharedParameters:
     def pull(self, into: Vector) -> int:
         """Copy the parameters into a vector [P], and return their version."""
         with self._update_lock:
-            version = self.version
-            into[:] = self._vectors[version & 1 if self._two_copies else 0]
+            return self.copy(into)
+
+    def copy(self, into: Vector) -> int:
+        """`pull` for a caller that holds the lock."""
+        version = self.version
+        into[:] = self._vectors[version & 1 if self._two_copies else 0]
         return version
 
     def step(self, worker: int, gradient: Vector, base_version: int, steps: int) -> int:

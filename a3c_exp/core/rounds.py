@@ -1,7 +1,12 @@
-"""Synchronous rounds: one gradient from every living worker, averaged, then one optimizer step.
+"""Synchronous rounds: one gradient from every living worker, or of a quorum, averaged, then one optimizer step.
 
 A worker that makes several gradients of one rollout takes part in rounds until it has finished with the rollout. It
 then waits until the others have finished with theirs, so that all workers act with the same parameters.
+
+With a quorum of M a round needs M gradients, or one from each worker that can bring one where these are fewer. A
+rollout's end needs as many: a turn is over once M living workers have finished a rollout in it, and these go on. Nobody
+waits for ever: if all wait, those that have not finished have submitted, so the round is complete; if there are none of
+these, the turn is.
 """
 
 from __future__ import annotations
@@ -13,7 +18,7 @@ from a3c_exp.common.arrays import Array, ArraySpecs, Floats
 # Columns of a worker's row, which only that worker writes. A row has 8 numbers, one cache line.
 ROUND, WEIGHT, FINISHED = range(3)
 ROW_WIDTH = 8
-COMPLETED, STEP_ROUND, STEP_VERSION = range(3)
+COMPLETED, STEP_ROUND, STEP_VERSION, TURNS = range(4)
 
 HAS_LEFT = np.iinfo(np.int64).max
 """Finished rollouts of a worker that has left: no other worker waits for it."""
@@ -23,11 +28,12 @@ class SynchronousRounds:
     """The workers that have submitted a gradient to the current round, or finished with their rollout.
 
     arrays: views of the shared block, as `specs` describes them. `submit` and `average` need the store's lock: who sees
-    a worker's round must also see its gradient.
+    a worker's round must also see its gradient. quorum: gradients that close a round; None: those of all workers.
     """
 
-    def __init__(self, arrays: dict[str, Array]) -> None:
+    def __init__(self, arrays: dict[str, Array], quorum: int | None = None) -> None:
         self._rows, self._gradients, self._flags = arrays["rounds"], arrays["gradients"], arrays["round_flags"]
+        self._quorum = quorum
 
     @staticmethod
     def specs(workers: int, size: int) -> ArraySpecs:
@@ -55,6 +61,10 @@ class SynchronousRounds:
         row[WEIGHT] = 0 if gradient is None else weight
         row[ROUND] = self.completed + 1 if round is None else round
 
+    def round_of(self, worker: int) -> int:
+        """The round to which the worker last submitted."""
+        return int(self._rows[worker, ROUND])
+
     def waits(self, worker: int) -> bool:
         """Return whether the round to which the worker last submitted is still open."""
         return bool(self._flags[COMPLETED] < self._rows[worker, ROUND])
@@ -64,10 +74,16 @@ class SynchronousRounds:
         return bool(self._rows[worker, WEIGHT])
 
     def is_complete(self) -> bool:
-        """Return whether every worker that takes part has submitted to the current round."""
+        """Return whether every worker that takes part, or a quorum of them, has submitted to the current round.
+
+        A gradient of a worker that has died since counts for the quorum: it is in the average.
+        """
         finished = self._rows[:, FINISHED]
         ready = self._rows[:, ROUND] > self._flags[COMPLETED]
-        return bool((ready | (finished > finished.min())).all())
+        if self._quorum is None:
+            return bool((ready | (finished > finished.min())).all())
+        taking_part = int((finished <= self._flags[TURNS]).sum())
+        return int(ready.sum()) >= min(self._quorum, taking_part)
 
     def average(self) -> Floats | None:
         """The round's gradients averaged by their weights, float32 [P]; None if the round has none."""
@@ -95,14 +111,32 @@ class SynchronousRounds:
         self._flags[COMPLETED] += 1
 
     def finish_rollout(self, worker: int) -> None:
-        """Take a worker out of rounds until all others have finished their rollouts too."""
-        if self._rows[worker, FINISHED] != HAS_LEFT:
-            self._rows[worker, FINISHED] += 1
+        """Take a worker out of rounds until all others, or a quorum, have finished their rollouts too."""
+        row = self._rows[worker]
+        if row[FINISHED] != HAS_LEFT:
+            row[FINISHED] = (row[FINISHED] if self._quorum is None else self._flags[TURNS]) + 1
 
     def in_progress(self, worker: int) -> bool:
-        """Return whether another worker has finished fewer rollouts than this one."""
+        """Return whether another worker has finished fewer rollouts than this one; with a quorum, whether the turn is
+        still open in which this worker has finished its rollout."""
         finished = self._rows[:, FINISHED]
-        return bool(finished.min() < finished[worker])
+        if self._quorum is None:
+            return bool(finished.min() < finished[worker])
+        return bool(self._flags[TURNS] < finished[worker] < HAS_LEFT)
+
+    def is_turn_complete(self) -> bool:
+        """Return whether a quorum of the living workers has finished a rollout in this turn. Never without a quorum,
+        where there are no turns to be closed."""
+        if self._quorum is None:
+            return False
+        finished = self._rows[:, FINISHED]
+        living = finished < HAS_LEFT
+        waiting = living & (finished > self._flags[TURNS])
+        return int(waiting.sum()) >= min(self._quorum, int(living.sum()))
+
+    def close_turn(self) -> None:
+        """End the current turn: those that have finished a rollout in it go on."""
+        self._flags[TURNS] += 1
 
     def leave(self, worker: int) -> None:
         """Take a worker out for good: it has ended or died."""
@@ -112,10 +146,10 @@ class SynchronousRounds:
         """Let a worker that has left, or its replacement, take part in the turn that the others are in."""
         finished = self._rows[:, FINISHED]
         if finished[worker] == HAS_LEFT:
-            turn = finished.min()
+            turn = finished.min() if self._quorum is None else self._flags[TURNS]
             finished[worker] = 0 if turn == HAS_LEFT else turn
 
     def reset(self) -> None:
         """Start with round 1, and every worker a member."""
         self._rows[:] = 0
-        self._flags[COMPLETED] = 0
+        self._flags[:] = 0

@@ -30,11 +30,13 @@ class Snapshot(NamedTuple):
 
     version: number of updates that the parameters have had. steps: environment steps of the run so far.
     normalizer: the frozen observation and reward statistics; None if nothing is normalized.
+    rounds: number of synchronous rounds that are over. A gradient belongs to the one after these.
     """
 
     version: int
     steps: int
     normalizer: Normalizer | None
+    rounds: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -120,7 +122,7 @@ class SharedStore:
         arrays = arrays_in(bytearray(spec.nbytes()) if block is None else block, spec.arrays())
         self.counters = WorkerCounters(arrays)
         self.parameters = SharedParameters(spec, arrays, self.counters, lock)
-        self.rounds = SynchronousRounds(arrays) if spec.synchronous else None
+        self.rounds = SynchronousRounds(arrays, spec.quorum) if spec.synchronous else None
         self._flags = arrays["store_flags"]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -147,7 +149,12 @@ class SharedStore:
 
     def pull(self, worker: int, into: Vector) -> Snapshot:
         """Copy the parameters into a worker's own vector [P]."""
-        return Snapshot(self.parameters.pull(into), self.counters.steps, self.normalizer())
+        if self.rounds is None:
+            return Snapshot(self.parameters.pull(into), self.counters.steps, self.normalizer())
+        with self.parameters.lock:
+            self._close_stepped_round(self.rounds)
+            version, rounds = self.parameters.copy(into), self.rounds.completed
+        return Snapshot(version, self.counters.steps, self.normalizer(), rounds)
 
     def peek(self) -> Snapshot:
         """Return what a pull brings besides the parameters, for a worker whose network is elsewhere."""
@@ -159,9 +166,7 @@ class SharedStore:
         self.counters.count_episodes(worker, len(push.event.episodes))
         ticket = Ticket(push.event)
         if self.rounds is not None:
-            with self.parameters.lock:  # so that the gradient is visible before the row's round
-                self.rounds.submit(worker, push.gradient, push.weight, round)
-            ticket = Ticket(push.event, partial(self.close_rounds, worker, push))
+            ticket = self._submit(self.rounds, worker, push, round)
             ticket.done()  # whoever completes a round makes its step
         elif push.gradient is not None:
             snapshot = push.snapshot
@@ -170,35 +175,74 @@ class SharedStore:
         self.counters.save_rng_state(worker, push.rng)
         return ticket
 
-    def close_rounds(self, worker: int, push: Push) -> bool:
+    def _submit(self, rounds: SynchronousRounds, worker: int, push: Push, round: int | None) -> Ticket:
+        """Submit to a round. With a quorum, the round that a gradient belongs to may be over: it is late.
+
+        A late gradient is dropped, and then nobody waits, or submitted to the current round.
+        """
+        staleness = 0
+        with self.parameters.lock:  # so that the gradient is visible before the row's round
+            self._close_stepped_round(rounds)
+            if self.spec.quorum is not None and push.snapshot.rounds < rounds.completed:
+                push.event.late = int(push.gradient is not None)
+                if not push.event.late or self.spec.late == "drop":
+                    return Ticket(push.event)
+                staleness = self.version - push.snapshot.version
+            rounds.submit(worker, push.gradient, push.weight, round)
+        return Ticket(push.event, partial(self.close_rounds, worker, push, staleness))
+
+    def _close_stepped_round(self, rounds: SynchronousRounds) -> None:
+        """End a round whose step was made by a worker that died before it could end it. The caller holds the lock.
+
+        With a quorum nobody else may wait in it, and the next gradient would be taken for one of its members.
+        """
+        if self.spec.quorum is not None and rounds.has_stepped(self.version):
+            rounds.close_round()
+
+    def close_rounds(self, worker: int, push: Push, staleness: int = 0) -> bool:
         """Make the steps of complete rounds, and return whether the worker's own round is over.
 
         Whoever finds a round complete makes its step, so no round depends on one particular worker.
+        staleness: of the worker's gradient, rounds whose steps it has missed.
         """
         rounds = self.rounds
         assert rounds is not None
         while rounds.waits(worker) and rounds.is_complete():
             with self.parameters.lock:
                 if rounds.waits(worker) and rounds.is_complete():
-                    gradient = None if rounds.has_stepped(self.version) else rounds.average()
-                    if gradient is not None:
-                        rounds.announce_step(self.version + 1)
-                        self.parameters.step_round(gradient, push.snapshot.steps)
-                        push.event.updates += 1
-                    rounds.close_round()
+                    self.close_round(push)
         if rounds.waits(worker):
             return False
         if rounds.counted(worker):
             self.counters.count_gradient(worker)
-            push.event.count_update(staleness=0, applied=0)
+            push.event.count_update(staleness, applied=0)
         return True
+
+    def close_round(self, push: Push) -> None:
+        """Make the step of the current round, and end it. The caller holds the lock. push: of a worker that waits."""
+        rounds = self.rounds
+        assert rounds is not None
+        gradient = None if rounds.has_stepped(self.version) else rounds.average()
+        if gradient is not None:
+            rounds.announce_step(self.version + 1)
+            self.parameters.step_round(gradient, push.snapshot.steps)
+            push.event.updates += 1
+        rounds.close_round()
 
     def finish_rollout(self, worker: int) -> None:
         if self.rounds is not None:
-            self.rounds.finish_rollout(worker)
+            with self.parameters.lock:  # so that the turn does not end meanwhile
+                self.rounds.finish_rollout(worker)
 
     def round_in_progress(self, worker: int) -> bool:
-        return self.rounds is not None and self.rounds.in_progress(worker)
+        rounds = self.rounds
+        if rounds is None:
+            return False
+        if rounds.in_progress(worker) and rounds.is_turn_complete():
+            with self.parameters.lock:
+                if rounds.in_progress(worker) and rounds.is_turn_complete():
+                    rounds.close_turn()
+        return rounds.in_progress(worker)
 
     def leave(self, worker: int) -> None:
         if self.rounds is not None:

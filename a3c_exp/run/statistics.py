@@ -23,8 +23,8 @@ class RunStatistics:
     window: most episodes that `reached` is asked about.
     clock: monotonic seconds.
 
-    steps, updates, rejected, episodes, restarts, env_errors: totals of the run, earlier sessions of a resumed run
-        included.
+    steps, updates, rejected, episodes, restarts, env_errors, late: totals of the run, earlier sessions of a resumed
+        run included.
     begun: whether `begin` has been called. left: workers that have left the run in this session, by rule.
     """
 
@@ -39,6 +39,7 @@ class RunStatistics:
         self.episodes = 0
         self.restarts = 0
         self.env_errors = 0
+        self.late = 0
         self.begun = False
         self._clock = clock
         self._earlier_seconds = 0.0
@@ -70,6 +71,7 @@ class RunStatistics:
         self.rejected += event.rejected
         self.restarts += event.restarts
         self.env_errors += event.env_errors
+        self.late += event.late
         if event.left:
             self.left[event.left] += 1
         sums, counts = self._sums, self._counts
@@ -158,7 +160,7 @@ class RunStatistics:
         rollout/ep_rew_mean, ep_len_mean: over the last 100 episodes; present if an episode ended in the window.
         train/*: means of the events' metrics over the window's updates. A metric whose name has a slash keeps it.
         train/n_updates, rejected_updates, rollout/episodes: totals of the run.
-        async/restarts, env_errors: totals of the run; present once they are not 0.
+        async/restarts, env_errors, late_gradients: totals of the run; present once they are not 0.
         async/staleness_mean, staleness_max: of the window's updates. time/steps_per_second: of the window.
         """
         now = self._clock()
@@ -172,7 +174,8 @@ class RunStatistics:
             values[name if "/" in name else f"train/{name}"] = total / self._counts[name]
         values["train/n_updates"] = self.updates
         values["train/rejected_updates"] = self.rejected
-        for name, total in (("restarts", self.restarts), ("env_errors", self.env_errors)):
+        faults = ("restarts", self.restarts), ("env_errors", self.env_errors), ("late_gradients", self.late)
+        for name, total in faults:
             if total:
                 values[f"async/{name}"] = total
         total_staleness, count, maximum = self._window_staleness
@@ -200,6 +203,7 @@ class RunStatistics:
             "staleness_max": self.staleness_max,
             "restarts": self.restarts,
             "env_errors": self.env_errors,
+            "late_gradients": self.late,
         }
 
     def state(self) -> dict[str, Any]:
@@ -211,6 +215,7 @@ class RunStatistics:
             "episodes": self.episodes,
             "restarts": self.restarts,
             "env_errors": self.env_errors,
+            "late_gradients": self.late,
             "seconds": self.seconds,
             "staleness": list(self._staleness()),
             "recent_end_steps": np.array([end for end, _, _ in self._recent], np.int64),
@@ -225,6 +230,7 @@ class RunStatistics:
         self.rejected = state["rejected"]
         self.episodes = state["episodes"]
         self.restarts, self.env_errors = state.get("restarts", 0), state.get("env_errors", 0)  # older ones have none
+        self.late = state.get("late_gradients", 0)
         self._earlier_seconds = state["seconds"]
         self._staleness_sum, self._staleness_count, self._staleness_max = state["staleness"]
         columns = (state[f"recent_{name}"].tolist() for name in ("end_steps", "returns", "lengths"))

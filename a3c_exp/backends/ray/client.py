@@ -53,7 +53,9 @@ class Transport:
 class _PendingCall:
     """A call of all servers.
 
-    arguments, futures: one entry a server. sent_at, answered_at: seconds; the latter of the last reply so far.
+    arguments, futures: one entry a server; of futures only one while the first server has to answer before the others
+        are called.
+    sent_at, answered_at: seconds; the latter of the last reply so far.
     """
 
     method: str
@@ -84,6 +86,7 @@ class RemoteStore:
         self._spec, self._transport = spec, transport
         self._max_pending = 0 if spec.synchronous else transport.in_flight
         self._shards = shard_slices(spec.size, transport.servers)
+        self._first_decides = spec.synchronous and spec.quorum is not None and len(self._shards) > 1
         self._sequence = first_sequence
         self._pending: deque[_PendingCall] = deque()
         self._replies: list[Reply] = []
@@ -124,7 +127,7 @@ class RemoteStore:
             decode(reply.parameters, into[shard])
         self._wait_seconds += time.perf_counter() - begun
         first = self._replies[0]
-        return Snapshot(first.version, first.steps, first.normalizer)
+        return Snapshot(first.version, first.steps, first.normalizer, first.rounds)
 
     def push(self, worker: int, push: Push) -> Ticket:
         """Send the gradient, the event and the generator's state, and do not wait.
@@ -136,7 +139,7 @@ class RemoteStore:
         message = Message(
             worker=worker, incarnation=0, steps=push.snapshot.steps, transitions=push.event.steps, weight=push.weight,
             stats=None if push.stats is None else push.stats.row, rng_state=pack_rng(push.rng),
-            round=1 + max(reply.rounds for reply in self._replies),  # the same round on all servers
+            round=1 + max(reply.rounds for reply in self._replies[: 1 if self._first_decides else None]),
         )  # fmt: skip
         self._send([
             replace(
@@ -177,11 +180,20 @@ class RemoteStore:
         return values
 
     def _send(self, messages: list[Message]) -> None:
-        """Send one message to each server under the next sequence number, and do not wait."""
+        """Send one message to each server under the next sequence number, and do not wait.
+
+        With a quorum the first server gets it first, and the others when it has answered: they follow what it decides.
+        """
+        if self._first_decides:
+            while self._pending:
+                self._receive()
+            known = min(reply.rounds for reply in self._replies[1:])
+            messages = [replace(messages[0], known=known), *(replace(each, members={}) for each in messages[1:])]
         self._sequence += 1
         first = self._sequence - len(self._pending)
         numbered = [replace(message, sequence=self._sequence, first_unacknowledged=first) for message in messages]
-        self._pending.append(self._begin_call("push", [(message,) for message in numbered]))
+        servers = 1 if self._first_decides else len(numbered)
+        self._pending.append(self._begin_call("push", [(message,) for message in numbered], servers))
         self._has_news = True
 
     def _pull_replies(self) -> None:
@@ -190,13 +202,18 @@ class RemoteStore:
     def _call(self, method: str, arguments: list[tuple[Any, ...]]) -> list[Any]:
         return self._answers(self._begin_call(method, arguments))
 
-    def _begin_call(self, method: str, arguments: list[tuple[Any, ...]]) -> _PendingCall:
+    def _begin_call(self, method: str, arguments: list[tuple[Any, ...]], servers: int | None = None) -> _PendingCall:
+        """Call the servers, or so many of them."""
         call = _PendingCall(method, arguments)
-        for server, values in enumerate(arguments):
-            future = self._transport.call(server, method, *values)
+        self._call_next(call, len(arguments) if servers is None else servers)
+        return call
+
+    def _call_next(self, call: _PendingCall, servers: int) -> None:
+        """Call servers that have not been called yet, up to so many."""
+        for server in range(len(call.futures), servers):
+            future = self._transport.call(server, call.method, *call.arguments[server])
             future.add_done_callback(call.on_answer)
             call.futures.append(future)
-        return call
 
     def _receive(self) -> None:
         """Wait for the replies to the oldest message."""
@@ -212,7 +229,7 @@ class RemoteStore:
         answers may depend on it.
         """
         answers: dict[int, Any] = {}
-        waiting = dict(enumerate(call.futures))
+        waiting, servers = dict(enumerate(call.futures)), len(call.arguments)
         while waiting:
             self._heartbeat.beat()
             wait(waiting.values(), PAUSE_SECONDS, FIRST_COMPLETED)
@@ -224,11 +241,22 @@ class RemoteStore:
                     time.sleep(RETRY_SECONDS)
                     arguments = map(_acknowledge_earlier, call.arguments[server])
                     waiting[server] = self._transport.call(server, call.method, *arguments)
-        return [answers[server] for server in range(len(call.futures))]
+            if not waiting and len(call.futures) < servers:  # the first server has decided
+                call.arguments[1:] = [_decided(message, answers[0]) for (message,) in call.arguments[1:]]
+                self._call_next(call, servers)
+                waiting = dict(list(enumerate(call.futures))[1:])
+        return [answers[server] for server in range(servers)]
 
     def _take(self, replies: list[Reply]) -> None:
         self._replies = replies
         self.stopped = self.stopped or any(reply.stopped for reply in replies)
+
+
+def _decided(message: Message, reply: Reply) -> tuple[Message]:
+    """A message for another server than the first, with what the first has decided: for its own incarnation only."""
+    if reply.incarnation != message.incarnation:
+        return (replace(message, round=0),)
+    return (replace(message, round=reply.round, members=reply.members),)
 
 
 def _acknowledge_earlier(argument: Any) -> Any:

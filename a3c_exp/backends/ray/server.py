@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from a3c_exp.backends.messages import MERGE_SECONDS
+from a3c_exp.backends.ray.membership import Membership
 from a3c_exp.backends.ray.wire import Message, Reply, ServerStatus, WireDtype, decode, encode
 from a3c_exp.common.arrays import Floats
 from a3c_exp.core.counters import unpack_rng
@@ -44,6 +46,8 @@ class ParameterServer:
         self._taken: dict[int, int] = {}
         self._answered: dict[int, int] = {}
         self._members: set[int] = set()
+        self._membership = Membership(2 * spec.workers + 8)
+        self._entered: dict[int, int] = {}  # by worker, the round of its last gradient; 0 for none
         self._events: dict[int, Event] = {}
         self._beats: dict[int, tuple[int, int]] = {}
         self._received = self._sent = 0
@@ -100,14 +104,19 @@ class ParameterServer:
             self._taken[worker] = sequence
             if message.incarnation == self._incarnation:
                 self._add_member(worker)
+                self._membership.learn(message.members or {})
             if not message.finished:
                 await self._push(message)
-            elif message.incarnation == self._incarnation:
+            elif message.incarnation == self._incarnation and message.members is None:
                 await self._finish_rollout(worker)
             self._answered[worker] = max(sequence, self._answered.get(worker, 0))
             self._notify()
         await self._until(lambda: self._answered.get(worker, 0) >= sequence)
-        return self._reply()
+        reply = self._reply()
+        if message.known is None:
+            return reply
+        members = self._membership.between(message.known, reply.rounds)
+        return reply._replace(round=self._entered.get(worker, 0), members=members)
 
     async def _push(self, message: Message) -> None:
         """Apply a gradient, wait for its round to end if there is one, and keep the event for the driver."""
@@ -120,16 +129,39 @@ class ParameterServer:
             self._events[message.worker] = push.event if earlier is None else earlier.merge(push.event)
 
     def _submit(self, message: Message, push: Push) -> Ticket:
-        """Hand a push to the store, unless it is for a synchronous round that is over or of an earlier incarnation."""
+        """Hand a push to the store, unless it is for a synchronous round that is over or of an earlier incarnation.
+
+        With a quorum the store itself sees that a round is over, and what becomes of the gradient.
+        """
         store = self._store
         if store.rounds is None:
             return store.push(message.worker, push)
-        if message.incarnation == self._incarnation and message.round > store.rounds.completed:
-            return store.push(message.worker, push, message.round)
+        worker, own = message.worker, message.incarnation == self._incarnation
+        self._entered[worker] = 0
+        if own and self._spec.quorum is not None and message.members is None:
+            current = store.rounds.completed + 1
+            ticket = store.push(worker, push)
+            if store.rounds.round_of(worker) == current:
+                self._entered[worker] = current
+                self._membership.add(current, worker, message.sequence)
+            return ticket
+        if own and message.members is None and message.round > store.rounds.completed:
+            return store.push(worker, push, message.round)
         store.counters.count(message.worker, push.event.steps, push.stats)
         store.counters.count_episodes(message.worker, len(push.event.episodes))
         store.counters.save_rng_state(message.worker, push.rng)
+        if own and message.members is not None and message.round > store.rounds.completed:
+            store.rounds.submit(worker, push.gradient, push.weight, message.round)
+            return Ticket(push.event, partial(self._follow, worker, push))
         return Ticket(push.event)
+
+    def _follow(self, worker: int, push: Push) -> bool:
+        """End rounds whose members have all come, and return whether the worker's own round is over."""
+        rounds = self._store.rounds
+        assert rounds is not None
+        while rounds.waits(worker) and self._membership.is_complete(rounds.completed + 1, self._taken):
+            self._store.close_round(push)
+        return not rounds.waits(worker)
 
     def _decode(self, message: Message) -> Push:
         """The push of a message, without its gradient if that is based on an earlier incarnation."""
@@ -144,7 +176,7 @@ class ParameterServer:
         unpack_rng(rng, message.rng_state)
         return Push(
             gradient=gradient,
-            snapshot=Snapshot(message.version, message.steps, None),
+            snapshot=Snapshot(message.version, message.steps, None, message.round - 1),
             event=Event(message.worker, steps=message.transitions) if message.event is None else message.event,
             weight=message.weight,
             stats=None if message.stats is None else RunningStats(message.stats),
@@ -198,6 +230,8 @@ class ParameterServer:
             return
         self._store.restore({**state, "steps": max(state["steps"], self._store.steps)})
         self._incarnation, self._members = incarnation, set(members)
+        self._membership.clear()
+        self._entered.clear()
         for worker in range(self._spec.workers):
             if incarnation > 1 and worker not in self._members:
                 self._store.leave(worker)

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from a3c_exp.backends.ray.membership import Members
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.core.events import Event
 from a3c_exp.core.normalization import Normalizer
@@ -35,8 +36,10 @@ class Message:
     gradient: the server's shard of it, encoded; None if it was not finite or of no transition.
     transitions, weight, stats: see `Push`. rng_state: see `pack_rng`; None if the rollout is finished.
     event: what the server reports of the push; None for every server but the first.
-    round: index of the synchronous round that the gradient belongs to, the same for all servers.
+    round: index of the synchronous round that the gradient belongs to, the same for all servers; 0: of none.
     finished: this is no push; the worker has finished with its rollout.
+    known: to the first server of several, with a quorum: rounds that are over on all the others; None: not asked for.
+    members: to the others: the members of later rounds, as the first has decided; None: this server decides.
     """
 
     worker: int
@@ -53,12 +56,16 @@ class Message:
     event: Event | None = None
     round: int = 0
     finished: bool = False
+    known: int | None = None
+    members: Mapping[int, Members] | None = None
 
 
 class Reply(NamedTuple):
     """A server's answer to every call of a worker: its parameters, encoded, and the state of the run.
 
     rounds: number of synchronous rounds that are over.
+    round, members: if `Message.known` asks: the round that the gradient has entered, 0 for none, and the members of
+        rounds.
     """
 
     incarnation: int
@@ -68,6 +75,8 @@ class Reply(NamedTuple):
     parameters: Array
     stopped: bool
     rounds: int
+    round: int = 0
+    members: Mapping[int, Members] = {}
 
 
 class ServerStatus(NamedTuple):
