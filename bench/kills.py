@@ -186,17 +186,19 @@ def replacement_seconds() -> float:
 
 def worker_pids(run: int) -> list[int]:
     """The worker processes of a run, in the order in which they were started: children of its fork server."""
-    parents = {pid: int(_read(pid, "stat").rpartition(")")[2].split()[1]) for pid in _processes()}
-    servers = [pid for pid, parent in parents.items() if parent == run and "forkserver" in _read(pid, "cmdline")]
-    return sorted(pid for pid, parent in parents.items() if parent in servers and _is_alive(pid))
+    alive = {pid: parent for pid, (state, parent) in _states().items() if state != "Z"}
+    servers = [pid for pid, parent in alive.items() if parent == run and "forkserver" in _read(pid, "cmdline")]
+    return sorted(pid for pid, parent in alive.items() if parent in servers)
 
 
-def _is_alive(pid: int) -> bool:
-    return " Z " not in _read(pid, "stat").rpartition(")")[2][:4]
+def _states() -> dict[int, tuple[str, int]]:
+    """The state and the parent of every process."""
+    stats = {pid: _read(pid, "stat").rpartition(")")[2].split() for pid in _processes()}
+    return {pid: (stat[0], int(stat[1])) for pid, stat in stats.items() if stat}
 
 
 def _processes() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit() and _read(int(name), "stat")]
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def _read(pid: int, name: str) -> str:
