@@ -79,7 +79,7 @@ class TestAKilledWorker:
         settings: dict[str, Any] = {"env__kwargs": {"fault": "kill", "at": 1}, "plugins": ["faulty"]}
         with (
             EndlessRun("faulty:Faulty-v0", backend={"max_restarts": 1}, **settings) as run,
-            pytest.raises(RunError, match=r"had been replaced 1 times in a row \(backend.max_restarts\)") as caught,
+            pytest.raises(RunError, match=r"had been replaced once \(backend.max_restarts\)") as caught,
         ):
             run.run_until(lambda: False)
         assert caught.value.reason == "max_restarts"
