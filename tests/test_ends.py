@@ -182,7 +182,7 @@ def test_a_row_that_is_no_transition_has_no_terminal_reward() -> None:
 
 
 def test_training_alone_sees_both_settings(tmp_path: Path) -> None:
-    """What a run reports, of training and of evaluations, is what the environment pays: 6 and more an episode."""
+    """A run reports the environment's own returns, of training and of evaluations: 6 and more an episode."""
     settings: dict[str, Any] = {"env__kwargs": ENDS, "total_steps": 64, "eval__every": 32, "eval__episodes": 4}
     settings |= {"env__time_limit_is_terminal": True, "env__terminal_reward": -1e6}
     summary = train(tmp_path, SCRIPTED, **settings).summary

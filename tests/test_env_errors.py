@@ -217,7 +217,7 @@ class TestEpisodesWithoutAnEnd:
 
 
 class Games:
-    """What `_AtariBatch` sees of the emulator, whose answers go wrong."""
+    """The emulator as `_AtariBatch` sees it; its answers go wrong."""
 
     num_envs = 2
     single_observation_space = Box(0, 255, (1, 4, 4), np.uint8)

@@ -104,7 +104,7 @@ class Clock:
 
 class TestStallWatch:
     def stalled_after(self, beats: list[int], seconds: float = 2.0, pause: float = 1.0) -> list[bool]:
-        """Whether a worker is found stalled at each look, `pause` seconds apart."""
+        """Looks, `pause` seconds apart: True where the worker is found stalled."""
         clock = Clock()
         watch = StallWatch(seconds, clock)
         found = []

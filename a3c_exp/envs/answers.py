@@ -80,7 +80,7 @@ class AnswerCheck:
         raise WrongAnswerError(f"observations of shape {np.shape(observations)}, not {expected}")
 
     def fault(self, observation: Any) -> str | None:
-        """What is wrong with an observation: 'an observation with nan at [3]'; None if nothing is."""
+        """The fault of an observation: 'an observation with nan at [3]'; None if nothing is."""
         if self.observations([observation]) is not None:
             return None
         try:
@@ -123,7 +123,7 @@ def listed_rewards(rewards: Sequence[Any]) -> Floats | None:
 
 
 def reward_fault(reward: Any) -> str | None:
-    """What is wrong with a reward: 'the reward nan'; None if nothing is."""
+    """The fault of a reward: 'the reward nan'; None if nothing is."""
     try:
         usable = np.asarray(reward).dtype.kind in "fiub" and np.size(reward) == 1 and abs(reward) <= LARGEST
     except Exception:
@@ -132,7 +132,7 @@ def reward_fault(reward: Any) -> str | None:
 
 
 def step_fault(answer: Any) -> str:
-    """What is wrong with the answer of a step that is no tuple of five, or whose flags are none."""
+    """The fault of a step's answer that is no tuple of five, or whose flags are no truth values."""
     if not isinstance(answer, tuple):
         return f"{_short(answer)}, not (observation, reward, terminated, truncated, info),"
     if len(answer) != 5:
