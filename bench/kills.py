@@ -53,6 +53,8 @@ LUNAR = ("env=lunar", "workers=4", "stop.mean_return=200", "total_steps=3e6")
 LUNAR_KILL_SECONDS = 5.0
 # A worker is killed soon after the first updates: each run has at least one kill.
 FIRST_PAUSE = 0.1
+# The default of backend.max_restarts, which no worker must exceed by chance.
+MOST_KILLS = 3
 _STARTED_SECONDS = 60.0
 # The fork server ends a moment after the program.
 _ENDED_SECONDS = 5.0
@@ -80,8 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = {"lunar": LUNAR} if flags.lunar else {name: RUNS[name] for name in flags.only or RUNS}
     for name, overrides in rows.items():
         pause: Callable[[], float] = (lambda: LUNAR_KILL_SECONDS) if flags.lunar else _random_pause
-        runs = 5 if flags.lunar else flags.runs
-        outcomes = [killed_run([*overrides, f"seed={seed}"], pause) for seed in range(runs)]
+        runs, most = (5, sys.maxsize) if flags.lunar else (flags.runs, MOST_KILLS)
+        outcomes = [killed_run([*overrides, f"seed={seed}"], pause, most) for seed in range(runs)]
         passed = sum(not outcome.problems for outcome in outcomes)
         failed += runs - passed
         kills, restarts = (sum(column) for column in zip(
@@ -99,8 +101,8 @@ def _random_pause() -> float:
     return random.uniform(0.5, 2.0)
 
 
-def killed_run(overrides: Sequence[str], pause: Callable[[], float]) -> Outcome:
-    """Train, and kill a random worker after each pause while the run goes on."""
+def killed_run(overrides: Sequence[str], pause: Callable[[], float], most: int = MOST_KILLS) -> Outcome:
+    """Train, and kill a random worker after each pause while the run goes on, up to so many."""
     with tempfile.TemporaryDirectory() as temporary:
         folder, mark = Path(temporary) / "run", f"A3C_EXP_KILLS={temporary}"
         command = [sys.executable, "-m", "a3c_exp", f"hydra.run.dir={folder}", *overrides]
@@ -109,7 +111,7 @@ def killed_run(overrides: Sequence[str], pause: Callable[[], float]) -> Outcome:
         with (Path(temporary) / "output").open("w+") as output:
             run = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
             try:
-                kills = _kill_workers(run, folder, pause)
+                kills = _kill_workers(run, folder, pause, most)
                 code = run.wait()
             finally:
                 run.kill()
@@ -118,8 +120,8 @@ def killed_run(overrides: Sequence[str], pause: Callable[[], float]) -> Outcome:
         return _judge(folder, code, kills, text, mark, memory)
 
 
-def _kill_workers(run: subprocess.Popen[bytes], folder: Path, pause: Callable[[], float]) -> int:
-    """Kill a random worker after each pause, until the run ends; the number of kills."""
+def _kill_workers(run: subprocess.Popen[bytes], folder: Path, pause: Callable[[], float], most: int) -> int:
+    """Kill a random worker after each pause, until the run ends or `most` have been killed; the number of kills."""
     curves, deadline = folder / "metrics.csv", time.monotonic() + _STARTED_SECONDS
     while run.poll() is None and not (curves.exists() and curves.read_text().count("\n") > 1):
         if time.monotonic() > deadline:
@@ -128,7 +130,7 @@ def _kill_workers(run: subprocess.Popen[bytes], folder: Path, pause: Callable[[]
     kills = 0
     while True:
         with suppress(subprocess.TimeoutExpired):
-            run.wait(pause() if kills else FIRST_PAUSE)
+            run.wait(None if kills == most else pause() if kills else FIRST_PAUSE)
         if run.poll() is not None:
             return kills
         workers = worker_pids(run.pid)
