@@ -261,3 +261,14 @@ def test_after_a_restoration_every_environment_must_end_an_episode_again() -> No
     assert not restored.reached(475)
     restored.add(event(0, [500.0], [100], finished=2))
     assert restored.reached(475)
+
+
+@pytest.mark.parametrize("name", ["restarts", "env_errors", "late"])
+def test_a_fault_alone_is_worth_a_point_of_the_curves(name: str) -> None:
+    """The last event of a run may report nothing else."""
+    statistics = RunStatistics()
+    statistics.window()
+    statistics.add(Event(0, **{name: 1}))  # type: ignore[arg-type]
+    assert statistics.has_new_data
+    statistics.window()
+    assert not statistics.has_new_data

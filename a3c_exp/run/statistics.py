@@ -53,7 +53,7 @@ class RunStatistics:
         self._new_window()
 
     def _new_window(self) -> None:
-        self._window_totals = self.steps, self.updates, self.rejected
+        self._window_totals = self._totals
         self._window_episodes = self.episodes
         self._sums: dict[str, float] = {}
         self._counts: dict[str, int] = {}
@@ -100,8 +100,12 @@ class RunStatistics:
 
     @property
     def has_new_data(self) -> bool:
-        """Return whether steps, updates or rejections have been added since the last `window()` or `restore`."""
-        return (self.steps, self.updates, self.rejected) != self._window_totals
+        """Return whether a total has grown since the last `window()` or `restore`; episodes alone do not count."""
+        return self._totals != self._window_totals
+
+    @property
+    def _totals(self) -> tuple[int, ...]:
+        return self.steps, self.updates, self.rejected, self.restarts, self.env_errors, self.late
 
     @property
     def seconds(self) -> float:
