@@ -282,7 +282,7 @@ class TestProcesses:
             started.append(Child(*fields))
             return started[-1]
 
-        monkeypatch.setattr(children, "Child", noted)
+        monkeypatch.setattr("a3c_exp.backends.processes.Child", noted)
         with running(config(backend="processes", workers=2, total_steps=10**9)) as (events, _):
             next(events)
             wait_until(lambda: len(started) == 2 and all(_is_full(child.reader) for child in started), 180)

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from a3c_exp.core.events import Event
 from a3c_exp.core.worker import YieldPoint
-from a3c_exp.errors import FAILURES, RunError
+from a3c_exp.errors import FAILURES, RunError, stop_reason
 
 # A worker's events are merged over this time before they are passed on: it makes thousands of updates a second.
 MERGE_SECONDS = 0.1
@@ -41,8 +41,7 @@ class WorkerExit:
 
 def failed(who: str, error: BaseException) -> WorkerExit:
     """The end of a worker by an exception. A RunError is final."""
-    final = isinstance(error, RunError)
-    return WorkerExit(failure_text(who, error), True, final, error.reason if isinstance(error, RunError) else "failed")
+    return WorkerExit(failure_text(who, error), True, isinstance(error, RunError), stop_reason(error))
 
 
 def failure_text(who: str, error: BaseException) -> str:

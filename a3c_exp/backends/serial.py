@@ -15,7 +15,7 @@ from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.seeding import Role
 from a3c_exp.core.store import SharedStore
 from a3c_exp.core.worker import Worker, YieldPoint
-from a3c_exp.errors import FAILURES, RunError
+from a3c_exp.errors import FAILURES, RunError, stop_reason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,5 +61,4 @@ def _failing(worker: int) -> Iterator[None]:
     try:
         yield
     except FAILURES as error:
-        reason = error.reason if isinstance(error, RunError) else "failed"
-        raise RunError(failure_text(f"worker {worker}", error), reason) from error
+        raise RunError(failure_text(f"worker {worker}", error), stop_reason(error)) from error

@@ -7,6 +7,7 @@ Ray the driver does that.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing import connection
@@ -47,6 +48,20 @@ class RestartSettings:
         require(stall is None or stall > 0, "stall_seconds", stall, "a number of seconds > 0, or null")
 
 
+@dataclass(slots=True)
+class _History:
+    """A worker's place in the run.
+
+    attempts: workers that had it before the current one. in_a_row: those that count for `max_restarts`.
+    contributed: whether any of them has contributed. since_restart: contributions of the current one.
+    """
+
+    attempts: int = 0
+    in_a_row: int = 0
+    contributed: bool = False
+    since_restart: int = 0
+
+
 class Restarts:
     """Decides whether a worker that has ended too early is replaced, and counts.
 
@@ -55,22 +70,20 @@ class Restarts:
 
     def __init__(self, settings: RestartSettings, store: SharedStore) -> None:
         self._maximum, self._store = settings.max_restarts, store
-        self._contributions: dict[Hashable, int] = {}
-        self._since_restart: dict[Hashable, int] = {}
-        self._in_a_row: dict[Hashable, int] = {}
-        self._attempts: dict[Hashable, int] = {}
+        self._histories: defaultdict[Hashable, _History] = defaultdict(_History)
 
     def on_event(self, key: Hashable, event: Event) -> None:
         """Note an event of a worker."""
         if event.contributions:
-            self._contributions[key] = self._contributions.get(key, 0) + event.contributions
-            since = self._since_restart[key] = self._since_restart.get(key, 0) + event.contributions
-            if since >= RESTORING_CONTRIBUTIONS:
-                self._in_a_row.pop(key, None)
+            history = self._histories[key]
+            history.contributed = True
+            history.since_restart += event.contributions
+            if history.since_restart >= RESTORING_CONTRIBUTIONS:
+                history.in_a_row = 0
 
     def attempt(self, key: Hashable) -> int:
         """Number of workers that had this place before the current one."""
-        return self._attempts.get(key, 0)
+        return self._histories[key].attempts
 
     def on_failure(self, key: Hashable, worker: int, end: WorkerExit, *, serves_others: bool = False) -> Event:
         """Process the failure of a worker: the event that reports it.
@@ -82,15 +95,16 @@ class Restarts:
         is_over = self._store.stopped or self._store.steps >= self._store.spec.total_steps
         if is_over and not serves_others and not end.final:
             return Event(worker, warnings=(f"at the end of the run: {end.failure}",))
-        raises_at_once = end.raised and not self._contributions.get(key)
+        history = self._histories[key]
+        raises_at_once = end.raised and not history.contributed
         if self._maximum == 0 or end.final or raises_at_once:
             raise RunError(end.failure, end.reason)
-        in_a_row = self._in_a_row[key] = self._in_a_row.get(key, 0) + 1
-        if in_a_row > self._maximum:
+        history.in_a_row += 1
+        if history.in_a_row > self._maximum:
             times = "once" if self._maximum == 1 else f"{self._maximum} times in a row"
             raise RunError(f"{end.failure}\nIt had been replaced {times} (backend.max_restarts).", "max_restarts")
-        self._attempts[key] = self.attempt(key) + 1
-        self._since_restart[key] = 0
+        history.attempts += 1
+        history.since_restart = 0
         separator = "\n" if "\n" in end.failure else ": "
         return Event(worker, restarts=1, warnings=(f"{end.failure}{separator}another one takes its place",))
 

@@ -142,23 +142,19 @@ class PolicyNetwork(Protocol):
 
 @dataclass(slots=True)
 class _Rows:
-    """The rows of a rollout as they come: of each step the actions, log-probabilities, values, the recurrent states
-    after its observations, and the environments' answers.
+    """The rows of a rollout as they come.
 
     They are kept as they are. An environment never writes into an array again, and to concatenate T of them at once is
     cheaper than to copy each.
 
-    first, first_state: the observations and the recurrent state before the first row. broken: whether an environment
-        went wrong.
+    first, first_state: the observations and the recurrent state before the first row. acted: of each row the actions,
+        log-probabilities, values, the recurrent state after its observations, and the environments' answer.
+    broken: whether an environment went wrong.
     """
 
     first: Array
     first_state: Array | None
-    actions: list[Array] = field(default_factory=list)
-    log_probs: list[Floats] = field(default_factory=list)
-    values: list[Floats] = field(default_factory=list)
-    states: list[Array | None] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
+    acted: list[tuple[Array, Floats, Floats, Array | None, Step]] = field(default_factory=list)
     broken: bool = False
 
 
@@ -219,9 +215,9 @@ class Actor:
             rows = self._interact(snapshot, value(self._epsilon, progress))
         except RunError as error:
             raise RunError(f"{self._name}: {error}", error.reason) from error
-        steps = rows.steps
+        actions, log_probs, acted_values, states, steps = zip(*rows.acted, strict=True)
         raw = _stack([rows.first, *[step.obs for step in steps[:-1]]])
-        values, rewards = _stack(rows.values), _stack([step.reward for step in steps])
+        values, rewards = _stack(acted_values), _stack([step.reward for step in steps])
         terminated = _stack([step.terminated for step in steps])
         truncated = _stack([step.truncated for step in steps])
         valid = _stack([step.valid for step in steps])
@@ -229,7 +225,7 @@ class Actor:
 
         if self._time_limit_is_terminal:
             terminated, truncated = terminated | truncated, np.zeros_like(truncated)
-        next_values = self._next_values(values, terminated, truncated, steps, rows.states, normalizer)
+        next_values = self._next_values(values, terminated, truncated, steps, states, normalizer)
         ended = episode_over = terminated | truncated
         if any(step.life_lost is not None for step in (steps if rows.broken else steps[:1])):
             episode_over = ended & ~self._flags(steps, "life_lost")
@@ -246,7 +242,7 @@ class Actor:
             learned_rewards = normalizer.rewards(learned_rewards)
         return Rollout(
             observations=raw if normalizer is None else normalizer.observations(raw),
-            actions=_stack(rows.actions), log_probs=_stack(rows.log_probs), rewards=learned_rewards, values=values,
+            actions=_stack(actions), log_probs=_stack(log_probs), rewards=learned_rewards, values=values,
             next_values=next_values, terminated=terminated, truncated=truncated, valid=valid,
             version=snapshot.version, state=rows.first_state, episodes=episodes,
             transitions=int(np.count_nonzero(valid)), stats=stats, env_errors=errors, warnings=warnings,
@@ -267,7 +263,8 @@ class Actor:
         beat = self._heartbeat.beat
         observations, state = self._observations, self._state
         rows = _Rows(observations, state)
-        while length is None or len(rows.steps) < length:
+        acted = rows.acted
+        while length is None or len(acted) < length:
             network_observations = observations if normalizer is None else normalizer.observations(observations)
             parameters, values, state = network.act_forward(network_observations, state)
             if epsilon:
@@ -275,19 +272,17 @@ class Actor:
             actions, log_probs = distribution.sample(parameters, rng)
             step = env.step(distribution.to_env(actions))
             beat()
-            rows.actions.append(actions)
-            rows.log_probs.append(log_probs)
-            rows.values.append(values)
-            rows.states.append(state)
-            rows.steps.append(step)
+            acted.append((actions, log_probs, values, state, step))
             observations = step.obs
             if state is not None:
                 state = reset_state(state, episode_boundaries(step))
             if step.warnings or step.broken is not None:
                 self._note_errors(step)
-                if step.broken is not None and not any(row.valid.any() for row in rows.steps):
-                    self._leave_out(rows.steps, snapshot.steps)
+                steps = [row[-1] for row in acted]
+                if step.broken is not None and not any(row.valid.any() for row in steps):
+                    self._leave_out(steps, snapshot.steps)
                     rows = _Rows(observations, state)
+                    acted = rows.acted
                     continue
                 rows.broken |= step.broken is not None
             if self._single and (step.terminated[0] or step.truncated[0] or rows.broken):

@@ -92,7 +92,7 @@ class Learner:
     """The half of a worker that learns: it makes gradients of rollouts in its own network, and pushes them.
 
     worker: the index of its rows in the store. rng: draws minibatches. name: used in messages.
-    heartbeat: beats with each push.
+    heartbeat: beats with each push, and while this waits for others.
     """
 
     def __init__(

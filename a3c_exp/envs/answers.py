@@ -85,7 +85,7 @@ class AnswerCheck:
             return None
         try:
             raw = np.asarray(observation)
-        except Exception:
+        except Exception:  # an object of the environment's own may raise anything here
             return f"an observation that is no array: {_short(observation)}"
         if raw.dtype.kind not in "fiub":
             return f"an observation that is no array of numbers: {_short(observation)}"
@@ -126,7 +126,7 @@ def reward_fault(reward: Any) -> str | None:
     """The fault of a reward: 'the reward nan'; None if nothing is."""
     try:
         usable = np.asarray(reward).dtype.kind in "fiub" and np.size(reward) == 1 and abs(reward) <= LARGEST
-    except Exception:
+    except Exception:  # the same: its comparison, its size
         usable = False
     return None if usable else f"the reward {_short(reward)}"
 
@@ -159,5 +159,8 @@ def _place(wrong: Array) -> str:
 
 def _short(value: Any) -> str:
     """A value on one line, shortened."""
-    text = " ".join(repr(value).split())
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # so may its repr
+        text = object.__repr__(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from a3c_exp.backends import forkserver
-from a3c_exp.backends.processes.children import Child, MakeJob, end, start
+from a3c_exp.backends.processes.children import Child, MakeJob, end
 from a3c_exp.backends.processes.resources import check_processes, shared_store
 from a3c_exp.backends.supervision import RestartSettings, Supervisor, incarnation
 from a3c_exp.core.events import Event
@@ -39,8 +39,8 @@ class Processes(RestartSettings, Backend):
         forkserver.ensure_running()
         children: list[Child] = []
         try:
-            workers = range(context.experiment.worker_count)
-            start(children, context, store, [partial(_prepare, context, store, worker) for worker in workers])
+            for worker in range(context.experiment.worker_count):
+                children.append(Child(context, store, worker, partial(_prepare, context, store, worker)))
             yield from Supervisor(children, self, store).run()
         finally:
             store.stop()

@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing import connection
@@ -95,18 +95,6 @@ class Child:
         self.process, self.reader = self._start(attempt)
         process.close()
         reader.close()
-
-
-def start(
-    children: list[Child], context: RunContext, store: SharedStore, prepare: Iterable[Callable[[int], MakeJob]]
-) -> None:
-    """Start a process for each worker.
-
-    prepare: see `Child`. Each child is appended to `children` as soon as it runs, so that `end` finds it even if a
-    later one cannot be started.
-    """
-    for worker, prepare_one in enumerate(prepare):
-        children.append(Child(context, store, worker, prepare_one))
 
 
 def _exit_text(exitcode: int | None) -> str:
