@@ -194,9 +194,17 @@ def test_a_preset_says_where_it_comes_from(option: str) -> None:
         (
             "dppo_pendulum",
             {
-                "workers": 3, "returns.lambda_": 0.95, "gamma": 0.9, "algorithm.epochs": 10, "rollout_length": 32,
+                "workers": 4, "returns.lambda_": 0.95, "gamma": 0.9, "algorithm.epochs": 10, "rollout_length": 32,
                 "algorithm.minibatch_size": None, "optimizer.learning_rate": 1e-4,
                 "optimizer.param_groups.critic.learning_rate": 2e-4, "env.normalize_rewards": True,
+            },
+        ),
+        (
+            "dppo_cartpole",
+            {
+                "workers": 3, "gamma": 0.95, "algorithm.epochs": 1, "rollout_length": "episode", "env.terminal_reward": -11.0,
+                "optimizer.learning_rate": 1e-3, "network.init": "normal", "network.init_std": 0.01,
+                "stop.worker_episodes": 1000, "env.max_episode_steps": 100000,
             },
         ),
         (

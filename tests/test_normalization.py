@@ -59,3 +59,15 @@ def test_a_number_that_never_varies_is_centered_and_not_blown_up() -> None:
         stats = RunningStats.of(observations, None).merge(stats)
     scaled = make_normalizer(1, stats).observations(observations + np.float32(0.5))
     np.testing.assert_allclose(scaled, 0.5, rtol=1e-6)
+
+
+def test_rewards_that_come_before_any_statistics_are_scaled_by_their_own() -> None:
+    """Otherwise the first gradient would be as much too large as the rewards are."""
+    rewards = np.array([[100.0], [-300.0], [500.0]], np.float32)
+    measured = RunningStats.of(None, rewards[:, 0])
+    nothing = Normalizer.from_row(np.zeros(RunningStats.width((), False, True)), (), False, True)
+    np.testing.assert_allclose(nothing.rewards(rewards, measured), rewards / rewards.std(), rtol=1e-6)
+    later = Normalizer.from_row(RunningStats.of(None, np.array([1.0, 3.0])).row, (), False, True)
+    np.testing.assert_allclose(later.rewards(np.float32([[2.0]]), measured), [[2.0]], rtol=1e-6)
+    one = RunningStats.of(None, np.array([7.0]))
+    np.testing.assert_allclose(nothing.rewards(np.float32([[2.0]]), one), [[2.0]], err_msg="one return has no scale")

@@ -6,6 +6,7 @@ scaling. What it measures travels back with its push as `RunningStats`.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,7 +92,7 @@ class Normalizer:
     """Frozen scales of observations and rewards.
 
     mean, inverse_std: float32, shaped like an observation; None if observations are not normalized.
-    reward_scale: factor of rewards; None if they are not normalized.
+    reward_scale: factor of rewards; None if they are not normalized, NaN before the first return was measured.
     """
 
     mean: NDArray[np.float32] | None
@@ -102,7 +103,7 @@ class Normalizer:
     def from_row(
         cls, row: NDArray[np.float64], shape: tuple[int, ...], observations: bool, rewards: bool
     ) -> Normalizer:
-        """The scales for the merged row of all workers. Before the first observation: mean 0, scale 1."""
+        """The scales for the merged row of all workers. Before the second observation: mean 0, scale 1."""
         size = _size(shape, observations)
         mean = inverse_std = None
         if observations:
@@ -111,8 +112,7 @@ class Normalizer:
             inverse_std = (1 / std).astype(np.float32).reshape(shape)
         scale = None
         if rewards:
-            _, std = _mean_and_std(row[-3], row[-2:-1], row[-1:])
-            scale = float(1 / std[0])
+            scale = _reward_scale(row)
         return cls(mean, inverse_std, scale)
 
     def observations(self, raw: Array) -> Array:
@@ -125,11 +125,16 @@ class Normalizer:
         scaled: Array = (raw - self.mean) * self.inverse_std
         return scaled.clip(-CLIP, CLIP, out=scaled)
 
-    def rewards(self, rewards: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Divide rewards [T, B] by the standard deviation of the discounted return; clip to +-10."""
+    def rewards(self, rewards: NDArray[np.float32], measured: RunningStats) -> NDArray[np.float32]:
+        """Divide rewards [T, B] by the standard deviation of the discounted return; clip to +-10.
+
+        measured: statistics of these rewards. They count where nothing had been measured before: the gradient of a first
+            rollout without a scale may be so large that Adam's second moment needs thousands of updates to forget it.
+        """
         if self.reward_scale is None:
             return rewards
-        return (rewards * np.float32(self.reward_scale)).clip(-CLIP, CLIP)
+        scale = _reward_scale(measured.row) if math.isnan(self.reward_scale) else self.reward_scale
+        return (rewards * np.float32(1.0 if math.isnan(scale) else scale)).clip(-CLIP, CLIP)
 
 
 def _size(shape: tuple[int, ...], measured: bool = True) -> int:
@@ -161,6 +166,11 @@ def _joined(groups: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.zeros(groups.shape[1])
     mean = (counts / count * means).sum(0)
     return np.concatenate([[count], mean, (squares + counts * np.square(means - mean)).sum(0)])
+
+
+def _reward_scale(row: NDArray[np.float64]) -> float:
+    """1 / the standard deviation of the discounted returns in a row of `RunningStats`; NaN without two of them."""
+    return math.nan if row[-3] < 2 else float(1 / _mean_and_std(row[-3], row[-2:-1], row[-1:])[1][0])
 
 
 def _mean_and_std(

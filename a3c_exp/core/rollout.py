@@ -239,7 +239,7 @@ class Actor:
         learned_rewards, stats = self._shape_rewards(rewards, terminated, valid, progress), None
         if normalizer is not None:
             stats = self._measure(normalizer, raw, learned_rewards, ended, valid)
-            learned_rewards = normalizer.rewards(learned_rewards)
+            learned_rewards = normalizer.rewards(learned_rewards, stats)
         return Rollout(
             observations=raw if normalizer is None else normalizer.observations(raw),
             actions=_stack(actions), log_probs=_stack(log_probs), rewards=learned_rewards, values=values,
