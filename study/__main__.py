@@ -18,6 +18,7 @@ from study.document import document
 from study.entries import Entry, RunFailedError
 from study.records import Results
 from study.runs import EPISODES, ROOT
+from study.sources.records import section
 from study.table import SECTIONS
 
 RECORDS, DOCUMENT = ROOT / "results", ROOT / "RESULTS.md"
@@ -103,7 +104,7 @@ def write() -> None:
     else:
         picture.unlink(missing_ok=True)
     shown = picture.relative_to(DOCUMENT.parent) if picture.exists() else None
-    files.write_text(DOCUMENT, document(found, EPISODES, shown, set(outdated)))
+    files.write_text(DOCUMENT, document(found, EPISODES, shown, set(outdated), section(RECORDS / "sources")))
 
 
 def _outdated() -> dict[str, list[str]]:

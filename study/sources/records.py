@@ -58,7 +58,7 @@ def _a3c(seed: int, episodes: int | None, name: str) -> tuple[list[float], None]
     return a3c.run(name, seed, episodes or a3c.EPISODES), None
 
 
-def _pendulum(seed: int, episodes: int | None, *without: str) -> tuple[list[float], None]:
+def _pendulum(seed: int, episodes: int | None, without: Sequence[str] = ()) -> tuple[list[float], None]:
     options = dppo_pendulum.Peculiarities(**dict.fromkeys(without, False))
     return dppo_pendulum.run(seed, episodes or dppo_pendulum.EPISODES, options), None
 
@@ -92,6 +92,11 @@ SOURCES = {
         "[playground/PPO.py](https://github.com/Ceruleanacg/Learning-Notes/blob/bb3421b/playground/PPO.py)",
         "no figure", 475, 5, _cartpole,
     ),
+} | {
+    f"dppo_pendulum_without_{field.name}": Source(
+        f"the same without {field.name.replace('_', ' ')}", "-", -410, 5, partial(_pendulum, without=[field.name])
+    )
+    for field in fields(dppo_pendulum.Peculiarities)
 }  # fmt: skip
 
 
@@ -136,7 +141,7 @@ def _line(row: dict[str, str]) -> Line:
 TEXT = """\
 ## The sources, run literally
 
-Written by `python -m study.sources` and `python -m study --table`: the algorithm of each source with its own settings
+Written by `python -m study.sources NAME` and `python -m study --table`: the algorithm of each source with its own settings
 and peculiarities, anew in numpy ([study/sources/](study/sources/) names them), workers in an order drawn from the seed.
 Return: the mean of the last hundred episodes, of DPPO on CartPole of {greedy} greedy ones, cut at {limit} steps; mean
 over seeds with its 95 % bootstrap interval. Lost: runs whose parameters became NaN, as 0 / 0 is a ratio of
