@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # study is not installed: it belongs to the checkout
 
 from study.sources import __main__ as command
 from study.sources import a3c, dppo_cartpole, dppo_pendulum, records
 from study.sources.dppo_pendulum import Agent, Peculiarities, Shared, Statistics, advantages
-from study.sources.tensorflow1 import Adam, Network, run_in_random_order
+from study.sources.tensorflow1 import Adam, Array, Network, Worker, run_in_random_order
 
 RNG = np.random.default_rng(0)
 
@@ -26,16 +28,17 @@ def twin(network: Network, hidden: int, outputs: int, activation: type[nn.Module
     layers = nn.Sequential(nn.Linear(inputs, hidden), activation(), nn.Linear(hidden, outputs)).double()
     sizes = [inputs * hidden, hidden, hidden * outputs, outputs]
     parts = np.split(network.values, np.cumsum(sizes)[:-1])
-    for layer, weights, biases in ((layers[0], parts[0], parts[1]), (layers[2], parts[2], parts[3])):
+    linear: list[Any] = [layers[0], layers[2]]
+    for layer, weights, biases in zip(linear, parts[::2], parts[1::2], strict=True):
         layer.weight.data = torch.tensor(weights).double().reshape(layer.in_features, -1).T.contiguous()
         layer.bias.data = torch.tensor(biases).double()
     return layers
 
 
-def flat_gradient(layers: nn.Sequential) -> np.ndarray:
-    return np.concatenate(
-        [part.ravel() for i in (0, 2) for part in (layers[i].weight.grad.T.numpy(), layers[i].bias.grad.numpy())]
-    )
+def flat_gradient(layers: nn.Sequential) -> Array:
+    linear: list[Any] = [layers[0], layers[2]]
+    parts = [part.ravel() for layer in linear for part in (layer.weight.grad.T.numpy(), layer.bias.grad.numpy())]
+    return np.concatenate(parts)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +79,7 @@ def test_actor_of_a3c_has_the_gradient_of_its_loss() -> None:
     layers = twin(network, 8, 2, nn.ReLU6)
     states = RNG.standard_normal((16, 4)).astype(np.float32)
     actions, advantage = RNG.integers(2, size=16), RNG.standard_normal(16).astype(np.float32)
-    p = layers(torch.tensor(states).double()).softmax(1)
+    p: Any = layers(torch.tensor(states).double()).softmax(1)
     entropy = -(p * (p + 1e-5).log()).sum(1)
     log_prob = (p[torch.arange(16), torch.tensor(actions)] + 1e-5).log()
     (-(0.1 * entropy + log_prob * torch.tensor(advantage))).mean().backward()
@@ -85,11 +88,12 @@ def test_actor_of_a3c_has_the_gradient_of_its_loss() -> None:
     np.testing.assert_allclose(gradient, flat_gradient(layers), atol=2e-5)
 
 
-def densities(layers: nn.Sequential, states: np.ndarray, actions: np.ndarray, options: Peculiarities) -> Tensor:
+def densities(layers: nn.Sequential, states: Array, actions: Array, options: Peculiarities) -> Any:
     mean, z = layers(torch.tensor(states).double()).T
     mean = 2 * (mean.tanh() if options.squashed_mean else mean)
     deviation = nn.functional.softplus(z) if options.softplus else np.log(2) * z.exp()
-    return torch.distributions.Normal(mean, deviation).log_prob(torch.tensor(actions).double()).exp()
+    policy: Any = torch.distributions.Normal(mean, deviation)
+    return policy.log_prob(torch.tensor(actions).double()).exp()
 
 
 @pytest.mark.parametrize("options", [Peculiarities(), Peculiarities(squashed_mean=False, softplus=False)], ids=str)
@@ -103,7 +107,8 @@ def test_dppo_has_the_gradients_of_its_loss_for_both_policies(options: Peculiari
     assert ((ratio - 1).abs() > 0.2).any()
     assert ((ratio - 1).abs() < 0.2).any()
     weight = torch.tensor(advantage)
-    (-torch.minimum(ratio * weight, ratio.clamp(0.8, 1.2) * weight).mean()).backward()  # type: ignore[no-untyped-call]
+    loss: Any = -torch.minimum(ratio * weight, ratio.clamp(0.8, 1.2) * weight).mean()
+    loss.backward()
     (_, of_new), (_, of_old) = agent.actor_gradients(states, actions, advantage)
     np.testing.assert_allclose(of_new, flat_gradient(new), atol=2e-5)
     np.testing.assert_allclose(of_old, flat_gradient(old), atol=2e-5)
@@ -131,18 +136,19 @@ def test_dppo_on_cartpole_weighs_the_policy_gradient_by_the_clipped_ratio() -> N
     states, actions = RNG.standard_normal((3, 4)).astype(np.float32), [0, 1, 1]
     ratios, advantage = np.array([5.0, 1.0, 0.01], np.float32), np.array([1.0, -2.0, 3.0], np.float32)
     loss = nn.functional.cross_entropy(layers(torch.tensor(states).double()), torch.tensor(actions), reduction="none")
-    (loss * torch.tensor([1.9, 1.0, 0.1]) * torch.tensor(advantage)).mean().backward()
-    seen: list[np.ndarray] = []
-    server._actor_adam.apply = lambda pair: seen.append(pair[1])  # type: ignore[method-assign]
-    server.train(states, actions, np.zeros(3, np.float32), advantage, ratios)
-    np.testing.assert_allclose(seen[0], flat_gradient(layers), atol=1e-6)
+    weighted: Any = loss * torch.tensor([1.9, 1.0, 0.1]) * torch.tensor(advantage)
+    weighted.mean().backward()
+    with mock.patch.object(server._actor_adam, "apply") as apply:
+        server.train(states, actions, np.zeros(3, np.float32), advantage, ratios)
+    ((_, gradient),) = apply.call_args.args
+    np.testing.assert_allclose(gradient, flat_gradient(layers), atol=1e-6)
 
 
 def test_workers_run_in_an_order_that_the_seed_decides() -> None:
     def order(seed: int) -> list[int]:
         log: list[int] = []
 
-        def work(number: int) -> dppo_pendulum.Worker:
+        def work(number: int) -> Worker:
             for _ in range(20):
                 log.append(number)
                 yield
