@@ -92,11 +92,17 @@ SOURCES = {
         "[playground/PPO.py](https://github.com/Ceruleanacg/Learning-Notes/blob/bb3421b/playground/PPO.py)",
         "no figure", 475, 5, _cartpole,
     ),
-} | {
-    f"dppo_pendulum_without_{field.name}": Source(
-        f"the same without {field.name.replace('_', ' ')}", "-", -410, 5, partial(_pendulum, without=[field.name])
+}  # fmt: skip
+# What makes DPPO learn Pendulum: its local step does harm, so the others are left out together with it.
+SOURCES |= {
+    "dppo_pendulum_without_" + "_and_".join(without): Source(
+        f"the same without {' and '.join(without).replace('_', ' ')}", "-", -410, 5, partial(_pendulum, without=without)
     )
-    for field in fields(dppo_pendulum.Peculiarities)
+    for without in (
+        ("local_step",), ("local_step", "softplus"), ("local_step", "adam_per_worker"), ("local_step", "clipped_actions"),
+        ("local_step", "clipped_actions", "squashed_mean"), ("local_step", "centred_rewards"),
+        ("local_step", "passes_apart"),
+    )
 }  # fmt: skip
 
 
