@@ -99,9 +99,9 @@ SOURCES |= {
         f"the same without {' and '.join(without).replace('_', ' ')}", "-", -410, 5, partial(_pendulum, without=without)
     )
     for without in (
-        ("local_step",), ("local_step", "softplus"), ("local_step", "adam_per_worker"), ("local_step", "clipped_actions"),
-        ("local_step", "clipped_actions", "squashed_mean"), ("local_step", "centred_rewards"),
-        ("local_step", "passes_apart"),
+        ("local_step",), ("local_step", "softplus"), ("local_step", "adam_per_worker"),
+        ("local_step", "clipped_actions"), ("local_step", "clipped_actions", "squashed_mean"),
+        ("local_step", "centred_rewards"), ("local_step", "passes_apart"),
     )
 }  # fmt: skip
 
@@ -147,8 +147,9 @@ def _line(row: dict[str, str]) -> Line:
 TEXT = """\
 ## The sources, run literally
 
-Written by `python -m study.sources NAME` and `python -m study --table`: the algorithm of each source with its own settings
-and peculiarities, anew in numpy ([study/sources/](study/sources/) names them), workers in an order drawn from the seed.
+Written by `python -m study.sources NAME` and `python -m study --table`: the algorithm of each source with its own
+settings and peculiarities, anew in numpy ([study/sources/](study/sources/) names them), workers in an order drawn from
+the seed. Missing terms as zero and maximum terms are the same algorithm where every episode ends with the value 0.
 Return: the mean of the last hundred episodes, of DPPO on CartPole of {greedy} greedy ones, cut at {limit} steps; mean
 over seeds with its 95 % bootstrap interval. Lost: runs whose parameters became NaN, as 0 / 0 is a ratio of
 probabilities there; they are left out of the mean.
