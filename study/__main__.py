@@ -18,6 +18,7 @@ from study.document import document
 from study.entries import Entry, RunFailedError
 from study.records import Results
 from study.runs import EPISODES, ROOT
+from study.sources import records as sources
 from study.table import SECTIONS, WORKERS
 
 RECORDS, DOCUMENT = ROOT / "results", ROOT / "RESULTS.md"
@@ -104,8 +105,9 @@ def write() -> None:
         picture.unlink(missing_ok=True)
     shown = picture.relative_to(DOCUMENT.parent) if picture.exists() else None
     by_workers = {count: Results(RECORDS, entry.name).read(entry.recipe.settings()) for count, entry in WORKERS.items()}
-    text = document(found, EPISODES, shown, set(outdated))
-    files.write_text(DOCUMENT, f"{text}\n{scaling.section(by_workers)}" if by_workers[1] else text)
+    others = [scaling.section(by_workers)] if by_workers[1] else []
+    others.append(sources.section(RECORDS / "sources"))
+    files.write_text(DOCUMENT, document(found, EPISODES, shown, set(outdated), others))
 
 
 def _outdated() -> dict[str, list[str]]:

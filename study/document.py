@@ -73,12 +73,12 @@ A line a run, from the records in [{folder}/]({folder}/).
 
 def document(
     sections: Mapping[str, Sequence[tuple[Entry, Sequence[Record]]]], episodes: int, picture: Path | None = None,
-    outdated: Set[str] = frozenset(),
+    outdated: Set[str] = frozenset(), others: Sequence[str] = (),
 ) -> str:  # fmt: skip
     """The whole text.
 
     picture: figure of the curves, relative to RESULTS.md; None for none. outdated: entries whose settings are not those
-    of their records any more.
+    of their records any more. others: sections after the tables.
     """
     parts = [PREAMBLE.format(episodes=episodes)]
     seen = sorted({record.machine for lines in sections.values() for _, records in lines for record in records})
@@ -86,6 +86,7 @@ def document(
     for heading, lines in sections.items():
         preface = f"{PRESETS}\n" if _are_presets(lines) else ""
         parts.append(f"## {heading}\n\n{preface}{_table(lines, machines, outdated)}\n\n{_origin(lines, machines)}\n")
+    parts.extend(others)
     if picture is not None:
         parts.append(CURVES.format(picture=picture.as_posix(), folder=picture.parent.as_posix()))
     return "\n".join(parts)

@@ -128,8 +128,9 @@ class Normalizer:
     def rewards(self, rewards: NDArray[np.float32], measured: RunningStats) -> NDArray[np.float32]:
         """Divide rewards [T, B] by the standard deviation of the discounted return; clip to +-10.
 
-        measured: statistics of these rewards. They count where nothing had been measured before: the gradient of a first
-            rollout without a scale may be so large that Adam's second moment needs thousands of updates to forget it.
+        measured: statistics of these rewards. They count where nothing had been measured before: the gradient of a
+            first rollout without a scale may be so large that Adam's second moment needs thousands of updates to forget
+            it.
         """
         if self.reward_scale is None:
             return rewards

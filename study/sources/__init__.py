@@ -1,0 +1,1 @@
+"""The algorithms of the presets' sources, run as literally as possible."""
