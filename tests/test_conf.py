@@ -203,8 +203,8 @@ def test_a_preset_says_where_it_comes_from(option: str) -> None:
             "dppo_cartpole",
             {
                 "workers": 3, "gamma": 0.95, "algorithm.epochs": 1, "rollout_length": "episode",
-                "env.terminal_reward": -11.0, "optimizer.learning_rate": 1e-3, "network.init": "normal", "network.init_std": 0.01,
-                "stop.worker_episodes": 1000, "env.max_episode_steps": 100000,
+                "env.terminal_reward": -11.0, "optimizer.learning_rate": 1e-3, "network.init": "normal",
+                "network.init_std": 0.01, "stop.worker_episodes": 1000, "env.max_episode_steps": 100000,
             },
         ),
         (
