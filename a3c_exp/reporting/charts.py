@@ -44,7 +44,7 @@ class Theme:
     faint: str
     colours: tuple[str, ...]
 
-    def rc(self) -> dict[str, Any]:
+    def rc(self) -> Any:
         """matplotlib's settings."""
         ink = dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color", "axes.edgecolor"), self.ink)
         return ink | {

@@ -55,7 +55,9 @@ class Report:
         """The tables as Markdown, with what else there is to say."""
         parts = []
         for env, ranked in self.ranked.items():
-            parts.append(f"{env}:\n\n{markdown.table(COLUMNS, (map(_cell, cells(each)) for each in ranked))}\n")
+            parts.append(
+                f"{env}:\n\n{markdown.table(COLUMNS, ([_cell(text) for text in cells(each)] for each in ranked))}\n"
+            )
             parts += [f"{line}\n" for line in self._remarks(env, ranked)]
         return "\n".join([*parts, *self._origin(), *self._missing()])
 
