@@ -78,12 +78,14 @@ def exit_code(program: Callable[[], int]) -> int:
 
 
 def did_you_mean(name: str, known: Iterable[str], *, list_all: bool = True) -> str:
-    """A sentence with the names nearest to `name`: "did you mean 'seed'? Allowed: gamma, seed".
+    """A sentence with the names nearest to `name`: "did you mean 'seed'? Allowed: gamma, seed". Case does not matter.
 
     list_all: False leaves out the list of all names, for long ones; the sentence is then empty if no name is near.
     """
     names = sorted(known)
-    nearest = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    by_lower = {each.lower(): each for each in names}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6)
+    nearest = [by_lower[each] for each in (close[:1] if name.lower() in by_lower else close)]
     guess = f"did you mean {either(map(repr, nearest))}?" if nearest else ""
     allowed = f"Allowed: {', '.join(names) or 'none'}" if list_all else ""
     return f"{guess} {allowed}".strip()
