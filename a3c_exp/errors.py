@@ -78,14 +78,13 @@ def exit_code(program: Callable[[], int]) -> int:
 
 
 def did_you_mean(name: str, known: Iterable[str], *, list_all: bool = True) -> str:
-    """A sentence with the names nearest to `name`: "did you mean 'seed'? Allowed: gamma, seed". Case does not matter.
+    """A sentence with the names nearest to `name`: "did you mean 'seed'? Allowed: gamma, seed".
 
     list_all: False leaves out the list of all names, for long ones; the sentence is then empty if no name is near.
     """
     names = sorted(known)
-    by_lower = {each.lower(): each for each in names}
-    close = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6)
-    nearest = [by_lower[each] for each in (close[:1] if name.lower() in by_lower else close)]
+    same = [each for each in names if each.lower() == name.lower()]
+    nearest = same or difflib.get_close_matches(name, names, n=3, cutoff=0.6)
     guess = f"did you mean {either(map(repr, nearest))}?" if nearest else ""
     allowed = f"Allowed: {', '.join(names) or 'none'}" if list_all else ""
     return f"{guess} {allowed}".strip()

@@ -201,7 +201,7 @@ class TestErrors:
             (
                 Dict({"image": Box(0, 255, (2,), np.uint8), "mission": Mission()}),
                 Discrete(2),
-                r"FilterObservation:\{filter_keys:\[image\]\}\},FlattenObservation\]' turns its arrays into one vector$",
+                r"FilterObservation:\{filter_keys:\[image\]\}\},FlattenObservation\]' turns its arrays into",
             ),
             (Text(3), Discrete(2), "observations are a Text space"),
             (Discrete(2), Dict({"a": Discrete(2)}), "actions are a Dict space"),

@@ -130,8 +130,8 @@ class Gym(Environment):
         if name in gymnasium.registry:
             return gymnasium.registry[name]
         guess = did_you_mean(name, gymnasium.registry, list_all=False)
-        problem = f"no such environment is registered{f': {guess}' if guess else '.'} {_other_package(name)}"
-        raise ConfigError("id", self.id, problem)
+        problem = f"no such environment is registered{f': {guess}' if guess else '.'}"
+        raise ConfigError("id", self.id, problem if module else f"{problem} {_other_package(name)}")
 
     def _one(self, spec: EnvSpec, render_mode: str | None) -> Env:
         """One environment with its wrappers."""
