@@ -29,9 +29,9 @@ complete -o nospace -F _a3c_exp a3c-exp
     "zsh": """\
 #compdef a3c-exp
 _a3c_exp() {
-    local -a found
-    found=("${(@f)$(a3c-exp complete "$LBUFFER" 2>/dev/null)}")
-    compadd -Q -S '' -- $found
+    local -a words
+    words=("${(@f)$(a3c-exp complete "$LBUFFER" 2>/dev/null)}")
+    compadd -Q -S '' -- $words
 }
 compdef _a3c_exp a3c-exp
 """,
@@ -46,12 +46,12 @@ def candidates(line: str) -> list[str]:
         return [command for command in (*COMMANDS, "completion") if command.startswith(current)]
     command, typed = words[0], words[1:]
     if command == "train":
-        found = _training(current, typed)
+        possible = _training(current, typed)
     elif command == "completion":
-        found = iter(SCRIPTS)
+        possible = iter(SCRIPTS)
     else:
-        found = _of_command(command, current) if command in COMMANDS else iter(())
-    return sorted({each for each in found if each.startswith(current)})
+        possible = _of_command(command, current) if command in COMMANDS else iter(())
+    return sorted({each for each in possible if each.startswith(current)})
 
 
 def _training(current: str, typed: Sequence[str]) -> Iterator[str]:
@@ -101,8 +101,8 @@ def _main_file() -> dict[str, Any]:
 def _choices() -> dict[str, Any]:
     """Each group with the option that is chosen by default."""
     entries = [entry for entry in _main_file()["defaults"] if isinstance(entry, dict)]
-    found = {name: option for entry in entries for name, option in entry.items()}
-    return {name: option for name, option in found.items() if (conf_folder() / name).is_dir()}
+    chosen = {name: option for entry in entries for name, option in entry.items()}
+    return {name: option for name, option in chosen.items() if (conf_folder() / name).is_dir()}
 
 
 def _settings() -> dict[str, Any]:

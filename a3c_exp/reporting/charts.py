@@ -72,15 +72,15 @@ def pictures(size: tuple[float, float], draw: Draw) -> dict[str, bytes]:
     import matplotlib
     from matplotlib.figure import Figure
 
-    found = {}
+    by_background = {}
     for theme in (LIGHT, DARK):
         with matplotlib.rc_context(theme.rc()):
             figure = Figure(figsize=size, layout="constrained")
             draw(figure, theme)
             file = io.BytesIO()
             figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None})
-            found[theme.suffix] = file.getvalue()
-    return found
+            by_background[theme.suffix] = file.getvalue()
+    return by_background
 
 
 def learning_curves(ranked: Sequence[Ranked]) -> dict[str, bytes]:
@@ -103,23 +103,23 @@ def _draw_bands(
     bands = [band(each.runs, axis) for each in shown]
     longest = max((axis(run.curve)[-1] for each in shown for run in each.runs if len(run.curve.steps)), default=1.0)
     scale, label = _unit(longest, units)
-    for number, (each, found) in enumerate(zip(shown, bands, strict=True)):
+    for number, (each, mean) in enumerate(zip(shown, bands, strict=True)):
         colour = theme.colours[number]
         for run in each.runs:
             if not run.ended and len(run.curve.steps):
                 axes.plot(axis(run.curve) / scale, run.curve.returns, color=colour, linewidth=0.7, alpha=0.7)
-        if found is not None:
-            axes.plot(found.x / scale, found.middle, color=colour, linestyle=STYLES[number], label=str(number))
-            axes.fill_between(found.x / scale, found.low, found.high, color=colour, alpha=0.2, linewidth=0)
+        if mean is not None:
+            axes.plot(mean.x / scale, mean.middle, color=colour, linestyle=STYLES[number], label=str(number))
+            axes.fill_between(mean.x / scale, mean.low, mean.high, color=colour, alpha=0.2, linewidth=0)
     for threshold in {run.threshold for each in shown for run in each.runs if run.threshold is not None}:
         axes.axhline(threshold, color=theme.ink, linewidth=1.0, linestyle=":", alpha=0.7)
     axes.set_xlabel(label)
     axes.set_xlim(left=0)
 
 
-def performance_profiles(found: Mapping[str, Profile]) -> dict[str, bytes]:
+def performance_profiles(by_name: Mapping[str, Profile]) -> dict[str, bytes]:
     """The share of runs above each normalised return."""
-    shown = list(found.items())[:MOST_CURVES]
+    shown = list(by_name.items())[:MOST_CURVES]
 
     def draw(figure: Figure, theme: Theme) -> None:
         axes = figure.subplots()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import io
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -62,7 +63,7 @@ class Page:
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         head = "".join(f"<th>{escape(name)}</th>" for name in columns)
-        lines = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>\n" for row in rows)
+        lines = "".join(f"<tr>{''.join(f'<td>{_unbroken(escape(cell))}</td>' for cell in row)}</tr>\n" for row in rows)
         self.parts.append(f'<div class="wide"><table>\n<tr>{head}</tr>\n{lines}</table></div>')
 
     def picture(self, light: bytes, dark: bytes, text: str, caption: str) -> None:
@@ -78,13 +79,18 @@ class Page:
         return head + "\n".join([f"<h1>{escape(self.title)}</h1>", *self.parts]) + "\n</body>\n</html>\n"
 
 
+def _unbroken(text: str) -> str:
+    """A text whose brackets stay in one line."""
+    return re.sub(r"[\[(][^\])]*[\])]", lambda bracket: bracket[0].replace(" ", "&nbsp;"), text)
+
+
 def _data(png: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
 
-def write_picture(folder: Path, name: str, found: dict[str, bytes]) -> None:
+def write_picture(folder: Path, name: str, pictures: dict[str, bytes]) -> None:
     """Write a picture on each background. Raises OSError."""
-    for suffix, png in found.items():
+    for suffix, png in pictures.items():
         atomic_write(folder / f"{name}{suffix}.png", lambda file, png=png: file.write(png))  # type: ignore[misc]
 
 

@@ -103,9 +103,9 @@ class Report:
             name = f"{number}_{_file_name(env)}"
             _add_curves(page, folder, name, env, configurations)
             problems += _add_episodes(page, folder, name, env, configurations)
-        if len(ranked) > 1 and (found := profiles(ranked)):
+        if len(ranked) > 1 and (by_name := profiles(ranked)):
             page.heading("All environments")
-            _add(page, folder, "profile", charts.performance_profiles(found), "Performance profiles", PROFILE_CAPTION)
+            _add(page, folder, "profile", charts.performance_profiles(by_name), "Performance profiles", PROFILE_CAPTION)
         page.paragraph(" ".join(EXPLANATION.split()), note=True)
         if left_out := [*self._missing(), *problems]:
             page.heading("Left out")
@@ -131,10 +131,10 @@ def _row(env: str, name: str, run: RecordedRun) -> tuple[object, ...]:
 
 def _points(env: str, ranked: Ranked) -> Iterator[tuple[object, ...]]:
     for label, axis in (("steps", by_steps), ("seconds", by_seconds)):
-        found = band(ranked.runs, axis)
-        if found is not None:
-            for x, middle, low, high in zip(found.x, found.middle, found.low, found.high, strict=True):
-                yield env, ranked.name, label, f"{x:.6g}", found.runs, f"{middle:.6g}", f"{low:.6g}", f"{high:.6g}"
+        mean = band(ranked.runs, axis)
+        if mean is not None:
+            for x, middle, low, high in zip(mean.x, mean.middle, mean.low, mean.high, strict=True):
+                yield env, ranked.name, label, f"{x:.6g}", mean.runs, f"{middle:.6g}", f"{low:.6g}", f"{high:.6g}"
 
 
 def _add_curves(page: Page, folder: Path, name: str, env: str, ranked: Sequence[Ranked]) -> None:
@@ -149,7 +149,7 @@ def _add_curves(page: Page, folder: Path, name: str, env: str, ranked: Sequence[
 
 def _add_episodes(page: Page, folder: Path, name: str, env: str, ranked: Sequence[Ranked]) -> list[str]:
     """Returns a line for each run whose episodes cannot be read."""
-    found: list[tuple[str, Episodes]] = []
+    chosen: list[tuple[str, Episodes]] = []
     problems = []
     for each in ranked[:MOST_EPISODE_PLOTS]:
         run = each.runs[0]
@@ -159,16 +159,16 @@ def _add_episodes(page: Page, folder: Path, name: str, env: str, ranked: Sequenc
             problems.append(f"Left out: {run.folder}: its episodes cannot be read: {one_line(error)}")
             continue
         if len(episodes.returns):
-            found.append((f"{each.name}, seed {run.seed}", episodes))
-    if found:
-        plots = charts.episode_plots(found)
+            chosen.append((f"{each.name}, seed {run.seed}", episodes))
+    if chosen:
+        plots = charts.episode_plots(chosen)
         _add(page, folder, f"{name}_episodes", plots, f"Training episodes of {env}", EPISODES_CAPTION)
     return problems
 
 
-def _add(page: Page, folder: Path, name: str, found: dict[str, bytes], text: str, caption: str) -> None:
-    write_picture(folder, name, found)
-    page.picture(found[charts.LIGHT.suffix], found[charts.DARK.suffix], text, " ".join(caption.split()))
+def _add(page: Page, folder: Path, name: str, pictures: dict[str, bytes], text: str, caption: str) -> None:
+    write_picture(folder, name, pictures)
+    page.picture(pictures[charts.LIGHT.suffix], pictures[charts.DARK.suffix], text, " ".join(caption.split()))
 
 
 def _cell(text: str) -> str:

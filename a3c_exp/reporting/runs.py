@@ -118,8 +118,8 @@ def find_runs(folders: Iterable[Path]) -> tuple[list[RecordedRun], dict[Path, st
 
 def run_folders(folder: Path) -> list[Path]:
     """The folders of runs below a folder, itself included, by path."""
-    found = [Path(at) for at, _, files in os.walk(folder) if CONFIG_FILE in files or SUMMARY_FILE in files]
-    return sorted(path.resolve() for path in found)
+    places = [Path(at) for at, _, files in os.walk(folder) if CONFIG_FILE in files or SUMMARY_FILE in files]
+    return sorted(path.resolve() for path in places)
 
 
 def read_run(folder: Path) -> RecordedRun:
