@@ -13,12 +13,12 @@ from collections.abc import Sequence
 
 from a3c_exp.errors import ConfigError
 from a3c_exp.run import files
-from study import curves
+from study import curves, scaling
 from study.document import document
 from study.entries import Entry, RunFailedError
 from study.records import Results
 from study.runs import EPISODES, ROOT
-from study.table import SECTIONS
+from study.table import SECTIONS, WORKERS
 
 RECORDS, DOCUMENT = ROOT / "results", ROOT / "RESULTS.md"
 RUNS = ROOT / "outputs" / "study"
@@ -103,7 +103,9 @@ def write() -> None:
     else:
         picture.unlink(missing_ok=True)
     shown = picture.relative_to(DOCUMENT.parent) if picture.exists() else None
-    files.write_text(DOCUMENT, document(found, EPISODES, shown, set(outdated)))
+    by_workers = {count: Results(RECORDS, entry.name).read(entry.recipe.settings()) for count, entry in WORKERS.items()}
+    text = document(found, EPISODES, shown, set(outdated))
+    files.write_text(DOCUMENT, f"{text}\n{scaling.section(by_workers)}" if by_workers[1] else text)
 
 
 def _outdated() -> dict[str, list[str]]:

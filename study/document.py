@@ -19,8 +19,8 @@ COLUMNS = (
     "solved", "steps to it", "seconds to it", "steps/s", "staleness", "machine", "zoo A2C", "zoo PPO",
 )  # fmt: skip
 PRESET_COLUMNS = (
-    "system", "source", "what it reports", "seeds", "greedy return: IQM [95 %]", "of the best kept", "training return",
-    "solved", "seconds to it", "seconds", "steps", "steps/s", "staleness", "machine",
+    "system", "source", "what it reports", "seeds", "greedy return: IQM [95 %]", "of the best kept", "drawn return",
+    "training return", "solved", "seconds to it", "seconds", "steps", "steps/s", "staleness", "machine",
 )  # fmt: skip
 
 PREAMBLE = """\
@@ -51,8 +51,12 @@ PRESETS = """\
 Written by `make presets`. Each preset is trained to its own end, or to that in its row, with the settings of its source
 (the head of its file in [conf/experiment/](conf/experiment/) names every difference). Greedy return: of the final
 policy, and of the parameters kept because evaluation beside training found them best (`best.ckpt`; mean and worst
-seed), both in the same fresh episodes; of `shared_adam_lunar_continuous` they end after 300 steps, as in training.
-Training return: the mean of the last 100 training episodes, actions drawn as they are in training, mean over the seeds;
+seed), both in the same fresh episodes; of `shared_adam_lunar_continuous` they end after 300 steps, as in training; of
+`dppo_cartpole` and `dppo_cluster_cartpole` after 500, while training has no limit. Drawn return: of the final policy
+with actions that are drawn, as some sources test it; in parentheses each seed's lowest episode (of 100; of
+`ga3c_cartpole` of 18, as its source does).
+Training return: the mean of the last 100 training episodes, actions drawn as they are in training, mean over the seeds
+with its 95 % bootstrap interval;
 solved: that mean has reached the preset's `reward_threshold`. Seconds, steps and steps/s of training are medians.
 """
 
@@ -128,7 +132,8 @@ def _preset_cells(entry: Entry, records: Sequence[Record], machines: str) -> lis
         _seeds(entry, records),
         _estimate([record.greedy_return for record in records]),
         f"{mean(best):.1f}, {min(best):.1f}" if best else "-",
-        f"{mean(trained):.1f}" if trained else "-",
+        _drawn(records),
+        _mean_estimate(trained),
         _solved(entry, records),
         _spread([record.solved_seconds for record in records], 1),
         *(
@@ -138,6 +143,13 @@ def _preset_cells(entry: Entry, records: Sequence[Record], machines: str) -> lis
         _staleness(records),
         machines,
     ]
+
+
+def _drawn(records: Sequence[Record]) -> str:
+    """The mean return of episodes with drawn actions, and the lowest one of each seed."""
+    means = [record.drawn_return for record in records if record.drawn_return is not None]
+    lowest = [record.drawn_lowest for record in records if record.drawn_lowest is not None]
+    return f"{mean(means):.1f} ({', '.join(f'{value:.0f}' for value in lowest)})" if means else "-"
 
 
 def _seeds(entry: Entry, records: Sequence[Record]) -> str:
@@ -153,6 +165,13 @@ def _solved(entry: Entry, records: Sequence[Record]) -> str:
 def _estimate(greedy: Sequence[float]) -> str:
     low, high = bootstrap_interval([greedy])
     return f"{interquartile_mean(np.array(greedy)):.1f} [{low:.1f}, {high:.1f}]"
+
+
+def _mean_estimate(returns: Sequence[float]) -> str:
+    if not returns:
+        return "-"
+    low, high = bootstrap_interval([returns], lambda drawn: drawn.mean(axis=-1))
+    return f"{mean(returns):.1f} [{low:.1f}, {high:.1f}]"
 
 
 def _staleness(records: Sequence[Record]) -> str:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import csv
+import inspect
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import reduce
 from pathlib import Path
+from pydoc import locate
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
@@ -26,6 +29,8 @@ class Record:
     last_100: mean return of the last 100 training episodes.
     greedy_*: return of the final policy's most likely actions, over `greedy_episodes` whole episodes. best_return: mean
         return of as many episodes with the best checkpoint; None if there is none.
+    drawn_*: mean and lowest return of the final policy with drawn actions, over `drawn_episodes`; None in records that
+        are older, or of another framework.
     command: for one seed, as a user types it.
     """
 
@@ -46,6 +51,9 @@ class Record:
     commit: str
     machine: str
     command: str
+    drawn_return: float | None = None
+    drawn_lowest: float | None = None
+    drawn_episodes: int | None = None
 
 
 class Results:
@@ -57,8 +65,8 @@ class Results:
     def read(self, settings: Mapping[str, Any]) -> list[Record]:
         """The records with these settings, by seed; none if the recorded settings are others.
 
-        A setting that is newer than the records is assumed to have no effect by default. Raises ConfigError for records
-        with former names of settings, which would look like other settings.
+        A setting that is newer than the records is assumed to have no effect at its default. Raises ConfigError for
+        records with former names of settings, which would look like other settings.
         """
         if not self._table.exists() or self.changes(settings):
             return []
@@ -75,7 +83,9 @@ class Results:
         if former:
             problem = f"has former names of settings, to be renamed there and in its records: {', '.join(former)}"
             raise ConfigError("results", self._settings.name, problem)
-        return sorted(gone | {key for key in then.keys() & now.keys() if then[key] != now[key]})
+        changed = {key for key in then.keys() & now.keys() if then[key] != now[key]}
+        changed |= {key for key in now.keys() - then.keys() if not _is_default(settings, key, now[key])}
+        return sorted(gone | changed)
 
     def write(self, settings: Mapping[str, Any], records: Sequence[Record]) -> None:
         """Replace the settings and the records."""
@@ -88,6 +98,15 @@ class Results:
             self._table.unlink()  # first: an interruption must not leave old records with new settings
         files.write_text(self._settings, yaml.safe_dump(dict(settings), sort_keys=False))
         files.write_text(self._table, text.getvalue())
+
+
+def _is_default(settings: Mapping[str, Any], key: str, value: Any) -> bool:
+    """Whether a setting has the default of the component that it belongs to; True if there is no such component."""
+    *path, name = key.split(".")
+    component = reduce(lambda parent, part: parent[part], path, settings)
+    target = locate(component.get("_target_", ""))
+    parameter = inspect.signature(target).parameters.get(name) if callable(target) else None
+    return parameter is None or parameter.default in (value, inspect.Parameter.empty)
 
 
 def _record(row: Mapping[str, str]) -> Record:

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +21,7 @@ from a3c_exp.errors import FAILED
 from a3c_exp.run.run_folder import SUMMARY_FILE, latest_checkpoint
 from study.entries import RunFailedError
 from study.records import Record
+from study.statistics import Array as Floats
 
 ROOT = Path(__file__).resolve().parent.parent
 EPISODES = 100
@@ -34,9 +35,15 @@ REFUSED = 2  # exit code of a command with a configuration that cannot run
 
 @dataclass(frozen=True)
 class Training:
-    """`python -m a3c_exp <overrides>`."""
+    """`python -m a3c_exp <overrides>`.
+
+    drawn: episodes of the final policy in which its actions are drawn. max_episode_steps: the time limit of all
+        episodes after training; None: the environment's own.
+    """
 
     overrides: tuple[str, ...]
+    drawn: int = EPISODES
+    max_episode_steps: int | None = None
 
     @property
     def command(self) -> str:
@@ -61,9 +68,29 @@ class Training:
             shutil.rmtree(folder, ignore_errors=True)
             execute(["-m", "a3c_exp", *overrides, f"hydra.run.dir={folder}"], folder.with_suffix(".log"))
         summary = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
-        final = _greedy_returns(folder, seed, "latest")
-        best = _greedy_returns(folder, seed, "best") if summary["best_eval_return"] is not None else None
-        return _record(f"{self.command} seed={seed}", seed, summary, final, best)
+        final = self._returns(folder, seed, "latest")
+        best = self._returns(folder, seed, "best") if summary["best_eval_return"] is not None else None
+        drawn = self._returns(folder, seed, "latest", greedy=False)
+        return _record(f"{self.command} seed={seed}", seed, summary, final, best, drawn)
+
+    def _returns(
+        self, folder: Path, seed: int, checkpoint: Literal["best", "latest"], *, greedy: bool = True
+    ) -> Floats:
+        """Returns of fresh episodes with the policy of a checkpoint."""
+        from a3c_exp.cli.evaluate import Options, evaluate_run, load_run
+        from a3c_exp.core.cpu import one_thread
+
+        options = Options(
+            episodes=EPISODES if greedy else self.drawn, checkpoint=checkpoint, greedy=greedy,
+            seed=FIRST_EVALUATION_SEED + seed,
+        )  # fmt: skip
+        with one_thread():
+            loaded = load_run(folder, checkpoint)
+            if self.max_episode_steps is not None:
+                env: Any = loaded.experiment.env
+                env = replace(env, max_episode_steps=self.max_episode_steps)
+                loaded = replace(loaded, experiment=replace(loaded.experiment, env=env))
+            return evaluate_run(loaded, folder, options).returns
 
 
 @cache
@@ -118,16 +145,9 @@ def _stop_reason(folder: Path, config: Mapping[str, Any]) -> Any:
         return None
 
 
-def _greedy_returns(folder: Path, seed: int, checkpoint: Literal["best", "latest"]) -> Any:
-    from a3c_exp.cli.evaluate import Options, evaluate_run, load_run
-    from a3c_exp.core.cpu import one_thread
-
-    with one_thread():
-        options = Options(episodes=EPISODES, checkpoint=checkpoint, seed=FIRST_EVALUATION_SEED + seed)
-        return evaluate_run(load_run(folder, checkpoint), folder, options).returns
-
-
-def _record(command: str, seed: int, summary: Mapping[str, Any], returns: Any, best: Any) -> Record:
+def _record(
+    command: str, seed: int, summary: Mapping[str, Any], returns: Floats, best: Floats | None, drawn: Floats
+) -> Record:
     return Record(
         seed=seed,
         steps=summary["steps"],
@@ -140,6 +160,9 @@ def _record(command: str, seed: int, summary: Mapping[str, Any], returns: Any, b
         greedy_deviation=round(float(returns.std(ddof=1)), 3),
         greedy_episodes=len(returns),
         best_return=None if best is None else round(float(best.mean()), 3),
+        drawn_return=round(float(drawn.mean()), 3),
+        drawn_lowest=round(float(drawn.min()), 3),
+        drawn_episodes=len(drawn),
         staleness_mean=_rounded(summary["staleness_mean"]),
         staleness_max=summary["staleness_max"],
         date=datetime.date.today().isoformat(),

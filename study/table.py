@@ -58,10 +58,15 @@ DEFAULT = tuple(
 SIXTEEN = _lunar("workers_16", "workers=16", seeds=10, goals=LANDS)  # the stalest gradients, so the likeliest failure
 
 # The same settings with other numbers of workers, and on other backends.
+WORKERS = {
+    1: _lunar("workers_1", "workers=1", goals=LANDS),
+    2: DEFAULT[0],  # on a machine of two cores
+    **{count: _lunar(f"workers_{count}", f"workers={count}", goals=LANDS) for count in (4, 8)},
+    16: SIXTEEN,
+}
 ROBUSTNESS = (
-    *DEFAULT,
-    *(_lunar(f"workers_{workers}", f"workers={workers}", goals=LANDS) for workers in (1, 4, 8)),
-    SIXTEEN,
+    WORKERS[2],
+    *(entry for count, entry in WORKERS.items() if count != 2),
     *(_lunar(backend, f"backend={backend}", goals=LANDS) for backend in ("serial", "threads")),
 )
 

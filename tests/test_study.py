@@ -23,7 +23,7 @@ from a3c_exp.run import checkpoint, files
 sys.path.insert(0, str(Path(__file__).parent.parent))  # study is not installed: it belongs to the checkout
 
 from study import __main__ as study
-from study import curves, runs
+from study import curves, runs, scaling
 from study.document import document
 from study.entries import Entry, Goals, RunFailedError, Source
 from study.presets import PRESETS
@@ -92,6 +92,10 @@ def test_records_of_other_settings_do_not_count(tmp_path: Path) -> None:
     assert results.changes({"optimizer": {"rate": 0.2}}) == ["gamma", "optimizer.rate"]
     assert results.changes({"optimizer": {"rate": 0.1}, "gamma": 0.99}) == []
     assert results.read({"optimizer": {"rate": 0.1, "new": False}, "gamma": 0.99}) == [RECORD], "it was not there then"
+    env = {"_target_": "a3c_exp.envs.Gym", "id": "CartPole-v1"}
+    results.write({"env": env}, [RECORD])
+    assert results.changes({"env": {**env, "time_limit_is_terminal": False}}) == [], "its default"
+    assert results.changes({"env": {**env, "time_limit_is_terminal": True}}) == ["env.time_limit_is_terminal"]
     results.write({"env": {"kwargs": {}}}, [RECORD])
     assert results.read({"env": {"kwargs": {}}}) == [RECORD]
     assert results.read({"env": {"kwargs": {"gravity": -5}}}) == [], "that it was empty was a setting"
@@ -311,7 +315,7 @@ def test_what_is_done_with_the_run_that_is_there(
         (folder / "summary.json").write_text(json.dumps(summary))
 
     monkeypatch.setattr(runs, "execute", execute)
-    monkeypatch.setattr(runs, "_greedy_returns", lambda *_: np.array([9.0, 10.0]))
+    monkeypatch.setattr(Training, "_returns", lambda *_, **__: np.array([9.0, 10.0]))
     assert recipe.run(0, folder).greedy_return == 9.5
     assert [arguments[2].startswith(trains or "") for arguments in called] == ([] if trains is None else [True])
 
@@ -325,6 +329,14 @@ def test_a_run_that_cannot_go_on_begins_anew(tmp_path: Path, monkeypatch: pytest
     (folder / "checkpoints" / "latest.ckpt").write_bytes(b"of another time")
     assert recipe.run(0, folder).steps == 64
     assert checkpoint.load(folder / "checkpoints" / "latest.ckpt")["resumed"] == 0
+
+
+def test_the_final_policy_is_played_with_drawn_actions_too(tmp_path: Path) -> None:
+    """Within the time limit of the recipe: all policies fall after 8 steps or later."""
+    recipe = Training(SMALL, drawn=3, max_episode_steps=7)
+    record = recipe.run(0, tmp_path / "run")
+    assert (record.drawn_episodes, record.drawn_return, record.drawn_lowest) == (3, 7.0, 7.0)
+    assert record.greedy_return == 7.0
 
 
 def test_curves_are_kept_and_drawn(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -394,10 +406,12 @@ def test_where_there_is_no_goal_none_is_missed() -> None:
 
 def test_presets_stand_beside_what_their_sources_report() -> None:
     preset = replace(entry(Counting(), 2), source=Source("[a paper](x)", "200 (its table 1)", "python -m a3c_exp"))
+    drawn = replace(RECORD, drawn_return=470.0, drawn_lowest=12.0, drawn_episodes=100)
     text = document(
-        {"Presets": [(preset, [RECORD, replace(RECORD, seed=1, last_100=470.5, seconds=4.0, best_return=480.0)])]}, 100
+        {"Presets": [(preset, [drawn, replace(RECORD, seed=1, last_100=470.5, seconds=4.0, best_return=480.0)])]}, 100
     )
-    row = "| Title | [a paper](x) | 200 (its table 1) | 2 | 500.0 [500.0, 500.0] | 485.0, 480.0 | 475.5 |"
+    shown = "500.0 [500.0, 500.0] | 485.0, 480.0 | 470.0 (12) | 475.5 [470.5, 480.5]"
+    row = f"| Title | [a paper](x) | 200 (its table 1) | 2 | {shown} |"
     assert f"{row} 2 of 2 | 1.2 (1.2 to 1.2) | 3 | 1,000 | 500 | 0.90 | 1 |" in text
     assert "shortened run):\n\n```sh\npython -m a3c_exp\n```" in text
     assert "| Title | [a paper](x) | 200 (its table 1) | 0 of 2, not run yet |" in document(
@@ -437,3 +451,16 @@ def test_an_entry_whose_records_have_other_settings_says_so() -> None:
     one = entry(Counting())
     text = document({"One": [(one, [])]}, 100, outdated={one.name})
     assert "| Title | 0 of 3, not run with these settings yet |" in text
+
+
+# The number of workers.
+
+
+def test_workers_are_compared_with_one() -> None:
+    """By medians over seeds; a seed that never reached the threshold counts as the slowest."""
+    slow, fast = replace(RECORD, solved_steps=None, solved_seconds=None), replace(RECORD, steps_per_second=1000.0)
+    quicker = replace(fast, solved_steps=900, solved_seconds=0.9)
+    text = scaling.section({1: [RECORD, RECORD, slow], 2: [fast, quicker, quicker], 4: []})
+    assert "| 1 | 3 | 500 | 600 | 1.2 | 1.00 | 1.00 | 1.00 |" in text
+    assert "| 2 | 3 | 1,000 | 900 | 0.9 | 2.00 | 1.50 | 0.75 |" in text
+    assert "| 4 |" not in text, "nothing has been run"

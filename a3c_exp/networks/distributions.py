@@ -11,6 +11,7 @@ import functools
 import itertools
 import math
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,10 @@ from a3c_exp.networks.actions import ActionModule, Bits, Choice, Choices, Range
 # Log-probabilities [N], entropies [N], and the function from a loss's derivatives by these two to those by the
 # distribution's parameters [N, P].
 Evaluated = tuple[Array, Array, Callable[[Array, Array], Array]]
+
+
+# Environments for which a choice is searched for in plain numbers, in up to half the time.
+FEW = 8
 
 
 class Distribution(ABC):
@@ -230,8 +235,13 @@ def _sample_choice(logits: Array, rng: np.random.Generator) -> tuple[Array, Arra
     shifted = logits.T.copy()
     shifted -= np.maximum.reduce(shifted, 0)
     sums = np.add.accumulate(np.exp(shifted), 0)
-    total = sums[-1]
-    choices: Array = np.add.reduce(sums[:-1] <= rng.random(len(total)) * total, 0)
+    total, uniform = sums[-1], rng.random(len(logits))
+    choices: Array
+    if len(logits) <= FEW:
+        columns, last = zip(sums.T.tolist(), uniform.tolist(), strict=True), len(sums) - 1
+        choices = np.array([bisect_right(column, number * column[last], 0, last) for column, number in columns])
+    else:
+        choices = np.add.reduce(sums[:-1] <= uniform * total, 0)
     return choices, shifted[choices, _rows(len(choices))] - np.log(total)
 
 
