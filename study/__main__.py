@@ -104,8 +104,18 @@ def write() -> None:
         picture.unlink(missing_ok=True)
     shown = picture.relative_to(DOCUMENT.parent) if picture.exists() else None
     by_workers = {count: Results(RECORDS, entry.name).read(entry.recipe.settings()) for count, entry in WORKERS.items()}
-    text = document(found, EPISODES, shown, set(outdated))
-    files.write_text(DOCUMENT, f"{text}\n{scaling.section(by_workers)}" if by_workers[1] else text)
+    parts = [document(found, EPISODES, shown, set(outdated)), *_reports()]
+    files.write_text(DOCUMENT, "\n".join([*parts, scaling.section(by_workers)] if by_workers[1] else parts))
+
+
+def _reports() -> list[str]:
+    """The reports on learning curves, drawn anew where there is matplotlib; none without it."""
+    configs = {entry.name: entry.recipe.settings() for section in SECTIONS.values() for entry in section}
+    try:
+        return curves.reports(RECORDS / "curves", configs)
+    except ImportError:
+        print("reports are left out: they need matplotlib, pip install -e '.[bench]'", file=sys.stderr)
+        return []
 
 
 def _outdated() -> dict[str, list[str]]:

@@ -146,6 +146,13 @@ def test_configurations_are_ranked_by_their_final_return(tmp_path: Path, capsys:
     assert "a run of returns.n=9 ends higher than one of returns.n=5: 1.00 [1.00, 1.00].\n" in output
 
 
+def test_among_equals_the_one_that_was_solved_soonest_is_first(tmp_path: Path) -> None:
+    for n, solved in ((5, None), (7, 9000), (9, 1000)):
+        run(tmp_path / str(n), 0, solved, n=n)
+    ranked = rank(group(find_runs([tmp_path])[0])["CartPole-v1"])
+    assert [each.name for each in ranked] == ["returns.n=9", "returns.n=7", "returns.n=5"]
+
+
 def test_there_is_no_comparison_with_a_configuration_without_a_return(tmp_path: Path) -> None:
     run(tmp_path / "a", 0, None, n=5)
     run(tmp_path / "b", 0, None, n=9, mean_return_100=None)

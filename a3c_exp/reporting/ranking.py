@@ -23,7 +23,8 @@ COLUMNS = (
 )  # fmt: skip
 
 EXPLANATION = """\
-Configurations are ranked by their final return, the mean of the last 100 training episodes. Best return: of the best
+Configurations are ranked by their final return, the mean of the last 100 training episodes, and those with the same by
+the steps until they were solved. Best return: of the best
 evaluation, or the highest mean of 100 training episodes of a run without evaluations. Both are the interquartile mean
 over runs (without the lowest and the highest quarter; of three runs or fewer, the mean), with its 95 % bootstrap
 interval. Steps, seconds, steps/s: medians, with the range in brackets; a run that has not been solved counts as
@@ -46,13 +47,18 @@ class Ranked:
 
 
 def rank(configurations: Mapping[str, list[RecordedRun]]) -> list[Ranked]:
-    """The configurations of an environment, the highest final return first."""
-    scored = []
+    """The configurations of an environment, the highest final return first, among equals the one solved soonest."""
+    scores = {}
     for name, runs in configurations.items():
         returns = [run.final_return for run in runs if run.final_return is not None]
-        scored.append((float(interquartile_mean(np.array(returns))) if returns else None, name, runs))
-    scored.sort(key=lambda each: -inf if each[0] is None else each[0], reverse=True)
-    return [Ranked(place, name, runs, score) for place, (score, name, runs) in enumerate(scored, 1)]
+        scores[name] = float(interquartile_mean(np.array(returns))) if returns else None
+
+    def place(name: str) -> tuple[float, float]:
+        score, solved = scores[name], [run.solved_steps for run in configurations[name]]
+        return (inf if score is None else -score), _median(solved)
+
+    ordered = sorted(configurations, key=place)
+    return [Ranked(number, name, configurations[name], scores[name]) for number, name in enumerate(ordered, 1)]
 
 
 def cells(ranked: Ranked) -> list[str]:
@@ -112,9 +118,14 @@ def _spread(values: Sequence[float | None], digits: int) -> str:
     there = [value for value in values if value is not None]
     if not there:
         return "-"
-    middle = median(inf if value is None else value for value in values)
+    middle = _median(values)
     shown = f"{middle:,.{digits}f}" if isfinite(middle) else "never"
     return shown if len(values) == 1 else f"{shown} ({min(there):,.{digits}f} to {max(there):,.{digits}f})"
+
+
+def _median(values: Sequence[float | None]) -> float:
+    """The median, where None is a run that has not got there: the slowest."""
+    return median(inf if value is None else value for value in values)
 
 
 def _middle(values: Sequence[float | None], statistic: Callable[[list[float]], float], digits: int) -> str:

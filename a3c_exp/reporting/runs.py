@@ -133,14 +133,15 @@ def read_run(folder: Path) -> RecordedRun:
         summary = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:
         summary = {"stop_reason": UNFINISHED}
-    return _recorded(folder, config, summary, read_curve(folder / METRICS_FILE))
+    return recorded(folder, config, summary, read_curve(folder / METRICS_FILE))
 
 
 _YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """Ten times as fast as the loader in Python, where libyaml is there."""
 
 
-def _recorded(folder: Path, config: dict[str, Any], summary: dict[str, Any], curve: Curve) -> RecordedRun:
+def recorded(folder: Path, config: dict[str, Any], summary: dict[str, Any], curve: Curve) -> RecordedRun:
+    """The run that a configuration, a summary and a curve describe. Raises TypeError where a number is none."""
     settings = _settings(config)
     threshold = _number(settings, "reward_threshold")
     last = {"steps": curve.steps, "seconds": curve.seconds, "return": curve.returns}
