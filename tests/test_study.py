@@ -358,6 +358,22 @@ def test_curves_are_kept_and_drawn(places: Path, monkeypatch: pytest.MonkeyPatch
     assert "curves" not in (places / "RESULTS.md").read_text(), "a picture of runs whose records are gone"
 
 
+def test_reports_are_drawn_of_curves_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    folder = tmp_path / "results" / "curves"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(curves, "REPORTED", {"Env-v0": {"one worker": "a", "two workers": "b"}})
+    configs: Any = {name: {"env": {"id": "Env-v0"}, "reward_threshold": 5.0} for name in ("a", "b")}
+    for seed in range(2):
+        (folder / f"a_s{seed}.csv").write_text(f"{','.join(curves.COLUMNS)}\n0,0.0,1.0\n100,1.0,{seed}\n")
+    assert curves.reports(folder, configs) == [], "the other configuration has not been run"
+    (folder / "b_s0.csv").write_text(f"{','.join(curves.COLUMNS)}\n0,0.0,1.0\n100,1.0,9\n")
+    [section] = curves.reports(folder, configs)
+    assert "](results/curves/Env-v0.png)" in section
+    assert "a run of two workers ends higher than one of one worker: 1.00" in section
+    assert (folder / "Env-v0.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_the_document_is_written_without_what_draws_curves(
     places: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
