@@ -19,7 +19,7 @@ from runs import SCRIPTED, config
 
 from a3c_exp.cli import report
 from a3c_exp.errors import ConfigError
-from a3c_exp.reporting.bands import band, by_seconds, by_steps, profiles
+from a3c_exp.reporting.bands import band, by_seconds, by_steps, normalized_returns, profiles
 from a3c_exp.reporting.episodes import read_episodes, running_mean
 from a3c_exp.reporting.ranking import cells, comparison, rank
 from a3c_exp.reporting.runs import find_runs, group, read_curve, size_text
@@ -373,8 +373,9 @@ def test_profiles_are_of_configurations_that_have_run_everywhere(tmp_path: Path)
         for n, score in ((5, 0.0), (9, 100.0)):
             run(tmp_path / f"{env}{n}", 0, None, n=n, env=env, mean_return_100=score)
     run(tmp_path / "more", 0, None, n=7, env="Acrobot-v1", mean_return_100=50.0)
-    found = profiles({env: rank(each) for env, each in group(find_runs([tmp_path])[0]).items()})
-    assert set(found) == {"returns.n=5", "returns.n=9"}
+    scores = normalized_returns({env: rank(each) for env, each in group(find_runs([tmp_path])[0]).items()})
+    found = profiles(scores)
+    assert list(found) == list(scores) == ["returns.n=9", "returns.n=5"], "the best one first"
     assert found["returns.n=5"].share.max() == 0, "the lowest here is 0, and nothing is above it"
     assert found["returns.n=9"].share[:-1].min() == 1
 
@@ -427,7 +428,8 @@ def test_the_page_has_everything_in_it_and_loads_nothing(written: Path) -> None:
     assert "prefers-color-scheme: dark" in reader.text
     assert not {"script", "link", "iframe"} & set(reader.tags), "a name is text, not code"
     assert "<script>alert('$x^2$')</script>" in reader.text
-    assert "Probability that a run of returns.n=9 ends higher than one of returns.n=5: 1.00" in reader.text
+    sentence = "Probability that a run of returns.n=9 ends higher than one of returns.n=5: 1.00 [1.00, 1.00]."
+    assert reader.text.count(sentence) == 3, "in each environment, and in all of them"
 
 
 def test_pictures_are_there_on_both_backgrounds(written: Path) -> None:

@@ -76,12 +76,9 @@ def _of_command(command: str, current: str) -> Iterator[str]:
     """The options of another command, as its class `Options` has them in the source, and folders."""
     tree = ast.parse((Path(__file__).parent / f"{command}.py").read_text(encoding="utf-8"))
     [options] = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Options"]
-    yield from (f"{node.target.id}=" for node in options.body if isinstance(node, ast.AnnAssign) and _named(node))
+    names = [node.target for node in options.body if isinstance(node, ast.AnnAssign)]
+    yield from (f"{name.id}=" for name in names if isinstance(name, ast.Name))
     yield from _folders(current)
-
-
-def _named(node: ast.AnnAssign) -> bool:
-    return isinstance(node.target, ast.Name)
 
 
 def _folders(start: str) -> Iterator[str]:

@@ -62,11 +62,11 @@ class Profile:
     high: Array
 
 
-def profiles(ranked: Mapping[str, Sequence[Ranked]]) -> dict[str, Profile]:
-    """The performance profiles of the configurations that have run in every environment, by name.
+def normalized_returns(ranked: Mapping[str, Sequence[Ranked]]) -> dict[str, list[Array]]:
+    """For each configuration that has run in every environment, the final returns in each, the best one first.
 
-    ranked: by environment. A return is normalised: 0 is the lowest final return of any run of its environment here, 1
-    the highest. If each environment has one configuration, these are one.
+    ranked: by environment. 0 is the lowest final return of any run of its environment here, 1 the highest. If each
+    environment has one configuration, these are one.
     """
     alone = all(len(configurations) == 1 for configurations in ranked.values())
     scores: dict[str, list[Array]] = {}
@@ -77,6 +77,12 @@ def profiles(ranked: Mapping[str, Sequence[Ranked]]) -> dict[str, Profile]:
             if each.final_returns:
                 name = "all runs" if alone else each.name
                 scores.setdefault(name, []).append((np.array(each.final_returns) - low) / width)
+    everywhere = [name for name, strata in scores.items() if len(strata) == len(ranked)]
+    everywhere.sort(key=lambda name: interquartile_mean(np.concatenate(scores[name])).item(), reverse=True)
+    return {name: scores[name] for name in everywhere}
+
+
+def profiles(scores: Mapping[str, Sequence[Array]]) -> dict[str, Profile]:
+    """The performance profile of each configuration. scores: see `normalized_returns`."""
     thresholds = np.linspace(0.0, 1.0, POINTS)
-    everywhere = {name: strata for name, strata in scores.items() if len(strata) == len(ranked)}
-    return {name: Profile(thresholds, *profile_band(strata, thresholds)) for name, strata in everywhere.items()}
+    return {name: Profile(thresholds, *profile_band(strata, thresholds)) for name, strata in scores.items()}

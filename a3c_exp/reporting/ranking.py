@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 from statistics import mean, median
+from typing import Any
 
 import numpy as np
 
@@ -94,11 +95,20 @@ def comparison(first: Ranked, second: Ranked) -> str | None:
     one of them has no return."""
     if not (first.final_returns and second.final_returns):
         return None
-    pairs = [(first.final_returns, second.final_returns)]
+    return improvement((first.name, [first.final_returns]), (second.name, [second.final_returns]))
+
+
+def improvement(first: tuple[str, Sequence[Any]], second: tuple[str, Sequence[Any]]) -> str:
+    """The same of configurations in several environments.
+
+    first, second: the name, and for each environment the final returns.
+    """
+    (name, scores), (other, other_scores) = first, second
+    pairs = list(zip(scores, other_scores, strict=True))
     probability, (low, high) = probability_of_improvement(pairs), improvement_interval(pairs)
-    few = min(len(first.final_returns), len(second.final_returns)) == 1
-    interval = "" if few else f" [{low:.2f}, {high:.2f}]"
-    return f"Probability that a run of {first.name} ends higher than one of {second.name}: {probability:.2f}{interval}."
+    alone = min(len(each) for each in (*scores, *other_scores)) == 1
+    interval = "" if alone else f" [{low:.2f}, {high:.2f}]"
+    return f"Probability that a run of {name} ends higher than one of {other}: {probability:.2f}{interval}."
 
 
 def _count(runs: Sequence[RecordedRun]) -> str:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from a3c_exp.errors import one_line
 from a3c_exp.reporting import charts
-from a3c_exp.reporting.bands import band, by_seconds, by_steps, profiles
+from a3c_exp.reporting.bands import band, by_seconds, by_steps, normalized_returns, profiles
 from a3c_exp.reporting.episodes import Episodes, read_episodes
 from a3c_exp.reporting.page import PAGE, Page, write_picture, write_table
-from a3c_exp.reporting.ranking import COLUMNS, EXPLANATION, Ranked, cells, comparison, rank
+from a3c_exp.reporting.ranking import COLUMNS, EXPLANATION, Ranked, cells, comparison, improvement, rank
 from a3c_exp.reporting.runs import Groups, RecordedRun, group, size_text
 from a3c_exp.run import markdown
 from a3c_exp.run.files import write_text
@@ -103,9 +103,8 @@ class Report:
             name = f"{number}_{_file_name(env)}"
             _add_curves(page, folder, name, env, configurations)
             problems += _add_episodes(page, folder, name, env, configurations)
-        if len(ranked) > 1 and (by_name := profiles(ranked)):
-            page.heading("All environments")
-            _add(page, folder, "profile", charts.performance_profiles(by_name), "Performance profiles", PROFILE_CAPTION)
+        if len(ranked) > 1:
+            _add_profiles(page, folder, ranked)
         page.paragraph(" ".join(EXPLANATION.split()), note=True)
         if left_out := [*self._missing(), *problems]:
             page.heading("Left out")
@@ -145,6 +144,18 @@ def _add_curves(page: Page, folder: Path, name: str, env: str, ranked: Sequence[
         _add(page, folder, f"{name}_curves", charts.learning_curves(ranked), f"Learning curves of {env}", caption)
     else:
         page.paragraph("No episode has ended yet: there is no curve.")
+
+
+def _add_profiles(page: Page, folder: Path, ranked: Mapping[str, Sequence[Ranked]]) -> None:
+    scores = normalized_returns(ranked)
+    if not scores:
+        return
+    page.heading("All environments")
+    first_two = list(scores.items())[:2]
+    if len(first_two) == 2:
+        page.paragraph(improvement(*first_two))
+    pictures = charts.performance_profiles(profiles(scores))
+    _add(page, folder, "profile", pictures, "Performance profiles", PROFILE_CAPTION)
 
 
 def _add_episodes(page: Page, folder: Path, name: str, env: str, ranked: Sequence[Ranked]) -> list[str]:
