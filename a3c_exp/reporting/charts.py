@@ -83,33 +83,45 @@ def pictures(size: tuple[float, float], draw: Draw) -> dict[str, bytes]:
     return by_background
 
 
-def learning_curves(ranked: Sequence[Ranked]) -> dict[str, bytes]:
-    """Returns of the first configurations over steps and over seconds."""
+def learning_curves(ranked: Sequence[Ranked], names: Sequence[str] = ()) -> dict[str, bytes]:
+    """Returns of the first configurations over steps and over seconds.
+
+    names: of all configurations in all environments, for equal colours.
+    """
     shown = [each for each in ranked if each.final_returns][:MOST_CURVES]
+    labels = [each.name for each in shown]
+    looks = _looks(labels, names)
 
     def draw(figure: Figure, theme: Theme) -> None:
         left, right = figure.subplots(1, 2, sharey=True)
-        _draw_bands(left, shown, theme, by_steps, STEP_UNITS)
-        _draw_bands(right, shown, theme, by_seconds, TIME_UNITS)
+        _draw_bands(left, shown, looks, theme, by_steps, STEP_UNITS)
+        _draw_bands(right, shown, looks, theme, by_seconds, TIME_UNITS)
         left.set_ylabel("mean return of 100 episodes")
-        _legend(figure, left, [_short(each.name, 44) for each in shown])
+        _legend(figure, left, labels, 54)
 
-    return pictures((11.0, 4.4 + 0.28 * ((len(shown) + 1) // 2)), draw)
+    return pictures((11.0, 4.4 + _legend_inches(labels, 54)), draw)
+
+
+def _looks(labels: Sequence[str], names: Sequence[str]) -> list[int]:
+    """Indices of colours and styles: where there are few names, a name has the same in every picture."""
+    few = len(names) <= MOST_CURVES and set(labels) <= set(names)
+    return [names.index(label) for label in labels] if few else list(range(len(labels)))
 
 
 def _draw_bands(
-    axes: Axes, shown: Sequence[Ranked], theme: Theme, axis: Axis, units: Sequence[tuple[float, str]]
-) -> None:
+    axes: Axes, shown: Sequence[Ranked], looks: Sequence[int], theme: Theme, axis: Axis,
+    units: Sequence[tuple[float, str]],
+) -> None:  # fmt: skip
     bands = [band(each.runs, axis) for each in shown]
     longest = max((axis(run.curve)[-1] for each in shown for run in each.runs if len(run.curve.steps)), default=1.0)
     scale, label = _unit(longest, units)
     for number, (each, mean) in enumerate(zip(shown, bands, strict=True)):
-        colour = theme.colours[number]
+        colour, style = theme.colours[looks[number]], STYLES[looks[number]]
         for run in each.runs:
             if not run.ended and len(run.curve.steps):
                 axes.plot(axis(run.curve) / scale, run.curve.returns, color=colour, linewidth=0.7, alpha=0.7)
         if mean is not None:
-            axes.plot(mean.x / scale, mean.middle, color=colour, linestyle=STYLES[number], label=str(number))
+            axes.plot(mean.x / scale, mean.middle, color=colour, linestyle=style, label=str(number))
             axes.fill_between(mean.x / scale, mean.low, mean.high, color=colour, alpha=0.2, linewidth=0)
     for threshold in {run.threshold for each in shown for run in each.runs if run.threshold is not None}:
         axes.axhline(threshold, color=theme.ink, linewidth=1.0, linestyle=":", alpha=0.7)
@@ -117,20 +129,22 @@ def _draw_bands(
     axes.set_xlim(left=0)
 
 
-def performance_profiles(by_name: Mapping[str, Profile]) -> dict[str, bytes]:
-    """The share of runs above each normalised return."""
-    shown = list(by_name.items())[:MOST_CURVES]
+def performance_profiles(by_name: Mapping[str, Profile], names: Sequence[str] = ()) -> dict[str, bytes]:
+    """The share of runs above each normalised return. names: see `learning_curves`."""
+    labels = list(by_name)[:MOST_CURVES]
+    looks = _looks(labels, names)
 
     def draw(figure: Figure, theme: Theme) -> None:
         axes = figure.subplots()
-        for number, (_, profile) in enumerate(shown):
-            colour, x = theme.colours[number], profile.thresholds
-            axes.plot(x, 100 * profile.share, color=colour, linestyle=STYLES[number], label=str(number))
+        for number, (label, look) in enumerate(zip(labels, looks, strict=True)):
+            profile, colour = by_name[label], theme.colours[look]
+            x = profile.thresholds
+            axes.plot(x, 100 * profile.share, color=colour, linestyle=STYLES[look], label=str(number))
             axes.fill_between(x, 100 * profile.low, 100 * profile.high, color=colour, alpha=0.12, linewidth=0)
         axes.set(xlabel="normalised return (0: lowest here, 1: highest)", ylabel="runs above it [%]", ylim=(-3, 103))
-        _legend(figure, axes, [_short(name, 44) for name, _ in shown])
+        _legend(figure, axes, labels, 38)
 
-    return pictures((8.0, 4.6 + 0.28 * ((len(shown) + 1) // 2)), draw)
+    return pictures((8.0, 4.6 + _legend_inches(labels, 38)), draw)
 
 
 def episode_plots(runs: Sequence[tuple[str, Episodes]]) -> dict[str, bytes]:
@@ -176,12 +190,25 @@ def _unit(longest: float, units: Sequence[tuple[float, str]]) -> tuple[float, st
     return next((unit for unit in units if longest >= 2 * unit[0]), units[-1])
 
 
-def _legend(figure: Figure, axes: Axes, names: Sequence[str]) -> None:
-    """A legend below the axes, in the order of the ranking. names: by the number that a line has as its label."""
+def _legend(figure: Figure, axes: Axes, names: Sequence[str], width: int) -> None:
+    """A legend below the axes, in the order of the ranking. See `_legend_columns`.
+
+    names: by the number that a line has as its label.
+    """
     handles, labels = axes.get_legend_handles_labels()
     if handles:
-        columns = 2 if len(labels) > 1 else 1
-        figure.legend(handles, [names[int(label)] for label in labels], loc="outside lower center", ncols=columns)
+        columns = _legend_columns(names, width)
+        texts = [_short(names[int(label)], 2 * width // columns) for label in labels]
+        figure.legend(handles, texts, loc="outside lower center", ncols=columns)
+
+
+def _legend_columns(names: Sequence[str], width: int) -> int:
+    """Two, unless a name is longer than `width` characters, or alone."""
+    return 2 if len(names) > 1 and max(map(len, names)) <= width else 1
+
+
+def _legend_inches(names: Sequence[str], width: int) -> float:
+    return 0.28 * -(-len(names) // _legend_columns(names, width))
 
 
 def _short(name: str, width: int) -> str:

@@ -90,6 +90,7 @@ class Report:
         """
         folder.mkdir(parents=True, exist_ok=True)
         ranked = self.ranked
+        names = list(dict.fromkeys(each.name for configurations in ranked.values() for each in configurations))
         self._write_tables(folder, ranked)
         page = Page(f"Report on {len(self.runs)} runs")
         problems: list[str] = []
@@ -101,10 +102,10 @@ class Report:
             for line in self._remarks(env, configurations):
                 page.paragraph(line)
             name = f"{number}_{_file_name(env)}"
-            _add_curves(page, folder, name, env, configurations)
+            _add_curves(page, folder, name, env, configurations, names)
             problems += _add_episodes(page, folder, name, env, configurations)
         if len(ranked) > 1:
-            _add_profiles(page, folder, ranked)
+            _add_profiles(page, folder, ranked, names)
         page.paragraph(" ".join(EXPLANATION.split()), note=True)
         if left_out := [*self._missing(), *problems]:
             page.heading("Left out")
@@ -136,17 +137,19 @@ def _points(env: str, ranked: Ranked) -> Iterator[tuple[object, ...]]:
                 yield env, ranked.name, label, f"{x:.6g}", mean.runs, f"{middle:.6g}", f"{low:.6g}", f"{high:.6g}"
 
 
-def _add_curves(page: Page, folder: Path, name: str, env: str, ranked: Sequence[Ranked]) -> None:
+def _add_curves(page: Page, folder: Path, name: str, env: str, ranked: Sequence[Ranked], names: Sequence[str]) -> None:
     if any(len(run.curve.steps) for each in ranked for run in each.runs):
         caption = CURVES_CAPTION
         if len(ranked) > charts.MOST_CURVES:
             caption += f" Only the first {charts.MOST_CURVES} of {len(ranked)} configurations; curves.csv has all."
-        _add(page, folder, f"{name}_curves", charts.learning_curves(ranked), f"Learning curves of {env}", caption)
+        _add(
+            page, folder, f"{name}_curves", charts.learning_curves(ranked, names), f"Learning curves of {env}", caption
+        )
     else:
         page.paragraph("No episode has ended yet: there is no curve.")
 
 
-def _add_profiles(page: Page, folder: Path, ranked: Mapping[str, Sequence[Ranked]]) -> None:
+def _add_profiles(page: Page, folder: Path, ranked: Mapping[str, Sequence[Ranked]], names: Sequence[str]) -> None:
     scores = normalized_returns(ranked)
     if not scores:
         return
@@ -154,7 +157,7 @@ def _add_profiles(page: Page, folder: Path, ranked: Mapping[str, Sequence[Ranked
     first_two = list(scores.items())[:2]
     if len(first_two) == 2:
         page.paragraph(improvement(*first_two))
-    pictures = charts.performance_profiles(profiles(scores))
+    pictures = charts.performance_profiles(profiles(scores), names)
     _add(page, folder, "profile", pictures, "Performance profiles", PROFILE_CAPTION)
 
 
