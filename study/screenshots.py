@@ -32,7 +32,8 @@ DASHBOARDS = {"hparams": "hparams", "custom_scalars": "custom_scalars", "runs": 
 SIZE, LONG = (1400, 900), (1240, 1250)
 PATIENCE_SECONDS = 60.0
 SETTLE_MILLISECONDS = 20_000
-"""Of the page's own time, before the picture is taken."""
+"""Of the page's own time, before the picture is taken. It does not count what TensorBoard draws in another thread, so
+`forceSVG` lets it draw in the page itself."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         shoot(browser, page, flags.to / "report_dark.png", LONG, "--blink-settings=preferredColorScheme=0")
         with tensorboard(sweep) as address:
             for name, dashboard in DASHBOARDS.items():
-                shoot(browser, f"{address}/#{dashboard}", flags.to / f"tensorboard_{name}.png", SIZE)
+                shoot(browser, f"{address}/?forceSVG=true#{dashboard}", flags.to / f"tensorboard_{name}.png", SIZE)
     return 0
 
 

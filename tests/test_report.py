@@ -183,7 +183,7 @@ def test_the_last_lines_say_where_it_comes_from_and_what_it_holds(
     (tmp_path / "a" / "checkpoints" / "latest.ckpt").write_bytes(bytes(3_000_000))
     assert report.main([str(tmp_path)]) == 0
     output = capsys.readouterr().out
-    assert "1 runs hold 3.0 MB.\nCommit abc; " in output
+    assert "Size on disk: 3.0 MB; runs: 1.\nCommit abc; " in output
     assert (size_text(1200), size_text(2_500_000_000)) == ("1 kB", "2.5 GB")
 
 

@@ -76,8 +76,8 @@ class Report:
             {f"{machine.get('processor')}, {machine.get('usable_cores')} cores" for machine in machines}
         )
         unfinished = sum(not run.ended for run in self.runs)
-        state = f"{len(self.runs)} runs hold {size_text(sum(run.size for run in self.runs))}"
-        state += f"; {unfinished} unfinished: going on, or killed" if unfinished else ""
+        state = f"Size on disk: {size_text(sum(run.size for run in self.runs))}; runs: {len(self.runs)}"
+        state += f", {unfinished} unfinished: going on, or killed" if unfinished else ""
         return [f"{state}.", f"Commit {', '.join(commits)}; {'; '.join(processors) or 'unknown machine'}."]
 
     def _missing(self) -> list[str]:
@@ -92,7 +92,7 @@ class Report:
         ranked = self.ranked
         names = list(dict.fromkeys(each.name for configurations in ranked.values() for each in configurations))
         self._write_tables(folder, ranked)
-        page = Page(f"Report on {len(self.runs)} runs")
+        page = Page(f"Report on {len(self.runs)} run{'s' if len(self.runs) > 1 else ''}")
         problems: list[str] = []
         for line in self._origin():
             page.paragraph(line)
