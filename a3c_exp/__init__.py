@@ -70,6 +70,8 @@ def train(
     else:
         for override in overrides:
             key, _, value = override.lstrip("+~").partition("=")
+            if key == "from":
+                raise ConfigError(key, value, "is for the command line: train takes the content of a config.yaml too")
             if key == "resume" or key.partition(".")[0] == "hydra":
                 raise ConfigError(key, value, "is for the command line: `folder` says where a run from Python writes")
         config = compose(overrides, config_dir)

@@ -83,7 +83,8 @@ def did_you_mean(name: str, known: Iterable[str], *, list_all: bool = True) -> s
     list_all: False leaves out the list of all names, for long ones; the sentence is then empty if no name is near.
     """
     names = sorted(known)
-    nearest = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    same = [each for each in names if each.lower() == name.lower()]
+    nearest = same or difflib.get_close_matches(name, names, n=3, cutoff=0.6)
     guess = f"did you mean {either(map(repr, nearest))}?" if nearest else ""
     allowed = f"Allowed: {', '.join(names) or 'none'}" if list_all else ""
     return f"{guess} {allowed}".strip()

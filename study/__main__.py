@@ -106,8 +106,18 @@ def write() -> None:
     shown = picture.relative_to(DOCUMENT.parent) if picture.exists() else None
     by_workers = {count: Results(RECORDS, entry.name).read(entry.recipe.settings()) for count, entry in WORKERS.items()}
     others = [scaling.section(by_workers)] if by_workers[1] else []
-    others.append(sources.section(RECORDS / "sources"))
+    others += [sources.section(RECORDS / "sources"), *_reports()]
     files.write_text(DOCUMENT, document(found, EPISODES, shown, set(outdated), others))
+
+
+def _reports() -> list[str]:
+    """The reports on learning curves, drawn anew where there is matplotlib; none without it."""
+    configs = {entry.name: entry.recipe.settings() for section in SECTIONS.values() for entry in section}
+    try:
+        return curves.reports(RECORDS / "curves", configs)
+    except ImportError:
+        print("reports are left out: they need matplotlib, pip install -e '.[bench]'", file=sys.stderr)
+        return []
 
 
 def _outdated() -> dict[str, list[str]]:

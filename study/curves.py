@@ -6,10 +6,15 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from a3c_exp.reporting import charts
+from a3c_exp.reporting import runs as run_curves
+from a3c_exp.reporting.ranking import comparison, rank
+from a3c_exp.reporting.runs import RecordedRun, recorded
 from a3c_exp.run import files
 
 POINTS = 100
@@ -43,6 +48,54 @@ def draw(curves: Mapping[str, Sequence[Path]], target: Path) -> None:
     axes.legend(frameon=False)
     with matplotlib.rc_context({"svg.hashsalt": "curves"}):  # the same curves are the same file
         figure.savefig(target, format="svg", metadata={"Date": None})
+
+
+REPORTED = {"LunarLander-v3": {"2 workers": "lunar", "16 workers": "lunar_workers_16"}}
+"""Records whose report is in RESULTS.md, by environment: the entries of its configurations. They were trained to their
+last step (`stop.mean_return=null`)."""
+REPORT = """\
+## Learning curves of {env}
+
+Over steps and over seconds of training, of runs to their last step ([{folder}/]({folder}/)), as
+`python -m a3c_exp.report` draws them: the interquartile mean over seeds with its 95 % bootstrap band; dotted: the
+`reward_threshold`.
+
+![Mean returns of {env} over steps and over seconds]({picture})
+
+{comparison}
+"""
+
+
+def reports(folder: Path, configs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Draw the reports on REPORTED, and return their sections of RESULTS.md. Raises ImportError without matplotlib.
+
+    folder: of the curves, in the folder of RESULTS.md. configs: the settings of the entries.
+    """
+    sections = []
+    for env, entries in REPORTED.items():
+        runs = {
+            label: [_as_run(path, configs[name]) for path in sorted(folder.glob(f"{name}_s*.csv"))]
+            for label, name in entries.items()
+        }
+        if not all(runs.values()):
+            continue
+        ranked = rank(runs)
+        target = folder / f"{env}.png"
+        target.write_bytes(charts.learning_curves(ranked)[charts.LIGHT.suffix])
+        root = folder.parent.parent
+        sections.append(
+            REPORT.format(
+                env=env,
+                folder=folder.relative_to(root).as_posix(),
+                picture=target.relative_to(root).as_posix(),
+                comparison=comparison(ranked[0], ranked[1]),
+            )
+        )
+    return sections
+
+
+def _as_run(path: Path, config: Mapping[str, Any]) -> RecordedRun:
+    return recorded(path.parent, dict(config), {"stop_reason": "total_steps"}, run_curves.read_curve(path))
 
 
 def read_curve(path: Path) -> NDArray[np.float64]:

@@ -9,10 +9,10 @@ from statistics import mean, median
 
 import numpy as np
 
+from a3c_exp.common.estimates import bootstrap_interval, interquartile_mean
 from a3c_exp.run import markdown
 from study.entries import Entry, Goals
 from study.records import Record
-from study.statistics import bootstrap_interval, interquartile_mean
 
 COLUMNS = (
     "", "seeds", "greedy return: IQM [95 %]", "mean", "worst, best seed", "wanted", "reached",

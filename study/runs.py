@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import a3c_exp
+from a3c_exp.common.estimates import Array as Floats
 from a3c_exp.errors import FAILED
 from a3c_exp.run.run_folder import SUMMARY_FILE, latest_checkpoint
 from study.entries import RunFailedError
 from study.records import Record
-from study.statistics import Array as Floats
 
 ROOT = Path(__file__).resolve().parent.parent
 EPISODES = 100

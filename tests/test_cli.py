@@ -15,9 +15,12 @@ import pytest
 from runs import QUICK
 
 import a3c_exp.__main__ as program
-from a3c_exp import compose
+from a3c_exp import ConfigError, compose
 from a3c_exp.cli.hydra_compose import compose_node, hydra_session, sweep
 from a3c_exp.cli.startup import conf_folder, importing
+from a3c_exp.config.builder import load_experiment
+from a3c_exp.config.schema import flatten
+from a3c_exp.config.settings import ELSEWHERE, ONLY_WITH
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +96,6 @@ BAD = [
     ("init_from=nowhere", "init_from = 'nowhere': must be the folder of a run: it has no readable config.yaml"),
     ("resume=nowhere", "resume = 'nowhere': must be the folder of a run: it has no readable config.yaml"),
     ("-m resume=nowhere", "resume = 'nowhere': cannot go with -m"),
-    ("critic_returns=null", "critic_returns = None: must be one of discounted, gae, n_step, n_step_zero, vtrace; ~"),
     ("critic_returns=vtrace", "critic_returns = 'VTrace': must go with returns that correct for lag as well (vtrace)"),
     ("plugins=[no_such_package]", "plugins = 'no_such_package': cannot be imported: "),
     ("hydra/launcher=null", "hydra/launcher = None: must be one of basic"),
@@ -132,6 +134,39 @@ BAD = [
         "network=lstm network.encoder=mlp",
         "network.encoder = 'mlp': must be a mapping that names a Network by _target_; ",
     ),
+    # What newcomers from other libraries type.
+    ("env=LunarLander-v3", "env = 'LunarLander-v3': is no option: it is env=lunar\n"),
+    ("env=CartPole-v1", "env = 'CartPole-v1': is no option: it is env=cartpole"),
+    ("-m env=cartpole,BipedalWalker-v3", "env = 'BipedalWalker-v3': is no option: it is env=bipedal\n"),
+    (
+        "env=FrozenLake-v1",
+        "env = 'FrozenLake-v1': is no option: env=gym env.id=FrozenLake-v1 takes any environment of gymnasium. Allowed",
+    ),
+    ("learning_rate=1e-3", "learning_rate = 0.001: is no setting of Experiment: it is optimizer.learning_rate here\n"),
+    ("lr=1e-3", "lr = 0.001: is no setting of Experiment: it is optimizer.learning_rate here\n"),
+    ("optimizer.lr=1e-3", "optimizer.lr = 0.001: is no setting of RMSProp: it is optimizer.learning_rate here\n"),
+    ("n_steps=5", "n_steps = 5: is no setting of Experiment: it is rollout_length here\n"),
+    ("n_envs=4", "n_envs = 4: is no setting of Experiment: it is envs_per_worker here\n"),
+    ("ent_coef=0.0", "ent_coef = 0.0: is no setting of Experiment: it is algorithm.entropy_coefficient here\n"),
+    ("vf_coef=0.5", "vf_coef = 0.5: is no setting of Experiment: it is algorithm.value_coefficient here\n"),
+    ("algorithm.vf_coef=1", "algorithm.vf_coef = 1: is no setting of A3C: it is algorithm.value_coefficient here\n"),
+    ("device=cuda", "device = 'cuda': is no setting of Experiment: it is backend.device here, with backend=ga3c\n"),
+    ("network=LSTM", "network = 'LSTM': is no option: did you mean 'lstm'? Allowed: "),
+    ("experiment=PPO", "experiment = 'PPO': is no option: did you mean 'ppo'? Allowed: "),
+    ("+experiment=ppo", "+experiment = 'ppo': is a choice that every run has: experiment=ppo, without +\n"),
+    ("returns=n_step_max", "returns = 'n_step_max': is no option: it is returns=n_step here\n"),
+    (
+        "render=human",
+        "render = 'human': is no setting of Experiment: training shows nothing. Afterwards: python -m a3c_",
+    ),
+    (
+        "video=true",
+        "video = True: is no setting of Experiment: training shows nothing. Afterwards: python -m a3c_exp.ev",
+    ),
+    (
+        "env=gym env.id=MiniGrid-Empty-5x5-v0",
+        "env.id = 'MiniGrid-Empty-5x5-v0': no such environment is registered. If another package registers it: ",
+    ),
     ("returns=null", "returns = None: must be one of discounted, gae, n_step, n_step_zero, vtrace"),
     ("env=lunar network=cnn_small", "network = 'Cnn': must be a network for observations of shape (8,): Cnn takes "),
     (
@@ -157,6 +192,32 @@ def test_bad_input_is_one_line_and_writes_nothing(
     assert err.count("\n") == 1
     assert out == ""
     assert list(here.iterdir()) == []
+
+
+def test_an_optional_choice_may_be_null(here: Path) -> None:
+    assert compose(["critic_returns=null"])["critic_returns"] is None
+    assert compose(["experiment=null"])["critic_returns"] is None
+    chosen = ["experiment=parameter_server_cartpole"]
+    assert compose(chosen)["critic_returns"] is not None
+    assert compose([*chosen, "critic_returns=null"])["critic_returns"] is None
+    with hydra_session() as hydra:
+        assert sweep(hydra, ["critic_returns=gae,null"]) == [["critic_returns=gae"], ["critic_returns=null"]]
+
+
+def test_the_full_names_in_hints_are_those_of_settings() -> None:
+    whole = [dict(flatten(compose(choices))) for choices in ([], ["algorithm=ppo"], ["backend=ga3c"])]
+    for full in ELSEWHERE.values():
+        found = [index for index, config in enumerate(whole) if full in config]
+        assert found, full
+        assert (0 in found) == (full not in ONLY_WITH), full
+        if full in ONLY_WITH:
+            assert full in dict(flatten(compose([ONLY_WITH[full]])))
+
+
+def test_the_package_of_an_environment_is_guessed_where_it_is_installed(here: Path) -> None:
+    """`yaml` stands for a package that registers environments with its own name in theirs."""
+    with pytest.raises(ConfigError, match=r"no such environment is registered\. .*: plugins=\[yaml\]$"):
+        load_experiment(compose(["env=gym", "env.id=YAML-Empty-5x5-v0", "backend=serial"]))
 
 
 def test_a_setting_of_a_free_mapping_needs_no_plus(here: Path) -> None:

@@ -18,6 +18,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from fnmatch import fnmatch
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ from a3c_exp.algorithms import BatchArrays
 from a3c_exp.algorithms.algorithm import differentiate, has_closed_form
 from a3c_exp.backends.ray import Ray
 from a3c_exp.cli import evaluate, export, report
+from a3c_exp.cli.completion import SCRIPTS as COMPLETION
+from a3c_exp.cli.program import command as program_command
 from a3c_exp.common.arrays import Floats
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.errors import FAILED
@@ -128,7 +131,8 @@ def here(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 def placed(arguments: list[str]) -> list[str]:
     """The command with the run of `here` in the place of the reader's."""
-    return [argument.replace("outputs/<run>", "outputs/run") for argument in arguments]
+    folders = {"outputs/<run>": "outputs/run", "outputs/<sweep>": "outputs"}
+    return [reduce(lambda text, name: text.replace(name, folders[name]), folders, argument) for argument in arguments]
 
 
 def test_the_readme_is_a_front_page() -> None:
@@ -142,7 +146,10 @@ def test_every_command_shown_is_of_a_kind_that_is_tested_here() -> None:
         "python -m a3c_exp.evaluate",
         "python -m a3c_exp.export",
         "python -m a3c_exp.report",
+        "a3c-exp",
+        "source <(a3c-exp",
         "python -m bench.path",
+        "python -m bench.report",
         "python -m bench.same",
         "python -m bench.size",
         "python -m bench.versus",
@@ -174,7 +181,9 @@ def test_training_commands_train(arguments: list[str], here: Path) -> None:
     new = [folder for folder in folders if folder.name != "run"]
     resumes = any(argument.startswith("resume=") for argument in arguments)
     assert len(new) == (0 if resumes else 1)
-    if new:
+    if any(argument.startswith("from=") for argument in arguments):
+        assert summary(new[0])["stop_reason"] == "total_steps"
+    elif new:
         assert re.fullmatch(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d-\d{6}_s0", new[0].name)
     assert summary((new or folders)[0])["stop_reason"] == "total_steps"
 
@@ -206,7 +215,9 @@ def test_evaluations_report_and_film(arguments: list[str], here: Path, capsys: p
     if "video=true" in arguments:
         pytest.importorskip("moviepy")
     assert evaluate.main([*placed(arguments), "episodes=2"]) == 0
-    assert re.search(r"2 episodes: .*return [\d.]+ \+- [\d.]+ .*interval", capsys.readouterr().out)
+    row = r"\| run \| best.ckpt \| [\d,]+ \| 2 \| [\d.]+ \+- [\d.]+ \|"
+    report = r"2 episodes: .*return [\d.]+ \+- [\d.]+ .*interval"
+    assert re.search(row if "outputs/<sweep>" in arguments else report, capsys.readouterr().out)
     assert len(list((here / "outputs/run/videos").glob("*.mp4"))) == ("video=true" in arguments)
 
 
@@ -223,6 +234,22 @@ def test_the_report_has_a_row_for_the_runs(here: Path, capsys: pytest.CaptureFix
     [[folder]] = starting(*USER_MANUAL, start="python -m a3c_exp.report")
     assert report.main([folder.replace("<sweep>", "run")]) == 0
     assert "CartPole-v1" in capsys.readouterr().out
+    written = {path.name for path in (here / "outputs/run/report").iterdir()}
+    patterns = [pattern for row in rows(GUIDE, "Compare") for pattern in code(row[0])]
+    assert {name for name in written if not any(fnmatch(name, pattern) for pattern in patterns)} == set()
+    assert [pattern for pattern in patterns if not any(fnmatch(name, pattern) for name in written)] == []
+
+
+@pytest.mark.parametrize("arguments", starting(*USER_MANUAL, start="a3c-exp"), ids=" ".join)
+def test_the_program_is_each_command_under_one_name(arguments: list[str], here: Path) -> None:
+    name, *rest = arguments
+    quick = {"train": small(rest), "evaluate": [*placed(rest), "episodes=1"]}
+    assert program_command([name, *quick[name]]) == 0
+
+
+def test_each_shell_for_which_there_is_a_completion_is_shown() -> None:
+    lines = [words for words in commands(GUIDE) if words[0] == "source" and words[1].startswith("<(")]
+    assert [" ".join(words) for words in lines] == [f"source <(a3c-exp completion {shell})" for shell in COMPLETION]
 
 
 @pytest.mark.parametrize("arguments", starting(RESULTS, TUNING, start="python -m a3c_exp"), ids=" ".join)
@@ -260,6 +287,7 @@ def test_the_files_for_clusters_can_be_read() -> None:
         ("bench.versus", ["--only", "cartpole_2x16", "--pairs", "1", "--seconds", "0.2"]),
         ("bench.path", []),
         ("bench.size", []),
+        ("bench.report", ["--runs", "2", "--points", "20"]),
     ],
 )
 def test_the_measuring_commands_run_as_shown(command: str, quick: list[str], tmp_path: Path) -> None:
@@ -290,7 +318,7 @@ def test_pip_commands_name_extras_that_exist() -> None:
     assert words == ["-c", "constraints.txt", "-e", ".[atari]"]
     assert (ROOT / "constraints.txt").is_file()
     named = re.findall(r"pip install .*?-e '\.\[(\w+)\]'", "\n".join(DOCUMENTS.values()))
-    assert {"atari", "onnx", "pictures", "ray", "video"} <= set(named) <= set(extras)
+    assert {"atari", "onnx", "pictures", "ray", "report", "video"} <= set(named) <= set(extras)
     assert {code(row[0])[0] for row in rows(GUIDE, "Install")} == set(extras)
 
 
@@ -461,6 +489,7 @@ def test_a_run_leaves_what_the_table_says(here: Path) -> None:
     assert {pattern for pattern in table if not any(fnmatch(name, pattern) for name in left)} == {
         "videos/",
         "policy.onnx",
+        "report/*",
     }
     assert set(table["summary.json"]) <= set(summary(run))
 

@@ -14,8 +14,13 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Space, Text, Tuple
 from scripted import Echo
 
+from a3c_exp.cli.hydra_compose import parse
 from a3c_exp.envs import Atari, EnvBatch, Environment, Gym, SyncEnvBatch
 from a3c_exp.errors import ConfigError
+
+
+class Mission(Space[str]):
+    """Texts, as MiniGrid has them among its observations: `is_np_flattenable` raises NotImplementedError."""
 
 
 class TestGym:
@@ -192,6 +197,12 @@ class TestErrors:
         [
             (Dict({"a": Discrete(2)}), Discrete(2), "Dict space; arrays are needed .*wrappers=.FlattenObservation"),
             (Tuple([Discrete(2)]), Discrete(2), "observations are a Tuple space"),
+            (Mission(), Discrete(2), "observations are a Mission space; arrays are needed .Box, or discrete ones.$"),
+            (
+                Dict({"image": Box(0, 255, (2,), np.uint8), "mission": Mission()}),
+                Discrete(2),
+                r"FilterObservation:\{filter_keys:\[image\]\}\},FlattenObservation\]' turns its arrays into",
+            ),
             (Text(3), Discrete(2), "observations are a Text space"),
             (Discrete(2), Dict({"a": Discrete(2)}), "actions are a Dict space"),
             (Discrete(2), Box(0, 5, (2,), np.int32), "actions are a Box of int32; a Box must be of floats"),
@@ -209,6 +220,20 @@ class TestErrors:
         message = failure(lambda: made(Gym(id="Scripted-v0")))
         assert message.startswith("id = 'Scripted-v0'")
         assert re.search(expected, message)
+
+    def test_the_wrappers_that_are_recommended_for_minigrid_fit_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        parts: Any = {"direction": Discrete(4), "image": Box(0, 255, (2, 2, 3), np.uint8), "mission": Mission()}
+        observation = {"direction": 1, "image": np.zeros((2, 2, 3), np.uint8), "mission": "go to the goal"}
+
+        def entry(**_: Any) -> Echo:
+            return Echo(Dict(parts), Discrete(2), observation)
+
+        monkeypatch.setitem(
+            gymnasium.registry, "Scripted-v0", replace(gymnasium.registry["Scripted-v0"], entry_point=entry)
+        )
+        hint = failure(lambda: made(Gym(id="Scripted-v0"))).partition("env.wrappers=")[2].partition("'")[0]
+        wrappers: Any = parse([f"env.wrappers={hint}"])[0].value()
+        assert made(Gym(id="Scripted-v0", wrappers=tuple(wrappers))).reset().shape == (1, 4 + 12)
 
     def test_kwargs_that_the_environment_does_not_take(self) -> None:
         message = failure(lambda: made(Gym(id="CartPole-v1", kwargs={"gravity_": 1})))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -238,7 +239,7 @@ class TestPlaying:
     def test_what_is_reported(self) -> None:
         text = evaluate.format_returns(Episodes(np.array([1.0, 2.0, 6.0]), np.array([4, 5, 6]), np.zeros(3, np.int64)))
         assert "returns: 1 2 6\n" in text
-        assert "3 episodes: mean return 3 +- 2.99 (95 % interval)" in text  # 1.96 sqrt(7) / sqrt(3)
+        assert "3 episodes: mean return 3 +- 6.57 (95 % interval)" in text  # 4.303 sqrt(7) / sqrt(3)
         assert "lowest 1, highest 6, mean length 5" in text
         assert "+-" not in evaluate.format_returns(Episodes(np.ones(1), np.ones(1, np.int64), np.zeros(1, np.int64)))
 
@@ -350,6 +351,30 @@ class TestTheCommandLine:
         assert "usage: python -m a3c_exp.evaluate <run folder>" in output
         for name in evaluate.Options.__dataclass_fields__:
             assert f"{name}:" in output
+
+
+class TestASweep:
+    def test_has_a_row_for_each_run(self, corridor: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        for name in ("0_s0", "1_s1"):
+            shutil.copytree(corridor, tmp_path / name)
+        (tmp_path / "report").mkdir()
+        assert evaluate.main([str(tmp_path), "episodes=3", "plugins=[scripted]"]) == 0
+        head, line, *rows = capsys.readouterr().out.splitlines()
+        assert head.startswith("| run | policy | steps | episodes | mean return |") and set(line) == set("| -")
+        assert [row.split(" | ")[0] for row in rows] == ["| 0_s0", "| 1_s1"]
+        assert re.fullmatch(r".* \| best.ckpt \| [\d,]+ \| 3 \| 0\.96 \+- 0 \| 0 \| 0\.96 \| 0\.96 \| \S+ \|", rows[0])
+
+    def test_keeps_its_table_where_a_run_cannot_be_played(
+        self, corridor: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        for name in ("0_s0", "1_s1", "2_s2"):
+            shutil.copytree(corridor, tmp_path / name)
+        (tmp_path / "0_s0" / "checkpoints" / "best.ckpt").write_bytes(b"of another version")
+        assert evaluate.main([str(tmp_path), "episodes=1", "plugins=[scripted]"]) == 1
+        output = capsys.readouterr()
+        assert [row.split(" | ")[0] for row in output.out.splitlines()[2:]] == ["| 1_s1", "| 2_s2"]
+        assert output.err.startswith(f"a3c_exp: not evaluated: {tmp_path / '0_s0'}: checkpoint = ")
+        assert output.err.count("\n") == 1
 
 
 def test_loading_a_run_from_elsewhere_runs_none_of_its_code(tmp_path: Path) -> None:

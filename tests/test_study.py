@@ -29,7 +29,6 @@ from study.entries import Entry, Goals, RunFailedError, Source
 from study.presets import PRESETS
 from study.records import Record, Results
 from study.runs import ROOT, Training
-from study.statistics import bootstrap_interval, interquartile_mean
 from study.table import SECTIONS
 
 RECORD = Record(
@@ -70,34 +69,6 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(study, "DOCUMENT", tmp_path / "RESULTS.md")
     monkeypatch.setattr(study, "RUNS", tmp_path / "runs")
     return tmp_path
-
-
-# Statistics.
-
-
-def test_the_interquartile_mean_leaves_out_the_best_and_the_worst_quarter() -> None:
-    assert interquartile_mean(np.array([0.0, 100, 2, 3, 4, 5, 6, -50])) == (2 + 3 + 4 + 5) / 4
-    assert interquartile_mean(np.array([9.0, 1, 2])) == 4, "three scores have no whole quarter to leave out"
-    assert interquartile_mean(np.arange(12.0).reshape(2, 6)).tolist() == [2.5, 8.5]
-
-
-def test_mean_and_interval_are_those_of_rliable() -> None:
-    """What `aggregate_iqm` and `get_interval_estimates(..., reps=50000)` of rliable 1.2.0 (with arch 7.2.0) give."""
-    scores = np.array([187.5, 194.9, 231.0, 240.2, 253.3, 222.1, 236.0, 199.9, 228.4, 245.5])
-    assert interquartile_mean(scores) == pytest.approx(226.26666666666668, abs=1e-9)
-    assert bootstrap_interval([scores]) == pytest.approx((206.96666667, 239.78333333), abs=0.7), "both draw at random"
-
-
-def test_the_interval_of_a_mean_is_that_of_the_normal_approximation() -> None:
-    scores = np.random.default_rng(0).normal(10, 2, 400)
-    low, high = bootstrap_interval([scores], lambda drawn: drawn.mean(axis=1))
-    half = 1.96 * scores.std() / 20
-    assert (low, high) == pytest.approx((scores.mean() - half, scores.mean() + half), abs=0.1 * half)
-
-
-def test_seeds_are_drawn_within_their_task() -> None:
-    """All scores together would give draws with more of one task than of the other."""
-    assert bootstrap_interval([[0.0] * 5, [1.0] * 5], lambda drawn: drawn.mean(axis=1)) == (0.5, 0.5)
 
 
 # Records.
@@ -385,6 +356,22 @@ def test_curves_are_kept_and_drawn(places: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(study, "SECTIONS", {"One": (Entry("other", "cartpole", "Other", recipe, 1, curve=True),)})
     study.write()
     assert "curves" not in (places / "RESULTS.md").read_text(), "a picture of runs whose records are gone"
+
+
+def test_reports_are_drawn_of_curves_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    folder = tmp_path / "results" / "curves"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(curves, "REPORTED", {"Env-v0": {"one worker": "a", "two workers": "b"}})
+    configs: Any = {name: {"env": {"id": "Env-v0"}, "reward_threshold": 5.0} for name in ("a", "b")}
+    for seed in range(2):
+        (folder / f"a_s{seed}.csv").write_text(f"{','.join(curves.COLUMNS)}\n0,0.0,1.0\n100,1.0,{seed}\n")
+    assert curves.reports(folder, configs) == [], "the other configuration has not been run"
+    (folder / "b_s0.csv").write_text(f"{','.join(curves.COLUMNS)}\n0,0.0,1.0\n100,1.0,9\n")
+    [section] = curves.reports(folder, configs)
+    assert "](results/curves/Env-v0.png)" in section
+    assert "a run of two workers ends higher than one of one worker: 1.00" in section
+    assert (folder / "Env-v0.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_document_is_written_without_what_draws_curves(

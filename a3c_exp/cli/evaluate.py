@@ -1,4 +1,5 @@
-"""Evaluate the policy of a run: on the command line, as a video, or loaded into other programs.
+"""Evaluate the policy of a run, or of every run of a sweep: on the command line, as a video, or loaded into other
+programs.
 
 python -m a3c_exp.evaluate outputs/<run> episodes=100 video=true
 """
@@ -6,7 +7,6 @@ python -m a3c_exp.evaluate outputs/<run> episodes=100 video=true
 from __future__ import annotations
 
 import importlib.util
-import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from a3c_exp.cli.startup import folder_command
+from a3c_exp.common.estimates import student_half_width
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.config.schema import build, parse_key_values
 from a3c_exp.core import seeding
@@ -25,8 +26,9 @@ from a3c_exp.core.events import Episodes
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.seeding import Role
 from a3c_exp.envs import EnvBatch
-from a3c_exp.errors import ConfigError, require
-from a3c_exp.run import checkpoint
+from a3c_exp.errors import ConfigError, RunError, require
+from a3c_exp.reporting.runs import run_folders
+from a3c_exp.run import checkpoint, markdown
 from a3c_exp.run.policy import BATCH, REPLAY, Policy, evaluate_policy, make_policy
 from a3c_exp.run.run_folder import BEST, CHECKPOINTS, CONFIG_FILE, LATEST, best_checkpoint, read_config
 
@@ -63,7 +65,7 @@ def load(folder: str | Path, which: Literal["best", "latest"] | None = None, plu
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Evaluate the policy of a run.
+    """Evaluate the policy of a run; of a sweep's folder, of each run in it, in one table.
 
     episodes: number of episodes (default 100).
     checkpoint: `best` or `latest` (default: the best, or the latest of a run without evaluations).
@@ -142,14 +144,13 @@ class Recorder:
 
 
 def format_returns(episodes: Episodes) -> str:
-    """All returns in the order in which episodes ended; their mean with a 95 % interval (normal approximation), their
-    standard deviation and extremes; the mean length."""
+    """All returns in the order in which episodes ended; their mean with a 95 % interval (Student's t), their standard
+    deviation and extremes; the mean length."""
     returns, count = episodes.returns, len(episodes)
     lines = ["returns: " + " ".join(f"{value:.6g}" for value in returns)]
     mean = f"mean return {returns.mean():.6g}"
     if count > 1:
-        deviation = returns.std(ddof=1)
-        mean += f" +- {1.96 * deviation / math.sqrt(count):.3g} (95 % interval), standard deviation {deviation:.3g}"
+        mean += f" +- {student_half_width(returns):.3g} (95 % interval), standard deviation {returns.std(ddof=1):.3g}"
     lines.append(f"{count} episode{'s' if count > 1 else ''}: {mean}")
     lines.append(f"lowest {returns.min():.6g}, highest {returns.max():.6g}, mean length {episodes.lengths.mean():.6g}")
     return "\n".join(lines)
@@ -161,12 +162,55 @@ def main(arguments: Sequence[str]) -> int:
 
 def _command(folder: Path, settings: Sequence[str]) -> int:
     options = build(parse_key_values(settings), Options)
+    if not (folder / CONFIG_FILE).exists() and (runs := run_folders(folder)):
+        return _evaluate_sweep(folder, runs, options)
     with one_thread():
         loaded = load_run(folder, options.checkpoint, options.plugins)
         episodes = evaluate_run(loaded, folder, options)
     print(f"policy: {loaded.checkpoint.name}, after {loaded.steps:,} steps")
     print(format_returns(episodes))
     return 0
+
+
+COLUMNS = (
+    "run", "policy", "steps", "episodes", "mean return", "standard deviation", "lowest", "highest", "mean length"
+)  # fmt: skip
+
+
+def _evaluate_sweep(folder: Path, runs: Sequence[Path], options: Options) -> int:
+    """Print a table with a row for each run as soon as it has been evaluated, then the runs that could not be.
+
+    Returns 1 if there are such runs.
+    """
+    failures = []
+    print(markdown.table(COLUMNS), flush=True)
+    for run in runs:
+        try:
+            with one_thread():
+                loaded = load_run(run, options.checkpoint, options.plugins)
+                episodes = evaluate_run(loaded, run, options)
+        except (ConfigError, RunError) as error:
+            failures.append(f"{run}: {' '.join(str(error).split())}")
+            continue
+        name = str(run.relative_to(folder.resolve()))
+        print(markdown.row([name, loaded.checkpoint.name, f"{loaded.steps:,}", *_cells(episodes)]), flush=True)
+    for failure in failures:
+        print(f"a3c_exp: not evaluated: {failure}", file=sys.stderr)
+    return int(bool(failures))
+
+
+def _cells(episodes: Episodes) -> list[str]:
+    """Of a row of the table: see COLUMNS."""
+    returns, several = episodes.returns, len(episodes) > 1
+    interval = f" +- {student_half_width(returns):.3g}" if several else ""
+    return [
+        str(len(episodes)),
+        f"{returns.mean():.6g}{interval}",
+        f"{returns.std(ddof=1):.3g}" if several else "-",
+        f"{returns.min():.6g}",
+        f"{returns.max():.6g}",
+        f"{episodes.lengths.mean():.6g}",
+    ]
 
 
 if __name__ == "__main__":

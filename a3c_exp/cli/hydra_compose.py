@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from omegaconf.basecontainer import BaseContainer
 from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError, YAMLError
 
+from a3c_exp.cli.hints import option_problem
 from a3c_exp.cli.startup import conf_folder
 from a3c_exp.config.schema import TARGET, settings_of
 from a3c_exp.errors import ConfigError, did_you_mean
@@ -55,7 +57,7 @@ class Loader(ConfigLoaderImpl):
     ) -> DictConfig:
         typed = parse(overrides)
         replaced = [f"~{o.key_or_group}" for o in typed if _is_component(o) and self._is_group(o)]
-        handed = [f"++{o.input_line}" if self._is_setting(o) else str(o.input_line) for o in typed]
+        handed = [self._handed(override) for override in typed]
         node = super().load_configuration(config_name, [*replaced, *handed], run_mode, *further, **named)
         own = [override for override in typed if not override.is_hydra_override()]
         node.hydra.overrides.task = [override.input_line for override in own]  # what was typed is recorded
@@ -64,6 +66,13 @@ class Loader(ConfigLoaderImpl):
         if run_mode is RunMode.RUN:  # a sweep composes each of its jobs again
             self._drop_foreign_settings(node, config_name, [override for override in own if not override.is_delete()])
         return node
+
+    def _handed(self, override: Override) -> str:
+        """The override as Hydra takes it: a setting with ++, and no option of a group, which Hydra refuses, with ~."""
+        if self._is_setting(override):
+            return f"++{override.input_line}"
+        chosen = override.type is OverrideType.CHANGE and self._is_group(override)
+        return f"~{override.key_or_group}" if chosen and override.value() is None else str(override.input_line)
 
     def _is_group(self, override: Override) -> bool:
         return "." not in override.key_or_group and self.repository.group_exists(override.key_or_group)
@@ -119,6 +128,8 @@ class Loader(ConfigLoaderImpl):
         if config_name not in names:
             problem = f"is no configuration: {did_you_mean(config_name, names)}"
             raise ConfigError("--config-name", config_name, problem)
+        main = self.repository.load_config(config_name)
+        defaults = [each for each in (main.defaults_list if main else None) or [] if isinstance(each, GroupDefault)]
         for override in overrides:
             key, value = override.key_or_group, override.value()
             if override.is_sweep_override():
@@ -126,16 +137,20 @@ class Loader(ConfigLoaderImpl):
                     problem = "several values need -m (or quotes, if they are one text)"
                     raise ConfigError(key, override.get_value_string(), problem)
                 continue
+            if override.is_add() and not override.package and key in [each.group for each in defaults]:
+                raise ConfigError(f"+{key}", value, f"is a choice that every run has: {key}={value}, without +")
             options = [] if "." in key or override.is_delete() else self.get_group_options(key)
             if not options or isinstance(value, dict) or value in options:
                 continue
             if isinstance(value, str):
-                raise ConfigError(key, value, f"is no option: {did_you_mean(value, options)}")
-            main = self.repository.load_config(config_name)
-            defaults = (main.defaults_list if main is not None else None) or []
-            optional = [each.group for each in defaults if isinstance(each, GroupDefault) and each.value is None]
-            hint = f"; ~{key} takes away what was chosen" if key in optional else ""
-            raise ConfigError(key, value, f"must be one of {', '.join(options)}{hint}")
+                raise ConfigError(key, value, option_problem(key, value, options, partial(self._settings_in_file, key)))
+            if value is not None or key not in [each.group for each in defaults if each.value is None]:
+                raise ConfigError(key, value, f"must be one of {', '.join(options)}")
+
+    def _settings_in_file(self, group: str, choice: str) -> Mapping[str, Any] | None:
+        """The settings in an option's file, without those of the files that it builds on."""
+        file = self.repository.load_config(f"{group}/{choice}")
+        return None if file is None else OmegaConf.to_container(file.config, resolve=False)  # type: ignore[return-value]
 
 
 def _is_component(override: Override) -> bool:

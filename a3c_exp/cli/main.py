@@ -23,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from a3c_exp import __version__
 from a3c_exp.cli.hydra_compose import CONFIG_NAME, compose_node, hydra_session, setting, sweep, to_container
-from a3c_exp.cli.resume import is_resume, resume_folder, resumed_config
+from a3c_exp.cli.resume import copied_config, is_from, is_resume, resume_folder, resumed_config
 from a3c_exp.cli.startup import conf_folder, importing, prestart
 from a3c_exp.errors import ConfigError, RunError
 
@@ -49,6 +49,8 @@ def command(arguments: Sequence[str]) -> int:
         raise ConfigError("--shell-completion", True, "is refused: it would be installed for every `python` command")
     if any(map(is_resume, flags.overrides)) and not flags.help:
         return _resume(flags)
+    if any(map(is_from, flags.overrides)) and not flags.help:
+        return _run_again(flags)
     name = flags.config_name or CONFIG_NAME
     with hydra_session(flags.config_dir, flags.config_path) as hydra:
         if flags.help:
@@ -143,6 +145,22 @@ def _resume(flags: Namespace) -> int:
     return run(experiment, config, folder, resume=True).exit_code
 
 
+def _run_again(flags: Namespace) -> int:
+    """A new run with the configuration of another."""
+    if flags.multirun or flags.hydra_help or flags.info:
+        problem = "goes with --cfg job or nothing: it runs one saved configuration"
+        raise ConfigError("from", resume_folder(flags.overrides, "from"), problem)
+    config, folder = copied_config(flags.overrides, flags.config_dir)
+    if flags.cfg:
+        _check_settings(config)
+        print(OmegaConf.to_yaml(OmegaConf.create(config)), end="")
+        return 0
+    experiment = _check(config, str(folder), "hydra.run.dir")
+    from a3c_exp.run.trainer import run
+
+    return run(experiment, config, folder.expanduser().absolute()).exit_code
+
+
 def _check(config: dict[str, Any], folder: str | None = None, key: str = "folder") -> Experiment:
     """The experiment. Raises ConfigError if it cannot be run, or not in that folder.
 
@@ -185,7 +203,9 @@ a3c_exp: asynchronous actor-critic experiments
   python -m a3c_exp env=lunar workers=16                          train; the run's folder is made in outputs/
   python -m a3c_exp -m returns=n_step,n_step_zero seed=0,1,2      a run for each combination
   python -m a3c_exp resume=outputs/<run> total_steps=2e6          continue from the last checkpoint
+  python -m a3c_exp from=outputs/<run> seed=1                     a new run with the settings of another
   python -m a3c_exp.evaluate outputs/<run> video=true             play with the trained policy
+  python -m a3c_exp.report outputs/<sweep>                        tables and learning curves of many runs
   python -m a3c_exp.export outputs/<run>                          write the policy as an ONNX file
   tensorboard --logdir outputs                                    curves
 

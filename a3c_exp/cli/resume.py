@@ -1,6 +1,7 @@
-"""`resume=<run>`: a run's own configuration, with the few settings that may change.
+"""A run's own configuration: `resume=<run>`, with the few settings that may change, and `from=<run>`, for a new run.
 
-Only a backend that is given is composed. All else is read from the run's folder, and checked as any configuration is.
+Only components that are given are composed. All else is read from the run's folder, and checked as any configuration
+is.
 """
 
 from __future__ import annotations
@@ -12,22 +13,35 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from a3c_exp.cli.hydra_compose import compose, parse
+from a3c_exp.cli.hydra_compose import compose, parse, run_folder
 from a3c_exp.errors import ConfigError
 
+RUN_DIR = "hydra.run.dir"
 MAY_CHANGE = ("backend", "checkpoint", "eval", "plugins", "stop", "total_steps", "workers")
 
 
 def is_resume(override: str) -> bool:
     """Return whether it is `resume=<folder>`."""
-    return override.lstrip("+").startswith("resume=") and override.partition("=")[2] != "null"
+    return _names("resume", override)
 
 
-def resume_folder(overrides: Sequence[str]) -> str:
-    """The folder of `resume=<folder>`, which needs no quotes around commas and equal signs. Raises ConfigError."""
-    folders = [override.partition("=")[2].strip("'\"") for override in overrides if is_resume(override)]
+def is_from(override: str) -> bool:
+    """Return whether it is `from=<folder>`."""
+    return _names("from", override)
+
+
+def _names(key: str, override: str) -> bool:
+    return override.lstrip("+").startswith(f"{key}=") and override.partition("=")[2] != "null"
+
+
+def resume_folder(overrides: Sequence[str], key: str = "resume") -> str:
+    """The folder of `resume=<folder>`, which needs no quotes around commas and equal signs. Raises ConfigError.
+
+    key: `from`, for that of `from=<folder>`.
+    """
+    folders = [override.partition("=")[2].strip("'\"") for override in overrides if _names(key, override)]
     if len(folders) != 1 or not folders[0]:
-        raise ConfigError("resume", ", ".join(folders), "must be one run's folder")
+        raise ConfigError(key, ", ".join(folders), "must be one run's folder")
     return folders[0]
 
 
@@ -57,6 +71,31 @@ def resumed_config(overrides: Sequence[str], config_dir: str | None = None) -> t
         if change.key_or_group != "backend":
             config = _changed(config, change.key_or_group, change.value())
     return config, Path(folder).expanduser().absolute()
+
+
+def copied_config(overrides: Sequence[str], config_dir: str | None = None) -> tuple[dict[str, Any], Path]:
+    """The configuration of a new run with the settings of another, and the folder of the new one.
+
+    overrides: `from=<folder>`, any settings, any components by name (of which the component alone is taken, no other
+    settings that its file has), and hydra.run.dir. As in `resumed_config`, `plugins` must be given again. Raises
+    ConfigError.
+    """
+    from a3c_exp.run.run_folder import read_config
+
+    config = read_config(resume_folder(overrides, "from"), key="from")
+    folder = None
+    for change in parse([override for override in overrides if not is_from(override)]):
+        key = change.key_or_group
+        if change.is_sweep_override() or change.is_delete() or (change.is_hydra_override() and key != RUN_DIR):
+            value = None if change.is_delete() else change.get_value_string()
+            raise ConfigError(key, value, "cannot go with from: it takes single values, and hydra.run.dir")
+        if key == RUN_DIR:
+            folder = Path(str(change.value()))
+        elif isinstance(change.value(), str) and isinstance(config.get(key), (dict, type(None))) and key in config:
+            config[key] = compose([str(change.input_line)], config_dir)[key]
+        else:
+            config = _changed(config, key, change.value())
+    return config, folder or run_folder(config)
 
 
 def _changed(config: dict[str, Any], key: str, value: object) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NoReturn, Protocol, TypeVar, Union, cast
 
 from a3c_exp.common.plugins import PACKAGE, is_allowed_module
-from a3c_exp.config.settings import RENAMED, RENAMED_VALUES, Setting
+from a3c_exp.config.settings import ELSEWHERE, ONLY_WITH, OTHER_COMMANDS, RENAMED, RENAMED_VALUES, Setting
 from a3c_exp.errors import ConfigError, did_you_mean, either, one_line
 
 TARGET = "_target_"
@@ -290,9 +290,19 @@ def _unknown_key(name: str, value: object, cls: type, path: str) -> str:
         if name in injected_names(cls):
             return f"is no setting: {cls.__name__} is given it by the environment's spaces"
     if renamed not in settings:
-        return f"is no setting of {cls.__name__}: {did_you_mean(name, settings)}"
+        return f"is no setting of {cls.__name__}: {_elsewhere(name, path, settings) or did_you_mean(name, settings)}"
     new_value = RENAMED_VALUES.get(renamed, {}).get(value) if isinstance(value, str) else None
     return f"is now {_key(path, renamed)}{f'={new_value}' if new_value else ''}"
+
+
+def _elsewhere(name: str, path: str, settings: Mapping[str, Setting]) -> str | None:
+    """The setting or the command that has a name of another library; None for other names, and for other commands."""
+    if name in OTHER_COMMANDS:
+        return f"training shows nothing. Afterwards: {OTHER_COMMANDS[name]}"
+    full = ELSEWHERE.get(name, "")
+    if not full or (not path and full.partition(".")[0] not in settings):
+        return None
+    return f"it is {full} here" + (f", with {ONLY_WITH[full]}" if full in ONLY_WITH else "")
 
 
 def _misfit(cls: type, hint: type) -> str | None:

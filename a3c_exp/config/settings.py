@@ -1,4 +1,4 @@
-"""The record of a setting, and the former names of settings."""
+"""The record of a setting, and other names of settings: former ones, and those of other libraries."""
 
 from __future__ import annotations
 
@@ -23,3 +23,26 @@ RENAMED = {
 
 RENAMED_VALUES = {"optimizer_state": {"worker": "per_worker"}}
 """Former values of settings, by the settings' new names."""
+
+ELSEWHERE = {
+    "learning_rate": "optimizer.learning_rate", "lr": "optimizer.learning_rate",
+    "max_grad_norm": "optimizer.max_grad_norm",
+    "ent_coef": "algorithm.entropy_coefficient", "vf_coef": "algorithm.value_coefficient",
+    "normalize_advantage": "algorithm.normalize_advantages", "n_epochs": "algorithm.epochs",
+    "batch_size": "algorithm.minibatch_size", "clip_range": "algorithm.clip", "gae_lambda": "returns.lambda_",
+    "n_steps": "rollout_length", "n_envs": "envs_per_worker", "num_envs": "envs_per_worker", "num_workers": "workers",
+    "total_timesteps": "total_steps", "env_id": "env.id", "device": "backend.device",
+}  # fmt: skip
+"""Names in other libraries, such as stable-baselines3, of settings here, for a hint."""
+
+ONLY_WITH = {
+    "algorithm.epochs": "algorithm=ppo", "algorithm.minibatch_size": "algorithm=ppo", "algorithm.clip": "algorithm=ppo",
+    "backend.device": "backend=ga3c",
+}  # fmt: skip
+"""Choices without which a setting of ELSEWHERE does not exist."""
+
+OTHER_COMMANDS = {
+    "render": "python -m a3c_exp.evaluate outputs/<run> render=human",
+    "video": "python -m a3c_exp.evaluate outputs/<run> video=true",
+}
+"""Settings of other commands than training."""

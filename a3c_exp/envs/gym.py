@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -129,7 +130,8 @@ class Gym(Environment):
         if name in gymnasium.registry:
             return gymnasium.registry[name]
         guess = did_you_mean(name, gymnasium.registry, list_all=False)
-        raise ConfigError("id", self.id, f"no such environment is registered: {guess}".rstrip(": "))
+        problem = f"no such environment is registered{f': {guess}' if guess else '.'}"
+        raise ConfigError("id", self.id, problem if module else f"{problem} {_other_package(name)}")
 
     def _one(self, spec: EnvSpec, render_mode: str | None) -> Env:
         """One environment with its wrappers."""
@@ -206,6 +208,13 @@ class Gym(Environment):
         if problem is not None:
             env.close()
             raise ConfigError("id", self.id, problem)
+
+
+def _other_package(name: str) -> str:
+    """The advice to import the package that registers an environment; its name, if it is that of the environments."""
+    package = re.split(r"\W", name)[0].lower()
+    installed = package.isidentifier() and importlib.util.find_spec(package) is not None
+    return f"If another package registers it: plugins=[{package if installed else '<package>'}]"
 
 
 def _name(entry: str | Mapping[str, Any]) -> str:

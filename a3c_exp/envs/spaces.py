@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
 
 from a3c_exp.common.arrays import Array
 
@@ -19,9 +19,21 @@ def observation_problem(space: Space[Any]) -> str | None:
     if isinstance(space, (Box, Discrete, MultiDiscrete, MultiBinary)):
         return None
     problem = f"its observations are a {type(space).__name__} space; arrays are needed (Box, or discrete ones)"
-    if space.is_np_flattenable:
-        problem += ": env.wrappers=[FlattenObservation] turns them into one vector"
+    if _is_flattenable(space):
+        return f"{problem}: env.wrappers=[FlattenObservation] turns them into one vector"
+    usable = [str(key) for key, part in space.items() if _is_flattenable(part)] if isinstance(space, Dict) else []
+    if usable:
+        wrappers = f"[{{FilterObservation:{{filter_keys:[{','.join(usable)}]}}}},FlattenObservation]"
+        problem += f": 'env.wrappers={wrappers}' turns its arrays into one vector"
     return problem
+
+
+def _is_flattenable(space: Space[Any]) -> bool:
+    """Return whether gymnasium can turn the observations of `space` into a vector."""
+    try:
+        return space.is_np_flattenable
+    except Exception:  # a space of a user's own may lack it, which raises NotImplementedError
+        return False
 
 
 def action_problem(space: Space[Any]) -> str | None:

@@ -22,7 +22,7 @@ from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
 
 from a3c_exp.run.files import atomic_write
-from a3c_exp.run.run_folder import config_text
+from a3c_exp.run.run_folder import METRICS_FILE, config_text
 
 
 class CurveWriter:
@@ -37,7 +37,7 @@ class CurveWriter:
     """
 
     def __init__(self, folder: Path, config: Mapping[str, Any], purge_step: int | None = None) -> None:
-        self._table = CsvLog(folder / "metrics.csv", purge_step)
+        self._table = CsvLog(folder / METRICS_FILE, purge_step)
         self._events = EventFile(folder)
         self._events.session(0 if purge_step is None else purge_step + 1)
         code = "\n".join(f"    {line}" for line in config_text(config).splitlines())  # indented: verbatim in Markdown

@@ -14,6 +14,7 @@ from a3c_exp.errors import ConfigError
 CONFIG_FILE = "config.yaml"
 SUMMARY_FILE = "summary.json"
 EPISODES_FILE = "episodes.csv"
+METRICS_FILE = "metrics.csv"
 CHECKPOINTS, LATEST, BEST = "checkpoints", "latest.ckpt", "best.ckpt"
 
 FORMER_KEYS = {

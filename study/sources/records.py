@@ -15,9 +15,9 @@ from typing import Protocol
 
 import numpy as np
 
+from a3c_exp.common.estimates import bootstrap_interval
 from a3c_exp.run import files, markdown, provenance
 from study.sources import a3c, dppo_cartpole, dppo_pendulum
-from study.statistics import bootstrap_interval
 
 REPOSITORY = "https://github.com/ChuaCheowHuan/reinforcement_learning/blob/master"
 

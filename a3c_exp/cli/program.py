@@ -1,0 +1,49 @@
+"""The program `a3c-exp`: every command of this package under one name.
+
+  a3c-exp train env=lunar workers=16        as python -m a3c_exp
+  a3c-exp evaluate outputs/<run>            as python -m a3c_exp.evaluate
+  a3c-exp report outputs/<sweep>            as python -m a3c_exp.report
+  a3c-exp export outputs/<run>              as python -m a3c_exp.export
+  a3c-exp completion bash                   print what makes bash (or zsh) complete choices, settings and folders
+
+Each command has its own --help.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from a3c_exp.backends import forkserver
+from a3c_exp.cli.completion import COMMANDS, SCRIPTS, candidates
+from a3c_exp.errors import ConfigError, did_you_mean, exit_code
+
+
+def main() -> int:
+    """Run the program's command line and return its exit code."""
+    code = exit_code(lambda: command(sys.argv[1:]))
+    if code == 2:
+        forkserver.kill()
+    return code
+
+
+def command(arguments: Sequence[str]) -> int:
+    """Run a command line. Raises ConfigError."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print((__doc__ or "").strip())
+        return 0 if arguments else 2
+    name, *rest = arguments
+    if name == "completion":
+        if len(rest) != 1 or rest[0] not in SCRIPTS:
+            raise ConfigError("completion", " ".join(rest), f"must be {' or '.join(SCRIPTS)}")
+        print(SCRIPTS[rest[0]], end="")
+        return 0
+    if name == "complete":  # called by these scripts
+        print("\n".join(candidates(" ".join(rest))))
+        return 0
+    if name not in COMMANDS:
+        raise ConfigError("command", name, f"is no command: {did_you_mean(name, COMMANDS)}")
+    module = "a3c_exp.__main__" if name == "train" else f"a3c_exp.{name}"
+    code: int = importlib.import_module(module).main(rest)
+    return code

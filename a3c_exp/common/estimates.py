@@ -1,0 +1,144 @@
+"""Estimates from a handful of seeds, with their uncertainty (Agarwal et al. 2021, "Deep Reinforcement Learning at the
+Edge of the Statistical Precipice"), and the interval of a mean over few episodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Statistic = Callable[[Array], Array]
+"""A function of scores [..., n], which takes its last axis away."""
+
+DRAWS = 10_000
+BAND_DRAWS = 1_000
+"""Draws for each point of a curve: its interval is drawn, not printed."""
+LARGEST_BLOCK = 4_000_000
+"""Most scores that are drawn at once, so that many seeds need no gigabytes."""
+
+
+def interquartile_mean(scores: Array) -> Array:
+    """The mean over the last axis [..., n] without the lowest and the highest n // 4 scores."""
+    cut = scores.shape[-1] // 4
+    kept = np.sort(scores, axis=-1)[..., cut : scores.shape[-1] - cut]
+    return np.asarray(kept.mean(axis=-1))
+
+
+def bootstrap_interval(
+    strata: Sequence[Any], statistic: Statistic = interquartile_mean, level: float = 0.95, seed: int = 0
+) -> tuple[float, float]:
+    """The stratified percentile bootstrap interval of a statistic of scores.
+
+    strata: for each task, the scores of its seeds. Seeds are drawn within each task, so that every draw has the same
+        number of scores of each task. statistic: takes all drawn scores together, [draws, n].
+    """
+    rng = np.random.default_rng(seed)
+    drawn = [_drawn(rng, np.asarray(scores, np.float64)) for scores in strata]
+    return _percentiles(statistic(np.concatenate(drawn, axis=1)), level)
+
+
+def bootstrap_band(
+    curves: Array, statistic: Statistic = interquartile_mean, level: float = 0.95, seed: int = 0
+) -> tuple[Array, Array]:
+    """The percentile bootstrap interval at each point of curves [n, points]: its lower and its upper bounds [points].
+
+    Whole curves are drawn: a draw has the same seeds at every point.
+    """
+    rng = np.random.default_rng(seed)
+    count, points = curves.shape
+    draws = rng.integers(count, size=(BAND_DRAWS, count))
+    bounds = [(1 - level) / 2, (1 + level) / 2]
+    size = max(1, LARGEST_BLOCK // draws.size)
+    by_point = np.ascontiguousarray(curves.T)
+    blocks = [
+        np.quantile(statistic(by_point[start : start + size][:, draws]), bounds, axis=1)
+        for start in range(0, points, size)
+    ]
+    low, high = np.concatenate(blocks, axis=1)
+    return low, high
+
+
+def probability_of_improvement(pairs: Sequence[tuple[Any, Any]]) -> float:
+    """The probability that a run of one configuration has a higher score than one of another, mean over tasks.
+
+    pairs: for each task, the scores of the first configuration and those of the second. A tie counts half.
+    """
+    return float(np.mean([_improvement(np.asarray(x)[None], np.asarray(y)[None])[0] for x, y in pairs]))
+
+
+def improvement_interval(pairs: Sequence[tuple[Any, Any]], level: float = 0.95, seed: int = 0) -> tuple[float, float]:
+    """The stratified bootstrap interval of `probability_of_improvement`."""
+    rng = np.random.default_rng(seed)
+    drawn = [
+        _improvement(
+            _drawn(rng, np.asarray(x, np.float64), BAND_DRAWS), _drawn(rng, np.asarray(y, np.float64), BAND_DRAWS)
+        )
+        for x, y in pairs
+    ]
+    return _percentiles(np.mean(drawn, axis=0), level)
+
+
+def performance_profile(scores: Array, thresholds: Array) -> Array:
+    """The share of scores [..., n] above each of the thresholds [points]: [..., points]."""
+    ordered = np.sort(scores, axis=-1)
+    above = [np.mean(ordered > threshold, axis=-1) for threshold in thresholds]
+    return np.stack(above, axis=-1)
+
+
+def profile_band(
+    strata: Sequence[Any], thresholds: Array, level: float = 0.95, seed: int = 0
+) -> tuple[Array, Array, Array]:
+    """The performance profile of the scores of all tasks, and its stratified bootstrap interval, each [points].
+
+    strata: for each task, the scores of its seeds.
+    """
+    rng = np.random.default_rng(seed)
+    scores = [np.asarray(each, np.float64) for each in strata]
+    drawn = np.concatenate([_drawn(rng, each, BAND_DRAWS) for each in scores], axis=1)
+    low, high = np.quantile(performance_profile(drawn, thresholds), [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return performance_profile(np.concatenate(scores), thresholds), low, high
+
+
+def student_half_width(values: Any, level: float = 0.95) -> float:
+    """Half the width of the interval of a mean, by Student's t: for few values the normal approximation is too narrow.
+
+    values: two or more.
+    """
+    array = np.asarray(values, np.float64)
+    return student_quantile(level, array.size - 1) * float(array.std(ddof=1)) / math.sqrt(array.size)
+
+
+def student_quantile(level: float, degrees: int) -> float:
+    """The t for which |T| <= t has the probability `level`, of Student's distribution with so many degrees of freedom.
+
+    With T = sqrt(degrees) tan(angle), the density of the angle is proportional to cos(angle)^(degrees - 1).
+    """
+    angles = np.linspace(0.0, math.pi / 2, 200_001)
+    density = np.cos(angles) ** (degrees - 1)
+    mass = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
+    return math.sqrt(degrees) * math.tan(float(np.interp(level * mass[-1], mass, angles)))
+
+
+def _drawn(rng: np.random.Generator, scores: Array, draws: int = DRAWS) -> Array:
+    """Scores [n] drawn with replacement: [draws, n]."""
+    return np.asarray(scores[rng.integers(scores.size, size=(draws, scores.size))])
+
+
+def _improvement(x: Array, y: Array) -> Array:
+    """The share of pairs in which x [draws, n] is above y [draws, m], a tie half: [draws]."""
+    return np.stack([_share_above(a, b) for a, b in zip(x, y, strict=True)])
+
+
+def _share_above(x: Array, y: Array) -> float:
+    ordered = np.sort(y)
+    below, not_above = np.searchsorted(ordered, x, "left"), np.searchsorted(ordered, x, "right")
+    return float((below + not_above).mean() / (2 * y.size))
+
+
+def _percentiles(values: Array, level: float) -> tuple[float, float]:
+    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)

@@ -1,0 +1,1 @@
+"""The report on many runs: reading, comparing, drawing. Imports neither torch nor gymnasium."""

@@ -1,0 +1,143 @@
+"""The ranked table of an environment's configurations, and the comparison of the first two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, isfinite
+from statistics import mean, median
+from typing import Any
+
+import numpy as np
+
+from a3c_exp.common.estimates import (
+    bootstrap_interval,
+    improvement_interval,
+    interquartile_mean,
+    probability_of_improvement,
+)
+from a3c_exp.reporting.runs import RecordedRun
+
+COLUMNS = (
+    "rank", "configuration", "runs", "solved", "final return", "best return",
+    "steps until solved", "seconds until solved", "steps/s", "staleness",
+)  # fmt: skip
+
+EXPLANATION = """\
+Configurations are ranked by their final return, the mean of the last 100 training episodes, and those with the same by
+the steps until they were solved. Best return: of the best
+evaluation, or the highest mean of 100 training episodes of a run without evaluations. Both are the interquartile mean
+over runs (without the lowest and the highest quarter; of three runs or fewer, the mean), with its 95 % bootstrap
+interval. Steps, seconds, steps/s: medians, with the range in brackets; a run that has not been solved counts as
+slowest. Staleness: updates of others between a worker's pull and its push, mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A configuration and its place. score: interquartile mean of the final returns; None if no episode has ended."""
+
+    rank: int
+    name: str
+    runs: list[RecordedRun]
+    score: float | None
+
+    @property
+    def final_returns(self) -> list[float]:
+        """Of the runs that have one."""
+        return [run.final_return for run in self.runs if run.final_return is not None]
+
+
+def rank(configurations: Mapping[str, list[RecordedRun]]) -> list[Ranked]:
+    """The configurations of an environment, the highest final return first, among equals the one solved soonest."""
+    scores = {}
+    for name, runs in configurations.items():
+        returns = [run.final_return for run in runs if run.final_return is not None]
+        scores[name] = float(interquartile_mean(np.array(returns))) if returns else None
+
+    def place(name: str) -> tuple[float, float]:
+        score, solved = scores[name], [run.solved_steps for run in configurations[name]]
+        return (inf if score is None else -score), _median(solved)
+
+    ordered = sorted(configurations, key=place)
+    return [Ranked(number, name, configurations[name], scores[name]) for number, name in enumerate(ordered, 1)]
+
+
+def cells(ranked: Ranked) -> list[str]:
+    """A row of the table: see COLUMNS."""
+    runs = ranked.runs
+    return [
+        str(ranked.rank),
+        ranked.name,
+        _count(runs),
+        _solved(runs),
+        estimate(ranked.final_returns),
+        estimate([run.best_return for run in runs if run.best_return is not None]),
+        _spread([run.solved_steps for run in runs], 0),
+        _spread([run.solved_seconds for run in runs], 1),
+        _middle([run.steps_per_second for run in runs], median, 0),
+        _middle([run.staleness for run in runs], mean, 2),
+    ]
+
+
+def estimate(values: Sequence[float]) -> str:
+    """The interquartile mean with its interval: '480.0 [470.1, 490.3]'. Of one value, that alone."""
+    if not values:
+        return "-"
+    middle = f"{interquartile_mean(np.array(values)):,.1f}"
+    if len(values) == 1:
+        return middle
+    low, high = bootstrap_interval([values])
+    return f"{middle} [{low:,.1f}, {high:,.1f}]"
+
+
+def comparison(first: Ranked, second: Ranked) -> str | None:
+    """The probability that a run of the first configuration ends higher than one of the second, in a sentence; None if
+    one of them has no return."""
+    if not (first.final_returns and second.final_returns):
+        return None
+    return improvement((first.name, [first.final_returns]), (second.name, [second.final_returns]))
+
+
+def improvement(first: tuple[str, Sequence[Any]], second: tuple[str, Sequence[Any]]) -> str:
+    """The same of configurations in several environments.
+
+    first, second: the name, and for each environment the final returns.
+    """
+    (name, scores), (other, other_scores) = first, second
+    pairs = list(zip(scores, other_scores, strict=True))
+    probability, (low, high) = probability_of_improvement(pairs), improvement_interval(pairs)
+    alone = min(len(each) for each in (*scores, *other_scores)) == 1
+    interval = "" if alone else f" [{low:.2f}, {high:.2f}]"
+    return f"Probability that a run of {name} ends higher than one of {other}: {probability:.2f}{interval}."
+
+
+def _count(runs: Sequence[RecordedRun]) -> str:
+    seeds, unfinished = len({str(run.seed) for run in runs}), sum(not run.ended for run in runs)
+    text = str(len(runs)) if seeds == len(runs) else f"{len(runs)} of {seeds} seed{'s' if seeds > 1 else ''}"
+    return f"{text}, {unfinished} unfinished" if unfinished else text
+
+
+def _solved(runs: Sequence[RecordedRun]) -> str:
+    if all(run.threshold is None for run in runs):
+        return "-"
+    return f"{sum(run.solved_steps is not None for run in runs)} of {len(runs)}"
+
+
+def _spread(values: Sequence[float | None], digits: int) -> str:
+    """The median, where None is a run that has not got there, and the range of those that have."""
+    there = [value for value in values if value is not None]
+    if not there:
+        return "-"
+    middle = _median(values)
+    shown = f"{middle:,.{digits}f}" if isfinite(middle) else "never"
+    return shown if len(values) == 1 else f"{shown} ({min(there):,.{digits}f} to {max(there):,.{digits}f})"
+
+
+def _median(values: Sequence[float | None]) -> float:
+    """The median, where None is a run that has not got there: the slowest."""
+    return median(inf if value is None else value for value in values)
+
+
+def _middle(values: Sequence[float | None], statistic: Callable[[list[float]], float], digits: int) -> str:
+    there = [value for value in values if value is not None]
+    return f"{statistic(there):,.{digits}f}" if there else "-"

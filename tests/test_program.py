@@ -1,0 +1,199 @@
+"""The program `a3c-exp`: its commands, and their completion in a shell; and runs with the settings of another."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from runs import QUICK, train
+
+import a3c_exp
+import a3c_exp.__main__ as training
+from a3c_exp.cli.completion import COMMANDS, SCRIPTS, candidates
+from a3c_exp.cli.program import command
+from a3c_exp.cli.startup import conf_folder
+from a3c_exp.errors import ConfigError
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = f"""#!{sys.executable}
+import sys
+from a3c_exp.cli.program import main
+if __name__ == "__main__":
+    sys.exit(main())
+"""
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in, with the program on the path as pip installs it."""
+    program = tmp_path / "bin" / "a3c-exp"
+    program.parent.mkdir()
+    program.write_text(SCRIPT)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "here"
+
+
+def test_pip_installs_it() -> None:
+    [(name, target)] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"].items()
+    module, _, function = target.partition(":")
+    assert name == "a3c-exp"
+    assert callable(getattr(importlib.import_module(module), function))
+
+
+def test_it_trains_with_worker_processes(installed: Path) -> None:
+    """Workers may import the main module again, which is the program here."""
+    words = ["backend=processes", "workers=2", "total_steps=200", "eval.every=null", "hydra.run.dir=run"]
+    done = subprocess.run(["a3c-exp", "train", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((installed / "run" / "summary.json").read_text())["stop_reason"] == "total_steps"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_is_that_of_its_module(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command([name, "--help"]) == 0
+    module = "a3c_exp" if name == "train" else f"a3c_exp.{name}"
+    assert f"python -m {module} " in capsys.readouterr().out
+
+
+def test_it_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command([]) == 2
+    assert command(["--help"]) == 0
+    assert capsys.readouterr().out.count("a3c-exp evaluate outputs/<run>") == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (
+            ["evalute"],
+            "command = 'evalute': is no command: did you mean 'evaluate'? Allowed: evaluate, export, report,",
+        ),
+        (["completion", "fish"], "completion = 'fish': must be bash or zsh"),
+    ],
+)
+def test_bad_input_is_refused(words: list[str], complaint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        command(words)
+    assert str(caught.value).startswith(complaint)
+
+
+# Completion.
+
+
+def test_in_bash(installed: Path) -> None:
+    """A real bash, in which readline's variables are set as it sets them: words break at the equal sign."""
+    (installed / "outputs" / "run").mkdir(parents=True)
+    lines = {
+        "a3c-exp tr": "train",
+        "a3c-exp train env=lunar_": "lunar_continuous",
+        "a3c-exp train env=lunar opt": "optimizer= optimizer_state=",
+        "a3c-exp train optimizer=adam optimizer.b": "optimizer.betas=",
+        "a3c-exp train resume=outputs/r": "outputs/run/",
+        "a3c-exp evaluate outputs/": "outputs/run/",
+        "a3c-exp evaluate outputs/run/ epi": "episodes=",
+    }
+    ask = [
+        f"COMP_LINE={shlex.quote(line)}; COMP_POINT=${{#COMP_LINE}}; _a3c_exp; echo ${{COMPREPLY[@]}}" for line in lines
+    ]
+    script = "\n".join(['source <(a3c-exp completion bash); COMP_WORDBREAKS="=:"', *ask])
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert dict(zip(lines, done.stdout.splitlines(), strict=True)) == lines
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+def test_in_zsh(installed: Path) -> None:
+    """A real zsh, without its editor: what it would offer is caught where it is handed over."""
+    script = """
+    compdef() { }; compadd() { print -l -- ${@:5} }
+    source <(a3c-exp completion zsh)
+    LBUFFER="a3c-exp train env=lunar_"; _a3c_exp
+    """
+    done = subprocess.run(["zsh", "-f", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["env=lunar_continuous"]
+
+
+def test_every_choice_and_setting_can_be_completed() -> None:
+    for group in (path for path in conf_folder().iterdir() if path.is_dir()):
+        expected = {f"{group.name}={path.stem}" for path in group.glob("*.yaml")}
+        assert set(candidates(f"a3c-exp train {group.name}=")) == expected
+    shown = candidates("a3c-exp train ")
+    assert {"env=", "seed=", "stop.max_seconds=", "from=", "resume=", "-m"} <= set(shown)
+    assert candidates("a3c-exp train lock=") == ["lock=false", "lock=true"]
+    assert candidates("a3c-exp train env=lunar env.i") == ["env.id="], "a setting of the file that lunar builds on"
+    assert candidates("a3c-exp train env=nowhere env.i") == candidates("a3c-exp nothing a") == []
+    assert candidates("a3c-exp completion ") == sorted(SCRIPTS)
+
+
+# from=<run>
+
+
+def test_a_saved_configuration_runs_again(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert training.main([*QUICK, "gamma=0.9", "env=acrobot", f"hydra.run.dir={first}"]) == 0
+    changes = ["seed=5", "returns=n_step", "returns.n=7", "critic_returns=gae"]
+    assert training.main([f"from={first}", *changes, f"hydra.run.dir={second}"]) == 0
+    before, after = (yaml.safe_load((folder / "config.yaml").read_text()) for folder in (first, second))
+    assert after["returns"] == {"_target_": "a3c_exp.returns.NStep", "n": 7}
+    assert after["critic_returns"]["_target_"] == "a3c_exp.returns.GAE"
+    unchanged = before.keys() - {"seed", "returns", "critic_returns"}
+    assert {key: before[key] for key in unchanged} == {key: after[key] for key in unchanged}
+    assert (before["seed"], after["seed"]) == (0, 5)
+    assert json.loads((second / "summary.json").read_text())["steps"] == 64
+
+
+def test_a_run_again_has_a_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    train(tmp_path / "first", "CartPole-v1", plugins=[])
+    assert training.main(["from=first", "seed=2"]) == 0
+    [folder] = (tmp_path / "outputs").iterdir()
+    assert folder.name.endswith("_s2")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["from=nowhere"], "from = 'nowhere': must be the folder of a run: it has no readable config.yaml"),
+        (["from="], "from = '': must be one run's folder"),
+        (["from=first", "from=second"], "from = 'first, second': must be one run's folder"),
+        (["from=first", "-m", "seed=1,2"], "from = 'first': goes with --cfg job or nothing"),
+        (["from=first", "seed=1,2"], "seed = '1,2': cannot go with from: it takes single values"),
+        (["from=first", "~env"], "env = None: cannot go with from"),
+        (["from=first", "hydra.job.chdir=true"], "hydra.job.chdir = 'true': cannot go with from"),
+        (["from=first", "sed=1"], "sed = 1: is no setting of Experiment: did you mean 'seed'?"),
+        (["from=first", "returns=gea"], "returns = 'gea': is no option: did you mean 'gae'?"),
+        (["from=first"], "env.id = 'scripted:Bandit-v0': imports scripted: allow it with plugins=[scripted]"),
+        (["from=first", "plugins=[scripted]", "hydra.run.dir=first"], "hydra.run.dir = "),
+    ],
+)
+def test_what_cannot_run_again_is_one_line(
+    words: list[str], complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    train(tmp_path / "first")
+    capfd.readouterr()
+    assert training.main(words) == 2
+    error = capfd.readouterr().err
+    assert error.startswith(f"a3c_exp: {complaint}")
+    assert error.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["first"]
+
+
+def test_python_takes_the_configuration_itself(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="train takes the content of a config"):
+        a3c_exp.train([f"from={tmp_path}"])
+    train(tmp_path / "first", "CartPole-v1", plugins=[])
+    again = a3c_exp.train(yaml.safe_load((tmp_path / "first" / "config.yaml").read_text()), tmp_path / "second")
+    assert again.exit_code == 0
