@@ -180,6 +180,9 @@ class _Sweep:
     def run(self) -> None:
         """Run every job once, until a signal asks for the end; those that another process had locked at last."""
         self._callbacks.on_multirun_start(config=self._master, config_name=self._name)
+        folder = self._master.hydra.launcher.get("submitit_folder")
+        if folder is not None:
+            say(f"{self._launcher.name}: output of the jobs is in {shown(Path(folder).parent)}")
         for number, job in enumerate(self._jobs):
             if job.left:
                 say(f"{self._told.title(number)}: {job.label}: has finished before")
