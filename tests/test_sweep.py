@@ -19,12 +19,16 @@ from sweeping import start
 
 import a3c_exp.__main__ as program
 from a3c_exp.cli.hydra_compose import compose_jobs, compose_node, hydra_session, sweep, to_container
+from a3c_exp.cli.job import SIGNALS, SweepJobs, stop_requests
+from a3c_exp.cli.journal import Journal
 from a3c_exp.cli.names import folder_names, labels
 from a3c_exp.config import builder
+from a3c_exp.config.checks import check_environment_and_network
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.networks import ActorCritic
 from a3c_exp.run.existing import clear
 from a3c_exp.run.files import exclusive_folder
+from a3c_exp.run.interruption import Interruption
 
 TWO = [*QUICK, "-m", "sweep=two", "seed=0,1"]
 
@@ -127,7 +131,7 @@ def test_failed_runs_are_listed_at_the_end(here: Path, capfd: pytest.CaptureFixt
 def test_the_runs_of_a_sweep_start_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are composed for each distinct choice, and one environment and network are made for each distinct pair."""
     made: list[object] = []
-    original = builder.check_environment_and_network
+    original = check_environment_and_network
 
     def check(experiment: Experiment) -> ActorCritic:
         made.append(experiment)
@@ -248,9 +252,12 @@ def test_deleting_a_run_never_leaves_one_that_looks_finished(again: Path, monkey
     """Killed at any moment, it has no summary while there is a configuration."""
     deleted: list[str] = []
     unlink = Path.unlink
-    monkeypatch.setattr(
-        Path, "unlink", lambda path, missing_ok=False: (deleted.append(path.name), unlink(path, missing_ok))
-    )
+
+    def note(path: Path, missing_ok: bool = False) -> None:
+        deleted.append(path.name)
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", note)
     clear(again / "seed-0", keep_log=False)
     assert deleted[0] == "summary.json"
     assert deleted[-1] == "config.yaml"
@@ -262,7 +269,12 @@ def test_a_locked_run_is_looked_at_again_at_the_end(again: Path, capfd: pytest.C
     (again / "seed-1" / "summary.json").unlink()
     lock = exclusive_folder(again / "seed-0", "folder")
     lock.__enter__()
-    threading.Timer(1.0, lambda: lock.__exit__(None, None, None)).start()
+
+    def release() -> None:
+        wait_until((again / "seed-1" / "summary.json").exists)
+        lock.__exit__(None, None, None)
+
+    threading.Thread(target=release, daemon=True).start()
     assert program.main(TWO) == 0
     lines = [line for line in capfd.readouterr().err.splitlines() if " of 2: " in line]
     assert [line.partition(",")[0] for line in lines] == [
@@ -359,6 +371,26 @@ def test_a_signal_ends_the_sweep_in_order(
     assert summary(here / "cut" / "seed-0")["stop_reason"] == "interrupted"
     assert runs(here / "cut") == ["seed-0"]
     assert "0 of 2 runs have finished" in capfd.readouterr().err
+
+
+def test_a_job_of_submitit_is_saved_before_it_is_queued_again(tmp_path: Path) -> None:
+    """SIGUSR2, which submitit answers by ending the process, first ends the run in order."""
+    (tmp_path / "journal").mkdir()
+    journal = Journal(tmp_path / "journal")
+    jobs = SweepJobs(journal=journal, folders=(), labels=(), existing="resume", command="", pid=-1)
+    queued: list[int] = []
+    before = {number: signal.getsignal(number) for number in (*SIGNALS, signal.SIGUSR2)}
+    signal.signal(signal.SIGUSR2, lambda number, frame: queued.append(number))
+    interruption = Interruption()
+    try:
+        with stop_requests(jobs, interruption):
+            signal.raise_signal(signal.SIGUSR2)
+            assert interruption.signal == signal.SIGUSR2
+            assert queued == []
+        assert queued == [signal.SIGUSR2]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_two_processes_on_one_folder_make_each_run_once(here: Path) -> None:

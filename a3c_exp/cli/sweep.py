@@ -131,7 +131,8 @@ def _check_jobs(
     for number, node in enumerate(compose_jobs(hydra, combinations, name)):
         config, folder = to_container(node), _job_folder(node, names[number])
         if folder in [job.folder for job in jobs]:
-            raise ConfigError("hydra.sweep.subdir", folder.name, "is the folder of two runs: add ${hydra.job.num} to it")
+            problem = "is the folder of two runs: add ${hydra.job.num} to it"
+            raise ConfigError("hydra.sweep.subdir", folder.name, problem)
         if number == 0 and launcher.in_process:
             prestart(config)
         with cores_shared(launcher.at_once), importing():
