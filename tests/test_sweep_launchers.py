@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 from runs import LINUX, QUICK, processes, wait_until
 
-from a3c_exp.core import cpu
-
 joblib = pytest.importorskip("joblib", reason="runs at once: pip install 'a3c-exp[sweep]'")
 pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
 pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
@@ -125,10 +123,13 @@ def test_submitit_runs_jobs_on_this_machine(tmp_path: Path) -> None:
     assert len(summaries(tmp_path / "sweep")) == 2
 
 
-def test_cores_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "usable_cores", lambda: 8)
-    with cpu.cores_shared(3):
-        assert cpu.cores_of_a_run() == 2
-    with cpu.cores_shared(20):
-        assert cpu.cores_of_a_run() == 1
-    assert cpu.cores_of_a_run() == 8
+@pytest.mark.slow
+def test_sweeps_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    sys.path.insert(0, str(Path(__file__).parent.parent))  # bench is not installed: it belongs to the checkout
+    from bench import sweeps
+
+    assert sweeps.main(["--pairs", "1", "--steps", "2000", "--runs", "4"]) == 0
+    out = capsys.readouterr().out
+    assert "ratio: " in out
+    assert "steps/s alone" in out
+    assert "first of 4 runs after " in out

@@ -26,6 +26,7 @@ from omegaconf import DictConfig
 
 from a3c_exp.cli.hydra_compose import to_container
 from a3c_exp.cli.journal import Journal, Outcome
+from a3c_exp.cli.startup import prestart
 from a3c_exp.core.cpu import cores_shared
 from a3c_exp.errors import ConfigError, RunError, one_line
 from a3c_exp.run.interruption import Interruption
@@ -125,6 +126,8 @@ def sweep_job(jobs: SweepJobs, node: DictConfig) -> None:
     """A job of a sweep. How it ended is in the journal."""
     config, folder = job_config(node)
     job = jobs.folders.index(str(folder))
+    if not jobs.is_starter:
+        prestart(config)  # it imports torch while this process does
     interruption = Interruption()
     with stop_requests(jobs, interruption), cores_shared(jobs.at_once):
         if jobs.journal.stop_signal() is not None:

@@ -61,18 +61,22 @@ def cores_of_a_run() -> int:
 
 def _quota() -> float:
     """Cores that the control groups of this process grant it: the smallest quota of its group and the groups above."""
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:  # not on Linux
-        return math.inf
     quotas = [math.inf]
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
+    for controllers, path in _own_groups():
         if controllers == "":
             quotas += [_quota_in(folder, "cpu.max") for folder in _upwards(CGROUPS, path)]
         elif "cpu" in controllers.split(","):
             quotas += [_quota_in(folder, "cpu.cfs_quota_us") for folder in _upwards(CGROUPS / "cpu", path)]
     return min(quotas)
+
+
+def _own_groups() -> list[tuple[str, str]]:
+    """The controllers and the path of each control group that this process is in. Version 2 names no controllers."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:  # not on Linux
+        return []
+    return [(controllers, path) for _, controllers, path in (line.split(":", 2) for line in lines)]
 
 
 def _upwards(root: Path, path: str) -> Iterator[Path]:
