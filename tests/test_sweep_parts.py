@@ -87,7 +87,7 @@ def test_while_a_run_goes_on_there_is_the_checkpoint_before_the_latest(
 
 
 def test_a_failed_run_leaves_all_its_checkpoints(tmp_path: Path) -> None:
-    settings = {"env__kwargs": {"fails_at": 100}, "env__on_error": "stop"}
+    settings = {"env__kwargs": {"fails_at": 20}, "env__on_error": "stop"}
     run = train(tmp_path, "scripted:Scripted-v0", checkpoint={"every": 8, "keep": "none"}, **settings)
     assert run.exit_code == 1
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"latest.ckpt"}
