@@ -41,9 +41,21 @@ LONG = ["backend=processes", "workers=auto", "total_steps=200000", "stop.mean_re
 
 
 @LINUX
+def test_runs_at_once_start_worker_processes_and_leave_none(tmp_path: Path) -> None:
+    mark = f"{tmp_path.name}-sweep"
+    quick = [word for word in QUICK if not word.startswith("backend=")]
+    err = finish(start(tmp_path, mark, *quick, "backend=processes", "sweep=sweep", "jobs=2", "seed=0,1"), 0)
+    assert "2 of 2 runs have finished" in err
+    assert "Traceback" not in err
+    assert {each["stop_reason"] for each in summaries(tmp_path / "sweep").values()} == {"total_steps"}
+    wait_until(lambda: not processes(mark))
+
+
+@LINUX
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "to_group", "code"),
-    [(signal.SIGINT, True, 130), pytest.param(signal.SIGTERM, False, 143, marks=pytest.mark.slow)],
+    [(signal.SIGINT, True, 130), (signal.SIGTERM, False, 143)],
     ids=["ctrl-c", "term"],
 )
 def test_running_jobs_are_saved_and_the_same_command_goes_on(

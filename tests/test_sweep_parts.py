@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from runs import LINUX, latest, same, train
@@ -12,7 +13,7 @@ from runs import LINUX, latest, same, train
 from a3c_exp.backends import forkserver
 from a3c_exp.cli.journal import Outcome, new_journal
 from a3c_exp.core import cpu
-from a3c_exp.run import output as run_output
+from a3c_exp.run import checkpoint as checkpoint_format
 from a3c_exp.run.files import bytes_text, exclusive_folder, keep_copy, size_of, write_text
 
 
@@ -72,22 +73,22 @@ def test_while_a_run_goes_on_there_is_the_checkpoint_before_the_latest(
 ) -> None:
     saved: list[dict[str, object]] = []
     folder = tmp_path / "checkpoints"
-    original = run_output.checkpoint.save
+    original = checkpoint_format.save
 
     def save(path: Path, state: dict[str, object]) -> None:
         original(path, state)
         saved.append(latest(tmp_path))
         if len(saved) > 1:
-            assert same(run_output.checkpoint.load(folder / "previous.ckpt"), saved[-2])
+            assert same(checkpoint_format.load(folder / "previous.ckpt"), saved[-2])
 
-    monkeypatch.setattr(run_output.checkpoint, "save", save)
+    monkeypatch.setattr(checkpoint_format, "save", save)
     train(tmp_path, checkpoint={"every": 40})
     assert len(saved) >= 3
     assert {path.name for path in folder.iterdir()} == {"latest.ckpt"}
 
 
 def test_a_failed_run_leaves_all_its_checkpoints(tmp_path: Path) -> None:
-    settings = {"env__kwargs": {"fails_at": 20}, "env__on_error": "stop"}
+    settings: dict[str, Any] = {"env__kwargs": {"fails_at": 20}, "env__on_error": "stop"}
     run = train(tmp_path, "scripted:Scripted-v0", checkpoint={"every": 8, "keep": "none"}, **settings)
     assert run.exit_code == 1
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"latest.ckpt"}
