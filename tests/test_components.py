@@ -17,7 +17,8 @@ from a3c_exp.config.schema import flatten
 
 def swept(here: Path) -> list[dict[str, Any]]:
     """The configurations of a sweep's runs, in order."""
-    return [yaml.safe_load(path.read_text()) for path in sorted((here / "outputs").glob("*_sweep/*/config.yaml"))]
+    paths = sorted((here / "outputs").glob("*_sweep/*/config.yaml"), key=lambda path: path.stat().st_mtime_ns)
+    return [yaml.safe_load(path.read_text()) for path in paths]
 
 
 @pytest.mark.parametrize("given", ["{_target_: a3c_exp.schedules.Linear, end: 0.5}", "0.25"])

@@ -68,6 +68,8 @@ def test_rewards_that_come_before_any_statistics_are_scaled_by_their_own() -> No
     nothing = Normalizer.from_row(np.zeros(RunningStats.width((), False, True)), (), False, True)
     np.testing.assert_allclose(nothing.rewards(rewards, measured), rewards / rewards.std(), rtol=1e-6)
     later = Normalizer.from_row(RunningStats.of(None, np.array([1.0, 3.0])).row, (), False, True)
-    np.testing.assert_allclose(later.rewards(np.float32([[2.0]]), measured), [[2.0]], rtol=1e-6)
+    np.testing.assert_allclose(later.rewards(np.array([[2.0]], np.float32), measured), 2.0, rtol=1e-6)
     one = RunningStats.of(None, np.array([7.0]))
-    np.testing.assert_allclose(nothing.rewards(np.float32([[2.0]]), one), [[2.0]], err_msg="one return has no scale")
+    np.testing.assert_allclose(
+        nothing.rewards(np.array([[2.0]], np.float32), one), 2.0, err_msg="one return has no scale"
+    )

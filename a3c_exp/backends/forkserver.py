@@ -34,12 +34,24 @@ PRELOAD = ["a3c_exp.backends.processes.children", "a3c_exp.backends.forkserver_p
 def ensure_running() -> None:
     """Start the server unless it runs. It imports while this process goes on. Raises ConfigError."""
     check_temporary_folder()
+    _leave_foreign_context()
     context().set_forkserver_preload(PRELOAD)
     # The tracker unblocks these signals when it starts its own process, so it has to be started first.
     resource_tracker.ensure_running()
     # Only the server and its children inherit these variables: this process's libraries keep their threads.
     with _environment(ONE_THREAD | {"A3C_EXP_TEMPORARY": util.get_temp_dir()}), _signals_blocked(), without_main():
         forkserver.ensure_running()
+
+
+def _leave_foreign_context() -> None:
+    """Within a job of joblib: undo what multiprocessing has there from its starter, or from joblib's own "loky".
+
+    A child process is told its parent's default start method, and looks it up before joblib is imported there.
+    The temporary folder is the starter's, which the server must not remove.
+    """
+    if multiprocessing.get_start_method(allow_none=True) not in (None, *multiprocessing.get_all_start_methods()):
+        multiprocessing.set_start_method("forkserver", force=True)
+        multiprocessing.current_process()._config.pop("tempdir", None)  # type: ignore[attr-defined]
 
 
 def has_died(seconds: float = DYING_SECONDS) -> bool:

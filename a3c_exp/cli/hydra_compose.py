@@ -59,10 +59,7 @@ class Loader(ConfigLoaderImpl):
         replaced = [f"~{o.key_or_group}" for o in typed if _is_component(o) and self._is_group(o)]
         handed = [self._handed(override) for override in typed]
         node = super().load_configuration(config_name, [*replaced, *handed], run_mode, *further, **named)
-        own = [override for override in typed if not override.is_hydra_override()]
-        node.hydra.overrides.task = [override.input_line for override in own]  # what was typed is recorded
-        job = node.hydra.job
-        job.override_dirname = get_overrides_dirname(own, **job.config.override_dirname)
+        own = self._record(node, typed)
         if run_mode is RunMode.RUN:  # a sweep composes each of its jobs again
             self._drop_foreign_settings(node, config_name, [override for override in own if not override.is_delete()])
         return node
@@ -73,6 +70,30 @@ class Loader(ConfigLoaderImpl):
             return f"++{override.input_line}"
         chosen = override.type is OverrideType.CHANGE and self._is_group(override)
         return f"~{override.key_or_group}" if chosen and override.value() is None else str(override.input_line)
+
+    def _record(self, node: DictConfig, typed: Iterable[Override]) -> list[Override]:
+        """Record in the configuration what was typed; return the overrides that are not Hydra's own."""
+        own = [override for override in typed if not override.is_hydra_override()]
+        node.hydra.overrides.task = [override.input_line for override in own]
+        job = node.hydra.job
+        job.override_dirname = get_overrides_dirname(own, **job.config.override_dirname)
+        return own
+
+    def choices(self, overrides: Iterable[Override]) -> tuple[object, ...]:
+        """What of the overrides decides which files are composed: everything but the values of settings.
+
+        Jobs with equal choices are one composition, apart from what `set_values` sets.
+        """
+        return tuple(o.key_or_group if self._is_plain_setting(o) else (o.input_line,) for o in overrides)
+
+    def _is_plain_setting(self, override: Override) -> bool:
+        return self._is_setting(override) and not isinstance(override.value(), dict)
+
+    def set_values(self, node: DictConfig, overrides: Sequence[Override]) -> None:
+        """Turn a job's configuration into that of another job with equal choices: set all of its settings, in order."""
+        settings = [f"++{o.input_line}" for o in overrides if self._is_setting(o)]
+        self._apply_overrides_to_config(parse(settings), node)
+        self._record(node, overrides)
 
     def _is_group(self, override: Override) -> bool:
         return "." not in override.key_or_group and self.repository.group_exists(override.key_or_group)
@@ -216,6 +237,32 @@ def compose_node(
         return hydra.compose_config(config_name, list(overrides), mode, with_log_configuration=False)
     except _COMPLAINTS as complaint:
         raise to_config_error(parsed, complaint) from complaint
+
+
+def compose_jobs(hydra: Hydra, jobs: Iterable[Sequence[str]], config_name: str) -> Iterator[DictConfig]:
+    """The configuration of each job of a sweep: that of `compose_node`, with its number. Raises ConfigError.
+
+    Files are composed once for all jobs that differ in values of settings alone, so an item may be changed by the next.
+    """
+    loader, composed = hydra.config_loader, dict[object, DictConfig]()
+    assert isinstance(loader, Loader)
+    first: DictConfig | None = None
+    for number, job in enumerate(jobs):
+        parsed = parse(job)
+        choices = loader.choices(parsed)
+        if choices not in composed:
+            composed[choices] = compose_node(hydra, job, config_name)
+        else:
+            try:
+                loader.set_values(composed[choices], parsed)
+            except _COMPLAINTS as complaint:
+                raise to_config_error(parsed, complaint) from complaint
+        node = composed[choices]
+        first = node if first is None else first
+        OmegaConf.copy_cache(first, node)  # all jobs have the same ${now:}
+        with open_dict(node):
+            node.hydra.job.num, node.hydra.job.id = number, str(number)
+        yield node
 
 
 def setting(node: DictConfig, key: str) -> Any:

@@ -55,7 +55,7 @@ def prestart_backend(arguments: Sequence[str]) -> None:
 
     Only for a plain command, whose backend is known without composing it. Others start it after that: see `prestart`.
     """
-    not_plain = ("resume=", "from=", "experiment=", "backend.", "+", "~", "hydra")
+    not_plain = ("resume=", "from=", "jobs=", "experiment=", "backend.", "+", "~", "hydra")
     if any(text.startswith(not_plain) or (text[:1] == "-" and text not in ("-m", "--multirun")) for text in arguments):
         return
     chosen = [text.partition("=")[2] for text in arguments if text.startswith("backend=")]

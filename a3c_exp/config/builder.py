@@ -5,13 +5,20 @@ All errors in a configuration are found here, before anything is started or writ
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from a3c_exp.common.plugins import import_plugins
-from a3c_exp.config.checks import check_combination, check_environment_and_network, check_init_from
+from a3c_exp.config.checks import (
+    check_combination,
+    check_environment_and_network,
+    check_fit,
+    check_init_from,
+)
 from a3c_exp.config.schema import build
 from a3c_exp.core.experiment import Experiment
+from a3c_exp.networks import ActorCritic
 
 
 def build_experiment(config: Mapping[str, Any]) -> Experiment:
@@ -21,12 +28,16 @@ def build_experiment(config: Mapping[str, Any]) -> Experiment:
     return build(dict(config), Experiment, plugins=plugins)
 
 
-def load_experiment(config: Mapping[str, Any], check: bool = True, *, to_train: bool = True) -> Experiment:
+def load_experiment(
+    config: Mapping[str, Any], check: bool = True, *, to_train: bool = True, made: dict[str, ActorCritic] | None = None
+) -> Experiment:
     """The experiment that a plain configuration describes, fully checked.
 
     check: False leaves out the checks that make an environment and a network.
     to_train: False leaves out the checks of what only training needs, and which may be gone when the policy is
         evaluated: the cluster or the GPU of its backend, the run that it started from.
+    made: the networks of earlier calls, to which this one adds its own: of several experiments, one environment and one
+        network are made for each distinct pair.
     Raises ConfigError.
     """
     experiment = build_experiment(config)
@@ -35,7 +46,13 @@ def load_experiment(config: Mapping[str, Any], check: bool = True, *, to_train: 
         return experiment
     if to_train:
         experiment.backend.check(experiment)
-    network = check_environment_and_network(experiment)
+    made = {} if made is None else made
+    parts = [config.get(name) for name in ("env", "network", "algorithm", "epsilon", "plugins")]
+    key = json.dumps(parts, sort_keys=True, default=repr)
+    if key not in made:
+        made[key] = check_environment_and_network(experiment)
+    network = made[key]
+    check_fit(experiment, network)
     if to_train and experiment.init_from is not None:
         check_init_from(experiment.init_from, config, network, experiment.env.normalize_observations)
     return experiment

@@ -95,7 +95,7 @@ def _check_minibatches(experiment: Experiment, algorithm: MinibatchAlgorithm, *,
 def check_environment_and_network(experiment: Experiment) -> ActorCritic:
     """Make one environment and one network, and return the network.
 
-    Raises ConfigError if they cannot be made, or do not fit the rest.
+    Raises ConfigError if they cannot be made, or do not fit one another, the loss or `epsilon`.
     """
     try:
         experiment.env.validate(experiment.plugins)
@@ -120,13 +120,17 @@ def check_environment_and_network(experiment: Experiment) -> ActorCritic:
         raise ConfigError("network", experiment.network.class_name, "is too large for the memory here") from error
     finally:
         close_within(env)
+    return network
+
+
+def check_fit(experiment: Experiment, network: ActorCritic) -> None:
+    """Raise ConfigError for settings of the algorithm and the optimizer that do not fit a network."""
     if network.recurrent and isinstance(experiment.algorithm, MinibatchAlgorithm):
         _check_minibatches(experiment, experiment.algorithm, whole_sequences=True)
     try:
         check_param_groups(experiment.optimizer, network.param_slices)
     except ConfigError as error:
         raise error.under("optimizer") from error
-    return network
 
 
 def check_init_from(folder: str, config: Mapping[str, Any], network: ActorCritic, normalized: bool) -> None:

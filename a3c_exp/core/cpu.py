@@ -6,13 +6,17 @@ may have started long ago, so `one_thread` asks the libraries themselves, and re
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
 )
+CGROUPS = Path("/sys/fs/cgroup")
+_sharing_runs = 1
 
 
 @contextmanager
@@ -31,7 +35,66 @@ def one_thread() -> Iterator[None]:
 
 
 def usable_cores() -> int:
-    """Number of cores that this process may use. The machine may have more."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Number of cores that this process may use, by its affinity and its container's quota. The machine may have more.
+
+    A quota of 1.5 cores counts as 2.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, math.ceil(min(cores, _quota())))
+
+
+@contextmanager
+def cores_shared(runs: int) -> Iterator[None]:
+    """Within: this process trains beside others, so many in all on this machine, and `cores_of_a_run` is its share."""
+    global _sharing_runs
+    before, _sharing_runs = _sharing_runs, runs
+    try:
+        yield
+    finally:
+        _sharing_runs = before
+
+
+def cores_of_a_run() -> int:
+    """Number of cores for the run in this process: the usable ones, or its share of them."""
+    return max(1, usable_cores() // _sharing_runs)
+
+
+def _quota() -> float:
+    """Cores that the control groups of this process grant it: the smallest quota of its group and the groups above."""
+    quotas = [math.inf]
+    for controllers, path in _own_groups():
+        if controllers == "":
+            quotas += [_quota_in(folder, "cpu.max") for folder in _upwards(CGROUPS, path)]
+        elif "cpu" in controllers.split(","):
+            quotas += [_quota_in(folder, "cpu.cfs_quota_us") for folder in _upwards(CGROUPS / "cpu", path)]
+    return min(quotas)
+
+
+def _own_groups() -> list[tuple[str, str]]:
+    """The controllers and the path of each control group that this process is in. Version 2 names no controllers."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:  # not on Linux
+        return []
+    return [(controllers, path) for _, controllers, path in (line.split(":", 2) for line in lines)]
+
+
+def _upwards(root: Path, path: str) -> Iterator[Path]:
+    """The folder of a control group and those above it. Inside a container `path` may be missing below `root`."""
+    group = root / path.lstrip("/")
+    while group != root and root in group.parents:
+        yield group
+        group = group.parent
+    yield root
+
+
+def _quota_in(folder: Path, name: str) -> float:
+    """The quota in one group's file: microseconds of computing in each period ("cpu.max" has both in one line)."""
+    try:
+        words = (folder / name).read_text().split()
+        if len(words) == 1:
+            words.append((folder / "cpu.cfs_period_us").read_text().strip())
+        granted, period = (math.inf if word in ("max", "-1") else float(word) for word in words)
+    except (OSError, ValueError):
+        return math.inf
+    return granted / period if granted > 0 else math.inf

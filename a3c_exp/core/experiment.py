@@ -13,7 +13,7 @@ import numpy as np
 from a3c_exp.algorithms import Algorithm
 from a3c_exp.algorithms.trial import loss_builder
 from a3c_exp.core import seeding
-from a3c_exp.core.cpu import usable_cores
+from a3c_exp.core.cpu import cores_of_a_run
 from a3c_exp.core.events import Event
 from a3c_exp.core.normalization import network_space
 from a3c_exp.core.parameters import StoreSpec
@@ -78,9 +78,15 @@ class Eval:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """Interval between saves of the latest state, in environment steps; null: only when the run ends."""
+    """Checkpoints of a run.
+
+    every: interval between saves of the latest state, in environment steps; null: only when the run ends.
+    keep: which of the latest and the best are left by a run that has finished. A run that was interrupted or failed
+        leaves both.
+    """
 
     every: int | None = None
+    keep: Literal["both", "latest", "best", "none"] = "both"
 
     def __post_init__(self) -> None:
         require(self.every is None or self.every >= 1, "every", self.every, "a whole number of steps >= 1, or null")
@@ -93,7 +99,8 @@ class Experiment:
     env, network, returns, algorithm, optimizer, schedule, backend: the component of each group.
     critic_returns: the critic's own targets; None: those of `returns`.
     seed: of everything random in the run.
-    workers: actor-learners; 'auto' is one for each core that this process may use.
+    workers: actor-learners; 'auto' is one for each core that this process may use, divided by the runs of a sweep that
+        run at once.
     envs_per_worker: environments that one worker steps together; 1 is the setting of Mnih et al. 2016.
     rollout_length: steps of each environment between updates (the paper's t_max), or 'episode': whole episodes.
     accumulate_rollouts: rollouts whose gradients are added up, not averaged, before a push.
@@ -160,8 +167,8 @@ class Experiment:
 
     @property
     def worker_count(self) -> int:
-        """Number of workers: `workers`, or one for each usable core."""
-        return usable_cores() if self.workers == "auto" else self.workers
+        """Number of workers: `workers`, or one for each core of this run."""
+        return cores_of_a_run() if self.workers == "auto" else self.workers
 
     def build_network(self, env: EnvBatch, rng: np.random.Generator | None) -> ActorCritic:
         """A network for these environments. rng: draws its parameters; None: no need to. Raises ConfigError."""

@@ -27,13 +27,16 @@ class LiveLineHandler(logging.StreamHandler[TextIO]):
     """Log handler for a stream. On a terminal, log lines scroll above one live line, which stays last.
 
     live: whether the stream is a terminal that can rewrite a line.
+    label: of a run beside others: the stream gets its warnings alone, with this in front.
     """
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, label: str = "") -> None:
         super().__init__(stream)
-        self.live = _is_terminal(stream)
+        self.live = _is_terminal(stream) and not label
         self._line = ""
-        self.setFormatter(_Plain())
+        self.setFormatter(_Plain(f"{label}%(message)s"))
+        if label:
+            self.setLevel(logging.WARNING)
         self.addFilter(lambda record: not (self.live and getattr(record, "progress", False)))
 
     def show(self, line: str) -> None:
@@ -112,12 +115,13 @@ def _columns(stream: TextIO) -> int:
 
 
 @contextmanager
-def run_log(path: Path, stream: TextIO | None = None) -> Iterator[LiveLineHandler]:
+def run_log(path: Path, stream: TextIO | None = None, label: str = "") -> Iterator[LiveLineHandler]:
     """Send the package's log and Python's warnings to `path` (appended) and to `stream` (default: stderr).
 
+    label: see `LiveLineHandler`.
     Restores all logging settings on exit, so that the logs of several runs in one process do not mix.
     """
-    terminal = LiveLineHandler(sys.stderr if stream is None else stream)
+    terminal = LiveLineHandler(sys.stderr if stream is None else stream, label)
     file = _File(path, encoding="utf-8", delay=False)
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     level, propagate, showwarning = log.level, log.propagate, warnings.showwarning

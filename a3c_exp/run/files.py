@@ -6,6 +6,7 @@ import fcntl
 import json
 import math
 import os
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,11 +17,16 @@ import numpy as np
 from a3c_exp.errors import ConfigError
 
 
+class FolderLockedError(ConfigError):
+    """A folder that another process holds the lock of."""
+
+
 @contextmanager
 def exclusive_folder(folder: Path, key: str) -> Iterator[None]:
     """Hold an exclusive lock on `folder` until the context exits or the process and its forks have died.
 
-    Does nothing on a file system without locks. Raises ConfigError for `key` if the folder is locked or missing.
+    Does nothing on a file system without locks. Raises FolderLockedError for `key` if the folder is locked, and
+    ConfigError if it is missing.
     """
     try:
         place = os.open(folder, os.O_RDONLY)
@@ -31,7 +37,7 @@ def exclusive_folder(folder: Path, key: str) -> Iterator[None]:
             try:
                 fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise ConfigError(key, str(folder), "must be without a run that is still going on") from None
+                raise FolderLockedError(key, str(folder), "must be without a run that is still going on") from None
         yield
     finally:
         with suppress(OSError):
@@ -61,6 +67,38 @@ def atomic_write(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         os.fsync(folder)  # otherwise a power cut may undo the renaming
     finally:
         os.close(folder)
+
+
+def keep_copy(path: Path, copy: Path) -> None:
+    """Let `copy` be what `path` is now, if there is such a file. It stays so when `atomic_write` replaces `path`.
+
+    It is a second name for the same data, which costs nothing. A file system without hard links keeps no copy.
+    """
+    partial = copy.with_name(f"{copy.name}.partial")
+    with suppress(OSError):
+        partial.unlink(missing_ok=True)
+        os.link(path, partial)
+        os.replace(partial, copy)
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of all files in a folder and below. A file with several names counts once."""
+    sizes: dict[tuple[int, int], int] = {}
+    for path in folder.rglob("*"):
+        with suppress(OSError):  # a run that goes on may have deleted it
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode):
+                sizes[status.st_dev, status.st_ino] = status.st_size
+    return sum(sizes.values())
+
+
+def bytes_text(size: int) -> str:
+    """A number of bytes as text: 950 B, 1.2 MB."""
+    number, units = float(size), ["B", "kB", "MB", "GB"]
+    while number >= 999.5 and len(units) > 1:
+        number /= 1000
+        units.pop(0)
+    return f"{number:.3g} {units[0]}"
 
 
 def write_text(path: Path, text: str) -> None:

@@ -12,7 +12,7 @@ from a3c_exp.core.events import Episodes
 from a3c_exp.run import checkpoint, files
 from a3c_exp.run.curves import CurveWriter
 from a3c_exp.run.episode_log import EpisodeLog
-from a3c_exp.run.run_folder import CHECKPOINTS, EPISODES_FILE, SUMMARY_FILE
+from a3c_exp.run.run_folder import BEST, CHECKPOINTS, EPISODES_FILE, LATEST, PREVIOUS, SUMMARY_FILE
 
 log = logging.getLogger("a3c_exp")
 
@@ -48,10 +48,28 @@ class RunOutput:
                 self._episodes.flush()
 
     def save(self, name: str, state: Mapping[str, Any]) -> None:
-        """Write a checkpoint, whole or not at all."""
+        """Write a checkpoint, whole or not at all. The latest one before it stays as previous.ckpt."""
+        folder = self._folder / CHECKPOINTS
         with self._writing(name):
-            checkpoint.save(self._folder / CHECKPOINTS / name, state)
+            if name == LATEST:
+                files.keep_copy(folder / LATEST, folder / PREVIOUS)
+            checkpoint.save(folder / name, state)
         self._flush_episodes()
+
+    def keep_checkpoints(self, keep: str) -> None:
+        """Delete the checkpoints that a run does not leave. keep: both, latest, best (latest if there is none) or none.
+
+        A latest checkpoint that could not be written leaves everything.
+        """
+        folder = self._folder / CHECKPOINTS
+        if LATEST in self.unwritten:
+            return
+        kept = {"both": {LATEST, BEST}, "latest": {LATEST}, "best": {BEST}, "none": set[str]()}[keep]
+        if keep == "best" and not (folder / BEST).exists():
+            kept = {LATEST}
+        for name in {LATEST, PREVIOUS, BEST} - kept:
+            with self._writing(name):
+                (folder / name).unlink(missing_ok=True)
 
     def close_curves(self, success: bool) -> None:
         """Finish the curves and the record of episodes. success: see `CurveWriter.close`."""

@@ -15,7 +15,7 @@ CONFIG_FILE = "config.yaml"
 SUMMARY_FILE = "summary.json"
 EPISODES_FILE = "episodes.csv"
 METRICS_FILE = "metrics.csv"
-CHECKPOINTS, LATEST, BEST = "checkpoints", "latest.ckpt", "best.ckpt"
+CHECKPOINTS, LATEST, PREVIOUS, BEST = "checkpoints", "latest.ckpt", "previous.ckpt", "best.ckpt"
 
 FORMER_KEYS = {
     "": frozenset({"goal", "moments", "accumulate"}),
@@ -103,9 +103,14 @@ def check_folder(folder: Path, key: str = "folder") -> Path:
     folder = folder.expanduser().absolute()
     if (folder / CONFIG_FILE).exists():
         raise ConfigError(key, str(folder), "must be without a run: resume=<folder> continues the one in it")
+    check_writable(folder, key)
+    return folder
+
+
+def check_writable(folder: Path, key: str) -> None:
+    """Raise ConfigError for `key` unless `folder`, an absolute path, can be written to or made. Makes nothing."""
     existing = folder
     while not existing.exists():
         existing = existing.parent
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         raise ConfigError(key, str(folder), f"cannot be written: {existing} is no folder that this user may write to")
-    return folder

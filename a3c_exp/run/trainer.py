@@ -6,9 +6,9 @@ import logging
 import signal
 import time
 import traceback
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -54,13 +54,36 @@ class Run:
         return int(self.summary["error"] is not None or bool(self.summary["unwritten"]))
 
 
-def run(experiment: Experiment, config: Mapping[str, Any], folder: Path, resume: bool = False) -> Run:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """What the caller of `run` decides about one session, and no setting of the run.
+
+    command: the command line as it was typed; None: that of this process. overrides: those of this run alone.
+    label: of a run beside others, in front of its warnings on the terminal, which shows nothing else of it.
+    interruption: set by the caller to end the run in order. locked: the caller holds the lock on the folder.
+    """
+
+    command: str | None = None
+    overrides: Sequence[str] = ()
+    label: str = ""
+    interruption: Interruption = field(default_factory=Interruption)
+    locked: bool = False
+
+
+def run(
+    experiment: Experiment,
+    config: Mapping[str, Any],
+    folder: Path,
+    resume: bool = False,
+    session: Session | None = None,
+) -> Run:
     """Train in `folder`; with `resume`, continue from the latest checkpoint there.
 
     experiment: already checked. config: the plain configuration it was built from, which is saved in the folder.
     Also returns after a worker's failure or an interruption, which the summary then reports. Raises ConfigError for a
     checkpoint that cannot be used, before anything is written, and for a folder that cannot be written to.
     """
+    session = Session() if session is None else session
     network, env = build_network(experiment)
     store = experiment.backend.store(store_spec(experiment, network, env.observation_space.shape))
     store.initialize(network.vector)
@@ -70,18 +93,18 @@ def run(experiment: Experiment, config: Mapping[str, Any], folder: Path, resume:
         _start_from(store, Path(experiment.init_from))
     with ExitStack() as stack:
         try:
+            if not resume:
+                (folder / run_folder.CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+            if not session.locked:
+                stack.enter_context(files.exclusive_folder(folder, "resume" if resume else "folder"))
             if resume:
-                stack.enter_context(files.exclusive_folder(folder, "resume"))
                 state = checkpoint.load(run_folder.latest_checkpoint(folder), key="resume")
                 _restore(store, state, folder)
                 network.check_constants(state["store"], "resume", folder)
-            else:
-                (folder / run_folder.CHECKPOINTS).mkdir(parents=True, exist_ok=True)
-                stack.enter_context(files.exclusive_folder(folder, "folder"))
             files.write_text(folder / run_folder.CONFIG_FILE, run_folder.config_text(config))
-            terminal = stack.enter_context(run_log(folder / "train.log"))
+            terminal = stack.enter_context(run_log(folder / "train.log", label=session.label))
             stack.enter_context(one_thread())
-            trainer = Trainer(experiment, config, folder, store, state, terminal, constants)
+            trainer = Trainer(experiment, config, folder, store, state, terminal, constants, session)
             log.info(network.describe_kernels())
             (folder / run_folder.SUMMARY_FILE).unlink(missing_ok=True)  # a resumed run has not ended any more
         except OSError as error:
@@ -139,11 +162,11 @@ class Trainer:
 
     def __init__(
         self, experiment: Experiment, config: Mapping[str, Any], folder: Path, store: SharedStore,
-        state: Mapping[str, Any] | None, terminal: LiveLineHandler, constants: Mapping[str, Array],
+        state: Mapping[str, Any] | None, terminal: LiveLineHandler, constants: Mapping[str, Array], session: Session,
     ) -> None:  # fmt: skip
         self._experiment, self._folder, self._store = experiment, folder, store
-        self._constants = constants
-        self._interruption = Interruption()
+        self._constants, self._session = constants, session
+        self._interruption = session.interruption
         environments = experiment.worker_count * experiment.envs_per_worker
         self._statistics = RunStatistics(environments, window=experiment.stop.window)
         self._clock, self._best = TrainingClock(store), BestPolicy()
@@ -332,7 +355,9 @@ class Trainer:
         self._statistics.steps, self._statistics.updates = state["steps"], state["version"]
         self._log_curve_point()
         self._save(run_folder.LATEST, state)
-        self._output.close_curves(success=self._error is None and self._stop_reason != "interrupted")
+        finished = self._error is None and self._stop_reason != "interrupted"
+        self._output.close_curves(success=finished)
+        self._output.keep_checkpoints(self._experiment.checkpoint.keep if finished else "both")
         self._progress.close(self._statistics, self._best.mean_return)
         summary = self._output.write_summary(self._summary())
         log.info("stopped: %s", summary["stop_reason"])
@@ -356,6 +381,7 @@ class Trainer:
             "resumed": self._resumed,
             "versions": provenance.versions(),
             "commit": self._commit,
-            "command": provenance.command(),
+            "command": self._session.command or provenance.command(),
+            "overrides": list(self._session.overrides),
             "machine": provenance.machine(),
         }

@@ -1,0 +1,76 @@
+"""Words of the command line that say how runs are made and change none of their settings: sweep, jobs, existing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+
+from a3c_exp.errors import ConfigError, require
+from a3c_exp.run.existing import EXISTING
+
+LAUNCHERS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit"}
+"""Launchers of the extra `sweep`, and the package that each of them needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """sweep: the folder of a sweep. jobs: runs at once. existing: see a3c_exp.run.existing. None: not given."""
+
+    sweep: str | None = None
+    jobs: int | None = None
+    existing: str | None = None
+
+    @property
+    def of_a_sweep(self) -> bool:
+        """Whether they make a sweep of a command without -m."""
+        return self.sweep is not None or self.jobs is not None
+
+    @property
+    def overrides(self) -> list[str]:
+        """Hydra's own settings that they stand for."""
+        folder = [] if self.sweep is None else [f"hydra.sweep.dir={quoted(self.sweep)}"]
+        several = self.jobs is not None and self.jobs > 1
+        return folder + (["hydra/launcher=joblib", f"hydra.launcher.n_jobs={self.jobs}"] if several else [])
+
+
+def split_words(arguments: Sequence[str]) -> tuple[Words, list[str]]:
+    """The words of a command line, and the rest of it. A folder needs no quotes. Raises ConfigError."""
+    words, rest = Words(), []
+    for argument in arguments:
+        key, _, value = argument.partition("=")
+        value = value.strip("'\"") if key == "sweep" else value
+        if key == "sweep":
+            require(bool(value), "sweep", value, "the folder of a sweep")
+            words = replace(words, sweep=str(Path(value).expanduser()))
+        elif key == "jobs":
+            require(value.isdecimal() and int(value) >= 1, "jobs", value, "a whole number >= 1: runs at once")
+            words = replace(words, jobs=int(value))
+        elif key == "existing":
+            require(value in EXISTING, "existing", value, f"one of {', '.join(EXISTING)}")
+            words = replace(words, existing=value)
+        else:
+            rest.append(argument)
+    _check_launcher(words, rest)
+    return words, rest
+
+
+def _check_launcher(words: Words, overrides: Sequence[str]) -> None:
+    """Raise ConfigError for a launcher that is not installed, or takes no `jobs`."""
+    chosen = [text.partition("=")[2] for text in overrides if text.startswith("hydra/launcher=")]
+    several = words.jobs is not None and words.jobs > 1
+    if several and chosen and chosen[-1] != "joblib":
+        raise ConfigError("jobs", words.jobs, f"goes with hydra/launcher=joblib, not {chosen[-1]}")
+    for key, value, launcher in [("hydra/launcher", name, name) for name in chosen] + (
+        [("jobs", str(words.jobs), "joblib")] if several else []
+    ):
+        package = LAUNCHERS.get(launcher)
+        plugin = f"hydra_plugins.hydra_{package}_launcher"
+        if package is not None and not (find_spec("hydra_plugins") and find_spec(plugin) and find_spec(package)):
+            raise ConfigError(key, value, "needs the extra sweep: pip install 'a3c-exp[sweep]'")
+
+
+def quoted(text: str) -> str:
+    """A text as Hydra's grammar reads it back, whatever characters it has."""
+    return "'" + text.replace("'", "\\'") + "'"

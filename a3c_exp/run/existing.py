@@ -1,0 +1,97 @@
+"""Runs that are already in the folder where one is asked for: continued, begun anew, left as they are, or refused.
+
+`existing` is one of
+    refuse: a folder that has a run is refused;
+    resume: a finished run stays as it is, one that was cut continues from its checkpoint, the others begin anew;
+    restart: every run begins anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from a3c_exp.errors import FAILED, ConfigError
+from a3c_exp.run.run_folder import (
+    CHECKPOINTS,
+    CONFIG_FILE,
+    EPISODES_FILE,
+    SUMMARY_FILE,
+    check_folder,
+    latest_checkpoint,
+    read_config,
+)
+
+EXISTING = ("refuse", "resume", "restart")
+
+
+class Action(Enum):
+    """What is to be done in a folder."""
+
+    BEGIN = "begin"
+    RESUME = "resume"
+    LEAVE = "leave"
+
+
+def find_action(folder: Path, config: Mapping[str, Any], existing: str, key: str) -> Action:
+    """What is to be done in `folder` for a run of `config`. Changes nothing.
+
+    existing: see above. key: the setting that names the folder, for errors.
+    Raises ConfigError for a run that is refused: any with `refuse`, one with other settings with `resume`.
+    """
+    if existing == "refuse":
+        check_folder(folder, key)
+    if existing != "resume" or not (folder / CONFIG_FILE).exists():
+        return Action.BEGIN
+    difference = _difference(config, read_config(folder, config.get("plugins") or (), key))
+    if difference:
+        problem = f"has a run with other settings: {difference}; existing=restart begins it anew"
+        raise ConfigError(key, str(folder), problem)
+    summary = read_summary(folder)
+    if summary is None or summary.get("stop_reason") == "interrupted" or summary.get("unwritten"):
+        return Action.RESUME if latest_checkpoint(folder).exists() else Action.BEGIN
+    return Action.BEGIN if summary.get("stop_reason") in FAILED else Action.LEAVE
+
+
+def read_summary(folder: Path) -> dict[str, Any] | None:
+    """The summary of a run that has ended; None without one."""
+    try:
+        summary = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return summary if isinstance(summary, dict) else None
+
+
+def clear(folder: Path, *, keep_log: bool) -> None:
+    """Delete what an earlier run has written into `folder`, so that another one can begin. Other files stay.
+
+    keep_log: train.log stays too, and may say why the earlier run failed.
+    """
+    # The summary first and the configuration last: whenever this is cut, the run in the folder is an unfinished one.
+    events = sorted(folder.glob("events.out.tfevents.*"))
+    log = [] if keep_log else [folder / "train.log"]
+    checkpoints = sorted((folder / CHECKPOINTS).glob("*.ckpt*"))
+    names = (EPISODES_FILE, "metrics.csv", CONFIG_FILE)
+    for path in [folder / SUMMARY_FILE, *checkpoints, *events, *log, *(folder / name for name in names)]:
+        path.unlink(missing_ok=True)
+
+
+def _difference(asked: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    """The settings in which two configurations differ: "gamma=0.9, not 0.5". Empty if they do not."""
+    from omegaconf import OmegaConf
+
+    from a3c_exp.config.schema import flatten
+
+    plain: Any = OmegaConf.to_container(OmegaConf.create(dict(asked)))  # as it is saved: with lists for tuples
+    ours, theirs = (dict(flatten(_with_absolute_path(each))) for each in (plain, found))
+    none = object()
+    keys = [key for key in [*ours, *(theirs.keys() - ours.keys())] if ours.get(key, none) != theirs.get(key, none)]
+    return ", ".join(f"{key}={theirs.get(key)}, not {ours.get(key)}" for key in keys[:3])
+
+
+def _with_absolute_path(config: Mapping[str, Any]) -> dict[str, Any]:
+    start = config.get("init_from")
+    return dict(config) if start is None else {**config, "init_from": str(Path(start).expanduser().absolute())}
