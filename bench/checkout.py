@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from a3c_exp.core.cpu import ONE_THREAD
+
 HERE = Path(__file__).resolve().parent.parent
 CHILD = Path(__file__).with_name("child.py")
 # A run that takes longer than this hangs: the longest takes a few seconds.
@@ -32,7 +34,8 @@ def run_child(checkout: Path, *arguments: str) -> None:
     arguments: a command of that script and its own arguments, without the checkout.
     """
     command, *rest = arguments
-    environment = os.environ | {"PYTHONPATH": str(checkout)}
+    # Older checkouts draw initial parameters with as many threads as there are cores, which decides their last digits.
+    environment = os.environ | ONE_THREAD | {"PYTHONPATH": str(checkout)}
     try:
         done = subprocess.run(
             [sys.executable, str(CHILD), command, str(checkout), *rest],

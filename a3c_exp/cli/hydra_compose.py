@@ -158,7 +158,8 @@ class Loader(ConfigLoaderImpl):
                     problem = "several values need -m (or quotes, if they are one text)"
                     raise ConfigError(key, override.get_value_string(), problem)
                 continue
-            if override.is_add() and not override.package and key in [each.group for each in defaults]:
+            is_choice = not override.package and key in [each.group for each in defaults]
+            if is_choice and override.is_add() and not isinstance(value, dict):
                 raise ConfigError(f"+{key}", value, f"is a choice that every run has: {key}={value}, without +")
             options = [] if "." in key or override.is_delete() else self.get_group_options(key)
             if not options or isinstance(value, dict) or value in options:

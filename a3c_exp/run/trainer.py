@@ -84,7 +84,8 @@ def run(
     checkpoint that cannot be used, before anything is written, and for a folder that cannot be written to.
     """
     session = Session() if session is None else session
-    network, env = build_network(experiment)
+    with one_thread():  # with more of them a decomposition draws other last digits
+        network, env = build_network(experiment)
     store = experiment.backend.store(store_spec(experiment, network, env.observation_space.shape))
     store.initialize(network.vector)
     constants = {name: tensor.numpy().copy() for name, tensor in network.constants().items()}
