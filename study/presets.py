@@ -71,6 +71,10 @@ PRESETS = (
             ("shared_adam_lunar_continuous", "lunar_continuous", "no figure: stops at 0, or after 100 episodes"),
         )
     ),
+    _preset(
+        "shared_adam_lunar_continuous", "lunar_continuous", Source("the same, with 2 million steps", "-"),
+        "stop.worker_return=null", "stop.worker_episodes=null", "total_steps=2000000",
+    ),
     *(_preset("dppo_pendulum", "pendulum", PENDULUM, *overrides, seeds=10) for overrides in ((), ("update=sync",))),
     _preset("dppo_cartpole", "cartpole", DPPO, max_episode_steps=500),
     _preset(
