@@ -31,12 +31,7 @@ RECALL = (
     "env=recall", "network=lstm", "network.hidden_size=24", "network.encoder.hidden_sizes=[32]", "rollout_length=20",
     "envs_per_worker=4", "total_steps=12000", "checkpoint.every=2000",
 )  # fmt: skip
-LUNAR = (  # every setting, since those of env=lunar_continuous have changed
-    "env=gym", "env.id=LunarLanderContinuous-v3", "env.reward_scale=0.03", "env.reward_clip=1.0", "gamma=0.999",
-    "network.initial_std=0.4", "network.hidden_sizes=[32]", "envs_per_worker=4", "rollout_length=32",
-    "algorithm.entropy_coefficient={_target_: a3c_exp.schedules.Linear, start: 0.0, end: -0.015}",
-    "optimizer.learning_rate=2e-3", "reward_threshold=200",
-)  # fmt: skip
+LUNAR = ("env=lunar_continuous", "network.hidden_sizes=[32]", "envs_per_worker=4", "rollout_length=32")
 PPO = ("algorithm=ppo", "algorithm.epochs=3", "optimizer=adam", "optimizer.learning_rate=1e-3")
 
 

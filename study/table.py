@@ -97,12 +97,7 @@ CHANGES = (
 # still depends on its noise, and the greedy one lands far worse.
 PPO_SETTINGS = {
     "acrobot": ("env.normalize_observations=true", "returns.lambda_=0.94"),  # as rl-baselines3-zoo has it
-    "lunar_continuous": (
-        "stop.mean_return=null",
-        "total_steps=1000000",
-        "env.reward_clip=1.0",
-        "env.terminal_reward=null",
-    ),
+    "lunar_continuous": ("stop.mean_return=null", "total_steps=1000000"),
 }
 PPO = tuple(
     replace(
