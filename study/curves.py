@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from a3c_exp.reporting import charts
-from a3c_exp.reporting import runs as run_curves
-from a3c_exp.reporting.ranking import comparison, rank
-from a3c_exp.reporting.runs import RecordedRun, recorded
+from a3c_exp.cli.reporting import charts
+from a3c_exp.cli.reporting import runs as run_curves
+from a3c_exp.cli.reporting.ranking import comparison, rank
+from a3c_exp.cli.reporting.runs import RecordedRun, recorded
 from a3c_exp.run import files
 
 POINTS = 100

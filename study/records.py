@@ -15,7 +15,7 @@ from typing import Any, get_args, get_type_hints
 
 import yaml
 
-from a3c_exp.config.schema import flatten
+from a3c_exp.common.settings import flatten
 from a3c_exp.config.settings import RENAMED
 from a3c_exp.errors import ConfigError
 from a3c_exp.run import files

@@ -18,8 +18,8 @@ import a3c_exp.__main__ as program
 from a3c_exp import ConfigError, compose
 from a3c_exp.cli.hydra_compose import compose_node, hydra_session, sweep
 from a3c_exp.cli.startup import conf_folder, importing
+from a3c_exp.common.settings import flatten
 from a3c_exp.config.builder import load_experiment
-from a3c_exp.config.schema import flatten
 from a3c_exp.config.settings import ELSEWHERE, ONLY_WITH
 
 

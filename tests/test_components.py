@@ -11,8 +11,8 @@ from runs import QUICK
 
 import a3c_exp.__main__ as program
 from a3c_exp import compose
+from a3c_exp.common.settings import flatten
 from a3c_exp.config.builder import load_experiment
-from a3c_exp.config.schema import flatten
 
 
 def swept(here: Path) -> list[dict[str, Any]]:

@@ -16,8 +16,8 @@ from a3c_exp.backends.processes import Processes
 from a3c_exp.backends.ray import Ray
 from a3c_exp.backends.ray.cluster import connected
 from a3c_exp.cli.startup import conf_folder
+from a3c_exp.common.settings import flatten
 from a3c_exp.config.builder import load_experiment
-from a3c_exp.config.schema import flatten
 from a3c_exp.core.cpu import usable_cores
 from a3c_exp.core.experiment import Experiment, build_network, store_spec
 from a3c_exp.returns import GAE

@@ -18,11 +18,11 @@ import yaml
 from runs import SCRIPTED, config
 
 from a3c_exp.cli import report
+from a3c_exp.cli.reporting.bands import band, by_seconds, by_steps, normalized_returns, profiles
+from a3c_exp.cli.reporting.episodes import read_episodes, running_mean
+from a3c_exp.cli.reporting.ranking import cells, comparison, rank
+from a3c_exp.cli.reporting.runs import find_runs, group, read_curve, size_text
 from a3c_exp.errors import ConfigError
-from a3c_exp.reporting.bands import band, by_seconds, by_steps, normalized_returns, profiles
-from a3c_exp.reporting.episodes import read_episodes, running_mean
-from a3c_exp.reporting.ranking import cells, comparison, rank
-from a3c_exp.reporting.runs import find_runs, group, read_curve, size_text
 from a3c_exp.run import policy
 
 pytest.importorskip("matplotlib", reason="draws the pictures: pip install -e '.[report]'")
@@ -288,7 +288,7 @@ def test_a_full_disk_is_one_line_and_the_table_is_printed(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     run(tmp_path / "a", 0, 1000)
-    monkeypatch.setattr("a3c_exp.reporting.report.write_picture", full)
+    monkeypatch.setattr("a3c_exp.cli.reporting.report.write_picture", full)
     curve(tmp_path / "a", (1000, 1.0, 10.0))
     assert report.main([str(tmp_path)]) == 1
     output = capsys.readouterr()
@@ -323,6 +323,13 @@ def test_a_folder_may_be_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.
     run(tmp_path / "a", 0, 1000)
     assert report.main(["~/a", "to=~/there"]) == 0
     assert (tmp_path / "there" / "index.html").exists()
+
+
+def test_a_file_cannot_be_the_place_of_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Said before anything is read."""
+    (tmp_path / "file").touch()
+    assert report.main([str(tmp_path), f"to={tmp_path / 'file'}"]) == 2
+    assert capsys.readouterr().err == f"a3c_exp: to = '{tmp_path / 'file'}': must be a folder\n"
 
 
 # Curves.

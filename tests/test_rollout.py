@@ -183,9 +183,10 @@ def test_rewards_are_divided_by_the_deviation_of_the_discounted_return() -> None
     actor = make_actor(length=3, lengths=(9,), gamma=0.5)
     first = collect(actor, normalizer=make_normalizer(rewards=True))
     assert first.stats is not None
-    r = first.rewards[:, 0].astype(float)  # nothing has been measured yet: unscaled
+    r = np.array([Scripted.reward(0, t + 1, int(a)) for t, a in enumerate(first.actions[:, 0])])
     running = np.array([r[0], r[1] + 0.5 * r[0], r[2] + 0.5 * (r[1] + 0.5 * r[0])])
     np.testing.assert_allclose(first.stats.row[-3:], [3, running.mean(), 3 * running.var()])
+    np.testing.assert_allclose(first.rewards[:, 0], r / running.std(), rtol=1e-5)  # by its own: there were none before
     second = collect(actor, normalizer=make_normalizer(rewards=True, row=first.stats.row))
     raw = np.array([Scripted.reward(0, t + 4, a) for t, a in enumerate([0, 1, 0])])
     np.testing.assert_allclose(second.rewards[:, 0], raw / running.std(), rtol=1e-5)

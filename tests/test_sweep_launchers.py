@@ -123,6 +123,7 @@ def test_a_job_whose_process_is_killed_does_not_end_the_others(tmp_path: Path) -
     program = start(tmp_path, "", *QUICK, *env, "sweep=sweep", "jobs=2", "seed=0,1")
     err = finish(program, 1)
     assert "2 of 4 runs have finished" in err
+    assert "its process or one beside it was killed; again, alone" in err
     assert err.count("failed: sweep/at-20_seed-") == 2
     assert sorted(summaries(tmp_path / "sweep")) == ["at-null_seed-0", "at-null_seed-1"]
 

@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from a3c_exp.cli.reporting.runs import run_folders
 from a3c_exp.cli.startup import folder_command
 from a3c_exp.common.estimates import student_half_width
 from a3c_exp.config.builder import load_experiment
@@ -27,7 +28,6 @@ from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.seeding import Role
 from a3c_exp.envs import EnvBatch
 from a3c_exp.errors import ConfigError, RunError, require
-from a3c_exp.reporting.runs import run_folders
 from a3c_exp.run import checkpoint, markdown
 from a3c_exp.run.policy import BATCH, REPLAY, Policy, evaluate_policy, make_policy
 from a3c_exp.run.run_folder import BEST, CHECKPOINTS, CONFIG_FILE, LATEST, best_checkpoint, read_config

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from a3c_exp.config.schema import flatten
+from a3c_exp.common.settings import flatten
 from a3c_exp.errors import did_you_mean, either
 
 FORMER_OPTIONS = {"returns": {"n_step_max": "n_step"}}

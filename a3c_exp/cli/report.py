@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
+from a3c_exp.cli.reporting.page import PAGE
+from a3c_exp.cli.reporting.report import Report
+from a3c_exp.cli.reporting.runs import RecordedRun, find_runs
 from a3c_exp.config.schema import build, parse_key_values
-from a3c_exp.errors import exit_code, one_line, require
-from a3c_exp.reporting.page import PAGE
-from a3c_exp.reporting.report import Report
-from a3c_exp.reporting.runs import RecordedRun, find_runs
+from a3c_exp.errors import ConfigError, exit_code, one_line, require
 
 FOLDER = "report"
 
@@ -54,10 +54,12 @@ def main(arguments: Sequence[str]) -> int:
 
 def _command(folders: Sequence[Path], options: Sequence[str]) -> int:
     parsed = build(parse_key_values(options), Options)
+    folder = Path(parsed.to).expanduser() if parsed.to else folders[0].expanduser() / FOLDER
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError("to", str(folder), "must be a folder")
     runs, left_out = find_runs(folders)
     report = Report(runs, left_out, _random_returns(runs, parsed.random, parsed.plugins) if parsed.random else {})
     print(report.text())
-    folder = Path(parsed.to).expanduser() if parsed.to else folders[0].expanduser() / FOLDER
     try:
         for line in report.write(folder):
             print(line)

@@ -213,6 +213,9 @@ class _Sweep:
                     self._fail(waiting, error)
                 continue
             for number in rest:
+                if not self._stopped:
+                    title = self._told.title(number)
+                    say(f"{title}: {self._jobs[number].label}: its process or one beside it was killed; again, alone")
                 error = "" if self._stopped else self._launch([number])
                 self._fail(self._without_outcome([number]), error)
 

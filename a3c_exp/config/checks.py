@@ -10,7 +10,7 @@ from gymnasium.spaces import Discrete
 
 from a3c_exp.algorithms import MinibatchAlgorithm
 from a3c_exp.algorithms.trial import check_loss
-from a3c_exp.config.schema import flatten
+from a3c_exp.common.settings import flatten
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.normalization import RunningStats, network_space

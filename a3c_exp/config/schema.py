@@ -18,7 +18,7 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NoReturn, Protocol, TypeVar, Union, cast
 
 from a3c_exp.common.plugins import PACKAGE, is_allowed_module
@@ -391,12 +391,3 @@ def _find(target: object, key: str, plugins: tuple[str, ...], hint: type = objec
 def _is_component(cls: type) -> bool:
     """Return whether configuration may name a class: a dataclass that it can fill, or a torch module."""
     return _is_module(cls) or (dataclasses.is_dataclass(cls) and getattr(cls, "nameable", True))
-
-
-def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    """The settings of a configuration by their dotted keys. An empty mapping is a setting too."""
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            yield from flatten(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value

@@ -14,6 +14,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from a3c_exp.common.settings import flatten
 from a3c_exp.errors import FAILED, ConfigError
 from a3c_exp.run.run_folder import (
     CHECKPOINTS,
@@ -82,8 +83,6 @@ def clear(folder: Path, *, keep_log: bool) -> None:
 def _difference(asked: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     """The settings in which two configurations differ: "gamma=0.9, not 0.5". Empty if they do not."""
     from omegaconf import OmegaConf
-
-    from a3c_exp.config.schema import flatten
 
     plain: Any = OmegaConf.to_container(OmegaConf.create(dict(asked)))  # as it is saved: with lists for tuples
     ours, theirs = (dict(flatten(_with_absolute_path(each))) for each in (plain, found))

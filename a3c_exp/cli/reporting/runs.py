@@ -16,7 +16,8 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from a3c_exp.config.schema import TARGET, flatten
+from a3c_exp.common.settings import flatten
+from a3c_exp.config.schema import TARGET
 from a3c_exp.errors import FAILED, ConfigError, one_line
 from a3c_exp.run.run_folder import CONFIG_FILE, METRICS_FILE, SUMMARY_FILE, has_former_keys, written_by
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from a3c_exp.cli.reporting.runs import RecordedRun
 from a3c_exp.common.estimates import (
     bootstrap_interval,
     improvement_interval,
     interquartile_mean,
     probability_of_improvement,
 )
-from a3c_exp.reporting.runs import RecordedRun
 
 COLUMNS = (
     "rank", "configuration", "runs", "solved", "final return", "best return",

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from a3c_exp.cli.reporting import charts
+from a3c_exp.cli.reporting.bands import band, by_seconds, by_steps, normalized_returns, profiles
+from a3c_exp.cli.reporting.episodes import Episodes, read_episodes
+from a3c_exp.cli.reporting.page import PAGE, Page, write_picture, write_table
+from a3c_exp.cli.reporting.ranking import COLUMNS, EXPLANATION, Ranked, cells, comparison, improvement, rank
+from a3c_exp.cli.reporting.runs import Groups, RecordedRun, group, size_text
 from a3c_exp.errors import one_line
-from a3c_exp.reporting import charts
-from a3c_exp.reporting.bands import band, by_seconds, by_steps, normalized_returns, profiles
-from a3c_exp.reporting.episodes import Episodes, read_episodes
-from a3c_exp.reporting.page import PAGE, Page, write_picture, write_table
-from a3c_exp.reporting.ranking import COLUMNS, EXPLANATION, Ranked, cells, comparison, improvement, rank
-from a3c_exp.reporting.runs import Groups, RecordedRun, group, size_text
 from a3c_exp.run import markdown
 from a3c_exp.run.files import write_text
 
