@@ -98,11 +98,8 @@ PRESETS = (
         "total_steps=2000000", seeds=2, curve=True,
     ),
     _preset("fast_cartpole", "cartpole", OURS),
-    *(_preset("fast_lunar", "lunar", OURS, *update) for update in ((), ("update=async",))),
-    *(
-        _preset("ppo_lunar", "lunar", Source("our own", "zoo PPO: 242 +- 32, 1M"), *update, seeds=seeds)
-        for update, seeds in (((), 10), (("update=async",), 5))
-    ),
+    _preset("fast_lunar", "lunar", OURS),
+    _preset("ppo_lunar", "lunar", Source("our own", "zoo PPO: 242 +- 32, 1M"), seeds=10),
     _preset("pong", "pong", Source("our own", "zoo A2C: 17.3 +- 3.2, PPO: 21.0 +- 0.1, 10M"), seeds=2, curve=True),
     Entry(
         "pong_a3c", "pong", "`env=pong`, A3C", Training(("env=pong",)), 2,
