@@ -508,7 +508,7 @@ class TestFailingServices:
 
         broken(kind, fail_once)
         found: list[Event] = []
-        settings = {"env__kwargs": {"lengths": (0,)}, "rollout_length": 64, "envs_per_worker": 1}
+        settings = {"env__kwargs": {"lengths": (0,)}, "rollout_length": 512, "envs_per_worker": 1}
         whole = ga3c(SCRIPTED, workers=3, total_steps=10**9, **settings, **RESTARTS)
         with running(whole) as (events, store):
             for event in events:
