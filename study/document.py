@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from math import isfinite
 from pathlib import Path
 from statistics import mean, median
 
 import numpy as np
 
-from a3c_exp.common.estimates import bootstrap_interval, interquartile_mean
+from a3c_exp.common.estimates import bootstrap_interval, interquartile_mean, median_reached, spread
 from a3c_exp.run import markdown
 from study.entries import Entry, Goals
 from study.records import Record
@@ -117,8 +116,8 @@ def _cells(entry: Entry, records: Sequence[Record], machines: str) -> list[str]:
         f"{min(greedy):.1f}, {max(greedy):.1f}",
         *(_wanted(entry.goals, greedy, records) if entry.goals else ("", "")),
         _solved(entry, records),
-        _spread([record.solved_steps for record in records], 0),
-        _spread([record.solved_seconds for record in records], 1),
+        spread([record.solved_steps for record in records], 0),
+        spread([record.solved_seconds for record in records], 1),
         f"{median(record.steps_per_second for record in records):,.0f}",
         _staleness(records),
         machines,
@@ -136,7 +135,7 @@ def _preset_cells(entry: Entry, records: Sequence[Record], machines: str) -> lis
         _drawn(records),
         _mean_estimate(trained),
         _solved(entry, records),
-        _spread([record.solved_seconds for record in records], 1),
+        spread([record.solved_seconds for record in records], 1),
         *(
             f"{median(getattr(record, name) for record in records):,.0f}"
             for name in ("seconds", "steps", "steps_per_second")
@@ -186,25 +185,10 @@ def _wanted(goals: Goals, greedy: Sequence[float], records: Sequence[Record]) ->
     if goals.worst_seed is not None:
         found.append(("worst", f">= {goals.worst_seed:g}", min(greedy) >= goals.worst_seed))
     if goals.seconds is not None:
-        time = _median([record.solved_seconds for record in records])
+        time = median_reached([record.solved_seconds for record in records])
         found.append(("solved", f"<= {goals.seconds:g} s", time <= goals.seconds))
     wanted = ", ".join(f"{what} {bar}" for what, bar, _ in found)
     return wanted, ", ".join("yes" if reached else "no" for *_, reached in found)
-
-
-def _median(values: Sequence[float | None]) -> float:
-    """The median, where None is a run that never reached the value and counts as the slowest."""
-    return median(float("inf") if value is None else value for value in values)
-
-
-def _spread(values: Sequence[float | None], digits: int) -> str:
-    """The median of all runs, and the range of those that reached the value."""
-    reached = [value for value in values if value is not None]
-    if not reached:
-        return "-"
-    middle = _median(values)
-    shown = f"{middle:,.{digits}f}" if isfinite(middle) else "never"
-    return f"{shown} ({min(reached):,.{digits}f} to {max(reached):,.{digits}f})"
 
 
 def _origin(lines: Sequence[tuple[Entry, Sequence[Record]]], machines: Mapping[str, int]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import median
 
+from a3c_exp.common.estimates import median_reached
 from a3c_exp.run import markdown
 from study.records import Record
 
@@ -55,9 +56,8 @@ def _row(workers: int, rows: Sequence[Record], one: Sequence[Record]) -> list[st
 
 def _medians(rows: Sequence[Record]) -> tuple[float, float, float]:
     """Steps a second, and steps and seconds until solved."""
-    never = float("inf")
     return (
         median(row.steps_per_second for row in rows),
-        median(never if row.solved_steps is None else row.solved_steps for row in rows),
-        median(never if row.solved_seconds is None else row.solved_seconds for row in rows),
+        median_reached([row.solved_steps for row in rows]),
+        median_reached([row.solved_seconds for row in rows]),
     )

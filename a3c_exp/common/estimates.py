@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -121,6 +122,21 @@ def student_quantile(level: float, degrees: int) -> float:
     density = np.cos(angles) ** (degrees - 1)
     mass = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
     return math.sqrt(degrees) * math.tan(float(np.interp(level * mass[-1], mass, angles)))
+
+
+def median_reached(values: Sequence[float | None]) -> float:
+    """The median, where None is a run that never reached the value and counts as the slowest."""
+    return median(math.inf if value is None else value for value in values)
+
+
+def spread(values: Sequence[float | None], digits: int) -> str:
+    """The median of all runs as text, and the range of those that reached the value; '-' if none did."""
+    reached = [value for value in values if value is not None]
+    if not reached:
+        return "-"
+    middle = median_reached(values)
+    shown = f"{middle:,.{digits}f}" if math.isfinite(middle) else "never"
+    return f"{shown} ({min(reached):,.{digits}f} to {max(reached):,.{digits}f})"
 
 
 def _drawn(rng: np.random.Generator, scores: Array, draws: int = DRAWS) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf
 from statistics import mean, median
 from typing import Any
 
@@ -15,7 +15,9 @@ from a3c_exp.common.estimates import (
     bootstrap_interval,
     improvement_interval,
     interquartile_mean,
+    median_reached,
     probability_of_improvement,
+    spread,
 )
 
 COLUMNS = (
@@ -56,7 +58,7 @@ def rank(configurations: Mapping[str, list[RecordedRun]]) -> list[Ranked]:
 
     def place(name: str) -> tuple[float, float]:
         score, solved = scores[name], [run.solved_steps for run in configurations[name]]
-        return (inf if score is None else -score), _median(solved)
+        return (inf if score is None else -score), median_reached(solved)
 
     ordered = sorted(configurations, key=place)
     return [Ranked(number, name, configurations[name], scores[name]) for number, name in enumerate(ordered, 1)]
@@ -124,18 +126,9 @@ def _solved(runs: Sequence[RecordedRun]) -> str:
 
 
 def _spread(values: Sequence[float | None], digits: int) -> str:
-    """The median, where None is a run that has not got there, and the range of those that have."""
-    there = [value for value in values if value is not None]
-    if not there:
-        return "-"
-    middle = _median(values)
-    shown = f"{middle:,.{digits}f}" if isfinite(middle) else "never"
-    return shown if len(values) == 1 else f"{shown} ({min(there):,.{digits}f} to {max(there):,.{digits}f})"
-
-
-def _median(values: Sequence[float | None]) -> float:
-    """The median, where None is a run that has not got there: the slowest."""
-    return median(inf if value is None else value for value in values)
+    """See `spread`; of a single run there is no range."""
+    (first, *others) = values
+    return spread(values, digits) if others or first is None else f"{first:,.{digits}f}"
 
 
 def _middle(values: Sequence[float | None], statistic: Callable[[list[float]], float], digits: int) -> str:
