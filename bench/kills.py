@@ -169,7 +169,7 @@ def replacement_seconds() -> float:
     """Seconds from the death of a worker of CartPole to its replacement's first step."""
     experiment = load_experiment(a3c_exp.compose(["env=cartpole", "workers=2", "total_steps=1e9"]))
     network, env = build_network(experiment)
-    store = experiment.backend.store(store_spec(experiment, network, env.observation_space.shape))
+    store = experiment.backend.store(store_spec(experiment, network, env.observation_space))
     store.initialize(network.vector)
     killed_at, beats = 0.0, 0
     events = experiment.backend.run(RunContext(experiment=experiment), store)

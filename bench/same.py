@@ -32,16 +32,24 @@ RECALL = (
     "envs_per_worker=4", "total_steps=12000", "checkpoint.every=2000",
 )  # fmt: skip
 LUNAR = ("env=lunar_continuous", "network.hidden_sizes=[32]", "envs_per_worker=4", "rollout_length=32")
+PONG = (
+    "env=pong", "optimizer=rmsprop_tf", "optimizer.learning_rate=7e-4", "schedule=linear", "returns=gae",
+    "returns.lambda_=0.98", "rollout_length=5",
+)  # fmt: skip
 PPO = ("algorithm=ppo", "algorithm.epochs=3", "optimizer=adam", "optimizer.learning_rate=1e-3")
 
 
 @dataclass(frozen=True)
 class Row:
-    """A run: its overrides, and those of its resumption where it is resumed."""
+    """A run: its overrides, and those of its resumption where it is resumed.
+
+    here: overrides of this side alone, for settings that the other may have without a key.
+    """
 
     name: str
     overrides: tuple[str, ...]
     resumed: tuple[str, ...] = ()
+    here: tuple[str, ...] = ()
 
 
 ROWS = (
@@ -49,10 +57,11 @@ ROWS = (
     Row("recall_lstm", RECALL),
     Row("lunar_continuous", (*LUNAR, "total_steps=12000", "checkpoint.every=2000", "eval.every=6000",
                              "eval.episodes=2")),
-    Row("pong_cnn", ("env=pong", "network.precision=float32", "network.features_dim=32", "env.frame_stack=2",
+    Row("pong_cnn", (*PONG, "network.precision=float32", "network.features_dim=32", "env.frame_stack=2",
                      "env.repeat_action_probability=0.25", "env.full_action_space=true", "env.height=42",
                      "env.width=42", "env.max_frames=800", "env.terminal_on_life_loss=true", "envs_per_worker=2",
-                     "total_steps=3000", "checkpoint.every=500")),
+                     "total_steps=3000", "checkpoint.every=500"),
+        here=("env.normalize_observations=false",)),
     Row("shared_body", (*CARTPOLE, "network.shared=true", "network.activation=relu", "optimizer=rmsprop_tf",
                         "schedule=constant", "algorithm.entropy_coefficient=0.02", "returns=n_step")),
     Row("critic_body", (*CARTPOLE, "network.critic_hidden_sizes=[16,16]", "returns=discounted",
@@ -155,7 +164,8 @@ def trained(row: Row, checkout: Path, folder: Path) -> Entries:
     """The result of the row's run in a checkout. Raises ChildError if it fails, and ValueError if the checkout does not
     know a key."""
     known = known_keys(checkout)
-    overrides = [translated(override, known) for override in (*ALWAYS, *row.overrides)]
+    own = row.here if checkout == HERE else ()
+    overrides = [translated(override, known) for override in (*ALWAYS, *row.overrides, *own)]
     run_child(checkout, "train", f"hydra.run.dir={folder}", *last_of_each(overrides))
     if row.resumed:
         run_child(checkout, "train", f"resume={folder}", *(translated(override, known) for override in row.resumed))

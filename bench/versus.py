@@ -31,8 +31,15 @@ ROWS: dict[str, tuple[str, ...]] = {
     "cartpole_2x1x20": ("env=cartpole", "envs_per_worker=1", "rollout_length=20"),
     "lstm": ("env=lunar", "network=lstm", "envs_per_worker=16", "rollout_length=32"),
     "ppo_lunar": ("experiment=ppo_lunar", "update=sync"),
-    "pong": ("env=pong", "network=cnn", "envs_per_worker=16", "rollout_length=20"),
-    "pong_ga3c": ("env=pong", "network=cnn", "backend=ga3c", "envs_per_worker=4", "rollout_length=20"),
+    "pong": ("env=pong", "network=cnn", "optimizer=adam", "envs_per_worker=16", "rollout_length=20"),
+    "pong_ga3c": (
+        "env=pong",
+        "network=cnn",
+        "optimizer=adam",
+        "backend=ga3c",
+        "envs_per_worker=4",
+        "rollout_length=20",
+    ),
 }
 START = "start_2"
 """The row of seconds from the command to the first update of two workers; below 1 is faster here."""

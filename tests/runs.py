@@ -89,7 +89,7 @@ def latest(folder: Path) -> dict[str, Any]:
 def make_store(experiment: Experiment) -> SharedStore:
     """The store of an experiment's backend, with the parameters that the seed draws."""
     network, env = build_network(experiment)
-    store = experiment.backend.store(store_spec(experiment, network, env.observation_space.shape))
+    store = experiment.backend.store(store_spec(experiment, network, env.observation_space))
     store.initialize(network.vector)
     return store
 

@@ -45,7 +45,7 @@ def cluster() -> Iterator[None]:
     experiment = load_experiment(compose(["backend=ray", "workers=1"]))
     network, env = build_network(experiment)
     assert isinstance(experiment.backend, Ray)
-    with connected(experiment.backend, 1, store_spec(experiment, network, env.observation_space.shape)):
+    with connected(experiment.backend, 1, store_spec(experiment, network, env.observation_space)):
         yield
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Box
 from runs import SCRIPTED, config
 from scripted import vector
 from torch import nn
@@ -74,7 +75,7 @@ def lagging(env: Callable[[], EnvBatch], kind: Network, epsilon: float) -> tuple
 
 def make_learner(experiment: Experiment, network: ActorCritic, rollout: Rollout) -> tuple[Learner, SharedStore]:
     """A learner with a store whose parameters are those of the network."""
-    store = SharedStore(store_spec(experiment, network, rollout.observations.shape[2:]))
+    store = SharedStore(store_spec(experiment, network, Box(-np.inf, np.inf, rollout.observations.shape[2:])))
     store.initialize(network.vector)
     return Learner(experiment, network, 0, store, np.random.default_rng(0), "worker 0", Heartbeat()), store
 

@@ -14,12 +14,10 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from learning import learned, torchs_gradient
 from nets import make_network
-from runs import CORNERS, SMALL_CNN, config, train
+from runs import CORNERS, SMALL_CNN, train
 from torch import nn
 
 from a3c_exp.common.arrays import Array, Floats
-from a3c_exp.config.builder import load_experiment
-from a3c_exp.core.experiment import build_network
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic, Cnn, Impala, Mlp, OutputGradients, cnn
 from a3c_exp.networks.cnn import same_padding
@@ -387,18 +385,6 @@ def test_a_picture_that_is_too_small_is_refused() -> None:
 def test_values_out_of_range_are_refused(encoder: type[nn.Module], settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(settings))):
         build_encoder(encoder, ATARI, **settings)
-
-
-def test_normalized_pictures_are_not_scaled_again() -> None:
-    """Statistics have made them small: they must not be divided by 255 as well."""
-    networks = []
-    for normalized in (False, True):
-        experiment = load_experiment(config(CORNERS, network=SMALL_CNN, env__normalize_observations=normalized))
-        networks.append(build_network(experiment)[0])
-    images = np.random.default_rng(2).integers(0, 256, (5, 12, 12, 3)).astype(np.uint8)
-    np.testing.assert_allclose(
-        networks[0].values(images), networks[1].values((images / 255).astype(np.float32)), atol=1e-5
-    )
 
 
 BARE: dict[str, Any] = {"_target_": "a3c_exp.networks.Cnn", "layers": [[8, 3, 2], [8, 3, 2]], "features_dim": None}

@@ -65,7 +65,7 @@ class TestTheLoop:
         whole["network"]["init"] = "orthogonal"
         experiment = load_experiment(whole)
         network, env = build_network(experiment, draw=False)
-        store = experiment.backend.store(store_spec(experiment, network, env.observation_space.shape))
+        store = experiment.backend.store(store_spec(experiment, network, env.observation_space))
         start = np.linspace(0, 1, len(network.vector), dtype=np.float32)
         store.initialize(start)
         next(Worker(RunContext(experiment=experiment), 0, store).run())  # it has pulled and acted

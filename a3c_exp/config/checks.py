@@ -13,7 +13,7 @@ from a3c_exp.algorithms.trial import check_loss
 from a3c_exp.common.settings import flatten
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import Experiment
-from a3c_exp.core.normalization import RunningStats, network_space
+from a3c_exp.core.normalization import NormalizedObservations, RunningStats
 from a3c_exp.envs import close_within
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic
@@ -109,7 +109,8 @@ def check_environment_and_network(experiment: Experiment) -> ActorCritic:
     try:
         with one_thread():  # for a few observations the start of more threads takes longest
             network = experiment.build_network(env, None)
-            space = network_space(env.observation_space, experiment.env.normalize_observations)
+            setting = experiment.env.normalize_observations
+            space = NormalizedObservations.of(setting, env.observation_space).network_space(env.observation_space)
             verify(network, space)
             if any(map(is_own_module, network.modules())):
                 verify_construction(network, experiment.build_network(env, None), space)
@@ -133,7 +134,7 @@ def check_fit(experiment: Experiment, network: ActorCritic) -> None:
         raise error.under("optimizer") from error
 
 
-def check_init_from(folder: str, config: Mapping[str, Any], network: ActorCritic, normalized: bool) -> None:
+def check_init_from(folder: str, config: Mapping[str, Any], network: ActorCritic) -> None:
     """Raise ConfigError unless the parameters of the run in `folder` have the same meaning here.
 
     They do for the same network and the same normalization of observations.
@@ -158,6 +159,10 @@ def check_init_from(folder: str, config: Mapping[str, Any], network: ActorCritic
             difference = f"it has network.{key}={their_network[key]}, not {our_network[key]}"
             raise ConfigError("init_from", folder, f"must be a run of the same network: {difference}")
     network.check_constants(state["store"], "init_from", folder)
-    if RunningStats.has_observations(stats) != normalized:
-        problem = f"must be a run with env.normalize_observations={str(normalized).lower()}, as this one has"
+    their_setting, our_setting = (
+        (each.get("env") or {}).get("normalize_observations", False) for each in (theirs, ours)
+    )
+    measured = our_setting is True or our_setting == "shared"
+    if their_setting != our_setting or RunningStats.has_observations(stats) != measured:
+        problem = f"must be a run with env.normalize_observations={str(our_setting).lower()}, as this one has"
         raise ConfigError("init_from", folder, problem)

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import numpy as np
+from gymnasium.spaces import Box
 
 from a3c_exp.algorithms import Algorithm
 from a3c_exp.algorithms.trial import loss_builder
 from a3c_exp.core import seeding
 from a3c_exp.core.cpu import cores_of_a_run
 from a3c_exp.core.events import Event
-from a3c_exp.core.normalization import network_space
+from a3c_exp.core.normalization import NormalizedObservations
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.seeding import Role
 from a3c_exp.core.store import SharedStore
@@ -172,9 +173,11 @@ class Experiment:
 
     def build_network(self, env: EnvBatch, rng: np.random.Generator | None) -> ActorCritic:
         """A network for these environments. rng: draws its parameters; None: no need to. Raises ConfigError."""
-        space = network_space(env.observation_space, self.env.normalize_observations)
-        seed = seeding.integer(self.seed, Role.MODULES)
-        return self.network.build(space, env.action_space, rng, seed=seed, build_loss=loss_builder(self.algorithm))
+        normalized = NormalizedObservations.of(self.env.normalize_observations, env.observation_space)
+        space, seed = normalized.network_space(env.observation_space), seeding.integer(self.seed, Role.MODULES)
+        network = self.network.build(space, env.action_space, rng, seed=seed, build_loss=loss_builder(self.algorithm))
+        normalized.prepare(network)
+        return network
 
     @property
     def warnings(self) -> list[str]:
@@ -242,14 +245,16 @@ def build_network(experiment: Experiment, *, draw: bool = True) -> tuple[ActorCr
         close_within(env)
 
 
-def store_spec(experiment: Experiment, network: ActorCritic, observation_shape: tuple[int, ...]) -> StoreSpec:
+def store_spec(experiment: Experiment, network: ActorCritic, observation_space: Box) -> StoreSpec:
     """The spec of this experiment's shared block."""
     env, quorum = experiment.env, experiment.quorum
+    normalized = NormalizedObservations.of(env.normalize_observations, observation_space)
     return StoreSpec(
         size=len(network.vector), param_slices=network.param_slices, workers=experiment.worker_count,
         optimizer=experiment.optimizer, schedule=experiment.schedule, total_steps=experiment.total_steps,
         synchronous=experiment.update == "sync", locked=experiment.lock,
         quorum=None if quorum == "all" or quorum >= experiment.worker_count else quorum, late=experiment.late,
-        optimizer_state_per_worker=experiment.optimizer_state == "per_worker", observation_shape=observation_shape,
-        normalize_observations=env.normalize_observations, normalize_rewards=env.normalize_rewards,
+        optimizer_state_per_worker=experiment.optimizer_state == "per_worker", observation_shape=normalized.shape,
+        normalize_observations=normalized.measured, normalize_rewards=env.normalize_rewards,
+        network_normalizes=normalized.by_network and normalized.measured,
     )  # fmt: skip

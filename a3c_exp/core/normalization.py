@@ -2,6 +2,8 @@
 
 A worker pulls one `Normalizer` and uses it for a whole rollout: acting, bootstrapping and learning see the same
 scaling. What it measures travels back with its push as `RunningStats`.
+
+Pictures of bytes stay bytes, a quarter of the memory, until the network scales their pixels.
 """
 
 from __future__ import annotations
@@ -13,11 +15,16 @@ import numpy as np
 from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
-from a3c_exp.common.arrays import Array
+from a3c_exp.common.arrays import Array, Bools
+from a3c_exp.envs.batch import Normalization
+from a3c_exp.errors import require
+from a3c_exp.networks import ActorCritic
+from a3c_exp.networks.images import ImageLayout
 
 # Beyond ten standard deviations an observation says no more than that it is extreme. Other frameworks use this bound.
 CLIP = 10.0
 EPSILON = 1e-8
+BRIGHTEST = 255.0  # of bytes
 CONSTANT = 1e-20  # a smaller share of the squared mean is no variance: the rounding error of float64 is 1e-32 of it
 
 
@@ -79,30 +86,70 @@ class RunningStats:
         return cls(np.concatenate([_joined(rows[:, :-3]), _joined(rows[:, -3:])]))
 
 
-def network_space(space: Box, normalized: bool) -> Box:
-    """The space of observations as a network sees them, from that of the environment.
+@dataclass(frozen=True)
+class NormalizedObservations:
+    """The ways in which a run measures and normalizes its observations, from its setting and the environment's space.
 
-    Normalized observations are floats without bounds.
+    measured: by running statistics, of the given shape: that of an observation, or () for all numbers together.
+    by_network: they are pictures of bytes, whose pixels the network scales.
+    fixed: mean and standard deviation of all pixels; None if they are measured, or nothing is normalized.
     """
-    return Box(-np.inf, np.inf, space.shape, np.float32) if normalized else space
+
+    measured: bool = False
+    shape: tuple[int, ...] = ()
+    by_network: bool = False
+    fixed: tuple[float, float] | None = None
+
+    @classmethod
+    def of(cls, setting: Normalization, space: Box) -> NormalizedObservations:
+        """Raises ConfigError for a fixed mean of what are no pictures of bytes."""
+        if setting is False:
+            return cls(shape=space.shape)
+        is_bytes = space.dtype == np.uint8 and ImageLayout.of(space.shape) is not None
+        if isinstance(setting, tuple):
+            allowed = f"true, 'shared' or false: observations {space.shape} of {space.dtype} are no pictures of bytes"
+            require(is_bytes, "env.normalize_observations", list(setting), allowed)
+            return cls(by_network=True, fixed=setting)
+        return cls(True, space.shape if setting is True else (), is_bytes)
+
+    def network_space(self, space: Box) -> Box:
+        """The space of observations as a network gets them, from that of the environment.
+
+        Normalized observations are floats without bounds.
+        """
+        return space if self.by_network or not self.measured else Box(-np.inf, np.inf, space.shape, np.float32)
+
+    def prepare(self, network: ActorCritic) -> None:
+        """Let a network that scales pixels begin with the fixed numbers, or with those that stand for nothing measured.
+
+        Raises ConfigError if it cannot.
+        """
+        if self.by_network:
+            mean, deviation = self.fixed or (0.0, BRIGHTEST)
+            network.normalize_pixels(np.array(mean, np.float32), np.array(1 / deviation, np.float32))
 
 
 @dataclass(frozen=True, slots=True)
 class Normalizer:
     """Frozen scales of observations and rewards.
 
-    mean, inverse_std: float32, shaped like an observation; None if observations are not normalized.
+    mean, inverse_std: float32, shaped like an observation, or [] for all its numbers; None if observations are not
+        normalized. by_network: they are pictures, whose pixels the network scales.
+    is_measured: two observations or more have been measured.
     reward_scale: factor of rewards; None if they are not normalized, NaN before the first return was measured.
     """
 
     mean: NDArray[np.float32] | None
     inverse_std: NDArray[np.float32] | None
     reward_scale: float | None
+    by_network: bool = False
+    is_measured: bool = True
 
     @classmethod
     def from_row(
-        cls, row: NDArray[np.float64], shape: tuple[int, ...], observations: bool, rewards: bool
-    ) -> Normalizer:
+        cls, row: NDArray[np.float64], shape: tuple[int, ...], observations: bool, rewards: bool,
+        by_network: bool = False,
+    ) -> Normalizer:  # fmt: skip
         """The scales for the merged row of all workers. Before the second observation: mean 0, scale 1."""
         size = _size(shape, observations)
         mean = inverse_std = None
@@ -113,17 +160,32 @@ class Normalizer:
         scale = None
         if rewards:
             scale = _reward_scale(row)
-        return cls(mean, inverse_std, scale)
+        return cls(mean, inverse_std, scale, by_network, not observations or row[0] >= 2)
 
     def observations(self, raw: Array) -> Array:
         """Scale observations [B, ...] to mean 0 and variance 1 over the run so far, float32, clipped to +-10.
 
         The variance is less than 1 for numbers whose deviation is 1e-4 or below.
         """
-        if self.mean is None or self.inverse_std is None:
+        if self.by_network or self.mean is None or self.inverse_std is None:
             return raw
         scaled: Array = (raw - self.mean) * self.inverse_std
         return scaled.clip(-CLIP, CLIP, out=scaled)
+
+    def scale_pixels(self, network: ActorCritic) -> None:
+        """Let a network that scales pixels itself use this mean and deviation from now on."""
+        if self.by_network and self.is_measured and self.mean is not None and self.inverse_std is not None:
+            network.normalize_pixels(self.mean, self.inverse_std)
+
+    def part_to_measure(self, raw: Array, valid: Bools) -> Array | None:
+        """The observations [N, ...] of a rollout [T, B, ...] that are measured: None if they are not normalized.
+
+        Those of pictures are of one step: there are many pixels, and pictures of a rollout are much alike.
+        """
+        if self.mean is None:
+            return None
+        steps = slice(1) if self.by_network else slice(None)
+        return raw[steps][valid[steps]].reshape(-1, *self.mean.shape)
 
     def rewards(self, rewards: NDArray[np.float32], measured: RunningStats) -> NDArray[np.float32]:
         """Divide rewards [T, B] by the standard deviation of the discounted return; clip to +-10.

@@ -40,7 +40,8 @@ class StoreSpec:
     size: P, the length of the parameter vector. param_slices: where each part of the network lies in it.
     synchronous, locked, optimizer_state_per_worker: update=sync, lock=true, optimizer_state=per_worker.
     quorum, late: see `Experiment`; None: all workers.
-    observation_shape: of one observation.
+    normalize_observations: by running statistics. observation_shape: of their mean. network_normalizes: it is the
+        network that scales the observations, pictures of bytes.
     """
 
     size: int
@@ -56,6 +57,7 @@ class StoreSpec:
     optimizer_state_per_worker: bool = False
     observation_shape: tuple[int, ...] = ()
     normalize_observations: bool = False
+    network_normalizes: bool = False
     normalize_rewards: bool = False
 
     @property

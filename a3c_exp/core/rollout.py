@@ -369,7 +369,7 @@ class Actor:
 
     def _measure(self, normalizer: Normalizer, raw: Array, rewards: Floats, ended: Bools, valid: Bools) -> RunningStats:
         """Statistics of what is normalized, over the rows that are transitions."""
-        observations = None if normalizer.mean is None else raw[valid]
+        observations = normalizer.part_to_measure(raw, valid)
         returns = None if normalizer.reward_scale is None else self._discounted.add(rewards, ended)[valid]
         return RunningStats.of(observations, returns)
 

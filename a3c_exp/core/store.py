@@ -276,8 +276,9 @@ class SharedStore:
         if stats is None:
             return None
         return Normalizer.from_row(
-            stats.row, spec.observation_shape, spec.normalize_observations, spec.normalize_rewards
-        )
+            stats.row, spec.observation_shape, spec.normalize_observations, spec.normalize_rewards,
+            spec.network_normalizes,
+        )  # fmt: skip
 
     def stop(self) -> None:
         """Ask every worker to end before its next rollout."""

@@ -108,7 +108,10 @@ class Learner:
 
     def pull(self) -> Snapshot:
         """Copy the shared parameters into the learner's network."""
-        return self._store.pull(self._worker, self._network.vector)
+        snapshot = self._store.pull(self._worker, self._network.vector)
+        if snapshot.normalizer is not None:
+            snapshot.normalizer.scale_pixels(self._network)
+        return snapshot
 
     def learn(
         self, rollouts: Sequence[Rollout], snapshot: Snapshot, event: Event | None = None

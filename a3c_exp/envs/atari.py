@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array
 from a3c_exp.envs.answers import WrongAnswerError, rewards_of
-from a3c_exp.envs.batch import EnvBatch, Environment, Step, require_guard, require_shaping
+from a3c_exp.envs.batch import (
+    EnvBatch,
+    Environment,
+    Normalization,
+    Step,
+    require_guard,
+    require_normalization,
+    require_shaping,
+)
 from a3c_exp.envs.errors import MAX_STEPS_GUARD, OnError
 from a3c_exp.envs.spaces import encoder
 from a3c_exp.envs.vector_batch import NativeBatch
@@ -56,6 +64,9 @@ class Atari(Environment):
     terminal_reward: added to training's reward where an episode ends by death, before scale and clip; null: nothing.
         With terminal_on_life_loss every lost life is a death.
     time_limit_is_terminal: in training, a game that max_frames cuts ends by death, with value 0 after it.
+    normalize_observations: subtract a mean of the pixels and divide by a standard deviation: by running statistics
+        that all workers share, 'shared' of all pixels or true of each; or by a given mean and deviation. False: the
+        brightest pixel becomes 1.
     normalize_rewards: by running statistics that all workers share.
     on_error: 'restart' all games after a step or a reset that went wrong, or 'stop' the run.
     max_steps_guard: a game of so many steps is truncated, with a warning; null: it is not.
@@ -77,6 +88,7 @@ class Atari(Environment):
     reward_clip: float | Schedule | None = 1.0
     terminal_reward: float | None = None
     time_limit_is_terminal: bool = False
+    normalize_observations: Normalization = False
     normalize_rewards: bool = False
     on_error: OnError = "restart"
     max_steps_guard: int | None = MAX_STEPS_GUARD
@@ -93,6 +105,7 @@ class Atari(Environment):
             require(getattr(self, name) >= 1, name, getattr(self, name), "a whole number >= 1")
         require_shaping(self.reward_scale, self.reward_clip, self.terminal_reward)
         require_guard(self.max_steps_guard)
+        require_normalization(self.normalize_observations)
 
     def make(self, count: int, seeds: Sequence[int], render_mode: str | None = None) -> EnvBatch:
         """`count` games, each with its seed (0 <= seed < 2**31). Raises ConfigError where there is no such game.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from gymnasium.spaces import Box, Space
@@ -15,6 +15,9 @@ from a3c_exp.common.arrays import Array
 from a3c_exp.envs.errors import MAX_STEPS_GUARD, OnError
 from a3c_exp.errors import require
 from a3c_exp.schedules import Schedule, require_throughout
+
+Normalization = bool | Literal["shared"] | tuple[float, float]
+"""Values of `normalize_observations`, see `Environment`."""
 
 
 class Step(NamedTuple):
@@ -111,6 +114,14 @@ def require_guard(most: int | None) -> None:
     require(most is None or most >= 1, "max_steps_guard", most, "a whole number >= 1, or null")
 
 
+def require_normalization(setting: Normalization) -> None:
+    """Raise ConfigError for a `normalize_observations` whose mean or deviation is none."""
+    if isinstance(setting, tuple):
+        mean, deviation = setting
+        fits = math.isfinite(mean) and 0 < deviation < math.inf
+        require(fits, "normalize_observations", list(setting), "a mean and a deviation > 0, both finite")
+
+
 class Environment(ABC):
     """The component of the `env` group: it makes batches, and has the settings of rewards and observations.
 
@@ -123,7 +134,10 @@ class Environment(ABC):
     time_limit_is_terminal: in training, an episode that a time limit or `max_steps_guard` cuts ends by death: the value
         of its last state counts as 0. (A native vector restarts all of its episodes if one reaches the guard.) A
         rollout's own end, and an episode that an error cuts, are bootstrapped in any case.
-    normalize_observations, normalize_rewards: whether training divides by running statistics that all workers share.
+    normalize_observations: true: subtract the running mean of each number of an observation and divide by its running
+        standard deviation, which all workers share; 'shared': one mean and one deviation for all numbers, as for the
+        pixels of pictures; a mean and a deviation, for pictures of bytes; or false.
+    normalize_rewards: whether training divides rewards by the standard deviation of the discounted return, running too.
 
     Its batches apply two more settings, for environments that misbehave:
     on_error: 'restart' a new episode after a step or a reset that went wrong, or 'stop' the run. 10 errors in a row
@@ -135,7 +149,7 @@ class Environment(ABC):
     reward_clip: float | Schedule | None = None
     terminal_reward: float | None = None
     time_limit_is_terminal: bool = False
-    normalize_observations: bool = False
+    normalize_observations: Normalization = False
     normalize_rewards: bool = False
     on_error: OnError = "restart"
     max_steps_guard: int | None = MAX_STEPS_GUARD

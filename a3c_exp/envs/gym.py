@@ -15,7 +15,14 @@ from gymnasium.vector import VectorEnv
 
 from a3c_exp.common.plugins import is_allowed_module
 from a3c_exp.envs.atari import INSTALL
-from a3c_exp.envs.batch import EnvBatch, Environment, require_guard, require_shaping
+from a3c_exp.envs.batch import (
+    EnvBatch,
+    Environment,
+    Normalization,
+    require_guard,
+    require_normalization,
+    require_shaping,
+)
 from a3c_exp.envs.errors import MAX_STEPS_GUARD, OnError
 from a3c_exp.envs.spaces import action_problem, observation_problem
 from a3c_exp.envs.sync_batch import Env, SyncEnvBatch
@@ -52,7 +59,9 @@ class Gym(Environment):
         the clip may be a schedule.
     terminal_reward: added to training's reward where an episode ends by death, before scale and clip; null: nothing.
     time_limit_is_terminal: in training, an episode that a time limit cuts ends by death, with value 0 after it.
-    normalize_observations, normalize_rewards: by running statistics that all workers share.
+    normalize_observations: by running statistics that all workers share: true, of each number of an observation;
+        'shared', of all of them together; or, for pictures of bytes, by a given mean and standard deviation.
+    normalize_rewards: by running statistics that all workers share.
     on_error: 'restart' a new episode after a step or a reset that went wrong, or 'stop' the run.
     max_steps_guard: an episode of so many steps is truncated, with a warning; null: it is not.
     """
@@ -66,7 +75,7 @@ class Gym(Environment):
     reward_clip: float | Schedule | None = None
     terminal_reward: float | None = None
     time_limit_is_terminal: bool = False
-    normalize_observations: bool = False
+    normalize_observations: Normalization = False
     normalize_rewards: bool = False
     on_error: OnError = "restart"
     max_steps_guard: int | None = MAX_STEPS_GUARD
@@ -76,6 +85,7 @@ class Gym(Environment):
         require(limit is None or limit >= 1, "max_episode_steps", limit, "a whole number >= 1, or null")
         require_shaping(self.reward_scale, self.reward_clip, self.terminal_reward)
         require_guard(self.max_steps_guard)
+        require_normalization(self.normalize_observations)
         require(not (self.vectorized and self.wrappers), "vectorized", True, "false where wrappers are used")
         for name in ("id", "max_episode_steps", "disable_env_checker", "num_envs"):
             require(name not in self.kwargs, f"kwargs.{name}", self.kwargs.get(name), "left out: it is set elsewhere")

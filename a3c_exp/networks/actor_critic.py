@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 from a3c_exp.common.arrays import Array, Floats, Vector
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks.distributions import Distribution
+from a3c_exp.networks.inputs import ObservationInput
 from a3c_exp.networks.outputs import NetworkOutputs, OutputGradients
 from a3c_exp.networks.recurrent import RecurrentInput
 
@@ -64,10 +65,13 @@ class ActorCritic(nn.Module, ABC):
     `unbound_copy` can.
     With GA3C on a GPU, `move_to` replaces both by tensors there.
 
+    observation_input: the form in which its modules take observations.
     distribution: of the actions. param_slices: where each parameter group lies in the vector.
     loss_module: a module of the loss's own, whose parameters are the group `loss`; None if the loss has none.
     A recurrent state is float32 [N, S], the state of each environment's episode. It starts as zeros.
     """
+
+    observation_input: ObservationInput
 
     UNBOUND: ClassVar[tuple[str, ...]] = ("_runtime", "_ordered", "vector", "gradient", "param_slices")
 
@@ -112,6 +116,18 @@ class ActorCritic(nn.Module, ABC):
         """Buffers and frozen parameters by name: the numbers that are part of the network and never change."""
         frozen = {name: p for name, p in self.named_parameters() if not p.requires_grad}
         return dict(self.named_buffers()) | frozen
+
+    def normalize_pixels(self, mean: Floats, inverse_std: Floats) -> None:
+        """Scale pictures by a mean and the inverse of a standard deviation from now on: see `PixelScaling.normalize`.
+
+        Raises ConfigError for a network whose encoder takes raw pictures, and has no attribute `pixels` to scale them.
+        """
+        form = self.observation_input
+        assert form.layout is not None and form.pixels is not None
+        if form.raw and not any(getattr(module, "pixels", None) is form.pixels for module in self.modules()):
+            problem = "must be false: the network takes pictures as they are (raw_pictures), without `pixels`"
+            raise ConfigError("env.normalize_observations", True, problem)
+        form.pixels.normalize(form.layout, mean, inverse_std)
 
     def unbound_copy(self) -> ActorCritic:
         """A copy with parameters of its own, on which everything of torch works."""

@@ -1,7 +1,7 @@
 """Convolutional encoders, for observations that are pictures.
 
 The encoders take the bytes themselves (`raw_pictures`): the scale goes into the first layer's weights, which are far
-fewer numbers than the pixels.
+fewer numbers than the pixels. The center is subtracted from the pixels, so that the zeros around them have its color.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from a3c_exp.errors import ConfigError, require
-from a3c_exp.networks.images import ComputeFormat, Precision, to_format
+from a3c_exp.networks.images import ComputeFormat, PixelScaling, Precision, to_format
 from a3c_exp.networks.mlp import ACTIVATIONS, ActivationName
 
 Padding = Literal["valid", "same"]
@@ -60,6 +60,7 @@ class ImageEncoder(nn.Module, ABC):
 
     Without the affine layer the features are the outputs of the convolutions, side by side.
 
+    pixels: how pixels are scaled; shared by the encoders of a network.
     min_bf16_batch: smaller batches are not computed in bfloat16 unless that is asked for.
     last_pays: whether channels last are faster in float32 even if no gradient is needed.
     """
@@ -80,7 +81,8 @@ class ImageEncoder(nn.Module, ABC):
         self.convolutions = nn.ModuleList(convolutions)
         self.last = None if features_dim is None else CastingLinear(flat, features_dim)
         self.activation = ACTIVATIONS[activation]()
-        self._scale, self._format, self._largest_output = 1 / max_pixel, compute_format, largest_output
+        self.pixels = PixelScaling(max_pixel)
+        self._format, self._largest_output = compute_format, largest_output
         self._plain = False
 
     def use_float32(self) -> None:
@@ -93,18 +95,25 @@ class ImageEncoder(nn.Module, ABC):
 
     def forward(self, pictures: Tensor) -> Tensor:
         if self._plain:
-            return self._encode(pictures.float())
+            return self._encode(pictures, torch.float32, channels_last=False)
         count, on_cpu = len(pictures), pictures.device.type == "cpu"
         large_batch = on_cpu and count >= self.min_bf16_batch
         last_pays = on_cpu and (torch.is_grad_enabled() or self.last_pays)
         dtype, channels_last = self._format.choose(large_batch, last_pays)
         portion = max(1, CHUNK_BYTES // (self._largest_output * dtype.itemsize)) if on_cpu else count
         portions = torch.tensor_split(pictures, -(-count // portion))
-        features = [self._encode(to_format(each, dtype, channels_last)) for each in portions]
+        features = [self._encode(each, dtype, channels_last) for each in portions]
         return features[0] if len(features) == 1 else torch.cat(features)
 
-    def _encode(self, pictures: Tensor) -> Tensor:
-        features = self._convolve(pictures, self._scale).flatten(1)
+    def _encode(self, pictures: Tensor, dtype: torch.dtype, channels_last: bool) -> Tensor:
+        center, scale = self.pixels.center, self.pixels.scale
+        if isinstance(scale, Tensor):  # each pixel has its own
+            x, scale = to_format(self.pixels(pictures), dtype, channels_last), 1.0
+        else:
+            x = to_format(pictures, dtype, channels_last)
+            if center:
+                x = x - center
+        features = self._convolve(x, scale).flatten(1)
         if self.last is not None:
             features = self.activation(self.last(features))
         return features.float()

@@ -42,6 +42,8 @@ class EncoderActorCritic(ActorCritic):
         self.actor_encoder, self.critic_encoder = encoders
         self.core, self.head, self.value = core, head, value
         self.observation_input = observation_input
+        for encoder in encoders:
+            observation_input.share_pixels(encoder)
 
     @property
     def state_size(self) -> int:

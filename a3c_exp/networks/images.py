@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 Precision = Literal["auto", "float32", "bfloat16"]
@@ -48,6 +50,44 @@ class ImageLayout:
     def channels_first(self, observations: Tensor) -> Tensor:
         """Observations [N, ...] as [N, C, H, W], without a copy if possible."""
         return observations.permute(self.axes).reshape(-1, self.channels, self.height, self.width)
+
+
+class PixelScaling:
+    """(x - center) * scale of the pixels x of pictures, before the first layer of an encoder.
+
+    Without `normalize` the center is 0, and the largest pixel becomes 1.
+
+    center, scale: one number for all pixels; or float32 [C, H, W], one for each.
+    """
+
+    # One gray level in a hundred of the range: a picture of a single color has no deviation to divide by.
+    LEAST_DEVIATION = 0.01
+    # As with other observations, see `core.normalization`: beyond it a pixel says no more than that it is extreme.
+    CLIP = 10.0
+
+    def __init__(self, max_pixel: float) -> None:
+        self.max_pixel = max_pixel
+        self.center: float | Tensor = 0.0
+        self.scale: float | Tensor = 1 / max_pixel
+
+    def normalize(self, layout: ImageLayout, mean: NDArray[np.float32], inverse_std: NDArray[np.float32]) -> None:
+        """Subtract a mean, and multiply by the inverse of a standard deviation, from now on.
+
+        mean, inverse_std: float32 [] for all pixels together, or one for each, shaped like an observation.
+        One mean is rounded to a whole number: a byte less a byte is exact in bfloat16.
+        """
+        limited = np.minimum(inverse_std, 1 / (self.LEAST_DEVIATION * self.max_pixel))
+        if mean.ndim:
+            self.center, self.scale = (layout.channels_first(torch.from_numpy(x)[None])[0] for x in (mean, limited))
+        else:
+            self.center, self.scale = float(mean.round()), float(limited)
+
+    def __call__(self, pictures: Tensor) -> Tensor:
+        """Pictures [N, C, H, W] as float32, scaled. Of pixels with a scale of their own the results are clipped."""
+        x = pictures.float()
+        if isinstance(self.center, Tensor) and isinstance(self.scale, Tensor):
+            return ((x - self.center.to(x.device)) * self.scale.to(x.device)).clamp(-self.CLIP, self.CLIP)
+        return (x - self.center) * self.scale if self.center else x * self.scale
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from a3c_exp.common.arrays import Array
 from a3c_exp.errors import ConfigError
-from a3c_exp.networks.images import ImageLayout
+from a3c_exp.networks.images import ImageLayout, PixelScaling
 
 VECTOR = ("inputs",)
 PICTURE = ("channels", "height", "width", "max_pixel")
@@ -53,14 +53,15 @@ class ObservationInput:
     """The form in which a module gets observations [N, ...].
 
     space: of one row as the module gets it. arguments: those of its constructor that come from the space.
-    layout: of pictures; None for what is no picture. scale: factor for pictures; None if they stay as they are.
+    layout, pixels: of pictures; None for what is no picture. raw: whether the module scales the pixels itself.
     dtype: of observations before `prepare`.
     """
 
     space: Box
     arguments: dict[str, Any]
     layout: ImageLayout | None = None
-    scale: float | None = None
+    pixels: PixelScaling | None = None
+    raw: bool = False
     dtype: Any = np.float32
 
     @classmethod
@@ -103,19 +104,25 @@ class ObservationInput:
         own = Box(low, bound, shape, space.dtype.type if raw else np.float32)
         arguments = {"observation_space": own, "max_pixel": max_pixel, **dict(zip(PICTURE, shape, strict=False))}
         injected = {name: arguments[name] for name in arguments if name in injected_names(module)}
-        return cls(own, injected, layout, None if raw else 1 / max_pixel)
+        return cls(own, injected, layout, PixelScaling(max_pixel), raw)
 
     @property
     def axes(self) -> int:
         """Number of axes of one row."""
         return len(self.space.shape)
 
+    def share_pixels(self, module: nn.Module) -> None:
+        """Let a module that takes raw pictures, and has an attribute `pixels` to scale them, use the `PixelScaling` of
+        this input."""
+        if self.raw and hasattr(module, "pixels"):
+            module.pixels = self.pixels
+
     def prepare(self, observations: Tensor) -> Tensor:
         """Observations [N, ...] as the module takes them: float32, or pictures as they are with `raw_pictures`."""
-        if self.layout is None:
+        if self.layout is None or self.pixels is None:
             return observations.float()
         pictures = self.layout.channels_first(observations)
-        return pictures if self.scale is None else pictures.float() * self.scale
+        return pictures if self.raw else self.pixels(pictures)
 
 
 def sample_observations(space: gym.Space[Any], count: int) -> Array:

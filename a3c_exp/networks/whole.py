@@ -24,6 +24,7 @@ class WholeActorCritic(ActorCritic):
     def __init__(self, module: nn.Module, observation_input: ObservationInput, distribution: Distribution) -> None:
         super().__init__(distribution, None)
         self.module, self.observation_input = module, observation_input
+        observation_input.share_pixels(module)
         self._state_size, self._starts_at_zero = 0, True
         state = self._own_initial_state(1)
         if state is not None:

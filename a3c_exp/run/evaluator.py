@@ -140,7 +140,7 @@ class Evaluator:
         seeds = seeding.environment_seeds(experiment.seed, Role.EVALUATION, 0, self._count)
         env = experiment.env.make(self._count, seeds)
         try:
-            policy.normalizer = make_normalizer(experiment, env.observation_space.shape, state["stats"])
+            policy.normalizer = make_normalizer(experiment, env.observation_space, state["stats"])
             episodes = evaluate_policy(policy, env, experiment.eval.episodes, stopped=self._stopped_now)
         finally:
             close_within(env)

@@ -9,13 +9,14 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array
 from a3c_exp.core import seeding
 from a3c_exp.core.events import Episodes
 from a3c_exp.core.experiment import Experiment, build_network
-from a3c_exp.core.normalization import Normalizer
+from a3c_exp.core.normalization import NormalizedObservations, Normalizer
 from a3c_exp.core.rollout import episode_boundaries
 from a3c_exp.core.seeding import Role
 from a3c_exp.envs import EnvBatch
@@ -45,9 +46,20 @@ class Policy:
     def __init__(
         self, network: ActorCritic, normalizer: Normalizer | None, env: EnvBatch, rng: np.random.Generator
     ) -> None:
-        self._network, self.normalizer = network, normalizer
-        self._env, self._rng = env, rng
+        self._network, self._env, self._rng = network, env, rng
         self._state: Array | None = None
+        self.normalizer = normalizer
+
+    @property
+    def normalizer(self) -> Normalizer | None:
+        """The scales of observations; None if training did not measure them."""
+        return self._normalizer
+
+    @normalizer.setter
+    def normalizer(self, normalizer: Normalizer | None) -> None:
+        self._normalizer = normalizer
+        if normalizer is not None:
+            normalizer.scale_pixels(self._network)
 
     @cached_property
     def network(self) -> ActorCritic:
@@ -185,17 +197,16 @@ def evaluate_policy(
 def make_policy(experiment: Experiment, store_state: dict[str, Any]) -> Policy:
     """A policy with a copy of the parameters in `SharedStore.state()`. Raises ValueError if they do not fit."""
     network, env = build_network(experiment, draw=False)
-    normalizer = make_normalizer(experiment, env.observation_space.shape, store_state["stats"])
+    normalizer = make_normalizer(experiment, env.observation_space, store_state["stats"])
     rng = seeding.generator(experiment.seed, Role.EVALUATION_ACTIONS)
     policy = Policy(network, normalizer, env, rng)
     policy.load(store_state)
     return policy
 
 
-def make_normalizer(
-    experiment: Experiment, shape: tuple[int, ...], statistics: NDArray[np.float64]
-) -> Normalizer | None:
-    """The normalizer of observations [*shape] with a checkpoint's statistics; None if training did not normalize."""
-    if not experiment.env.normalize_observations:
+def make_normalizer(experiment: Experiment, space: Box, statistics: NDArray[np.float64]) -> Normalizer | None:
+    """The normalizer of observations of `space` with a checkpoint's statistics; None if there are none."""
+    normalized = NormalizedObservations.of(experiment.env.normalize_observations, space)
+    if not normalized.measured:
         return None
-    return Normalizer.from_row(statistics, shape, True, False)
+    return Normalizer.from_row(statistics, normalized.shape, True, False, normalized.by_network)

@@ -86,7 +86,7 @@ def run(
     session = Session() if session is None else session
     with one_thread():  # with more of them a decomposition draws other last digits
         network, env = build_network(experiment)
-    store = experiment.backend.store(store_spec(experiment, network, env.observation_space.shape))
+    store = experiment.backend.store(store_spec(experiment, network, env.observation_space))
     store.initialize(network.vector)
     constants = {name: tensor.numpy().copy() for name, tensor in network.constants().items()}
     state = None

@@ -24,7 +24,7 @@ from a3c_exp.common.arrays import Array, ArraySpecs, Floats, arrays_in, block_si
 from a3c_exp.core.events import Episodes
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.heartbeat import PAUSE_SECONDS, Heartbeat
-from a3c_exp.core.normalization import RunningStats
+from a3c_exp.core.normalization import NormalizedObservations, RunningStats
 from a3c_exp.core.rollout import STEP_FIELDS, Rollout
 from a3c_exp.envs import EnvBatch
 from a3c_exp.networks import ActorCritic
@@ -66,7 +66,8 @@ class BufferSpec:
         settings, space = experiment.env, env.observation_space
         length = experiment.rollout_length
         assert isinstance(length, int)
-        dtype = np.dtype(np.float32) if settings.normalize_observations else np.dtype(space.dtype)
+        normalized = NormalizedObservations.of(settings.normalize_observations, space)
+        dtype = np.dtype(normalized.network_space(space).dtype)
         distribution, _, state = network.act_forward(np.zeros((1, *space.shape), dtype), network.initial_state(1))
         actions, _ = network.distribution.sample(distribution, np.random.default_rng(0))
         return cls(
@@ -74,7 +75,7 @@ class BufferSpec:
             rollout_length=length, slots_per_agent=slots_per_agent,
             observation=(space.shape, dtype), action=(actions.shape[1:], actions.dtype),
             distribution_size=distribution.shape[1], state_size=0 if state is None else state.shape[1],
-            stats_width=RunningStats.width(space.shape, settings.normalize_observations, settings.normalize_rewards),
+            stats_width=RunningStats.width(normalized.shape, normalized.measured, settings.normalize_rewards),
         )  # fmt: skip
 
     def request_arrays(self) -> ArraySpecs:

@@ -98,7 +98,10 @@ class PredictorService:
         arrays, network, spec = self._buffers.request_arrays, self._network, self._buffers.spec
         agents = self._buffers.agents_of(self._taken)
         if self._version != self._store.version:
-            self._version = self._store.pull(0, network.vector).version
+            snapshot = self._store.pull(0, network.vector)
+            self._version = snapshot.version
+            if snapshot.normalizer is not None:
+                snapshot.normalizer.scale_pixels(network)
         count = len(agents) * spec.envs
         observations = arrays["observations"][agents].reshape(count, *spec.observation[0])
         state = arrays["state"][agents].reshape(count, spec.state_size) if spec.state_size else None

@@ -1,0 +1,194 @@
+"""Pictures of bytes with a mean and a standard deviation: measured by the workers, applied by the network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+from nets import make_network
+from runs import CORNERS, SMALL_CNN, TARGET, config, latest, train
+from torch import nn
+
+import a3c_exp
+from a3c_exp.common.arrays import Array
+from a3c_exp.config.builder import load_experiment
+from a3c_exp.core.experiment import build_network
+from a3c_exp.core.normalization import NormalizedObservations
+from a3c_exp.errors import ConfigError
+from a3c_exp.networks import ActorCritic, Cnn, Impala, OutputGradients
+from a3c_exp.networks.images import ImageLayout
+
+SPACE = Box(0, 255, (2, 20, 18), np.uint8)
+MEAN, DEVIATION = 87.3, 40.0
+ENCODERS: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {
+    "plain": (Cnn, {"layers": ((4, 4, 2), (6, 3, 1)), "features_dim": 16}),
+    "separate": (Cnn, {"layers": ((4, 4, 2),), "features_dim": 16, "shared": False}),
+    "padded": (Cnn, {"layers": ((4, 3, 2), (6, 3, 2)), "features_dim": None, "padding": "same"}),
+    "residual": (Impala, {"sections": (4, 6), "blocks": 1, "features_dim": 16}),
+}
+
+
+class Flat(nn.Sequential):
+    """An encoder of a user's own: it gets pictures that have been scaled."""
+
+    def __init__(self, channels: int, height: int, width: int) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(channels * height * width, 6), nn.Tanh())
+
+
+class Raw(nn.Module):
+    """One that asks for the bytes."""
+
+    raw_pictures = True
+
+    def __init__(self, channels: int, height: int, width: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(channels * height * width, 6)
+
+    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+        features: torch.Tensor = self.layer(pictures.flatten(1).float())
+        return features
+
+
+def build(name: str, space: Box = SPACE, precision: str = "float32", **settings: Any) -> ActorCritic:
+    encoder, own = ENCODERS[name]
+    return make_network(
+        encoder, space, Discrete(5), shared=own.get("shared", True), init="orthogonal", policy_gain=1.0,
+        precision=precision, **{key: value for key, value in own.items() if key != "shared"}, **settings,
+    )  # fmt: skip
+
+
+def pictures(count: int = 7) -> Array:
+    return np.random.default_rng(2).integers(0, 256, (count, *SPACE.shape)).astype(np.uint8)
+
+
+def statistics(each: bool) -> tuple[Array, Array]:
+    """A mean and the inverse of a deviation, of all pixels together or of each."""
+    if not each:
+        return np.array(MEAN, np.float32), np.array(1 / DEVIATION, np.float32)
+    rng = np.random.default_rng(3)
+    mean = rng.uniform(60, 160, SPACE.shape).astype(np.float32)
+    return mean, (1 / rng.uniform(30, 80, SPACE.shape)).astype(np.float32)
+
+
+def scaled(images: Array, each: bool) -> Array:
+    """By definition; the one mean of all pixels is a whole number."""
+    mean, inverse_std = statistics(each)
+    values: Array = (images.astype(np.float32) - (mean if each else mean.round())) * inverse_std
+    return values
+
+
+@pytest.mark.parametrize("each", [False, True], ids=["one", "each"])
+@pytest.mark.parametrize("name", ENCODERS)
+def test_pixels_less_their_mean_over_their_deviation_enter_the_network(name: str, each: bool) -> None:
+    """The same numbers give the same outputs and gradients as a network that gets them as they are."""
+    images = pictures()
+    network = build(name)
+    plain = build(name, Box(-1, 1, SPACE.shape, np.float32))
+    plain.vector[:] = network.vector
+    network.normalize_pixels(*statistics(each))
+    actions = np.zeros((1, len(images)), np.int64)
+    found = []
+    for one, observations in ((network, images), (plain, scaled(images, each))):
+        outputs, add_gradient = one.evaluate(observations[None], actions)
+        ones = np.ones_like(outputs.values)
+        add_gradient(OutputGradients(log_probs=ones, entropy=0 * ones, values=ones))
+        found.append((outputs.values, outputs.log_probs, one.act_forward(observations)[0], one.gradient))
+    for own, expected in zip(*found, strict=True):
+        np.testing.assert_allclose(own, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_a_network_of_a_users_own_gets_scaled_pictures() -> None:
+    network = make_network(Flat, SPACE, Discrete(5))
+    plain = make_network(Flat, Box(-np.inf, np.inf, SPACE.shape, np.float32), Discrete(5))
+    plain.vector[:] = network.vector
+    network.normalize_pixels(*statistics(False))
+    np.testing.assert_allclose(network.values(pictures()), plain.values(scaled(pictures(), False)), rtol=1e-5)
+
+
+def test_bfloat16_does_not_lose_what_differs_a_little_from_the_center() -> None:
+    """A byte less the center is a whole number of at most 255, which bfloat16 has; a scaled one is rounded first."""
+    encoder = Cnn(1, 8, 8, 255.0, layers=((1, 1, 1),), features_dim=None, precision="bfloat16")
+    layer = encoder.convolutions[0]
+    nn.init.ones_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    layout = ImageLayout.of((1, 8, 8))
+    assert layout is not None
+    encoder.pixels.normalize(layout, np.array(200, np.float32), np.array(1 / 64, np.float32))
+    images = torch.full((16, 1, 8, 8), 200, dtype=torch.uint8)
+    images[:, :, 4, 4] = 201
+    features = encoder(images).reshape(16, 8, 8)
+    assert torch.all(features[:, 4, 4] == 1 / 64)
+    assert int(torch.count_nonzero(features)) == 16
+
+
+def test_pixels_of_one_color_are_not_blown_up() -> None:
+    network = build("plain")
+    network.normalize_pixels(np.array(7, np.float32), np.array(1e4, np.float32))
+    assert network.observation_input.pixels is not None
+    assert network.observation_input.pixels.scale == pytest.approx(1 / 2.55)
+
+
+@pytest.mark.parametrize("setting", ["shared", True])
+def test_workers_measure_the_pixels_of_their_environments(setting: Any, tmp_path: Path) -> None:
+    """CORNERS shows bright squares on black: the statistics of a run are those of its pictures."""
+    train(tmp_path, CORNERS, network=SMALL_CNN, env__normalize_observations=setting, total_steps=2000)
+    row = latest(tmp_path)["store"]["stats"]
+    experiment = load_experiment(config(CORNERS, network=SMALL_CNN, env__normalize_observations=setting))
+    _, env = build_network(experiment)
+    seen = np.concatenate([experiment.env.make(4, range(i, i + 4)).reset() for i in range(0, 400, 4)])
+    form = NormalizedObservations.of(setting, env.observation_space)
+    flat = seen.reshape(-1, *form.shape)
+    assert row[0] > 1000
+    size = max(int(np.prod(form.shape)), 1)
+    np.testing.assert_allclose(row[1 : 1 + size], flat.mean(0).ravel(), atol=25)
+    policy = a3c_exp.load(tmp_path)
+    pixels = policy.network.observation_input.pixels
+    assert pixels is not None and policy.normalizer is not None
+    np.testing.assert_allclose(np.mean(torch.as_tensor(pixels.center).numpy()), row[1 : 1 + size].mean(), atol=0.5)
+
+
+@pytest.mark.parametrize("backend", ["processes", "threads", "ga3c"])
+def test_a_run_with_measured_pixels_learns_on_every_backend(backend: str, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"env__normalize_observations": "shared", "network": SMALL_CNN}
+    done = train(tmp_path, CORNERS, backend, workers=2, total_steps=6000, **settings)
+    assert done.summary["mean_return_100"] > 0.5  # a random policy has 0.25
+
+
+def test_a_given_mean_and_deviation_need_no_statistics(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"network": SMALL_CNN, "env__normalize_observations": [87, 63.75]}
+    train(tmp_path, CORNERS, total_steps=500, **settings)
+    assert not latest(tmp_path)["store"]["stats"].size
+    pixels = a3c_exp.load(tmp_path).network.observation_input.pixels
+    assert pixels is not None
+    assert (pixels.center, pixels.scale) == (87.0, pytest.approx(1 / 63.75))
+
+
+@pytest.mark.parametrize(
+    ("env", "setting", "message"),
+    [
+        (CORNERS, [87, 0], r"env.normalize_observations = \[87.*\]: must be a mean and a deviation > 0"),
+        (TARGET, [87, 60], r"env.normalize_observations = \[87.*\]: must be true, 'shared' or false: observations"),
+        (CORNERS, "pixels", r"env.normalize_observations = pixels: must be .*'shared'"),
+    ],
+)
+def test_what_cannot_be_normalized_so_is_refused(env: str, setting: Any, message: str) -> None:
+    network = {"network": SMALL_CNN} if env == CORNERS else {}
+    with pytest.raises(ConfigError, match=message):
+        load_experiment(config(env, env__normalize_observations=setting, **network))
+
+
+def test_a_network_that_takes_the_bytes_must_be_able_to_scale_them() -> None:
+    with pytest.raises(ConfigError, match=r"env.normalize_observations.*raw_pictures"):
+        make_network(Raw, SPACE, Discrete(5)).normalize_pixels(*statistics(False))
+
+
+def test_parameters_are_taken_from_a_run_that_scales_pixels_alike(tmp_path: Path) -> None:
+    train(tmp_path, CORNERS, network=SMALL_CNN, env__normalize_observations="shared", total_steps=200)
+    same: dict[str, Any] = {"network": SMALL_CNN, "init_from": str(tmp_path)}
+    load_experiment(config(CORNERS, env__normalize_observations="shared", **same))
+    with pytest.raises(ConfigError, match=r"init_from = .*: must be a run with env.normalize_observations=\[87"):
+        load_experiment(config(CORNERS, env__normalize_observations=[87, 64], **same))
