@@ -13,7 +13,6 @@ from nets import make_network
 from runs import CORNERS, SMALL_CNN, TARGET, config, latest, train
 from torch import nn
 
-import a3c_exp
 from a3c_exp.common.arrays import Array
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.experiment import build_network
@@ -21,6 +20,7 @@ from a3c_exp.core.normalization import NormalizedObservations
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic, Cnn, Impala, OutputGradients
 from a3c_exp.networks.images import ImageLayout
+from a3c_exp.run.policy import make_policy
 
 SPACE = Box(0, 255, (2, 20, 18), np.uint8)
 MEAN, DEVIATION = 87.3, 40.0
@@ -112,9 +112,9 @@ def test_a_network_of_a_users_own_gets_scaled_pictures() -> None:
 def test_bfloat16_does_not_lose_what_differs_a_little_from_the_center() -> None:
     """A byte less the center is a whole number of at most 255, which bfloat16 has; a scaled one is rounded first."""
     encoder = Cnn(1, 8, 8, 255.0, layers=((1, 1, 1),), features_dim=None, precision="bfloat16")
-    layer = encoder.convolutions[0]
-    nn.init.ones_(layer.weight)
-    nn.init.zeros_(layer.bias)
+    with torch.no_grad():
+        for name, parameter in encoder.named_parameters():
+            parameter.fill_(float("weight" in name))
     layout = ImageLayout.of((1, 8, 8))
     assert layout is not None
     encoder.pixels.normalize(layout, np.array(200, np.float32), np.array(1 / 64, np.float32))
@@ -142,29 +142,34 @@ def test_workers_measure_the_pixels_of_their_environments(setting: Any, tmp_path
     seen = np.concatenate([experiment.env.make(4, range(i, i + 4)).reset() for i in range(0, 400, 4)])
     form = NormalizedObservations.of(setting, env.observation_space)
     flat = seen.reshape(-1, *form.shape)
-    assert row[0] > 1000
+    assert row[0] >= 500  # one step in four of four environments
     size = max(int(np.prod(form.shape)), 1)
     np.testing.assert_allclose(row[1 : 1 + size], flat.mean(0).ravel(), atol=25)
-    policy = a3c_exp.load(tmp_path)
+    policy = make_policy(experiment, latest(tmp_path)["store"])
     pixels = policy.network.observation_input.pixels
     assert pixels is not None and policy.normalizer is not None
     np.testing.assert_allclose(np.mean(torch.as_tensor(pixels.center).numpy()), row[1 : 1 + size].mean(), atol=0.5)
 
 
-@pytest.mark.parametrize("backend", ["processes", "threads", "ga3c"])
-def test_a_run_with_measured_pixels_learns_on_every_backend(backend: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["processes", "ga3c"])
+def test_workers_elsewhere_measure_them_too(backend: str, tmp_path: Path) -> None:
+    """Pictures are sent as bytes, and whoever computes the network scales them."""
     settings: dict[str, Any] = {"env__normalize_observations": "shared", "network": SMALL_CNN}
-    done = train(tmp_path, CORNERS, backend, workers=2, total_steps=6000, **settings)
-    assert done.summary["mean_return_100"] > 0.5  # a random policy has 0.25
+    train(tmp_path, CORNERS, backend, workers=2, total_steps=800, **settings)
+    count, mean = latest(tmp_path)["store"]["stats"][:2]
+    assert count >= 800 / 4 * 12 * 12 * 3 / 2  # one step in four, of which some are still on their way at the end
+    assert mean == pytest.approx(60, abs=5)
 
 
 def test_a_given_mean_and_deviation_need_no_statistics(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"network": SMALL_CNN, "env__normalize_observations": [87, 63.75]}
     train(tmp_path, CORNERS, total_steps=500, **settings)
     assert not latest(tmp_path)["store"]["stats"].size
-    pixels = a3c_exp.load(tmp_path).network.observation_input.pixels
+    experiment = load_experiment(config(CORNERS, **settings))
+    pixels = make_policy(experiment, latest(tmp_path)["store"]).network.observation_input.pixels
     assert pixels is not None
-    assert (pixels.center, pixels.scale) == (87.0, pytest.approx(1 / 63.75))
+    assert pixels.center == 87.0
+    assert pixels.scale == pytest.approx(1 / 63.75)
 
 
 @pytest.mark.parametrize(
@@ -172,11 +177,11 @@ def test_a_given_mean_and_deviation_need_no_statistics(tmp_path: Path) -> None:
     [
         (CORNERS, [87, 0], r"env.normalize_observations = \[87.*\]: must be a mean and a deviation > 0"),
         (TARGET, [87, 60], r"env.normalize_observations = \[87.*\]: must be true, 'shared' or false: observations"),
-        (CORNERS, "pixels", r"env.normalize_observations = pixels: must be .*'shared'"),
+        (CORNERS, "pixels", r"env.normalize_observations = 'pixels': must be true or false, 'shared' or a list"),
     ],
 )
 def test_what_cannot_be_normalized_so_is_refused(env: str, setting: Any, message: str) -> None:
-    network = {"network": SMALL_CNN} if env == CORNERS else {}
+    network: dict[str, Any] = {"network": SMALL_CNN} if env == CORNERS else {}
     with pytest.raises(ConfigError, match=message):
         load_experiment(config(env, env__normalize_observations=setting, **network))
 

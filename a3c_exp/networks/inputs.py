@@ -115,7 +115,7 @@ class ObservationInput:
         """Let a module that takes raw pictures, and has an attribute `pixels` to scale them, use the `PixelScaling` of
         this input."""
         if self.raw and hasattr(module, "pixels"):
-            module.pixels = self.pixels
+            module.pixels = self.pixels  # type: ignore[assignment]
 
     def prepare(self, observations: Tensor) -> Tensor:
         """Observations [N, ...] as the module takes them: float32, or pictures as they are with `raw_pictures`."""
