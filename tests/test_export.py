@@ -100,7 +100,7 @@ class Case(NamedTuple):
     actions: Space[Any]
     network: dict[str, Any]
     settings: dict[str, Any] = {}  # noqa: RUF012 - never written to
-    normalize: bool = False
+    normalize: bool | str = False
 
 
 GREEDY = {
@@ -108,7 +108,7 @@ GREEDY = {
     "user's encoder, continuous": Case(Discrete(5), UNEVEN, {"_target_": "export_networks.AsksForLength"}),
     "pictures in bfloat16, several choices": Case(PICTURE, MultiDiscrete([2, 3]), CNN | {"precision": "bfloat16"}),
     "continuous, no biases of heads": Case(VECTOR, UNEVEN, MLP | {"head_bias": False}),
-    "pictures, padded": Case(PICTURE, Discrete(4), PADDED),
+    "pictures, padded": Case(PICTURE, Discrete(4), PADDED, normalize="shared"),
     "normalized pictures, yes or no": Case(PICTURE, MultiBinary(3), IMPALA | {"precision": "auto"}, normalize=True),
 }
 
