@@ -30,6 +30,12 @@ def test_statistics_of_all_rows_are_those_of_all_observations() -> None:
     np.testing.assert_allclose(scaled.std(0), 1, atol=1e-4)
 
 
+def test_statistics_of_bytes_are_those_of_the_same_numbers() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, 1000).astype(np.uint8)
+    np.testing.assert_allclose(RunningStats.of(pixels, None).row, RunningStats.of(pixels.astype(np.float64), None).row)
+    assert not RunningStats.of(pixels[:0], None).row.any()
+
+
 def test_a_row_that_is_not_finite_is_left_out_of_the_statistics_alone() -> None:
     """Where one observation in fifty is, the others still give a scale."""
     observations = np.random.default_rng(0).normal(5, 3, (1000, 2)).astype(np.float32)
