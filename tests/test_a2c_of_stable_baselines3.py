@@ -16,13 +16,16 @@ from workers import next_event
 from a3c_exp import compose
 from a3c_exp.common.arrays import Array
 from a3c_exp.config.builder import load_experiment
+from a3c_exp.core import seeding
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.events import Event
-from a3c_exp.core.experiment import Experiment, store_spec
+from a3c_exp.core.experiment import Experiment, RunContext, store_spec
 from a3c_exp.core.heartbeat import Heartbeat
-from a3c_exp.core.rollout import Actor, Rollout
+from a3c_exp.core.rollout import Rollout
+from a3c_exp.core.seeding import Role
 from a3c_exp.core.store import SharedStore
-from a3c_exp.core.worker import Learner
+from a3c_exp.core.worker import Learner, make_actor
+from a3c_exp.envs import EnvBatch
 from a3c_exp.networks import ActorCritic
 
 SB3 = pytest.importorskip("stable_baselines3", reason="peers: pip install 'a3c-exp[bench]'")
@@ -37,6 +40,7 @@ RECIPE = [
     "algorithm=a3c", "algorithm.entropy_coefficient=0.01", "optimizer=rmsprop_tf", "optimizer.learning_rate=7e-4",
     "optimizer.epsilon=1e-5", "optimizer.max_grad_norm=0.5", "schedule=constant", "backend=serial", "workers=1",
     f"envs_per_worker={GAMES}", f"rollout_length={STEPS}", "gamma=0.99",
+    "network.policy_gain=1",  # so that the policy is far from uniform
     "algorithm.value_coefficient=0.5",  # of half the squared error; theirs, of the whole, is 0.25
 ]  # fmt: skip
 # Layers here -> layers there.
@@ -72,13 +76,16 @@ class Ours:
     """An actor and a learner as in a worker, which take one update after another."""
 
     def __init__(self, experiment: Experiment) -> None:
-        env = experiment.env.make(GAMES, range(GAMES))
-        self.network: ActorCritic = experiment.build_network(env, np.random.default_rng(0))
-        self.store = SharedStore(store_spec(experiment, self.network, env.observation_space.shape))
+        self._experiment = experiment
+        self._actor = make_actor(RunContext(experiment=experiment), 0, self._build_network, Heartbeat())
+        self.store = SharedStore(store_spec(experiment, self.network, NoisePictures.observation_space.shape))
         self.store.initialize(self.network.vector)
-        rng = np.random.default_rng(1)
-        self._actor = Actor(env, self.network, rng, rollout_length=STEPS, gamma=experiment.gamma)
+        rng = self._actor.rng
         self._learner = Learner(experiment, self.network, 0, self.store, rng, "worker 0", Heartbeat())
+
+    def _build_network(self, env: EnvBatch) -> ActorCritic:
+        self.network = self._experiment.build_network(env, np.random.default_rng(0))
+        return self.network
 
     def update(self) -> tuple[Rollout, Event]:
         snapshot = self._learner.pull()
@@ -106,7 +113,7 @@ class Theirs:
 
     def __init__(self, parameters: dict[str, Array], monkeypatch: pytest.MonkeyPatch) -> None:
         envs = DummyVecEnv([NoisePictures] * GAMES)
-        envs._seeds = list(range(GAMES))
+        envs._seeds = list(seeding.environment_seeds(0, Role.ENVIRONMENT, 0, GAMES))
         policy = {"optimizer_class": RMSpropTFLike, "optimizer_kwargs": {"eps": 1e-5}, "ortho_init": False}
         self.model = SB3.A2C(
             "CnnPolicy", envs, learning_rate=7e-4, n_steps=STEPS, gamma=0.99, gae_lambda=1.0, vf_coef=0.25,
