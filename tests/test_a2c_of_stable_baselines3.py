@@ -178,7 +178,7 @@ def assert_close(of_updates: list[dict[str, float]]) -> None:
 @pytest.fixture
 def noise() -> Iterator[None]:
     """The environment, under a name."""
-    gymnasium.register(NOISE, NoisePictures)
+    gymnasium.register(NOISE, f"{__name__}:NoisePictures")
     yield
     del gymnasium.registry[NOISE]
 

@@ -70,7 +70,7 @@ class LstmCore(nn.Module):
                     initializer.draw(layer)
                     columns.copy_(layer.weight.T)
             if initializer.scheme == "default":  # the bound of an affine layer would be 1 / sqrt(F)
-                self.inputs *= math.sqrt(len(self.inputs) / cells)
+                self.inputs.mul_(math.sqrt(len(self.inputs) / cells))
             self.bias.zero_()
             self.bias[2 * cells : 3 * cells] = forget_bias
 
