@@ -97,6 +97,15 @@ PRESETS = (
         Source(GA3C, "Pong: 18 after a day (table 3)", "python -m a3c_exp experiment=ga3c_pong"),
         "total_steps=2000000", seeds=2, curve=True,
     ),
+    _preset(
+        "universe_pong", "pong",
+        Source(
+            f"[universe-starter-agent]({GITHUB}/openai/universe-starter-agent)",
+            "solved in 30 minutes by 16 workers on 40 virtual cores, in two hours on a notebook (its README)",
+            "python -m a3c_exp experiment=universe_pong",
+        ),
+        "reward_threshold=15", "total_steps=10000000", seeds=2, curve=True,
+    ),
     _preset("fast_cartpole", "cartpole", OURS),
     _preset("fast_lunar", "lunar", OURS),
     _preset("ppo_lunar", "lunar", Source("our own", "zoo PPO: 242 +- 32, 1M"), seeds=10),

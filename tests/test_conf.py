@@ -115,15 +115,16 @@ def test_atari_brings_a_network_for_pictures_unless_another_is_named() -> None:
 
 def test_the_encoder_of_universe_starter_agent_is_composed_before_its_cells() -> None:
     """Four convolutions from 42 x 42 to 3 x 3 x 32 = 288 numbers, straight into the cells."""
-    encoder = ["layers=[[32,3,2],[32,3,2],[32,3,2],[32,3,2]]", "features_dim=null", "padding=same", "activation=elu"]
-    overrides = ["env=pong", "env.height=42", "env.width=42", "env.frame_stack=1", "network=lstm"]
-    overrides += ["network@network.encoder=cnn", "network.hidden_size=256", "network.head_bias=false"]
     pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
-    experiment = load_experiment(compose([*overrides, *(f"network.encoder.{setting}" for setting in encoder)]))
-    network: Any = build_network(experiment)[0]
+    pytest.importorskip("cv2", reason="cropped pictures: pip install 'a3c-exp[pictures]'")
+    network: Any = build_network(load_experiment(compose(["experiment=universe_pong"])))[0]
     assert network.core.inputs.shape == (288, 4 * 256)
-    convolutions, heads = (32 * 9 + 32) + 3 * (32 * 32 * 9 + 32), 256 * (6 + 1)
+    convolutions, heads = (32 * 9 + 32) + 3 * (32 * 32 * 9 + 32), (256 + 1) * (6 + 1)
     assert len(network.vector) == convolutions + 4 * 256 * (288 + 256 + 1) + heads
+    # The parts begin by three schemes: Glorot's bound, torch's for LSTMs, and normalized columns.
+    assert 0.9 < network.actor_encoder.convolutions[1].weight.abs().max().item() / (6 / (9 * 64)) ** 0.5 <= 1
+    assert 0.9 < network.core.inputs.abs().max().item() / (1 / 16) <= 1
+    assert network.head.linear.weight.norm(dim=1).tolist() == pytest.approx([0.01] * 6)
 
 
 @pytest.mark.parametrize("option", PRESETS)
@@ -205,6 +206,23 @@ def test_a_preset_says_where_it_comes_from(option: str) -> None:
                 "workers": 3, "gamma": 0.95, "algorithm.epochs": 1, "rollout_length": "episode",
                 "env.terminal_reward": -11.0, "optimizer.learning_rate": 1e-3, "network.init": "normal",
                 "network.init_std": 0.01, "stop.worker_episodes": 1000, "env.max_episode_steps": 100000,
+            },
+        ),
+        (
+            "universe_pong",
+            {
+                "env.crop": [34, 194, 0, 160], "env.height": 42, "env.width": 42, "env.frame_stack": 1,
+                "env.frame_skip": 4, "env.repeat_action_probability": 0, "env.noop_max": 0, "env.fire_reset": False,
+                "env.max_frames": 4 * 100_000, "env.time_limit_is_terminal": True, "env.reward_clip": None,
+                "network.encoder.layers": 4 * [[32, 3, 2]], "network.encoder.features_dim": None,
+                "network.encoder.padding": "same", "network.encoder.activation": "elu", "network.hidden_size": 256,
+                "network.encoder.init": "glorot", "network.init": "normalized_columns", "network.core_init": "default",
+                "network.policy_gain": 0.01, "network.head_bias": True, "network.forget_bias": 1, "rollout_length": 20,
+                "returns._target_": "a3c_exp.returns.GAE", "returns.lambda_": 1, "gamma": 0.99, "workers": 12,
+                "envs_per_worker": 1, "algorithm.reduction": "sum", "algorithm.value_coefficient": 0.5,
+                "algorithm.entropy_coefficient": 0.01, "optimizer._target_": "a3c_exp.optimizers.Adam",
+                "optimizer.learning_rate": 1e-4, "optimizer.max_grad_norm": 40, "optimizer_state": "per_worker",
+                "schedule._target_": "a3c_exp.schedules.Constant", "update": "async", "lock": False,
             },
         ),
         (

@@ -92,6 +92,45 @@ def test_arrays_have_the_documented_shapes_and_types_and_are_not_written_to_agai
     batch.close()
 
 
+class TestACrop:
+    @pytest.fixture(autouse=True)
+    def scaling(self) -> None:
+        pytest.importorskip("cv2", reason="what scales: pip install 'a3c-exp[pictures]'")
+
+    @pytest.mark.parametrize(("game", "rows"), [("breakout", 210), ("carnival", 214)])
+    def test_of_the_whole_picture_changes_nothing(self, game: str, rows: int) -> None:
+        """Not a point of any observation, with games that end in between and frames from before and after that."""
+        whole = Atari(
+            game=game, height=42, width=36, frame_stack=3, noop_max=0, max_frames=100, repeat_action_probability=0.25
+        )
+        cropped, plain = replace(whole, crop=(0, rows, 0, 160)).make(2, SEEDS), whole.make(2, SEEDS)
+        assert cropped.observation_space == plain.observation_space
+        assert cropped.action_space == plain.action_space
+        found, expected = transitions(cropped, 60), transitions(plain, 60)
+        assert found == expected
+        assert sum(truncated for *_, truncated in found[0]) == 2
+        cropped.close()
+        plain.close()
+
+    def test_is_cut_before_it_is_scaled(self) -> None:
+        """To half its height and width, so that a point is the mean of four."""
+        screen = Atari(game="pong", height=210, width=160, frame_stack=2)
+        part = replace(screen, crop=(34, 194, 20, 140))
+        envs = [
+            env.make(2, SEEDS)
+            for env in (screen, replace(part, height=160, width=120), replace(part, height=80, width=60))
+        ]
+        for env in envs:
+            env.reset()
+        for action in (2, 3) * 20:
+            screens, parts, halves = (env.step(np.full(2, action)).obs for env in envs)
+            np.testing.assert_array_equal(parts, screens[..., 34:194, 20:140])
+            means = parts.reshape(2, 2, 80, 2, 60, 2).mean((3, 5))
+            assert abs(halves - means).max() <= 0.5
+        for env in envs:
+            env.close()
+
+
 def first_pictures(seeds: list[int]) -> Array:
     batch = Atari(game="pong", height=20, width=20, repeat_action_probability=0.25).make(len(seeds), seeds)
     batch.reset()
@@ -298,7 +337,23 @@ class TestErrors:
             ({"threads": 0}, "threads = 0: must be a whole number >= 1"),
             ({"reward_scale": 0.0}, "reward_scale = 0.0: must be a finite number > 0"),
             ({"reward_clip": 0.0}, "reward_clip = 0.0: must be a number > 0 (null: no clip), or a schedule"),
+            *(
+                ({"crop": crop}, f"crop = {list(crop)}: must be [top, bottom, left, right], with 0 <= top < bottom and")
+                for crop in ((-1, 9, 0, 9), (9, 9, 0, 9), (0, 9, -1, 9), (0, 9, 9, 8))
+            ),
         ],
     )
     def test_values_out_of_range(self, values: dict[str, Any], expected: str) -> None:
-        assert failure(lambda: Atari(game="pong", **values)) == expected
+        assert failure(lambda: Atari(game="pong", **values)).startswith(expected)
+
+    @pytest.mark.parametrize("crop", [(0, 211, 0, 160), (0, 210, 0, 161)])
+    def test_a_crop_beyond_the_picture(self, crop: Any) -> None:
+        message = failure(lambda: Atari(game="pong", crop=crop).make(1, [0]))
+        assert message == f"crop = {list(crop)}: must be within [0, 210, 0, 160], the picture of pong"
+
+    def test_a_crop_without_what_scales(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "cv2", None)
+        message = failure(lambda: Atari(game="pong", crop=(34, 194, 0, 160)).make(1, [0]))
+        assert message == (
+            "crop = [34, 194, 0, 160]: needs a package that is not installed: pip install 'a3c-exp[pictures]'"
+        )

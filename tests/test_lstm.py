@@ -349,6 +349,16 @@ class TestTheComponent:
         assert not o.any() and not i.any() and not g.any() and (f == 1).all()
         assert not network.head.linear.bias.any() and not network.actor_encoder[0].bias.any()
 
+    def test_the_cells_may_have_another_scheme_than_the_last_layers(self) -> None:
+        """Torch's own has the bound 1 / sqrt(cells) for both matrices."""
+        network: Any = build(init="normalized_columns", core_init="default", policy_gain=0.01, hidden_size=64)
+        for matrix in (network.core.inputs, network.core.recurrent):
+            assert 0.95 / 8 < matrix.abs().max().item() <= 1 / 8
+            assert matrix.std().item() == pytest.approx(1 / 8 / 3**0.5, rel=0.05)
+        torch.testing.assert_close(network.head.linear.weight.detach().norm(dim=1), torch.full((2,), 0.01))
+        torch.testing.assert_close(network.value.weight.detach().norm(), torch.tensor(1.0))
+        np.testing.assert_array_equal(build(init="glorot", core_init="glorot").vector, build(init="glorot").vector)
+
     @pytest.mark.parametrize("kernels", ["numpy", "torch"])
     @pytest.mark.parametrize("actions", [Discrete(2), Box(-1, 1, (2,))], ids=str)
     def test_heads_without_biases_are_learned(self, kernels: Any, actions: gym.Space[Any]) -> None:

@@ -25,6 +25,7 @@ from a3c_exp.envs.batch import (
     require_normalization,
     require_shaping,
 )
+from a3c_exp.envs.cropping import Crop, CroppedGames, screen_size
 from a3c_exp.envs.errors import MAX_STEPS_GUARD, OnError
 from a3c_exp.envs.spaces import encoder
 from a3c_exp.envs.vector_batch import NativeBatch
@@ -58,6 +59,9 @@ class Atari(Environment):
     fire_reset: press fire at the start of games that wait for it.
     full_action_space: all 18 actions of the joystick, not only those that the game uses.
     frame_stack, height, width: of an observation.
+    crop: (top, bottom, left, right): the part picture[top:bottom, left:right] of the console's picture, which is scaled
+        to height x width; None: all of it. The console's picture has 210 rows and 160 columns, in a few games more
+        rows. Needs the extra `pictures`.
     threads: for stepping one worker's games. With as many workers as cores, more than 1 slows the others down.
     reward_scale, reward_clip: training's rewards are the game's times the scale, clipped to (-clip, clip);
         the clip may be a schedule.
@@ -83,6 +87,7 @@ class Atari(Environment):
     frame_stack: int = 4
     height: int = 84
     width: int = 84
+    crop: Crop | None = None
     threads: int = 1
     reward_scale: float = 1.0
     reward_clip: float | Schedule | None = 1.0
@@ -103,6 +108,10 @@ class Atari(Environment):
         require(self.noop_max >= 0, "noop_max", self.noop_max, "a whole number >= 0")
         for name in ("frame_skip", "max_frames", "frame_stack", "height", "width", "threads"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "a whole number >= 1")
+        if self.crop is not None:
+            top, bottom, left, right = self.crop
+            allowed = "[top, bottom, left, right], with 0 <= top < bottom and 0 <= left < right"
+            require(0 <= top < bottom and 0 <= left < right, "crop", list(self.crop), allowed)
         require_shaping(self.reward_scale, self.reward_clip, self.terminal_reward)
         require_guard(self.max_steps_guard)
         require_normalization(self.normalize_observations)
@@ -137,11 +146,20 @@ class Atari(Environment):
             raise ConfigError("game", self.game, f"cannot be drawn as 'human': {error}") from error
 
     def _games(self, count: int) -> VectorEnv[Any, Any, Any]:
+        if self.crop is None:
+            return self._native_games(count, self.height, self.width)
+        rows, columns = screen_size(self.game)
+        if self.crop[1] > rows or self.crop[3] > columns:
+            problem = f"must be within [0, {rows}, 0, {columns}], the picture of {self.game}"
+            raise ConfigError("crop", list(self.crop), problem)
+        return CroppedGames(self._native_games(count, rows, columns), self.crop, self.height, self.width)
+
+    def _native_games(self, count: int, height: int, width: int) -> VectorEnv[Any, Any, Any]:
         vector_env = importlib.import_module("ale_py.vector_env")
         env: VectorEnv[Any, Any, Any] = vector_env.AtariVectorEnv(
             self.game, count, num_threads=self.threads, autoreset_mode=AutoresetMode.SAME_STEP,
             max_num_frames_per_episode=self.max_frames, repeat_action_probability=self.repeat_action_probability,
-            full_action_space=self.full_action_space, img_height=self.height, img_width=self.width,
+            full_action_space=self.full_action_space, img_height=height, img_width=width,
             stack_num=self.frame_stack, frameskip=self.frame_skip, maxpool=self.frame_skip > 1,
             noop_max=self.noop_max, reward_clipping=False, use_fire_reset=self.fire_reset,
         )  # fmt: skip

@@ -8,7 +8,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -214,7 +214,8 @@ class Lstm(Network):
     encoder: any network without a recurrent state. The cells get the features of its encoder, the actor's if there are
         two. Its heads are left out, and so are the settings about them.
     hidden_size: number of cells; a state has two numbers for each.
-    init: of the cells, with gain 1, and of the heads: see `networks.initialization`.
+    init: of the heads: see `networks.initialization`.
+    core_init: of the cells, with gain 1; None: as `init`. See `LstmCore.initialize`.
     forget_bias: initial bias of the forget gates. With 1 a new network remembers for a few steps, so that it can find
         out what is worth remembering (Jozefowicz et al. 2015).
     init_std, policy_gain, head_bias, state_dependent_std, initial_std, kernels: as for an `EncoderNetwork`.
@@ -223,6 +224,7 @@ class Lstm(Network):
     encoder: Network = field(default_factory=lambda: EncoderNetwork(encoder=ModuleSpec(Mlp), init="orthogonal"))
     hidden_size: int = 64
     init: Initialization = "orthogonal"
+    core_init: Initialization | None = None
     init_std: float = 0.1
     forget_bias: float = 1.0
     policy_gain: float = 0.01
@@ -262,7 +264,7 @@ class Lstm(Network):
 
             self.encoder.initialize_encoder(encoder, torch_generator(rng))
             initializer = Initializer(self.init, self.init_std, torch_generator(rng))
-            core.initialize(initializer, self.forget_bias)
+            core.initialize(replace(initializer, scheme=self.core_init or self.init), self.forget_bias)
             head.initialize(initializer, self.policy_gain)
             initializer.draw(value)
         network = EncoderActorCritic(

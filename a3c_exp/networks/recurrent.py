@@ -7,6 +7,7 @@ no gradient flows across the end.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -57,7 +58,10 @@ class LstmCore(nn.Module):
         self.bias = nn.Parameter(torch.zeros(4 * hidden_size))
 
     def initialize(self, initializer: Initializer, forget_bias: float) -> None:
-        """Draw each gate's two matrices as layers of their own, with gain 1. Biases are 0 but the forget gate's."""
+        """Draw each gate's two matrices as layers of their own, with gain 1. Biases are 0 but the forget gate's.
+
+        Those of the scheme `default` are uniform in +-1 / sqrt(C), as in torch's LSTM.
+        """
         cells = self.hidden_size
         with torch.no_grad():
             for matrix in (self.inputs, self.recurrent):
@@ -65,6 +69,8 @@ class LstmCore(nn.Module):
                     layer = nn.Linear(len(columns), cells)
                     initializer.draw(layer)
                     columns.copy_(layer.weight.T)
+            if initializer.scheme == "default":  # the bound of an affine layer would be 1 / sqrt(F)
+                self.inputs.mul_(math.sqrt(len(self.inputs) / cells))
             self.bias.zero_()
             self.bias[2 * cells : 3 * cells] = forget_bias
 
