@@ -78,7 +78,7 @@ class Ours:
     def __init__(self, experiment: Experiment) -> None:
         self._experiment = experiment
         self._actor = make_actor(RunContext(experiment=experiment), 0, self._build_network, Heartbeat())
-        self.store = SharedStore(store_spec(experiment, self.network, NoisePictures.observation_space.shape))
+        self.store = SharedStore(store_spec(experiment, self.network, NoisePictures.observation_space))
         self.store.initialize(self.network.vector)
         rng = self._actor.rng
         self._learner = Learner(experiment, self.network, 0, self.store, rng, "worker 0", Heartbeat())
