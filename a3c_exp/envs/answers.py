@@ -52,8 +52,10 @@ class AnswerCheck:
         except Exception:  # their shapes differ, or they are no numbers
             return None
         # The usual case. The sum of squares is a third of the cost of isfinite, and may refuse too much.
-        if raw.dtype is _FLOAT32 and self._plain and raw.shape[1:] == self._shape and np.vdot(raw, raw) < LARGEST:
-            return raw
+        if raw.dtype is _FLOAT32 and self._plain and raw.shape[1:] == self._shape:
+            flat = raw.ravel()
+            if flat.dot(flat) < LARGEST:
+                return raw
         # A single number may also come as an array of one.
         if raw.shape[1:] != self._shape and (self._shape != () or raw.shape[1:] != (1,)):
             return None
