@@ -30,7 +30,7 @@ from a3c_exp.envs import EnvBatch
 from a3c_exp.errors import ConfigError, RunError, require
 from a3c_exp.run import checkpoint, markdown
 from a3c_exp.run.policy import BATCH, REPLAY, Policy, evaluate_policy, make_policy
-from a3c_exp.run.run_folder import BEST, CHECKPOINTS, CONFIG_FILE, LATEST, best_checkpoint, read_config
+from a3c_exp.run.run_folder import BEST, CHECKPOINTS, CONFIG_FILE, LATEST, best_checkpoint, check_links, read_config
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,17 @@ class Loaded:
     checkpoint: Path
 
 
-def load_run(folder: str | Path, which: Literal["best", "latest"] | None = None, plugins: Sequence[str] = ()) -> Loaded:
+def load_run(
+    folder: str | Path, which: Literal["best", "latest"] | None = None, plugins: Sequence[str] = (),
+    trust: Sequence[str] = (),
+) -> Loaded:  # fmt: skip
     """The policy of a run's best checkpoint, or of its latest if it has no best one, or of `which`.
 
-    plugins: as in training; those in the folder's configuration do not count. Raises ConfigError.
+    plugins: as in training; those in the folder's configuration do not count. trust: settings of that configuration
+    that may write files or connect. Raises ConfigError.
     """
     folder = Path(folder).expanduser()
-    experiment = load_experiment(read_config(folder, plugins, key="run"), to_train=False)
+    experiment = load_experiment(read_config(folder, plugins, key="run"), to_train=False, trusted=trust)
     path = best_checkpoint(folder) if which is None else folder / CHECKPOINTS / {"best": BEST, "latest": LATEST}[which]
     state = checkpoint.load(path)
     try:
@@ -58,9 +62,12 @@ def load_run(folder: str | Path, which: Literal["best", "latest"] | None = None,
         raise ConfigError("checkpoint", str(path), f"does not fit the run's {CONFIG_FILE}: {error}") from error
 
 
-def load(folder: str | Path, which: Literal["best", "latest"] | None = None, plugins: Sequence[str] = ()) -> Policy:
+def load(
+    folder: str | Path, which: Literal["best", "latest"] | None = None, plugins: Sequence[str] = (),
+    trust: Sequence[str] = (),
+) -> Policy:  # fmt: skip
     """The policy of a run: `load(folder).act(observation)`. See `load_run`."""
-    return load_run(folder, which, plugins).policy
+    return load_run(folder, which, plugins, trust).policy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +81,7 @@ class Options:
     video: true writes the first episode, at most a minute of it, as an mp4 into the run's folder (default false).
     render: `human` opens a window (default null).
     plugins: as in training (default []).
+    trust: settings of the run's folder that may write files or connect, such as env.wrappers (default []).
     """
 
     episodes: int = 100
@@ -83,6 +91,7 @@ class Options:
     video: bool = False
     render: Literal["human"] | None = None
     plugins: tuple[str, ...] = ()
+    trust: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         require(self.episodes >= 1, "episodes", self.episodes, "a whole number >= 1")
@@ -94,6 +103,8 @@ def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> Episodes:
     """Play a run's policy with these options. Raises ConfigError."""
     render_mode = "rgb_array" if options.video else options.render
     count = 1 if render_mode else min(options.episodes, BATCH)
+    if options.video:
+        check_links(folder, "video", "videos")
     seeds = seeding.environment_seeds(options.seed, Role.EVALUATION, REPLAY, count)
     recorder = Recorder(folder / "videos" / f"{loaded.steps}.mp4") if options.video else None
     policy = loaded.policy.seeded(options.seed)
@@ -165,7 +176,7 @@ def _command(folder: Path, settings: Sequence[str]) -> int:
     if not (folder / CONFIG_FILE).exists() and (runs := run_folders(folder)):
         return _evaluate_sweep(folder, runs, options)
     with one_thread():
-        loaded = load_run(folder, options.checkpoint, options.plugins)
+        loaded = load_run(folder, options.checkpoint, options.plugins, options.trust)
         episodes = evaluate_run(loaded, folder, options)
     print(f"policy: {loaded.checkpoint.name}, after {loaded.steps:,} steps")
     print(format_returns(episodes))
@@ -187,7 +198,7 @@ def _evaluate_sweep(folder: Path, runs: Sequence[Path], options: Options) -> int
     for run in runs:
         try:
             with one_thread():
-                loaded = load_run(run, options.checkpoint, options.plugins)
+                loaded = load_run(run, options.checkpoint, options.plugins, options.trust)
                 episodes = evaluate_run(loaded, run, options)
         except (ConfigError, RunError) as error:
             failures.append(f"{run}: {' '.join(str(error).split())}")
