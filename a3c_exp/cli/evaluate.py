@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,8 @@ from a3c_exp.core.seeding import Role
 from a3c_exp.envs import EnvBatch
 from a3c_exp.errors import ConfigError, RunError, require
 from a3c_exp.run import checkpoint, markdown
-from a3c_exp.run.policy import BATCH, REPLAY, Policy, evaluate_policy, make_policy
+from a3c_exp.run.console import LiveLineHandler
+from a3c_exp.run.policy import BATCH, REPLAY, PlayedEpisodes, Policy, evaluate_policy, make_policy
 from a3c_exp.run.run_folder import BEST, CHECKPOINTS, CONFIG_FILE, LATEST, best_checkpoint, check_links, read_config
 
 
@@ -75,6 +77,7 @@ class Options:
     """Evaluate the policy of a run; of a sweep's folder, of each run in it, in one table.
 
     episodes: number of episodes (default 100).
+    max_steps: an episode of so many steps is cut, and counts as it is (default: eval.max_steps of the run).
     checkpoint: `best` or `latest` (default: the best, or the latest of a run without evaluations).
     greedy: the most likely actions (true, the default), or sampled ones (false).
     seed: of the environments and of sampling (default 0).
@@ -85,6 +88,7 @@ class Options:
     """
 
     episodes: int = 100
+    max_steps: int | None = None
     checkpoint: Literal["best", "latest"] | None = None
     greedy: bool = True
     seed: int = 0
@@ -95,12 +99,13 @@ class Options:
 
     def __post_init__(self) -> None:
         require(self.episodes >= 1, "episodes", self.episodes, "a whole number >= 1")
+        require(self.max_steps is None or self.max_steps >= 1, "max_steps", self.max_steps, "a whole number >= 1")
         require(self.seed >= 0, "seed", self.seed, "a whole number >= 0")
         require(not (self.video and self.render), "video", self.video, "false where render=human")
 
 
-def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> Episodes:
-    """Play a run's policy with these options. Raises ConfigError."""
+def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> PlayedEpisodes:
+    """Play a run's policy with these options. A terminal shows how far it is. Raises ConfigError."""
     render_mode = "rgb_array" if options.video else options.render
     count = 1 if render_mode else min(options.episodes, BATCH)
     if options.video:
@@ -112,15 +117,50 @@ def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> Episodes:
         env = loaded.experiment.env.make(count, seeds, render_mode)
     except ConfigError as error:
         raise error.under("env") from error
+    line = LiveLine(options.episodes)
     try:
         episodes = evaluate_policy(
-            policy, env, options.episodes, options.greedy, on_step=recorder or (lambda env: None)
-        )
+            policy, env, options.episodes, options.greedy, on_step=recorder or (lambda env: None),
+            max_steps=_max_steps(loaded, options), watch=line,
+        )  # fmt: skip
     finally:
+        line.close()
         env.close()
     if recorder is not None:
         recorder.write()
     return episodes
+
+
+def _max_steps(loaded: Loaded, options: Options) -> int:
+    return loaded.experiment.eval.max_steps if options.max_steps is None else options.max_steps
+
+
+def describe_cut(episodes: PlayedEpisodes, loaded: Loaded, options: Options) -> str:
+    """A sentence about the episodes that were cut; empty if none was."""
+    if not episodes.cut:
+        return ""
+    most = _max_steps(loaded, options)
+    return f"{episodes.cut} of {len(episodes)} episodes were cut after {most:,} steps (max_steps)"
+
+
+class LiveLine:
+    """A line of stderr that shows how far an evaluation is, removed at its end. In a file or a pipe there is none.
+
+    Called after each step with the number of episodes that have ended, and that of steps.
+    """
+
+    SECONDS = 0.2
+
+    def __init__(self, episodes: int) -> None:
+        self._terminal, self._episodes, self._next = LiveLineHandler(sys.stderr), episodes, 0.0
+
+    def __call__(self, ended: int, steps: int) -> None:
+        if self._terminal.live and (now := time.monotonic()) >= self._next:
+            self._next = now + self.SECONDS
+            self._terminal.show(f"{ended} of {self._episodes} episodes, step {steps:,}")
+
+    def close(self) -> None:
+        self._terminal.clear()
 
 
 class Recorder:
@@ -180,6 +220,8 @@ def _command(folder: Path, settings: Sequence[str]) -> int:
         episodes = evaluate_run(loaded, folder, options)
     print(f"policy: {loaded.checkpoint.name}, after {loaded.steps:,} steps")
     print(format_returns(episodes))
+    if cut := describe_cut(episodes, loaded, options):
+        print(cut)
     return 0
 
 
@@ -189,11 +231,12 @@ COLUMNS = (
 
 
 def _evaluate_sweep(folder: Path, runs: Sequence[Path], options: Options) -> int:
-    """Print a table with a row for each run as soon as it has been evaluated, then the runs that could not be.
+    """Print a table with a row for each run as soon as it has been evaluated, then which runs had episodes that were
+    cut, and which could not be evaluated.
 
     Returns 1 if there are such runs.
     """
-    failures = []
+    failures, notes = [], []
     print(markdown.table(COLUMNS), flush=True)
     for run in runs:
         try:
@@ -204,7 +247,11 @@ def _evaluate_sweep(folder: Path, runs: Sequence[Path], options: Options) -> int
             failures.append(f"{run}: {' '.join(str(error).split())}")
             continue
         name = str(run.relative_to(folder.resolve()))
+        if cut := describe_cut(episodes, loaded, options):
+            notes.append(f"{run}: {cut}")
         print(markdown.row([name, loaded.checkpoint.name, f"{loaded.steps:,}", *_cells(episodes)]), flush=True)
+    for note in notes:
+        print(f"a3c_exp: {note}", file=sys.stderr)
     for failure in failures:
         print(f"a3c_exp: not evaluated: {failure}", file=sys.stderr)
     return int(bool(failures))

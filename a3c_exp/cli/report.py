@@ -87,9 +87,9 @@ def _random_returns(runs: Sequence[RecordedRun], options: Options) -> dict[str, 
 def _random_return(config: Mapping[str, Any], episodes: int, trust: Sequence[str]) -> float:
     """The mean return of uniformly random actions in the environment of a configuration."""
     from a3c_exp.config.builder import load_experiment
-    from a3c_exp.run.policy import LONGEST_EPISODE
 
-    env = load_experiment(config, to_train=False, trusted=trust).env.make(1, [0])
+    experiment = load_experiment(config, to_train=False, trusted=trust)
+    env = experiment.env.make(1, [0])
     env.action_space.seed(0)
     returns: list[float] = []
     total, steps = 0.0, 0
@@ -99,7 +99,7 @@ def _random_return(config: Mapping[str, Any], episodes: int, trust: Sequence[str
         total, steps = total + float(step.reward[0]), steps + 1
         if step.broken is not None and step.broken[0]:
             total, steps = 0.0, 0
-        elif step.episode_over[0] or steps == LONGEST_EPISODE:
+        elif step.episode_over[0] or steps == experiment.eval.max_steps:
             returns.append(total)
             total, steps = 0.0, 0
     env.close()
