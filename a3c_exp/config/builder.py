@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from a3c_exp.common.plugins import import_plugins
+from a3c_exp.common.trust import texts_to_trust
 from a3c_exp.config.checks import (
     check_combination,
     check_environment_and_network,
@@ -44,10 +45,12 @@ def load_experiment(
         configuration is the user's own.
     Raises ConfigError.
     """
+    if trusted is not None:
+        check_trust(texts_to_trust(config if to_train else {**config, "backend": None}), trusted)
     experiment = build_experiment(config)
     check_combination(experiment)
     if trusted is not None:
-        check_trust(config if to_train else {**config, "backend": None}, experiment, trusted)
+        check_trust({f"env.{name}": each for name, each in experiment.env.settings_to_trust().items()}.items(), trusted)
     if not check:
         return experiment
     if to_train:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from gymnasium.spaces import Discrete
 from a3c_exp.algorithms import MinibatchAlgorithm
 from a3c_exp.algorithms.trial import check_loss
 from a3c_exp.common.settings import flatten
-from a3c_exp.common.trust import is_trusted, texts_to_trust
+from a3c_exp.common.trust import is_trusted
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.normalization import RunningStats, network_space
@@ -46,13 +46,12 @@ def check_combination(experiment: Experiment) -> None:
         raise ConfigError("critic_returns", type(critic_returns).__name__, problem)
 
 
-def check_trust(config: Mapping[str, Any], experiment: Experiment, trusted: Sequence[str]) -> None:
+def check_trust(settings: Iterable[tuple[str, object]], trusted: Sequence[str]) -> None:
     """Raise ConfigError for settings of a run's folder that may write files or connect, unless the user trusts them.
 
-    trusted: dotted keys, each with all below it.
+    settings: such settings, by their dotted keys. trusted: dotted keys, each with all below it.
     """
-    named = {f"env.{name}": value for name, value in experiment.env.settings_to_trust().items()}
-    for key, value in [*texts_to_trust(config), *named.items()]:
+    for key, value in settings:
         if not is_trusted(key, trusted):
             problem = "may write files or connect, and a run's folder may come from anyone"
             raise ConfigError(key, value, f"{problem}: allow it with trust=[{key}]")
