@@ -234,13 +234,11 @@ class TestPlaying:
     def test_one_that_ends_with_its_last_step_is_not_cut(self) -> None:
         env = Gym(id=SCRIPTED, kwargs={"lengths": (5, 6)}).make(1, [0])
         seen: list[tuple[int, int]] = []
-        played = evaluate_policy(
-            Sharer(),
-            env,
-            2,
-            max_steps=5,
-            watch=lambda ended, steps: seen.append((ended, steps)),  # type: ignore[arg-type]
-        )
+
+        def watch(ended: int, steps: int) -> None:
+            seen.append((ended, steps))
+
+        played = evaluate_policy(Sharer(), env, 2, max_steps=5, watch=watch)  # type: ignore[arg-type]
         assert played.lengths.tolist() == [5, 5]
         assert played.cut == 1
         assert seen[3:] == [(0, 4), (1, 5), (1, 6), (1, 7), (1, 8), (1, 9), (2, 10)]

@@ -116,7 +116,8 @@ def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
 
     If anything else cannot be read, what another program has made of it, the file is set aside as it is.
     """
-    columns, rows, lost = FIRST_COLUMNS, [], ""
+    columns, lost = FIRST_COLUMNS, ""
+    rows = list[dict[str, str]]()
     if not path.exists() or not path.stat().st_size:
         return columns, rows
     with open(path, newline="", encoding="utf-8-sig", errors="replace") as file:
