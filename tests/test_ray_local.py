@@ -165,7 +165,7 @@ class TestAServerThatIsNoCluster:
 
     def test_that_has_taken_the_place_of_one_gives_way_to_signals_too(self, tmp_path: Path) -> None:
         """The configuration was checked before, as that of a sweep's last run is."""
-        threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM)).start()
         done = train_config(on_ray(backend={"address": self.address}), tmp_path)
         assert (done.exit_code, done.summary["stop_reason"]) == (128 + signal.SIGTERM, "interrupted")
         assert done.summary["wall_seconds"] < 10
