@@ -145,7 +145,7 @@ class TestAServerThatIsNoCluster:
 
     def test_is_refused_in_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(cluster, "ANSWER_SECONDS", 2)
-        with pytest.raises(ConfigError, match=r"backend.address = .*does not answer as a cluster does, within 2 s\)$"):
+        with pytest.raises(ConfigError, match=r"backend.address = .*does not answer as a cluster does, within 2 s$"):
             load_experiment(on_ray(backend={"address": self.address}))
         assert not self.probes()
 

@@ -48,11 +48,11 @@ class Ray(RaySettings, Backend):
             try:
                 socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
             except (OSError, ValueError, OverflowError) as error:
-                fault = str(error)
+                fault = f"this one does not answer ({error})"
         if fault is None:
             fault = find_fault_now(self.address)
         if fault is not None:
-            problem = f"must be 'local', 'auto' or host:port of a cluster's head; this one does not answer ({fault})"
+            problem = f"must be 'local', 'auto' or host:port of a cluster's head: {fault}"
             raise ConfigError("backend.address", self.address, problem)
 
     def store(self, spec: StoreSpec) -> CachedStore:
