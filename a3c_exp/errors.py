@@ -74,7 +74,8 @@ def exit_code(program: Callable[[], int]) -> int:
     except RunError:
         return 1
     except KeyboardInterrupt as interruption:  # its argument: the exit code of an interrupted run
-        return int(interruption.args[0]) if interruption.args else INTERRUPTED
+        code = interruption.args[0] if interruption.args else INTERRUPTED
+        return code if isinstance(code, int) else INTERRUPTED  # an environment may have raised it, with any argument
 
 
 def did_you_mean(name: str, known: Iterable[str], *, list_all: bool = True) -> str:

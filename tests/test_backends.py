@@ -228,8 +228,7 @@ class TestSeveralWorkers:
         huge = {"fails_at": 9, "failure": "huge"}
         events, state, error = drain(config(SCRIPTED, backend, env__kwargs=huge, workers=2, total_steps=10**9))
         assert error is not None
-        assert "the last 20 gradients of worker" in str(error)
-        assert "not finite" in str(error)
+        assert "no gradient of the last 20 rollouts was finite" in str(error)
         assert "Traceback" not in str(error)
         assert sum(event.rejected for event in events) >= 20, "the last of them are reported, too"
         assert np.isfinite(state["parameters"]).all()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+import logging
 import math
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +158,57 @@ def test_a_row_that_was_left_broken_is_dropped_when_a_run_is_resumed(tmp_path: P
     w.log(1100, {"train/entropy": 0.25}, 0.2)
     w.close()
     assert [row["step"] for row in table(tmp_path)] == ["100", "1100"]
+
+
+def damaged_by_excel(text: str) -> bytes:
+    """The table as Excel saves it where decimals have a comma."""
+    return b"\xef\xbb\xbf" + text.replace(",", ";").replace(".", ",").replace("\n", "\r\n").encode()
+
+
+@pytest.mark.parametrize(
+    ("damage", "complaint"),
+    [
+        (damaged_by_excel, "is no table of this program"),
+        (lambda text: text.replace("step", "stop", 1).encode(), "is no table of this program"),
+        (lambda text: ("x" * 200_000 + text).encode(), "is no table of this program"),
+        (lambda text: text.replace("\n", "\r").encode(), "is no table of this program"),
+        (lambda text: text.replace("\n200,", "\n2e2,").encode(), "has unreadable rows (1)"),
+    ],
+    ids=["Excel", "header", "a long line", "other ends of lines", "a row"],
+)
+@pytest.mark.parametrize("moment", ["before a resumption", "during a run"])
+def test_a_table_that_another_program_has_changed_is_kept_under_another_name(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, moment: str, damage: Callable[[str], bytes], complaint: str
+) -> None:
+    path, older = tmp_path / "metrics.csv", tmp_path / "metrics.csv.old"
+    older.write_text("of an earlier time")
+    w = writer(tmp_path)
+    w.log(100, {"train/entropy": 0.5}, 0.1)
+    w.log(200, {"train/entropy": 0.25}, 0.2)
+    content = damage(path.read_text())
+    path.write_bytes(content)
+    with caplog.at_level(logging.WARNING, "a3c_exp"):
+        if moment == "before a resumption":
+            w.close(success=False)
+            w = writer(tmp_path, purge_step=1000)
+        w.log(300, {"train/entropy": 0.125, "eval/mean_reward": 1.0}, 0.3)  # a new column: the table is read again
+    w.close()
+    assert (tmp_path / "metrics.csv.old2").read_bytes() == content
+    assert older.read_text() == "of an earlier time"
+    assert [record.message for record in caplog.records] == [f"metrics.csv {complaint}: it is kept as metrics.csv.old2"]
+    kept = ["100", "300"] if "rows" in complaint else ["300"]
+    assert [row["step"] for row in table(tmp_path)] == kept
+
+
+def test_a_byte_order_mark_and_other_line_ends_are_read(tmp_path: Path) -> None:
+    w = writer(tmp_path)
+    w.log(100, {"train/entropy": 0.5}, 0.1)
+    w.close(success=False)
+    path = tmp_path / "metrics.csv"
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
+    writer(tmp_path, purge_step=1000).close()
+    assert table(tmp_path) == [{"step": "100", "wall_seconds": "0.1", "train/entropy": "0.5"}]
+    assert not (tmp_path / "metrics.csv.old").exists()
 
 
 def test_numbers_that_are_not_finite_are_written_as_such(tmp_path: Path) -> None:

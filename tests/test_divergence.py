@@ -255,10 +255,10 @@ class TestOnce:
         log = (tmp_path / "train.log").read_text()
         assert log.count("was refused") == log.count("Not finite in the batch: ") == 1
         assert re.search(r"WARNING.* worker \d, step \d+: a gradient that was not finite was refused", log)
-        assert "a warning in train.log says more" in done.summary["error"]
+        assert "A warning in train.log says more" in done.summary["error"]
 
     def test_a_run_too_short_to_fail_by_itself_points_to_it(self, tmp_path: Path) -> None:
         done = train(tmp_path, PAYING, plugins=PLUGINS, total_steps=80)
         assert done.summary["error"].startswith("no gradient was finite")
-        assert "a warning in train.log says more" in done.summary["error"]
+        assert "A warning in train.log says more" in done.summary["error"]
         assert "advantages, targets" in (tmp_path / "train.log").read_text()

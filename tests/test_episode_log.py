@@ -115,3 +115,24 @@ class TestEpisodeLog:
         assert (tmp_path / "episodes.csv.old").read_text() == "\ufeffstep;worker;return\n1;2;3\n"
         assert rows_of(path) == []
         assert "is kept as episodes.csv.old" in caplog.text
+
+    @pytest.mark.parametrize("content", ["step,worker", "a,b\r1,2\r"], ids=["half a header", "other ends of lines"])
+    def test_sets_what_has_no_whole_line_aside(self, content: str, tmp_path: Path) -> None:
+        path = tmp_path / "episodes.csv"
+        path.write_text(content, newline="")
+        EpisodeLog(path, 10, 100).close()
+        assert (tmp_path / "episodes.csv.old").read_bytes() == content.encode()
+
+    def test_keeps_a_row_that_cannot_be_read_in_a_copy_which_replaces_no_other(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        path = tmp_path / "episodes.csv"
+        (tmp_path / "episodes.csv.old").write_text("of an earlier time")
+        path.write_text("step,worker,return,length,seconds\n10,0,1,3,9.0\n1e3,0,1,3,9.0\n2000,0,1,3,9.0\n")
+        content = path.read_text()
+        with caplog.at_level(logging.WARNING, "a3c_exp"):
+            EpisodeLog(path, 10, 1500).close()
+        assert [row["step"] for row in rows_of(path)] == ["10"]
+        assert (tmp_path / "episodes.csv.old2").read_text() == content
+        assert (tmp_path / "episodes.csv.old").read_text() == "of an earlier time"
+        assert caplog.messages == ["episodes.csv has unreadable rows (1): it is kept as episodes.csv.old2"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shutil
@@ -25,8 +26,8 @@ from a3c_exp.common.arrays import Array
 from a3c_exp.core.events import Episodes
 from a3c_exp.envs import Gym
 from a3c_exp.errors import ConfigError
-from a3c_exp.run import checkpoint, policy
-from a3c_exp.run.policy import evaluate_policy
+from a3c_exp.run import checkpoint
+from a3c_exp.run.policy import Policy, evaluate_policy
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +156,7 @@ class TestThePolicyInAnotherProgram:
         assert a3c_exp.load(tmp_path / "second", plugins=["scripted"]).act(np.eye(4)[0]) in range(4)
 
 
-def flat(policy: policy.Policy) -> Array:
+def flat(policy: Policy) -> Array:
     """The parameters of a policy, in their order in a checkpoint."""
     groups = policy.network.parameter_groups().values()
     return np.concatenate([parameter.detach().numpy().ravel() for group in groups for parameter in group])
@@ -214,8 +215,7 @@ class TestPlaying:
         evaluate_policy(Sharer(), env, 3, on_step=lambda env: frames.append(env.render()))  # type: ignore[arg-type]
         assert [int(frame[0, 0, 0]) for frame in frames] == [0, 1, 2, 3, 4]
 
-    def test_one_that_is_cut_is_forgotten(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(policy, "LONGEST_EPISODE", 5)
+    def test_one_that_is_cut_is_forgotten(self) -> None:
         env = Gym(id=SCRIPTED, kwargs={"lengths": (0,)}).make(1, [0])
         seen: list[float] = []
 
@@ -226,8 +226,22 @@ class TestPlaying:
                 seen.append(0.0 if state is None else float(state[0, 0]))
                 return np.zeros(1, np.int64), np.full((1, 1), seen[-1] + 1, np.float32)
 
-        assert evaluate_policy(Ageing(), env, 3).lengths.tolist() == [5, 5, 5]  # type: ignore[arg-type]
+        played = evaluate_policy(Ageing(), env, 3, max_steps=5)  # type: ignore[arg-type]
+        assert played.lengths.tolist() == [5, 5, 5]
+        assert played.cut == 3
         assert seen == [0, 1, 2, 3, 4] * 3
+
+    def test_one_that_ends_with_its_last_step_is_not_cut(self) -> None:
+        env = Gym(id=SCRIPTED, kwargs={"lengths": (5, 6)}).make(1, [0])
+        seen: list[tuple[int, int]] = []
+
+        def watch(ended: int, steps: int) -> None:
+            seen.append((ended, steps))
+
+        played = evaluate_policy(Sharer(), env, 2, max_steps=5, watch=watch)  # type: ignore[arg-type]
+        assert played.lengths.tolist() == [5, 5]
+        assert played.cut == 1
+        assert seen[3:] == [(0, 4), (1, 5), (1, 6), (1, 7), (1, 8), (1, 9), (2, 10)]
 
     def test_a_film_of_what_cannot_be_drawn_is_refused_before_it_is_played(self, tmp_path: Path) -> None:
         pytest.importorskip("moviepy")
@@ -340,6 +354,33 @@ class TestTheCommandLine:
         assert output.err.startswith("a3c_exp: ")
         assert complaint in output.err
         assert output.err.count("\n") == 1
+
+    def test_episodes_without_an_end_are_cut_and_said(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        for name in ("0_s0", "1_s1"):
+            train(tmp_path / name, SCRIPTED, env__kwargs={"lengths": [0]}, eval__max_steps=20, total_steps=16)
+        own, ours = "3 of 3 episodes were cut after 20 steps (max_steps)", ["episodes=3", "plugins=[scripted]"]
+        assert evaluate.main([str(tmp_path / "0_s0"), *ours]) == 0
+        assert capsys.readouterr().out.splitlines()[-1] == own
+        assert evaluate.main([str(tmp_path / "0_s0"), *ours, "max_steps=30"]) == 0
+        assert "3 of 3 episodes were cut after 30 steps (max_steps)" in capsys.readouterr().out
+        assert evaluate.main([str(tmp_path), *ours]) == 0
+        assert capsys.readouterr().err.splitlines() == [
+            f"a3c_exp: {tmp_path / name}: {own}" for name in ("0_s0", "1_s1")
+        ]
+
+    def test_a_terminal_shows_how_far_it_is(self, corridor: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        class Terminal(io.StringIO):
+            def isatty(self) -> bool:
+                return True
+
+        terminal = Terminal()
+        monkeypatch.setattr("sys.stderr", terminal)
+        monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.setattr(evaluate.LiveLine, "SECONDS", 0.0)
+        assert evaluate.main([str(corridor), "episodes=2", "plugins=[scripted]"]) == 0
+        shown = terminal.getvalue()
+        assert "\r0 of 2 episodes, step 1\x1b[K" in shown and "\r2 of 2 episodes, step " in shown
+        assert shown.endswith("\r\x1b[K"), "the line is gone"
 
     def test_help_is_given_wherever_it_is_asked_for(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert evaluate.main(["somewhere", "--help"]) == 0

@@ -334,7 +334,7 @@ class TestFaults:
 
     def test_training_that_diverges_ends_with_the_reason_alone(self) -> None:
         error = self.failed(env=SCRIPTED, env__kwargs={"fails_at": 9, "failure": "huge"}, workers=2)
-        assert error.startswith("the last 20 gradients of trainer 0 were not finite")
+        assert error.startswith("trainer 0: no gradient of the last 20 rollouts was finite.")
         assert "Traceback" not in error
 
     @pytest.mark.parametrize("moment", range(3))

@@ -264,7 +264,7 @@ class TestRuns:
     def test_training_that_diverges_ends_with_the_reason(self) -> None:
         failing = {"env__kwargs": {"fails_at": 9, "failure": "huge"}, "workers": 2, "total_steps": 10**9}
         _, state, error = drain(ga3c(SCRIPTED, **failing))
-        assert str(error).startswith("the last 20 gradients of trainer 0 were not finite")
+        assert str(error).startswith("trainer 0: no gradient of the last 20 rollouts was finite.")
         assert np.isfinite(state["parameters"]).all()
         wait_until(nobody_works)
 

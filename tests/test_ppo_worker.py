@@ -137,10 +137,27 @@ def test_gradients_that_are_not_finite_are_refused_one_by_one() -> None:
     settings = {"fails_at": 9, "failure": "huge", "lengths": (4,)}
     store, (worker,) = make_workers(ppo_config(SCRIPTED, env__kwargs=settings, total_steps=10**9))
     events: list[Event] = []
-    with pytest.raises(RunError, match="the last 20 gradients of worker 0 were not finite"):
+    with pytest.raises(RunError, match="worker 0: no gradient of the last 20 rollouts was finite"):
         events += (step for step in worker.run() if isinstance(step, Event))
-    assert sum(event.rejected for event in events) >= MAX_CONSECUTIVE_NONFINITE
+    assert sum(event.rejected for event in events) > 2 * MAX_CONSECUTIVE_NONFINITE, "of many minibatches each"
     assert np.isfinite(store.parameters.read()).all()
+
+
+def test_one_rollout_that_cannot_be_learned_from_is_one_however_many_minibatches_it_has() -> None:
+    """Its rewards are finite, and so large that no gradient is."""
+    store, (worker,) = make_workers(ppo_config(SCRIPTED, epochs=15, total_steps=96, env__kwargs={"lengths": (4,)}))
+    for env in worker._actor.env._envs:  # type: ignore[attr-defined]
+        env.unwrapped.fails_at, env.unwrapped.failure = 1, "huge"
+    events: list[Event] = []
+    for step in worker.run():
+        events += [step] if isinstance(step, Event) else []
+        if sum(event.rejected for event in events):
+            for env in worker._actor.env._envs:  # type: ignore[attr-defined]
+                env.unwrapped.fails_at = None
+    rejected = [event.rejected for event in events]
+    assert sum(rejected) > MAX_CONSECUTIVE_NONFINITE
+    assert rejected == sorted(rejected, reverse=True), "only the first rollout"
+    assert store.version == rejected.count(0) > 0
 
 
 # -- rounds -----------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from backend_runs import SETTINGS, rounds_without_the_slow, standing_still
 from runs import TARGET, config, drain, latest, make_store, processes, same, train_config, wait_until
 
 import a3c_exp
-from a3c_exp.backends.ray.cluster import restrict_to_loopback
+from a3c_exp.backends.ray.cluster import find_fault_now, restrict_to_loopback
 from a3c_exp.backends.ray.driver import CachedStore
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core import seeding
@@ -224,6 +224,10 @@ class TestARunOnRay:
         third = train_config(on_ray(total_steps=4800, **settings), tmp_path, resume=True)
         assert third.summary["resumed"] == 2
         assert third.summary["steps"] >= 4800
+
+
+def test_a_cluster_answers_before_it_is_joined(cluster: Any) -> None:
+    assert find_fault_now(cluster.address) is None
 
 
 class TestFaults:

@@ -8,13 +8,17 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from runs import BANDIT, command, latest, processes, train_config, wait_until
 from test_ray import SECONDS, actors, on_ray
 
+from a3c_exp.backends.ray import cluster
 from a3c_exp.backends.ray.cluster import restrict_to_loopback
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.errors import ConfigError, RunError
@@ -36,7 +40,8 @@ class TestALocalCluster:
         """A program that trains, and the mark in the environment of its processes."""
         mark = f"A3C_EXP_TEST={folder}"
         arguments = command(folder / "run", BANDIT, "ray", "workers=1", "total_steps=1e12", *overrides)
-        environment = os.environ | dict([mark.split("=", 1)]) | {"TMPDIR": self.temporary}
+        elsewhere = {"TMPDIR": self.temporary, "RAY_ADDRESS": "127.0.0.1:1"}  # a cluster that the run does not ask for
+        environment = os.environ | dict([mark.split("=", 1)]) | elsewhere
         return subprocess.Popen(arguments, cwd=folder, env=environment, text=True, stderr=subprocess.PIPE), mark
 
     def wait_for_updates(self, folder: Path, process: subprocess.Popen[str]) -> None:
@@ -115,6 +120,64 @@ def test_ray_must_be_restricted_to_this_machine_before_it_is_imported(monkeypatc
 def test_an_address_that_does_not_answer_is_refused_at_once(address: str) -> None:
     with pytest.raises(ConfigError, match=r"backend.address = .*must be 'local', 'auto' or host:port .*not answer"):
         load_experiment(on_ray(backend={"address": address}))
+
+
+class TestAServerThatIsNoCluster:
+    """It accepts connections, so that Ray itself would try for a quarter of an hour and heed no signal."""
+
+    @pytest.fixture(autouse=True)
+    def _server(self) -> Iterator[None]:
+        with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+            thread = threading.Thread(target=server.serve_forever)
+            thread.start()
+            self.address = f"127.0.0.1:{server.server_port}"
+            yield
+            server.shutdown()
+            thread.join()
+
+    def probes(self) -> list[int]:
+        """Processes that ask this server."""
+        found = []
+        for pid in processes(""):
+            with suppress(OSError):
+                found += [pid] if self.address in Path(f"/proc/{pid}/cmdline").read_text() else []
+        return found
+
+    def test_is_refused_in_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(cluster, "ANSWER_SECONDS", 2)
+        with pytest.raises(ConfigError, match=r"backend.address = .*does not answer as a cluster does, within 2 s$"):
+            load_experiment(on_ray(backend={"address": self.address}))
+        assert not self.probes()
+
+    def test_gives_way_to_ctrl_c(self) -> None:
+        """Whatever handler it has: imports put it off."""
+        noted: list[int] = []
+        before = signal.signal(signal.SIGINT, lambda number, _: noted.append(number))
+        try:
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+            with pytest.raises(KeyboardInterrupt):
+                load_experiment(on_ray(backend={"address": self.address}))
+            signal.raise_signal(signal.SIGINT)
+            assert noted == [signal.SIGINT], "the handler is back"
+        finally:
+            signal.signal(signal.SIGINT, before)
+        assert not self.probes()
+
+    def test_that_has_taken_the_place_of_one_gives_way_to_signals_too(self, tmp_path: Path) -> None:
+        """The configuration was checked before, as that of a sweep's last run is."""
+        threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        done = train_config(on_ray(backend={"address": self.address}), tmp_path)
+        assert (done.exit_code, done.summary["stop_reason"]) == (128 + signal.SIGTERM, "interrupted")
+        assert done.summary["wall_seconds"] < 10
+        assert not self.probes()
+
+    def test_that_has_taken_the_place_of_one_ends_the_run(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(cluster, "ANSWER_SECONDS", 1)
+        done = train_config(on_ray(backend={"address": self.address}), tmp_path)
+        assert done.exit_code == 1
+        assert "there is no Ray cluster: it does not answer as a cluster does" in done.summary["error"]
 
 
 def test_sigterm_while_ray_starts_ends_the_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

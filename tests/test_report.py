@@ -23,7 +23,6 @@ from a3c_exp.cli.reporting.episodes import read_episodes, running_mean
 from a3c_exp.cli.reporting.ranking import cells, comparison, rank
 from a3c_exp.cli.reporting.runs import find_runs, group, read_curve, size_text
 from a3c_exp.errors import ConfigError
-from a3c_exp.run import policy
 
 pytest.importorskip("matplotlib", reason="draws the pictures: pip install -e '.[report]'")
 
@@ -495,11 +494,11 @@ def random_return(capsys: pytest.CaptureFixture[str]) -> float:
 
 
 def test_a_random_policy_in_an_episode_without_an_end_is_cut(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(policy, "LONGEST_EPISODE", 50)
     run(tmp_path / "a", 0, 1000)
-    (tmp_path / "a" / "config.yaml").write_text(yaml.safe_dump(config(SCRIPTED, env__kwargs={"lengths": [0]})))
+    endless = config(SCRIPTED, env__kwargs={"lengths": [0]}, eval__max_steps=50)
+    (tmp_path / "a" / "config.yaml").write_text(yaml.safe_dump(endless))
 
     def returns(episodes: int) -> float:
         assert report.main([str(tmp_path), f"random={episodes}", "plugins=[scripted]"]) == 0

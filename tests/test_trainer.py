@@ -7,15 +7,20 @@ import json
 import logging
 import math
 import os
+import re
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
+import gymnasium
 import numpy as np
 import pytest
 from runs import BACKENDS, BANDIT, SCRIPTED, TARGET, config, drain, latest, same, train, train_config
+from scripted import Answer, Bandit
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from a3c_exp.backends.serial import Serial
@@ -24,7 +29,8 @@ from a3c_exp.common.arrays import Array
 from a3c_exp.core import seeding
 from a3c_exp.core.seeding import Role
 from a3c_exp.errors import ConfigError
-from a3c_exp.run import checkpoint, policy
+from a3c_exp.run import checkpoint, console, evaluator
+from a3c_exp.run.console import LiveLineHandler, Progress
 from a3c_exp.run.evaluator import EvalResult, Evaluator
 from a3c_exp.run.policy import Policy, evaluate_policy
 from a3c_exp.run.run_folder import read_config
@@ -64,6 +70,10 @@ def points(folder: Path) -> dict[str, list[int]]:
 def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
     settings: dict[str, Any] = {"total_steps": 400, "eval__every": 100, "env__normalize_observations": True}
     return train(tmp_path_factory.mktemp("run"), TARGET, seed=7, env__kwargs={"length": 3}, **settings)
+
+
+class Stray(BaseException):
+    """As the errors of some libraries are, which are no exceptions."""
 
 
 class TestWhatARunLeaves:
@@ -252,12 +262,55 @@ class TestEvaluation:
             assert done.exit_code == 1
             assert latest(done.folder)["store"]["steps"] == done.summary["steps"] > 0
 
-    def test_one_without_an_end_is_cut(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(policy, "LONGEST_EPISODE", 50)
-        done = train(tmp_path, SCRIPTED, env__kwargs={"lengths": [0]}, eval__every=100)
+    def test_one_that_raises_what_is_no_exception_ends_the_run_too(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(evaluator, "evaluate_policy", Mock(side_effect=KeyboardInterrupt("a window was closed")))
+        done = train(tmp_path, eval__every=40)
+        assert (done.summary["stop_reason"], done.exit_code) == ("failed", 1)
+        assert done.summary["error"].startswith("the evaluation failed:\n")
+        assert done.summary["error"].endswith("KeyboardInterrupt: a window was closed")
+
+    def test_one_without_an_end_is_cut_and_said(self, tmp_path: Path) -> None:
+        endless: dict[str, Any] = {"env__kwargs": {"lengths": [0]}, "eval__every": 100, "eval__max_steps": 50}
+        done = train(tmp_path, SCRIPTED, **endless)
         assert done.summary["stop_reason"] == "total_steps"
         assert rows(tmp_path)[-1]["step"] == "160"
         assert {row["eval/mean_ep_length"] for row in rows(tmp_path)} >= {"50.0"}
+        assert done.summary["cut_eval_episodes"] == 8
+        log = (tmp_path / "train.log").read_text()
+        assert log.count("were cut") == 1
+        assert "evaluation at step 112: 4 of 4 episodes were cut after 50 steps (eval.max_steps)" in log
+        again = train_config(config(SCRIPTED, **endless, total_steps=240), tmp_path, resume=True)
+        assert again.summary["cut_eval_episodes"] == 16
+
+    def test_the_last_one_is_shown_while_it_lasts_and_does_not_slow_the_last_line(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        played, shown = evaluate_policy, list[str]()
+        line = Progress.line
+
+        def slow(*arguments: Any, watch: Callable[[int, int], None], **others: Any) -> Any:
+            def slowly(ended: int, steps: int) -> None:
+                watch(ended, steps)
+                time.sleep(0.1)
+
+            return played(*arguments, watch=slowly, **others)
+
+        def noted(*arguments: Any, **others: Any) -> str:
+            shown.append(line(*arguments, **others))
+            return shown[-1]
+
+        monkeypatch.setattr(evaluator, "evaluate_policy", slow)
+        monkeypatch.setattr(Progress, "line", noted)
+        monkeypatch.setattr(LiveLineHandler, "show", lambda handler, text: None)
+        monkeypatch.setattr("a3c_exp.run.console._is_terminal", lambda stream: True)
+        done = train(tmp_path, SCRIPTED, "threads", env__kwargs={"lengths": [10]}, eval__every=10**9)
+        during = [text for text in shown if "evaluation: " in text]
+        assert len(during) >= 3
+        assert all(re.search(r"\| evaluation: [04] of 4 episodes, step \d+$", text) for text in during)
+        speed = f"| {console._amount(done.summary['steps_per_second'])}/s |"
+        assert all(speed in text for text in (*during, shown[-1]))
 
     def interrupt_first_step(
         self, number: int, monkeypatch: pytest.MonkeyPatch, then: Callable[..., Any] = Policy.predict
@@ -395,7 +448,7 @@ class TestWhereItRuns:
     def test_a_run_that_diverges_says_why_and_keeps_what_is_sound(self, tmp_path: Path) -> None:
         done = train(tmp_path, SCRIPTED, env__kwargs={"fails_at": 9, "failure": "huge"}, total_steps=10**9)
         assert done.summary["stop_reason"] == "failed"
-        assert "not finite" in done.summary["error"]
+        assert "no gradient of the last 20 rollouts was finite" in done.summary["error"]
         assert done.summary["rejected_updates"] == 20
         assert done.exit_code == 1
         assert "a gradient that was not finite was refused" in (tmp_path / "train.log").read_text()
@@ -430,6 +483,30 @@ class TestWhereItRuns:
         assert done.exit_code == 1
         assert "nobody answers" in done.summary["error"]
         assert latest(tmp_path)["store"]["steps"] == done.summary["steps"] == 160
+
+    @pytest.mark.parametrize(
+        ("error", "code", "reason"), [(KeyboardInterrupt("closed"), 130, "interrupted"), (Stray(), 1, "failed")]
+    )
+    def test_what_an_environment_raises_that_is_no_exception_ends_the_run_in_order(
+        self, error: BaseException, code: int, reason: str, tmp_path: Path
+    ) -> None:
+        """A window that the user closes may raise KeyboardInterrupt. It is no signal, and no success."""
+
+        class Raising(Bandit):
+            def step(self, action: Any) -> Answer:
+                if self.pulls > 4:
+                    raise error
+                return super().step(action)
+
+        gymnasium.register("Raising-v0", entry_point=lambda **_: Raising(length=10))
+        try:
+            done = train(tmp_path, "Raising-v0")
+        finally:
+            del gymnasium.registry["Raising-v0"]
+        assert (done.exit_code, done.summary["stop_reason"]) == (code, reason)
+        assert ("Stray" in (done.summary["error"] or "")) == (reason == "failed")
+        assert latest(tmp_path)["store"]["steps"] == done.summary["steps"]
+        assert json.loads((tmp_path / "summary.json").read_text()) == done.summary
 
     def test_a_run_without_one_finite_gradient_has_failed(self, tmp_path: Path) -> None:
         """It may be too short to refuse as many in a row as end a run."""

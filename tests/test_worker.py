@@ -325,13 +325,20 @@ class TestGradientsThatAreNotFinite:
     def test_are_refused_and_counted_and_end_the_run_with_the_reason(self) -> None:
         store, worker = self.sick()
         events: list[Event] = []
-        with pytest.raises(RunError, match=r"the last 20 gradients of worker 0 were not finite.*smaller learning rate"):
+        with pytest.raises(RunError, match=r"^worker 0: no gradient of the last 20 rollouts was finite\. ") as end:
             events += (step for step in worker.run() if isinstance(step, Event))
         assert [event.updates for event in events] == [1] * 2 + [0] * MAX_CONSECUTIVE_NONFINITE
         assert [event.rejected for event in events] == [0] * 2 + [1] * MAX_CONSECUTIVE_NONFINITE
         assert [event.steps for event in events] == [16] * len(events), "their steps are counted nevertheless"
         assert store.version == 2
         assert np.isfinite(store.parameters.read()).all()
+        assert "rewards of up to 3e+38" in str(end.value) and "env.reward_scale" in str(end.value)
+        assert "diverged" not in str(end.value), "the environment is to blame"
+
+    def test_of_sound_numbers_are_a_learning_rate_too_high(self) -> None:
+        _, (worker,) = by_descent(optimizer=sgd(1e30), total_steps=10**9)
+        with pytest.raises(RunError, match=r"rollouts was finite\. Training has diverged\. A smaller learning rate"):
+            list(worker.run())
 
     def test_report_no_losses(self) -> None:
         _, worker = self.sick()

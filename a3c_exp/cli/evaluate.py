@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +30,9 @@ from a3c_exp.core.seeding import Role
 from a3c_exp.envs import EnvBatch
 from a3c_exp.errors import ConfigError, RunError, require
 from a3c_exp.run import checkpoint, markdown
-from a3c_exp.run.policy import BATCH, REPLAY, Policy, evaluate_policy, make_policy
-from a3c_exp.run.run_folder import BEST, CHECKPOINTS, CONFIG_FILE, LATEST, best_checkpoint, read_config
+from a3c_exp.run.console import LiveLineHandler
+from a3c_exp.run.policy import BATCH, REPLAY, PlayedEpisodes, Policy, evaluate_policy, make_policy
+from a3c_exp.run.run_folder import BEST, CHECKPOINTS, CONFIG_FILE, LATEST, best_checkpoint, check_links, read_config
 
 
 @dataclass(frozen=True)
@@ -43,13 +45,17 @@ class Loaded:
     checkpoint: Path
 
 
-def load_run(folder: str | Path, which: Literal["best", "latest"] | None = None, plugins: Sequence[str] = ()) -> Loaded:
+def load_run(
+    folder: str | Path, which: Literal["best", "latest"] | None = None, plugins: Sequence[str] = (),
+    trust: Sequence[str] = (),
+) -> Loaded:  # fmt: skip
     """The policy of a run's best checkpoint, or of its latest if it has no best one, or of `which`.
 
-    plugins: as in training; those in the folder's configuration do not count. Raises ConfigError.
+    plugins: as in training; those in the folder's configuration do not count. trust: settings of that configuration
+    that may write files or connect. Raises ConfigError.
     """
     folder = Path(folder).expanduser()
-    experiment = load_experiment(read_config(folder, plugins, key="run"), to_train=False)
+    experiment = load_experiment(read_config(folder, plugins, key="run"), to_train=False, trusted=trust)
     path = best_checkpoint(folder) if which is None else folder / CHECKPOINTS / {"best": BEST, "latest": LATEST}[which]
     state = checkpoint.load(path)
     try:
@@ -58,9 +64,12 @@ def load_run(folder: str | Path, which: Literal["best", "latest"] | None = None,
         raise ConfigError("checkpoint", str(path), f"does not fit the run's {CONFIG_FILE}: {error}") from error
 
 
-def load(folder: str | Path, which: Literal["best", "latest"] | None = None, plugins: Sequence[str] = ()) -> Policy:
+def load(
+    folder: str | Path, which: Literal["best", "latest"] | None = None, plugins: Sequence[str] = (),
+    trust: Sequence[str] = (),
+) -> Policy:  # fmt: skip
     """The policy of a run: `load(folder).act(observation)`. See `load_run`."""
-    return load_run(folder, which, plugins).policy
+    return load_run(folder, which, plugins, trust).policy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,32 +77,39 @@ class Options:
     """Evaluate the policy of a run; of a sweep's folder, of each run in it, in one table.
 
     episodes: number of episodes (default 100).
+    max_steps: an episode of so many steps is cut, and counts as it is (default: eval.max_steps of the run).
     checkpoint: `best` or `latest` (default: the best, or the latest of a run without evaluations).
     greedy: the most likely actions (true, the default), or sampled ones (false).
     seed: of the environments and of sampling (default 0).
     video: true writes the first episode, at most a minute of it, as an mp4 into the run's folder (default false).
     render: `human` opens a window (default null).
     plugins: as in training (default []).
+    trust: settings of the run's folder that may write files or connect, such as env.wrappers (default []).
     """
 
     episodes: int = 100
+    max_steps: int | None = None
     checkpoint: Literal["best", "latest"] | None = None
     greedy: bool = True
     seed: int = 0
     video: bool = False
     render: Literal["human"] | None = None
     plugins: tuple[str, ...] = ()
+    trust: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         require(self.episodes >= 1, "episodes", self.episodes, "a whole number >= 1")
+        require(self.max_steps is None or self.max_steps >= 1, "max_steps", self.max_steps, "a whole number >= 1")
         require(self.seed >= 0, "seed", self.seed, "a whole number >= 0")
         require(not (self.video and self.render), "video", self.video, "false where render=human")
 
 
-def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> Episodes:
-    """Play a run's policy with these options. Raises ConfigError."""
+def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> PlayedEpisodes:
+    """Play a run's policy with these options. A terminal shows how far it is. Raises ConfigError."""
     render_mode = "rgb_array" if options.video else options.render
     count = 1 if render_mode else min(options.episodes, BATCH)
+    if options.video:
+        check_links(folder, "video", "videos")
     seeds = seeding.environment_seeds(options.seed, Role.EVALUATION, REPLAY, count)
     recorder = Recorder(folder / "videos" / f"{loaded.steps}.mp4") if options.video else None
     policy = loaded.policy.seeded(options.seed)
@@ -101,15 +117,50 @@ def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> Episodes:
         env = loaded.experiment.env.make(count, seeds, render_mode)
     except ConfigError as error:
         raise error.under("env") from error
+    line = LiveLine(options.episodes)
     try:
         episodes = evaluate_policy(
-            policy, env, options.episodes, options.greedy, on_step=recorder or (lambda env: None)
-        )
+            policy, env, options.episodes, options.greedy, on_step=recorder or (lambda env: None),
+            max_steps=_max_steps(loaded, options), watch=line,
+        )  # fmt: skip
     finally:
+        line.close()
         env.close()
     if recorder is not None:
         recorder.write()
     return episodes
+
+
+def _max_steps(loaded: Loaded, options: Options) -> int:
+    return loaded.experiment.eval.max_steps if options.max_steps is None else options.max_steps
+
+
+def describe_cut(episodes: PlayedEpisodes, loaded: Loaded, options: Options) -> str:
+    """A sentence about the episodes that were cut; empty if none was."""
+    if not episodes.cut:
+        return ""
+    most = _max_steps(loaded, options)
+    return f"{episodes.cut} of {len(episodes)} episodes were cut after {most:,} steps (max_steps)"
+
+
+class LiveLine:
+    """A line of stderr that shows how far an evaluation is, removed at its end. In a file or a pipe there is none.
+
+    Called after each step with the number of episodes that have ended, and that of steps.
+    """
+
+    SECONDS = 0.2
+
+    def __init__(self, episodes: int) -> None:
+        self._terminal, self._episodes, self._next = LiveLineHandler(sys.stderr), episodes, 0.0
+
+    def __call__(self, ended: int, steps: int) -> None:
+        if self._terminal.live and (now := time.monotonic()) >= self._next:
+            self._next = now + self.SECONDS
+            self._terminal.show(f"{ended} of {self._episodes} episodes, step {steps:,}")
+
+    def close(self) -> None:
+        self._terminal.clear()
 
 
 class Recorder:
@@ -165,10 +216,12 @@ def _command(folder: Path, settings: Sequence[str]) -> int:
     if not (folder / CONFIG_FILE).exists() and (runs := run_folders(folder)):
         return _evaluate_sweep(folder, runs, options)
     with one_thread():
-        loaded = load_run(folder, options.checkpoint, options.plugins)
+        loaded = load_run(folder, options.checkpoint, options.plugins, options.trust)
         episodes = evaluate_run(loaded, folder, options)
     print(f"policy: {loaded.checkpoint.name}, after {loaded.steps:,} steps")
     print(format_returns(episodes))
+    if cut := describe_cut(episodes, loaded, options):
+        print(cut)
     return 0
 
 
@@ -178,22 +231,27 @@ COLUMNS = (
 
 
 def _evaluate_sweep(folder: Path, runs: Sequence[Path], options: Options) -> int:
-    """Print a table with a row for each run as soon as it has been evaluated, then the runs that could not be.
+    """Print a table with a row for each run as soon as it has been evaluated, then which runs had episodes that were
+    cut, and which could not be evaluated.
 
     Returns 1 if there are such runs.
     """
-    failures = []
+    failures, notes = [], []
     print(markdown.table(COLUMNS), flush=True)
     for run in runs:
         try:
             with one_thread():
-                loaded = load_run(run, options.checkpoint, options.plugins)
+                loaded = load_run(run, options.checkpoint, options.plugins, options.trust)
                 episodes = evaluate_run(loaded, run, options)
         except (ConfigError, RunError) as error:
             failures.append(f"{run}: {' '.join(str(error).split())}")
             continue
         name = str(run.relative_to(folder.resolve()))
+        if cut := describe_cut(episodes, loaded, options):
+            notes.append(f"{run}: {cut}")
         print(markdown.row([name, loaded.checkpoint.name, f"{loaded.steps:,}", *_cells(episodes)]), flush=True)
+    for note in notes:
+        print(f"a3c_exp: {note}", file=sys.stderr)
     for failure in failures:
         print(f"a3c_exp: not evaluated: {failure}", file=sys.stderr)
     return int(bool(failures))

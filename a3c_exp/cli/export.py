@@ -30,6 +30,7 @@ class Options:
     steps: number of observations that the file is checked on, of episodes that the policy plays (default 2000).
     seed: of these episodes (default 0).
     plugins: as in training (default []).
+    trust: as of `python -m a3c_exp.evaluate` (default []).
     """
 
     checkpoint: Literal["best", "latest"] | None = None
@@ -38,6 +39,7 @@ class Options:
     steps: int = 2000
     seed: int = 0
     plugins: tuple[str, ...] = ()
+    trust: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         require(self.steps >= 1, "steps", self.steps, "a whole number >= 1")
@@ -65,12 +67,14 @@ def _command(folder: Path, settings: Sequence[str]) -> int:
     from a3c_exp.cli.evaluate import load_run
     from a3c_exp.core.cpu import one_thread
     from a3c_exp.run import onnx_file
-    from a3c_exp.run.run_folder import read_config
+    from a3c_exp.run.run_folder import check_links, read_config
 
+    if options.file is None:
+        check_links(folder, "file", FILE)
     config = read_config(folder, options.plugins, key="run")
     path = options.path(folder)
     with one_thread():
-        loaded = load_run(folder, options.checkpoint, options.plugins)
+        loaded = load_run(folder, options.checkpoint, options.plugins, options.trust)
         about = onnx_file.describe(folder, config, loaded.checkpoint, loaded.steps)
         try:
             report = onnx_file.export(

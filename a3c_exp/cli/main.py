@@ -24,7 +24,7 @@ from a3c_exp import __version__
 from a3c_exp.cli.checks import check
 from a3c_exp.cli.hydra_compose import CONFIG_NAME, compose_node, hydra_session, setting, to_container
 from a3c_exp.cli.job import say, single_job
-from a3c_exp.cli.resume import copied_config, is_from, is_resume, resume_folder, resumed_config
+from a3c_exp.cli.resume import copied_config, is_from, is_resume, resume_folder, resumed_config, trusted_keys
 from a3c_exp.cli.startup import conf_folder, importing
 from a3c_exp.cli.sweep import run_sweep
 from a3c_exp.cli.words import Words, split_words
@@ -115,13 +115,17 @@ def _resume(flags: Namespace, words: Words) -> int:
         problem = "goes with --cfg job or nothing: the run is not composed again"
         raise ConfigError("resume", resume_folder(flags.overrides), problem)
     config, folder = resumed_config(flags.overrides, flags.config_dir)
+    trusted = trusted_keys(flags.overrides)
     if flags.cfg:
         _check_settings(config)
         print(OmegaConf.to_yaml(OmegaConf.create(config)), end="")
         return 0
-    experiment = check(config | {"init_from": None})  # its parameters were taken long ago: that run may be gone
+    # Its parameters were taken long ago: the run that it started from may be gone.
+    experiment = check(config | {"init_from": None}, trusted)
+    from a3c_exp.run.run_folder import check_links
     from a3c_exp.run.trainer import Session, run
 
+    check_links(folder, "resume")
     typed = tuple(text for text in flags.overrides if not is_resume(text))
     return run(experiment, config, folder, resume=True, session=Session(overrides=typed)).exit_code
 
@@ -138,7 +142,7 @@ def _run_again(flags: Namespace, words: Words) -> int:
         _check_settings(config)
         print(OmegaConf.to_yaml(OmegaConf.create(config)), end="")
         return 0
-    experiment = check(config)
+    experiment = check(config, trusted_keys(flags.overrides))
     from a3c_exp.run.existing import find_action
     from a3c_exp.run.run_folder import check_writable
     from a3c_exp.run.trainer import Session, run

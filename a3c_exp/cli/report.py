@@ -6,8 +6,8 @@ Every folder is searched for runs, and `report/` in the first one is written: in
 pictures as PNG, tables as CSV. to=<folder> writes it elsewhere. The tables are printed too. Runs may still be going on.
 Runs that failed, were interrupted or cannot be read are left out and named. Runs that differ only in their seed are one
 configuration, named by the settings in which configurations differ. random=n adds the mean return of random actions
-over n episodes. For an environment of your own, `plugins` names its package as in training. The pictures and the page
-need the extra `report`.
+over n episodes. For an environment of your own, `plugins` names its package as in training, and `trust` settings that
+may write files or connect. The pictures and the page need the extra `report`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from a3c_exp.cli.reporting.report import Report
 from a3c_exp.cli.reporting.runs import RecordedRun, find_runs
 from a3c_exp.config.schema import build, parse_key_values
 from a3c_exp.errors import ConfigError, exit_code, one_line, require
+from a3c_exp.run.run_folder import check_links
 
 FOLDER = "report"
 
@@ -32,18 +33,19 @@ FOLDER = "report"
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """Settings of the command. to: folder to write. random: episodes of the random policy, 0 for none. plugins: as in
-    training."""
+    training. trust: as of `python -m a3c_exp.evaluate`."""
 
     to: str | None = None
     random: int = 0
     plugins: tuple[str, ...] = ()
+    trust: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         require(self.random >= 0, "random", self.random, "a whole number >= 0")
 
 
 def main(arguments: Sequence[str]) -> int:
-    options = [argument for argument in arguments if argument.startswith(("to=", "random=", "plugins="))]
+    options = [argument for argument in arguments if argument.startswith(("to=", "random=", "plugins=", "trust="))]
     folders = [Path(argument) for argument in arguments if argument not in options]
     wants_help = not {"-h", "--help"}.isdisjoint(arguments)
     if not folders or wants_help:
@@ -55,10 +57,12 @@ def main(arguments: Sequence[str]) -> int:
 def _command(folders: Sequence[Path], options: Sequence[str]) -> int:
     parsed = build(parse_key_values(options), Options)
     folder = Path(parsed.to).expanduser() if parsed.to else folders[0].expanduser() / FOLDER
+    if parsed.to is None:
+        check_links(folders[0], "to", FOLDER)
     if folder.exists() and not folder.is_dir():
         raise ConfigError("to", str(folder), "must be a folder")
     runs, left_out = find_runs(folders)
-    report = Report(runs, left_out, _random_returns(runs, parsed.random, parsed.plugins) if parsed.random else {})
+    report = Report(runs, left_out, _random_returns(runs, parsed) if parsed.random else {})
     print(report.text())
     try:
         for line in report.write(folder):
@@ -74,18 +78,18 @@ def _command(folders: Sequence[Path], options: Sequence[str]) -> int:
     return 0
 
 
-def _random_returns(runs: Sequence[RecordedRun], episodes: int, plugins: Sequence[str]) -> dict[str, float]:
+def _random_returns(runs: Sequence[RecordedRun], options: Options) -> dict[str, float]:
     """The mean return of random actions in each environment. Raises ConfigError."""
-    configs = {run.environment: run.config for run in reversed(runs)}
-    return {env: _random_return(config | {"plugins": list(plugins)}, episodes) for env, config in configs.items()}
+    configs = {run.environment: run.config | {"plugins": list(options.plugins)} for run in reversed(runs)}
+    return {env: _random_return(config, options.random, options.trust) for env, config in configs.items()}
 
 
-def _random_return(config: Mapping[str, Any], episodes: int) -> float:
+def _random_return(config: Mapping[str, Any], episodes: int, trust: Sequence[str]) -> float:
     """The mean return of uniformly random actions in the environment of a configuration."""
     from a3c_exp.config.builder import load_experiment
-    from a3c_exp.run.policy import LONGEST_EPISODE
 
-    env = load_experiment(config, to_train=False).env.make(1, [0])
+    experiment = load_experiment(config, to_train=False, trusted=trust)
+    env = experiment.env.make(1, [0])
     env.action_space.seed(0)
     returns: list[float] = []
     total, steps = 0.0, 0
@@ -95,7 +99,7 @@ def _random_return(config: Mapping[str, Any], episodes: int) -> float:
         total, steps = total + float(step.reward[0]), steps + 1
         if step.broken is not None and step.broken[0]:
             total, steps = 0.0, 0
-        elif step.episode_over[0] or steps == LONGEST_EPISODE:
+        elif step.episode_over[0] or steps == experiment.eval.max_steps:
             returns.append(total)
             total, steps = 0.0, 0
     env.close()

@@ -6,17 +6,18 @@ is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from a3c_exp.cli.hydra_compose import compose, parse, run_folder
 from a3c_exp.errors import ConfigError
 
-RUN_DIR = "hydra.run.dir"
+RUN_DIR, TRUST = "hydra.run.dir", "trust"
 MAY_CHANGE = ("backend", "checkpoint", "eval", "plugins", "stop", "total_steps", "workers")
 
 
@@ -45,16 +46,42 @@ def resume_folder(overrides: Sequence[str], key: str = "resume") -> str:
     return folders[0]
 
 
+def trusted_keys(overrides: Sequence[str]) -> tuple[str, ...]:
+    """The settings of a run's folder that may act beyond it: those of `trust=[...]`, and those that the command gives.
+
+    Raises ConfigError.
+    """
+    keys: list[str] = []
+    for change in _changes(overrides, lambda override: is_resume(override) or is_from(override)):
+        if change.key_or_group == TRUST:
+            keys += _keys(change.value())
+        else:
+            keys.append(change.key_or_group)
+    return tuple(keys)
+
+
+def _keys(value: object) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise ConfigError(TRUST, value, "must be a list of settings: trust=[env.wrappers]")
+    return [str(each) for each in value]
+
+
+def _changes(overrides: Sequence[str], names_folder: Callable[[str], bool]) -> list[Override]:
+    """The overrides but the one that names the folder. Raises ConfigError."""
+    return parse([override for override in overrides if not names_folder(override)])
+
+
 def resumed_config(overrides: Sequence[str], config_dir: str | None = None) -> tuple[dict[str, Any], Path]:
     """The configuration that a resumed run continues with, and its folder.
 
     overrides: `resume=<folder>` and any of MAY_CHANGE. `plugins` must be given again, since a folder may come from
-    anyone and cannot itself allow code. config_dir: where a backend of the user's own is. Raises ConfigError.
+    anyone and cannot itself allow code. `trust` is no setting: see `trusted_keys`.
+    config_dir: where a backend of the user's own is. Raises ConfigError.
     """
     from a3c_exp.run.run_folder import read_config
 
     folder = resume_folder(overrides)
-    changes = parse([override for override in overrides if not is_resume(override)])
+    changes = [change for change in _changes(overrides, is_resume) if change.key_or_group != TRUST]
     for change in changes:
         key = change.key_or_group
         if change.is_sweep_override() or change.is_delete():
@@ -77,15 +104,17 @@ def copied_config(overrides: Sequence[str], config_dir: str | None = None) -> tu
     """The configuration of a new run with the settings of another, and the folder of the new one.
 
     overrides: `from=<folder>`, any settings, any components by name (of which the component alone is taken, no other
-    settings that its file has), and hydra.run.dir. As in `resumed_config`, `plugins` must be given again. Raises
-    ConfigError.
+    settings that its file has), and hydra.run.dir. As in `resumed_config`, `plugins` must be given again, and `trust`
+    is no setting. Raises ConfigError.
     """
     from a3c_exp.run.run_folder import read_config
 
     config = read_config(resume_folder(overrides, "from"), key="from")
     folder = None
-    for change in parse([override for override in overrides if not is_from(override)]):
+    for change in _changes(overrides, is_from):
         key = change.key_or_group
+        if key == TRUST:
+            continue
         if change.is_sweep_override() or change.is_delete() or (change.is_hydra_override() and key != RUN_DIR):
             value = None if change.is_delete() else change.get_value_string()
             raise ConfigError(key, value, "cannot go with from: it takes single values, and hydra.run.dir")

@@ -6,15 +6,17 @@ All errors in a configuration are found here, before anything is started or writ
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from a3c_exp.common.plugins import import_plugins
+from a3c_exp.common.trust import texts_to_trust
 from a3c_exp.config.checks import (
     check_combination,
     check_environment_and_network,
     check_fit,
     check_init_from,
+    check_trust,
 )
 from a3c_exp.config.schema import build
 from a3c_exp.core.experiment import Experiment
@@ -29,8 +31,9 @@ def build_experiment(config: Mapping[str, Any]) -> Experiment:
 
 
 def load_experiment(
-    config: Mapping[str, Any], check: bool = True, *, to_train: bool = True, made: dict[str, ActorCritic] | None = None
-) -> Experiment:
+    config: Mapping[str, Any], check: bool = True, *, to_train: bool = True, made: dict[str, ActorCritic] | None = None,
+    trusted: Sequence[str] | None = None,
+) -> Experiment:  # fmt: skip
     """The experiment that a plain configuration describes, fully checked.
 
     check: False leaves out the checks that make an environment and a network.
@@ -38,10 +41,16 @@ def load_experiment(
         evaluated: the cluster or the GPU of its backend, the run that it started from.
     made: the networks of earlier calls, to which this one adds its own: of several experiments, one environment and one
         network are made for each distinct pair.
+    trusted: of a configuration from a run's folder, the settings that may act beyond it: see `check_trust`. None: the
+        configuration is the user's own.
     Raises ConfigError.
     """
+    if trusted is not None:
+        check_trust(texts_to_trust(config if to_train else {**config, "backend": None}), trusted)
     experiment = build_experiment(config)
     check_combination(experiment)
+    if trusted is not None:
+        check_trust({f"env.{name}": each for name, each in experiment.env.settings_to_trust().items()}.items(), trusted)
     if not check:
         return experiment
     if to_train:

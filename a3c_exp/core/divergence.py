@@ -24,6 +24,9 @@ from a3c_exp.networks.torch_runtime import TorchRuntime
 # Names in a list before the rest is only counted.
 MOST_NAMES = 3
 
+# Numbers from here on have squares that float32 cannot hold.
+TOO_LARGE = math.sqrt(np.finfo(np.float32).max)
+
 _HINT = (
     "A smaller learning rate, gradient clipping (optimizer.max_grad_norm) or smaller rewards (env.reward_scale) may "
     "help."
@@ -67,9 +70,15 @@ def explain_divergence(name: str, steps: int, network: ActorCritic, losses: Sequ
         _describe_terms([loss.metrics for loss in losses], finite_inputs),
         f"Gradient not finite in {parts}." if parts else None,
         *(f"Largest {kind}: {found.size:.2g} in {found.place}." for kind, found in extremes if found is not None),
-        None if data else _HINT,
+        None if data else _remedy_for_size(batches) or _HINT,
     ]
     return " ".join(sentence for sentence in sentences if sentence)
+
+
+def find_remedy(losses: Sequence[BatchLoss]) -> str:
+    """What may help where gradients of these losses are not finite: what the environment gives is looked at first."""
+    batches = [loss.batch for loss in losses]
+    return _fault_of_data(batches) or _remedy_for_size(batches) or f"Training has diverged. {_HINT}"
 
 
 # -- the batch and its loss -------------------------------------------------------------------------------------------
@@ -83,6 +92,21 @@ def _fault_of_data(batches: Sequence[BatchArrays]) -> str | None:
             return (
                 f"Not finite in the data: {name} ({bad:,} of {numbers.size:,} numbers). The environment, a wrapper or "
                 "env.reward_scale gave them: the learning rate is not the cause."
+            )
+    return None
+
+
+def _remedy_for_size(batches: Sequence[BatchArrays]) -> str | None:
+    """A sentence about observations or rewards that are finite and too large to learn from; None if none are."""
+    remedies = {
+        "rewards": "Set env.reward_scale or env.reward_clip.",
+        "observations": "Set env.normalize_observations=true, or scale them in a wrapper.",
+    }
+    for name, remedy in remedies.items():
+        if (largest := _largest_of(_column(batches, name))) >= TOO_LARGE:
+            return (
+                f"The environment gave {name} of up to {largest:.2g}, whose squares float32 cannot hold: the learning "
+                f"rate is not the cause. {remedy}"
             )
     return None
 

@@ -67,14 +67,22 @@ class Stop:
 
 @dataclass(frozen=True, kw_only=True)
 class Eval:
-    """Greedy evaluation beside training: every so many environment steps (null: never), over so many episodes."""
+    """Greedy evaluation beside training.
+
+    every: interval between evaluations, in environment steps; null: never.
+    episodes: of each evaluation.
+    max_steps: an episode of so many steps is cut, and counts as it is: a policy that is stuck would never end it. The
+        default is the length of the longest time limit here, of an Atari game.
+    """
 
     every: int | None = None
     episodes: int = 10
+    max_steps: int = 27_000
 
     def __post_init__(self) -> None:
         require(self.every is None or self.every >= 1, "every", self.every, "a whole number of steps >= 1, or null")
         require(self.episodes >= 1, "episodes", self.episodes, "a whole number >= 1")
+        require(self.max_steps >= 1, "max_steps", self.max_steps, "a whole number >= 1")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ import numpy as np
 from a3c_exp.algorithms import BatchArrays, MinibatchAlgorithm, explained_variance, mean_value
 from a3c_exp.common.arrays import Floats
 from a3c_exp.core import seeding
-from a3c_exp.core.divergence import BatchLoss, explain_divergence
+from a3c_exp.core.divergence import BatchLoss, explain_divergence, find_remedy
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Experiment, RunContext
 from a3c_exp.core.heartbeat import Heartbeat
@@ -27,7 +27,7 @@ from a3c_exp.optimizers import clip, euclidean_norm
 from a3c_exp.returns import Returns, with_learner_values
 from a3c_exp.schedules import progress_of
 
-# A single bad batch passes; so many gradients in a row that are not finite are a network that has diverged.
+# A single bad rollout passes, however many minibatches it has. So many in a row without a finite gradient end the run.
 MAX_CONSECUTIVE_NONFINITE = 20
 
 # A gradient that is not finite is refused and reported: numpy need not warn as well.
@@ -59,7 +59,7 @@ class Worker:
         `Stop` lets this worker leave.
 
         Yields an Event after each push, and a YieldPoint where others may go first. Raises RunError if too many
-        gradients in a row were not finite.
+        rollouts in a row had no finite gradient.
         """
         store, actor, learner = self._store, self._actor, self._learner
         rules = LeavingRules(self._experiment.stop, store.start(self._index, actor.rng))
@@ -104,7 +104,7 @@ class Learner:
         self._heartbeat = heartbeat
         algorithm = experiment.algorithm
         self._minibatch_algorithm = algorithm if isinstance(algorithm, MinibatchAlgorithm) else None
-        self._nonfinite_in_a_row, self._explained = 0, False
+        self._nonfinite_in_a_row, self._explained, self._remedy = 0, False, ""
 
     def pull(self) -> Snapshot:
         """Copy the shared parameters into the learner's network."""
@@ -131,9 +131,12 @@ class Learner:
         else:
             yield YieldPoint.BEFORE_PULL
             pushes = self._minibatch_gradients(rollouts, event, minibatches)
+        pushed = rejected = 0
         for push in pushes:
+            pushed, rejected = pushed + 1, rejected + push.event.rejected
             yield YieldPoint.BEFORE_PUSH
             yield from self._push(push)
+        self._check_divergence(all_rejected=0 < pushed == rejected)
         if minibatches is not None:
             store.finish_rollout(self._worker)
             while store.round_in_progress(self._worker) and not store.stopped:
@@ -233,6 +236,7 @@ class Learner:
         if not math.isfinite(norm):
             event.rejected = 1
             event.metrics.clear()
+            self._remedy = find_remedy(losses)
             if not self._explained:
                 self._explained = True
                 event.explanation = explain_divergence(self._name, snapshot.steps, network, losses)
@@ -247,14 +251,16 @@ class Learner:
             self._heartbeat.beat()
             yield YieldPoint.WAITING
         self._heartbeat.beat()
-        self._nonfinite_in_a_row = self._nonfinite_in_a_row + 1 if push.event.rejected else 0
         if ticket.event is not None:
             yield ticket.event
+
+    def _check_divergence(self, *, all_rejected: bool) -> None:
+        """Count a rollout. Raises RunError after too many in a row of which all gradients were rejected."""
+        self._nonfinite_in_a_row = self._nonfinite_in_a_row + 1 if all_rejected else 0
         if self._nonfinite_in_a_row == MAX_CONSECUTIVE_NONFINITE:
             raise RunError(
-                f"the last {MAX_CONSECUTIVE_NONFINITE} gradients of {self._name} were not finite: "
-                "training has diverged (a smaller learning rate or gradient clipping may help; "
-                "a warning in train.log says more)"
+                f"{self._name}: no gradient of the last {MAX_CONSECUTIVE_NONFINITE} rollouts was finite. "
+                f"{self._remedy} A warning in train.log says more."
             )
 
 

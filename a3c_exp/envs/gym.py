@@ -14,6 +14,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import VectorEnv
 
 from a3c_exp.common.plugins import is_allowed_module
+from a3c_exp.common.trust import is_plain
 from a3c_exp.envs.atari import INSTALL
 from a3c_exp.envs.batch import (
     EnvBatch,
@@ -31,6 +32,16 @@ from a3c_exp.errors import ConfigError, did_you_mean, one_line, require
 from a3c_exp.schedules import Schedule
 
 T = TypeVar("T")
+
+HARMLESS_WRAPPERS = frozenset({
+    "AddRenderObservation", "AddWhiteNoise", "AtariPreprocessing", "Autoreset", "ClipAction", "ClipReward",
+    "DelayObservation", "DiscretizeAction", "DiscretizeObservation", "DtypeObservation", "FilterObservation",
+    "FlattenObservation", "FrameStackObservation", "GrayscaleObservation", "MaxAndSkipObservation",
+    "NormalizeObservation", "NormalizeReward", "ObstructView", "OrderEnforcing", "PassiveEnvChecker",
+    "RecordEpisodeStatistics", "RepeatAction", "RescaleAction", "RescaleObservation", "ReshapeObservation",
+    "ResizeObservation", "StickyAction", "TimeAwareObservation", "TimeLimit",
+})  # fmt: skip
+"""Wrappers of gymnasium that a run's folder may name: they only change what passes through them."""
 
 # How to install the package of an environment, by the start of its entry point.
 _PACKAGES = {
@@ -102,6 +113,11 @@ class Gym(Environment):
         for entry in self.wrappers:
             _wrapper(_name(entry))
 
+    def settings_to_trust(self) -> dict[str, object]:
+        """The wrappers, if one may do more than convert what passes through it: RecordVideo writes files."""
+        harmless = all(_is_harmless(_name(entry), _arguments(entry)) for entry in self.wrappers)
+        return {} if harmless else {"wrappers": list(self.wrappers)}
+
     def warning(self) -> str | None:
         """Warn of wrappers that keep statistics of their own."""
         own = {"NormalizeObservation": "env.normalize_observations", "NormalizeReward": "env.normalize_rewards"}
@@ -154,9 +170,9 @@ class Gym(Environment):
 
         env = self._made(spec, make)
         for entry in self.wrappers:
-            given: dict[str, Any] = {} if isinstance(entry, str) else next(iter(entry.values()))
             # YAML has no tuples, and ResizeObservation takes nothing else for its shape.
-            arguments = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+            given = _arguments(entry).items()
+            arguments = {key: tuple(value) if isinstance(value, list) else value for key, value in given}
             wrapper = _wrapper(_name(entry))
             try:
                 env = wrapper(env, **arguments)
@@ -229,6 +245,16 @@ def _other_package(name: str) -> str:
 
 def _name(entry: str | Mapping[str, Any]) -> str:
     return entry if isinstance(entry, str) else next(iter(entry))
+
+
+def _arguments(entry: str | Mapping[str, Any]) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = {} if isinstance(entry, str) else next(iter(entry.values()))
+    return found
+
+
+def _is_harmless(wrapper: str, arguments: Mapping[str, Any]) -> bool:
+    """Return whether a wrapper writes and opens nothing. The code of a plugin's is trusted, its arguments are not."""
+    return (":" in wrapper or wrapper in HARMLESS_WRAPPERS) and is_plain(arguments)
 
 
 def _allow(name: str, key: str, plugins: Sequence[str]) -> None:

@@ -184,28 +184,45 @@ class Progress:
         now = self._clock()
         if now < self._next:
             return
-        self._next = now + _LIVE_INTERVAL
         self._sample(now, statistics)
+        self._show(now, self.line(statistics, best_eval))
+
+    def wait(
+        self, statistics: RunStatistics, best_eval: float | None, steps_per_second: float | None, activity: str
+    ) -> None:
+        """Show what training waits for, in place of the time left. steps_per_second: of the training."""
+        now = self._clock()
+        if now >= self._next:
+            self._show(now, self.line(statistics, best_eval, steps_per_second, activity))
+
+    def _show(self, now: float, line: str) -> None:
+        self._next = now + _LIVE_INTERVAL
         if self._terminal.live:
-            self._terminal.show(self.line(statistics, best_eval))
+            self._terminal.show(line)
         if now >= self._next_plain:
             self._next_plain = now + self._interval
-            log.info(self.line(statistics, best_eval), extra=_PROGRESS)
+            log.info(line, extra=_PROGRESS)
 
-    def close(self, statistics: RunStatistics, best_eval: float | None = None) -> None:
-        """Replace the live line by a last plain one."""
+    def close(
+        self, statistics: RunStatistics, best_eval: float | None = None, steps_per_second: float | None = None
+    ) -> None:
+        """Replace the live line by a last plain one. steps_per_second: of the training; None: of the last seconds."""
         self._sample(self._clock(), statistics)
         self._terminal.clear()
-        log.info(self.line(statistics, best_eval))
+        log.info(self.line(statistics, best_eval, steps_per_second))
 
     def _sample(self, now: float, statistics: RunStatistics) -> None:
         self._samples.append((now, statistics.steps, statistics.episodes))
         while self._samples[0][0] < now - _SPEED_SECONDS and len(self._samples) > 2:
             self._samples.popleft()
 
-    def line(self, statistics: RunStatistics, best_eval: float | None) -> str:
-        """The text of the line, which fits into 80 columns."""
+    def line(
+        self, statistics: RunStatistics, best_eval: float | None, steps_per_second: float | None = None,
+        activity: str = "",
+    ) -> str:  # fmt: skip
+        """The text of the line, which fits into 80 columns without an activity. See `wait` and `close`."""
         speed, episodes_per_second = self._speeds()
+        speed = speed if steps_per_second is None else steps_per_second
         parts = [
             f"{_amount(statistics.steps)} / {_amount(self._total_steps)} steps",
             f"{_amount(speed)}/s",
@@ -214,7 +231,9 @@ class Progress:
         if best_eval is not None:
             parts.append(f"best eval {_number(best_eval)}")
         left = self._seconds_left(statistics, speed, episodes_per_second)
-        if left is not None:
+        if activity:
+            parts.append(activity)
+        elif left is not None:
             parts.append(f"{duration(left)} left")
         if statistics.rejected:
             parts.append(f"{statistics.rejected:,} updates rejected")

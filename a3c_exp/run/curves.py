@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import csv
 import io
+import logging
 import os
 import socket
 import struct
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,12 @@ from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, tensor_
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
 
-from a3c_exp.run.files import atomic_write
+from a3c_exp.run.files import atomic_write, set_aside
 from a3c_exp.run.run_folder import METRICS_FILE, config_text
+
+log = logging.getLogger("a3c_exp")
+
+FIRST_COLUMNS = ["step", "wall_seconds"]
 
 
 class CurveWriter:
@@ -77,22 +81,22 @@ class CsvLog:
     """
 
     def __init__(self, path: Path, purge_step: int | None) -> None:
-        """Open the file at `path`, new or existing. Its broken rows, and those after `purge_step`, are dropped."""
+        """Open the file at `path`, new or existing. Its rows after `purge_step` are dropped.
+
+        A file with anything else that cannot be kept is set aside: see `_read`.
+        """
         self._path = path
-        self._file = Appender(path)
-        self._columns = ["step", "wall_seconds"]
-        rows = list(_read(path))
-        if rows:
-            self._columns = list(rows[0])
+        columns, rows = _read(path)
         if purge_step is not None:
             rows = [row for row in rows if int(row["step"]) <= purge_step]
-        self._replace(self._columns, rows)
+        self._columns, self._file = columns, Appender(path)
+        self._replace(columns, rows)
 
     def append(self, step: int, wall_seconds: float, values: Mapping[str, float]) -> None:
         """Add a row. Raises OSError if it does not fit on the disk, and leaves the file as it was."""
         new = [name for name in values if name not in self._columns]
         if new:
-            self._replace([*self._columns, *new], list(_read(self._path)))
+            self._replace([*self._columns, *new], _read(self._path)[1])
         row = {"step": step, "wall_seconds": round(wall_seconds, 3), **values}
         self._file.write(_line([row.get(name, "") for name in self._columns]))
 
@@ -107,14 +111,41 @@ class CsvLog:
         self._file.close()
 
 
-def _read(path: Path) -> Iterator[dict[str, str]]:
-    """The complete rows of a table. Rows that a killed process or a full disk left incomplete are skipped."""
-    with open(path, newline="", encoding="utf-8", errors="replace") as file:
-        for row in csv.DictReader(line for line in file if line.endswith("\n")):
-            with suppress(KeyError, ValueError, TypeError):
-                int(row["step"])
-                if None not in row and None not in row.values():
-                    yield row
+def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+    """The columns and the rows of a table. A last line without its end, of a writer that was killed, is left out.
+
+    If anything else cannot be read, what another program has made of it, the file is set aside as it is.
+    """
+    columns, lost = FIRST_COLUMNS, ""
+    rows = list[dict[str, str]]()
+    if not path.exists() or not path.stat().st_size:
+        return columns, rows
+    with open(path, newline="", encoding="utf-8-sig", errors="replace") as file:
+        table = csv.DictReader(line for line in file if line.endswith("\n"))
+        try:
+            columns = list(table.fieldnames or ())
+            found = list(table)
+        except csv.Error:
+            columns, found = [], []
+    if columns[: len(FIRST_COLUMNS)] != FIRST_COLUMNS:
+        columns, lost = FIRST_COLUMNS, "is no table of this program"
+    else:
+        rows = [row for row in found if _is_whole(row)]
+        if len(rows) < len(found):
+            lost = f"has unreadable rows ({len(found) - len(rows)})"
+    if lost:
+        aside = set_aside(path)
+        log.warning("%s %s: it is kept as %s", path.name, lost, aside.name)
+    return columns, rows
+
+
+def _is_whole(row: Mapping[str | None, str | None]) -> bool:
+    """Return whether a row has a step, and as many cells as there are columns."""
+    try:
+        int(row["step"] or "")
+    except ValueError:
+        return False
+    return None not in row and None not in row.values()
 
 
 def _line(cells: Sequence[object]) -> bytes:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 from a3c_exp.core.events import Episodes
 from a3c_exp.run.curves import Appender
-from a3c_exp.run.files import atomic_write
+from a3c_exp.run.files import atomic_write, set_aside
 
 log = logging.getLogger("a3c_exp")
 
@@ -60,27 +59,30 @@ class EpisodeLog:
 
 
 def _purged(path: Path, purge_step: int | None) -> int:
-    """Write the file anew without its incomplete rows and those after `purge_step`; return the number of rows.
+    """Write the file anew without its rows after `purge_step`; return the number of rows.
 
-    A file with another header is set aside.
+    A last line without its end, of a writer that was killed, is left out. A file with anything else that cannot be
+    read is set aside as it is.
     """
+    content, lost = path.read_bytes() if path.exists() else b"", ""
     rows = list[bytes]()
-    if path.exists():
-        header, *lines = path.read_bytes().splitlines(keepends=True) or [HEADER]
-        if header == HEADER:
-            rows = list(_complete(lines, purge_step))
-        else:
-            aside = path.with_name(f"{path.name}.old")
-            path.replace(aside)
-            log.warning("%s is no record of episodes: it is kept as %s", path, aside.name)
+    if not content.startswith(HEADER):
+        lost = "is no record of episodes" if content else ""
+    else:
+        lines = [line for line in content.splitlines(keepends=True)[1:] if line.endswith(b"\n")]
+        rows = [line for line in lines if _is_whole(line)]
+        if len(rows) < len(lines):
+            lost = f"has unreadable rows ({len(lines) - len(rows)})"
+    if lost:
+        aside = set_aside(path)
+        log.warning("%s %s: it is kept as %s", path.name, lost, aside.name)
+    if purge_step is not None:
+        rows = [line for line in rows if int(line.partition(b",")[0]) <= purge_step]
     atomic_write(path, lambda file: file.writelines([HEADER, *rows]))
     return len(rows)
 
 
-def _complete(lines: list[bytes], purge_step: int | None) -> Iterator[bytes]:
-    """Rows that are whole, up to `purge_step`."""
-    for line in lines:
-        step, *others = line.split(b",")
-        whole = line.endswith(b"\n") and len(others) == HEADER.count(b",") and step.isdigit()
-        if whole and (purge_step is None or int(step) <= purge_step):
-            yield line
+def _is_whole(line: bytes) -> bool:
+    """Return whether a line has a step, and as many cells as there are columns."""
+    step, *others = line.split(b",")
+    return len(others) == HEADER.count(b",") and step.isdigit()

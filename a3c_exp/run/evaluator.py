@@ -18,7 +18,7 @@ from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.seeding import Role
 from a3c_exp.envs import close_within
-from a3c_exp.errors import FAILURES, RunError
+from a3c_exp.errors import RunError
 from a3c_exp.run.policy import BATCH, Policy, evaluate_policy, make_normalizer, make_policy
 
 log = logging.getLogger("a3c_exp")
@@ -29,12 +29,16 @@ _POLL_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class EvalResult:
-    """The result of an evaluation. state: the store's state that was evaluated. steps: the run's steps at that time."""
+    """The result of an evaluation.
+
+    state: the store's state that was evaluated. steps: the run's steps at that time. cut: see `PlayedEpisodes`.
+    """
 
     steps: int
     mean_return: float
     mean_length: float
     state: dict[str, Any]
+    cut: int = 0
 
 
 class Evaluator:
@@ -45,17 +49,20 @@ class Evaluator:
     background: False on a deterministic backend, where `submit` waits for the result: the choice of the states that
         are evaluated, and with it the best checkpoint, must not depend on the clock.
     stopped: called at each step of an evaluation; once it returns True, the evaluation ends without a result.
+    on_wait: called ten times a second while somebody waits for an evaluation.
     stall_seconds: an evaluation whose environments have not stepped for so long hangs. It is left behind, and no other
         is made. None: nobody looks.
     busy: whether an evaluation is under way, or its result has not been fetched.
     last_steps: steps of the state that was submitted last; None before the first.
+    activity: text about the evaluation that is under way, for the progress line.
     """
 
     def __init__(
         self, experiment: Experiment, background: bool, stopped: Callable[[], bool] = lambda: False,
-        stall_seconds: float | None = None,
+        stall_seconds: float | None = None, on_wait: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self._experiment, self._background, self._stopped = experiment, background, stopped
+        self._on_wait, self.activity = on_wait, ""
         self._heartbeat, self._watch = Heartbeat(), StallWatch(stall_seconds)
         self._hangs = False
         self._count = min(experiment.eval.episodes, BATCH)
@@ -103,6 +110,7 @@ class Evaluator:
         """Wait for the evaluation; but after `stopped`, not for one that hangs in its environment."""
         while self._thread is not None and self._thread.is_alive() and not self._stopped():
             self._thread.join(_POLL_SECONDS)
+            self._on_wait()
             if self._has_stalled():
                 return
 
@@ -117,6 +125,9 @@ class Evaluator:
         self._heartbeat.beat()
         return self._closed or self._stopped()
 
+    def _watch_episodes(self, ended: int, steps: int) -> None:
+        self.activity = f"evaluation: {ended} of {self._experiment.eval.episodes} episodes, step {steps:,}"
+
     def close(self) -> None:
         """End the evaluation without a result. One that hangs in its environment is abandoned after GRACE_SECONDS."""
         self._closed = True
@@ -128,7 +139,7 @@ class Evaluator:
             self._result = self._evaluate(state)
         except RunError as error:
             self._failure = RunError(f"the evaluation failed: {error}", error.reason)
-        except FAILURES:
+        except BaseException:  # an environment may raise anything, KeyboardInterrupt too
             self._failure = RunError(f"the evaluation failed:\n{traceback.format_exc().rstrip()}")
 
     def _evaluate(self, state: dict[str, Any]) -> EvalResult | None:
@@ -141,9 +152,13 @@ class Evaluator:
         env = experiment.env.make(self._count, seeds)
         try:
             policy.normalizer = make_normalizer(experiment, env.observation_space, state["stats"])
-            episodes = evaluate_policy(policy, env, experiment.eval.episodes, stopped=self._stopped_now)
+            episodes = evaluate_policy(
+                policy, env, experiment.eval.episodes, stopped=self._stopped_now,
+                max_steps=experiment.eval.max_steps, watch=self._watch_episodes,
+            )  # fmt: skip
         finally:
             close_within(env)
         if len(episodes) < experiment.eval.episodes:
             return None
-        return EvalResult(state["steps"], float(np.mean(episodes.returns)), float(np.mean(episodes.lengths)), state)
+        mean_return, mean_length = float(np.mean(episodes.returns)), float(np.mean(episodes.lengths))
+        return EvalResult(state["steps"], mean_return, mean_length, state, episodes.cut)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import math
 import os
@@ -67,6 +68,14 @@ def atomic_write(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         os.fsync(folder)  # otherwise a power cut may undo the renaming
     finally:
         os.close(folder)
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a file to the first free name of `name.old`, `name.old2` and so on, and return the new path."""
+    numbers = itertools.chain([""], itertools.count(2))
+    aside = next(free for number in numbers if not os.path.lexists(free := path.with_name(f"{path.name}.old{number}")))
+    path.rename(aside)
+    return aside
 
 
 def keep_copy(path: Path, copy: Path) -> None:

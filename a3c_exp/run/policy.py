@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from a3c_exp.common.arrays import Array
 from a3c_exp.core import seeding
 from a3c_exp.core.events import Episodes
-from a3c_exp.core.experiment import Experiment, build_network
+from a3c_exp.core.experiment import Eval, Experiment, build_network
 from a3c_exp.core.normalization import NormalizedObservations, Normalizer
 from a3c_exp.core.rollout import episode_boundaries
 from a3c_exp.core.seeding import Role
@@ -30,11 +31,15 @@ log = logging.getLogger("a3c_exp")
 # Environments of an evaluation, stepped together: a batch of 16 costs little more than one.
 BATCH = 16
 
-# An episode of this many steps is cut: without any other time limit, a policy that is stuck would never end it.
-LONGEST_EPISODE = 100_000
-
 # Index of the seeds of `evaluate_run`: other episodes than those by which the run chose its best checkpoint.
 REPLAY = 1
+
+
+@dataclass(slots=True)
+class PlayedEpisodes(Episodes):
+    """The episodes of an evaluation. cut: how many of them had not ended after the most steps that one may have."""
+
+    cut: int = 0
 
 
 class Policy:
@@ -147,17 +152,21 @@ def evaluate_policy(
     greedy: bool = True,
     stopped: Callable[[], bool] = lambda: False,
     on_step: Callable[[EnvBatch], None] = lambda env: None,
-) -> Episodes:
+    *,
+    max_steps: int = Eval.max_steps,
+    watch: Callable[[int, int], None] = lambda ended, steps: None,
+) -> PlayedEpisodes:
     """Play `episodes` whole episodes; returns are sums of the environment's own rewards.
 
-    An episode of LONGEST_EPISODE steps is cut and counted. Its environment is not reset: the next episode starts from
-    the state in which the last one was cut.
+    An episode of `max_steps` steps is cut and counted. Its environment is not reset: the next episode starts from the
+    state in which the last one was cut.
 
     Each environment plays a fixed share of the episodes: counting those that end first would favour short ones.
     An episode in which its environment went wrong is left out, with a warning, and another one is played in its place.
     Raises RunError if that happens too often in a row, or if a return is not finite.
     stopped: called at each step; once it returns True, only the episodes that have ended are returned.
     on_step: called before each step of the first environment's first episode.
+    watch: called after each step, with the number of episodes that have ended and of steps of each environment.
     """
     quota = np.full(env.count, episodes // env.count)
     quota[: episodes % env.count] += 1
@@ -166,6 +175,7 @@ def evaluate_policy(
     warnings: list[str] = []
     observations, first = env.reset(), quota[0]
     state: Array | None = None
+    ticks = cut_count = 0
     while quota.any() and not stopped():
         if quota[0] == first:
             on_step(env)
@@ -177,7 +187,7 @@ def evaluate_policy(
         warnings += step.warnings
         if step.broken is not None:
             returns[step.broken] = lengths[step.broken] = 0
-        cut = lengths >= LONGEST_EPISODE
+        cut = (lengths >= max_steps) & ~step.episode_over
         if state is not None:
             state = reset_state(state, episode_boundaries(step) | cut)
         for index in np.flatnonzero(step.episode_over | cut):
@@ -186,12 +196,16 @@ def evaluate_policy(
                     raise RunError(f"environment {index} of an evaluation has the return {returns[index]}")
                 quota[index] -= 1
                 done.append((returns[index], lengths[index]))
+                cut_count += int(cut[index])
             returns[index] = lengths[index] = 0
+        ticks += 1
+        watch(len(done), ticks)
     if warnings:
         log.warning("warnings in an evaluation: %d, the first: %s", len(warnings), warnings[0])
-    return Episodes(
-        np.array([r for r, _ in done]), np.array([n for _, n in done], np.int64), np.zeros(len(done), np.int64)
-    )
+    return PlayedEpisodes(
+        np.array([r for r, _ in done]), np.array([n for _, n in done], np.int64), np.zeros(len(done), np.int64),
+        cut=cut_count,
+    )  # fmt: skip
 
 
 def make_policy(experiment: Experiment, store_state: dict[str, Any]) -> Policy:

@@ -75,6 +75,19 @@ def written_by(folder: Path) -> str:
     return f"was written by commit {commit[:7]}: use that checkout"
 
 
+def check_links(folder: Path, key: str, start: str = "") -> None:
+    """Raise ConfigError for `key` if a link in a run's folder leads out of it: a file elsewhere would be written.
+
+    An archive from anyone may hold links. start: only names that start so, and what is below them.
+    """
+    root = folder.expanduser().resolve()
+    for path in sorted(root.rglob("*")):
+        if not path.relative_to(root).parts[0].startswith(start):
+            continue
+        if path.is_symlink() and not path.resolve().is_relative_to(root):
+            raise ConfigError(key, str(folder), f"has a link that leads out of it: {path.relative_to(root)}")
+
+
 def config_text(config: Mapping[str, Any]) -> str:
     """A plain configuration as YAML, which `read_config` reads back unchanged."""
     from omegaconf import OmegaConf

@@ -1,4 +1,4 @@
-"""Statistics of a run, from its events: totals, recent episodes, and means for the curves."""
+"""Statistics of a run, from its events: totals, recent episodes, and means for the curves. Its seconds of training."""
 
 from __future__ import annotations
 
@@ -11,9 +11,28 @@ from typing import Any
 import numpy as np
 
 from a3c_exp.core.events import Episodes, Event
+from a3c_exp.core.store import SharedStore
 
 RECENT = 100
 """Number of last episodes that a mean return is taken over: the usual window for solving an environment."""
+
+
+class TrainingClock:
+    """Seconds of training, earlier sessions of a resumed run included. Stands still after `stop`."""
+
+    def __init__(self, store: SharedStore) -> None:
+        self._store = store
+        self.earlier = 0.0
+        self._stopped_at: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        if self._stopped_at is not None:
+            return self._stopped_at
+        return self.earlier + self._store.training_seconds
+
+    def stop(self) -> None:
+        self._stopped_at = self.seconds
 
 
 class RunStatistics:
@@ -23,8 +42,8 @@ class RunStatistics:
     window: most episodes that `reached` is asked about.
     clock: monotonic seconds.
 
-    steps, updates, rejected, episodes, restarts, env_errors, late: totals of the run, earlier sessions of a resumed
-        run included.
+    steps, updates, rejected, episodes, restarts, env_errors, late, cut_eval_episodes (episodes of evaluations that were
+        cut): totals of the run, earlier sessions of a resumed run included.
     begun: whether `begin` has been called. left: workers that have left the run in this session, by rule.
     """
 
@@ -40,6 +59,7 @@ class RunStatistics:
         self.restarts = 0
         self.env_errors = 0
         self.late = 0
+        self.cut_eval_episodes = 0
         self.begun = False
         self._clock = clock
         self._earlier_seconds = 0.0
@@ -208,6 +228,7 @@ class RunStatistics:
             "restarts": self.restarts,
             "env_errors": self.env_errors,
             "late_gradients": self.late,
+            "cut_eval_episodes": self.cut_eval_episodes,
         }
 
     def state(self) -> dict[str, Any]:
@@ -220,6 +241,7 @@ class RunStatistics:
             "restarts": self.restarts,
             "env_errors": self.env_errors,
             "late_gradients": self.late,
+            "cut_eval_episodes": self.cut_eval_episodes,
             "seconds": self.seconds,
             "staleness": list(self._staleness()),
             "recent_end_steps": np.array([end for end, _, _ in self._recent], np.int64),
@@ -234,7 +256,7 @@ class RunStatistics:
         self.rejected = state["rejected"]
         self.episodes = state["episodes"]
         self.restarts, self.env_errors = state.get("restarts", 0), state.get("env_errors", 0)  # older ones have none
-        self.late = state.get("late_gradients", 0)
+        self.late, self.cut_eval_episodes = state.get("late_gradients", 0), state.get("cut_eval_episodes", 0)
         self._earlier_seconds = state["seconds"]
         self._staleness_sum, self._staleness_count, self._staleness_max = state["staleness"]
         columns = (state[f"recent_{name}"].tolist() for name in ("end_steps", "returns", "lengths"))

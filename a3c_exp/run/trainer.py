@@ -25,7 +25,7 @@ from a3c_exp.run.evaluator import EvalResult, Evaluator
 from a3c_exp.run.interruption import Interruption, interruptions
 from a3c_exp.run.output import RunOutput
 from a3c_exp.run.rules import BestPolicy, Every, GrowingInterval, find_stop_reason
-from a3c_exp.run.statistics import RunStatistics
+from a3c_exp.run.statistics import RunStatistics, TrainingClock
 
 log = logging.getLogger("a3c_exp")
 
@@ -136,24 +136,6 @@ def _start_from(store: SharedStore, folder: Path) -> None:
         raise ConfigError("init_from", str(folder), f"must be a run of the same network: {error}") from error
 
 
-class TrainingClock:
-    """Seconds of training, earlier sessions of a resumed run included. Stands still after `stop`."""
-
-    def __init__(self, store: SharedStore) -> None:
-        self._store = store
-        self.earlier = 0.0
-        self._stopped_at: float | None = None
-
-    @property
-    def seconds(self) -> float:
-        if self._stopped_at is not None:
-            return self._stopped_at
-        return self.earlier + self._store.training_seconds
-
-    def stop(self) -> None:
-        self._stopped_at = self.seconds
-
-
 class Trainer:
     """One session of a run, from its start or resumption to its end.
 
@@ -172,7 +154,7 @@ class Trainer:
         self._statistics = RunStatistics(environments, window=experiment.stop.window)
         self._clock, self._best = TrainingClock(store), BestPolicy()
         self._resumed = 0
-        self._warned_of_rejected = False  # in this session, whatever an earlier one has rejected
+        self._warned_of_rejected = self._warned_of_cut = False  # in this session, whatever there was in an earlier one
         self._env_warnings = LimitedWarnings()
         self._solved: tuple[int, float] | None = None  # steps and seconds of training
         self._stop_reason: str | None = None
@@ -188,6 +170,7 @@ class Trainer:
             background=not experiment.backend.deterministic,
             stopped=lambda: self._interruption.signal is not None,
             stall_seconds=experiment.backend.stall_seconds if isinstance(experiment.backend, RestartSettings) else None,
+            on_wait=self._show_evaluation,
         )
         self._evaluation_due = Every(experiment.eval.every, steps)
         self._checkpoint_due = Every(experiment.checkpoint.every, steps)
@@ -217,9 +200,10 @@ class Trainer:
             try:
                 self._drain(events)
                 self._evaluate_last()
-            except KeyboardInterrupt:  # the second Ctrl-C: do not wait for the workers
+            except KeyboardInterrupt:  # the second Ctrl-C, or one that an environment raised: do not wait for workers
+                self._interruption.signal = self._interruption.signal or signal.SIGINT
                 self._stop_reason = "interrupted"
-            except Exception as error:  # whatever it is, the state is saved below
+            except BaseException as error:  # whatever it is, the state is saved below
                 self._fail(error)
             finally:
                 self._interruption.may_break_in = False
@@ -229,10 +213,10 @@ class Trainer:
     def _close(self, events: Generator[Event | None, None, None]) -> None:
         try:
             events.close()
-        except Exception as error:  # workers that cannot be ended do not keep the state from being saved
+        except BaseException as error:  # workers that cannot be ended do not keep the state from being saved
             self._fail(error)
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> None:
         """Note an error as the reason for the end; but not after a signal, which workers may have received too."""
         text = str(error) if isinstance(error, RunError) else traceback.format_exc().rstrip()
         if self._interruption.signal is not None:
@@ -321,10 +305,18 @@ class Trainer:
         result: EvalResult | None = self._evaluator.result(wait)
         if result is None:
             return
+        if result.cut and not self._warned_of_cut:
+            self._warned_of_cut, limits = True, self._experiment.eval
+            text = "evaluation at step %d: %d of %d episodes were cut after %d steps (eval.max_steps)"
+            log.warning(text, result.steps, result.cut, limits.episodes, limits.max_steps)
+        self._statistics.cut_eval_episodes += result.cut
         values = {"eval/mean_reward": result.mean_return, "eval/mean_ep_length": result.mean_length}
         self._output.log(result.steps, values, self._statistics.seconds)
         if self._best.is_better(result, equal_counts=run_folder.BEST in self._output.unwritten):
             self._save(run_folder.BEST, result.state)
+
+    def _show_evaluation(self) -> None:
+        self._progress.wait(self._statistics, self._best.mean_return, self._speed, self._evaluator.activity)
 
     def _log_curve_point(self) -> None:
         """Write a point of the curves, if there is anything new since the last one."""
@@ -359,10 +351,16 @@ class Trainer:
         finished = self._error is None and self._stop_reason != "interrupted"
         self._output.close_curves(success=finished)
         self._output.keep_checkpoints(self._experiment.checkpoint.keep if finished else "both")
-        self._progress.close(self._statistics, self._best.mean_return)
+        self._progress.close(self._statistics, self._best.mean_return, self._speed)
         summary = self._output.write_summary(self._summary())
         log.info("stopped: %s", summary["stop_reason"])
         return Run(self._folder, summary)
+
+    @property
+    def _speed(self) -> float | None:
+        """Steps per second of training, earlier sessions included; None before the first step."""
+        seconds = self._clock.seconds
+        return round(self._statistics.steps / seconds, 1) if seconds > 0 else None
 
     def _summary(self) -> dict[str, Any]:
         seconds = self._clock.seconds
@@ -375,7 +373,7 @@ class Trainer:
             "unwritten": sorted(self._output.unwritten),
             **self._statistics.summary(),
             "training_seconds": round(seconds, 3),
-            "steps_per_second": round(self._statistics.steps / seconds, 1) if seconds > 0 else None,
+            "steps_per_second": self._speed,
             "best_eval_return": self._best.mean_return,
             "solved_at_steps": solved_steps,
             "solved_at_seconds": None if solved_seconds is None else round(solved_seconds, 3),

@@ -10,11 +10,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from math import ceil
 from typing import Any
 
+from a3c_exp.backends.messages import MERGE_SECONDS
 from a3c_exp.backends.ray.settings import RaySettings
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.errors import RunError
@@ -66,13 +67,75 @@ def restrict_to_loopback() -> None:
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 
+ANSWER_SECONDS = 20
+"""The longest wait for the answer of a cluster. Healthy ones take a second or two, most of it to import Ray here."""
+
+# `ray status`, which an alarm ends inside Ray's own code too, and whatever becomes of the process that waits for it.
+PROBE = """
+import runpy, signal, sys
+signal.alarm(int(sys.argv.pop(1)))
+runpy.run_module("ray.scripts.scripts", run_name="__main__")
+"""
+
+
+def is_joined() -> bool:
+    """Return whether this process has joined a cluster."""
+    return "ray" in sys.modules and bool(sys.modules["ray"].is_initialized())
+
+
+def find_fault(address: str, stopped: Callable[[], bool]) -> Generator[None, None, str | None]:
+    """Ask a cluster for its status: why there is none at this address; None if there is one, or once `stopped` is true.
+
+    Ray itself tries for a quarter of an hour to join whatever accepts connections, and no signal ends that. So another
+    process asks first. Yields ten times a second.
+    """
+    command = [sys.executable, "-c", PROBE, str(ANSWER_SECONDS), "status", "--address", address]
+    probe = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    with probe:
+        try:
+            while True:
+                with suppress(subprocess.TimeoutExpired):
+                    _, complaint = probe.communicate(timeout=MERGE_SECONDS)
+                    break
+                if stopped():
+                    return None
+                yield None
+        finally:
+            probe.kill()
+    if probe.returncode == 0:
+        return None
+    if probe.returncode == -signal.SIGALRM:
+        return f"it does not answer as a cluster does, within {ANSWER_SECONDS} s"
+    lines = complaint.strip().splitlines()
+    return lines[-1].strip() if lines else f"`ray status` ends with {probe.returncode}"
+
+
+def find_fault_now(address: str) -> str | None:
+    """The same, while nothing else goes on. Ctrl-C raises, whatever handler it has."""
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler) if in_main_thread else None
+    try:
+        waiting = find_fault(address, lambda: False)
+        while True:
+            next(waiting)
+    except StopIteration as end:
+        fault: str | None = end.value
+        return fault
+    finally:
+        if in_main_thread:
+            signal.signal(signal.SIGINT, before)
+
+
 @contextmanager
 def connected(settings: RaySettings, workers: int, spec: StoreSpec) -> Iterator[None]:
     """Connect this process as a driver to the cluster of the settings. A cluster joined before stays joined.
 
     Raises RunError if there is no such cluster, or none can be started.
     """
-    if "ray" in sys.modules and sys.modules["ray"].is_initialized():
+    if is_joined():
         yield
         return
     local = settings.address == "local"
@@ -80,12 +143,11 @@ def connected(settings: RaySettings, workers: int, spec: StoreSpec) -> Iterator[
         restrict_to_loopback()
     import ray
 
-    arguments: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    # The address also where it is the default: without one Ray would take that of RAY_ADDRESS.
+    arguments: dict[str, Any] = {"address": settings.address, "log_to_driver": False, "logging_level": "ERROR"}
     with ExitStack() as stack:
         if local:
             arguments |= _local_cluster(settings, workers, spec) | {"_temp_dir": stack.enter_context(_cluster_folder())}
-        else:
-            arguments["address"] = settings.address
         stack.callback(ray.shutdown)
         _join(ray, arguments)
         yield
@@ -99,8 +161,7 @@ def _join(ray: Any, arguments: dict[str, Any]) -> None:
         signal.raise_signal(signal.SIGTERM)
         raise RunError("terminated while Ray was starting") from None
     except Exception as error:  # of many kinds, some without a base class of Ray's
-        address = arguments.get("address", "local")
-        raise RunError(f"backend.address = {address!r}: there is no Ray cluster: {error}") from error
+        raise RunError(f"backend.address = {arguments['address']!r}: there is no Ray cluster: {error}") from error
 
 
 def _local_cluster(settings: RaySettings, workers: int, spec: StoreSpec) -> dict[str, Any]:

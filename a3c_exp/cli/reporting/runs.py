@@ -209,7 +209,7 @@ def read_curve(path: Path) -> Curve:
     """
     rows: list[tuple[float, float, float]] = []
     if path.exists():
-        with open(path, newline="", encoding="utf-8", errors="replace") as file:
+        with open(path, newline="", encoding="utf-8-sig", errors="replace") as file:
             lines = csv.reader(line for line in file if line.endswith("\n"))
             header = next(lines, [])
             if RETURN in header:

@@ -1,0 +1,37 @@
+"""Settings of a run's folder that may act beyond it. A folder may come from anyone, so they count only if trusted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from a3c_exp.common.settings import flatten
+
+CHECKED_ELSEWHERE = ("env.id", "env.wrappers", "init_from", "plugins")
+"""Settings whose texts are judged where their meaning is known, or which name what is only read."""
+
+_WORD = re.compile(r"[\w +-]*")
+
+
+def is_plain(value: object) -> bool:
+    """Return whether a value names no file and no address: numbers, and texts of words."""
+    if isinstance(value, str):
+        return _WORD.fullmatch(value) is not None
+    if isinstance(value, Mapping):
+        return all(map(is_plain, value.values()))
+    if isinstance(value, Sequence):
+        return all(map(is_plain, value))
+    return True
+
+
+def texts_to_trust(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The settings of a configuration, by dotted keys, with a text that may name a file or an address."""
+    for key, value in flatten(config):
+        if key not in CHECKED_ELSEWHERE and key.rpartition(".")[2] != "_target_" and not is_plain(value):
+            yield key, value
+
+
+def is_trusted(key: str, trusted: Sequence[str]) -> bool:
+    """Return whether a key, or one above it, is among the trusted ones."""
+    return any(key == each or key.startswith(f"{each}.") for each in trusted)
