@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra import initialize_config_dir
@@ -60,6 +62,32 @@ def test_a_bad_configuration_raises_before_anything_is_written(tmp_path: Path) -
         with pytest.raises(ConfigError):
             a3c_exp.train(overrides, tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("overrides", [None, 7, "env=lunar", [1], [None], {"env=lunar"}])
+def test_overrides_that_are_no_list_of_texts_are_refused(overrides: Any, tmp_path: Path) -> None:
+    for call in (a3c_exp.compose, lambda given: a3c_exp.train(given, tmp_path / "run")):
+        with pytest.raises(ConfigError, match=r"^overrides = .*: must be a list"):
+            call(overrides)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("seed", 10**5000), ("seed", math.inf), ("env", {"_target_": {1, 2}}), ("init_from", "${")]
+)
+def test_a_configuration_that_is_not_plain_is_refused_before_anything_is_written(
+    key: str, value: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=f"^{key}"):
+        a3c_exp.train(a3c_exp.compose(QUICK) | {key: value}, tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_configuration_that_contains_itself_is_refused(tmp_path: Path) -> None:
+    config = a3c_exp.compose(QUICK)
+    config["env"]["kwargs"] = config
+    with pytest.raises(ConfigError, match="is nested more than 32 levels deep"):
+        a3c_exp.train(config, tmp_path / "run")
 
 
 def test_a_trained_policy_acts(tmp_path: Path) -> None:

@@ -110,8 +110,12 @@ class CsvLog:
 def _read(path: Path) -> Iterator[dict[str, str]]:
     """The complete rows of a table. Rows that a killed process or a full disk left incomplete are skipped."""
     with open(path, newline="", encoding="utf-8", errors="replace") as file:
-        for row in csv.DictReader(line for line in file if line.endswith("\n")):
-            with suppress(KeyError, ValueError, TypeError):
+        rows = csv.DictReader(line for line in file if line.endswith("\n"))
+        while True:
+            with suppress(KeyError, ValueError, TypeError, csv.Error):
+                row = next(rows, None)
+                if row is None:
+                    return
                 int(row["step"])
                 if None not in row and None not in row.values():
                     yield row
