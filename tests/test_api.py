@@ -72,9 +72,10 @@ def test_overrides_that_are_no_list_of_texts_are_refused(overrides: Any, tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("key", "value"), [("seed", 10**5000), ("seed", math.inf), ("env", {"_target_": {1, 2}}), ("init_from", "${")]
-)
+NOT_PLAIN = [("seed", 10**5000), ("seed", math.inf), ("env", {"_target_": {1, 2}}), ("init_from", "${")]
+
+
+@pytest.mark.parametrize(("key", "value"), NOT_PLAIN, ids=range(len(NOT_PLAIN)))
 def test_a_configuration_that_is_not_plain_is_refused_before_anything_is_written(
     key: str, value: Any, tmp_path: Path
 ) -> None:

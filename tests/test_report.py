@@ -501,7 +501,7 @@ def test_everything_that_a_page_is_given_is_escaped() -> None:
     page.table([text], [[text, f"({text})"]])
     page.picture(b"", b"", text, text)
     html = page.html()
-    assert "<b>" not in html and "&\"" not in html
+    assert "<b>" not in html and '&"' not in html
     assert html.count("&lt;b&gt;&amp;&quot;&#x27;") == 11
 
 
