@@ -24,12 +24,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import yaml
+
 import a3c_exp
 from a3c_exp.__main__ import main as train_command
 from a3c_exp.cli import evaluate
 from a3c_exp.cli.hydra_compose import compose_node, hydra_session, to_container
 from a3c_exp.cli.reporting.report import Report
 from a3c_exp.cli.reporting.runs import find_runs
+from a3c_exp.cli.startup import conf_folder
 from a3c_exp.common.settings import flatten
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.errors import ConfigError, RunError, printable
@@ -78,12 +81,14 @@ def option_names(hydra: Any) -> dict[str, list[str]]:
     return {group: hydra.config_loader.get_group_options(group) for group in GROUPS}
 
 
-def setting_names(hydra: Any, options: dict[str, list[str]]) -> list[str]:
-    """Every setting of every component, by its dotted key."""
-    keys = {key for key, _ in flatten(to_container(compose_node(hydra, [])))}
-    for group, names in options.items():
-        for name in names:
-            keys.update(key for key, _ in flatten(to_container(compose_node(hydra, [f"{group}={name}"]))))
+def setting_names() -> list[str]:
+    """Every setting that a file of conf/ has, by its dotted key."""
+    keys: set[str] = set()
+    for path in [conf_folder() / "config.yaml", *conf_folder().glob("*/*.yaml")]:
+        text = path.read_text(encoding="utf-8")
+        content = {key: value for key, value in yaml.safe_load(text).items() if key != "defaults"}
+        is_whole = "@package _global_" in text or path.parent == conf_folder()
+        keys.update(key for key, _ in flatten(content if is_whole else {path.parent.name: content}))
     return sorted(keys)
 
 
@@ -93,7 +98,7 @@ class Overrides:
     def __init__(self, hydra: Any) -> None:
         self._hydra = hydra
         self._options = option_names(hydra)
-        self._keys = setting_names(hydra, self._options)
+        self._keys = setting_names()
 
     def draw(self, rng: random.Random) -> list[str]:
         return [self._one(rng) for _ in range(rng.randint(1, 4))]
@@ -306,14 +311,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags = parser().parse_args(arguments)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
     counts = {"overrides": flags.overrides, "runs of 200 steps": flags.runs}
-    rows, bad = [], 0
+    print(markdown.table(("kind", "times tried", "what happened")), flush=True)
+    bad = 0
     with all_cases() as cases:
         for kind, case in cases.items():
             outcomes = try_all(kind, case, counts.get(kind, flags.files), flags.seed, flags.keep.absolute())
             bad += sum(outcomes[fault] for fault in FAULTS)
             became = ", ".join(f"{outcome} {count:,}" for outcome, count in sorted(outcomes.items()))
-            rows.append([kind, f"{outcomes.total():,}", became])
-    print(markdown.table(("kind", "times tried", "what happened"), rows))
+            print(markdown.row([kind, f"{outcomes.total():,}", became]), flush=True)
     return int(bad > 0)
 
 

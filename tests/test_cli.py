@@ -179,7 +179,7 @@ BAD = [
     ("-m seed=0,1 hydra.sweep.dir=x/${nowhere}", "hydra.sweep.dir = 'x/${nowhere}': cannot be resolved: "),
     ("-m seed=range(1,0)", "command line = 'seed=range(1,0)': is a sweep without a run"),
     ("sweep=x hydra.run.dir=y seed=0,1", "hydra.run.dir = 'y': is the folder of one run: sweep=<folder> or"),
-    ("sweep=/proc/nowhere/x seed=0,1", "sweep = '/proc/nowhere/x/seed-0': cannot be written: "),
+    ("sweep=/proc/nowhere/x seed=0,1", "sweep = '/proc/nowhere/x': cannot be made: "),
     ("sweep=x/${nowhere} seed=0,1", "sweep = 'x/${nowhere}': cannot be resolved: "),
     ("-m seed=range(0,1e12)", "command line = 'seed=range(0,1e12)': is a sweep of more than 10,000 runs\n"),
     ("from=a resume=b", "from = 'a': cannot go with resume: "),
@@ -210,7 +210,7 @@ BAD = [
     ),
     ("resume=~nobody_of_that_name/x", "resume = '~nobody_of_that_name/x': must be the folder of a run"),
     # Control characters, which a terminal would obey.
-    ("\x1b[31mred=1", "command line = '\\x1b[31mred=1': "),
+    ("\x1b[31mred=1", "\\x1b[31mred = '1': cannot be read: "),
     ("env=\x1b[31mred", r"env = '\x1b[31mred': "),
     ("hydra.mode=MULTIRUN gamma=0.9,1.5", "gamma = 1.5: must be a number from 0 to 1"),
 ]

@@ -16,7 +16,7 @@ from bench import damage, fuzz
 
 def test_overrides_at_random_are_accepted_or_refused_in_one_line(tmp_path: Path) -> None:
     with hydra_session() as hydra:
-        outcomes = fuzz.try_all("overrides", fuzz.Overrides(hydra), 200, 1, tmp_path)
+        outcomes = fuzz.try_all("overrides", fuzz.Overrides(hydra), 100, 1, tmp_path)
     assert set(outcomes) <= {"accepted", "one line"}, sorted(tmp_path.iterdir())
     assert min(outcomes.values()) >= 10, "both happen"
 
@@ -28,7 +28,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", fuzz.FILES)
 def test_a_damaged_file_is_used_or_refused_in_one_line(name: str, whole: Path, tmp_path: Path) -> None:
-    outcomes = fuzz.try_all(name, fuzz.DamagedFile(whole, name), 10, 1, tmp_path)
+    outcomes = fuzz.try_all(name, fuzz.DamagedFile(whole, name), 5, 1, tmp_path)
     assert set(outcomes) <= {"ran", "one line", "left out by name"}, sorted(tmp_path.iterdir())
 
 
