@@ -90,7 +90,8 @@ def yaml_file(rng: random.Random, data: bytes) -> bytes:
             return data + rng.choice(YAML_LINES).encode() + b"\n"
     config = yaml.safe_load(data)
     _change(rng, config, [*_wrong_values(), {1, 2}, datetime.date(2024, 1, 1), (1, 2), b"bytes", {1: 2}, {None: 1}])
-    return yaml.dump(config).encode()
+    text: str = yaml.dump(config)
+    return text.encode()
 
 
 def json_file(rng: random.Random, data: bytes) -> bytes:
@@ -162,8 +163,8 @@ def _npy(rng: random.Random, data: bytes) -> bytes:
         header = rng.choice(HEADERS)
         if rng.random() < 0.5:
             sizes = ", ".join(str(rng.choice([0, -1, 3, 2**40, 2**64])) for _ in range(rng.randrange(3)))
-            header = f"{{'descr': '{rng.choice(['<f4', '|O', '<U9', '<c8', 'x'])}', 'fortran_order': False, "
-            header = f"{header}'shape': ({sizes},), }}".encode()  # type: ignore[attr-defined]
+            kind = rng.choice(["<f4", "|O", "<U9", "<c8", "x"])
+            header = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': ({sizes},), }}".encode()
         return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + data[-8:]
     array = np.load(io.BytesIO(data), allow_pickle=False)
     file = io.BytesIO()

@@ -30,9 +30,11 @@ import a3c_exp
 from a3c_exp.__main__ import main as train_command
 from a3c_exp.cli import evaluate
 from a3c_exp.cli.hydra_compose import compose_node, hydra_session, to_container
+from a3c_exp.cli.reporting.episodes import read_episodes
 from a3c_exp.cli.reporting.report import Report
 from a3c_exp.cli.reporting.runs import find_runs
 from a3c_exp.cli.startup import conf_folder
+from a3c_exp.common.reading import UnreadableError
 from a3c_exp.common.settings import flatten
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.errors import ConfigError, RunError, printable
@@ -130,7 +132,7 @@ def run_overrides(rng: random.Random, options: dict[str, list[str]]) -> list[str
     choices += [f"{group}={rng.choice(options[group])}" for group in ("returns", "optimizer", "schedule")]
     choices.append(rng.choice(("network=mlp", "network=lstm", "network=mlp network.hidden_sizes=[]")))
     choices.append(rng.choice(("algorithm=a3c", "algorithm=ppo algorithm.minibatch_size=null")))
-    values = {
+    values: dict[str, tuple[object, ...]] = {
         "workers": (1, 2, 3), "envs_per_worker": (1, 2, 5), "rollout_length": (1, 5, 32, "episode"),
         "gamma": (0, 0.9, 1), "update": ("async", "sync"), "lock": ("true", "false"),
         "optimizer_state": ("shared", "per_worker"),
@@ -144,7 +146,7 @@ def run_overrides(rng: random.Random, options: dict[str, list[str]]) -> list[str
         "accumulate_rollouts": (1, 3), "stop.window": (1, 100),
     }  # fmt: skip
     picked = rng.sample(sorted(values), rng.randint(2, 8))
-    return " ".join([*choices, *(f"{key}={rng.choice(values[key])}" for key in picked)]).split()  # type: ignore[arg-type]
+    return " ".join([*choices, *(f"{key}={rng.choice(values[key])}" for key in picked)]).split()
 
 
 class Runs:
@@ -183,10 +185,15 @@ def resume(folder: Path) -> str:
 def report(folder: Path) -> str:
     """Report on the run beside a whole one, without the pictures, which take most of a second."""
     runs, left_out = find_runs([folder.parent])
+    reasons = list(left_out.values())
     printable(Report(runs, left_out, {}).text())
-    for reason in left_out.values():
-        ended(reason)
-    return "left out by name" if left_out else "ran"
+    for run in runs:
+        try:
+            read_episodes(run.folder)
+        except UnreadableError as error:
+            reasons.append(str(error))
+    outcomes = {ended(printable(reason)) for reason in reasons}
+    return "unclear line" if "unclear line" in outcomes else "left out by name" if outcomes else "ran"
 
 
 FILES: dict[str, tuple[Callable[[random.Random, bytes], bytes], tuple[Callable[[Path], str], ...]]] = {

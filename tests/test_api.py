@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,8 @@ def test_a_bad_configuration_raises_before_anything_is_written(tmp_path: Path) -
 
 @pytest.mark.parametrize("overrides", [None, 7, "env=lunar", [1], [None], {"env=lunar"}])
 def test_overrides_that_are_no_list_of_texts_are_refused(overrides: Any, tmp_path: Path) -> None:
-    for call in (a3c_exp.compose, lambda given: a3c_exp.train(given, tmp_path / "run")):
+    calls: list[Callable[[Any], object]] = [a3c_exp.compose, lambda each: a3c_exp.train(each, tmp_path / "run")]
+    for call in calls:
         with pytest.raises(ConfigError, match=r"^overrides = .*: must be a list"):
             call(overrides)
     assert list(tmp_path.iterdir()) == []
