@@ -18,7 +18,7 @@ def test_overrides_at_random_are_accepted_or_refused_in_one_line(tmp_path: Path)
     with hydra_session() as hydra:
         outcomes = fuzz.try_all("overrides", fuzz.Overrides(hydra), 100, 1, tmp_path)
     assert set(outcomes) <= {"accepted", "one line"}, sorted(tmp_path.iterdir())
-    assert min(outcomes.values()) >= 10, "both happen"
+    assert len(outcomes) == 2, "both happen"
 
 
 @pytest.fixture(scope="module")
