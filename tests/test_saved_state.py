@@ -20,7 +20,7 @@ from a3c_exp.errors import ConfigError
 from a3c_exp.run import checkpoint
 from a3c_exp.run.saved_state import load_state
 
-RUN = {"total_steps": 64, "env__normalize_observations": True}
+RUN: dict[str, Any] = {"total_steps": 64, "env__normalize_observations": True}
 
 
 @pytest.fixture(scope="module")
@@ -112,15 +112,12 @@ def test_older_checkpoints_without_later_values_are_read(run: Path) -> None:
 
 def refused_by_every_command(run: Path, capsys: pytest.CaptureFixture[str]) -> str:
     """The line in which evaluate and resume refuse a run, with exit code 2."""
-    lines = []
-    for command in (
-        lambda: evaluate.main([str(run), "episodes=1", "plugins=[scripted]"]),
-        lambda: main([f"resume={run}", "plugins=[scripted]"]),
+    for code in (
+        evaluate.main([str(run), "episodes=1", "plugins=[scripted]"]),
+        main([f"resume={run}", "plugins=[scripted]"]),
     ):
-        assert command() == 2
-        lines.append(capsys.readouterr().err)
-        assert lines[-1].count("\n") == 1
-    first, second = (line.partition(": ")[2] for line in lines)
+        assert code == 2
+    first, second = (line.partition(": ")[2] for line in capsys.readouterr().err.splitlines())
     assert first.partition(" = ")[2] == second.partition(" = ")[2]
     return first
 
