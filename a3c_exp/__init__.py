@@ -39,9 +39,18 @@ def compose(overrides: Sequence[str] = (), config_dir: str | None = None) -> dic
     from a3c_exp.cli.hydra_compose import compose
     from a3c_exp.config.builder import build_experiment
 
-    config = compose(overrides, config_dir)
+    config = compose(_checked(overrides), config_dir)
     build_experiment(config)
     return config
+
+
+def _checked(overrides: Sequence[str]) -> Sequence[str]:
+    """Overrides as they were given. Raises ConfigError unless they are a list of texts."""
+    if isinstance(overrides, str):
+        raise ConfigError("overrides", overrides, f'must be a list: ["{overrides}"]')
+    if not isinstance(overrides, Sequence) or not all(isinstance(each, str) for each in overrides):
+        raise ConfigError("overrides", overrides, 'must be a list of texts: ["env=lunar", "seed=1"]')
+    return overrides
 
 
 def train(
@@ -65,10 +74,8 @@ def train(
         if not isinstance(config.get("env"), Mapping):
             problem = 'must be complete, as compose returns it; single settings are a list: ["env=lunar", "seed=1"]'
             raise ConfigError("configuration", config, problem)
-    elif isinstance(overrides, str):
-        raise ConfigError("overrides", overrides, f'must be a list: ["{overrides}"]')
     else:
-        for override in overrides:
+        for override in _checked(overrides):
             key, _, value = override.lstrip("+~").partition("=")
             if key == "from":
                 raise ConfigError(key, value, "is for the command line: train takes the content of a config.yaml too")
@@ -77,9 +84,10 @@ def train(
         config = compose(overrides, config_dir)
     prestart(config)
     from a3c_exp.config.builder import load_experiment
-    from a3c_exp.run.run_folder import check_folder
+    from a3c_exp.run.run_folder import check_folder, config_text
 
     experiment = load_experiment(config)
+    config_text(config)  # which it is saved as
     new_folder = check_folder(Path(folder) if folder is not None else run_folder(config))
     from a3c_exp.run.trainer import run
 

@@ -20,11 +20,36 @@ class ConfigError(ValueError):
         self.problem = problem
 
     def __str__(self) -> str:
-        return f"{self.key} = {self.value!r}: {self.problem}"
+        return f"{self.key} = {shown(self.value)}: {self.problem}"
 
     def under(self, path: str) -> ConfigError:
         """The same error with its key below `path`: 'n' under 'returns' is 'returns.n'."""
         return ConfigError(f"{path}.{self.key}", self.value, self.problem)
+
+
+LONGEST_VALUE = 300
+"""Characters of a value that an error shows."""
+
+
+def shown(value: object) -> str:
+    """A value as Python writes it, cut where it is long."""
+    try:
+        text = repr(value)
+    except Exception:  # a number of more digits than Python writes, a list that is nested too deeply
+        return f"<{type(value).__name__} that is too large to show>"
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}... ({len(text):,} characters)"
+
+
+def printable(text: str) -> str:
+    """A text whose control characters are escaped, lines apart: names in files and on command lines may hold any.
+
+    A terminal would obey them: it would change its title, hide what follows or show it from right to left.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode() for each in text
+    )
 
 
 def require(condition: bool, key: str, value: object, allowed: str) -> None:
@@ -64,12 +89,17 @@ INTERRUPTED = 130
 def exit_code(program: Callable[[], int]) -> int:
     """Run a program and return its exit code, or that of the error which ended it.
 
-    2 for a ConfigError, which is printed in one line; 1 for a RunError, which the run has reported; 130 for Ctrl-C.
+    2 for a ConfigError and for a file that the system refuses to open, which are printed in one line; 1 for a RunError,
+    which the run has reported; 130 for Ctrl-C.
     """
     try:
         return program()
     except ConfigError as error:
-        print("a3c_exp:", " ".join(str(error).split("\n")), file=sys.stderr)
+        print("a3c_exp:", printable(" ".join(str(error).split("\n"))), file=sys.stderr)
+        return 2
+    except OSError as error:
+        name = "" if error.filename is None else f" {shown(str(error.filename))}"
+        print(f"a3c_exp:{name}: {error.strerror or one_line(error)}", file=sys.stderr)
         return 2
     except RunError:
         return 1

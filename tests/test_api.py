@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra import initialize_config_dir
@@ -60,6 +63,34 @@ def test_a_bad_configuration_raises_before_anything_is_written(tmp_path: Path) -
         with pytest.raises(ConfigError):
             a3c_exp.train(overrides, tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("overrides", [None, 7, "env=lunar", [1], [None], {"env=lunar"}])
+def test_overrides_that_are_no_list_of_texts_are_refused(overrides: Any, tmp_path: Path) -> None:
+    calls: list[Callable[[Any], object]] = [a3c_exp.compose, lambda each: a3c_exp.train(each, tmp_path / "run")]
+    for call in calls:
+        with pytest.raises(ConfigError, match=r"^overrides = .*: must be a list"):
+            call(overrides)
+    assert list(tmp_path.iterdir()) == []
+
+
+NOT_PLAIN = [("seed", 10**5000), ("seed", math.inf), ("env", {"_target_": {1, 2}}), ("init_from", "${")]
+
+
+@pytest.mark.parametrize(("key", "value"), NOT_PLAIN, ids=range(len(NOT_PLAIN)))
+def test_a_configuration_that_is_not_plain_is_refused_before_anything_is_written(
+    key: str, value: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=f"^{key}"):
+        a3c_exp.train(a3c_exp.compose(QUICK) | {key: value}, tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_configuration_that_contains_itself_is_refused(tmp_path: Path) -> None:
+    config = a3c_exp.compose(QUICK)
+    config["env"]["kwargs"] = config
+    with pytest.raises(ConfigError, match="is nested more than 32 levels deep"):
+        a3c_exp.train(config, tmp_path / "run")
 
 
 def test_a_trained_policy_acts(tmp_path: Path) -> None:

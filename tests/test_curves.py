@@ -147,7 +147,11 @@ def test_a_name_that_comes_later_gets_a_column_and_old_rows_a_gap(tmp_path: Path
     ]
 
 
-@pytest.mark.parametrize("damage", [b"300,0.3", b"300,0.3,1,2,3\n", b"\xff\x00,1,2\n", b"\n", b"x,y,z\n"])
+LONG_CELL = b"x" * 200_000 + b",1,2\n"
+DAMAGE = [b"300,0.3", b"300,0.3,1,2,3\n", b"\xff\x00,1,2\n", b"\n", b"x,y,z\n", LONG_CELL]
+
+
+@pytest.mark.parametrize("damage", DAMAGE, ids=range(len(DAMAGE)))
 def test_a_row_that_was_left_broken_is_dropped_when_a_run_is_resumed(tmp_path: Path, damage: bytes) -> None:
     w = writer(tmp_path)
     w.log(100, {"train/entropy": 0.5}, 0.1)

@@ -196,7 +196,7 @@ def test_it_learns_in_minibatches_and_a3c_does_not() -> None:
     ("settings", "message"),
     [
         ({"clip": 0.0}, "clip = 0.0: must be a number between 0 and 1, or a schedule"),
-        ({"epochs": 0}, "epochs = 0: must be a whole number >= 1"),
+        ({"epochs": 0}, "epochs = 0: must be a whole number from 1 to 1000"),
         ({"minibatch_size": 0}, "minibatch_size = 0: must be a whole number >= 1, or null for whole rollouts"),
         ({"target_kl": -1.0}, "target_kl = -1.0: must be a number > 0, or null"),
         ({"value_clip": 0.0}, "value_clip = 0.0: must be a number > 0, a schedule, or null"),

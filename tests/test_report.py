@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import errno
 import json
+import os
 import re
 import subprocess
 import sys
@@ -20,9 +21,11 @@ from runs import SCRIPTED, config
 from a3c_exp.cli import report
 from a3c_exp.cli.reporting.bands import band, by_seconds, by_steps, normalized_returns, profiles
 from a3c_exp.cli.reporting.episodes import read_episodes, running_mean
+from a3c_exp.cli.reporting.page import Page
 from a3c_exp.cli.reporting.ranking import cells, comparison, rank
+from a3c_exp.cli.reporting.report import Report
 from a3c_exp.cli.reporting.runs import find_runs, group, read_curve, size_text
-from a3c_exp.errors import ConfigError
+from a3c_exp.errors import ConfigError, printable
 
 pytest.importorskip("matplotlib", reason="draws the pictures: pip install -e '.[report]'")
 
@@ -215,7 +218,7 @@ def test_runs_that_broke_off_are_named_and_left_out(tmp_path: Path, capsys: pyte
     run(tmp_path / "a", 0, 1000, stop_reason="mean_return", machine={"processor": "this one", "usable_cores": 2})
     run(tmp_path / "b", 1, None, stop_reason="interrupted")
     run(tmp_path / "c", 2, 5000, stop_reason="total_steps", machine={"processor": "that one", "usable_cores": 8})
-    assert report.main([str(tmp_path)]) == 0
+    assert report.main([str(tmp_path)]) == 1, "as evaluate ends that leaves runs out"
     output = capsys.readouterr().out
     assert "| 1 | CartPole-v1 | 2 | 2 of 2 |" in output
     assert f"; that one, 8 cores; this one, 2 cores.\nLeft out: {tmp_path / 'b'}: interrupted\n" in output
@@ -230,32 +233,80 @@ def test_a_folder_without_runs_is_one_clear_line(arguments: list[str], capsys: p
     assert capsys.readouterr().err == "a3c_exp: folder = 'nowhere': must hold runs: no config.yaml is below it\n"
 
 
-@pytest.mark.parametrize(
-    ("file", "content"),
-    [
-        ("summary.json", "{"),
-        ("summary.json", "[]"),
-        ("summary.json", "{}"),
-        ("summary.json", '{"stop_reason": "total_steps", "mean_return_100": "many"}'),
-        ("config.yaml", "a: ["),
-        ("config.yaml", ""),
-        ("config.yaml", "a: 1"),
-        ("metrics.csv", "rollout/ep_rew_mean\n1\n"),
-    ],
-)
-def test_a_run_that_cannot_be_read_is_named_and_left_out(
-    file: str, content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+ENV = "env: {_target_: a3c_exp.envs.Gym, id: CartPole-v1}\n"
+CURVE = "step,wall_seconds,rollout/ep_rew_mean\n"
+ODD = [
+    ("summary.json", "{", "is no JSON: line 1: Expecting property name enclosed in double quotes"),
+    ("summary.json", "[]", "it is no summary of a run"),
+    ("summary.json", "{}", "stop_reason is None, and must be a text"),
+    (
+        "summary.json",
+        '{"stop_reason": "total_steps", "mean_return_100": "many"}',
+        "mean_return_100 is 'many', and must be a number",
+    ),
+    ("summary.json", '{"stop_reason": "x", "steps": [1]}', "steps is [1], and must be a number"),
+    ("summary.json", '{"stop_reason": "x", "wall_seconds": 1e308}', "wall_seconds is 1e+308, which is too large"),
+    ("summary.json", '{"stop_reason": "x", "machine": "mine"}', "machine is 'mine', and must be a mapping"),
+    ("summary.json", '{"stop_reason": "x", "steps": 9223372036854775808}', "steps is a whole number beyond "),
+    ("config.yaml", "a: [", "is no YAML: line 2: "),
+    ("config.yaml", "", "it holds no settings"),
+    ("config.yaml", "a: 1", "it has no environment"),
+    ("config.yaml", "- a", "it holds no settings"),
+    ("config.yaml", f"{ENV}a: 2024-01-01", "has the date 2024-01-01 in line 2"),
+    ("config.yaml", f"{ENV}a: !!set {{b}}", "has the tag tag:yaml.org,2002:set in line 2"),
+    ("config.yaml", f"{ENV}a: &a [*a]", "has an alias in line 2"),
+    ("config.yaml", f"{ENV}returns: {{_target_: [1]}}", "returns._target_ is [1], and must be the name of a class"),
+    ("config.yaml", f"{ENV}reward_threshold: much", "reward_threshold is 'much', and must be a number"),
+    ("metrics.csv", "rollout/ep_rew_mean\n1\n", "its header must begin with step,wall_seconds and have no name twice"),
+    ("metrics.csv", f"{CURVE}1,2,3\n1,2\n1,2,3\n", "line 3 has 2 cells, the header 3"),
+    ("metrics.csv", f"{CURVE}1,2,x\n", "line 2 has a cell that is no number"),
+    ("metrics.csv", f"{CURVE}1,2,1e200\n", "a number in line 2 is 1e+200, which is too large"),
+    ("metrics.csv", f"{CURVE}{'9' * 200_000},2,1\n", "line 2: field larger than field limit (131072)"),
+]
+
+
+@pytest.mark.parametrize(("file", "content", "reason"), ODD)
+def test_a_run_that_cannot_be_read_is_named_and_left_out(file: str, content: str, reason: str, tmp_path: Path) -> None:
     """A sweep of many seeds keeps its report where one folder has suffered."""
     run(tmp_path / "a", 0, 1000, stop_reason="mean_return")
     run(tmp_path / "b", 1, 3000, stop_reason="mean_return")
     (tmp_path / "b" / file).write_text(content)
-    assert report.main([str(tmp_path)]) == 0
+    runs, left_out = find_runs([tmp_path])
+    assert [each.folder for each in runs] == [tmp_path / "a"]
+    assert left_out[tmp_path / "b"].startswith(f"cannot be read: {file}: {reason}")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        find_runs([tmp_path / "b"])
+
+
+def test_runs_that_are_left_out_are_printed_and_the_exit_code_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path / "a", 0, 1000)
+    run(tmp_path / "b\x1b[31m", 1, 3000)
+    (tmp_path / "b\x1b[31m" / "summary.json").write_text('{"stop_reason": "x", "steps": "\\u001b]0;title"}')
+    assert report.main([str(tmp_path)]) == 1
     output = capsys.readouterr().out
     assert "| 1 | CartPole-v1 | 1 | 1 of 1 |" in output
-    assert f"Left out: {tmp_path / 'b'}: cannot be read: " in output
-    assert report.main([str(tmp_path / "b")]) == 2
-    assert "cannot be read" in capsys.readouterr().err
+    reason = r"cannot be read: summary.json: steps is '\x1b]0;title', and must be a number"
+    assert f"Left out: {tmp_path}/b\\x1b[31m: {reason}\n" in output
+    assert "\x1b" not in output
+
+
+@pytest.mark.parametrize("file", ["config.yaml", "summary.json", "metrics.csv"])
+def test_a_fifo_in_a_run_is_not_waited_for(file: str, tmp_path: Path) -> None:
+    run(tmp_path / "a", 0, 1000)
+    run(tmp_path / "b", 1, 1000)
+    (tmp_path / "b" / file).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / "b" / file)
+    _, left_out = find_runs([tmp_path])
+    assert left_out == {tmp_path / "b": f"cannot be read: {file}: is a FIFO, not a regular file"}
+
+
+def test_names_with_control_characters_are_shown_escaped(tmp_path: Path) -> None:
+    run(tmp_path / "a", 0, 1000, env="Cart\x1b[2J|Pole\n-v1")
+    runs, left_out = find_runs([tmp_path])
+    text = printable(Report(runs, left_out, {}).text())
+    assert r"| 1 | Cart\x1b[2J\|Pole\n-v1 | 1 |" in text
 
 
 def test_a_run_with_former_names_of_settings_is_named_and_left_out(
@@ -266,7 +317,7 @@ def test_a_run_with_former_names_of_settings_is_named_and_left_out(
     settings = yaml.safe_load((tmp_path / "b" / "config.yaml").read_text())
     settings["goal"] = settings.pop("reward_threshold")
     (tmp_path / "b" / "config.yaml").write_text(yaml.safe_dump(settings))
-    assert report.main([str(tmp_path)]) == 0
+    assert report.main([str(tmp_path)]) == 1
     output = capsys.readouterr().out
     assert f"Left out: {tmp_path / 'b'}: cannot be read: was written by commit abc: use that checkout" in output
 
@@ -276,8 +327,9 @@ def test_episodes_that_cannot_be_read_leave_the_rest_of_the_report(
 ) -> None:
     run(tmp_path / "a", 0, 1000)
     (tmp_path / "a" / "episodes.csv").write_text("step,worker,return,length,seconds\n1,2,x,4,5\n")
-    assert report.main([str(tmp_path)]) == 0
-    assert f"Left out: {tmp_path / 'a'}: its episodes cannot be read: ValueError" in capsys.readouterr().out
+    assert report.main([str(tmp_path)]) == 1
+    reason = "its episodes cannot be read: could not convert string 'x' to float64 at row 0, column 3."
+    assert f"Left out: {tmp_path / 'a'}: {reason}" in capsys.readouterr().out
 
 
 def test_a_full_disk_is_one_line_and_the_table_is_printed(
@@ -339,10 +391,10 @@ def test_a_curve_is_what_metrics_csv_has_of_returns(tmp_path: Path) -> None:
     assert len(read_curve(file).steps) == 0
     file.write_text(
         "step,wall_seconds,rollout/ep_rew_mean,eval/mean_reward\n"
-        "100,1.0,10,\n200,2.0,,5\n400,4.0,40,\n300,3.0,nan,\n500,5.0,x,\n600,6.0\n300,2.5,30,\n700,7.0,7"
+        "100,1.0,10,\n200,2.0,,5\n400,4.0,40,\n300,3.0,nan,\n300,2.5,30,\n700,7.0,7"
     )
     found = read_curve(file)
-    assert found.steps.tolist() == [100, 300, 400], "in order, without what is no number, and without half a row"
+    assert found.steps.tolist() == [100, 300, 400], "in order, without what is not finite, and without half a row"
     assert found.seconds.tolist() == [1.0, 2.5, 4.0]
     assert found.returns.tolist() == [10, 30, 40]
 
@@ -436,6 +488,20 @@ def test_the_page_has_everything_in_it_and_loads_nothing(written: Path) -> None:
     assert "<script>alert('$x^2$')</script>" in reader.text
     sentence = "Probability that a run of returns.n=9 ends higher than one of returns.n=5: 1.00 [1.00, 1.00]."
     assert reader.text.count(sentence) == 3, "in each environment, and in all of them"
+
+
+def test_everything_that_a_page_is_given_is_escaped() -> None:
+    text = "<b>&\"'"
+    page = Page(text)
+    page.heading(text)
+    page.paragraph(text)
+    page.paragraph(text, note=True)
+    page.items([text])
+    page.table([text], [[text, f"({text})"]])
+    page.picture(b"", b"", text, text)
+    html = page.html()
+    assert "<b>" not in html and '&"' not in html
+    assert html.count("&lt;b&gt;&amp;&quot;&#x27;") == 11
 
 
 def test_pictures_are_there_on_both_backgrounds(written: Path) -> None:

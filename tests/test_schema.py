@@ -14,8 +14,9 @@ import pytest
 from a3c_exp.algorithms import A3C, PPO, Algorithm, MinibatchAlgorithm
 from a3c_exp.backends.ray import Ray
 from a3c_exp.common.plugins import import_plugins
+from a3c_exp.common.reading import parse_key_values
 from a3c_exp.config.modules import module_settings
-from a3c_exp.config.schema import build, parse_key_values
+from a3c_exp.config.schema import build
 from a3c_exp.config.settings import RENAMED
 from a3c_exp.core.experiment import Backend, Experiment
 from a3c_exp.envs import Atari, Environment
@@ -141,7 +142,15 @@ def test_a_whole_number_counts_as_a_float() -> None:
         ({"scale": True}, "picture.scale = True: must be a number"),
         ({"scale": float("nan")}, "picture.scale = nan: must be a number"),
         ({"scale": float("inf")}, "picture.scale = inf: must be a number"),
-        ({"count": 10**400}, f"picture.count = {10**400}: must be a whole number"),
+        (
+            {"count": 2.0**63},
+            "picture.count = 1e+30: must be a whole number, at most 9223372036854775807",
+        ),
+        (
+            {"count": 10**400},
+            f"picture.count = 1{'0' * 299}... (401 characters): is a whole number beyond 9223372036854775807, "
+            "the largest that is counted here",
+        ),
         ({"shown": 1}, "picture.shown = 1: must be true or false"),
         ({"title": 7}, "picture.title = 7: must be text"),
         ({"mode": "crop"}, "picture.mode = 'crop': must be 'fill' or 'fit'"),

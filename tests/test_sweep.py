@@ -290,8 +290,11 @@ def test_a_locked_run_is_looked_at_again_at_the_end(again: Path, capfd: pytest.C
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("jobs=0", "jobs = '0': must be a whole number >= 1: runs at once"),
-        ("jobs=many", "jobs = 'many': must be a whole number >= 1"),
+        ("jobs=0", "jobs = '0': must be a whole number from 1 to 99999: runs at once"),
+        ("jobs=many", "jobs = 'many': must be a whole number from 1 to 99999"),
+        (f"jobs={'9' * 5000}", "jobs = '99999"),
+        ("-m hydra.sweeper=null", "hydra.sweeper = None: must be a sweeper"),
+        ("-m hydra.launcher=null seed=0,1", "hydra.launcher = None: must be a launcher"),
         ("existing=replace", "existing = 'replace': must be one of refuse, resume, restart"),
         ("sweep=", "sweep = '': must be the folder of a sweep"),
         ("jobs=2 hydra/launcher=basic", "jobs = 2: goes with hydra/launcher=joblib, not basic"),
@@ -305,6 +308,14 @@ def test_words_are_checked(words: str, message: str, here: Path, capfd: pytest.C
     assert err.startswith(f"a3c_exp: {message}")
     assert err.count("\n") == 1
     assert not list(here.iterdir())
+
+
+def test_a_run_that_is_given_twice_is_made_once_with_a_line(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert program.main([*QUICK, "sweep=twice", "seed=0,1,0"]) == 0
+    assert runs(here / "twice") == ["seed-0", "seed-1"]
+    err = capfd.readouterr().err
+    assert f"given twice, run once: {' '.join(QUICK)} seed=0\n" in err
+    assert "1 of 2: seed=0\n" in err
 
 
 def test_runs_at_once_need_an_extra(

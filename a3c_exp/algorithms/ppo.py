@@ -20,6 +20,9 @@ from a3c_exp.errors import ConfigError, require
 from a3c_exp.networks.outputs import NetworkOutputs, OutputGradients
 from a3c_exp.schedules import Schedule, require_throughout, value
 
+MAX_EPOCHS = 1000
+"""A larger number is taken for a typing error: the first rollout would have no end."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PPO(MinibatchAlgorithm):
@@ -65,7 +68,7 @@ class PPO(MinibatchAlgorithm):
         if self.value_clip is not None:
             require(self.value_clip != 0, "value_clip", self.value_clip, "a number > 0, a schedule, or null")
             require_throughout(lambda clip: 0 <= clip < math.inf, "value_clip", self.value_clip, "a number > 0")
-        require(self.epochs >= 1, "epochs", self.epochs, "a whole number >= 1")
+        require(1 <= self.epochs <= MAX_EPOCHS, "epochs", self.epochs, f"a whole number from 1 to {MAX_EPOCHS}")
         require(size is None or size >= 1, "minibatch_size", size, "a whole number >= 1, or null for whole rollouts")
         require(kl is None or 0 < kl < math.inf, "target_kl", kl, "a number > 0, or null")
 

@@ -20,19 +20,21 @@ from numpy.typing import NDArray
 from a3c_exp.cli.reporting.runs import run_folders
 from a3c_exp.cli.startup import folder_command
 from a3c_exp.common.estimates import student_half_width
+from a3c_exp.common.reading import expanded, parse_key_values
 from a3c_exp.config.builder import load_experiment
-from a3c_exp.config.schema import build, parse_key_values
+from a3c_exp.config.schema import build
 from a3c_exp.core import seeding
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.events import Episodes
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.seeding import Role
 from a3c_exp.envs import EnvBatch
-from a3c_exp.errors import ConfigError, RunError, require
-from a3c_exp.run import checkpoint, markdown
+from a3c_exp.errors import ConfigError, RunError, printable, require
+from a3c_exp.run import markdown
 from a3c_exp.run.console import LiveLineHandler
 from a3c_exp.run.policy import BATCH, REPLAY, PlayedEpisodes, Policy, evaluate_policy, make_policy
 from a3c_exp.run.run_folder import BEST, CHECKPOINTS, CONFIG_FILE, LATEST, best_checkpoint, check_links, read_config
+from a3c_exp.run.saved_state import STATE_ERRORS, load_state
 
 
 @dataclass(frozen=True)
@@ -54,13 +56,13 @@ def load_run(
     plugins: as in training; those in the folder's configuration do not count. trust: settings of that configuration
     that may write files or connect. Raises ConfigError.
     """
-    folder = Path(folder).expanduser()
+    folder = expanded(folder)
     experiment = load_experiment(read_config(folder, plugins, key="run"), to_train=False, trusted=trust)
     path = best_checkpoint(folder) if which is None else folder / CHECKPOINTS / {"best": BEST, "latest": LATEST}[which]
-    state = checkpoint.load(path)
+    state = load_state(path)
     try:
-        return Loaded(make_policy(experiment, state["store"]), experiment, int(state["store"]["steps"]), path)
-    except checkpoint.STATE_ERRORS as error:
+        return Loaded(make_policy(experiment, state["store"]), experiment, state["store"]["steps"], path)
+    except STATE_ERRORS as error:
         raise ConfigError("checkpoint", str(path), f"does not fit the run's {CONFIG_FILE}: {error}") from error
 
 
@@ -191,7 +193,7 @@ class Recorder:
             ImageSequenceClip(self._frames, fps=self.FRAMES_PER_SECOND).write_videofile(str(self._path), logger=None)
         except OSError as error:
             raise ConfigError("video", str(self._path), f"cannot be written: {str(error).splitlines()[0]}") from error
-        print(f"video: {self._path}")
+        print(printable(f"video: {self._path}"))
 
 
 def format_returns(episodes: Episodes) -> str:
@@ -246,14 +248,14 @@ def _evaluate_sweep(folder: Path, runs: Sequence[Path], options: Options) -> int
         except (ConfigError, RunError) as error:
             failures.append(f"{run}: {' '.join(str(error).split())}")
             continue
-        name = str(run.relative_to(folder.resolve()))
+        name = printable(str(run.relative_to(folder.resolve())))
         if cut := describe_cut(episodes, loaded, options):
             notes.append(f"{run}: {cut}")
         print(markdown.row([name, loaded.checkpoint.name, f"{loaded.steps:,}", *_cells(episodes)]), flush=True)
     for note in notes:
         print(f"a3c_exp: {note}", file=sys.stderr)
     for failure in failures:
-        print(f"a3c_exp: not evaluated: {failure}", file=sys.stderr)
+        print(printable(f"a3c_exp: not evaluated: {failure}"), file=sys.stderr)
     return int(bool(failures))
 
 

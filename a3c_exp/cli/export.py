@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Literal
 
 from a3c_exp.cli.startup import folder_command
-from a3c_exp.config.schema import build, parse_key_values
-from a3c_exp.errors import ConfigError, one_line, require
+from a3c_exp.common.reading import expanded, parse_key_values
+from a3c_exp.config.schema import build
+from a3c_exp.errors import ConfigError, one_line, printable, require
 
 FILE = "policy.onnx"
 LIBRARIES = ("onnx", "onnxruntime", "onnxscript")
@@ -47,7 +48,7 @@ class Options:
 
     def path(self, folder: Path) -> Path:
         """The file to write. Raises ConfigError if it cannot be one."""
-        path = folder / FILE if self.file is None else Path(self.file).expanduser()
+        path = folder / FILE if self.file is None else expanded(self.file)
         require(path.parent.is_dir(), "file", str(path), "in a folder that exists")
         require(not path.is_dir(), "file", str(path), "a file, not a folder")
         missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
@@ -81,12 +82,12 @@ def _command(folder: Path, settings: Sequence[str]) -> int:
                 path, loaded.policy, loaded.experiment.env, about, options.greedy, options.steps, options.seed
             )
         except onnx_file.CheckError as error:
-            print(f"a3c_exp: file = {str(path)!r}: {error}", file=sys.stderr)
+            print(printable(f"a3c_exp: file = {str(path)!r}: {error}"), file=sys.stderr)
             return 1
         except OSError as error:
             print(f"a3c_exp: file = {str(path)!r}: cannot be written: {one_line(error)}", file=sys.stderr)
             return 1
-    print(f"{path}: {report}")
+    print(printable(f"{path}: {report}"))
     return 0
 
 

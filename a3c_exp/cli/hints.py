@@ -9,8 +9,11 @@ from typing import Any
 from a3c_exp.common.settings import flatten
 from a3c_exp.errors import did_you_mean, either
 
-FORMER_OPTIONS = {"returns": {"n_step_max": "n_step"}}
-"""Other names of options, by group."""
+OTHER_NAMES = {
+    "returns": {"n_step_max": "returns=n_step"},
+    "algorithm": {"a2c": "algorithm=a3c update=sync"},
+}  # fmt: skip
+"""What other names of options are here, by group, former ones and those of other libraries; in lower case."""
 
 BY_ID = {"env": ("id", "gym")}
 """Groups whose options stand for a registered name: the setting that holds it, and the option that takes any name."""
@@ -23,9 +26,9 @@ def option_problem(group: str, value: str, options: Sequence[str], read: ReadOpt
 
     read: the settings in an option's file.
     """
-    former = FORMER_OPTIONS.get(group, {}).get(value)
-    if former in options:
-        return f"is no option: it is {group}={former} here"
+    here = OTHER_NAMES.get(group, {}).get(value.lower())
+    if here is not None:
+        return f"is no option: it is {here} here"
     if group not in BY_ID or not re.search(r"[:/]|-v\d+$", value):
         return f"is no option: {did_you_mean(value, options)}"
     setting, any_name = BY_ID[group]

@@ -8,6 +8,7 @@ restored afterwards: notebooks and programs may use Hydra themselves.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,10 +37,13 @@ from yaml import MarkedYAMLError, YAMLError
 
 from a3c_exp.cli.hints import option_problem
 from a3c_exp.cli.startup import conf_folder
+from a3c_exp.common.reading import check_plain
 from a3c_exp.config.schema import TARGET, settings_of
 from a3c_exp.errors import ConfigError, did_you_mean
 
 CONFIG_NAME = "config"
+MOST_JOBS = 10_000
+"""Runs of a sweep."""
 _COMPLAINTS = (HydraException, OmegaConfBaseException, YAMLError, ValueError, AssertionError)
 
 
@@ -299,6 +303,8 @@ def sweep(hydra: Hydra, overrides: Sequence[str], config_name: str = CONFIG_NAME
     A sweeper other than Hydra's own chooses its jobs while they run: then one job, with the first value of each choice.
     """
     sweeper = compose_node(hydra, overrides, config_name, RunMode.MULTIRUN).hydra.sweeper
+    if sweeper is None:
+        raise ConfigError("hydra.sweeper", None, "must be a sweeper")
     parsed = parse(overrides, hydra)
     parameters = parse([f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()], hydra)
     enumerates = str(sweeper.get("_target_")).endswith(".BasicSweeper")
@@ -306,6 +312,9 @@ def sweep(hydra: Hydra, overrides: Sequence[str], config_name: str = CONFIG_NAME
         choices = [_choices(override, enumerates) for override in [*parameters, *parsed]]
     except _COMPLAINTS as complaint:
         raise to_config_error(parsed, complaint) from complaint
+    count = math.prod(map(len, choices))
+    if count > MOST_JOBS:
+        raise ConfigError("command line", " ".join(overrides), f"is a sweep of more than {MOST_JOBS:,} runs")
     return [list(job) for job in itertools.product(*choices)]
 
 
@@ -316,7 +325,7 @@ def _choices(override: Override, enumerates: bool) -> list[str]:
     key, value = override.get_key_element(), override.value()
     if isinstance(value, IntervalSweep) and not enumerates:
         return [f"{key}={value.start}"]
-    values = list(override.sweep_string_iterator())
+    values = list(itertools.islice(override.sweep_string_iterator(), MOST_JOBS + 1))  # range() may have no end
     return [f"{key}={each}" for each in (values if enumerates else values[:1] or [""])]
 
 
@@ -334,7 +343,14 @@ def parse(overrides: Sequence[str], hydra: Hydra | None = None) -> list[Override
             if not override.key_or_group:
                 raise HydraException("there is no key")
             override.config_loader = parser.config_loader  # glob(*) looks up the options in it
+            if not (override.is_sweep_override() or override.is_delete()):
+                check_plain(override.value(), override.key_or_group)
             parsed.append(override)
+        except ConfigError:
+            raise
+        except (ValueError, RecursionError) as complaint:  # of Python's limits, on digits and on nesting
+            key, _, value = text.partition("=")
+            raise ConfigError(key, value, "has a number that is too long, or is nested too deeply") from complaint
         except HydraException as complaint:
             key, equals, value = text.partition("=")
             if not (key and equals):

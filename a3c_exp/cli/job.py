@@ -27,8 +27,9 @@ from omegaconf import DictConfig
 from a3c_exp.cli.hydra_compose import to_container
 from a3c_exp.cli.journal import Journal, Outcome
 from a3c_exp.cli.startup import prestart
+from a3c_exp.common.reading import expanded
 from a3c_exp.core.cpu import cores_shared
-from a3c_exp.errors import ConfigError, RunError, one_line
+from a3c_exp.errors import ConfigError, RunError, one_line, printable
 from a3c_exp.run.interruption import Interruption
 
 if TYPE_CHECKING:  # importing it takes seconds: it imports torch
@@ -43,8 +44,8 @@ def job_config(node: DictConfig) -> tuple[dict[str, Any], Path]:
     hydra, config = HydraConfig.get(), to_container(node)
     start = config.get("init_from")
     if hydra.job.chdir and start is not None:  # it was checked in the folder where the command was given
-        config["init_from"] = to_absolute_path(str(Path(start).expanduser()))
-    return config, Path(hydra.runtime.output_dir).expanduser().absolute()
+        config["init_from"] = to_absolute_path(str(expanded(start)))
+    return config, expanded(hydra.runtime.output_dir).absolute()
 
 
 def train_in(folder: Path, config: Mapping[str, Any], existing: str, session: Session) -> Run | None:
@@ -176,7 +177,7 @@ def _outcome(jobs: SweepJobs, folder: Path, config: Mapping[str, Any], session: 
 def say(text: str) -> None:
     """Print a line on stderr, in one piece: several processes do. A stream that has gone is no error."""
     with suppress(OSError, ValueError):
-        sys.stderr.write(f"{text}\n")
+        sys.stderr.write(f"{printable(text)}\n")
         sys.stderr.flush()
 
 

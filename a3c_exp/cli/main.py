@@ -28,6 +28,7 @@ from a3c_exp.cli.resume import copied_config, is_from, is_resume, resume_folder,
 from a3c_exp.cli.startup import conf_folder, importing
 from a3c_exp.cli.sweep import run_sweep
 from a3c_exp.cli.words import Words, split_words
+from a3c_exp.common.reading import expanded
 from a3c_exp.errors import ConfigError
 from a3c_exp.run import provenance
 
@@ -52,6 +53,10 @@ def command(arguments: Sequence[str]) -> int:
     if flags.shell_completion:
         raise ConfigError("--shell-completion", True, "is refused: it would be installed for every `python` command")
     words, flags.overrides = split_words(flags.overrides)
+    if any(map(is_resume, flags.overrides)) and any(map(is_from, flags.overrides)) and not flags.help:
+        raise ConfigError(
+            "from", resume_folder(flags.overrides, "from"), "cannot go with resume: a run is one or the other"
+        )
     if any(map(is_resume, flags.overrides)) and not flags.help:
         return _resume(flags, words)
     if any(map(is_from, flags.overrides)) and not flags.help:
@@ -79,7 +84,7 @@ def _run_one(hydra: Hydra, name: str, overrides: list[str], existing: str, typed
     from a3c_exp.run.existing import find_action
     from a3c_exp.run.run_folder import check_writable
 
-    place = Path(folder).expanduser().absolute()
+    place = expanded(folder).absolute()
     find_action(place, config, existing, "hydra.run.dir")
     check_writable(place, "hydra.run.dir")
     with open_dict(node):
@@ -147,7 +152,7 @@ def _run_again(flags: Namespace, words: Words) -> int:
     from a3c_exp.run.run_folder import check_writable
     from a3c_exp.run.trainer import Session, run
 
-    place = folder.expanduser().absolute()
+    place = expanded(folder).absolute()
     find_action(place, config, "refuse", "hydra.run.dir")
     check_writable(place, "hydra.run.dir")
     typed = tuple(text for text in flags.overrides if not is_from(text))

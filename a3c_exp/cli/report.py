@@ -4,10 +4,10 @@
 
 Every folder is searched for runs, and `report/` in the first one is written: index.html (one page with everything),
 pictures as PNG, tables as CSV. to=<folder> writes it elsewhere. The tables are printed too. Runs may still be going on.
-Runs that failed, were interrupted or cannot be read are left out and named. Runs that differ only in their seed are one
-configuration, named by the settings in which configurations differ. random=n adds the mean return of random actions
-over n episodes. For an environment of your own, `plugins` names its package as in training, and `trust` settings that
-may write files or connect. The pictures and the page need the extra `report`.
+Runs that failed, were interrupted or cannot be read are left out and named; the exit code is then 1. Runs that differ
+only in their seed are one configuration, named by the settings in which configurations differ. random=n adds the mean
+return of random actions over n episodes. For an environment of your own, `plugins` names its package as in training,
+and `trust` settings that may write files or connect. The pictures and the page need the extra `report`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ import numpy as np
 from a3c_exp.cli.reporting.page import PAGE
 from a3c_exp.cli.reporting.report import Report
 from a3c_exp.cli.reporting.runs import RecordedRun, find_runs
-from a3c_exp.config.schema import build, parse_key_values
-from a3c_exp.errors import ConfigError, exit_code, one_line, require
+from a3c_exp.common.reading import expanded, parse_key_values
+from a3c_exp.config.schema import build
+from a3c_exp.errors import ConfigError, exit_code, one_line, printable, require
 from a3c_exp.run.run_folder import check_links
 
 FOLDER = "report"
@@ -56,26 +57,27 @@ def main(arguments: Sequence[str]) -> int:
 
 def _command(folders: Sequence[Path], options: Sequence[str]) -> int:
     parsed = build(parse_key_values(options), Options)
-    folder = Path(parsed.to).expanduser() if parsed.to else folders[0].expanduser() / FOLDER
+    folder = expanded(parsed.to) if parsed.to else expanded(folders[0]) / FOLDER
     if parsed.to is None:
         check_links(folders[0], "to", FOLDER)
     if folder.exists() and not folder.is_dir():
         raise ConfigError("to", str(folder), "must be a folder")
     runs, left_out = find_runs(folders)
     report = Report(runs, left_out, _random_returns(runs, parsed) if parsed.random else {})
-    print(report.text())
+    print(printable(report.text()))
     try:
-        for line in report.write(folder):
-            print(line)
+        problems = report.write(folder)
     except ImportError:
         lacks = "the pictures and the page need matplotlib: pip install 'a3c-exp[report]'"
-        print(f"a3c_exp: {folder}: only the tables are written: {lacks}", file=sys.stderr)
+        print(printable(f"a3c_exp: {folder}: only the tables are written: {lacks}"), file=sys.stderr)
         return 1
     except OSError as error:
-        print(f"a3c_exp: {folder}: the report cannot be written: {one_line(error)}", file=sys.stderr)
+        print(printable(f"a3c_exp: {folder}: the report cannot be written: {one_line(error)}"), file=sys.stderr)
         return 1
-    print(f"Report: {folder / PAGE}")
-    return 0
+    for line in problems:
+        print(printable(line))
+    print(printable(f"Report: {folder / PAGE}"))
+    return int(bool(left_out or problems))
 
 
 def _random_returns(runs: Sequence[RecordedRun], options: Options) -> dict[str, float]:

@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from a3c_exp.cli.hydra_compose import compose, parse, run_folder
+from a3c_exp.common.reading import expanded
 from a3c_exp.errors import ConfigError
 
 RUN_DIR, TRUST = "hydra.run.dir", "trust"
@@ -97,7 +98,7 @@ def resumed_config(overrides: Sequence[str], config_dir: str | None = None) -> t
     for change in changes:
         if change.key_or_group != "backend":
             config = _changed(config, change.key_or_group, change.value())
-    return config, Path(folder).expanduser().absolute()
+    return config, expanded(folder).absolute()
 
 
 def copied_config(overrides: Sequence[str], config_dir: str | None = None) -> tuple[dict[str, Any], Path]:
@@ -129,8 +130,8 @@ def copied_config(overrides: Sequence[str], config_dir: str | None = None) -> tu
 
 def _changed(config: dict[str, Any], key: str, value: object) -> dict[str, Any]:
     """The configuration with another value at a dotted key, which config.schema checks later. Raises ConfigError."""
-    node = OmegaConf.create(config)
     try:
+        node = OmegaConf.create(config)
         resolved: Any = OmegaConf.to_container(OmegaConf.create({"value": value}), resolve=True)
         OmegaConf.update(node, key, resolved["value"])
     except (OmegaConfBaseException, ValueError) as complaint:

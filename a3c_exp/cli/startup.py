@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from a3c_exp.backends import forkserver
-from a3c_exp.errors import ConfigError, RunError, exit_code
+from a3c_exp.common.reading import expanded
+from a3c_exp.errors import ConfigError, RunError, exit_code, printable
 
 
 def conf_folder() -> Path:
@@ -34,9 +35,9 @@ def folder_command(
 
     def run() -> int:
         try:
-            return command(Path(arguments[0]).expanduser(), arguments[1:])
+            return command(expanded(arguments[0]), arguments[1:])
         except RunError as error:
-            print(f"a3c_exp: {error}", file=sys.stderr)
+            print(printable(f"a3c_exp: {error}"), file=sys.stderr)
             raise
 
     if not arguments or not {"-h", "--help"}.isdisjoint(arguments):

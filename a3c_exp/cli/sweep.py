@@ -30,6 +30,7 @@ from a3c_exp.cli.journal import Journal, Outcome, new_journal
 from a3c_exp.cli.names import folder_names, labels
 from a3c_exp.cli.startup import importing, prestart
 from a3c_exp.cli.words import Words, quoted
+from a3c_exp.common.reading import expanded
 from a3c_exp.core.cpu import cores_shared, usable_cores
 from a3c_exp.errors import ConfigError, one_line
 
@@ -56,6 +57,8 @@ class Launcher:
     @staticmethod
     def of(master: DictConfig, jobs: int) -> Launcher:
         settings = master.hydra.launcher
+        if settings is None:
+            raise ConfigError("hydra.launcher", None, "must be a launcher")
         name = str(settings.get("_target_")).rpartition(".")[2]
         if name == "JoblibLauncher":
             wanted = int(settings.n_jobs)
@@ -79,6 +82,19 @@ class Job:
 
 def run_sweep(hydra: Hydra, name: str, overrides: Sequence[str], words: Words, command: str) -> int:
     """Run a sweep; return the exit code. Raises ConfigError before anything is started or written."""
+    try:
+        return _run_sweep(hydra, name, overrides, words, command)
+    except ConfigError as error:
+        if words.sweep is not None and error.key == "hydra.sweep.dir":  # as it was typed
+            raise ConfigError("sweep", error.value, error.problem) from error
+        raise
+
+
+def _run_sweep(hydra: Hydra, name: str, overrides: Sequence[str], words: Words, command: str) -> int:
+    run_folders = [text.partition("=")[2] for text in overrides if text.lstrip("+").startswith("hydra.run.dir=")]
+    if run_folders:
+        problem = "is the folder of one run: sweep=<folder> or hydra.sweep.dir=<folder> is that of a sweep"
+        raise ConfigError("hydra.run.dir", run_folders[-1], problem)
     if not sweep(hydra, overrides, name):
         raise ConfigError("command line", " ".join(overrides), "is a sweep without a run: one of its choices is empty")
     overrides = [*overrides, *words.overrides, "hydra.mode=MULTIRUN"]
@@ -118,7 +134,10 @@ def _run_sweeper(hydra: Hydra, name: str, overrides: Sequence[str], first: Seque
 def _check_jobs(
     hydra: Hydra, name: str, combinations: Sequence[list[str]], existing: str, launcher: Launcher
 ) -> list[Job]:
-    """Compose and check every job. Raises ConfigError for the first that cannot run, or not in its folder."""
+    """Compose and check every job. Raises ConfigError for the first that cannot run, or not in its folder.
+
+    A job whose configuration is that of an earlier one is left out, with a line.
+    """
     with importing():
         from a3c_exp.config.builder import load_experiment
         from a3c_exp.run.existing import Action, find_action
@@ -127,9 +146,14 @@ def _check_jobs(
     names, differences = folder_names(typed), labels(typed)
     jobs: list[Job] = []
     made: dict[str, ActorCritic] = {}
+    configs: set[str] = set()
     most_workers = 0
     for number, node in enumerate(compose_jobs(hydra, combinations, name)):
         config, folder = to_container(node), _job_folder(node, names[number])
+        if repr(config) in configs:
+            say(f"given twice, run once: {' '.join(typed[number])}")
+            continue
+        configs.add(repr(config))
         if folder in [job.folder for job in jobs]:
             problem = "is the folder of two runs: add ${hydra.job.num} to it"
             raise ConfigError("hydra.sweep.subdir", folder.name, problem)
@@ -152,7 +176,7 @@ def _check_jobs(
 def _job_folder(node: DictConfig, name: str) -> Path:
     """A job's folder, as an absolute path. name: of the folder inside the sweep's, if the user has given none."""
     subdir = setting(node, "hydra.sweep.subdir") or name
-    return Path(os.path.abspath(Path(setting(node, "hydra.sweep.dir")).expanduser() / subdir))
+    return Path(os.path.abspath(expanded(setting(node, "hydra.sweep.dir")) / subdir))
 
 
 def _make_folder(folder: Path) -> None:

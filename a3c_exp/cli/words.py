@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from pathlib import Path
 
+from a3c_exp.common.reading import expanded
 from a3c_exp.errors import ConfigError, require
 from a3c_exp.run.existing import EXISTING
 
@@ -43,9 +44,10 @@ def split_words(arguments: Sequence[str]) -> tuple[Words, list[str]]:
         value = value.strip("'\"") if key == "sweep" else value
         if key == "sweep":
             require(bool(value), "sweep", value, "the folder of a sweep")
-            words = replace(words, sweep=str(Path(value).expanduser()))
+            words = replace(words, sweep=str(expanded(value)))
         elif key == "jobs":
-            require(value.isdecimal() and int(value) >= 1, "jobs", value, "a whole number >= 1: runs at once")
+            fits = re.fullmatch("[1-9][0-9]{0,4}", value) is not None
+            require(fits, "jobs", value, "a whole number from 1 to 99999: runs at once")
             words = replace(words, jobs=int(value))
         elif key == "existing":
             require(value in EXISTING, "existing", value, f"one of {', '.join(EXISTING)}")

@@ -21,8 +21,8 @@ from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.components import is_lack_of_memory
 from a3c_exp.networks.verification import is_own_module, verify, verify_construction
 from a3c_exp.optimizers import check_param_groups
-from a3c_exp.run import checkpoint
 from a3c_exp.run.run_folder import best_checkpoint, read_config
+from a3c_exp.run.saved_state import load_state
 
 INIT_OR_SPEED_KEYS = frozenset(
     {"init", "init_std", "policy_gain", "initial_std", "forget_bias", "precision", "channels_last", "kernels"}
@@ -154,18 +154,15 @@ def check_init_from(folder: str, config: Mapping[str, Any], network: ActorCritic
     from omegaconf import OmegaConf
 
     theirs = read_config(folder, key="init_from")
-    state = checkpoint.load(best_checkpoint(Path(folder)), key="init_from")
-    try:
-        parameters, stats = state["store"]["parameters"], state["store"]["stats"]
-    except (KeyError, TypeError):
-        raise ConfigError("init_from", folder, "its checkpoint is not that of a run") from None
+    state = load_state(best_checkpoint(Path(folder)), key="init_from")
+    parameters, stats = state["store"]["parameters"], state["store"]["stats"]
     ours: Any = OmegaConf.to_container(OmegaConf.create(dict(config)))  # as it is saved: with lists for tuples
     if parameters.shape != network.vector.shape:
         problem = f"must be a run of the same network: it has {parameters.size} parameters, not {network.vector.size}"
-        their_env, our_env = ((each.get("env") or {}).get("id") for each in (theirs, ours))
+        their_env, our_env = (_component(each, "env").get("id") for each in (theirs, ours))
         problem += f"; it was of {their_env}, not {our_env}" if their_env != our_env else ""
         raise ConfigError("init_from", folder, problem)
-    their_network, our_network = (dict(flatten(each.get("network") or {})) for each in (theirs, ours))
+    their_network, our_network = (dict(flatten(_component(each, "network"))) for each in (theirs, ours))
     for key in their_network.keys() & our_network.keys():
         if their_network[key] != our_network[key] and key.rpartition(".")[2] not in INIT_OR_SPEED_KEYS:
             difference = f"it has network.{key}={their_network[key]}, not {our_network[key]}"
@@ -178,3 +175,9 @@ def check_init_from(folder: str, config: Mapping[str, Any], network: ActorCritic
     if their_setting != our_setting or RunningStats.has_observations(stats) != measured:
         problem = f"must be a run with env.normalize_observations={str(our_setting).lower()}, as this one has"
         raise ConfigError("init_from", folder, problem)
+
+
+def _component(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A component's settings; none where a configuration has something else in its place."""
+    node = config.get(name)
+    return node if isinstance(node, Mapping) else {}

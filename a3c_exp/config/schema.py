@@ -14,7 +14,6 @@ import dataclasses
 import importlib
 import inspect
 import math
-import re
 import sys
 import types
 import typing
@@ -22,7 +21,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NoReturn, Protocol, TypeVar, Union, cast
 
 from a3c_exp.common.plugins import PACKAGE, is_allowed_module
-from a3c_exp.config.settings import ELSEWHERE, ONLY_WITH, OTHER_COMMANDS, RENAMED, RENAMED_VALUES, Setting
+from a3c_exp.common.reading import LARGEST, check_plain
+from a3c_exp.config.settings import (
+    ELSEWHERE,
+    ELSEWHERE_VALUES,
+    ONLY_WITH,
+    OTHER_COMMANDS,
+    RENAMED,
+    RENAMED_VALUES,
+    Setting,
+)
 from a3c_exp.errors import ConfigError, did_you_mean, either, one_line
 
 TARGET = "_target_"
@@ -37,31 +45,16 @@ def build(node: object, hint: type[T], path: str = "", plugins: Sequence[str] = 
     node: plain scalars, lists and mappings. hint: a dataclass, or the base class or Protocol of a component.
     path: the key of `node` as the user knows it ("" for the whole configuration), for errors.
     plugins: packages, beside this one, whose dataclasses may be built.
-    Whole floats such as 1e7 count as whole numbers; True does not. Raises ConfigError.
+    Whole floats such as 1e7 count as whole numbers; True does not. Raises ConfigError, for data
+    beyond the limits of `common.reading` too.
     """
+    check_plain(node, path)
     return cast(T, _value(node, hint, path, tuple(plugins)))
 
 
 def settings_of(target: object, plugins: Sequence[str] = ()) -> set[str]:
     """The settings of the component that `_target_` names. Raises ConfigError."""
     return set(_settings(_find(target, TARGET, tuple(plugins)), TARGET))
-
-
-def parse_key_values(arguments: Sequence[str]) -> dict[str, Any]:
-    """key=value arguments, the values read as YAML. Raises ConfigError."""
-    import yaml
-
-    found = {}
-    for argument in arguments:
-        key, equals, value = argument.partition("=")
-        if not equals:
-            raise ConfigError("command line", argument, "must be key=value")
-        try:
-            # YAML 1.1 requires a point in 1e6, Hydra's command line does not.
-            found[key] = float(value) if re.fullmatch(r"[-+]?\d+[eE][-+]?\d+", value) else yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise ConfigError(key, value, "must be a plain value") from None
-    return found
 
 
 def _key(path: str, name: str) -> str:
@@ -73,12 +66,14 @@ def _a(hint: type) -> str:
 
 
 def _refuse(value: object, hint: Any, path: str) -> NoReturn:
-    raise ConfigError(path or "configuration", value, f"must be {_describe(hint)}")
+    too_large = isinstance(value, float) and value.is_integer() and abs(value) > LARGEST
+    problem = f"must be {_describe(hint)}{f', at most {LARGEST}' if too_large else ''}"
+    raise ConfigError(path or "configuration", value, problem)
 
 
 _NAMES: dict[Any, str] = {
     int: "a whole number", float: "a number", bool: "true or false", str: "text", types.NoneType: "null",
-    list: "a list", tuple: "a list", dict: "a mapping",
+    list: "a list", tuple: "a list", dict: "a mapping", Any: "any value",
 }  # fmt: skip
 
 
@@ -132,12 +127,9 @@ def _value(value: object, hint: Any, path: str, plugins: tuple[str, ...]) -> obj
 
 
 def _number(value: object, hint: type[int] | type[float], path: str) -> int | float:
-    try:
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
-            _refuse(value, hint, path)
-    except OverflowError:  # a whole number larger than any float
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
         _refuse(value, hint, path)
-    if hint is int and value != int(value):
+    if hint is int and (value != int(value) or abs(value) > LARGEST):
         _refuse(value, hint, path)
     return hint(value)
 
@@ -290,13 +282,17 @@ def _unknown_key(name: str, value: object, cls: type, path: str) -> str:
         if name in injected_names(cls):
             return f"is no setting: {cls.__name__} is given it by the environment's spaces"
     if renamed not in settings:
-        return f"is no setting of {cls.__name__}: {_elsewhere(name, path, settings) or did_you_mean(name, settings)}"
+        hint = _elsewhere(name, value, path, settings) or did_you_mean(name, settings)
+        return f"is no setting of {cls.__name__}: {hint}"
     new_value = RENAMED_VALUES.get(renamed, {}).get(value) if isinstance(value, str) else None
     return f"is now {_key(path, renamed)}{f'={new_value}' if new_value else ''}"
 
 
-def _elsewhere(name: str, path: str, settings: Mapping[str, Setting]) -> str | None:
+def _elsewhere(name: str, value: object, path: str, settings: Mapping[str, Setting]) -> str | None:
     """The setting or the command that has a name of another library; None for other names, and for other commands."""
+    here = ELSEWHERE_VALUES.get(name, {}).get(value) if isinstance(value, str) and not path else None
+    if here is not None:
+        return f"it is {here} here"
     if name in OTHER_COMMANDS:
         return f"training shows nothing. Afterwards: {OTHER_COMMANDS[name]}"
     full = ELSEWHERE.get(name, "")

@@ -21,6 +21,14 @@ RENAMED = {
 }  # fmt: skip
 """Former names of settings, for a hint where a component has a setting of the new name."""
 
+ELSEWHERE_VALUES = {
+    "policy": {
+        "MlpPolicy": "network=mlp", "CnnPolicy": "network=cnn", "MlpLstmPolicy": "network=lstm",
+        "CnnLstmPolicy": "network=lstm network@network.encoder=cnn",
+    },
+}  # fmt: skip
+"""What settings of other libraries with certain values are here, for a hint."""
+
 RENAMED_VALUES = {"optimizer_state": {"worker": "per_worker"}}
 """Former values of settings, by the settings' new names."""
 

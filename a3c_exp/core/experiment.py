@@ -31,8 +31,9 @@ RMSPROP_WARNING = (
     "RMSProp whose mean square starts at 0 begins with steps of several rates, which have left convolutions dead for "
     "good: optimizer=rmsprop_tf or optimizer=adam"
 )
-# Of workers, and of the environments of each. A larger number is taken for a typing error.
-MAX_COUNT = 2**16
+# Of workers, of the environments of each, and of rollouts that are added up; of steps of a rollout; of episodes of an
+# evaluation. A larger number is taken for a typing error: it would fill the memory, or have no end.
+MAX_COUNT, MAX_LENGTH, MAX_EPISODES = 2**16, 2**20, 1_000_000
 # Episodes of a mean return: they are kept in memory, and in each checkpoint.
 MAX_WINDOW = 100_000
 
@@ -81,7 +82,8 @@ class Eval:
 
     def __post_init__(self) -> None:
         require(self.every is None or self.every >= 1, "every", self.every, "a whole number of steps >= 1, or null")
-        require(self.episodes >= 1, "episodes", self.episodes, "a whole number >= 1")
+        fits = 1 <= self.episodes <= MAX_EPISODES
+        require(fits, "episodes", self.episodes, f"a whole number from 1 to {MAX_EPISODES}")
         require(self.max_steps >= 1, "max_steps", self.max_steps, "a whole number >= 1")
 
 
@@ -165,8 +167,10 @@ class Experiment:
         count = f"a whole number from 1 to {MAX_COUNT}"
         require(workers == "auto" or 1 <= workers <= MAX_COUNT, "workers", workers, f"{count}, or 'auto'")
         require(1 <= self.envs_per_worker <= MAX_COUNT, "envs_per_worker", self.envs_per_worker, count)
-        require(rollout == "episode" or rollout >= 1, "rollout_length", rollout, "a whole number >= 1, or 'episode'")
-        require(self.accumulate_rollouts >= 1, "accumulate_rollouts", self.accumulate_rollouts, "a whole number >= 1")
+        fits = rollout == "episode" or 1 <= rollout <= MAX_LENGTH
+        require(fits, "rollout_length", rollout, f"a whole number from 1 to {MAX_LENGTH}, or 'episode'")
+        accumulated = self.accumulate_rollouts
+        require(1 <= accumulated <= MAX_COUNT, "accumulate_rollouts", accumulated, count)
         require(0 <= self.gamma <= 1, "gamma", self.gamma, "a number from 0 to 1")
         require_throughout(lambda share: 0 <= share <= 1, "epsilon", self.epsilon, "a number from 0 to 1")
         require_throughout(lambda factor: 0 <= factor < math.inf, "schedule", self.schedule, "a number >= 0")

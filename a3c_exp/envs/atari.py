@@ -39,6 +39,13 @@ INSTALL = "pip install 'a3c-exp[atari]'"
 _ENLARGED = 4
 _FRAMES_PER_SECOND = 60
 
+# The emulator counts frames in 32 bits. A larger picture, stack or number of threads is taken for a typing error: the
+# console's screen has 210 x 160 points.
+MAX_NOOPS = 10_000
+LIMITS = {
+    "frame_skip": 1000, "max_frames": 2**31 - 1, "frame_stack": 64, "height": 1024, "width": 1024, "threads": 1024
+}  # fmt: skip
+
 
 @dataclass(frozen=True, kw_only=True)
 class Atari(Environment):
@@ -105,9 +112,10 @@ class Atari(Environment):
             self.repeat_action_probability,
             "a number from 0 to less than 1",
         )
-        require(self.noop_max >= 0, "noop_max", self.noop_max, "a whole number >= 0")
-        for name in ("frame_skip", "max_frames", "frame_stack", "height", "width", "threads"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "a whole number >= 1")
+        require(0 <= self.noop_max <= MAX_NOOPS, "noop_max", self.noop_max, f"a whole number from 0 to {MAX_NOOPS}")
+        for name, most in LIMITS.items():
+            value = getattr(self, name)
+            require(1 <= value <= most, name, value, f"a whole number from 1 to {most}")
         if self.crop is not None:
             top, bottom, left, right = self.crop
             allowed = "[top, bottom, left, right], with 0 <= top < bottom and 0 <= left < right"

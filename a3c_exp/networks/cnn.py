@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from a3c_exp.errors import ConfigError, require
 from a3c_exp.networks.images import ComputeFormat, PixelScaling, Precision, to_format
-from a3c_exp.networks.mlp import ACTIVATIONS, ActivationName
+from a3c_exp.networks.mlp import ACTIVATIONS, MAX_LAYERS, MAX_WIDTH, ActivationName
 
 Padding = Literal["valid", "same"]
 
@@ -76,8 +76,8 @@ class ImageEncoder(nn.Module, ABC):
         """flat: numbers in the output of the convolutions, for one picture. largest_output: in the largest of a layer.
         features_dim: None: without the affine layer. max_pixel is scaled to 1."""
         super().__init__()
-        allowed = "a whole number >= 1"
-        require(features_dim is None or features_dim >= 1, "features_dim", features_dim, allowed)
+        fits = features_dim is None or 1 <= features_dim <= MAX_WIDTH
+        require(fits, "features_dim", features_dim, f"a whole number from 1 to {MAX_WIDTH}")
         self.convolutions = nn.ModuleList(convolutions)
         self.last = None if features_dim is None else CastingLinear(flat, features_dim)
         self.activation = ACTIVATIONS[activation]()
@@ -143,8 +143,9 @@ class Cnn(ImageEncoder):
         precision: Precision = "auto",
         channels_last: bool | Literal["auto"] = "auto",
     ) -> None:  # fmt: skip
-        allowed = "at least one list of channels, kernel size and stride, each >= 1"
-        require(bool(layers) and min(map(min, layers), default=0) >= 1, "layers", layers, allowed)
+        allowed = f"1 to {MAX_LAYERS} lists of channels, kernel size and stride, each from 1 to {MAX_WIDTH}"
+        fits = 1 <= len(layers) <= MAX_LAYERS and all(1 <= each <= MAX_WIDTH for layer in layers for each in layer)
+        require(fits, "layers", layers, allowed)
         convolutions, margins, sizes = [], list[Margins](), [channels * height * width]
         before, rows, columns = channels, height, width
         for after, kernel, stride in layers:
@@ -198,8 +199,9 @@ class Impala(ImageEncoder):
         precision: Precision = "auto",
         channels_last: bool | Literal["auto"] = "auto",
     ) -> None:  # fmt: skip
-        require(min(sections, default=0) >= 1, "sections", sections, "whole numbers >= 1, at least one")
-        require(blocks >= 0, "blocks", blocks, "a whole number >= 0")
+        fits = 1 <= len(sections) <= MAX_LAYERS and all(1 <= each <= MAX_WIDTH for each in sections)
+        require(fits, "sections", sections, f"1 to {MAX_LAYERS} whole numbers from 1 to {MAX_WIDTH}")
+        require(0 <= blocks <= MAX_LAYERS, "blocks", blocks, f"a whole number from 0 to {MAX_LAYERS}")
         convolutions, largest_output = [], channels * height * width
         before, rows, columns = channels, height, width
         for after in sections:

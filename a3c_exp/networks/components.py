@@ -23,7 +23,7 @@ from a3c_exp.networks.distributions import make_distribution
 from a3c_exp.networks.heads import make_head
 from a3c_exp.networks.initialization import Initialization, Initializer, torch_generator
 from a3c_exp.networks.inputs import PICTURE, ObservationInput, injected_names, observation_form, sample_observations
-from a3c_exp.networks.mlp import Mlp
+from a3c_exp.networks.mlp import MAX_WIDTH, Mlp
 from a3c_exp.networks.recurrent import LstmCore
 from a3c_exp.networks.whole import WholeActorCritic
 
@@ -237,7 +237,9 @@ class Lstm(Network):
         if not isinstance(self.encoder, EncoderNetwork):
             problem = "must be a network without a recurrent state of its own, made of an encoder"
             raise ConfigError("encoder", type(self.encoder).__name__, problem)
-        require(self.hidden_size >= 1, "hidden_size", self.hidden_size, "a whole number >= 1")
+        require(
+            1 <= self.hidden_size <= MAX_WIDTH, "hidden_size", self.hidden_size, f"a whole number from 1 to {MAX_WIDTH}"
+        )
         require(abs(self.forget_bias) <= 10, "forget_bias", self.forget_bias, "a number from -10 to 10")
         _check_heads(self)
 

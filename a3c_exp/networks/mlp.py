@@ -15,6 +15,10 @@ ACTIVATIONS: dict[ActivationName, type[nn.Module]] = {
     "tanh": nn.Tanh, "relu": nn.ReLU, "relu6": nn.ReLU6, "leaky_relu": nn.LeakyReLU, "elu": nn.ELU, "silu": nn.SiLU,
 }  # fmt: skip
 
+# Of layers of one kind, and of units or channels in a layer. A larger number is taken for a typing error: it would fill
+# the memory, or take minutes.
+MAX_LAYERS, MAX_WIDTH = 100, 4096
+
 
 class Mlp(nn.Sequential):
     """Affine layers, each with an activation after it: float32 [N, inputs] -> [N, hidden_sizes[-1]].
@@ -25,7 +29,9 @@ class Mlp(nn.Sequential):
     def __init__(
         self, inputs: int, hidden_sizes: tuple[int, ...] = (64, 64), activation: ActivationName = "tanh"
     ) -> None:
-        require(all(size >= 1 for size in hidden_sizes), "hidden_sizes", hidden_sizes, "whole numbers >= 1")
+        fits = len(hidden_sizes) <= MAX_LAYERS and all(1 <= size <= MAX_WIDTH for size in hidden_sizes)
+        allowed = f"at most {MAX_LAYERS} whole numbers from 1 to {MAX_WIDTH}"
+        require(fits, "hidden_sizes", hidden_sizes, allowed)
         layers: list[nn.Module] = []
         for before, after in itertools.pairwise([inputs, *hidden_sizes]):
             layers += [nn.Linear(before, after), ACTIVATIONS[activation]()]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,15 +17,13 @@ from typing import IO, Any
 
 import numpy as np
 
+from a3c_exp.common.reading import open_regular
 from a3c_exp.errors import ConfigError
 from a3c_exp.run import files
 from a3c_exp.run.run_folder import written_by
 
 VERSION = 3
 """The version that is written, and the only one that is read. Since 3 the keys are optimizer_state and stats."""
-
-STATE_ERRORS = (KeyError, IndexError, TypeError, ValueError, AttributeError)
-"""Errors that reading a state of another kind may raise."""
 
 _STATE = "state.json"
 _ARRAY = "__array__"  # {"__array__": "parameters.npy"} stands for an array in state.json
@@ -80,11 +79,11 @@ def load(path: Path, key: str = "checkpoint") -> dict[str, Any]:
         kind or of another version.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             header = json.loads(_entry(archive, _STATE))
             if int(header["version"]) != VERSION:
                 raise ConfigError(key, str(path), written_by(path.absolute().parent.parent))
-            state = _join(header["state"], archive)
+            state = _join(header["state"], archive, set())
     except FileNotFoundError:
         raise ConfigError(key, str(path), "there is no such checkpoint") from None
     except ConfigError:
@@ -104,13 +103,30 @@ def _entry(archive: zipfile.ZipFile, name: str) -> bytes:
     return archive.read(name)
 
 
-def _join(value: Any, archive: zipfile.ZipFile) -> Any:
-    """`value` with its arrays put back in their places."""
+def _join(value: Any, archive: zipfile.ZipFile, taken: set[str]) -> Any:
+    """`value` with its arrays put back in their places. taken: names of arrays so far, each of which has one place."""
     if isinstance(value, list):
-        return [_join(item, archive) for item in value]
+        return [_join(item, archive, taken) for item in value]
     if not isinstance(value, dict):
         return value
     if _ARRAY not in value:
-        return {key: _join(item, archive) for key, item in value.items()}
-    data = io.BytesIO(_entry(archive, value[_ARRAY]))
-    return np.lib.format.read_array(data, allow_pickle=False)
+        return {key: _join(item, archive, taken) for key, item in value.items()}
+    name = value[_ARRAY]
+    if name in taken:
+        raise ValueError(f"{name} has two places")  # else a small file could fill the memory
+    taken.add(name)
+    return _array(_entry(archive, name))
+
+
+def _array(data: bytes) -> np.ndarray:
+    """The array in a .npy file, whose header must describe the bytes that follow, no more and no fewer."""
+    file = io.BytesIO(data)
+    read_header = {
+        (1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0,
+    }[np.lib.format.read_magic(file)]  # fmt: skip
+    shape, _, dtype = read_header(file)
+    if not dtype.hasobject and dtype.itemsize * math.prod(shape) != len(data) - file.tell():
+        raise ValueError(f"{len(data) - file.tell()} bytes are no array of {dtype} and shape {shape}")
+    file.seek(0)
+    array: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
+    return array

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
+from a3c_exp.errors import printable
 from a3c_exp.run.statistics import RunStatistics
 
 log = logging.getLogger("a3c_exp")
@@ -84,8 +85,18 @@ class _Plain(logging.Formatter):
     """The message, with its level in front from WARNING on."""
 
     def format(self, record: logging.LogRecord) -> str:
-        text = super().format(record)
+        text = printable(super().format(record))
         return text if record.levelno < logging.WARNING else f"{record.levelname.lower()}: {text}"
+
+
+class _Dated(logging.Formatter):
+    """The message, with date and level in front."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
 
 
 class _File(logging.FileHandler):
@@ -123,7 +134,7 @@ def run_log(path: Path, stream: TextIO | None = None, label: str = "") -> Iterat
     """
     terminal = LiveLineHandler(sys.stderr if stream is None else stream, label)
     file = _File(path, encoding="utf-8", delay=False)
-    file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    file.setFormatter(_Dated())
     level, propagate, showwarning = log.level, log.propagate, warnings.showwarning
 
     def show_warning(

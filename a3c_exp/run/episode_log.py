@@ -85,4 +85,4 @@ def _purged(path: Path, purge_step: int | None) -> int:
 def _is_whole(line: bytes) -> bool:
     """Return whether a line has a step, and as many cells as there are columns."""
     step, *others = line.split(b",")
-    return len(others) == HEADER.count(b",") and step.isdigit()
+    return len(others) == HEADER.count(b",") and step.isdigit() and len(step) < 20

@@ -8,12 +8,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from a3c_exp.common.reading import UnreadableError, expanded, parse_json, read_text
 from a3c_exp.common.settings import flatten
 from a3c_exp.errors import FAILED, ConfigError
 from a3c_exp.run.run_folder import (
@@ -21,6 +21,7 @@ from a3c_exp.run.run_folder import (
     CONFIG_FILE,
     EPISODES_FILE,
     SUMMARY_FILE,
+    check_files,
     check_folder,
     latest_checkpoint,
     read_config,
@@ -45,7 +46,10 @@ def find_action(folder: Path, config: Mapping[str, Any], existing: str, key: str
     """
     if existing == "refuse":
         check_folder(folder, key)
-    if existing != "resume" or not (folder / CONFIG_FILE).exists():
+    if not (folder / CONFIG_FILE).exists():
+        return Action.BEGIN
+    check_files(folder, key)
+    if existing != "resume":
         return Action.BEGIN
     difference = _difference(config, read_config(folder, config.get("plugins") or (), key))
     if difference:
@@ -60,8 +64,8 @@ def find_action(folder: Path, config: Mapping[str, Any], existing: str, key: str
 def read_summary(folder: Path) -> dict[str, Any] | None:
     """The summary of a run that has ended; None without one."""
     try:
-        summary = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        summary = parse_json(read_text(folder / SUMMARY_FILE))
+    except (OSError, UnreadableError):
         return None
     return summary if isinstance(summary, dict) else None
 
@@ -93,4 +97,4 @@ def _difference(asked: Mapping[str, Any], found: Mapping[str, Any]) -> str:
 
 def _with_absolute_path(config: Mapping[str, Any]) -> dict[str, Any]:
     start = config.get("init_from")
-    return dict(config) if start is None else {**config, "init_from": str(Path(start).expanduser().absolute())}
+    return {**config, "init_from": str(expanded(start).absolute())} if isinstance(start, str) else dict(config)

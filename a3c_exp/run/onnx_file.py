@@ -6,7 +6,6 @@ The file is checked before it gets its name, so a file with that name is one tha
 from __future__ import annotations
 
 import io
-import json
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from a3c_exp.common.reading import parse_json, read_text
 from a3c_exp.core import seeding
 from a3c_exp.core.normalization import CLIP
 from a3c_exp.core.seeding import Role
@@ -125,7 +125,7 @@ def write_model(file: IO[bytes], model: ModelProto) -> None:
 def describe(folder: Path, config: Mapping[str, Any], checkpoint: Path, steps: int) -> dict[str, str]:
     """The origin of a policy, for the file's metadata. steps: of its training."""
     try:
-        summary = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
+        summary = parse_json(read_text(folder / SUMMARY_FILE))
         commit = str(summary["commit"] or "unknown")
     except (OSError, ValueError, KeyError, TypeError):  # a run that was killed
         commit = "unknown"

@@ -12,9 +12,9 @@ from pathlib import Path
 from a3c_exp.core.experiment import Stop
 from a3c_exp.core.store import SharedStore
 from a3c_exp.errors import ConfigError
-from a3c_exp.run import checkpoint
 from a3c_exp.run.evaluator import EvalResult
 from a3c_exp.run.run_folder import BEST, CHECKPOINTS
+from a3c_exp.run.saved_state import load_state
 from a3c_exp.run.statistics import RunStatistics
 
 
@@ -89,5 +89,5 @@ class BestPolicy:
         """
         self.mean_return = mean_return
         with suppress(ConfigError):
-            best = checkpoint.load(folder / CHECKPOINTS / BEST)["best_eval_return"]
-            self.mean_return = best if mean_return is None else max(best, mean_return)
+            best = load_state(folder / CHECKPOINTS / BEST)["best_eval_return"]
+            self.mean_return = max((each for each in (best, mean_return) if each is not None), default=None)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from a3c_exp.common.plugins import PACKAGE
-from a3c_exp.errors import ConfigError
+from a3c_exp.common.reading import UnreadableError, expanded, parse_json, parse_yaml, read_text
+from a3c_exp.errors import ConfigError, one_line
 
 CONFIG_FILE = "config.yaml"
 SUMMARY_FILE = "summary.json"
@@ -31,23 +31,39 @@ def read_config(folder: str | Path, plugins: Sequence[str] = (), key: str = "res
     A folder may come from anyone, so it cannot itself allow code: the user names the plugins again.
     key: the setting that names the folder, for errors. Raises ConfigError.
     """
+    config = read_settings(expanded(folder), key)
+    allowed = plugins if isinstance(plugins, str) else list(plugins)  # the schema refuses a text, not each letter of it
+    return config | {"plugins": allowed}
+
+
+def read_settings(folder: Path, key: str) -> dict[str, Any]:
+    """The content of a run's configuration file, plain data of this version's names. Raises ConfigError."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
 
-    path = Path(folder).expanduser() / CONFIG_FILE
     try:
-        config = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-    except (OSError, UnicodeDecodeError):
+        config = parse_yaml(read_text(folder / CONFIG_FILE))
+        OmegaConf.create(config if isinstance(config, dict) else {})  # refuses interpolations that are none
+    except OSError:
         raise ConfigError(key, str(folder), f"must be the folder of a run: it has no readable {CONFIG_FILE}") from None
-    except (YAMLError, OmegaConfBaseException) as error:
+    except (UnreadableError, OmegaConfBaseException) as error:
         raise ConfigError(key, str(folder), f"its {CONFIG_FILE} is damaged: {' '.join(str(error).split())}") from error
     if not isinstance(config, dict) or not config:
         raise ConfigError(key, str(folder), f"its {CONFIG_FILE} is damaged: it holds no settings")
     if has_former_keys(config):
-        raise ConfigError(key, str(folder), written_by(path.parent))
-    allowed = plugins if isinstance(plugins, str) else list(plugins)  # the schema refuses a text, not each letter of it
-    return {str(name): value for name, value in config.items()} | {"plugins": allowed}
+        raise ConfigError(key, str(folder), written_by(folder))
+    return {str(name): value for name, value in config.items()}
+
+
+def check_files(folder: Path, key: str) -> None:
+    """Raise ConfigError for anything in a run's folder that is no regular file and no folder, such as a FIFO.
+
+    To open one, for reading or for writing, may wait for ever. A folder that is not there holds none.
+    """
+    for place in (folder, folder / CHECKPOINTS):
+        for path in sorted(place.iterdir()) if place.is_dir() else ():
+            if path.exists() and not (path.is_file() or path.is_dir()):
+                raise ConfigError(key, str(folder), f"holds {path.name}, which is neither a file nor a folder")
 
 
 def has_former_keys(config: Mapping[Any, Any]) -> bool:
@@ -66,9 +82,9 @@ def has_former_keys(config: Mapping[Any, Any]) -> bool:
 def written_by(folder: Path) -> str:
     """The program that wrote the run in `folder`, for errors about one that this program cannot read."""
     try:
-        summary = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
+        summary = parse_json(read_text(folder / SUMMARY_FILE))
         commit = str(summary["commit"] or "")
-    except (OSError, ValueError, KeyError, TypeError):  # without a summary, the run was killed
+    except (OSError, UnreadableError, KeyError, TypeError):  # without a summary, the run was killed
         commit = ""
     if not commit:
         return f"was written by another version of a3c_exp, of which its {SUMMARY_FILE} has no commit"
@@ -89,21 +105,28 @@ def check_links(folder: Path, key: str, start: str = "") -> None:
 
 
 def config_text(config: Mapping[str, Any]) -> str:
-    """A plain configuration as YAML, which `read_config` reads back unchanged."""
-    from omegaconf import OmegaConf
+    """A plain configuration as YAML, which `read_config` reads back unchanged.
 
-    return OmegaConf.to_yaml(OmegaConf.create(dict(config)))
+    Raises ConfigError for a text that begins an interpolation, `${`, and is none.
+    """
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        return OmegaConf.to_yaml(OmegaConf.create(dict(config)))
+    except OmegaConfBaseException as error:
+        raise ConfigError(error.full_key or "configuration", dict(config), one_line(error)) from error
 
 
 def best_checkpoint(folder: Path) -> Path:
     """A run's best checkpoint, or the latest if there was no evaluation. It may not exist."""
-    checkpoints = folder.expanduser() / CHECKPOINTS
+    checkpoints = expanded(folder) / CHECKPOINTS
     return checkpoints / (BEST if (checkpoints / BEST).exists() else LATEST)
 
 
 def latest_checkpoint(folder: Path) -> Path:
     """A run's latest checkpoint, or the best if it was killed before it saved another. It may not exist."""
-    checkpoints = folder.expanduser() / CHECKPOINTS
+    checkpoints = expanded(folder) / CHECKPOINTS
     killed_early = (checkpoints / BEST).exists() and not (checkpoints / LATEST).exists()
     return checkpoints / (BEST if killed_early else LATEST)
 
@@ -113,7 +136,7 @@ def check_folder(folder: Path, key: str = "folder") -> Path:
 
     key: the setting that names the folder, for errors. Raises ConfigError.
     """
-    folder = folder.expanduser().absolute()
+    folder = expanded(folder).absolute()
     if (folder / CONFIG_FILE).exists():
         raise ConfigError(key, str(folder), "must be without a run: resume=<folder> continues the one in it")
     check_writable(folder, key)

@@ -19,12 +19,13 @@ from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Experiment, RunContext, build_network, store_spec
 from a3c_exp.core.store import SharedStore
 from a3c_exp.errors import ConfigError, RunError, stop_reason
-from a3c_exp.run import checkpoint, files, provenance, run_folder
+from a3c_exp.run import files, provenance, run_folder
 from a3c_exp.run.console import LimitedWarnings, LiveLineHandler, Progress, run_log
 from a3c_exp.run.evaluator import EvalResult, Evaluator
 from a3c_exp.run.interruption import Interruption, interruptions
 from a3c_exp.run.output import RunOutput
 from a3c_exp.run.rules import BestPolicy, Every, GrowingInterval, find_stop_reason
+from a3c_exp.run.saved_state import STATE_ERRORS, load_state
 from a3c_exp.run.statistics import RunStatistics, TrainingClock
 
 log = logging.getLogger("a3c_exp")
@@ -98,13 +99,17 @@ def run(
                 (folder / run_folder.CHECKPOINTS).mkdir(parents=True, exist_ok=True)
             if not session.locked:
                 stack.enter_context(files.exclusive_folder(folder, "resume" if resume else "folder"))
+            run_folder.check_files(folder, "resume" if resume else "folder")
             if resume:
-                state = checkpoint.load(run_folder.latest_checkpoint(folder), key="resume")
+                latest = run_folder.latest_checkpoint(folder)
+                state = load_state(latest, key="resume")
                 _restore(store, state, folder)
                 network.check_constants(state["store"], "resume", folder)
             files.write_text(folder / run_folder.CONFIG_FILE, run_folder.config_text(config))
             terminal = stack.enter_context(run_log(folder / "train.log", label=session.label))
             stack.enter_context(one_thread())
+            if resume and latest.name != run_folder.LATEST:
+                log.warning("there is no %s: the run goes on from %s", run_folder.LATEST, latest.name)
             trainer = Trainer(experiment, config, folder, store, state, terminal, constants, session)
             log.info(network.describe_kernels())
             (folder / run_folder.SUMMARY_FILE).unlink(missing_ok=True)  # a resumed run has not ended any more
@@ -118,9 +123,7 @@ def _restore(store: SharedStore, state: Mapping[str, Any], folder: Path) -> None
     try:
         store.restore(state["store"])
         RunStatistics().restore(state["statistics"])
-        for key in ("resumed", "training_seconds", "best_eval_return", "solved"):
-            state[key]
-    except checkpoint.STATE_ERRORS as error:
+    except STATE_ERRORS as error:
         raise ConfigError("resume", str(folder), f"its checkpoint does not fit its configuration: {error}") from error
     total = store.spec.total_steps
     if total < store.steps and total != run_folder.read_config(folder).get("total_steps"):
@@ -129,10 +132,10 @@ def _restore(store: SharedStore, state: Mapping[str, Any], folder: Path) -> None
 
 def _start_from(store: SharedStore, folder: Path) -> None:
     """Load the parameters and observation statistics of the run in `folder`, and nothing else of it."""
-    state = checkpoint.load(run_folder.best_checkpoint(folder), key="init_from")
+    state = load_state(run_folder.best_checkpoint(folder), key="init_from")
     try:
         store.start_from(state["store"])
-    except checkpoint.STATE_ERRORS as error:
+    except STATE_ERRORS as error:
         raise ConfigError("init_from", str(folder), f"must be a run of the same network: {error}") from error
 
 

@@ -30,6 +30,9 @@ from a3c_exp.networks.distributions import Distribution
 
 log = logging.getLogger("a3c_exp")
 
+MAX_THREADS = 1024
+"""Of a kind."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ga3c(RestartSettings, Backend):
@@ -67,8 +70,10 @@ class Ga3c(RestartSettings, Backend):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("predictors", "trainers", "training_batch"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "a whole number >= 1")
+        for name in ("predictors", "trainers"):
+            number = getattr(self, name)
+            require(1 <= number <= MAX_THREADS, name, number, f"a whole number from 1 to {MAX_THREADS}")
+        require(self.training_batch >= 1, "training_batch", self.training_batch, "a whole number >= 1")
         require(1 <= self.rollouts <= 100, "rollouts", self.rollouts, "a whole number from 1 to 100")
 
     def check(self, experiment: Experiment) -> None:

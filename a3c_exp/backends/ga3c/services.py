@@ -23,6 +23,9 @@ from a3c_exp.core.store import SharedStore
 from a3c_exp.core.worker import Learner, YieldPoint
 from a3c_exp.errors import require
 
+MAX_BATCH = 2**16
+"""Observations of one forward pass."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionBatch:
@@ -35,7 +38,7 @@ class PredictionBatch:
     wait: float = 0.01
 
     def __post_init__(self) -> None:
-        require(self.maximum >= 1, "maximum", self.maximum, "a whole number >= 1")
+        require(1 <= self.maximum <= MAX_BATCH, "maximum", self.maximum, f"a whole number from 1 to {MAX_BATCH}")
         require(0 <= self.wait <= 1, "wait", self.wait, "seconds, from 0 to 1")
 
 

@@ -9,6 +9,9 @@ from a3c_exp.backends.ray.wire import WireDtype
 from a3c_exp.backends.supervision import RestartSettings
 from a3c_exp.errors import require
 
+MOST = 1024
+"""Servers, and pushes without a reply."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RaySettings(RestartSettings):
@@ -38,6 +41,6 @@ class RaySettings(RestartSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(bool(self.address), "address", self.address, "'local', 'auto' or the address of a cluster's head")
-        require(self.shards >= 1, "shards", self.shards, "a whole number >= 1")
-        require(self.in_flight >= 0, "in_flight", self.in_flight, "a whole number >= 0")
+        require(1 <= self.shards <= MOST, "shards", self.shards, f"a whole number from 1 to {MOST}")
+        require(0 <= self.in_flight <= MOST, "in_flight", self.in_flight, f"a whole number from 0 to {MOST}")
         require(self.cpus_per_worker >= 0, "cpus_per_worker", self.cpus_per_worker, "a number >= 0")

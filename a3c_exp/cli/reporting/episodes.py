@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from a3c_exp.cli.reporting.runs import LARGEST_NUMBER, MOST_CURVE_BYTES
+from a3c_exp.common.reading import UnreadableError, read_text
 from a3c_exp.run.run_folder import EPISODES_FILE
 
 Array = NDArray[np.float64]
@@ -26,17 +29,23 @@ class Episodes:
 
 
 def read_episodes(folder: Path) -> Episodes:
-    """The episodes of the run in `folder`, none if it has recorded none. A row that is incomplete ends them.
+    """The episodes of the run in `folder`, none if it has recorded none. A last row that is incomplete is skipped.
 
-    Raises OSError and ValueError for a damaged file.
+    Raises OSError, and UnreadableError for a damaged file.
     """
-    path = folder / EPISODES_FILE
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)[1:] if path.exists() else []
+    lines: list[str] = []
+    with suppress(FileNotFoundError):
+        lines = read_text(folder / EPISODES_FILE, MOST_CURVE_BYTES).splitlines(keepends=True)[1:]
     if lines and not lines[-1].endswith("\n"):
         del lines[-1]  # it is being written
-    table = np.loadtxt(lines, delimiter=",", ndmin=2) if lines else np.empty((0, COLUMNS))
+    try:
+        table = np.loadtxt(lines, delimiter=",", ndmin=2, comments=None) if lines else np.empty((0, COLUMNS))
+    except ValueError as error:
+        raise UnreadableError(" ".join(str(error).split())) from None
     if table.shape[1] != COLUMNS:
-        raise ValueError(f"{EPISODES_FILE} has {table.shape[1]} columns, not {COLUMNS}")
+        raise UnreadableError(f"it has {table.shape[1]} columns, not {COLUMNS}")
+    if not (np.abs(table) < LARGEST_NUMBER).all():
+        raise UnreadableError("it has a number that is too large, or is none")
     steps, workers, returns, lengths = table[np.argsort(table[:, 0], kind="stable"), :4].T
     return Episodes(steps, workers, returns, lengths)
 

@@ -13,7 +13,8 @@ from a3c_exp.cli.reporting.episodes import Episodes, read_episodes
 from a3c_exp.cli.reporting.page import PAGE, Page, write_picture, write_table
 from a3c_exp.cli.reporting.ranking import COLUMNS, EXPLANATION, Ranked, cells, comparison, improvement, rank
 from a3c_exp.cli.reporting.runs import Groups, RecordedRun, group, size_text
-from a3c_exp.errors import one_line
+from a3c_exp.common.reading import UnreadableError
+from a3c_exp.errors import printable
 from a3c_exp.run import markdown
 from a3c_exp.run.files import write_text
 
@@ -169,8 +170,9 @@ def _add_episodes(page: Page, folder: Path, name: str, env: str, ranked: Sequenc
         run = each.runs[0]
         try:
             episodes = read_episodes(run.folder)
-        except (OSError, ValueError) as error:
-            problems.append(f"Left out: {run.folder}: its episodes cannot be read: {one_line(error)}")
+        except (OSError, UnreadableError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            problems.append(f"Left out: {run.folder}: its episodes cannot be read: {reason}")
             continue
         if len(episodes.returns):
             chosen.append((f"{each.name}, seed {run.seed}", episodes))
@@ -187,7 +189,7 @@ def _add(page: Page, folder: Path, name: str, pictures: dict[str, bytes], text: 
 
 def _cell(text: str) -> str:
     """A text in a Markdown table."""
-    return text.replace("|", "\\|")
+    return printable(text).replace("\n", "\\n").replace("|", "\\|")
 
 
 def _file_name(name: str) -> str:

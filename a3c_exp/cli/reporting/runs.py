@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
+from a3c_exp.common.reading import UnreadableError, expanded, open_regular, parse_json, parse_yaml, read_text
 from a3c_exp.common.settings import flatten
 from a3c_exp.config.schema import TARGET
-from a3c_exp.errors import FAILED, ConfigError, one_line
+from a3c_exp.errors import FAILED, ConfigError, shown
 from a3c_exp.run.run_folder import CONFIG_FILE, METRICS_FILE, SUMMARY_FILE, has_former_keys, written_by
 
 Array = NDArray[np.float64]
@@ -33,6 +34,18 @@ UNFINISHED = "unfinished"
 """The stop reason of a run without a summary: it is going on, or it was killed."""
 
 STEP, SECONDS, RETURN = "step", "wall_seconds", "rollout/ep_rew_mean"
+
+SUMMARY_NUMBERS = (
+    "steps", "training_seconds", "wall_seconds", "solved_at_steps", "solved_at_seconds", "mean_return_100",
+    "best_eval_return", "steps_per_second", "staleness_mean",
+)  # fmt: skip
+"""What a report takes from summary.json, each a number or null."""
+
+LARGEST_NUMBER = 1e100
+"""Of what is reported: the square of a larger one is no number any more."""
+
+MOST_CURVE_BYTES = 2**30
+"""Of a metrics.csv or episodes.csv. A run of a day has 1 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +108,7 @@ def find_runs(folders: Iterable[Path]) -> tuple[list[RecordedRun], dict[Path, st
     runs: dict[Path, RecordedRun] = {}
     left_out: dict[Path, str] = {}
     for folder in folders:
-        places = run_folders(folder.expanduser())
+        places = run_folders(expanded(folder))
         if not places:
             raise ConfigError("folder", str(folder), f"must hold runs: no {CONFIG_FILE} is below it")
         for place in [place for place in places if place not in runs and place not in left_out]:
@@ -103,8 +116,8 @@ def find_runs(folders: Iterable[Path]) -> tuple[list[RecordedRun], dict[Path, st
                 run = read_run(place)
             except ConfigError as error:
                 left_out[place] = f"cannot be read: {error.problem}"
-            except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, yaml.YAMLError) as error:
-                left_out[place] = f"cannot be read: {one_line(error)}"
+            except UnreadableError as error:
+                left_out[place] = f"cannot be read: {error}"
             else:
                 if run.stop_reason in BROKEN:
                     left_out[place] = run.stop_reason
@@ -124,25 +137,59 @@ def run_folders(folder: Path) -> list[Path]:
 
 
 def read_run(folder: Path) -> RecordedRun:
-    """The run in `folder`. Raises ConfigError for one of another version, and other errors for damaged files."""
-    config = yaml.load((folder / CONFIG_FILE).read_text(encoding="utf-8"), _YAML)
+    """The run in `folder`. Raises ConfigError for one of another version, and UnreadableError for damaged files."""
+    with _named(CONFIG_FILE):
+        config = parse_yaml(read_text(folder / CONFIG_FILE))
+        _check_config(config)
     if has_former_keys(config):
         raise ConfigError("folder", str(folder), written_by(folder))
-    if not isinstance(config.get("env"), Mapping):
-        raise ConfigError("folder", str(folder), f"its {CONFIG_FILE} has no environment")
+    with _named(SUMMARY_FILE):
+        try:
+            summary = parse_json(read_text(folder / SUMMARY_FILE))
+        except FileNotFoundError:
+            summary = {"stop_reason": UNFINISHED}
+        _check_summary(summary)
+    with _named(METRICS_FILE):
+        curve = read_curve(folder / METRICS_FILE)
+    return recorded(folder, config, summary, curve)
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Let errors of reading begin with the name of the file."""
     try:
-        summary = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        summary = {"stop_reason": UNFINISHED}
-    return recorded(folder, config, summary, read_curve(folder / METRICS_FILE))
+        yield
+    except UnreadableError as error:
+        raise UnreadableError(f"{name}: {error}") from None
+    except OSError as error:
+        raise UnreadableError(f"{name}: {error.strerror}") from error
 
 
-_YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""Ten times as fast as the loader in Python, where libyaml is there."""
+def _check_config(config: Any) -> None:
+    """Raise UnreadableError for a configuration that a report cannot use: most settings may be anything plain."""
+    if not isinstance(config, dict):
+        raise UnreadableError("it holds no settings")
+    if not isinstance(config.get("env"), dict):
+        raise UnreadableError("it has no environment")
+    for key, value in flatten(config):
+        if key.rpartition(".")[2] == TARGET and not isinstance(value, str):
+            raise UnreadableError(f"{key} is {shown(value)}, and must be the name of a class")
+    _number(config, "reward_threshold")
+
+
+def _check_summary(summary: Any) -> None:
+    if not isinstance(summary, dict):
+        raise UnreadableError("it is no summary of a run")
+    if not isinstance(summary.get("stop_reason"), str):
+        raise UnreadableError(f"stop_reason is {shown(summary.get('stop_reason'))}, and must be a text")
+    if not isinstance(summary.get("machine") or {}, dict):
+        raise UnreadableError(f"machine is {shown(summary['machine'])}, and must be a mapping")
+    for name in SUMMARY_NUMBERS:
+        _number(summary, name)
 
 
 def recorded(folder: Path, config: dict[str, Any], summary: dict[str, Any], curve: Curve) -> RecordedRun:
-    """The run that a configuration, a summary and a curve describe. Raises TypeError where a number is none."""
+    """The run that a configuration, a summary and a curve describe."""
     settings = _settings(config)
     threshold = _number(settings, "reward_threshold")
     last = {"steps": curve.steps, "seconds": curve.seconds, "return": curve.returns}
@@ -181,7 +228,7 @@ def _size(folder: Path) -> int:
     total = 0
     for at, _, files in os.walk(folder):
         for name in files:
-            with suppress(FileNotFoundError):  # a run that goes on renames its files
+            with suppress(OSError):  # a run that goes on renames its files
                 total += os.stat(os.path.join(at, name)).st_size
     return total
 
@@ -192,42 +239,58 @@ def _first(*values: float | None) -> float | None:
 
 
 def _number(values: Mapping[str, Any], name: str) -> float | None:
-    """A finite number, or None. Raises TypeError for anything else, such as text."""
+    """A finite number, or None. Raises UnreadableError for anything else, such as text."""
     value = values.get(name)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} is {value!r}, no number")
-    return float(value) if math.isfinite(value) else None
+        raise UnreadableError(f"{name} is {shown(value)}, and must be a number")
+    return None if not math.isfinite(value) else _sized(float(value), name)
+
+
+def _sized(value: float, name: str) -> float:
+    """A number that estimates and pictures can be made of. Raises UnreadableError for one that is larger."""
+    if abs(value) > LARGEST_NUMBER:
+        raise UnreadableError(f"{name} is {value:g}, which is too large")
+    return value
 
 
 def read_curve(path: Path) -> Curve:
-    """The learning curve in a metrics.csv, by step; an empty one if there is no such file yet.
+    """The learning curve in a metrics.csv, by step; an empty one if there is no such file yet, or none but its header.
 
-    Rows without a return are those of other metrics. A row that is incomplete, or no numbers, is skipped: the run may
-    be writing it, or was killed while it did.
+    Rows without a return are those of other metrics. A last row that is incomplete is skipped: the run may be writing
+    it, or was killed while it did. Raises UnreadableError for any other row that is broken, and OSError.
     """
     rows: list[tuple[float, float, float]] = []
-    if path.exists():
-        with open(path, newline="", encoding="utf-8-sig", errors="replace") as file:
-            lines = csv.reader(line for line in file if line.endswith("\n"))
-            header = next(lines, [])
-            if RETURN in header:
-                places = [header.index(name) for name in (STEP, SECONDS, RETURN)]
-                rows = list(_numbers(lines, places, len(header)))
+    with suppress(FileNotFoundError), open_regular(path, MOST_CURVE_BYTES) as file:
+        text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
+        lines = csv.reader(line for line in text if line.endswith("\n"))
+        try:
+            rows = list(_rows(lines))
+        except csv.Error as error:
+            raise UnreadableError(f"line {lines.line_num}: {error}") from None
     table = np.array(sorted(rows), np.float64).reshape(-1, 3)
-    table = table[np.isfinite(table).all(axis=1)]
     return Curve(*np.ascontiguousarray(table.T))
 
 
-def _numbers(lines: Iterable[list[str]], places: Sequence[int], width: int) -> Iterable[tuple[float, float, float]]:
-    step, seconds, value = places
+def _rows(lines: Any) -> Iterator[tuple[float, float, float]]:
+    """Steps, seconds and returns of the rows that have a return. lines: a reader of the csv module."""
+    header: list[str] = next(lines, [STEP, SECONDS])
+    if header[:2] != [STEP, SECONDS] or len(set(header)) != len(header):
+        raise UnreadableError(f"its header must begin with {STEP},{SECONDS} and have no name twice")
+    place = header.index(RETURN) if RETURN in header else None
     for line in lines:
-        if len(line) == width and line[value]:
-            try:
-                yield float(line[step]), float(line[seconds]), float(line[value])
-            except ValueError:
-                continue
+        if len(line) != len(header):
+            raise UnreadableError(f"line {lines.line_num} has {len(line)} cells, the header {len(header)}")
+        if place is None or not line[place]:
+            continue
+        try:
+            step, seconds, value = float(line[0]), float(line[1]), float(line[place])
+        except ValueError:
+            raise UnreadableError(f"line {lines.line_num} has a cell that is no number") from None
+        if all(map(math.isfinite, (step, seconds, value))):
+            where = f"a number in line {lines.line_num}"
+            yield _sized(step, where), _sized(seconds, where), _sized(value, where)
 
 
 def _settings(config: Mapping[str, Any]) -> dict[str, Any]:

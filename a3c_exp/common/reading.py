@@ -1,0 +1,195 @@
+"""Plain data of files and command lines, which may hold anything: read within limits, and checked before it is used.
+
+Plain data are text, numbers, true, false, null, and lists and mappings of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import stat
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from a3c_exp.errors import ConfigError
+
+DEEPEST = 32
+"""Levels of lists and mappings inside one another. Configurations have 6."""
+MOST_VALUES = 100_000
+"""Values in one piece of plain data. A configuration has about 100."""
+LARGEST = 2**63 - 1
+"""Whole numbers lie between -LARGEST and LARGEST: counters are of 64 bits."""
+MOST_BYTES = 2**24
+"""Of a file that is read as a whole. A configuration has 3 kB."""
+
+_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO"}
+
+
+class UnreadableError(ValueError):
+    """The reason why a file or a text cannot be read, in plain words."""
+
+
+def expanded(path: str | Path) -> Path:
+    """A path with the user's home folder in place of `~`. Of a user who does not exist, `~name` is a name like any."""
+    return Path(os.path.expanduser(path))
+
+
+def open_regular(path: Path, most: int | None = None) -> IO[bytes]:
+    """Open a regular file, or a link to one, for reading. Does not wait for the other end of a FIFO.
+
+    most: bytes that it may have; None: any number. Raises UnreadableError for anything else, and OSError.
+    """
+    if "\0" in str(path):
+        raise UnreadableError("is no name of a file")
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    status = os.fstat(number)
+    kind = stat.S_IFMT(status.st_mode)
+    if kind != stat.S_IFREG:
+        os.close(number)
+        raise UnreadableError(f"is {_KINDS.get(kind, 'a device')}, not a regular file")
+    if most is not None and status.st_size > most:
+        os.close(number)
+        raise UnreadableError(f"has {status.st_size:,} bytes, and may have {most:,}")
+    return os.fdopen(number, "rb")
+
+
+def read_text(path: Path, most: int = MOST_BYTES) -> str:
+    """The text of a regular file in UTF-8. Raises UnreadableError, and OSError."""
+    with open_regular(path, most) as file:
+        data = file.read(most + 1)
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise UnreadableError("is no text in UTF-8") from None
+
+
+def parse_json(text: str) -> Any:
+    """JSON as plain data. Raises UnreadableError."""
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UnreadableError(f"is no JSON: line {error.lineno}: {error.msg}") from None
+    except (ValueError, RecursionError):
+        raise UnreadableError("has a number that is too long, or is nested too deeply") from None
+    return _plain(value)
+
+
+def parse_yaml(text: str) -> Any:
+    """YAML as plain data: without aliases, tags and dates, each key once. Raises UnreadableError."""
+    import yaml
+
+    loader = _yaml_loader()
+    try:
+        _check_events(text, loader)
+        value = yaml.load(text, Loader=loader)
+    except yaml.MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise UnreadableError(f"is no YAML: {line}{error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise UnreadableError(f"is no YAML: {' '.join(str(error).split())}") from None
+    except UnreadableError:
+        raise
+    except (ValueError, TypeError):  # Python's limit on digits; a list as a key
+        raise UnreadableError("has a number that is too long, or a key that is no text") from None
+    return _plain(value)
+
+
+def parse_key_values(arguments: Sequence[str]) -> dict[str, Any]:
+    """key=value arguments, the values read as YAML. Raises ConfigError."""
+    found = {}
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if not equals:
+            raise ConfigError("command line", argument, "must be key=value")
+        try:
+            # YAML 1.1 requires a point in 1e6, Hydra's command line does not.
+            found[key] = parse_yaml(value)
+        except UnreadableError as error:
+            raise ConfigError(key, value, f"must be a plain value: it {error}") from None
+    return found
+
+
+def _plain(value: Any) -> Any:
+    try:
+        check_plain(value)
+    except ConfigError as error:
+        raise UnreadableError(f"{error.key or 'it'} {error.problem}") from None
+    return value
+
+
+def _check_events(text: str, loader: Any) -> None:
+    """Refuse, before anything is built, what plain YAML has no need of: an alias may stand for any number of values."""
+    import yaml
+
+    depth = 0
+    for event in yaml.parse(text, Loader=loader):
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
+            raise UnreadableError(f"has an alias in line {line}: write the value out")
+        if (tag := getattr(event, "tag", None)) is not None:
+            raise UnreadableError(f"has the tag {tag} in line {line}, and may have none")
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > DEEPEST:
+            raise UnreadableError(f"is nested more than {DEEPEST} levels deep in line {line}")
+
+
+@functools.cache
+def _yaml_loader() -> Any:
+    """A safe loader, in C where libyaml is there. It reads numbers as OmegaConf does, and refuses what is not plain."""
+    import yaml
+
+    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            twice = next((key for place, key in enumerate(keys) if key in keys[:place]), None)
+            if twice is not None:
+                raise UnreadableError(f"has the key {twice!r} twice, in line {node.start_mark.line + 1} and after it")
+            return super().construct_mapping(node, deep)
+
+    def refuse_date(loader: Any, node: Any) -> None:
+        problem = f"has the date {node.value} in line {node.start_mark.line + 1}: put it in quotes if it is a text"
+        raise UnreadableError(problem)
+
+    Loader.add_constructor("tag:yaml.org,2002:timestamp", refuse_date)
+    # YAML 1.1 requires a point and a sign in 1e6, OmegaConf and the command line do not.
+    exponent = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$")
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", exponent, list("-+0123456789"))
+    return Loader
+
+
+def check_plain(value: object, key: str = "") -> None:
+    """Raise ConfigError for the first value that is not plain, and for data beyond the limits of this module.
+
+    Keys are text or whole numbers. Data that contain themselves are nested without end, and refused as such.
+    key: of `value` as the user knows it.
+    """
+    waiting: deque[tuple[str, object, int]] = deque([(key, value, 0)])
+    count = 0
+    while waiting:
+        place, current, depth = waiting.popleft()
+        count += 1
+        if depth > DEEPEST:
+            raise ConfigError(key, value, f"is nested more than {DEEPEST} levels deep")
+        if count > MOST_VALUES:
+            raise ConfigError(key, value, f"has more than {MOST_VALUES:,} values")
+        if isinstance(current, Mapping):
+            for name, item in current.items():
+                if isinstance(name, bool) or not isinstance(name, (str, int)):
+                    raise ConfigError(place, current, f"has the key {name!r}: keys must be text")
+                waiting.append((f"{place}.{name}" if place else str(name), item, depth + 1))
+        elif isinstance(current, (list, tuple)):
+            waiting += [(f"{place}[{number}]", item, depth + 1) for number, item in enumerate(current)]
+        elif current is not None and not isinstance(current, (bool, int, float, str)):
+            problem = (
+                f"must be plain (text, a number, true, false, null, a list or a mapping), not {type(current).__name__}"
+            )
+            raise ConfigError(place, current, problem)
+        elif isinstance(current, int) and abs(current) > LARGEST:
+            raise ConfigError(place, current, f"is a whole number beyond {LARGEST}, the largest that is counted here")

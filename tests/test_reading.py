@@ -1,0 +1,195 @@
+"""Plain data of files and command lines: what is read, what is refused in plain words, and nothing that waits."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from a3c_exp.common.reading import (
+    LARGEST,
+    UnreadableError,
+    check_plain,
+    expanded,
+    open_regular,
+    parse_json,
+    parse_key_values,
+    parse_yaml,
+    read_text,
+)
+from a3c_exp.errors import ConfigError
+
+# YAML and JSON.
+
+PLAIN = {"a": 1, "b": [1.5, None, True, "x"], "c": {"d": {}, "e": "${seed}"}, "large": LARGEST, "small": -LARGEST}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("{a: 1, b: [1.5, null, true, x]}", {"a": 1, "b": [1.5, None, True, "x"]}),
+        ("a: 1e6", {"a": 1e6}),
+        ("a: 1.5e-3", {"a": 0.0015}),
+        ("a: '2024-01-01'", {"a": "2024-01-01"}),
+        ("a: .inf", {"a": float("inf")}),
+        ("1: 2", {1: 2}),
+        ("", None),
+    ],
+)
+def test_yaml_is_read_as_plain_data(text: str, value: object) -> None:
+    assert parse_yaml(text) == value
+
+
+ALIAS_BOMB = "\n".join(f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 9) if n else 1}]" for n in range(30))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (ALIAS_BOMB, "has an alias in line 1: write the value out"),
+        ("a: &a [*a]", "has an alias in line 1"),
+        ("b: 1\na: !!set {x, y}", "has the tag tag:yaml.org,2002:set in line 2, and may have none"),
+        ("a: !!python/object/apply:os.system [x]", "has the tag tag:yaml.org,2002:python/object/apply:os.system"),
+        ("a: 2024-01-01", "has the date 2024-01-01 in line 1: put it in quotes if it is a text"),
+        ("a: 1\nb: 2\na: 3", "has the key 'a' twice, in line 1 and after it"),
+        (f"a: {'[' * 900}{']' * 900}", "is nested more than 32 levels deep in line 1"),
+        (f"a: {'9' * 5000}", "has a number that is too long, or a key that is no text"),
+        ("? [1, 2]\n: 3", "is no YAML: line 1: found unhashable key"),
+        (f"a: {LARGEST + 1}", f"a is a whole number beyond {LARGEST}"),
+        ("a: {true: 1}", "a has the key True: keys must be text"),
+        ("a: [", "is no YAML: line "),
+        ("a: 1\n---\nb: 2", "is no YAML: line 2: but found another document"),
+        ("a: \x01", "is no YAML: "),
+    ],
+)
+def test_what_is_no_plain_yaml_is_refused_in_one_line(text: str, reason: str) -> None:
+    start = time.perf_counter()
+    with pytest.raises(UnreadableError) as refusal:
+        parse_yaml(text)
+    assert str(refusal.value).startswith(reason)
+    assert "\n" not in str(refusal.value)
+    assert time.perf_counter() - start < 1
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{", "is no JSON: line 1: "),
+        ("[" * 100_000, "has a number that is too long, or is nested too deeply"),
+        ("[" * 40 + "]" * 40, "it is nested more than 32 levels deep"),
+        ("9" * 5000, "has a number that is too long"),
+        ('{"a": [9223372036854775808]}', f"a[0] is a whole number beyond {LARGEST}"),
+        (f"[{'1,' * 100_000}1]", "it has more than 100,000 values"),
+    ],
+)
+def test_json_beyond_the_limits_is_refused_in_one_line(text: str, reason: str) -> None:
+    with pytest.raises(UnreadableError) as refusal:
+        parse_json(text)
+    assert str(refusal.value).startswith(reason)
+
+
+def cycle() -> list[Any]:
+    inside: list[Any] = []
+    inside.append({"again": inside})
+    return inside
+
+
+@pytest.mark.parametrize(
+    ("value", "refusal"),
+    [
+        ({1, 2}, "a.b = {1, 2}: must be plain (text, a number, true, false, null, a list or a mapping)"),
+        (datetime.date(2024, 1, 1), "a.b = datetime.date(2024, 1, 1): must be plain"),
+        ([0, 10**5000], "a.b[1] = <int that is too large to show>: is a whole number beyond"),
+        ({"c": {None: 1}}, "a.b.c = {None: 1}: has the key None: keys must be text"),
+        (cycle(), "a = {'b': [{'again': [...]}]}: is nested more than 32 levels deep"),
+    ],
+)
+def test_values_that_are_not_plain_are_refused_by_their_keys(value: object, refusal: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        check_plain({"b": value}, "a")
+    assert str(error.value).startswith(refusal)
+    check_plain(PLAIN)
+
+
+# Options of commands.
+
+
+@pytest.mark.parametrize("value", ["2024-01-01", "!!set {a}", "&a [*a]", "9" * 5000, "[" * 150 + "]" * 150, "["])
+def test_an_option_that_is_not_plain_is_refused_by_its_key(value: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse_key_values([f"episodes={value}"])
+    assert str(error.value).startswith("episodes = ")
+    assert ": must be a plain value: it " in str(error.value)
+
+
+# Files.
+
+
+def a_fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def a_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path.name)  # the whole path may be too long for one
+
+
+def a_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def a_device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (a_fifo, "is a FIFO, not a regular file"),
+        (a_folder, "is a folder, not a regular file"),
+        (a_device, "is a device, not a regular file"),
+    ],
+)
+def test_only_regular_files_are_opened(make: Callable[[Path], None], reason: str, tmp_path: Path) -> None:
+    make(tmp_path / "file")
+    with pytest.raises(UnreadableError, match=f"^{reason}$"):
+        open_regular(tmp_path / "file")
+
+
+def test_a_socket_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    a_socket(Path("file"))
+    with pytest.raises(OSError):  # of the system itself
+        open_regular(tmp_path / "file")
+
+
+def test_a_link_to_a_regular_file_is_opened(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("text")
+    (tmp_path / "link").symlink_to("file")
+    assert read_text(tmp_path / "link") == "text"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"), [(b"x" * 101, "has 101 bytes, and may have 100"), (b"\xff", "is no text in UTF-8")]
+)
+def test_a_text_has_its_limits(content: bytes, reason: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(UnreadableError, match=f"^{reason}$"):
+        read_text(tmp_path / "file", most=100)
+
+
+def test_a_name_with_a_zero_in_it_is_no_file() -> None:
+    with pytest.raises(UnreadableError):
+        open_regular(Path("a\0b"))
+
+
+def test_the_home_of_a_user_who_does_not_exist_is_a_name_like_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/somewhere")
+    assert expanded("~/run") == Path("/somewhere/run")
+    assert expanded("~nobody_of_that_name/run") == Path("~nobody_of_that_name/run")
