@@ -67,8 +67,8 @@ PANELS = (
         Curve("lunar_workers_16", "16 workers", (0.55, -170), ORANGE),
     )),
     Panel("Pong from its pictures", 18, (
-        Curve("preset_pong", "PPO", (4.6, 4.0), BLUE),
-        Curve("pong_a3c", "A3C", (4.6, 1.2), ORANGE),
+        Curve("preset_pong", "PPO", (3.0, 4.0), BLUE),
+        Curve("pong_a3c", "A3C", (3.0, 1.2), ORANGE),
     )),
 )  # fmt: skip
 TIMES = (

@@ -64,7 +64,7 @@ MOST_WORDS = 900
 SMALL = ["total_steps=200", "envs_per_worker=2", "rollout_length=8", "eval.every=100", "eval.episodes=1"]
 # Pictures take milliseconds each, and a game's emulator most of a second to start.
 SMALL_PICTURES = ["total_steps=64", "envs_per_worker=2", "eval.every=null"]
-ATARI = {"env=atari", "experiment=pong"}
+ATARI = {"env=atari", "env=pong", "experiment=pong"}
 PICTURES = ATARI | {"network=cnn", "network=pixels"}
 DEFAULTS = {"backend": "serial", "workers": "2"}
 
