@@ -167,7 +167,7 @@ BAD = [
         "env=gym env.id=MiniGrid-Empty-5x5-v0",
         "env.id = 'MiniGrid-Empty-5x5-v0': no such environment is registered. If another package registers it: ",
     ),
-    ("returns=null", "returns = None: must be one of discounted, gae, n_step, n_step_zero, vtrace"),
+    ("returns=null", "returns = None: must be one of discounted, gae, gae_095, n_step, n_step_zero, vtrace"),
     ("env=lunar network=cnn_small", "network = 'Cnn': must be a network for observations of shape (8,): Cnn takes "),
     (
         "algorithm._target_=a3c_exp.algorithms.No",

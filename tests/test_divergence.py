@@ -260,5 +260,5 @@ class TestOnce:
     def test_a_run_too_short_to_fail_by_itself_points_to_it(self, tmp_path: Path) -> None:
         done = train(tmp_path, PAYING, plugins=PLUGINS, total_steps=80)
         assert done.summary["error"].startswith("no gradient was finite")
-        assert "A warning in train.log says more" in done.summary["error"]
+        assert "a warning in train.log says more" in done.summary["error"]
         assert "advantages, targets" in (tmp_path / "train.log").read_text()

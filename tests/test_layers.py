@@ -108,7 +108,7 @@ def test_components_have_no_hooks_by_getattr() -> None:
     """They derive from base classes with all hooks. The exceptions ask objects of libraries, torch modules among them,
     and any dataclass."""
     libraries = {"a3c_exp.envs.gym", "a3c_exp.backends.forkserver", "a3c_exp.run.console", "a3c_exp.core.cpu"}
-    libraries.add("a3c_exp.cli.reporting.runs")
+    libraries |= {"a3c_exp.cli.reporting.runs", "a3c_exp.common.reading"}
     asking = {
         module
         for module, path in SOURCES.items()

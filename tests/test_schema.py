@@ -143,7 +143,7 @@ def test_a_whole_number_counts_as_a_float() -> None:
         ({"scale": float("nan")}, "picture.scale = nan: must be a number"),
         ({"scale": float("inf")}, "picture.scale = inf: must be a number"),
         (
-            {"count": 2.0**63},
+            {"count": 1e30},
             "picture.count = 1e+30: must be a whole number, at most 9223372036854775807",
         ),
         (

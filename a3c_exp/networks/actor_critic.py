@@ -124,7 +124,7 @@ class ActorCritic(nn.Module, ABC):
         """
         form = self.observation_input
         assert form.layout is not None and form.pixels is not None
-        if form.raw and not any(getattr(module, "pixels", None) is form.pixels for module in self.modules()):
+        if not any(map(form.is_scaled_by, self.modules())):
             problem = "must be false: the network takes pictures as they are (raw_pictures), without `pixels`"
             raise ConfigError("env.normalize_observations", True, problem)
         form.pixels.normalize(form.layout, mean, inverse_std)

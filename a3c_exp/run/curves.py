@@ -13,7 +13,8 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -122,15 +123,14 @@ def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
         return columns, rows
     with open(path, newline="", encoding="utf-8-sig", errors="replace") as file:
         table = csv.DictReader(line for line in file if line.endswith("\n"))
-        try:
+        columns = []
+        with suppress(csv.Error):
             columns = list(table.fieldnames or ())
-            found = list(table)
-        except csv.Error:
-            columns, found = [], []
+        found = list(_readable(table)) if columns[: len(FIRST_COLUMNS)] == FIRST_COLUMNS else []
     if columns[: len(FIRST_COLUMNS)] != FIRST_COLUMNS:
         columns, lost = FIRST_COLUMNS, "is no table of this program"
     else:
-        rows = [row for row in found if _is_whole(row)]
+        rows = [row for row in found if row is not None and _is_whole(row)]
         if len(rows) < len(found):
             lost = f"has unreadable rows ({len(found) - len(rows)})"
     if lost:
@@ -139,7 +139,20 @@ def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     return columns, rows
 
 
-def _is_whole(row: Mapping[str | None, str | None]) -> bool:
+def _readable(table: csv.DictReader[str]) -> Iterator[dict[str, str] | None]:
+    """The rows of a table; None for one that the reader refuses: a cell of a hundred thousand characters."""
+    while True:
+        try:
+            row = next(table, None)
+        except csv.Error:
+            yield None
+            continue
+        if row is None:
+            return
+        yield row
+
+
+def _is_whole(row: Mapping[Any, Any]) -> bool:
     """Return whether a row has a step, and as many cells as there are columns."""
     try:
         int(row["step"] or "")
