@@ -34,7 +34,7 @@ RECALL = (
 LUNAR = ("env=lunar_continuous", "network.hidden_sizes=[32]", "envs_per_worker=4", "rollout_length=32")
 PONG = (
     "env=pong", "optimizer=rmsprop_tf", "optimizer.learning_rate=7e-4", "schedule=linear", "returns=gae",
-    "returns.lambda_=0.98", "rollout_length=5",
+    "returns.lambda_=0.98", "algorithm.entropy_coefficient=0.01", "rollout_length=5",
 )  # fmt: skip
 PPO = ("algorithm=ppo", "algorithm.epochs=3", "optimizer=adam", "optimizer.learning_rate=1e-3")
 
