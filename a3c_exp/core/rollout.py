@@ -29,7 +29,7 @@ from a3c_exp.schedules import Schedule, value
 class Rollout(Trajectory):
     """T steps of B environments: what estimators of returns see of them, and the rest. Arrays start with [T, B].
 
-    observations: as the network saw them, normalized with the statistics of the pull.
+    observations: as the network gets them, normalized with the statistics of the pull; pictures of bytes as they are.
     actions: as the distribution samples them, before `to_env`.
     truncated: also the last transition before an environment went wrong, which has the value of the state after it.
     valid: bool; False if the row is no transition (a vector environment spent the step on a reset, or the environment

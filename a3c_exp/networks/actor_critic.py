@@ -86,8 +86,8 @@ class ActorCritic(nn.Module, ABC):
     def forward(self, observations: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
         """One step: observations [N, ...] -> distribution parameters [N, P], values [N], the state after [N, S].
 
-        observations: in the environment's shape, normalized if the run normalizes them. state: None at the start of all
-        episodes, and for a network without a state.
+        observations: in the environment's shape, normalized if the run normalizes them; pictures of bytes as they are,
+        which `observation_input` scales. state: None at the start of all episodes, and for a network without a state.
         """
 
     @abstractmethod

@@ -60,7 +60,7 @@ class PixelScaling:
     center, scale: one number for all pixels; or float32 [C, H, W], one for each.
     """
 
-    # One gray level in a hundred of the range: a picture of a single color has no deviation to divide by.
+    # A hundredth of the largest pixel: a picture of a single color has no deviation to divide by.
     LEAST_DEVIATION = 0.01
     # As with other observations, see `core.normalization`: beyond it a pixel says no more than that it is extreme.
     CLIP = 10.0

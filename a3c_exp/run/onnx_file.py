@@ -65,8 +65,10 @@ class PolicyModule(nn.Module):
         self.network = policy.network
         self.actions = self.network.distribution.action_module()
         scales = policy.normalizer
-        outside = scales is not None and not scales.by_network
-        mean, inverse_std = (scales.mean, scales.inverse_std) if scales is not None and outside else (None, None)
+        if scales is None or scales.by_network:
+            mean = inverse_std = None
+        else:
+            mean, inverse_std = scales.mean, scales.inverse_std
         self.register_buffer("mean", None if mean is None else torch.from_numpy(mean))
         self.register_buffer("inverse_std", None if inverse_std is None else torch.from_numpy(inverse_std))
 
