@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from math import ceil
 from typing import Any
 
@@ -105,6 +105,7 @@ def find_fault(address: str, stopped: Callable[[], bool]) -> Generator[None, Non
                 yield None
         finally:
             probe.kill()
+            probe.wait()  # also after Ctrl-C, when Popen itself would leave a zombie
     if probe.returncode == 0:
         return None
     if probe.returncode == -signal.SIGALRM:
@@ -118,9 +119,9 @@ def find_fault_now(address: str) -> str | None:
     in_main_thread = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGINT, signal.default_int_handler) if in_main_thread else None
     try:
-        waiting = find_fault(address, lambda: False)
-        while True:
-            next(waiting)
+        with closing(find_fault(address, lambda: False)) as waiting:
+            while True:
+                next(waiting)
     except StopIteration as end:
         fault: str | None = end.value
         return fault
