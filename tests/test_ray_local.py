@@ -143,6 +143,15 @@ class TestAServerThatIsNoCluster:
                 found += [pid] if self.address in Path(f"/proc/{pid}/cmdline").read_text() else []
         return found
 
+    def signal_during_a_probe(self, number: int) -> None:
+        """Signal this process as soon as there is one."""
+
+        def signal_then() -> None:
+            wait_until(self.probes, seconds=60)
+            os.kill(os.getpid(), number)
+
+        threading.Thread(target=signal_then).start()
+
     def test_is_refused_in_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(cluster, "ANSWER_SECONDS", 2)
         with pytest.raises(ConfigError, match=r"backend.address = .*does not answer as a cluster does, within 2 s$"):
@@ -154,7 +163,7 @@ class TestAServerThatIsNoCluster:
         noted: list[int] = []
         before = signal.signal(signal.SIGINT, lambda number, _: noted.append(number))
         try:
-            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+            self.signal_during_a_probe(signal.SIGINT)
             with pytest.raises(KeyboardInterrupt):
                 load_experiment(on_ray(backend={"address": self.address}))
             signal.raise_signal(signal.SIGINT)
@@ -165,10 +174,10 @@ class TestAServerThatIsNoCluster:
 
     def test_that_has_taken_the_place_of_one_gives_way_to_signals_too(self, tmp_path: Path) -> None:
         """The configuration was checked before, as that of a sweep's last run is."""
-        threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        self.signal_during_a_probe(signal.SIGTERM)
         done = train_config(on_ray(backend={"address": self.address}), tmp_path)
         assert (done.exit_code, done.summary["stop_reason"]) == (128 + signal.SIGTERM, "interrupted")
-        assert done.summary["wall_seconds"] < 10
+        assert done.summary["wall_seconds"] < cluster.ANSWER_SECONDS
         assert not self.probes()
 
     def test_that_has_taken_the_place_of_one_ends_the_run(

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from math import ceil
 from typing import Any
 
@@ -105,7 +105,6 @@ def find_fault(address: str, stopped: Callable[[], bool]) -> Generator[None, Non
                 yield None
         finally:
             probe.kill()
-            probe.wait()  # also after Ctrl-C, when Popen itself would leave a zombie
     if probe.returncode == 0:
         return None
     if probe.returncode == -signal.SIGALRM:
@@ -115,19 +114,23 @@ def find_fault(address: str, stopped: Callable[[], bool]) -> Generator[None, Non
 
 
 def find_fault_now(address: str) -> str | None:
-    """The same, while nothing else goes on. Ctrl-C raises, whatever handler it has."""
+    """The same, while nothing else goes on. Ctrl-C raises KeyboardInterrupt, whatever handler it has."""
     in_main_thread = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGINT, signal.default_int_handler) if in_main_thread else None
+    # Raised afterwards: within Popen it would leave a process that nobody knows.
+    interrupted = threading.Event()
+    before = signal.signal(signal.SIGINT, lambda *_: interrupted.set()) if in_main_thread else None
     try:
-        with closing(find_fault(address, lambda: False)) as waiting:
-            while True:
-                next(waiting)
+        waiting = find_fault(address, interrupted.is_set)
+        while True:
+            next(waiting)
     except StopIteration as end:
         fault: str | None = end.value
-        return fault
     finally:
         if in_main_thread:
             signal.signal(signal.SIGINT, before)
+    if interrupted.is_set():
+        raise KeyboardInterrupt
+    return fault
 
 
 @contextmanager
