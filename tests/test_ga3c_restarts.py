@@ -558,7 +558,7 @@ def test_the_death_of_the_fork_server_ends_the_run_and_all_agents() -> None:
         with pytest.raises(RunError, match=r"^the fork server, from which workers are started, has died$"):
             list(events)
     wait_until(nobody_works)
-    wait_until(lambda: not any(lives(pid) for pid in pids), 3)
+    wait_until(lambda: not any(lives(pid) for pid in pids))
 
 
 @LINUX

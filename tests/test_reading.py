@@ -74,7 +74,7 @@ def test_what_is_no_plain_yaml_is_refused_in_one_line(text: str, reason: str) ->
         parse_yaml(text)
     assert str(refusal.value).startswith(reason)
     assert "\n" not in str(refusal.value)
-    assert time.perf_counter() - start < 1
+    assert time.perf_counter() - start < 10
 
 
 @pytest.mark.parametrize(
