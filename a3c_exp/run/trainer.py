@@ -90,7 +90,8 @@ def run(
     store = experiment.backend.store(store_spec(experiment, network, env.observation_space))
     store.initialize(network.vector)
     constants = {name: tensor.numpy().copy() for name, tensor in network.constants().items()}
-    state, warning = None, ""
+    state: dict[str, Any] | None = None
+    warning = ""
     if experiment.init_from is not None and not resume:
         _start_from(store, Path(experiment.init_from))
     with ExitStack() as stack:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench.peers import UnavailableError
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
@@ -47,6 +49,8 @@ def try_row(name: str, row: Row, times: int, seed: int, keep: Path) -> list[Outc
             folder = Path(place)
             try:
                 outcome = row.case(random.Random(f"{seed}/{name}/{number}"), number, folder)
+            except UnavailableError as reason:
+                outcome = Outcome(happened=f"not tried ({reason})")
             except Exception:  # a case that cannot be judged is none that has passed
                 outcome = Outcome(happened="not judged", fault=traceback.format_exc())
             if outcome.fault:

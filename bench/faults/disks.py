@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from pathlib import Path
 from a3c_exp.errors import ConfigError
 from bench.faults.cases import Outcome
 from bench.faults.program import BACKENDS, Program
+from bench.peers import UnavailableError
 
 LARGEST = 400_000
 """Bytes that are more than a run writes: the disk is full at any size below."""
@@ -22,14 +24,16 @@ MOUNT = 'mount -t tmpfs -o size="$1" tmpfs "$0" && echo mounted && exec cat'
 def small_disk(place: Path, size: int) -> Iterator[int]:
     """A file system of `size` bytes at `place`; a process that sees it there. It is gone when the context exits.
 
-    Raises OSError where no such thing can be made.
+    Raises UnavailableError where no such thing can be made.
     """
     place.mkdir()
+    if shutil.which("unshare") is None or shutil.which("nsenter") is None:
+        raise UnavailableError("unshare or nsenter is missing")
     command = [*PRIVATE, "sh", "-c", MOUNT, str(place), str(size)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as keeper:
         assert keeper.stdout is not None
         if keeper.stdout.readline() != "mounted\n":
-            raise OSError("no private file system can be mounted here")
+            raise UnavailableError("no private file system can be mounted here")
         yield keeper.pid
 
 

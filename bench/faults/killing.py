@@ -50,7 +50,7 @@ class Kill:
         program.start()
         wait_for(program, phase, rng, self._total)
         program.kill()
-        known, ended, faults = program.steps, bool(program.summary()), list[str]()
+        known, ended, files, faults = program.steps, bool(program.summary()), program.left_files(), list[str]()
         try:
             saved = program.saved_steps()
         except ConfigError as error:
@@ -66,6 +66,7 @@ class Kill:
             faults.append(f"left in /dev/shm: {left}")
         happened = "had ended" if ended else "begun anew" if saved is None else "resumed"
         figures = {"most steps" if saved is not None else "most steps before the first checkpoint": float(lost)}
+        figures |= {"temporary files that nobody deletes": float(len(files))} if files else {}
         return Outcome(happened=f"{phase}: {happened}", lost=figures, fault="; ".join(filter(None, faults)))
 
 

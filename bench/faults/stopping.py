@@ -54,7 +54,7 @@ class Stop:
             program.kill()
             return Outcome(happened=f"{backend}: does not end", fault=program.output[-1000:])
         restarts, fault = program.summary().get("restarts", 0), program.fault(code, "max_seconds")
-        if restarts != int(is_long):
+        if bool(restarts) is not is_long:
             fault = f"{fault}; {restarts} restarts after {seconds:.0f} s: {program.output[-1000:]}"
         went_on = "replaced" if restarts else "went on"
         length = f"more than {STALL_SECONDS:.0f} s" if is_long else "a moment"
