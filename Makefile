@@ -23,7 +23,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt $(PIP_ARGS)
 TORCH_CPU := $(shell sed -n 's/^\(torch==[0-9.]*\).*/\1+cpu/p' constraints.txt)
 
-.PHONY: help setup train tb test test-slow lint format types check learn presets fuzz bench wheel clean
+.PHONY: help setup train tb test test-slow lint format types check learn presets fuzz faults bench wheel clean
 
 help: ## this list
 	@echo 'make <target> [ARGS="..."]'
@@ -63,6 +63,9 @@ presets: $(VENV)/bench ## train every preset to its own end; writes RESULTS.md. 
 
 fuzz: $(VENV)/dev ## wrong and damaged input at random: make fuzz ARGS="--seed 1 --overrides 1000 --runs 20 --files 50". Takes an hour
 	$(BIN)/python -m bench.fuzz $(ARGS)
+
+faults: $(VENV)/dev ## kills, full disks, damaged checkpoints and more in whole runs: make faults ARGS="--only kill --times 2". Linux, 40 minutes
+	$(BIN)/python -m bench.faults $(ARGS)
 
 bench: $(VENV)/bench ## speed and memory beside what they are compared with; writes bench/RESULTS.md
 	$(BIN)/python -m bench $(ARGS)

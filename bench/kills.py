@@ -159,7 +159,7 @@ def _judge(folder: Path, code: int, kills: int, output: str, mark: str, memory: 
     left, deadline = [0], time.monotonic() + _ENDED_SECONDS
     while left and time.monotonic() < deadline:
         time.sleep(0.05)
-        left = [pid for pid in _processes() if mark in _read(pid, "environ").split("\0")]
+        left = marked(mark)
     if left or not set(os.listdir("/dev/shm")) <= memory:
         problems.append(f"left behind: processes {left}, memory {set(os.listdir('/dev/shm')) - memory}")
     return Outcome(kills, summary, tuple(problems))
@@ -189,24 +189,30 @@ def replacement_seconds() -> float:
 def worker_pids(run: int) -> list[int]:
     """The worker processes of a run, in the order in which they were started: children of its fork server."""
     alive = {pid: parent for pid, (state, parent) in _states().items() if state != "Z"}
-    servers = [pid for pid, parent in alive.items() if parent == run and "forkserver" in _read(pid, "cmdline")]
+    servers = [pid for pid, parent in alive.items() if parent == run and "forkserver" in read_process(pid, "cmdline")]
     return sorted(pid for pid, parent in alive.items() if parent in servers)
 
 
 def _states() -> dict[int, tuple[str, int]]:
     """The state and the parent of every process."""
-    stats = {pid: _read(pid, "stat").rpartition(")")[2].split() for pid in _processes()}
+    stats = {pid: read_process(pid, "stat").rpartition(")")[2].split() for pid in _processes()}
     return {pid: (stat[0], int(stat[1])) for pid, stat in stats.items() if stat}
+
+
+def marked(mark: str) -> list[int]:
+    """The living processes whose environment has `mark`, NAME=value."""
+    return [pid for pid in _processes() if mark in read_process(pid, "environ").split("\0")]
 
 
 def _processes() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def _read(pid: int, name: str) -> str:
+def read_process(pid: int, name: str) -> str:
+    """The content of a file about a process; empty if the process has ended, or is another user's."""
     try:
         return Path(f"/proc/{pid}/{name}").read_text(encoding="utf-8", errors="replace")
-    except OSError:  # it has ended, or is not ours
+    except OSError:
         return ""
 
 

@@ -58,3 +58,17 @@ def test_the_name_is_one_that_tensorboard_looks_for_and_sorts_by_time(tmp_path: 
         names.append(events.path.name)
     assert names == sorted(set(names))
     assert all(name.startswith("events.out.tfevents.") for name in names)
+
+
+def test_files_are_read_in_order_although_the_clock_is_put_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resumed run's session on another machine, or after the clock has been set right."""
+    names, now = [], 1_800_000_000.5
+    for seconds in (now, now - 86_400, now - 3600, now + 60):
+        monkeypatch.setattr("time.time", lambda seconds=seconds: seconds)
+        events = EventFile(tmp_path)
+        events.close()
+        names.append(events.path.name)
+    assert names == sorted(set(names))
+    assert names[3].startswith(f"events.out.tfevents.{now + 60:.6f}")

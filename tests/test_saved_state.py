@@ -18,7 +18,8 @@ from a3c_exp.__main__ import main
 from a3c_exp.cli import evaluate
 from a3c_exp.errors import ConfigError
 from a3c_exp.run import checkpoint
-from a3c_exp.run.saved_state import load_state
+from a3c_exp.run.run_folder import make_latest
+from a3c_exp.run.saved_state import load_latest, load_state
 
 RUN: dict[str, Any] = {"total_steps": 64, "env__normalize_observations": True}
 
@@ -196,3 +197,57 @@ def test_a_run_that_goes_on_from_its_best_checkpoint_says_so(run: Path) -> None:
     latest(run).rename(run / "checkpoints" / "best.ckpt")
     train_config(config(**RUN) | {"total_steps": 128}, run, resume=True)
     assert "WARNING there is no latest.ckpt: the run goes on from best.ckpt" in (run / "train.log").read_text()
+
+
+@pytest.fixture
+def cut(run: Path) -> Path:
+    """A run that was killed: it has the checkpoint before the latest, of step 32."""
+    previous = Path(shutil.copy(latest(run), latest(run).with_name("previous.ckpt")))
+    for place in ("store.steps", "statistics.steps"):
+        rewrite(previous, place, 32)
+    return run
+
+
+def flip_bit(path: Path) -> bytes:
+    """Damage a file; its content."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    return bytes(content)
+
+
+@pytest.mark.parametrize("is_missing", [False, True])
+def test_a_cut_run_without_a_readable_latest_checkpoint_goes_on_from_the_one_before(
+    is_missing: bool, cut: Path
+) -> None:
+    """That one takes the place of the damaged one, so that the next save does not replace it."""
+    damaged = flip_bit(latest(cut))
+    if is_missing:
+        latest(cut).unlink()
+    state, path, warning = load_latest(cut, "resume")
+    assert (state["store"]["steps"], path.name) == (32, "previous.ckpt")
+    make_latest(path)
+    assert load_state(latest(cut))["store"]["steps"] == 32
+    aside = latest(cut).with_name("latest.ckpt.old")
+    assert aside.exists() is not is_missing
+    if not is_missing:
+        assert aside.read_bytes() == damaged
+        assert warning.startswith("latest.ckpt is no checkpoint, or a damaged one (Bad CRC-32 for file ")
+        assert warning.endswith("): the run goes on from previous.ckpt, step 32")
+
+
+def test_a_run_resumed_from_the_checkpoint_before_warns_and_ends_by_its_rule(cut: Path) -> None:
+    flip_bit(latest(cut))
+    done = train_config(config(**RUN) | {"total_steps": 128}, cut, resume=True)
+    assert (done.summary["stop_reason"], done.summary["steps"], done.summary["resumed"]) == ("total_steps", 128, 1)
+    assert "the run goes on from previous.ckpt, step 32" in (cut / "train.log").read_text()
+    assert load_state(latest(cut))["store"]["steps"] == 128
+
+
+def test_two_damaged_checkpoints_are_refused_in_one_line_and_stay(cut: Path) -> None:
+    paths = [latest(cut), latest(cut).with_name("previous.ckpt")]
+    damaged = [flip_bit(path) for path in paths]
+    with pytest.raises(ConfigError, match=r"latest\.ckpt'?: is no checkpoint, or a damaged one") as error:
+        train_config(config(**RUN) | {"total_steps": 128}, cut, resume=True)
+    assert "\n" not in str(error.value)
+    assert [path.read_bytes() for path in paths] == damaged

@@ -14,7 +14,7 @@ from a3c_exp.backends import forkserver
 from a3c_exp.cli.journal import Outcome, new_journal
 from a3c_exp.core import cpu
 from a3c_exp.run import checkpoint as checkpoint_format
-from a3c_exp.run.files import bytes_text, exclusive_folder, keep_copy, size_of, write_text
+from a3c_exp.run.files import bytes_text, exclusive_folder, keeping_copy, size_of, write_text
 
 
 @LINUX
@@ -76,10 +76,11 @@ def test_while_a_run_goes_on_there_is_the_checkpoint_before_the_latest(
     original = checkpoint_format.save
 
     def save(path: Path, state: dict[str, object]) -> None:
+        if len(saved) > 1:
+            assert same(latest(tmp_path), saved[-1])
+            assert same(checkpoint_format.load(folder / "previous.ckpt"), saved[-2])
         original(path, state)
         saved.append(latest(tmp_path))
-        if len(saved) > 1:
-            assert same(checkpoint_format.load(folder / "previous.ckpt"), saved[-2])
 
     monkeypatch.setattr(checkpoint_format, "save", save)
     train(tmp_path, checkpoint={"every": 40})
@@ -96,15 +97,29 @@ def test_a_failed_run_leaves_all_its_checkpoints(tmp_path: Path) -> None:
 
 def test_a_copy_that_is_kept_is_not_changed_and_counts_once(tmp_path: Path) -> None:
     file, copy = tmp_path / "file", tmp_path / "copy"
-    keep_copy(file, copy)
+    with keeping_copy(file, copy):
+        write_text(file, "one")
     assert not copy.exists()
-    write_text(file, "one")
-    keep_copy(file, copy)
-    assert size_of(tmp_path) == 3
-    write_text(file, "other")
+    with keeping_copy(file, copy):
+        assert size_of(tmp_path) == 3
+        write_text(file, "other")
     assert copy.read_text() == "one"
     assert size_of(tmp_path) == 8
     assert [bytes_text(size) for size in (0, 950, 34_500_000)] == ["0 B", "950 B", "34.5 MB"]
+
+
+def test_a_copy_and_its_file_are_never_the_same_version(tmp_path: Path) -> None:
+    """Otherwise damage to the one file would be damage to both, if the run is killed then."""
+    file, copy = tmp_path / "file", tmp_path / "copy"
+    for version in ("one", "two", "three"):
+        with keeping_copy(file, copy):
+            write_text(file, version)
+            assert not copy.exists() or not copy.samefile(file)
+    assert (file.read_text(), copy.read_text()) == ("three", "two")
+    with pytest.raises(OSError, match="full"), keeping_copy(file, copy):
+        assert copy.read_text() == "two"
+        raise OSError("the disk is full")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"file": "three", "copy": "two"}
 
 
 def test_a_journal_holds_outcomes_and_the_first_signal(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import csv
 import io
 import logging
 import os
+import re
 import socket
 import struct
 import time
@@ -224,6 +225,17 @@ def record(data: bytes) -> bytes:
     return b"".join([length, struct.pack("<I", masked_crc32c(length)), data, struct.pack("<I", masked_crc32c(data))])
 
 
+_EVENTS = "events.out.tfevents."
+_STAMP = re.compile(r"[0-9]{10}\.[0-9]{6}")
+
+
+def _next_stamp(folder: Path) -> float:
+    """The time in seconds, or a moment after that in the name of a file in `folder` if the clock was put back since."""
+    names = [path.name.removeprefix(_EVENTS)[:17] for path in folder.glob(f"{_EVENTS}*")]
+    stamps = [float(name) for name in names if _STAMP.fullmatch(name)]
+    return max([time.time(), *(stamp + 1e-3 for stamp in stamps)])
+
+
 class EventFile:
     """A new event file in `folder`, for one session of a run.
 
@@ -231,7 +243,7 @@ class EventFile:
     """
 
     def __init__(self, folder: Path) -> None:
-        name = f"events.out.tfevents.{time.time():017.6f}.{socket.gethostname()}.{os.getpid()}"
+        name = f"{_EVENTS}{_next_stamp(folder):017.6f}.{socket.gethostname()}.{os.getpid()}"
         self.path = folder / name
         self._file = Appender(self.path)
         self._write(event_pb2.Event(wall_time=time.time(), file_version="brain.Event:2"))

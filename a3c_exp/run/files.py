@@ -78,15 +78,25 @@ def set_aside(path: Path) -> Path:
     return aside
 
 
-def keep_copy(path: Path, copy: Path) -> None:
-    """Let `copy` be what `path` is now, if there is such a file. It stays so when `atomic_write` replaces `path`.
+@contextmanager
+def keeping_copy(path: Path, copy: Path) -> Iterator[None]:
+    """Let `copy` be what `path` was before the block replaces it by `atomic_write`. A block that fails changes neither.
 
-    It is a second name for the same data, which costs nothing. A file system without hard links keeps no copy.
+    At every moment, `path` and `copy` are two different versions: damage to one file spares the other, also after a
+    kill within the block. The copy is a second name for the same data, which costs nothing. A file system without hard
+    links keeps none.
     """
     partial = copy.with_name(f"{copy.name}.partial")
     with suppress(OSError):
         partial.unlink(missing_ok=True)
         os.link(path, partial)
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise
+    with suppress(OSError):
         os.replace(partial, copy)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +50,8 @@ class RunOutput:
     def save(self, name: str, state: Mapping[str, Any]) -> None:
         """Write a checkpoint, whole or not at all. The latest one before it stays as previous.ckpt."""
         folder = self._folder / CHECKPOINTS
-        with self._writing(name):
-            if name == LATEST:
-                files.keep_copy(folder / LATEST, folder / PREVIOUS)
+        copy = files.keeping_copy(folder / LATEST, folder / PREVIOUS) if name == LATEST else nullcontext()
+        with self._writing(name), copy:
             checkpoint.save(folder / name, state)
         self._flush_episodes()
 

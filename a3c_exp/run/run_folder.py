@@ -10,6 +10,7 @@ from typing import Any
 from a3c_exp.common.plugins import PACKAGE
 from a3c_exp.common.reading import UnreadableError, expanded, parse_json, parse_yaml, read_text
 from a3c_exp.errors import ConfigError, one_line
+from a3c_exp.run.files import set_aside
 
 CONFIG_FILE = "config.yaml"
 SUMMARY_FILE = "summary.json"
@@ -127,8 +128,21 @@ def best_checkpoint(folder: Path) -> Path:
 def latest_checkpoint(folder: Path) -> Path:
     """A run's latest checkpoint, or the best if it was killed before it saved another. It may not exist."""
     checkpoints = expanded(folder) / CHECKPOINTS
-    killed_early = (checkpoints / BEST).exists() and not (checkpoints / LATEST).exists()
-    return checkpoints / (BEST if killed_early else LATEST)
+    existing = [name for name in (LATEST, PREVIOUS, BEST) if (checkpoints / name).exists()]
+    return checkpoints / (existing or [LATEST])[0]
+
+
+def make_latest(path: Path) -> None:
+    """Let the checkpoint before the latest one take its place; nothing, for any other checkpoint.
+
+    The next save would replace it by the damaged one, and a kill during that save would leave none. The damaged one is
+    set aside.
+    """
+    if path.name == PREVIOUS:
+        latest = path.with_name(LATEST)
+        if latest.exists():
+            set_aside(latest)
+        path.rename(latest)
 
 
 def check_folder(folder: Path, key: str = "folder") -> Path:

@@ -15,7 +15,7 @@ import numpy as np
 from a3c_exp.common.reading import LARGEST
 from a3c_exp.core.counters import RNG_WORDS
 from a3c_exp.errors import ConfigError, shown
-from a3c_exp.run import checkpoint
+from a3c_exp.run import checkpoint, run_folder
 
 Check = Callable[[Any], str | None]
 """Returns what a value must be if it is something else: "a whole number"; None if it is right."""
@@ -32,6 +32,28 @@ def load_state(path: Path, key: str = "checkpoint") -> dict[str, Any]:
     if problem is not None:
         raise ConfigError(key, str(path), f"is a damaged checkpoint: {problem}")
     return state
+
+
+def load_latest(folder: Path, key: str) -> tuple[dict[str, Any], Path, str]:
+    """The state that the run in `folder` continues from, its checkpoint, and a warning if that is not latest.ckpt.
+
+    A latest checkpoint that is refused has the one before it in its place, if the run was cut before its end. Raises
+    ConfigError as `load_state` does.
+    """
+    path = run_folder.latest_checkpoint(folder)
+    previous = path.with_name(run_folder.PREVIOUS)
+    try:
+        missing = f"there is no {run_folder.LATEST}: the run goes on from {path.name}"
+        return load_state(path, key), path, "" if path.name == run_folder.LATEST else missing
+    except ConfigError as refused:
+        if path == previous or not previous.exists():
+            raise
+        try:
+            state = load_state(previous, key)
+        except ConfigError:
+            raise refused from None
+        text = f"{path.name} {refused.problem}: the run goes on from {previous.name}, step {state['store']['steps']}"
+        return state, previous, text
 
 
 def _whole(value: Any) -> str | None:

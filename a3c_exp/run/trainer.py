@@ -25,7 +25,7 @@ from a3c_exp.run.evaluator import EvalResult, Evaluator
 from a3c_exp.run.interruption import Interruption, interruptions
 from a3c_exp.run.output import RunOutput
 from a3c_exp.run.rules import BestPolicy, Every, GrowingInterval, find_stop_reason
-from a3c_exp.run.saved_state import STATE_ERRORS, load_state
+from a3c_exp.run.saved_state import STATE_ERRORS, load_latest, load_state
 from a3c_exp.run.statistics import RunStatistics, TrainingClock
 
 log = logging.getLogger("a3c_exp")
@@ -90,7 +90,8 @@ def run(
     store = experiment.backend.store(store_spec(experiment, network, env.observation_space))
     store.initialize(network.vector)
     constants = {name: tensor.numpy().copy() for name, tensor in network.constants().items()}
-    state = None
+    state: dict[str, Any] | None = None
+    warning = ""
     if experiment.init_from is not None and not resume:
         _start_from(store, Path(experiment.init_from))
     with ExitStack() as stack:
@@ -101,15 +102,15 @@ def run(
                 stack.enter_context(files.exclusive_folder(folder, "resume" if resume else "folder"))
             run_folder.check_files(folder, "resume" if resume else "folder")
             if resume:
-                latest = run_folder.latest_checkpoint(folder)
-                state = load_state(latest, key="resume")
+                state, latest, warning = load_latest(folder, key="resume")
                 _restore(store, state, folder)
                 network.check_constants(state["store"], "resume", folder)
             files.write_text(folder / run_folder.CONFIG_FILE, run_folder.config_text(config))
             terminal = stack.enter_context(run_log(folder / "train.log", label=session.label))
             stack.enter_context(one_thread())
-            if resume and latest.name != run_folder.LATEST:
-                log.warning("there is no %s: the run goes on from %s", run_folder.LATEST, latest.name)
+            if warning:
+                log.warning("%s", warning)
+                run_folder.make_latest(latest)
             trainer = Trainer(experiment, config, folder, store, state, terminal, constants, session)
             log.info(network.describe_kernels())
             (folder / run_folder.SUMMARY_FILE).unlink(missing_ok=True)  # a resumed run has not ended any more

@@ -1,0 +1,87 @@
+"""Checkpoints with one bit changed, or cut off, and runs whose latest checkpoint is damaged."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from a3c_exp.errors import ConfigError
+from a3c_exp.run.run_folder import CHECKPOINTS, LATEST, PREVIOUS
+from a3c_exp.run.saved_state import load_state
+from bench.faults.cases import Outcome
+from bench.faults.program import BACKENDS, EVERY, Program
+from bench.fuzz import finished_run
+
+Damage = Callable[[random.Random, bytes], bytes]
+
+
+def flip_bit(rng: random.Random, data: bytes) -> bytes:
+    changed = bytearray(data)
+    changed[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    return bytes(changed)
+
+
+def cut_end(rng: random.Random, data: bytes) -> bytes:
+    return data[: rng.randrange(len(data))]
+
+
+def identical(one: Any, other: Any) -> bool:
+    """Return whether two states are equal in every bit."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(identical(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(identical, one, other))
+    if isinstance(one, np.ndarray):
+        return bool((one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes()))
+    return bool(one == other)
+
+
+class Checkpoint:
+    """A finished run's checkpoint that is damaged. It must be refused, or be read as it was."""
+
+    def __init__(self, damage: Damage) -> None:
+        self._damage = damage
+        self._whole, self._state = b"", dict[str, Any]()
+
+    def __call__(self, rng: random.Random, number: int, folder: Path) -> Outcome:
+        if not self._whole:
+            with contextlib.redirect_stderr(io.StringIO()):
+                path = finished_run(folder / "run") / CHECKPOINTS / LATEST
+            self._whole, self._state = path.read_bytes(), load_state(path)
+        path = folder / LATEST
+        path.write_bytes(self._damage(rng, self._whole))
+        try:
+            state = load_state(path)
+        except ConfigError as error:
+            return Outcome(happened="refused", fault="more than a line" if "\n" in str(error) else "")
+        if identical(state, self._state):
+            return Outcome(happened="read as it was")
+        return Outcome(happened="read with other content", fault="damage that is not noticed")
+
+
+class Latest:
+    """A run that is killed, and whose latest checkpoint is then damaged: it goes on from the one before."""
+
+    def __call__(self, rng: random.Random, number: int, folder: Path) -> Outcome:
+        program = Program(folder, BACKENDS["serial"])
+        program.start()
+        previous = program.latest.with_name(PREVIOUS)
+        program.wait_until(lambda: program.steps >= 4 * EVERY and previous.exists())
+        program.kill()
+        known, whole = program.steps, program.latest.read_bytes()
+        before = load_state(previous)["store"]["steps"]
+        middle = len(whole) // 2  # in an array: noticed for certain
+        flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+        program.latest.write_bytes(cut_end(rng, whole) if number % 2 else flipped)
+        fault = program.finish()
+        if f"goes on from {PREVIOUS}, step {before}" not in program.output:
+            fault = f"{fault}; it does not say that it goes on from {PREVIOUS}"
+        return Outcome(happened="went on from the one before", lost={"most steps": float(known - before)}, fault=fault)

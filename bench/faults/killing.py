@@ -1,0 +1,98 @@
+"""SIGKILL of a whole run, or of its main process alone, at random moments."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+from a3c_exp.errors import ConfigError
+from bench.faults.cases import Outcome
+from bench.faults.program import BACKENDS, EVERY, TOTAL_STEPS, Program
+
+PHASES = ("start", "training", "checkpoint", "evaluation", "end")
+"""Of a run, in which the moment is drawn. Evaluation: a run that evaluates after each checkpoint's interval."""
+DELAYS = {"training": 0.1, "checkpoint": 0.003, "evaluation": 0.5, "end": 0.2}
+"""Most seconds from the sign of a phase to the moment."""
+START_CPU_SECONDS = 3.0
+"""Processor time of the main process from the command to about its first checkpoint."""
+LATE_SECONDS = 0.5
+"""So much training may be lost beyond an interval: events come a tenth of a second late, and a save takes time."""
+ORPHAN_SECONDS = {"ray": 180.0}
+"""In which every process must have ended after the main one: Ray's own helpers need most of a minute."""
+OTHERS_SECONDS = 60.0
+
+
+def wait_for(program: Program, phase: str, rng: random.Random, total: int = TOTAL_STEPS) -> None:
+    """Wait for a random moment in a phase of a run; no longer than the run goes on."""
+    if phase == "start":
+        seconds = rng.uniform(0.0, START_CPU_SECONDS)
+        program.wait_until(lambda: program.cpu_seconds() >= seconds or program.latest.exists())
+        return
+    steps = total if phase == "end" else rng.randrange(EVERY, total - EVERY)
+    program.wait_until(lambda: program.steps >= steps and (phase == "end" or program.latest.exists()))
+    if phase == "checkpoint":
+        partial = program.latest.with_name(f"{program.latest.name}.partial")
+        program.wait_until(partial.exists)
+    time.sleep(rng.uniform(0.0, DELAYS[phase]))
+
+
+class Kill:
+    """SIGKILL of every process of a run. Then the same command is given again."""
+
+    def __init__(self, backend: str, total: int = TOTAL_STEPS) -> None:
+        self._settings, self._total = (*BACKENDS[backend], f"total_steps={total}"), total
+
+    def __call__(self, rng: random.Random, number: int, folder: Path) -> Outcome:
+        phase = PHASES[number % len(PHASES)]
+        evaluation = (f"eval.every={EVERY}", "eval.episodes=100") if phase == "evaluation" else ()
+        program = Program(folder, (*self._settings, *evaluation))
+        program.start()
+        wait_for(program, phase, rng, self._total)
+        program.kill()
+        known, ended, files, faults = program.steps, bool(program.summary()), program.left_files(), list[str]()
+        try:
+            saved = program.saved_steps()
+        except ConfigError as error:
+            return Outcome(happened=f"{phase}: no loadable checkpoint", fault=str(error))
+        faults.append(program.finish())
+        summary = program.summary()
+        if not ended and (summary.get("resumed") == 0) is not (saved is None):
+            faults.append(f"resumed {summary.get('resumed')} times, with {saved} steps saved")
+        lost = max(0, known - (saved or 0))
+        if saved is not None and lost > EVERY + LATE_SECONDS * (summary.get("steps_per_second") or 0.0):
+            faults.append(f"{lost} steps lost, with a checkpoint every {EVERY}")
+        if left := program.left_memory():
+            faults.append(f"left in /dev/shm: {left}")
+        happened = "had ended" if ended else "begun anew" if saved is None else "resumed"
+        figures = {"most steps" if saved is not None else "most steps before the first checkpoint": float(lost)}
+        figures |= {"temporary files that nobody deletes": float(len(files))} if files else {}
+        return Outcome(happened=f"{phase}: {happened}", lost=figures, fault="; ".join(filter(None, faults)))
+
+
+class KillParent:
+    """SIGKILL of the main process alone, in its start or while it trains. The others must end by themselves."""
+
+    def __init__(self, backend: str) -> None:
+        self._backend = backend
+
+    def __call__(self, rng: random.Random, number: int, folder: Path) -> Outcome:
+        phase = ("training", "start")[number % 2]
+        program = Program(folder, BACKENDS[self._backend])
+        process = program.start()
+        wait_for(program, phase, rng)
+        process.kill()
+        process.wait()
+        most, faults = ORPHAN_SECONDS.get(self._backend, OTHERS_SECONDS), list[str]()
+        seconds = program.seconds_to_end(most)
+        if seconds >= most:
+            faults.append(f"processes that go on after {most:.0f} s")
+            program.kill()
+        if left := program.left_memory():
+            faults.append(f"left in /dev/shm: {left}")
+        if files := program.left_files():
+            faults.append(f"left in the temporary folder: {files}")
+        return Outcome(
+            happened=f"{phase}: all ended", lost={"most seconds until the last process had ended": seconds},
+            fault="; ".join(faults),
+        )  # fmt: skip

@@ -1,0 +1,61 @@
+"""SIGSTOP of a worker, and SIGCONT after some seconds, as of a machine that swaps or a debugger."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from bench.faults.cases import Outcome
+from bench.faults.program import BACKENDS, Program
+from bench.kills import marked, read_process, worker_pids
+
+STALL_SECONDS = 15.0
+"""backend.stall_seconds: a worker that is stopped for longer is replaced."""
+SHORT, LONG = (2.0, 8.0), (20.0, 30.0)
+"""Seconds for which a worker is stopped, from and to."""
+TURNS = ("processes", "ga3c", "ray")
+
+
+def workers(backend: str, program: Program, pid: int) -> list[int]:
+    """Processes of the workers of a run whose main process is `pid`."""
+    if backend == "ray":
+        return [each for each in marked(program.mark) if read_process(each, "cmdline").startswith("ray::WorkerActor")]
+    return worker_pids(pid)
+
+
+class Stop:
+    """A worker that is stopped for a short or a long time. The run must end by its rule, the long one with another."""
+
+    def __call__(self, rng: random.Random, number: int, folder: Path) -> Outcome:
+        backend, is_long = TURNS[number % len(TURNS)], number // len(TURNS) % 2 == 0
+        seconds = rng.uniform(*(LONG if is_long else SHORT))
+        update = rng.choice(("async", "sync")) if backend == "processes" else "async"
+        program = Program(folder, (
+            *BACKENDS[backend], f"backend.stall_seconds={STALL_SECONDS}", f"update={update}", "total_steps=1e9",
+            f"stop.max_seconds={seconds + STALL_SECONDS}", "checkpoint.every=null",
+        ))  # fmt: skip
+        process = program.start()
+        program.wait_until(lambda: program.steps > 1000)
+        victims = workers(backend, program, process.pid)
+        if not victims:
+            program.kill()
+            return Outcome(happened=f"{backend}: no worker found", fault=program.output[-1000:])
+        victim = rng.choice(victims)
+        os.kill(victim, signal.SIGSTOP)
+        time.sleep(seconds)
+        with suppress(ProcessLookupError):  # it has been replaced
+            os.kill(victim, signal.SIGCONT)
+        code = program.wait()
+        if code is None:
+            program.kill()
+            return Outcome(happened=f"{backend}: does not end", fault=program.output[-1000:])
+        restarts, fault = program.summary().get("restarts", 0), program.fault(code, "max_seconds")
+        if bool(restarts) is not is_long:
+            fault = f"{fault}; {restarts} restarts after {seconds:.0f} s: {program.output[-1000:]}"
+        went_on = "replaced" if restarts else "went on"
+        length = f"more than {STALL_SECONDS:.0f} s" if is_long else "a moment"
+        return Outcome(happened=f"{backend}, {length}: {went_on}", fault=fault)
