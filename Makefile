@@ -23,7 +23,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt $(PIP_ARGS)
 TORCH_CPU := $(shell sed -n 's/^\(torch==[0-9.]*\).*/\1+cpu/p' constraints.txt)
 
-.PHONY: help setup train tb test test-slow lint format types check learn presets fuzz audit licenses bench wheel clean
+.PHONY: help setup train tb test test-slow lint format types check learn presets fuzz audit licenses soak bench wheel clean
 
 help: ## this list
 	@echo 'make <target> [ARGS="..."]'
@@ -72,6 +72,9 @@ audit: $(VENV)/ready ## known vulnerabilities of the versions in constraints.txt
 
 licenses: $(VENV)/dev ## the license of every package that is needed; exit code 1 if one is not in the lists of pyproject.toml
 	$(BIN)/python -m bench.licenses
+
+soak: $(VENV)/bench ## memory, descriptors, threads and speed of long runs: make soak ARGS="--only ray --minutes 10". Takes two hours
+	$(BIN)/python -m bench.soak $(ARGS)
 
 bench: $(VENV)/bench ## speed and memory beside what they are compared with; writes bench/RESULTS.md
 	$(BIN)/python -m bench $(ARGS)
