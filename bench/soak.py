@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 import a3c_exp
 from a3c_exp.errors import one_line
@@ -114,7 +115,9 @@ def held_lines(label: str, minutes: float, samples: Sequence[Sample]) -> Iterato
         yield Line(what=f"{label}: {name}", minutes=minutes, before=f"{before:g}", after=f"{after:g}", problem=more)
 
 
-def speed_line(what: str, minutes: float, later: np.ndarray, earlier: np.ndarray, share: float = 1.0) -> Line:
+def speed_line(
+    what: str, minutes: float, later: NDArray[np.float64], earlier: NDArray[np.float64], share: float = 1.0
+) -> Line:
     """The line on two speeds. share: of the earlier one that the later must reach, unless chance explains less."""
     ratio, low, high = ratio_interval(later, earlier)
     after = f"{later.mean():,.0f} ({ratio:.3f} of it [{low:.3f}, {high:.3f}])"
@@ -146,7 +149,7 @@ def many_runs(limits: Limits) -> Iterator[Line]:
 def slow_disk(limits: Limits) -> Iterator[Line]:
     """Two runs on a fast disk and two on one whose writes take 200 ms, in turn."""
     minutes = min(limits.minutes, 8.0)
-    measured: dict[bool, list[np.ndarray]] = {False: [], True: []}
+    measured: dict[bool, list[NDArray[np.float64]]] = {False: [], True: []}
     for slow in (False, True, True, False):
         plugins = ["plugins=[bench.slow_disk]"] if slow else []
         with finished(*_CARTPOLE, *plugins, f"stop.max_seconds={15 * minutes}") as run:
