@@ -23,7 +23,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt $(PIP_ARGS)
 TORCH_CPU := $(shell sed -n 's/^\(torch==[0-9.]*\).*/\1+cpu/p' constraints.txt)
 
-.PHONY: help setup train tb test test-slow lint format types check learn presets fuzz faults bench wheel clean
+.PHONY: help setup train tb test test-slow lint format types check learn presets fuzz faults audit licenses soak bench wheel clean
 
 help: ## this list
 	@echo 'make <target> [ARGS="..."]'
@@ -66,6 +66,18 @@ fuzz: $(VENV)/dev ## wrong and damaged input at random: make fuzz ARGS="--seed 1
 
 faults: $(VENV)/dev ## kills, full disks, damaged checkpoints and more in whole runs: make faults ARGS="--only kill --times 2". Linux, 40 minutes
 	$(BIN)/python -m bench.faults $(ARGS)
+
+audit: $(VENV)/ready ## known vulnerabilities of the versions in constraints.txt, by pip-audit. Needs the network
+	@$(BIN)/python -c 'import pip_audit' 2>/dev/null || $(PIP) 'pip-audit>=2.7' || { \
+		echo 'make audit: pip-audit is not installed, and pip cannot fetch it: pip install pip-audit'; exit 1; }
+	@$(BIN)/python -m pip_audit --strict --no-deps --disable-pip --progress-spinner off -r constraints.txt $(ARGS) || { \
+		echo 'make audit: a version above is vulnerable, or could not be looked up (is the network there?)'; exit 1; }
+
+licenses: $(VENV)/dev ## the license of every package that is needed; exit code 1 if one is not in the lists of pyproject.toml
+	$(BIN)/python -m bench.licenses
+
+soak: $(VENV)/bench ## memory, descriptors, threads and speed of long runs: make soak ARGS="--only ray --minutes 10". Takes two hours
+	$(BIN)/python -m bench.soak $(ARGS)
 
 bench: $(VENV)/bench ## speed and memory beside what they are compared with; writes bench/RESULTS.md
 	$(BIN)/python -m bench $(ARGS)

@@ -33,7 +33,7 @@ def whole_training_speed(*overrides: str, steps: int) -> float:
 
 
 def _speed(*overrides: str) -> float:
-    with _finished(*overrides) as run:
+    with finished(*overrides) as run:
         summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     return float(summary["steps"] / summary["training_seconds"])
 
@@ -41,7 +41,7 @@ def _speed(*overrides: str) -> float:
 def curve(name: str, *overrides: str, seconds: float) -> float:
     """The mean of a curve over a run of `seconds`, without its first point: not all workers have started then."""
     with (
-        _finished(*overrides, f"stop.max_seconds={seconds}") as run,
+        finished(*overrides, f"stop.max_seconds={seconds}") as run,
         open(run / "metrics.csv", newline="", encoding="utf-8") as file,
     ):
         _, *points = (float(row[name]) for row in csv.DictReader(file) if row.get(name))
@@ -52,7 +52,7 @@ def seconds_to_first_update(*overrides: str, checkout: Path = CHECKOUT) -> float
     """Seconds from the command to the first update in metrics.csv, with Python's start, imports and workers."""
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
-        with _running(folder, *overrides, checkout=checkout):
+        with running(folder, *overrides, checkout=checkout):
             return time.perf_counter() - started
 
 
@@ -62,16 +62,16 @@ def peak_memory(*overrides: str, seconds: float) -> float:
     This is the sum of proportional set sizes, which only Linux reports. Raises OSError elsewhere.
     """
     peak = 0
-    with tempfile.TemporaryDirectory() as folder, _running(folder, *overrides) as process:
+    with tempfile.TemporaryDirectory() as folder, running(folder, *overrides) as process:
         deadline = time.perf_counter() + seconds
         while time.perf_counter() < deadline:
-            peak = max(peak, sum(map(_proportional_set_size, _tree(process.pid))))
+            peak = max(peak, sum(map(_proportional_set_size, tree(process.pid))))
             time.sleep(0.5)
     return float(peak)
 
 
 @contextmanager
-def _finished(*overrides: str) -> Iterator[Path]:
+def finished(*overrides: str) -> Iterator[Path]:
     """The folder of a run that has ended by itself."""
     with tempfile.TemporaryDirectory() as folder:
         process = _start(folder, *ENDLESS, *overrides)
@@ -90,7 +90,7 @@ def _start(folder: str, *overrides: str, checkout: Path = CHECKOUT) -> subproces
 
 
 @contextmanager
-def _running(folder: str, *overrides: str, checkout: Path = CHECKOUT) -> Iterator[subprocess.Popen[bytes]]:
+def running(folder: str, *overrides: str, checkout: Path = CHECKOUT) -> Iterator[subprocess.Popen[bytes]]:
     """A run that has made its first update. It is interrupted on exit, as by Ctrl-C."""
     process = _start(folder, *overrides, checkout=checkout)
     try:
@@ -116,13 +116,13 @@ def _has_updates(folder: str) -> bool:
     return False
 
 
-def _tree(pid: int) -> Iterator[int]:
+def tree(pid: int) -> Iterator[int]:
     """A process and all its descendants."""
     yield pid
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(FileNotFoundError, ProcessLookupError):
             for child in children.read_text().split():
-                yield from _tree(int(child))
+                yield from tree(int(child))
 
 
 def _proportional_set_size(pid: int) -> int:

@@ -348,7 +348,7 @@ def test_make_targets_call_what_they_are_said_to() -> None:
         if words[0] == "test":
             assert calls[-1] == f".venv/bin/python -m pytest -n 2 --dist worksteal {arguments}".rstrip()
             assert (ROOT / arguments).exists()
-        if words[0] in ("faults", "fuzz"):
+        if words[0] in ("faults", "fuzz", "soak"):
             assert calls[-1] == f".venv/bin/python -m bench.{words[0]} {arguments}".rstrip()
         if words[0] == "presets":
             assert calls[-1] == ".venv/bin/python -m study --presets"

@@ -100,6 +100,16 @@ class TestAddresses:
             assert "does not answer" in complaint(capsys), "it is asked now"
         assert main([f"resume={run}", "total_steps=32", OURS, "backend=serial"]) == 0
 
+    @pytest.mark.parametrize("address", ["head", "auto"])
+    def test_that_are_plain_words_are_addresses_too(
+        self, address: str, here: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        run = stranger(here / "run", backend={"_target_": "a3c_exp.backends.ray.Ray", "address": address})
+        assert main([f"resume={run}", "total_steps=32", OURS]) == 2
+        assert complaint(capsys).startswith(f"a3c_exp: backend.address = '{address}': may write files or connect")
+        assert main([f"from={run}", OURS]) == 2
+        assert complaint(capsys).endswith("allow it with trust=[backend.address]")
+
     def test_are_not_needed_to_play(self, here: Path) -> None:
         run = stranger(here / "run", backend={"_target_": "a3c_exp.backends.ray.Ray", "address": "127.0.0.1:1"})
         assert evaluate.main([str(run), "episodes=1", OURS]) == 0
@@ -114,11 +124,20 @@ class TestTexts:
         assert complaint(capsys).startswith("a3c_exp: env.kwargs.failure = './nan': may write files or connect")
         assert evaluate.main([str(run), "episodes=1", OURS, "trust=[env.kwargs]"]) == 0
 
+    def test_that_are_names_of_settings_may_name_a_file_too(
+        self, here: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        run = stranger(here / "run", env={"kwargs": {"lengths": [4], "files": {"/etc/passwd": 1}}})
+        assert evaluate.main([str(run), "episodes=1", OURS]) == 2
+        assert complaint(capsys).startswith("a3c_exp: env.kwargs.files./etc/passwd = 1: may write files or connect")
+
     @pytest.mark.parametrize("value", [1.5, None, True, "rgb_array", "4x4", ["SFFF", "FHFG"], {"a": [1, "b c"]}])
     def test_of_plain_words_are_harmless(self, value: object) -> None:
         assert is_plain(value)
 
-    @pytest.mark.parametrize("value", ["/etc", "../x", "a.b", "host:80", "~", ["ok", {"x": "C:\\"}], "two\nlines"])
+    @pytest.mark.parametrize(
+        "value", ["/etc", "../x", "a.b", "host:80", "~", ["ok", {"x": "C:\\"}], [{"/etc": 1}], "two\nlines"]
+    )
     def test_of_anything_else_are_not(self, value: object) -> None:
         assert not is_plain(value)
 

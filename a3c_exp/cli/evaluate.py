@@ -253,7 +253,7 @@ def _evaluate_sweep(folder: Path, runs: Sequence[Path], options: Options) -> int
             notes.append(f"{run}: {cut}")
         print(markdown.row([name, loaded.checkpoint.name, f"{loaded.steps:,}", *_cells(episodes)]), flush=True)
     for note in notes:
-        print(f"a3c_exp: {note}", file=sys.stderr)
+        print(printable(f"a3c_exp: {note}"), file=sys.stderr)
     for failure in failures:
         print(printable(f"a3c_exp: not evaluated: {failure}"), file=sys.stderr)
     return int(bool(failures))

@@ -6,8 +6,10 @@ cannot run in full writes nothing, and its error is one line.
 
 from __future__ import annotations
 
+import io
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 from textwrap import indent
@@ -29,7 +31,7 @@ from a3c_exp.cli.startup import conf_folder, importing
 from a3c_exp.cli.sweep import run_sweep
 from a3c_exp.cli.words import Words, split_words
 from a3c_exp.common.reading import expanded
-from a3c_exp.errors import ConfigError
+from a3c_exp.errors import ConfigError, printable
 from a3c_exp.run import provenance
 
 if TYPE_CHECKING:  # importing it takes seconds: it imports torch
@@ -123,7 +125,7 @@ def _resume(flags: Namespace, words: Words) -> int:
     trusted = trusted_keys(flags.overrides)
     if flags.cfg:
         _check_settings(config)
-        print(OmegaConf.to_yaml(OmegaConf.create(config)), end="")
+        print(printable(OmegaConf.to_yaml(OmegaConf.create(config))), end="")
         return 0
     # Its parameters were taken long ago: the run that it started from may be gone.
     experiment = check(config | {"init_from": None}, trusted)
@@ -145,7 +147,7 @@ def _run_again(flags: Namespace, words: Words) -> int:
     config, folder = copied_config(flags.overrides, flags.config_dir)
     if flags.cfg:
         _check_settings(config)
-        print(OmegaConf.to_yaml(OmegaConf.create(config)), end="")
+        print(printable(OmegaConf.to_yaml(OmegaConf.create(config))), end="")
         return 0
     experiment = check(config, trusted_keys(flags.overrides))
     from a3c_exp.run.existing import find_action
@@ -170,12 +172,14 @@ def _check_settings(config: dict[str, Any]) -> None:
 def show_config(hydra: Hydra, name: str, flags: Namespace, parser: ArgumentParser) -> None:
     """Print what Hydra's own flags ask for: the composed configuration, how it was found, Hydra's help."""
     _check_settings(to_container(compose_node(hydra, flags.overrides, name)))  # Hydra's errors have many lines
-    if flags.hydra_help:
-        hydra.hydra_help(config_name=name, args_parser=parser, args=flags)
-    elif flags.cfg:
-        hydra.show_cfg(name, flags.overrides, flags.cfg, flags.package, flags.resolve)
-    else:
-        hydra.show_info(flags.info, config_name=name, overrides=flags.overrides)
+    with redirect_stdout(io.StringIO()) as text:
+        if flags.hydra_help:
+            hydra.hydra_help(config_name=name, args_parser=parser, args=flags)
+        elif flags.cfg:
+            hydra.show_cfg(name, flags.overrides, flags.cfg, flags.package, flags.resolve)
+        else:
+            hydra.show_info(flags.info, config_name=name, overrides=flags.overrides)
+    print(printable(text.getvalue()), end="")
 
 
 HELP = """\

@@ -12,6 +12,7 @@ CHECKED_ELSEWHERE = ("env.id", "env.wrappers", "init_from", "plugins")
 """Settings whose texts are judged where their meaning is known, or which name what is only read."""
 
 _WORD = re.compile(r"[\w +-]*")
+_DOTTED_KEY = re.compile(r"[\w +.-]*")
 
 
 def is_plain(value: object) -> bool:
@@ -19,16 +20,17 @@ def is_plain(value: object) -> bool:
     if isinstance(value, str):
         return _WORD.fullmatch(value) is not None
     if isinstance(value, Mapping):
-        return all(map(is_plain, value.values()))
+        return all(_DOTTED_KEY.fullmatch(str(key)) and is_plain(item) for key, item in value.items())
     if isinstance(value, Sequence):
         return all(map(is_plain, value))
     return True
 
 
 def texts_to_trust(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The settings of a configuration, by dotted keys, with a text that may name a file or an address."""
+    """The settings of a configuration, by dotted keys, whose text or name may be that of a file or an address."""
     for key, value in flatten(config):
-        if key not in CHECKED_ELSEWHERE and key.rpartition(".")[2] != "_target_" and not is_plain(value):
+        checked = key in CHECKED_ELSEWHERE or key.rpartition(".")[2] == "_target_"
+        if not checked and not is_plain({key: value}):
             yield key, value
 
 

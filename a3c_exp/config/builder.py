@@ -50,7 +50,10 @@ def load_experiment(
     experiment = build_experiment(config)
     check_combination(experiment)
     if trusted is not None:
-        check_trust({f"env.{name}": each for name, each in experiment.env.settings_to_trust().items()}.items(), trusted)
+        check_trust(((f"env.{name}", each) for name, each in experiment.env.settings_to_trust().items()), trusted)
+    if trusted is not None and to_train:
+        connecting = experiment.backend.settings_to_trust().items()
+        check_trust(((f"backend.{name}", each) for name, each in connecting), trusted)
     if not check:
         return experiment
     if to_train:

@@ -226,6 +226,10 @@ class Backend(ABC):
     def check(self, experiment: Experiment) -> None:
         """Raise ConfigError for what this backend cannot run, or not here."""
 
+    def settings_to_trust(self) -> dict[str, object]:
+        """Settings, by name, that connect to other programs: see `EnvFactory.settings_to_trust`."""
+        return {}
+
     def warning(self, experiment: Experiment) -> str | None:
         """A sentence about settings that are probably not meant; None if there are none."""
         return None

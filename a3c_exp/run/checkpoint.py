@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from a3c_exp.common.reading import open_regular
+from a3c_exp.common.reading import MOST_BYTES, open_regular
 from a3c_exp.errors import ConfigError
 from a3c_exp.run import files
 from a3c_exp.run.run_folder import written_by
@@ -76,10 +77,11 @@ def load(path: Path, key: str = "checkpoint") -> dict[str, Any]:
     """The state that `save` wrote. Nothing in the file can run code.
 
     key: the setting that names the run, for errors. Raises ConfigError for a file that is missing, damaged, of another
-        kind or of another version.
+        kind or of another version, or that would take more memory than there is.
     """
     try:
-        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+        with open_regular(path, _memory()) as file, zipfile.ZipFile(file) as archive:
+            _check_sizes(archive, os.fstat(file.fileno()).st_size)
             header = json.loads(_entry(archive, _STATE))
             if int(header["version"]) != VERSION:
                 raise ConfigError(key, str(path), written_by(path.absolute().parent.parent))
@@ -94,6 +96,22 @@ def load(path: Path, key: str = "checkpoint") -> dict[str, Any]:
     if not isinstance(state, dict):
         raise ConfigError(key, str(path), "is no checkpoint, or a damaged one (no state in it)")
     return state
+
+
+def _memory() -> int:
+    """Bytes of memory of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _check_sizes(archive: zipfile.ZipFile, size: int) -> None:
+    """Raise ValueError for an archive that takes more memory than its own size, in bytes: its entries lie one in
+    another; or whose plain values take a hundred times as much as their text."""
+    unpacked = sum(entry.file_size for entry in archive.infolist())
+    if unpacked > size:
+        raise ValueError(f"it has {size:,} bytes, and would unpack to {unpacked:,}")
+    plain = archive.getinfo(_STATE).file_size
+    if plain > MOST_BYTES:
+        raise ValueError(f"{_STATE} has {plain:,} bytes, and may have {MOST_BYTES:,}")
 
 
 def _entry(archive: zipfile.ZipFile, name: str) -> bytes:

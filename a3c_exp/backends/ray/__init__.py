@@ -38,6 +38,10 @@ class Ray(RaySettings, Backend):
             name = type(experiment.algorithm).__name__
             raise ConfigError("backend.local_epochs", True, f"must be false with {name}, which uses a rollout once")
 
+    def settings_to_trust(self) -> dict[str, object]:
+        """The address of a cluster, which may run any program in this process. A plain word may be one."""
+        return {} if self.address == "local" else {"address": self.address}
+
     def _check_address(self) -> None:
         """Raise ConfigError for an address at which no cluster answers: Ray itself would try for minutes."""
         if self.address == "local" or is_joined():

@@ -134,6 +134,7 @@ class Driver:
                 max_restarts=-1,
                 max_task_retries=0,
                 max_concurrency=max(1000, calls),  # each call that waits in a round is one
+                enable_task_events=False,  # Ray would keep a record of each of the latest 100,000 calls
                 scheduling_strategy=here if self._settings.shards == 1 else "SPREAD",
             )
             .remote(spec, self._settings.wire_dtype)
@@ -252,6 +253,7 @@ class Driver:
             self._ray.remote(WorkerActor)
             .options(
                 num_cpus=settings.cpus_per_worker,
+                enable_task_events=False,
                 scheduling_strategy="SPREAD" if settings.placement == "spread" else "DEFAULT",
             )
             .remote()

@@ -193,4 +193,4 @@ def _cell(text: str) -> str:
 
 
 def _file_name(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "_", name)
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", name)[:100]

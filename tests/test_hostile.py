@@ -1,0 +1,262 @@
+"""Files that a stranger hands over to do harm: what each would do is watched for, and does not happen."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import os
+import shutil
+import sys
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from runs import SCRIPTED, train
+from tensorboard.plugin_util import markdown_to_safe_html
+
+from a3c_exp.__main__ import main
+from a3c_exp.cli import evaluate
+from a3c_exp.cli.reporting.report import _file_name
+from a3c_exp.errors import ConfigError
+from a3c_exp.run import checkpoint
+from a3c_exp.run.curves import CurveWriter, text
+from a3c_exp.run.run_folder import config_text
+
+OURS = "plugins=[scripted]"
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    train(folder, SCRIPTED, total_steps=16, env__kwargs={"lengths": [4]})
+    return folder
+
+
+@pytest.fixture
+def run(finished: Path, here: Path) -> Path:
+    """A copy of it to tamper with, in the current folder."""
+    return Path(shutil.copytree(finished, here / "run"))
+
+
+def configure(run: Path, changes: Mapping[str, Any]) -> None:
+    """Write values into a run's config.yaml, by their dotted keys."""
+    whole = yaml.safe_load((run / "config.yaml").read_text())
+    for key, value in changes.items():
+        *parents, last = key.split(".")
+        node = whole
+        for name in parents:
+            node = node.setdefault(name, {})
+        node[last] = value
+    (run / "config.yaml").write_text(yaml.safe_dump(whole, allow_unicode=True))
+
+
+def refusal(run: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """The line in which a run's folder is refused, by evaluate and by a new run with its settings alike."""
+    for code in (evaluate.main([str(run), OURS]), main([f"from={run}", OURS])):
+        assert code == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == second
+    return first
+
+
+# -- configurations that name code -----------------------------------------------------------------
+
+PLACES = (
+    "env", "network", "network.encoder", "returns", "critic_returns", "algorithm", "optimizer", "schedule", "backend",
+    "stop", "eval", "checkpoint",
+)  # fmt: skip
+CODE: dict[str, dict[str, Any]] = {
+    "os.system": {"command": "touch harmed"},
+    "subprocess.Popen": {"args": ["touch", "harmed"]},
+    "builtins.eval": {"source": "open harmed"},
+    "torch.load": {"f": "harm"},
+    "a3c_exp.run.files.os.mkdir": {"path": "harmed"},
+}
+
+
+@pytest.mark.parametrize(("place", "target"), [*zip(PLACES, itertools.cycle(CODE)), *(("env", each) for each in CODE)])
+def test_no_code_is_called_that_a_configuration_names(
+    target: str, place: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if place == "network.encoder":
+        configure(run, {"network": {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 8}})
+    configure(run, {place: {"_target_": target, **CODE[target]}})
+    ours = target.startswith("a3c_exp.")
+    problem = "cannot be imported: " if ours else "must be a component class of a3c_exp or of a package listed in plug"
+    assert refusal(run, capsys).startswith(f"a3c_exp: {place}._target_ = '{target}': {problem}")
+    assert not Path("harmed").exists()
+
+
+def test_arguments_of_an_environment_are_data_whatever_they_name(run: Path) -> None:
+    configure(run, {"env.kwargs.failure": {"_target_": "os.system", "command": "touch harmed"}})
+    assert evaluate.main([str(run), OURS, "episodes=1"]) == 0
+    assert not Path("harmed").exists()
+
+
+INTRUDER = """
+from pathlib import Path
+Path("harmed").touch()
+"""
+
+
+@pytest.mark.parametrize("beside", ["run", "."])
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"network._target_": "intruder.Network"}, "network._target_ = 'intruder.Network': must be a component class "),
+        ({"env.id": "intruder:Env-v0"}, "env.id = 'intruder:Env-v0': imports intruder: allow it with plugins=["),
+        ({"env.id": "intruder.inside:Env-v0"}, "env.id = 'intruder.inside:Env-v0': imports intruder.inside: allow it"),
+        ({"env.wrappers": ["intruder:Wrapper"]}, "env.wrappers = 'intruder:Wrapper': imports intruder: allow it with"),
+    ],
+)
+def test_a_package_that_lies_there_is_imported_only_as_a_plugin(
+    changes: dict[str, Any], line: str, beside: str, run: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    (Path(beside) / "intruder.py").write_text(INTRUDER)
+    monkeypatch.syspath_prepend(str(Path(beside).absolute()))  # as `python -m` does with the current folder
+    configure(run, {"plugins": ["scripted", "intruder"], **changes})
+    assert refusal(run, capsys).startswith(f"a3c_exp: {line}")
+    assert not Path("harmed").exists()
+    assert evaluate.main([str(run), "plugins=[scripted,intruder]"]) == 2
+    assert Path("harmed").exists(), "the user wants it"
+    del sys.modules["intruder"]
+
+
+@pytest.mark.parametrize("name", ["../intruder", "/etc/passwd", "..", "", "a\0b", "\u202e"])
+def test_a_plugin_is_the_name_of_a_module_and_of_no_file(
+    name: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run.parent.parent / "intruder.py").write_text(INTRUDER)
+    assert evaluate.main([str(run), f"plugins={json.dumps([name])}"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("a3c_exp: plugins") and line.isprintable()
+    assert not Path("harmed").exists()
+
+
+# -- checkpoints -----------------------------------------------------------------------------------
+
+
+def latest(run: Path) -> Path:
+    return run / "checkpoints" / "latest.ckpt"
+
+
+def unpacked(path: Path) -> dict[str, bytes]:
+    """The entries of an archive, by name."""
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def pack(path: Path, entries: Mapping[str, bytes]) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in entries.items():
+            archive.writestr(name, content)
+
+
+def refused_checkpoint(path: Path) -> str:
+    with pytest.raises(ConfigError) as error:
+        checkpoint.load(path)
+    return error.value.problem
+
+
+class TestBombs:
+    @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+    def test_an_entry_that_would_unpack_to_100_gigabytes_is_refused_unread(self, compression: int, run: Path) -> None:
+        with zipfile.ZipFile(latest(run), "a", compression) as archive:
+            archive.writestr("bomb.npy", b"0" * 1000)
+            archive.getinfo("bomb.npy").file_size = 100 * 2**30  # of the directory, which is written when it closes
+        line = refused_checkpoint(latest(run))
+        assert f"has {latest(run).stat().st_size:,} bytes, and would unpack to 107,374,1" in line
+
+    def test_entries_that_share_their_bytes_are_refused(self, run: Path) -> None:
+        with zipfile.ZipFile(latest(run), "a") as archive:
+            entry = archive.getinfo("store/parameters.npy")
+            for number in range(1000):
+                again = copy.copy(entry)
+                again.filename = f"{number}.npy"
+                archive.filelist.append(again)
+            archive.writestr("last", b"")
+        assert " bytes, and would unpack to " in refused_checkpoint(latest(run))
+
+    def test_a_file_with_holes_that_is_larger_than_the_memory_is_refused(self, run: Path) -> None:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        os.truncate(latest(run), 2 * memory)
+        assert f"has {2 * memory:,} bytes, and may have {memory:,}" in refused_checkpoint(latest(run))
+
+    def test_plain_values_have_a_limit(self, tmp_path: Path) -> None:
+        """Lists take a hundred times as much memory as their text."""
+        with zipfile.ZipFile(tmp_path / "c", "w") as archive:
+            archive.writestr("state.json", f'{{"version": {checkpoint.VERSION}, "state": [{"[]," * 6_000_000}[]]}}')
+        line = refused_checkpoint(tmp_path / "c")
+        assert "state.json has 18,000,0" in line and "bytes, and may have 16,777,216" in line
+
+    def test_an_array_of_a_huge_shape_without_any_bytes_is_refused(
+        self, run: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        entries = unpacked(latest(run))
+        header = b"{'descr': '<U0', 'fortran_order': False, 'shape': (1099511627776,), }"
+        entries["store/parameters.npy"] = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+        pack(latest(run), entries)
+        assert evaluate.main([str(run), OURS]) == 2
+        assert "store.parameters is an array of <U0 (1099511627776,), and must be an array" in capsys.readouterr().err
+
+
+def test_names_in_an_archive_are_no_paths(run: Path) -> None:
+    """Entries are read by name and never unpacked."""
+    entries = unpacked(latest(run))
+    header = entries.pop("state.json").decode()
+    names = {"store/parameters.npy": "../../harmed.npy", "store/stats.npy": "/tmp/harmed.npy"}
+    for old, new in names.items():
+        header = header.replace(f'"{old}"', f'"{new}"')
+        entries[new] = entries.pop(old)
+    pack(latest(run), {"state.json": header.encode(), **entries})
+    assert evaluate.main([str(run), OURS, "episodes=1"]) == 0
+    assert not [*run.parent.rglob("harmed*"), *Path("/tmp").glob("harmed*")]
+
+
+# -- texts -----------------------------------------------------------------------------------------
+
+BACKWARDS = "\u202egnp.exe"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["from=run", OURS, "--cfg", "job"],
+        ["resume=run", OURS, "--cfg", "job"],
+        ["env=gym", "env.id=x", f"+env.kwargs.failure='{BACKWARDS}'", "--cfg", "job"],
+        ["env=gym", "env.id=x", f"+env.kwargs.failure='{BACKWARDS}'", "--info", "config"],
+    ],
+)
+def test_printed_settings_leave_a_terminal_alone(
+    command: list[str], run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The character has a terminal show what follows from right to left."""
+    configure(run, {"env.kwargs": {"failure": BACKWARDS}})
+    assert main(command) == 0
+    output = capsys.readouterr().out
+    assert "\\u202egnp.exe" in output
+    assert output.replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize("name", ["../../harmed", "/etc/passwd", "..", "a\0b", "\x1b[2J", "\u202e", "", "x" * 1000])
+def test_a_picture_of_a_report_has_a_name_in_its_folder(name: str) -> None:
+    file = f"1_{_file_name(name)}_curves.png"
+    assert Path(file).name == file and file.isascii() and file.isprintable() and len(file) < 255
+
+
+def test_html_in_settings_is_text_in_tensorboard(tmp_path: Path) -> None:
+    script = "<script>alert(1)</script>\n\n<img src=x onerror=alert(1)>"
+    config = {"env": {"id": script, "kwargs": {script: script}}}
+    CurveWriter(tmp_path, config).close()
+    (events,) = tmp_path.glob("events.*")
+    assert b"    " in events.read_bytes()
+    code = "\n".join(f"    {line}" for line in config_text(config).splitlines())
+    shown = markdown_to_safe_html(text("config", code).tensor.string_val[0])
+    assert "<script" not in shown and "<img" not in shown
+    assert "&lt;script&gt;" in shown
