@@ -232,11 +232,13 @@ class _Sweep:
         A process that is killed, for lack of memory or by its environment's fault, makes joblib end all that run
         beside it. Jobs that had not begun are then launched again, and after them those that had, each alone.
         """
+        vain = 0  # launches in a row in which none has begun
         while (rest := self._without_outcome(numbers)) and not self._stopped:
             waiting = [number for number in rest if not self._journal.has_begun(number)]
             if waiting:
                 error = self._launch(waiting)
-                if not any(map(self._journal.has_begun, waiting)):
+                vain = 0 if any(map(self._journal.has_begun, waiting)) else vain + 1
+                if vain == 2 or (vain and not self._launcher.forked):  # a batch system may have taken some of them
                     self._fail(waiting, error)
                 continue
             for number in rest:
