@@ -438,6 +438,19 @@ def test_profiles_are_of_configurations_that_have_run_everywhere(tmp_path: Path)
     assert found["returns.n=9"].share[:-1].min() == 1
 
 
+def test_a_picture_says_what_it_leaves_out_and_how_to_see_it(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    for n in range(7):
+        run(tmp_path / f"n-{n}", 0, None, n=n)
+        curve(tmp_path / f"n-{n}", (500, 0.5, 10.0 + n), (1000, 1.0, 20.0 + n))
+    assert report.main([str(tmp_path)]) == 0
+    note = "Only the first 6 of 7 configurations"
+    assert f"{note}, in the order of their rank; curves.csv has all." in (tmp_path / "report/index.html").read_text()
+    chosen = [str(tmp_path / "n-0"), str(tmp_path / "n-1")]
+    assert report.main([*chosen, f"to={tmp_path / 'two'}"]) == 0
+    assert note not in (tmp_path / "two/index.html").read_text()
+
+
 def test_episodes_are_in_the_order_in_which_they_ended(tmp_path: Path) -> None:
     assert len(read_episodes(tmp_path).returns) == 0
     header = "step,worker,return,length,seconds\n"

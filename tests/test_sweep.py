@@ -367,6 +367,35 @@ def test_a_sweep_that_is_killed_again_and_again_ends_complete(
     assert {summary(tmp_path / "killed" / run)["stop_reason"] for run in runs(tmp_path / "killed")} == {"total_steps"}
 
 
+@pytest.mark.slow
+def test_a_cut_sweep_that_is_begun_anew_equals_one_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for times: parameters, optimizer, generators and episodes of every run."""
+    words = [*QUICK, "-m", "seed=range(12)", "checkpoint.every=16"]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(program, "prestart_backend", lambda arguments: None)
+    process = start(tmp_path, *words, "sweep=cut")
+    wait_until(lambda: len(runs(tmp_path / "cut")) >= 4, 60)
+    process.kill()
+    process.join()
+    assert len(runs(tmp_path / "cut")) < 12
+    assert program.main([*words, "sweep=cut", "existing=restart"]) == 0
+    assert program.main([*words, "sweep=alone"]) == 0
+    assert len(runs(tmp_path / "cut")) == 12
+    for run in runs(tmp_path / "alone"):
+        cut, alone = tmp_path / "cut" / run, tmp_path / "alone" / run
+        assert same(latest(cut)["store"], latest(alone)["store"])
+        assert (cut / "config.yaml").read_bytes() == (alone / "config.yaml").read_bytes()
+        assert episodes(cut) == episodes(alone)
+        assert summary(cut)["resumed"] == 0
+
+
+def episodes(run: Path) -> list[list[str]]:
+    """The rows of episodes.csv without their last column, the seconds."""
+    rows = [line.split(",") for line in (run / "episodes.csv").read_text().splitlines()]
+    assert rows[0][-1] == "seconds"
+    return [row[:-1] for row in rows]
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_sweep_in_order(
     number: int, code: int, here: Path, capfd: pytest.CaptureFixture[str]

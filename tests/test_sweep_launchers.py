@@ -7,6 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +21,9 @@ pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
 pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
 
 
-def start(folder: Path, mark: str, *words: str) -> subprocess.Popen[str]:
+def start(folder: Path, mark: str, *words: str, **variables: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "a3c_exp", *words]
-    environment = {**os.environ, "A3C_EXP_TEST": mark}
+    environment = {**os.environ, "A3C_EXP_TEST": mark, **variables}
     return subprocess.Popen(
         command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -35,6 +38,22 @@ def finish(program: subprocess.Popen[str], code: int) -> str:
 
 def summaries(sweep: Path) -> dict[str, dict[str, Any]]:
     return {path.parent.name: json.loads(path.read_text()) for path in sweep.glob("*/summary.json")}
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A folder for TMPDIR, with a path that is short enough for sockets."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def children(pid: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == pid:
+                found.append(int(entry.name))
+    return found
 
 
 LONG = ["backend=processes", "workers=auto", "total_steps=200000", "stop.mean_return=null", "eval.every=null"]
@@ -98,6 +117,68 @@ def test_jobs_end_with_the_program_that_started_them(tmp_path: Path) -> None:
     program.communicate(timeout=60)
     wait_until(lambda: not processes(mark), 60)
     assert summaries(tmp_path / "sweep")["seed-0"]["stop_reason"] == "interrupted"
+
+
+@LINUX
+@pytest.mark.slow
+def test_a_job_that_is_killed_while_it_starts_is_run_again_and_leaves_no_temporary_folder(
+    tmp_path: Path, temporary: Path
+) -> None:
+    mark = f"{tmp_path.name}-starting"
+    words = [*LONG, "total_steps=2000", "sweep=sweep", "jobs=2", "seed=0,1"]
+    program = start(tmp_path, mark, *words, TMPDIR=str(temporary))
+    jobs = wait_until(lambda: [job for child in children(program.pid) for job in children(child)], 60)
+    os.kill(jobs[0], signal.SIGKILL)
+    err = finish(program, 0)
+    assert "2 of 2 runs have finished" in err
+    assert "Traceback" not in err
+    wait_until(lambda: not processes(mark))
+    wait_until(lambda: not list(temporary.iterdir()))
+
+
+@LINUX
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "to_group", "code"),
+    [(signal.SIGINT, True, 130), (signal.SIGTERM, False, 143)],
+    ids=["ctrl-c", "term"],
+)
+def test_a_second_signal_kills_and_leaves_nothing(
+    number: int, to_group: bool, code: int, tmp_path: Path, temporary: Path
+) -> None:
+    """The jobs are in steps of an environment that would take an hour: they cannot be saved."""
+    (tmp_path / "endless.py").write_text(
+        "import os, pathlib, time\n"
+        "import gymnasium\n"
+        "from gymnasium.envs.classic_control import CartPoleEnv\n"
+        "class Endless(CartPoleEnv):\n"
+        "    steps = 0\n"
+        "    def step(self, action):\n"
+        "        self.steps += 1\n"
+        "        if self.steps > 20:\n"
+        "            pathlib.Path(f'in_step_{os.getpid()}').touch()\n"
+        "            time.sleep(3600)\n"
+        "        return super().step(action)\n"
+        "gymnasium.register('Endless-v0', Endless)\n"
+    )
+    mark, shared = f"{tmp_path.name}-second", set(os.listdir("/dev/shm"))
+    env = ["plugins=[endless]", "env=gym", "env.id=endless:Endless-v0"]
+    words = [*QUICK, *env, "sweep=sweep", "jobs=2", "seed=0,1,2"]
+    program = start(tmp_path, mark, *words, TMPDIR=str(temporary))
+    wait_until(lambda: len(list(tmp_path.glob("in_step_*"))) == 2, 60)
+    send = os.killpg if to_group else os.kill
+    send(program.pid, number)
+    wait_until(lambda: list(tmp_path.glob("sweep/.jobs/*/stop")))
+    assert program.poll() is None, "the jobs are waited for"
+    send(program.pid, number)
+    err = finish(program, code)
+    assert "a second signal kills" in err
+    assert "0 of 3 runs have finished" in err
+    assert "Traceback" not in err
+    wait_until(lambda: not processes(mark), 10)
+    wait_until(lambda: not list(temporary.iterdir()), 10)
+    assert not set(os.listdir("/dev/shm")) - shared
+    assert not (tmp_path / "sweep" / "seed-2").exists()
 
 
 @LINUX

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,32 @@ def test_a_journal_holds_outcomes_and_the_first_signal(tmp_path: Path) -> None:
         journal.stop(15)
         assert journal.stop_signal() == 2
     assert [path.name for path in (tmp_path / ".jobs").iterdir()] == ["of_a_living_process"]
+
+
+def tell_parent(writer: Connection) -> None:
+    writer.send(os.getppid())
+
+
+def tell_parents(writer: Connection) -> None:
+    forkserver.ensure_running()
+    child = forkserver.context().Process(target=tell_parent, args=(writer,))
+    child.start()
+    child.join()
+    writer.send(os.getppid())
+    writer.send(forkserver.has_died(0.0))
+
+
+def test_a_process_that_was_forked_from_the_server_uses_the_same_one() -> None:
+    """So runs at once import torch once, and not once for each of them and for each of their servers."""
+    forkserver.ensure_running()
+    reader, writer = forkserver.context().Pipe(duplex=False)
+    with forkserver.without_main():
+        process = forkserver.context().Process(target=tell_parents, args=(writer,))
+        process.start()
+    assert reader.poll(60)
+    assert reader.recv() == reader.recv() != os.getpid()
+    assert reader.recv() is False
+    process.join()
 
 
 def test_a_start_method_that_only_joblib_knows_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

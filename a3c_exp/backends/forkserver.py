@@ -1,7 +1,7 @@
 """The fork server: worker processes are forked from it. It has imported everything once, so they start in milliseconds.
 
 This module imports nothing large. The server is started before the program imports torch, so that both import it at the
-same time, on two cores.
+same time, on two cores. Runs at once share one server: each runs in a process that is itself forked from it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,14 @@ EXIT_CODE_LOST = 255
 DYING_SECONDS = 0.5
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 PRELOAD = ["a3c_exp.backends.processes.children", "a3c_exp.backends.forkserver_preload"]
+_parent: int | None = None  # the server that this process was forked from, and that it uses
 
 
 def ensure_running() -> None:
     """Start the server unless it runs. It imports while this process goes on. Raises ConfigError."""
+    if _is_forked():
+        _share()
+        return
     check_temporary_folder()
     _leave_foreign_context()
     context().set_forkserver_preload(PRELOAD)
@@ -43,8 +47,20 @@ def ensure_running() -> None:
         forkserver.ensure_running()
 
 
+def _is_forked() -> bool:
+    """Return whether this process was forked from a server: it knows its address, and has not started it."""
+    return _pid() is None and getattr(forkserver._forkserver, "_forkserver_address", None) is not None
+
+
+def _share() -> None:
+    """Use the server that this process was forked from. The standard library means to, but would start another."""
+    global _parent
+    _parent = os.getppid()
+    forkserver._forkserver.ensure_running = lambda: None  # type: ignore[method-assign]
+
+
 def _leave_foreign_context() -> None:
-    """Within a job of joblib: undo what multiprocessing has there from its starter, or from joblib's own "loky".
+    """Within a process of joblib's own "loky": undo what multiprocessing has there from it, or from its starter.
 
     A child process is told its parent's default start method, and looks it up before joblib is imported there.
     The temporary folder is the starter's, which the server must not remove.
@@ -56,18 +72,25 @@ def _leave_foreign_context() -> None:
 
 def has_died(seconds: float = DYING_SECONDS) -> bool:
     """Return whether the server has died; waits so long for one that is about to."""
-    pid, deadline = _pid(), time.monotonic() + seconds
-    while pid is not None:
-        try:
-            # The standard library collects the server, not this call.
-            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-                return True
-        except ChildProcessError:
-            return True
+    deadline = time.monotonic() + seconds
+    while not _is_dead():
         if time.monotonic() >= deadline:
             return False
         time.sleep(0.01)
     return True
+
+
+def _is_dead() -> bool:
+    if _is_forked():
+        return os.getppid() != _parent
+    pid = _pid()
+    if pid is None:
+        return True
+    try:
+        # The standard library collects the server, not this call.
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
 
 
 def _pid() -> int | None:

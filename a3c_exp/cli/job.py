@@ -6,6 +6,7 @@ they are told is data that can be pickled, and they say how they ended in the sw
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import socket
@@ -187,17 +188,23 @@ class _Watch(threading.Thread):
     def __init__(self, jobs: SweepJobs) -> None:
         super().__init__(daemon=True)
         self._jobs = jobs
+        self._server = os.getppid()
         self.interruption: Interruption | None = None  # of the current job
 
     def run(self) -> None:
         while True:
-            orphaned = self._jobs.with_starter and os.getppid() != self._jobs.pid
+            orphaned = self._jobs.with_starter and self._is_orphaned()
             current = self.interruption
             if current is None and orphaned:
                 os._exit(1)
             if current is not None and current.signal is None:
                 current.signal = signal.SIGTERM if orphaned else self._jobs.journal.stop_signal()
             time.sleep(WATCH_SECONDS)
+
+    def _is_orphaned(self) -> bool:
+        """Whether the starting process has died, or the fork server, from which this process comes."""
+        starter = multiprocessing.parent_process()
+        return os.getppid() != self._server or starter is None or not starter.is_alive()
 
 
 _watches: dict[Path, _Watch] = {}

@@ -54,8 +54,13 @@ FORKSERVER_BACKENDS = ("a3c_exp.backends.processes.Processes", "a3c_exp.backends
 def prestart_backend(arguments: Sequence[str]) -> None:
     """Start the fork server before this process imports Hydra and composes the command.
 
-    Only for a plain command, whose backend is known without composing it. Others start it after that: see `prestart`.
+    Only for a plain command, whose backend is known without composing it, and for runs at once, which need the server
+    with every backend. Others start it after that: see `prestart`.
     """
+    if any(text.startswith("jobs=") and text != "jobs=1" for text in arguments):
+        with suppress(ConfigError):
+            forkserver.ensure_running()
+        return
     not_plain = ("resume=", "from=", "jobs=", "experiment=", "backend.", "+", "~", "hydra")
     if any(text.startswith(not_plain) or (text[:1] == "-" and text not in ("-m", "--multirun")) for text in arguments):
         return
@@ -73,6 +78,23 @@ def prestart(config: Mapping[str, Any]) -> None:
     if isinstance(backend, Mapping) and backend.get("_target_") in FORKSERVER_BACKENDS:
         with suppress(ConfigError):
             forkserver.ensure_running()
+
+
+@contextmanager
+def forked_jobs() -> Iterator[None]:
+    """Within: processes that joblib starts are forked from the server, and import next to nothing.
+
+    joblib's own start method starts programs. Each would import torch, and so would a fork server of its own.
+    """
+    from joblib.externals.loky.backend.context import set_start_method
+
+    forkserver.ensure_running()
+    set_start_method("forkserver", force=True)
+    try:
+        with forkserver.without_main():
+            yield
+    finally:
+        set_start_method(None, force=True)
 
 
 @contextmanager

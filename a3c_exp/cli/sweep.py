@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,11 +24,12 @@ from hydra.core.plugins import Plugins
 from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from a3c_exp.backends import forkserver
 from a3c_exp.cli.hydra_compose import compose_jobs, compose_node, setting, sweep, to_container
 from a3c_exp.cli.job import SIGNALS, SweepJobs, say, sweep_job, sweeper_job
 from a3c_exp.cli.journal import Journal, Outcome, new_journal
 from a3c_exp.cli.names import folder_names, labels
-from a3c_exp.cli.startup import importing, prestart
+from a3c_exp.cli.startup import forked_jobs, importing, prestart
 from a3c_exp.cli.words import Words, quoted
 from a3c_exp.common.reading import expanded
 from a3c_exp.core.cpu import cores_shared, usable_cores
@@ -46,13 +47,13 @@ class Launcher:
     """A launcher of Hydra's, as the sweep's configuration chooses it.
 
     at_once: jobs that it runs at the same time on a machine. in_process: one after the other, in this process.
-    with_starter: its jobs end when this process dies.
+    forked: in processes that are forked from the server (a3c_exp.backends.forkserver), and end with this one.
     """
 
     name: str
     at_once: int
     in_process: bool
-    with_starter: bool
+    forked: bool
 
     @staticmethod
     def of(master: DictConfig, jobs: int) -> Launcher:
@@ -63,11 +64,11 @@ class Launcher:
         if name == "JoblibLauncher":
             wanted = int(settings.n_jobs)
             at_once = min(wanted if wanted > 0 else max(1, usable_cores() + 1 + wanted), jobs)
-            return Launcher("joblib", at_once, in_process=wanted == 1, with_starter=True)
+            return Launcher("joblib", at_once, in_process=wanted == 1, forked=wanted != 1)
         if name == "LocalLauncher":  # submitit starts all of them
-            return Launcher("submitit_local", jobs, in_process=False, with_starter=False)
+            return Launcher("submitit_local", jobs, in_process=False, forked=False)
         known = {"BasicLauncher": "basic", "SlurmLauncher": "submitit_slurm"}.get(name, name)
-        return Launcher(known, 1, in_process=name == "BasicLauncher", with_starter=False)
+        return Launcher(known, 1, in_process=name == "BasicLauncher", forked=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ def _run_sweep(hydra: Hydra, name: str, overrides: Sequence[str], words: Words, 
     with new_journal(root) as journal:
         told = SweepJobs(
             journal=journal, folders=tuple(str(job.folder) for job in jobs), labels=tuple(job.label for job in jobs),
-            existing=existing, command=command, at_once=launcher.at_once, with_starter=launcher.with_starter,
+            existing=existing, command=command, at_once=launcher.at_once, with_starter=launcher.forked,
         )  # fmt: skip
         running = _Sweep(hydra, name, master, jobs, told, launcher)
         with _signals(journal, launcher):
@@ -159,6 +160,8 @@ def _check_jobs(
             raise ConfigError("hydra.sweep.subdir", folder.name, problem)
         if number == 0 and launcher.in_process:
             prestart(config)
+        elif number == 0 and launcher.forked:
+            forkserver.ensure_running()
         with cores_shared(launcher.at_once), importing():
             experiment = load_experiment(config, made=made)
             most_workers = max(most_workers, experiment.worker_count)
@@ -229,11 +232,13 @@ class _Sweep:
         A process that is killed, for lack of memory or by its environment's fault, makes joblib end all that run
         beside it. Jobs that had not begun are then launched again, and after them those that had, each alone.
         """
+        vain = 0  # launches in a row in which none has begun
         while (rest := self._without_outcome(numbers)) and not self._stopped:
             waiting = [number for number in rest if not self._journal.has_begun(number)]
             if waiting:
                 error = self._launch(waiting)
-                if not any(map(self._journal.has_begun, waiting)):
+                vain = 0 if any(map(self._journal.has_begun, waiting)) else vain + 1
+                if vain == 2 or (vain and not self._launcher.forked):  # a batch system may have taken some of them
                     self._fail(waiting, error)
                 continue
             for number in rest:
@@ -246,9 +251,10 @@ class _Sweep:
     def _launch(self, numbers: Sequence[int]) -> str:
         """Hand jobs to the launcher, and wait until it returns. Returns its error, or an empty text."""
         try:
-            for start in range(0, len(numbers), self._batch or len(numbers)):
-                batch = numbers[start : start + (self._batch or len(numbers))]
-                self._hydra_launcher.launch([self._jobs[number].overrides for number in batch], batch[0])
+            with forked_jobs() if self._launcher.forked else nullcontext():
+                for start in range(0, len(numbers), self._batch or len(numbers)):
+                    batch = numbers[start : start + (self._batch or len(numbers))]
+                    self._hydra_launcher.launch([self._jobs[number].overrides for number in batch], batch[0])
         except KeyboardInterrupt:
             if not self._stopped:
                 raise

@@ -141,8 +141,7 @@ def _points(env: str, ranked: Ranked) -> Iterator[tuple[object, ...]]:
 def _add_curves(page: Page, folder: Path, name: str, env: str, ranked: Sequence[Ranked], names: Sequence[str]) -> None:
     if any(len(run.curve.steps) for each in ranked for run in each.runs):
         caption = CURVES_CAPTION
-        if len(ranked) > charts.MOST_CURVES:
-            caption += f" Only the first {charts.MOST_CURVES} of {len(ranked)} configurations; curves.csv has all."
+        caption += _shown_of(len(ranked), "curves.csv has all")
         _add(
             page, folder, f"{name}_curves", charts.learning_curves(ranked, names), f"Learning curves of {env}", caption
         )
@@ -159,7 +158,17 @@ def _add_profiles(page: Page, folder: Path, ranked: Mapping[str, Sequence[Ranked
     if len(first_two) == 2:
         page.paragraph(improvement(*first_two))
     pictures = charts.performance_profiles(profiles(scores), names)
-    _add(page, folder, "profile", pictures, "Performance profiles", PROFILE_CAPTION)
+    caption = PROFILE_CAPTION + _shown_of(len(scores), "ranking.csv has all")
+    _add(page, folder, "profile", pictures, "Performance profiles", caption)
+
+
+def _shown_of(configurations: int, elsewhere: str) -> str:
+    """A note on configurations that a picture leaves out, and how to see them; empty if there are none."""
+    if configurations <= charts.MOST_CURVES:
+        return ""
+    return f"""
+        Only the first {charts.MOST_CURVES} of {configurations} configurations, in the order of their rank; {elsewhere}.
+        To choose others, name the folders of their runs: python -m a3c_exp.report <run> <run> ... to=<folder>."""
 
 
 def _add_episodes(page: Page, folder: Path, name: str, env: str, ranked: Sequence[Ranked]) -> list[str]:
