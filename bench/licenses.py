@@ -73,12 +73,12 @@ def _is_installed(name: str) -> bool:
 def license_of(name: str) -> str:
     """The license of an installed package: an SPDX expression, or the words of its metadata."""
     metadata = distribution(name).metadata
-    if expression := metadata.get("License-Expression"):
-        return expression
+    if "License-Expression" in metadata:
+        return metadata["License-Expression"]
     classifiers = [each.rpartition(" :: ")[2] for each in metadata.get_all("Classifier") or () if _CLASSIFIER in each]
     if classifiers:
         return " AND ".join(classifiers)
-    words = (metadata.get("License") or "").strip().splitlines()
+    words = (metadata["License"] if "License" in metadata else "").strip().splitlines()
     return words[0] if words and words[0] != "UNKNOWN" else UNKNOWN
 
 

@@ -13,9 +13,9 @@ SECONDS = 0.2
 _write = Appender.write
 
 
-def _write_slowly(appender: Appender, piece: bytes) -> None:
+def _write_slowly(self: Appender, piece: bytes) -> None:
     time.sleep(SECONDS)
-    _write(appender, piece)
+    _write(self, piece)
 
 
 Appender.write = _write_slowly  # type: ignore[method-assign]

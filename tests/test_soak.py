@@ -14,7 +14,7 @@ from runs import LINUX
 sys.path.insert(0, str(Path(__file__).parent.parent))  # bench is not installed: it belongs to the checkout
 
 from bench import soak
-from bench.watching import Sample, first_and_last, ratio_interval, speeds
+from bench.watching import SPEEDS, Sample, first_and_last, ratio_interval, speeds
 
 LEAKING = """
 import os, threading, time
@@ -79,10 +79,10 @@ def test_speeds_are_those_of_equal_parts_of_the_time(tmp_path: Path) -> None:
 
 def test_a_run_that_becomes_slower_is_told_from_one_that_varies() -> None:
     rng = np.random.default_rng(0)
-    first = rng.normal(1000, 20, soak.SPEEDS)
-    line = soak.speed_line("run: steps/s", 30.0, rng.normal(950, 20, soak.SPEEDS), first)
+    first = rng.normal(1000, 20, SPEEDS)
+    line = soak.speed_line("run: steps/s", 30.0, rng.normal(950, 20, SPEEDS), first)
     assert line.problem.startswith("slower by ")
-    assert not soak.speed_line("run: steps/s", 30.0, rng.normal(1000, 20, soak.SPEEDS), first).problem
+    assert not soak.speed_line("run: steps/s", 30.0, rng.normal(1000, 20, SPEEDS), first).problem
     ratio, low, high = ratio_interval(first, first)
     assert ratio == 1 and low < 1 < high
 
