@@ -78,7 +78,7 @@ def license_of(name: str) -> str:
     classifiers = [each.rpartition(" :: ")[2] for each in metadata.get_all("Classifier") or () if _CLASSIFIER in each]
     if classifiers:
         return " AND ".join(classifiers)
-    words = (metadata["License"] if "License" in metadata else "").strip().splitlines()
+    words = (metadata.get_all("License") or [""])[0].strip().splitlines()
     return words[0] if words and words[0] != "UNKNOWN" else UNKNOWN
 
 
