@@ -24,10 +24,9 @@ def test_a_run_killed_at_a_random_moment_of_its_training_is_resumed_by_the_same_
     backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(killing, "PHASES", ("training",))
-    row = Row("killed", 1, Kill(backend, total=20_000))
+    row = Row("killed", 1, Kill(backend))
     (outcome,) = try_row(backend, row, 1, 0, tmp_path)
     assert (outcome.happened, outcome.fault) == ("training: resumed", "")
-    assert outcome.lost["most steps"] < 20_000
 
 
 @pytest.mark.parametrize(("damage", "happened"), [(flip_bit, {"refused", "read as it was"}), (cut_end, {"refused"})])

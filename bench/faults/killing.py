@@ -8,7 +8,7 @@ from pathlib import Path
 
 from a3c_exp.errors import ConfigError
 from bench.faults.cases import Outcome
-from bench.faults.program import BACKENDS, EVERY, TOTAL_STEPS, Program
+from bench.faults.program import BACKENDS, EVERY, TOTALS, Program
 
 PHASES = ("start", "training", "checkpoint", "evaluation", "end")
 """Of a run, in which the moment is drawn. Evaluation: a run that evaluates after each checkpoint's interval."""
@@ -23,13 +23,14 @@ ORPHAN_SECONDS = {"ray": 180.0}
 OTHERS_SECONDS = 60.0
 
 
-def wait_for(program: Program, phase: str, rng: random.Random, total: int = TOTAL_STEPS) -> None:
+def wait_for(program: Program, phase: str, rng: random.Random, total: int) -> None:
     """Wait for a random moment in a phase of a run; no longer than the run goes on."""
     if phase == "start":
         seconds = rng.uniform(0.0, START_CPU_SECONDS)
         program.wait_until(lambda: program.cpu_seconds() >= seconds or program.latest.exists())
         return
-    steps = total if phase == "end" else rng.randrange(EVERY, total - EVERY)
+    # Before the last quarter: the run must not end within the delay.
+    steps = total if phase == "end" else rng.randrange(EVERY, 3 * total // 4)
     program.wait_until(lambda: program.steps >= steps and (phase == "end" or program.latest.exists()))
     if phase == "checkpoint":
         partial = program.latest.with_name(f"{program.latest.name}.partial")
@@ -40,8 +41,8 @@ def wait_for(program: Program, phase: str, rng: random.Random, total: int = TOTA
 class Kill:
     """SIGKILL of every process of a run. Then the same command is given again."""
 
-    def __init__(self, backend: str, total: int = TOTAL_STEPS) -> None:
-        self._settings, self._total = (*BACKENDS[backend], f"total_steps={total}"), total
+    def __init__(self, backend: str) -> None:
+        self._settings, self._total = BACKENDS[backend], TOTALS[backend]
 
     def __call__(self, rng: random.Random, number: int, folder: Path) -> Outcome:
         phase = PHASES[number % len(PHASES)]
@@ -80,7 +81,7 @@ class KillParent:
         phase = ("training", "start")[number % 2]
         program = Program(folder, BACKENDS[self._backend])
         process = program.start()
-        wait_for(program, phase, rng)
+        wait_for(program, phase, rng, TOTALS[self._backend])
         process.kill()
         process.wait()
         most, faults = ORPHAN_SECONDS.get(self._backend, OTHERS_SECONDS), list[str]()

@@ -24,21 +24,18 @@ from bench.faults import hooks
 from bench.kills import marked, read_process
 from bench.runs import CHECKOUT
 
-TOTAL_STEPS, EVERY = 60_000, 4000
-"""Steps of a run, and between its checkpoints."""
+EVERY = 4000
+"""Steps between two checkpoints."""
+TOTALS = {"serial": 60_000, "processes": 300_000, "ga3c": 100_000, "ray": 60_000}
+"""Steps of a run on each backend. It trains for some seconds."""
 MOST_SECONDS = 300.0
 """After so many a run counts as one that does not end."""
 _SMALL = (
     "env=cartpole", "workers=2", "envs_per_worker=4", "rollout_length=8", "stop.mean_return=null", "eval.every=null",
     f"checkpoint.every={EVERY}", f"plugins=[{hooks.__name__}]", "existing=resume",
 )  # fmt: skip
-BACKENDS: dict[str, tuple[str, ...]] = {
-    "serial": (*_SMALL, "backend=serial", f"total_steps={TOTAL_STEPS}"),
-    "processes": (*_SMALL, "backend=processes", f"total_steps={TOTAL_STEPS}"),
-    "ga3c": (*_SMALL, "backend=ga3c", "backend.device=cpu", f"total_steps={TOTAL_STEPS}"),
-    "ray": (*_SMALL, "backend=ray", f"total_steps={TOTAL_STEPS}"),
-}
-"""The overrides of a run on each backend. It trains for some seconds."""
+BACKENDS = {name: (*_SMALL, f"backend={name}", f"total_steps={total}") for name, total in TOTALS.items()}
+"""The overrides of a run on each backend."""
 SHARED_MEMORY = Path("/dev/shm")
 
 
