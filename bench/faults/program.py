@@ -128,7 +128,7 @@ class Program:
     @property
     def steps(self) -> int:
         """Steps that the run knew of last."""
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, IndexError):  # it has none yet
             return int(np.fromfile(self._steps, np.int64)[0])
         return 0
 
@@ -167,17 +167,18 @@ class Program:
             faults.append(str(error))
         if steps is None or steps != summary.get("steps"):
             faults.append(f"{summary.get('steps')} steps in {SUMMARY_FILE}, {steps} in {LATEST}")
-        curve = self.column("step")
-        if curve != sorted(curve):
-            faults.append(f"the steps of {METRICS_FILE} are not in order")
+        if any(values != sorted(values) for values in (self.column("wall_seconds"), self.column("step", updates=True))):
+            faults.append(f"{METRICS_FILE} is not in order")
         faults += [f"half a file is left: {path.name}" for path in self.folder.rglob("*.partial")]
         faults += [f"a traceback: {self.output[-1000:]}"] if "Traceback" in self.output else []
         return "; ".join(faults)
 
-    def column(self, name: str, table: str = METRICS_FILE) -> list[float]:
-        """A column of a table of the run, without empty cells."""
+    def column(self, name: str, table: str = METRICS_FILE, *, updates: bool = False) -> list[float]:
+        """A column of a table of the run, without empty cells. updates: only of rows about updates; one about an
+        evaluation has the step of the policy, which others have left behind meanwhile."""
         with open(self.folder / table, newline="", encoding="utf-8") as file:
-            return [float(row[name]) for row in csv.DictReader(file) if row.get(name)]
+            rows = [row for row in csv.DictReader(file) if row.get("train/n_updates") or not updates]
+        return [float(row[name]) for row in rows if row.get(name)]
 
     def left_memory(self) -> set[str]:
         """Files in /dev/shm that are new since the start, and that no living process has mapped."""
