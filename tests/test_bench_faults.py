@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from runs import LINUX
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # bench is not installed: it belongs to the checkout
 
@@ -16,9 +17,8 @@ from bench.faults.bits import Checkpoint, Damage, cut_end, flip_bit
 from bench.faults.cases import Case, Outcome, Row, cells, try_row
 from bench.faults.killing import Kill
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 
-
+@LINUX
 @pytest.mark.parametrize("backend", ["serial", "processes"])
 def test_a_run_killed_at_a_random_moment_of_its_training_is_resumed_by_the_same_command(
     backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -56,6 +56,11 @@ def children(pid: int) -> list[int]:
     return found
 
 
+SIGNALS = pytest.mark.parametrize(
+    ("number", "to_group", "code"),
+    [(signal.SIGINT, True, 130), (signal.SIGTERM, False, 143)],
+    ids=["ctrl-c", "term"],
+)
 LONG = ["backend=processes", "workers=auto", "total_steps=200000", "stop.mean_return=null", "eval.every=null"]
 
 
@@ -72,11 +77,7 @@ def test_runs_at_once_start_worker_processes_and_leave_none(tmp_path: Path) -> N
 
 @LINUX
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("number", "to_group", "code"),
-    [(signal.SIGINT, True, 130), (signal.SIGTERM, False, 143)],
-    ids=["ctrl-c", "term"],
-)
+@SIGNALS
 def test_running_jobs_are_saved_and_the_same_command_goes_on(
     number: int, to_group: bool, code: int, tmp_path: Path
 ) -> None:
@@ -138,11 +139,7 @@ def test_a_job_that_is_killed_while_it_starts_is_run_again_and_leaves_no_tempora
 
 @LINUX
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("number", "to_group", "code"),
-    [(signal.SIGINT, True, 130), (signal.SIGTERM, False, 143)],
-    ids=["ctrl-c", "term"],
-)
+@SIGNALS
 def test_a_second_signal_kills_and_leaves_nothing(
     number: int, to_group: bool, code: int, tmp_path: Path, temporary: Path
 ) -> None:

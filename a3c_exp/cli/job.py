@@ -202,7 +202,7 @@ class _Watch(threading.Thread):
             time.sleep(WATCH_SECONDS)
 
     def _is_orphaned(self) -> bool:
-        """Whether the starting process has died, or the fork server, from which this process comes."""
+        """Return whether the starting process has died, or the fork server, from which this process comes."""
         starter = multiprocessing.parent_process()
         return os.getppid() != self._server or starter is None or not starter.is_alive()
 
