@@ -30,6 +30,9 @@ from a3c_exp.schedules import progress_of
 # A single bad rollout passes, however many minibatches it has. So many in a row without a finite gradient end the run.
 MAX_CONSECUTIVE_NONFINITE = 20
 
+# The norm of all parameters is measured at one push of so many: it changes slowly, and millions of numbers are read.
+PARAMETER_NORM_EVERY = 10
+
 # A gradient that is not finite is refused and reported: numpy need not warn as well.
 _ignore_nonfinite = np.errstate(over="ignore", invalid="ignore", divide="ignore")
 
@@ -105,6 +108,7 @@ class Learner:
         algorithm = experiment.algorithm
         self._minibatch_algorithm = algorithm if isinstance(algorithm, MinibatchAlgorithm) else None
         self._nonfinite_in_a_row, self._explained, self._remedy = 0, False, ""
+        self._prepared = 0
 
     def pull(self) -> Snapshot:
         """Copy the shared parameters into the learner's network."""
@@ -229,10 +233,12 @@ class Learner:
         experiment, network = self._experiment, self._network
         norm = clip(network.gradient, experiment.optimizer, network.param_slices)
         progress = progress_of(snapshot.steps, self._total_steps)
-        event.add({
-            "grad_norm": norm, "parameter_norm": euclidean_norm([network.vector]),
-            "learning_rate": experiment.optimizer.learning_rate * experiment.schedule(progress),
-        })  # fmt: skip
+        event.add(
+            {"grad_norm": norm, "learning_rate": experiment.optimizer.learning_rate * experiment.schedule(progress)}
+        )
+        if self._prepared % PARAMETER_NORM_EVERY == 0:
+            event.add({"parameter_norm": euclidean_norm([network.vector])})
+        self._prepared += 1
         if not math.isfinite(norm):
             event.rejected = 1
             event.metrics.clear()
