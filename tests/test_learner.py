@@ -22,7 +22,7 @@ from a3c_exp.core.experiment import Experiment, store_spec
 from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.rollout import Actor, Rollout
 from a3c_exp.core.store import SharedStore, Snapshot, Ticket
-from a3c_exp.core.worker import Learner, YieldPoint
+from a3c_exp.core.worker import PARAMETER_NORM_EVERY, Learner, YieldPoint
 from a3c_exp.envs import EnvBatch, Gym, VectorEnvBatch
 from a3c_exp.networks import (
     ActorCritic,
@@ -218,6 +218,14 @@ class TestCurvesOfTheCriticAndTheParameters:
         learner, _ = make_learner(load_experiment(config(SCRIPTED)), network, first)
         event = next_event(learner.learn([first, second], START))
         assert event.metrics["mean_value"].mean == pytest.approx(float(first.values.mean()) + 1, rel=1e-4)
+
+    def test_have_the_norm_of_the_parameters_at_one_push_of_so_many(self) -> None:
+        rollout, network = lagging(ENVIRONMENTS["one by one"], NETWORKS["mlp"], 0.0)
+        learner, _ = make_learner(load_experiment(config(SCRIPTED)), network, rollout)
+        events = [next_event(learner.learn([rollout], START)) for _ in range(2 * PARAMETER_NORM_EVERY)]
+        measured = [number for number, event in enumerate(events) if "parameter_norm" in event.metrics]
+        assert measured == [0, PARAMETER_NORM_EVERY]
+        assert all("grad_norm" in event.metrics for event in events)
 
     def test_the_norm_of_large_finite_parameters_is_finite(self) -> None:
         """Their squares are not, in single precision."""
