@@ -58,9 +58,9 @@ def require(condition: bool, key: str, value: object, allowed: str) -> None:
         raise ConfigError(key, value, f"must be {allowed}")
 
 
-FAILED = ("failed", "max_restarts", "stalled", "env_errors")
+FAILED = ("failed", "max_restarts", "stalled", "env_errors", "server_died")
 """Stop reasons of runs that failed: in general; after too many restarts of a worker; because of a worker that hangs and
-cannot be ended; after too many errors of an environment."""
+cannot be ended; after too many errors of an environment; because the fork server died, which is no fault of the run."""
 
 
 class RunError(RuntimeError):

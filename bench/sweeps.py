@@ -1,8 +1,9 @@
 """`python -m bench.sweeps`: sweeps with two runs at once, against one run after the other. Needs the extra `sweep`.
 
 Of CartPole, the seconds that eight runs take from the command to its end, in alternating pairs: two at once over one
-after the other. Of LunarLander, the training steps per second of two runs at once together, over those of one alone.
-Last the seconds until the first of a hundred runs starts.
+after the other. The share of the machine's processor time that is in use one after the other bounds this ratio from
+below; other programs count too. Of LunarLander, the training steps per second of two runs at once together, over those
+of one alone. Last the seconds until the first of a hundred runs starts.
 """
 
 from __future__ import annotations
@@ -31,19 +32,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=100, help="jobs of the sweep whose start is timed")
     flags = parser.parse_args(arguments)
     steps = f"total_steps={flags.steps}"
-    ratios = []
+    ratios, shares = [], []
     for _ in range(flags.pairs):
+        busy, total = processor_time()
         apart, _ = sweep(*CARTPOLE, steps)
+        now_busy, now_total = processor_time()
+        shares.append((now_busy - busy) / (now_total - total))
         together, _ = sweep(*CARTPOLE, steps, "jobs=2")
         ratios.append(together / apart)
         print(f"CartPole, 8 runs: {apart:.1f} s one after the other, {together:.1f} s two at once", flush=True)
     print(f"ratio: {median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})")
+    share = median(shares)
+    print(f"processor time in use one after the other: {share:.0%}, so the ratio is at best {share:.2f}")
     lunar = [*LUNAR, f"total_steps={flags.steps // 2}"]
     _, alone = sweep(*lunar, "seed=0")
     _, both = sweep(*lunar, "seed=0,1", "jobs=2")
     print(f"LunarLander: {sum(alone):,.0f} steps/s alone, {sum(both):,.0f} two at once: {sum(both) / sum(alone):.3f}")
     print(f"first of {flags.runs} runs after {seconds_to_first(flags.runs):.1f} s")
     return 0
+
+
+def processor_time() -> tuple[int, int]:
+    """Processor time of all cores since the machine started: in use, and in total. Linux only.
+
+    Usage of child processes would leave workers out, since nobody waits for their parent, the fork server.
+    """
+    line = Path("/proc/stat").read_text(encoding="ascii").partition("\n")[0]
+    user, nice, system, idle, iowait, irq, softirq, steal = map(int, line.split()[1:9])
+    busy = user + nice + system + irq + softirq + steal
+    return busy, busy + idle + iowait
 
 
 def sweep(*words: str) -> tuple[float, list[float]]:

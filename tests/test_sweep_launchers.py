@@ -206,6 +206,49 @@ def test_a_job_whose_process_is_killed_does_not_end_the_others(tmp_path: Path) -
     assert sorted(summaries(tmp_path / "sweep")) == ["at-null_seed-0", "at-null_seed-1"]
 
 
+@LINUX
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["processes", "serial"])
+def test_runs_go_on_after_the_fork_server_that_they_share_has_died(
+    backend: str, tmp_path: Path, temporary: Path
+) -> None:
+    """With `processes` the jobs notice it themselves, with any backend joblib does, and kills them."""
+    mark, shared = f"{tmp_path.name}-server", set(os.listdir("/dev/shm"))
+    words = [*LONG[1:], f"backend={backend}", "workers=1", "checkpoint.every=10000", "sweep=sweep", "jobs=2"]
+    program = start(tmp_path, mark, *words, "seed=0,1", TMPDIR=str(temporary))
+    saved = [tmp_path / "sweep" / f"seed-{seed}" / "checkpoints" / "latest.ckpt" for seed in (0, 1)]
+    wait_until(lambda: all(path.exists() for path in saved), 60)
+    (server,) = (pid for pid in children(program.pid) if children(pid))
+    os.kill(server, signal.SIGKILL)
+    err = finish(program, 0)
+    assert err.count("its process or one beside it was killed; again, alone") == 2
+    assert "2 of 2 runs have finished" in err
+    assert "Traceback" not in err
+    assert [(each["stop_reason"], each["resumed"]) for each in summaries(tmp_path / "sweep").values()] == [
+        ("total_steps", 1),
+        ("total_steps", 1),
+    ]
+    wait_until(lambda: not processes(mark))
+    wait_until(lambda: not list(temporary.iterdir()))
+    assert not set(os.listdir("/dev/shm")) - shared
+
+
+@LINUX
+@pytest.mark.slow
+def test_runs_at_once_on_ray_each_have_a_cluster_and_leave_nothing(tmp_path: Path, temporary: Path) -> None:
+    pytest.importorskip("ray", reason="clusters: pip install 'a3c-exp[ray]'")
+    mark, shared = f"{tmp_path.name}-ray", set(os.listdir("/dev/shm"))
+    quick = [word for word in QUICK if not word.startswith("backend=")]
+    words = [*quick, "backend=ray", "sweep=sweep", "jobs=2", "seed=0,1"]
+    err = finish(start(tmp_path, mark, *words, TMPDIR=str(temporary)), 0)
+    assert "2 of 2 runs have finished" in err
+    assert "Traceback" not in err
+    assert [each["stop_reason"] for each in summaries(tmp_path / "sweep").values()] == ["total_steps"] * 2
+    wait_until(lambda: not processes(mark), 60)
+    wait_until(lambda: not list(temporary.iterdir()))
+    assert not set(os.listdir("/dev/shm")) - shared
+
+
 def test_submitit_runs_jobs_on_this_machine(tmp_path: Path) -> None:
     words = [*QUICK, "-m", "hydra/launcher=submitit_local", "sweep=sweep", "seed=0,1"]
     err = finish(start(tmp_path, "", *words), 0)
@@ -223,4 +266,5 @@ def test_sweeps_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "ratio: " in out
     assert "steps/s alone" in out
+    assert "processor time in use one after the other: " in out
     assert "first of 4 runs after " in out

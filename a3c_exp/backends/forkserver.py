@@ -55,7 +55,8 @@ def _is_forked() -> bool:
 def _share() -> None:
     """Use the server that this process was forked from. The standard library means to, but would start another."""
     global _parent
-    _parent = os.getppid()
+    if _parent is None:  # else the server may have died since
+        _parent = os.getppid()
     forkserver._forkserver.ensure_running = lambda: None  # type: ignore[method-assign]
 
 

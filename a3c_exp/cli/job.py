@@ -25,6 +25,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.utils import to_absolute_path
 from omegaconf import DictConfig
 
+from a3c_exp.backends import forkserver
 from a3c_exp.cli.hydra_compose import to_container
 from a3c_exp.cli.journal import Journal, Outcome
 from a3c_exp.cli.startup import prestart
@@ -130,6 +131,8 @@ def sweep_job(jobs: SweepJobs, node: DictConfig) -> None:
     job = jobs.folders.index(str(folder))
     if not jobs.is_starter:
         prestart(config)  # it imports torch while this process does
+    if jobs.with_starter:
+        forkserver.ensure_running()  # also for a backend that needs none: `has_died` is asked below
     interruption = Interruption()
     with stop_requests(jobs, interruption), cores_shared(jobs.at_once):
         if jobs.journal.stop_signal() is not None:
@@ -139,6 +142,8 @@ def sweep_job(jobs: SweepJobs, node: DictConfig) -> None:
         start = time.monotonic()
         label = "" if jobs.is_starter else f"{jobs.title(job)}: "
         outcome = _outcome(jobs, folder, config, own_session(jobs.command, interruption=interruption, label=label))
+        if jobs.with_starter and outcome.status in ("interrupted", "failed") and forkserver.has_died(0.0):
+            return  # without an outcome, as if it had been killed itself: the starter runs it again
         seconds = f", {time.monotonic() - start:.1f} s" if outcome.status in ("ended", "failed") else ""
         say(f"{jobs.title(job)}: {outcome.text}{seconds}")
         jobs.journal.end(job, outcome)
@@ -222,7 +227,9 @@ def stop_requests(jobs: SweepJobs, interruption: Interruption) -> Iterator[None]
         return
 
     def note(signum: int, frame: FrameType | None) -> None:
-        interruption.signal = interruption.signal or signum
+        # Slurm may send SIGTERM before the signal after which submitit has the job queued again.
+        if interruption.signal is None or signum == signal.SIGUSR2:
+            interruption.signal = signum
 
     watch = _watches.get(jobs.journal.folder)
     if watch is None:

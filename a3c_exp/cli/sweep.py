@@ -291,10 +291,13 @@ class _Sweep:
             outcome = self._journal.outcome(number)
             assert outcome is not None
             say(f"failed: {shown(self._jobs[number].folder)}: {outcome.text}")
+        interrupted = self._with_status("interrupted")
+        for number in interrupted if not self._stopped else []:  # by its batch system
+            say(f"interrupted: {shown(self._jobs[number].folder)}: the same command continues it")
         signum = self._journal.stop_signal()
         if signum is not None:
             return PREEMPTED if signum == signal.SIGUSR2 else 128 + signum
-        return int(bool(failed))
+        return 1 if failed else PREEMPTED if interrupted else 0
 
 
 def shown(folder: Path) -> str:

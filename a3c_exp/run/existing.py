@@ -28,6 +28,8 @@ from a3c_exp.run.run_folder import (
 )
 
 EXISTING = ("refuse", "resume", "restart")
+CUT = ("interrupted", "server_died")
+"""Stop reasons of runs that continue: nothing is wrong with them."""
 
 
 class Action(Enum):
@@ -56,7 +58,7 @@ def find_action(folder: Path, config: Mapping[str, Any], existing: str, key: str
         problem = f"has a run with other settings: {difference}; existing=restart begins it anew"
         raise ConfigError(key, str(folder), problem)
     summary = read_summary(folder)
-    if summary is None or summary.get("stop_reason") == "interrupted" or summary.get("unwritten"):
+    if summary is None or summary.get("stop_reason") in CUT or summary.get("unwritten"):
         return Action.RESUME if latest_checkpoint(folder).exists() else Action.BEGIN
     return Action.BEGIN if summary.get("stop_reason") in FAILED else Action.LEAVE
 

@@ -25,7 +25,8 @@ from a3c_exp.errors import RunError, one_line
 # How often a worker looks whether the fork server is there.
 _SERVER_SECONDS = 1.0
 
-SERVER_DIED = "the fork server, from which workers are started, has died"
+SERVER_DIED = "the fork server, from which workers are started, has died", "server_died"
+"""Error text and `stop_reason` of a run whose workers can no longer be watched or replaced."""
 
 MakeJob = Callable[[], Job]
 
@@ -54,9 +55,9 @@ class Child:
             with forkserver.without_main():
                 process.start()
         except (OSError, EOFError) as error:
-            died = forkserver.has_died()
-            text = SERVER_DIED if died else f"{self.name} could not be started: {one_line(error)}"
-            raise RunError(text) from error
+            if forkserver.has_died():
+                raise RunError(*SERVER_DIED) from error
+            raise RunError(f"{self.name} could not be started: {one_line(error)}") from error
         writer.close()  # the child has the only copy left, so the pipe ends with the child
         return process, reader
 
@@ -78,7 +79,8 @@ class Child:
     def exit(self) -> WorkerExit:
         self.process.join(GRACE_SECONDS)
         if self.is_lost:
-            return WorkerExit(SERVER_DIED, final=True)
+            text, reason = SERVER_DIED
+            return WorkerExit(text, final=True, reason=reason)
         return WorkerExit(f"{self.name} {_exit_text(self.process.exitcode)}")
 
     @property
@@ -91,7 +93,7 @@ class Child:
         process.kill()  # it may have closed its pipe, and live
         process.join()
         if forkserver.has_died(0.0):  # the standard library would start another
-            raise RunError(SERVER_DIED)
+            raise RunError(*SERVER_DIED)
         self.process, self.reader = self._start(attempt)
         process.close()
         reader.close()
