@@ -6,6 +6,7 @@ import json
 import math
 import os
 import shutil
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -181,6 +182,17 @@ def test_an_array_whose_header_does_not_fit_is_refused(header: str, run: Path) -
     with pytest.raises(ConfigError, match="is no checkpoint, or a damaged one") as error:
         load_state(latest(run))
     assert "\n" not in str(error.value)
+
+
+def test_a_header_that_numpy_mends_with_a_warning_is_refused_in_one_line(run: Path) -> None:
+    """A number with an L, as Python 2 wrote them: the warning would be a second line on the terminal."""
+    header = "{'descr': '<f4', 'fortran_order': False, 'shape': (2L,), }"
+    replace_entry(latest(run), "store/parameters.npy", npy(header, bytes(8)))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with pytest.raises(ConfigError, match="is no checkpoint, or a damaged one"):
+            load_state(latest(run))
+    assert not told
 
 
 def test_an_array_in_many_places_does_not_fill_the_memory(run: Path) -> None:

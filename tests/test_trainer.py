@@ -32,6 +32,7 @@ from a3c_exp.errors import ConfigError
 from a3c_exp.run import checkpoint, console, evaluator
 from a3c_exp.run.console import LiveLineHandler, Progress
 from a3c_exp.run.evaluator import EvalResult, Evaluator
+from a3c_exp.run.output import RunOutput
 from a3c_exp.run.policy import Policy, evaluate_policy
 from a3c_exp.run.run_folder import read_config
 from a3c_exp.run.trainer import Run
@@ -357,16 +358,23 @@ class TestEvaluation:
 
     def test_the_last_one_is_no_time_of_training(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The last point of the training is drawn before it begins, or its speed would be too low."""
-        submit, drawn = Evaluator.submit, []
+        submit, log = Evaluator.submit, RunOutput.log
+        drawn: list[int] = []
+        drawn_before: list[list[int]] = []
 
         def watched(evaluator: Evaluator, state: dict[str, Any]) -> None:
-            drawn.append([row["step"] for row in rows(tmp_path) if row["time/steps_per_second"]])
+            drawn_before.append(list(drawn))
             submit(evaluator, state)
 
+        def noted(output: RunOutput, step: int, values: dict[str, float], seconds: float) -> None:
+            if "time/steps_per_second" in values:
+                drawn.append(step)
+            log(output, step, values, seconds)
+
         monkeypatch.setattr(Evaluator, "submit", watched)
+        monkeypatch.setattr(RunOutput, "log", noted)
         train(tmp_path, eval__every=10**9)
-        assert drawn[-1][-1] == "160"
-        assert drawn[-1] == [row["step"] for row in rows(tmp_path) if row["time/steps_per_second"]]
+        assert drawn_before[-1][-1] == 160
 
     def test_no_state_is_evaluated_twice(self, tmp_path: Path) -> None:
         train(tmp_path, eval__every=160, total_steps=320)

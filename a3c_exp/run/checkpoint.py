@@ -11,6 +11,7 @@ import io
 import json
 import math
 import os
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -85,7 +86,9 @@ def load(path: Path, key: str = "checkpoint") -> dict[str, Any]:
             header = json.loads(_entry(archive, _STATE))
             if int(header["version"]) != VERSION:
                 raise ConfigError(key, str(path), written_by(path.absolute().parent.parent))
-            state = _join(header["state"], archive, set())
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # numpy mends some damaged headers, with a warning
+                state = _join(header["state"], archive, set())
     except FileNotFoundError:
         raise ConfigError(key, str(path), "there is no such checkpoint") from None
     except ConfigError:

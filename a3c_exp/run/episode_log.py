@@ -45,10 +45,13 @@ class EpisodeLog:
             log.warning("episodes.csv has %d rows (record_episodes): later episodes are not recorded", self._rows)
 
     def flush(self) -> None:
-        """Write what is pending. Raises OSError if it does not fit on the disk: the next call tries again."""
-        if self._pending:
-            self._file.write("".join(self._pending).encode())
-            self._pending.clear()
+        """Write what is pending. Raises OSError if it does not fit on the disk: the next call tries again.
+
+        Another thread may `add` meanwhile.
+        """
+        if count := len(self._pending):
+            self._file.write("".join(self._pending[:count]).encode())
+            del self._pending[:count]
 
     def close(self) -> None:
         """Write what is pending, and close the file."""

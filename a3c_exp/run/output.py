@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ log = logging.getLogger("a3c_exp")
 class RunOutput:
     """The files of one run.
 
+    Curves and the record of episodes are written by a thread, in the order of the calls: a slow disk does not keep the
+    trainer from taking the workers' events. Checkpoints and the summary are on disk when their call returns.
+
     folder, config, purge_step: see `CurveWriter`. episode_rows: most rows of episodes.csv; 0: no such file.
     unwritten: names of the files whose last write failed. Each failure is logged once. Earlier content stays whole,
         and the next write tries again.
@@ -29,13 +33,21 @@ class RunOutput:
         self._folder = folder
         self._writer = CurveWriter(folder, config, purge_step)
         self._episodes = EpisodeLog(folder / EPISODES_FILE, episode_rows, purge_step) if episode_rows else None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="curves")
+        self._jobs: list[Future[None]] = []
         self.unwritten: set[str] = set()
 
     def log(self, step: int, values: dict[str, float], seconds: float) -> None:
-        """Write a point of the curves: see `CurveWriter.log`."""
-        with self._writing("curves"):
-            self._writer.log(step, values, seconds)
+        """Write a point of the curves, later: see `CurveWriter.log`."""
+        self._write_later("curves", lambda: self._writer.log(step, values, seconds))
         self._flush_episodes()
+
+    @property
+    def busy(self) -> bool:
+        """Whether something that was given earlier is still being written to the curves or the record of episodes."""
+        while self._jobs and self._jobs[0].done():
+            self._jobs.pop(0).result()  # raises what is no OSError: a fault of the program
+        return bool(self._jobs)
 
     def add_episodes(self, worker: int, episodes: Episodes, seconds: float) -> None:
         """Record episodes of a worker: see `EpisodeLog`. They are written with the next point of the curves."""
@@ -44,16 +56,22 @@ class RunOutput:
 
     def _flush_episodes(self) -> None:
         if self._episodes is not None:
-            with self._writing(EPISODES_FILE):
-                self._episodes.flush()
+            self._write_later(EPISODES_FILE, self._episodes.flush)
+
+    def _write_later(self, what: str, write: Callable[[], None]) -> None:
+        self._jobs.append(self._thread.submit(self._write, what, write))
+
+    def _write(self, what: str, write: Callable[[], None]) -> None:
+        with self._writing(what):
+            write()
 
     def save(self, name: str, state: Mapping[str, Any]) -> None:
         """Write a checkpoint, whole or not at all. The latest one before it stays as previous.ckpt."""
+        self._flush_episodes()  # a resumed run has no other record of those before the checkpoint
         folder = self._folder / CHECKPOINTS
         copy = files.keeping_copy(folder / LATEST, folder / PREVIOUS) if name == LATEST else nullcontext()
         with self._writing(name), copy:
             checkpoint.save(folder / name, state)
-        self._flush_episodes()
 
     def keep_checkpoints(self, keep: str) -> None:
         """Delete the checkpoints that a run does not leave. keep: both, latest, best (latest if there is none) or none.
@@ -71,12 +89,13 @@ class RunOutput:
                 (folder / name).unlink(missing_ok=True)
 
     def close_curves(self, success: bool) -> None:
-        """Finish the curves and the record of episodes. success: see `CurveWriter.close`."""
-        with self._writing("curves"):
-            self._writer.close(success)
+        """Write what is left of the curves and the record of episodes. success: see `CurveWriter.close`."""
+        self._write_later("curves", lambda: self._writer.close(success))
         if self._episodes is not None:
-            with self._writing(EPISODES_FILE):
-                self._episodes.close()
+            self._write_later(EPISODES_FILE, self._episodes.close)
+        self._thread.shutdown()
+        for job in self._jobs:
+            job.result()
 
     def write_summary(self, summary: dict[str, Any]) -> dict[str, Any]:
         """Write summary.json; return the summary with `unwritten` as it is after that."""

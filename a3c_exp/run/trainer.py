@@ -289,7 +289,8 @@ class Trainer:
         if self._checkpoint_due(statistics.steps) or self._interruption.save_requested:
             self._interruption.save_requested = False
             self._save(run_folder.LATEST, self._store.state())
-        if statistics.has_new_data and self._curve_point_due(statistics.seconds):
+        # While a slow disk takes the last point, the data of the next one adds up.
+        if statistics.has_new_data and not self._output.busy and self._curve_point_due(statistics.seconds):
             self._log_curve_point()
         self._progress.update(statistics, self._best.mean_return)
 
