@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import csv
+import json
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -100,3 +103,20 @@ def test_no_thread_stays_when_the_files_are_closed(tmp_path: Path) -> None:
     assert set(threading.enumerate()) - before
     output.close_curves(success=True)
     assert not set(threading.enumerate()) - before
+
+
+IN_A_THREAD = """
+import sys, threading
+import torch  # before the main thread is through: it cannot be imported afterwards
+import a3c_exp
+overrides = ["env=cartpole", "backend=serial", "total_steps=4000", "eval.every=null"]
+threading.Thread(target=a3c_exp.train, args=(overrides,), kwargs={"folder": sys.argv[1]}).start()
+"""
+
+
+def test_a_run_in_a_thread_outlives_the_main_one(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    subprocess.run([sys.executable, "-c", IN_A_THREAD, folder], check=True, capture_output=True, timeout=120)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["stop_reason"], summary["error"]) == ("total_steps", None)
+    assert steps_in(folder, "metrics.csv")[-1] == summary["steps"]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
 from a3c_exp.core.events import Episodes
@@ -33,8 +34,7 @@ class RunOutput:
         self._folder = folder
         self._writer = CurveWriter(folder, config, purge_step)
         self._episodes = EpisodeLog(folder / EPISODES_FILE, episode_rows, purge_step) if episode_rows else None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="curves")
-        self._jobs: list[Future[None]] = []
+        self._thread = CallThread("curves")
         self.unwritten: set[str] = set()
 
     def log(self, step: int, values: dict[str, float], seconds: float) -> None:
@@ -45,9 +45,7 @@ class RunOutput:
     @property
     def busy(self) -> bool:
         """Whether something that was given earlier is still being written to the curves or the record of episodes."""
-        while self._jobs and self._jobs[0].done():
-            self._jobs.pop(0).result()  # raises what is no OSError: a fault of the program
-        return bool(self._jobs)
+        return self._thread.busy
 
     def add_episodes(self, worker: int, episodes: Episodes, seconds: float) -> None:
         """Record episodes of a worker: see `EpisodeLog`. They are written with the next point of the curves."""
@@ -59,11 +57,11 @@ class RunOutput:
             self._write_later(EPISODES_FILE, self._episodes.flush)
 
     def _write_later(self, what: str, write: Callable[[], None]) -> None:
-        self._jobs.append(self._thread.submit(self._write, what, write))
+        def written() -> None:
+            with self._writing(what):
+                write()
 
-    def _write(self, what: str, write: Callable[[], None]) -> None:
-        with self._writing(what):
-            write()
+        self._thread.call(written)
 
     def save(self, name: str, state: Mapping[str, Any]) -> None:
         """Write a checkpoint, whole or not at all. The latest one before it stays as previous.ckpt."""
@@ -93,9 +91,7 @@ class RunOutput:
         self._write_later("curves", lambda: self._writer.close(success))
         if self._episodes is not None:
             self._write_later(EPISODES_FILE, self._episodes.close)
-        self._thread.shutdown()
-        for job in self._jobs:
-            job.result()
+        self._thread.close()
 
     def write_summary(self, summary: dict[str, Any]) -> dict[str, Any]:
         """Write summary.json; return the summary with `unwritten` as it is after that."""
@@ -113,3 +109,50 @@ class RunOutput:
             self.unwritten.add(what)
         else:
             self.unwritten.discard(what)
+
+
+class CallThread:
+    """A thread that makes calls one after another, in the order in which they were given.
+
+    Begun by the first call. A daemon, unlike those of `concurrent.futures`: these take no call once the program's main
+    thread is through, and a run in another thread may go on.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._thread = Thread(target=self._work, name=name, daemon=True)
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._given = self._done = 0  # each is counted by one thread
+        self._error: Exception | None = None
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Make this call after those that were given before it. Returns at once."""
+        if not self._given:
+            self._thread.start()
+        self._given += 1
+        self._calls.put(function)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call has not ended yet. Raises the first error of those that have, once."""
+        self._raise_error()
+        return self._done < self._given
+
+    def close(self) -> None:
+        """Wait for all calls, and end the thread. Raises the first error of those that none was raised for."""
+        if self._given:
+            self._calls.put(None)
+            self._thread.join()
+        self._raise_error()
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _work(self) -> None:
+        while (function := self._calls.get()) is not None:
+            try:
+                function()
+            except Exception as error:  # for the thread that gave the call
+                self._error = self._error or error
+            self._done += 1
