@@ -261,3 +261,16 @@ def test_a_full_disk_damages_nothing_and_writing_goes_on_when_there_is_room(tmp_
     assert [int(row["step"]) for row in rows] == written
     assert all(row["train/entropy"] == row["step"] for row in rows)
     assert rows[-1]["eval/mean_reward"] == "1.0"
+
+
+def test_seconds_of_a_resumed_run_do_not_go_back(tmp_path: Path) -> None:
+    """The point at step 100 was written after its checkpoint's time had been read, and its step is the checkpoint's."""
+    first = writer(tmp_path)
+    first.log(100, {"a": 1.0}, 5.570)
+    first.close(success=False)
+    resumed = writer(tmp_path, purge_step=100)
+    resumed.log(101, {"a": 2.0}, 5.567)
+    resumed.log(102, {"a": 3.0}, 6.25)
+    resumed.close()
+    with open(tmp_path / "metrics.csv", newline="") as file:
+        assert [row["wall_seconds"] for row in csv.DictReader(file)] == ["5.57", "5.57", "6.25"]

@@ -29,6 +29,8 @@ from a3c_exp.run.run_folder import METRICS_FILE, config_text
 log = logging.getLogger("a3c_exp")
 
 FIRST_COLUMNS = ["step", "wall_seconds"]
+CHECKPOINT_SECONDS = 1.0
+"""A checkpoint is written within this time."""
 
 
 class CurveWriter:
@@ -92,6 +94,9 @@ class CsvLog:
         if purge_step is not None:
             rows = [row for row in rows if int(row["step"]) <= purge_step]
         self._columns, self._file = columns, Appender(path)
+        self._kept_until = 0.0
+        with suppress(IndexError, ValueError):
+            self._kept_until = float(rows[-1]["wall_seconds"])
         self._replace(columns, rows)
 
     def append(self, step: int, wall_seconds: float, values: Mapping[str, float]) -> None:
@@ -99,7 +104,9 @@ class CsvLog:
         new = [name for name in values if name not in self._columns]
         if new:
             self._replace([*self._columns, *new], _read(self._path)[1])
-        row = {"step": step, "wall_seconds": round(wall_seconds, 3), **values}
+        # The last point before a kill may be some milliseconds younger than the checkpoint that the run goes on from.
+        late = 0 < self._kept_until - wall_seconds < CHECKPOINT_SECONDS
+        row = {"step": step, "wall_seconds": round(self._kept_until if late else wall_seconds, 3), **values}
         self._file.write(_line([row.get(name, "") for name in self._columns]))
 
     def _replace(self, columns: list[str], rows: Sequence[Mapping[str, str]]) -> None:
