@@ -85,7 +85,7 @@ def test_actor_of_a3c_has_the_gradient_of_its_loss() -> None:
     (-(0.1 * entropy + log_prob * torch.tensor(advantage))).mean().backward()
     activations = network.forward(states)
     gradient = network.gradient(activations, a3c.actor_error(activations[-1], actions, advantage))
-    np.testing.assert_allclose(gradient, flat_gradient(layers), atol=2e-5)
+    np.testing.assert_allclose(gradient, flat_gradient(layers), rtol=1e-5, atol=2e-5)
 
 
 def densities(layers: nn.Sequential, states: Array, actions: Array, options: Peculiarities) -> Any:
@@ -110,8 +110,8 @@ def test_dppo_has_the_gradients_of_its_loss_for_both_policies(options: Peculiari
     loss: Any = -torch.minimum(ratio * weight, ratio.clamp(0.8, 1.2) * weight).mean()
     loss.backward()
     (_, of_new), (_, of_old) = agent.actor_gradients(states, actions, advantage)
-    np.testing.assert_allclose(of_new, flat_gradient(new), atol=2e-5)
-    np.testing.assert_allclose(of_old, flat_gradient(old), atol=2e-5)
+    np.testing.assert_allclose(of_new, flat_gradient(new), rtol=1e-5, atol=2e-5)
+    np.testing.assert_allclose(of_old, flat_gradient(old), rtol=1e-5, atol=2e-5)
 
 
 def test_dppo_normalizes_by_the_mean_and_deviation_of_all_rewards_so_far() -> None:
