@@ -30,7 +30,7 @@ log = logging.getLogger("a3c_exp")
 
 FIRST_COLUMNS = ["step", "wall_seconds"]
 CHECKPOINT_SECONDS = 1.0
-"""A checkpoint is written within this time."""
+"""Most seconds that a kept point may be younger than the checkpoint: beyond that somebody has changed the file."""
 
 
 class CurveWriter:
