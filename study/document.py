@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from statistics import mean, median
@@ -19,7 +20,7 @@ COLUMNS = (
 )  # fmt: skip
 PRESET_COLUMNS = (
     "system", "source", "what it reports", "seeds", "greedy return: IQM [95 %]", "of the best kept", "drawn return",
-    "training return", "solved", "seconds to it", "seconds", "steps", "steps/s", "staleness", "machine",
+    "training return", "solved", "seconds to it", "ended by", "seconds", "steps", "steps/s", "staleness", "machine",
 )  # fmt: skip
 
 PREAMBLE = """\
@@ -56,7 +57,9 @@ with actions that are drawn, as some sources test it; in parentheses each seed's
 `ga3c_cartpole` of 18, as its source does).
 Training return: the mean of the last 100 training episodes, actions drawn as they are in training, mean over the seeds
 with its 95 % bootstrap interval;
-solved: that mean has reached the preset's `reward_threshold`. Seconds, steps and steps/s of training are medians.
+solved: that mean has reached the preset's `reward_threshold`; ended by: the rule that ended training, with the number
+of runs where they differ, and "-" in older records; `worker_return`: workers have left by their own mean return, all or most of them.
+Seconds, steps and steps/s of training are medians.
 """
 
 FULL_LENGTH = "At their full length (here they are shortened; a rate that falls does so within the shortened run):"
@@ -136,6 +139,7 @@ def _preset_cells(entry: Entry, records: Sequence[Record], machines: str) -> lis
         _mean_estimate(trained),
         _solved(entry, records),
         spread([record.solved_seconds for record in records], 1),
+        _ends(records),
         *(
             f"{median(getattr(record, name) for record in records):,.0f}"
             for name in ("seconds", "steps", "steps_per_second")
@@ -150,6 +154,12 @@ def _drawn(records: Sequence[Record]) -> str:
     means = [record.drawn_return for record in records if record.drawn_return is not None]
     lowest = [record.drawn_lowest for record in records if record.drawn_lowest is not None]
     return f"{mean(means):.1f} ({', '.join(f'{value:.0f}' for value in lowest)})" if means else "-"
+
+
+def _ends(records: Sequence[Record]) -> str:
+    """The reasons that ended the runs, with their number where there are several."""
+    reasons = Counter(f"`{record.stop_reason}`" if record.stop_reason else "-" for record in records)
+    return ", ".join(f"{reason}" + f" {count}" * (len(reasons) > 1) for reason, count in reasons.most_common())
 
 
 def _seeds(entry: Entry, records: Sequence[Record]) -> str:

@@ -31,6 +31,7 @@ class Record:
         return of as many episodes with the best checkpoint; None if there is none.
     drawn_*: mean and lowest return of the final policy with drawn actions, over `drawn_episodes`; None in records that
         are older, or of another framework.
+    stop_reason: why training ended, as the run's summary has it; None as for drawn_*.
     command: for one seed, as a user types it.
     """
 
@@ -54,6 +55,7 @@ class Record:
     drawn_return: float | None = None
     drawn_lowest: float | None = None
     drawn_episodes: int | None = None
+    stop_reason: str | None = None
 
 
 class Results:

@@ -163,6 +163,7 @@ def _record(
         drawn_return=round(float(drawn.mean()), 3),
         drawn_lowest=round(float(drawn.min()), 3),
         drawn_episodes=len(drawn),
+        stop_reason=summary["stop_reason"],
         staleness_mean=_rounded(summary["staleness_mean"]),
         staleness_max=summary["staleness_max"],
         date=datetime.date.today().isoformat(),

@@ -337,6 +337,7 @@ def test_the_final_policy_is_played_with_drawn_actions_too(tmp_path: Path) -> No
     record = recipe.run(0, tmp_path / "run")
     assert (record.drawn_episodes, record.drawn_return, record.drawn_lowest) == (3, 7.0, 7.0)
     assert record.greedy_return == 7.0
+    assert record.stop_reason == "total_steps"
 
 
 def test_curves_are_kept_and_drawn(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -422,13 +423,13 @@ def test_where_there_is_no_goal_none_is_missed() -> None:
 
 def test_presets_stand_beside_what_their_sources_report() -> None:
     preset = replace(entry(Counting(), 2), source=Source("[a paper](x)", "200 (its table 1)", "python -m a3c_exp"))
-    drawn = replace(RECORD, drawn_return=470.0, drawn_lowest=12.0, drawn_episodes=100)
+    drawn = replace(RECORD, drawn_return=470.0, drawn_lowest=12.0, drawn_episodes=100, stop_reason="total_steps")
     text = document(
         {"Presets": [(preset, [drawn, replace(RECORD, seed=1, last_100=470.5, seconds=4.0, best_return=480.0)])]}, 100
     )
     shown = "500.0 [500.0, 500.0] | 485.0, 480.0 | 470.0 (12) | 475.5 [470.5, 480.5]"
     row = f"| Title | [a paper](x) | 200 (its table 1) | 2 | {shown} |"
-    assert f"{row} 2 of 2 | 1.2 (1.2 to 1.2) | 3 | 1,000 | 500 | 0.90 | 1 |" in text
+    assert f"{row} 2 of 2 | 1.2 (1.2 to 1.2) | `total_steps` 1, - 1 | 3 | 1,000 | 500 | 0.90 | 1 |" in text
     assert "shortened run):\n\n```sh\npython -m a3c_exp\n```" in text
     assert "| Title | [a paper](x) | 200 (its table 1) | 0 of 2, not run yet |" in document(
         {"Presets": [(preset, [])]}, 100
