@@ -58,8 +58,8 @@ with actions that are drawn, as some sources test it; in parentheses each seed's
 Training return: the mean of the last 100 training episodes, actions drawn as they are in training, mean over the seeds
 with its 95 % bootstrap interval;
 solved: that mean has reached the preset's `reward_threshold`; ended by: the rule that ended training, with the number
-of runs where they differ, and "-" in older records; `worker_return`: workers have left by their own mean return, all or most of them.
-Seconds, steps and steps/s of training are medians.
+of runs where they differ, and "-" in older records; `worker_return`: workers have left by their own mean return, all or
+most of them. Seconds, steps and steps/s of training are medians.
 """
 
 FULL_LENGTH = "At their full length (here they are shortened; a rate that falls does so within the shortened run):"

@@ -93,8 +93,8 @@ CHANGES = (
     _lunar("entropy", "algorithm.entropy_coefficient=0.01"),
 )
 
-# PPO, where A3C misses its goal. LunarLanderContinuous does not stop at the mean of 260 that ends A3C: there its policy
-# still depends on its noise, and the greedy one lands far worse.
+# PPO, where A3C misses its goal or took many trials to reach it. LunarLanderContinuous does not stop at the mean of
+# 260 that ends A3C: there PPO's policy still depends on its noise, and the greedy one lands far worse.
 PPO_SETTINGS = {
     "acrobot": ("env.normalize_observations=true", "returns.lambda_=0.94"),  # as rl-baselines3-zoo has it
     "lunar_continuous": ("stop.mean_return=null", "total_steps=1000000"),
