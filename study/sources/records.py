@@ -90,7 +90,7 @@ SOURCES = {
     ),
     "dppo_cartpole": Source(
         "[playground/PPO.py](https://github.com/Ceruleanacg/Learning-Notes/blob/bb3421b/playground/PPO.py)",
-        "no figure", 475, 5, _cartpole,
+        "no figure", 475, 10, _cartpole,
     ),
 }  # fmt: skip
 # What makes DPPO learn Pendulum: its local step does harm, so the others are left out together with it.
