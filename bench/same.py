@@ -31,7 +31,11 @@ RECALL = (
     "env=recall", "network=lstm", "network.hidden_size=24", "network.encoder.hidden_sizes=[32]", "rollout_length=20",
     "envs_per_worker=4", "total_steps=12000", "checkpoint.every=2000",
 )  # fmt: skip
-LUNAR = ("env=lunar_continuous", "network.hidden_sizes=[32]", "envs_per_worker=4", "rollout_length=32")
+LUNAR = (
+    "env=lunar_continuous", "network.hidden_sizes=[32]", "envs_per_worker=4", "rollout_length=32", "env.reward_clip=1",
+    "optimizer.learning_rate=2e-3", "++optimizer.param_groups.critic.learning_rate=2e-3",
+)  # fmt: skip
+WITHOUT_TERMINAL_REWARD = ("env.terminal_reward=null",)
 PONG = (
     "env=pong", "optimizer=rmsprop_tf", "optimizer.learning_rate=7e-4", "schedule=linear", "returns=gae",
     "returns.lambda_=0.98", "algorithm.entropy_coefficient=0.01", "rollout_length=5",
@@ -43,20 +47,22 @@ PPO = ("algorithm=ppo", "algorithm.epochs=3", "optimizer=adam", "optimizer.learn
 class Row:
     """A run: its overrides, and those of its resumption where it is resumed.
 
-    here: overrides of this side alone, for settings that the other may have without a key.
+    here: overrides of this side alone, for settings that the other may have without a key. where_known: overrides of
+        the sides whose conf/ has their keys.
     """
 
     name: str
     overrides: tuple[str, ...]
     resumed: tuple[str, ...] = ()
     here: tuple[str, ...] = ()
+    where_known: tuple[str, ...] = ()
 
 
 ROWS = (
     Row("cartpole", (*CARTPOLE, "reward_threshold=20")),
     Row("recall_lstm", RECALL),
     Row("lunar_continuous", (*LUNAR, "total_steps=12000", "checkpoint.every=2000", "eval.every=6000",
-                             "eval.episodes=2")),
+                             "eval.episodes=2"), where_known=WITHOUT_TERMINAL_REWARD),
     Row("pong_cnn", (*PONG, "network.precision=float32", "network.features_dim=32", "env.frame_stack=2",
                      "env.repeat_action_probability=0.25", "env.full_action_space=true", "env.height=42",
                      "env.width=42", "env.max_frames=800", "env.terminal_on_life_loss=true", "envs_per_worker=2",
@@ -70,7 +76,8 @@ ROWS = (
     Row("ppo", (*CARTPOLE, *PPO, "algorithm.minibatch_size=32")),
     Row("ppo_lstm", (*RECALL, *PPO, "algorithm.minibatch_size=40", "algorithm.value_clip=0.2")),
     Row("ppo_sync", (*CARTPOLE, *PPO, "algorithm.minibatch_size=32", "algorithm.target_kl=0.003", "update=sync")),
-    Row("ppo_continuous", (*LUNAR, *PPO, "algorithm.minibatch_size=64", "total_steps=9000", "checkpoint.every=3000")),
+    Row("ppo_continuous", (*LUNAR, *PPO, "algorithm.minibatch_size=64", "total_steps=9000", "checkpoint.every=3000"),
+        where_known=WITHOUT_TERMINAL_REWARD),
     Row("vtrace", (*CARTPOLE, "returns=vtrace")),
     Row("sync", (*CARTPOLE, "update=sync")),
     Row("sum", (*CARTPOLE, "update=sync", "algorithm.reduction=sum", "optimizer.learning_rate=1e-5")),
@@ -165,6 +172,7 @@ def trained(row: Row, checkout: Path, folder: Path) -> Entries:
     know a key."""
     known = known_keys(checkout)
     own = row.here if checkout == HERE else ()
+    own += tuple(override for override in row.where_known if override.partition("=")[0] in known)
     overrides = [translated(override, known) for override in (*ALWAYS, *row.overrides, *own)]
     run_child(checkout, "train", f"hydra.run.dir={folder}", *last_of_each(overrides))
     if row.resumed:
