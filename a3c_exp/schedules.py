@@ -36,23 +36,27 @@ class Constant:
 
 @dataclass(frozen=True, kw_only=True)
 class Linear:
-    """A straight line from `start`, where the run begins, to `end`, where the share `until` of it is done.
+    """A straight line from `start`, where the share `after` of the run is done, to `end`, where the share `until` is.
+
+    Before it the value is `start`, and behind it `end`.
 
     Mnih et al. 2016 (arXiv 1602.01783, section 8) let the learning rate fall to 0 this way, over the whole run.
     """
 
     start: float = 1.0
     end: float = 0.0
+    after: float = 0.0
     until: float = 1.0
 
     def __post_init__(self) -> None:
         require(math.isfinite(self.start), "start", self.start, "a finite number")
         require(math.isfinite(self.end), "end", self.end, "a finite number")
-        require(0 < self.until <= 1, "until", self.until, "a number > 0, and at most 1")
+        require(0 <= self.after < 1, "after", self.after, "a number from 0 to below 1")
+        require(self.after < self.until <= 1, "until", self.until, f"a number > {self.after:g}, and at most 1")
 
     def __call__(self, progress: float) -> float:
-        """The value at `progress`: `start` up to 0, `end` from `until` on."""
-        share = min(max(progress / self.until, 0.0), 1.0)
+        """The value at `progress`: `start` up to `after`, `end` from `until` on."""
+        share = min(max((progress - self.after) / (self.until - self.after), 0.0), 1.0)
         return (1 - share) * self.start + share * self.end
 
 

@@ -37,6 +37,11 @@ def test_a_line_may_end_before_the_run_does() -> None:
     assert [line(progress) for progress in (0.0, 0.25, 0.5, 1.0)] == pytest.approx([0.4, 0.3, 0.2, 0.2])
 
 
+def test_a_line_may_begin_after_the_run_does() -> None:
+    line = Linear(start=0.4, end=0.2, after=0.5, until=0.9)
+    assert [line(progress) for progress in (0.0, 0.5, 0.7, 0.9, 1.0)] == pytest.approx([0.4, 0.4, 0.3, 0.2, 0.2])
+
+
 def test_a_coefficient_may_be_a_number_or_a_schedule() -> None:
     assert value(0.01, 0.9) == 0.01
     assert value(0, 0.9) == 0
@@ -76,6 +81,17 @@ def test_a_range_holds_for_a_number_and_for_both_ends_of_a_schedule() -> None:
 def test_a_line_ends_within_the_run(wrong: float) -> None:
     with pytest.raises(ConfigError, match=r"until = .*: must be a number > 0, and at most 1"):
         Linear(until=wrong)
+
+
+@pytest.mark.parametrize("wrong", [-0.1, 1.0, math.nan])
+def test_a_line_begins_within_the_run(wrong: float) -> None:
+    with pytest.raises(ConfigError, match=r"after = .*: must be a number from 0 to below 1"):
+        Linear(after=wrong)
+
+
+def test_a_line_begins_before_it_ends() -> None:
+    with pytest.raises(ConfigError, match=r"until = 0.5: must be a number > 0.5, and at most 1"):
+        Linear(after=0.5, until=0.5)
 
 
 def test_progress_is_the_share_of_the_steps_and_at_most_1() -> None:
