@@ -10,6 +10,7 @@ PAPER = "[Mnih et al. 2016](https://arxiv.org/abs/1602.01783)"
 GA3C = "[Babaeizadeh et al. 2017](https://arxiv.org/abs/1611.06256)"
 TUTORIAL = "https://jaromiru.com/2017/03/26/lets-make-an-a3c-implementation/"
 OURS = Source("our own", "-")
+ATARI = "env=atari env.terminal_on_life_loss=true env.game="  # a lost life ends an episode, as in the zoo
 
 
 def _notebooks(name: str) -> str:
@@ -95,7 +96,7 @@ PRESETS = (
     _preset(
         "ga3c_pong", "pong",
         Source(GA3C, "Pong: 18 after a day (table 3)", "python -m a3c_exp experiment=ga3c_pong"),
-        "total_steps=2000000", seeds=2, curve=True,
+        "reward_threshold=15", "total_steps=5000000", seeds=2, curve=True,
     ),
     _preset(
         "universe_pong", "pong",
@@ -115,14 +116,25 @@ PRESETS = (
         source=Source("our own", "zoo A2C: 17.3 +- 3.2, 10M"), curve=True,
     ),
     *(
+        Entry(
+            f"{game}_a3c", game, f"`{command}`, A3C", Training(tuple(command.split())), seeds,
+            source=Source("our own", f"zoo {published}, 10M"), curve=True,
+        )
+        for game, command, seeds, published in (
+            ("breakout", "env=breakout", 2, "A2C: 279.8 +- 122.2, PPO: 398.0 +- 33.3"),
+            ("space_invaders", f"{ATARI}space_invaders", 1, "A2C: 627.2 +- 202.0, PPO: 960.3 +- 425.4"),
+            ("seaquest", f"{ATARI}seaquest", 1, "A2C: 1721.5 +- 105.3, PPO: 1783.6 +- 34.1"),
+        )
+    ),
+    *(
         _preset(
             name, "pong",
             Source(PAPER, f"{reports} (table S3; human starts)", f"python -m a3c_exp experiment={name}"),
-            "total_steps=2000000", seeds=2, curve=True,
+            f"total_steps={steps}000000", seeds=1, curve=True,
         )
-        for name, reports in (
-            ("a3c_paper_atari", "Pong: 11.4 after a day, 5.6 after four"),
-            ("a3c_paper_atari_lstm", "Pong: 10.7 after four days"),
+        for name, steps, reports in (
+            ("a3c_paper_atari", 5, "Pong: 11.4 after a day, 5.6 after four"),
+            ("a3c_paper_atari_lstm", 2, "Pong: 10.7 after four days"),
         )
     ),
 )  # fmt: skip

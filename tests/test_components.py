@@ -39,7 +39,7 @@ def test_a_schedule_takes_the_place_of_the_one_that_a_preset_has_set(given: str,
     ("command", "gone", "stays"),
     [
         ("experiment=threads_n_step_zero returns=gae", "returns.n", "optimizer.betas"),
-        ("experiment=pong algorithm=a3c", "algorithm.epochs", "algorithm.entropy_coefficient"),
+        ("experiment=pong algorithm=a3c", "algorithm.epochs", "algorithm.entropy_coefficient.start"),
         ("experiment=a3c_paper_atari optimizer=adam", "optimizer.decay", "optimizer.learning_rate"),
         ("experiment=ga3c_cartpole backend=processes", "backend.predictors", "optimizer.learning_rate"),
         ("experiment=pong env=lunar network=mlp", "env.height", "algorithm.epochs"),
