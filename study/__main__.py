@@ -10,6 +10,7 @@ import argparse
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from a3c_exp.errors import ConfigError
 from a3c_exp.run import files
@@ -90,11 +91,11 @@ def write() -> None:
         heading: [(entry, Results(RECORDS, entry.name).read(entry.recipe.settings())) for entry in section]
         for heading, section in SECTIONS.items()
     }
-    drawn = {
-        entry.title: [RECORDS / "curves" / f"{entry.name}_s{record.seed}.csv" for record in records]
-        for entry, records in (line for section in found.values() for line in section)
-        if entry.curve and records
-    }
+    drawn = dict[str, dict[str, list[Path]]]()
+    for entry, records in (line for section in found.values() for line in section):
+        if entry.curve and records:
+            kept = [RECORDS / "curves" / f"{entry.name}_s{record.seed}.csv" for record in records]
+            drawn.setdefault(entry.env, {})[entry.title] = kept
     picture = RECORDS / "curves" / "curves.svg"
     if drawn:
         try:

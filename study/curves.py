@@ -1,4 +1,4 @@
-"""Learning curves: results/curves/<entry>_s<seed>.csv, thinned from metrics.csv, and one figure of all."""
+"""Learning curves: results/curves/<entry>_s<seed>.csv, thinned from metrics.csv, and one figure of all presets."""
 
 from __future__ import annotations
 
@@ -33,19 +33,33 @@ def keep(run: Path, target: Path) -> None:
     files.write_text(target, text.getvalue())
 
 
-def draw(curves: Mapping[str, Sequence[Path]], target: Path) -> None:
-    """Draw the curves of each title in one colour, as an SVG. Raises ImportError without matplotlib."""
+AXES = ((0, 1e6, "million steps"), (1, 60.0, "minutes of training"))
+"""Columns of the figure: which of COLUMNS, its unit, and the label."""
+PANEL_INCHES = (5.5, 3.6)
+
+
+def draw(curves: Mapping[str, Mapping[str, Sequence[Path]]], target: Path) -> None:
+    """Draw the curves over steps and over minutes, as an SVG. Raises ImportError without matplotlib.
+
+    curves: of each environment, a row of the figure, and there of each title, a colour.
+    """
     import matplotlib
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    axes = figure.add_subplot(xlabel="million steps", ylabel="mean return of 100 training episodes")
-    for number, (title, paths) in enumerate(curves.items()):
-        for index, path in enumerate(paths):
-            steps, _, returns = read_curve(path).T
-            axes.plot(steps / 1e6, returns, color=f"C{number}", label=None if index else title.replace("`", ""))
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
+    width, height = PANEL_INCHES
+    figure = Figure(figsize=(width * len(AXES), height * len(curves)), layout="constrained")
+    rows = figure.subplots(len(curves), len(AXES), squeeze=False, sharey="row")
+    for panels, (env, by_title) in zip(rows, curves.items(), strict=True):
+        for axes, (column, unit, label) in zip(panels, AXES, strict=True):
+            axes.set(xlabel=label, title=env)
+            for number, (title, paths) in enumerate(by_title.items()):
+                for index, path in enumerate(paths):
+                    curve = read_curve(path)
+                    name = None if index else title.replace("`", "")
+                    axes.plot(curve[:, column] / unit, curve[:, -1], color=f"C{number}", label=name, linewidth=1.1)
+            axes.grid(alpha=0.3)
+        panels[0].set_ylabel("mean return of 100 training episodes")
+        panels[0].legend(frameon=False, fontsize="small")
     with matplotlib.rc_context({"svg.hashsalt": "curves"}):  # the same curves are the same file
         figure.savefig(target, format="svg", metadata={"Date": None})
 

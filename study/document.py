@@ -67,9 +67,10 @@ FULL_LENGTH = "At their full length (here they are shortened; a rate that falls 
 CURVES = """\
 ## Curves
 
-A line a run, from the records in [{folder}/]({folder}/).
+A line a run over steps and over minutes of training, a row an environment, from the records in
+[{folder}/]({folder}/). Minutes are those of the machine of the record.
 
-![The mean return of 100 training episodes over the steps of training]({picture})
+![The mean return of 100 training episodes over the steps and over the minutes of training]({picture})
 """
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from study.entries import Entry, Source
 from study.runs import EPISODES, Training
 
@@ -110,7 +112,10 @@ PRESETS = (
     _preset("fast_cartpole", "cartpole", OURS),
     _preset("fast_lunar", "lunar", OURS),
     _preset("ppo_lunar", "lunar", Source("our own", "zoo PPO: 242 +- 32, 1M"), seeds=10),
-    _preset("pong", "pong", Source("our own", "zoo A2C: 17.3 +- 3.2, PPO: 21.0 +- 0.1, 10M"), seeds=3, curve=True),
+    replace(
+        _preset("pong", "pong", Source("our own", "zoo A2C: 17.3 +- 3.2, PPO: 21.0 +- 0.1, 10M"), seeds=3, curve=True),
+        title="`experiment=pong`, PPO",
+    ),
     Entry(
         "pong_a3c", "pong", "`env=pong`, A3C", Training(("env=pong",)), 5,
         source=Source("our own", "zoo A2C: 17.3 +- 3.2, 10M"), curve=True,

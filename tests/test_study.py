@@ -351,7 +351,8 @@ def test_curves_are_kept_and_drawn(places: Path, monkeypatch: pytest.MonkeyPatch
     text = (places / "RESULTS.md").read_text()
     assert "](results/curves/curves.svg)" in text
     picture = (places / "results" / "curves" / "curves.svg").read_bytes()
-    assert b"<!-- Tiny -->" in picture
+    for label in (b"<!-- Tiny -->", b"<!-- cartpole -->", b"<!-- million steps -->", b"<!-- minutes of training -->"):
+        assert label in picture
     study.write()
     assert (places / "results" / "curves" / "curves.svg").read_bytes() == picture, "git sees no change"
     monkeypatch.setattr(study, "SECTIONS", {"One": (Entry("other", "cartpole", "Other", recipe, 1, curve=True),)})
