@@ -240,6 +240,23 @@ def test_a_preset_has_the_settings_of_its_source(preset: str, settings: dict[str
     assert {key: found[key] for key in settings} == settings
 
 
+def test_ga3c_can_be_set_as_it_was_published() -> None:
+    """By the command at the head of its preset."""
+    text = (conf_folder() / "experiment" / "ga3c_pong.yaml").read_text(encoding="utf-8")
+    published = [word for line in text.splitlines() if line.startswith("#   ") for word in line[1:].split()]
+    found = dict(flatten(compose(published)))
+    settings = {
+        "workers": 32, "envs_per_worker": 1, "rollout_length": 5, "backend.predictors": 2, "backend.trainers": 2,
+        "backend.training_batch": 5, "returns._target_": "a3c_exp.returns.NStep", "returns.n": None, "gamma": 0.99,
+        "algorithm.reduction": "sum", "algorithm.entropy_coefficient": 0.01, "algorithm.value_coefficient": 1,
+        "optimizer._target_": "a3c_exp.optimizers.RMSProp", "optimizer.epsilon_inside": True, "optimizer.decay": 0.99,
+        "optimizer.initial_mean_square": 1, "optimizer.learning_rate": 3e-4, "optimizer.epsilon": 0.1,
+        "optimizer.max_grad_norm": None, "schedule._target_": "a3c_exp.schedules.Constant", "env.reward_clip": 1,
+        "env.normalize_observations": False, "network.layers": [[16, 8, 4], [32, 4, 2]], "network.features_dim": 256,
+    }  # fmt: skip
+    assert {key: found[key] for key in settings} == settings
+
+
 def test_the_critic_may_learn_from_another_estimator() -> None:
     experiment = load_experiment(compose(["returns=n_step", "critic_returns=discounted"]))
     assert type(experiment.returns) is not type(experiment.critic_returns)
