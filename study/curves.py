@@ -35,7 +35,7 @@ def keep(run: Path, target: Path) -> None:
 
 AXES = ((0, 1e6, "million steps"), (1, 60.0, "minutes of training"))
 """Columns of the figure: which of COLUMNS, its unit, and the label."""
-PANEL_INCHES = (5.5, 3.6)
+PANEL_INCHES = (5.5, 4.2)
 
 
 def draw(curves: Mapping[str, Mapping[str, Sequence[Path]]], target: Path) -> None:
@@ -51,15 +51,15 @@ def draw(curves: Mapping[str, Mapping[str, Sequence[Path]]], target: Path) -> No
     rows = figure.subplots(len(curves), len(AXES), squeeze=False, sharey="row")
     for panels, (env, by_title) in zip(rows, curves.items(), strict=True):
         for axes, (column, unit, label) in zip(panels, AXES, strict=True):
-            axes.set(xlabel=label, title=env)
+            axes.set_xlabel(label)
             for number, (title, paths) in enumerate(by_title.items()):
                 for index, path in enumerate(paths):
                     curve = read_curve(path)
                     name = None if index else title.replace("`", "")
                     axes.plot(curve[:, column] / unit, curve[:, -1], color=f"C{number}", label=name, linewidth=1.1)
             axes.grid(alpha=0.3)
-        panels[0].set_ylabel("mean return of 100 training episodes")
-        panels[0].legend(frameon=False, fontsize="small")
+        panels[0].set_ylabel(f"{env}: mean return of 100 episodes")
+        panels[0].legend(frameon=False, fontsize="small", loc="lower left", bbox_to_anchor=(0, 1))
     with matplotlib.rc_context({"svg.hashsalt": "curves"}):  # the same curves are the same file
         figure.savefig(target, format="svg", metadata={"Date": None})
 

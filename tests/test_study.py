@@ -351,7 +351,12 @@ def test_curves_are_kept_and_drawn(places: Path, monkeypatch: pytest.MonkeyPatch
     text = (places / "RESULTS.md").read_text()
     assert "](results/curves/curves.svg)" in text
     picture = (places / "results" / "curves" / "curves.svg").read_bytes()
-    for label in (b"<!-- Tiny -->", b"<!-- cartpole -->", b"<!-- million steps -->", b"<!-- minutes of training -->"):
+    for label in (
+        b"<!-- Tiny -->",
+        b"<!-- cartpole: mean return of 100 episodes -->",
+        b"<!-- million steps -->",
+        b"<!-- minutes of training -->",
+    ):
         assert label in picture
     study.write()
     assert (places / "results" / "curves" / "curves.svg").read_bytes() == picture, "git sees no change"
