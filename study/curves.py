@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,9 @@ from a3c_exp.cli.reporting import runs as run_curves
 from a3c_exp.cli.reporting.ranking import comparison, rank
 from a3c_exp.cli.reporting.runs import RecordedRun, recorded
 from a3c_exp.run import files
+
+if TYPE_CHECKING:  # only drawing needs it
+    from matplotlib.axes import Axes
 
 POINTS = 100
 COLUMNS = ("step", "wall_seconds", "rollout/ep_rew_mean")
@@ -52,16 +55,20 @@ def draw(curves: Mapping[str, Mapping[str, Sequence[Path]]], target: Path) -> No
     for panels, (env, by_title) in zip(rows, curves.items(), strict=True):
         for axes, (column, unit, label) in zip(panels, AXES, strict=True):
             axes.set_xlabel(label)
-            for number, (title, paths) in enumerate(by_title.items()):
-                for index, path in enumerate(paths):
-                    curve = read_curve(path)
-                    name = None if index else title.replace("`", "")
-                    axes.plot(curve[:, column] / unit, curve[:, -1], color=f"C{number}", label=name, linewidth=1.1)
-            axes.grid(alpha=0.3)
+            _draw_panel(axes, by_title, column, unit)
         panels[0].set_ylabel(f"{env}: mean return of 100 episodes")
         panels[0].legend(frameon=False, fontsize="small", loc="lower left", bbox_to_anchor=(0, 1))
     with matplotlib.rc_context({"svg.hashsalt": "curves"}):  # the same curves are the same file
         figure.savefig(target, format="svg", metadata={"Date": None})
+
+
+def _draw_panel(axes: Axes, curves: Mapping[str, Sequence[Path]], column: int, unit: float) -> None:
+    """Draw each title's runs in one colour. column: of a curve, for the horizontal axis."""
+    for number, (title, paths) in enumerate(curves.items()):
+        for index, path in enumerate(paths):
+            curve, label = read_curve(path), None if index else title.replace("`", "")
+            axes.plot(curve[:, column] / unit, curve[:, -1], color=f"C{number}", label=label, linewidth=1.1)
+    axes.grid(alpha=0.3)
 
 
 REPORTED = {"LunarLander-v3": {"2 workers": "lunar", "16 workers": "lunar_workers_16"}}
