@@ -246,9 +246,10 @@ class TestCurves:
         before = latest(tmp_path)["statistics"]["seconds"]
         second = resume(tmp_path, stop__max_seconds=0.3).summary
         assert second["stop_reason"] == "max_seconds"
-        assert 0.3 <= second["training_seconds"] - first["training_seconds"] < 60
+        # The summaries are rounded to milliseconds: a difference of two can be one short.
+        assert 0.298 <= second["training_seconds"] - first["training_seconds"] < 60
         assert ends[1] is not None
-        assert 0.3 <= ends[1] - before < 60
+        assert 0.298 <= ends[1] - before < 60
 
 
 class TestCommandLine:
