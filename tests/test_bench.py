@@ -13,7 +13,7 @@ from a3c_exp.run import provenance
 sys.path.insert(0, str(Path(__file__).parent.parent))  # bench is not installed: it belongs to the checkout
 
 from bench import __main__ as bench
-from bench import arithmetic, gradients, pictures
+from bench import arithmetic, backgrounds, gradients, pictures
 from bench.peers import UnavailableError
 from bench.rows import ROWS, Measurement, Row
 from bench.runs import curve, peak_memory, training_speed
@@ -80,6 +80,18 @@ def test_a_picture_has_a_cost_in_each_arithmetic(capsys: pytest.CaptureFixture[s
     assert [line[0] for line in lines[2:]] == list(pictures.NETWORKS)
     for line in lines[2:]:
         assert all(float(figure) > 0 for cell in line[2:] for figure in cell.split(","))
+
+
+def test_the_background_of_a_game_is_its_most_frequent_gray(capsys: pytest.CaptureFixture[str]) -> None:
+    """Those with which env=pong and env=breakout begin."""
+    pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
+    assert backgrounds.main(["--steps", "40", "pong", "breakout"]) == 0
+    rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [row[:2] for row in rows] == [["pong", "87"], ["breakout", "0"]]
+    assert all(float(row[3]) > float(row[1]) for row in rows), "the mean is no background"
+    with pytest.raises(SystemExit, match="2"):
+        backgrounds.main(["--steps", "40", "pnog"])
+    assert "game = 'pnog': there is no such game: did you mean 'pong'?" in capsys.readouterr().err
 
 
 def test_a_gradient_has_a_cost_in_each_way(capsys: pytest.CaptureFixture[str]) -> None:

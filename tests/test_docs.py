@@ -148,6 +148,7 @@ def test_every_command_shown_is_of_a_kind_that_is_tested_here() -> None:
         "python -m a3c_exp.report",
         "a3c-exp",
         "source <(a3c-exp",
+        "python -m bench.backgrounds",
         "python -m bench.path",
         "python -m bench.report",
         "python -m bench.same",
@@ -300,6 +301,17 @@ def test_the_measuring_commands_run_as_shown(command: str, quick: list[str], tmp
         shutil.copytree(ROOT / name, tmp_path / "before" / name, ignore=shutil.ignore_patterns("__pycache__"))
     done = program(tmp_path / "here", "-m", command, *arguments, *quick)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("arguments", starting(*USER_MANUAL, start="python -m bench.backgrounds"), ids=shlex.join)
+def test_backgrounds_are_measured_as_shown(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
+    from bench import backgrounds
+
+    assert backgrounds.main([*arguments, "--steps", "8"]) == 0
+    shown = capsys.readouterr().out.splitlines()[2:]
+    named = [word for word in arguments if not word.startswith("-") and not word.isdigit()]
+    assert [line.split()[1] for line in shown] == (named or list(backgrounds.GAMES))
 
 
 def test_tensorboard_finds_the_curves(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
