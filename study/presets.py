@@ -12,8 +12,8 @@ PAPER = "[Mnih et al. 2016](https://arxiv.org/abs/1602.01783)"
 GA3C = "[Babaeizadeh et al. 2017](https://arxiv.org/abs/1611.06256)"
 TUTORIAL = "https://jaromiru.com/2017/03/26/lets-make-an-a3c-implementation/"
 OURS = Source("our own", "-")
-# A lost life ends an episode, as in the zoo. Pixels are less the gray of the background.
-ATARI = "env=atari env.terminal_on_life_loss=true env.game={} env.normalize_observations=[{},64]"
+# A lost life ends an episode, as in the zoo.
+ATARI = "env=atari env.terminal_on_life_loss=true env.game="
 
 
 def _notebooks(name: str) -> str:
@@ -128,8 +128,8 @@ PRESETS = (
         )
         for game, command, seeds, published in (
             ("breakout", "env=breakout", 2, "A2C: 279.8 +- 122.2, PPO: 398.0 +- 33.3"),
-            ("space_invaders", ATARI.format("space_invaders", 0), 1, "A2C: 627.2 +- 202.0, PPO: 960.3 +- 425.4"),
-            ("seaquest", ATARI.format("seaquest", 32), 1, "A2C: 1721.5 +- 105.3, PPO: 1783.6 +- 34.1"),
+            ("space_invaders", f"{ATARI}space_invaders", 1, "A2C: 627.2 +- 202.0, PPO: 960.3 +- 425.4"),
+            ("seaquest", f"{ATARI}seaquest", 1, "A2C: 1721.5 +- 105.3, PPO: 1783.6 +- 34.1"),
         )
     ),
     *(

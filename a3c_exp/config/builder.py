@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from a3c_exp.common.plugins import import_plugins
@@ -19,7 +20,9 @@ from a3c_exp.config.checks import (
     check_trust,
 )
 from a3c_exp.config.schema import build
+from a3c_exp.core.background import with_background
 from a3c_exp.core.experiment import Experiment
+from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic
 
 
@@ -36,7 +39,8 @@ def load_experiment(
 ) -> Experiment:  # fmt: skip
     """The experiment that a plain configuration describes, fully checked.
 
-    check: False leaves out the checks that make an environment and a network.
+    check: False leaves out the checks that make an environment and a network. An environment is made in any case if the
+        background of its pictures is to be measured.
     to_train: False leaves out the checks of what only training needs, and which may be gone when the policy is
         evaluated: the cluster or the GPU of its backend, the run that it started from.
     made: the networks of earlier calls, to which this one adds its own: of several experiments, one environment and one
@@ -54,6 +58,7 @@ def load_experiment(
     if trusted is not None and to_train:
         connecting = experiment.backend.settings_to_trust().items()
         check_trust(((f"backend.{name}", each) for name, each in connecting), trusted)
+    experiment = _with_background(experiment)
     if not check:
         return experiment
     if to_train:
@@ -68,3 +73,13 @@ def load_experiment(
     if to_train and experiment.init_from is not None:
         check_init_from(experiment.init_from, config, network)
     return experiment
+
+
+def _with_background(experiment: Experiment) -> Experiment:
+    if experiment.env.normalize_observations != "background":
+        return experiment
+    try:
+        experiment.env.validate(experiment.plugins)
+        return replace(experiment, env=with_background(experiment.env))
+    except ConfigError as error:
+        raise error.under("env") from error

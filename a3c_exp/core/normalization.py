@@ -86,6 +86,17 @@ class RunningStats:
         return cls(np.concatenate([_joined(rows[:, :-3]), _joined(rows[:, -3:])]))
 
 
+def are_pictures(space: Box) -> bool:
+    """Return whether observations of `space` are pictures of bytes."""
+    return space.dtype == np.uint8 and ImageLayout.of(space.shape) is not None
+
+
+def require_pictures(space: Box, key: str, setting: object) -> None:
+    """Raise ConfigError for a setting that only pictures of bytes can have."""
+    allowed = f"true, 'shared' or false: observations {space.shape} of {space.dtype} are no pictures of bytes"
+    require(are_pictures(space), key, setting, allowed)
+
+
 @dataclass(frozen=True)
 class NormalizedObservations:
     """The ways in which a run measures and normalizes its observations, from its setting and the environment's space.
@@ -102,15 +113,18 @@ class NormalizedObservations:
 
     @classmethod
     def of(cls, setting: Normalization, space: Box) -> NormalizedObservations:
-        """Raises ConfigError for a fixed mean of what are no pictures of bytes."""
+        """Raises ConfigError for a fixed mean of what are no pictures of bytes.
+
+        setting: with two numbers in the place of 'background', see `with_background`.
+        """
         if setting is False:
             return cls(shape=space.shape)
-        is_bytes = space.dtype == np.uint8 and ImageLayout.of(space.shape) is not None
+        if setting == "background":
+            raise ValueError("normalize_observations='background': with_background has the numbers")
         if isinstance(setting, tuple):
-            allowed = f"true, 'shared' or false: observations {space.shape} of {space.dtype} are no pictures of bytes"
-            require(is_bytes, "env.normalize_observations", list(setting), allowed)
+            require_pictures(space, "env.normalize_observations", list(setting))
             return cls(by_network=True, fixed=setting)
-        return cls(True, space.shape if setting is True else (), is_bytes)
+        return cls(True, space.shape if setting is True else (), are_pictures(space))
 
     def network_space(self, space: Box) -> Box:
         """The space of observations as a network gets them, from that of the environment.

@@ -76,8 +76,8 @@ class Atari(Environment):
         With terminal_on_life_loss every lost life is a death.
     time_limit_is_terminal: in training, a game that max_frames cuts ends by death, with value 0 after it.
     normalize_observations: subtract a mean of the pixels and divide by a standard deviation: by running statistics
-        that all workers share, 'shared' of all pixels or true of each; or by a given mean and deviation. False: the
-        brightest pixel becomes 1.
+        that all workers share, 'shared' of all pixels or true of each; by a given mean and deviation; or 'background',
+        by the most frequent gray of a short random play, and 64. False: the brightest pixel becomes 1.
     normalize_rewards: by running statistics that all workers share.
     on_error: 'restart' all games after a step or a reset that went wrong, or 'stop' the run.
     max_steps_guard: a game of so many steps is truncated, with a warning; null: it is not.

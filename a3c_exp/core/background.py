@@ -1,0 +1,58 @@
+"""The background of pictures, measured by random play: `env.normalize_observations=background`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from a3c_exp.core.normalization import require_pictures
+from a3c_exp.envs.batch import Environment
+from a3c_exp.envs.errors import close_within
+from a3c_exp.errors import ConfigError, RunError
+
+DEVIATION = 64.0
+"""A quarter of the range of a byte: the numbers that a network begins with are of the order of 1."""
+STEPS = 250
+
+_measured: dict[str, float] = {}
+"""Of the environments that this process has played, by their settings."""
+
+
+def with_background(env: Environment) -> Environment:
+    """The environment with two numbers in the place of `normalize_observations='background'`; any other as it is.
+
+    They are the most frequent byte of the pictures of a short random play, and `DEVIATION`. The play has a fixed seed:
+    two processes find the same number.
+    Raises ConfigError, whose key is relative to the environment, if there are no pictures of bytes, or it cannot play.
+    """
+    if env.normalize_observations != "background":
+        return env
+    key = repr(env)
+    if key not in _measured:
+        try:
+            _measured[key] = float(count_bytes(env, STEPS).argmax())
+        except RunError as error:
+            problem = f"cannot be measured: {str(error).partition(chr(10))[0]}"
+            raise ConfigError("normalize_observations", "background", problem) from error
+    return cast(Environment, replace(cast(Any, env), normalize_observations=(_measured[key], DEVIATION)))
+
+
+def count_bytes(env: Environment, steps: int, copies: int = 1, seed: int = 0) -> NDArray[np.int64]:
+    """How often each of the 256 bytes is in the pictures after so many random steps of each copy.
+
+    Raises ConfigError as `with_background` does, and RunError if the environment fails again and again.
+    """
+    batch, counts = env.make(copies, range(seed, seed + copies)), np.zeros(256, np.int64)
+    try:
+        require_pictures(batch.observation_space, "normalize_observations", "background")
+        batch.action_space.seed(seed)
+        batch.reset()
+        for _ in range(steps):
+            actions = np.stack([batch.action_space.sample() for _ in range(copies)])
+            counts += np.bincount(batch.step(actions).obs.ravel(), minlength=256)
+    finally:
+        close_within(batch)
+    return counts

@@ -1,0 +1,94 @@
+"""`env.normalize_observations=background`: the most frequent byte of a random play becomes 0."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from runs import CORNERS, SMALL_CNN, TARGET, config, latest, train, train_config
+
+from a3c_exp.config.builder import load_experiment
+from a3c_exp.core.background import DEVIATION, count_bytes, with_background
+from a3c_exp.envs import Atari, Environment, Gym
+from a3c_exp.envs.batch import EnvBatch, Normalization
+from a3c_exp.errors import ConfigError, RunError
+from a3c_exp.run.policy import make_policy
+
+PICTURES: dict[str, Any] = {"network": SMALL_CNN, "env__normalize_observations": "background"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failing(Environment):
+    normalize_observations: Normalization = "background"
+
+    def make(self, count: int, seeds: Sequence[int], render_mode: str | None = None) -> EnvBatch:
+        raise RunError("environment 0 raised ValueError\nTraceback (most recent call last):\n...")
+
+
+def test_it_is_the_most_frequent_byte_of_all_pictures() -> None:
+    """Corners is noise below 100 with a square of 255."""
+    env = Gym(id=CORNERS, normalize_observations="background")
+    assert with_background(env).normalize_observations == (255.0, DEVIATION)
+    counts = count_bytes(env, steps=50, copies=2)
+    assert counts.sum() == 50 * 2 * 12 * 12 * 3
+    assert counts[100:255].sum() == 0
+    assert counts[255] > 2 * counts[:100].max()
+    np.testing.assert_array_equal(counts, count_bytes(env, steps=50, copies=2), "random play has a fixed seed")
+
+
+@pytest.mark.parametrize(("game", "gray"), [("pong", 87), ("breakout", 0)])
+def test_it_is_what_the_environments_of_two_games_begin_with(game: str, gray: int) -> None:
+    pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
+    measured = with_background(Atari(game=game, normalize_observations="background"))
+    assert measured == Atari(game=game, normalize_observations=(gray, 64))
+
+
+@pytest.mark.parametrize("setting", [True, False, "shared", (1.0, 2.0)])
+def test_other_settings_stay_as_they_are(setting: Normalization) -> None:
+    env = Gym(id="none", normalize_observations=setting)
+    assert with_background(env) is env
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+def test_a_run_and_its_policy_subtract_it(backend: str, tmp_path: Path) -> None:
+    whole = config(CORNERS, backend, total_steps=400, **PICTURES)
+    train_config(whole, tmp_path)
+    assert yaml.safe_load((tmp_path / "config.yaml").read_text())["env"]["normalize_observations"] == "background"
+    train_config(whole | {"total_steps": 600}, tmp_path, resume=True)
+    state = latest(tmp_path)["store"]
+    assert state["steps"] >= 600
+    assert not state["stats"].size, "workers measure nothing"
+    pixels = make_policy(load_experiment(whole), state).network.observation_input.pixels
+    assert pixels is not None
+    assert (pixels.center, pixels.scale) == (255.0, 1 / DEVIATION)
+
+
+def test_a_run_learns_bit_for_bit_as_with_the_two_numbers(tmp_path: Path) -> None:
+    train(tmp_path / "measured", CORNERS, **PICTURES)
+    train(tmp_path / "given", CORNERS, **PICTURES | {"env__normalize_observations": [255, 64]})
+    one, other = (latest(tmp_path / name)["store"]["parameters"] for name in ("measured", "given"))
+    np.testing.assert_array_equal(one, other)
+
+
+def test_only_pictures_of_bytes_have_one() -> None:
+    message = r"env.normalize_observations = 'background': must be true, 'shared' or false: observations"
+    with pytest.raises(ConfigError, match=message):
+        load_experiment(config(TARGET, env__normalize_observations="background"))
+
+
+def test_an_environment_that_cannot_be_played_is_refused_in_one_line() -> None:
+    message = "normalize_observations = 'background': cannot be measured: environment 0 raised ValueError"
+    with pytest.raises(ConfigError) as caught:
+        with_background(Failing())
+    assert str(caught.value) == message
+
+
+def test_nothing_is_played_that_may_not_be_imported() -> None:
+    """A configuration alone may not ask for the code of a module."""
+    with pytest.raises(ConfigError, match=r"env.id = 'scripted:Corners-v0': .*plugins"):
+        load_experiment(config(CORNERS, plugins=[], **PICTURES), check=False)
