@@ -59,6 +59,7 @@ def test_a_run_and_its_policy_subtract_it(backend: str, tmp_path: Path) -> None:
     whole = config(CORNERS, backend, total_steps=400, **PICTURES)
     train_config(whole, tmp_path)
     assert yaml.safe_load((tmp_path / "config.yaml").read_text())["env"]["normalize_observations"] == "background"
+    assert "pixels: less 255, over 64" in (tmp_path / "train.log").read_text()
     train_config(whole | {"total_steps": 600}, tmp_path, resume=True)
     state = latest(tmp_path)["store"]
     assert state["steps"] >= 600

@@ -113,6 +113,9 @@ def run(
                 run_folder.make_latest(latest)
             trainer = Trainer(experiment, config, folder, store, state, terminal, constants, session)
             log.info(network.describe_kernels())
+            pixels = experiment.env.normalize_observations
+            if isinstance(pixels, tuple):
+                log.info("pixels: less %g, over %g", *pixels)
             (folder / run_folder.SUMMARY_FILE).unlink(missing_ok=True)  # a resumed run has not ended any more
         except OSError as error:
             raise ConfigError("folder", str(folder), f"cannot be written: {error}") from error
