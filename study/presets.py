@@ -12,8 +12,7 @@ PAPER = "[Mnih et al. 2016](https://arxiv.org/abs/1602.01783)"
 GA3C = "[Babaeizadeh et al. 2017](https://arxiv.org/abs/1611.06256)"
 TUTORIAL = "https://jaromiru.com/2017/03/26/lets-make-an-a3c-implementation/"
 OURS = Source("our own", "-")
-# A lost life ends an episode, as in the zoo.
-ATARI = "env=atari env.terminal_on_life_loss=true env.game="
+ATARI = "env=atari env.terminal_on_life_loss=true env.game="  # a lost life ends an episode, as in the zoo
 
 
 def _notebooks(name: str) -> str:

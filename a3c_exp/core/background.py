@@ -16,6 +16,7 @@ from a3c_exp.errors import ConfigError, RunError
 DEVIATION = 64.0
 """A quarter of the range of a byte: the numbers that a network begins with are of the order of 1."""
 STEPS = 250
+"""Of the random play: thousands of pixels each, most of which are those of the background."""
 
 _measured: dict[str, float] = {}
 """Of the environments that this process has played, by their settings."""
