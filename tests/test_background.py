@@ -13,7 +13,7 @@ import yaml
 from runs import CORNERS, SMALL_CNN, TARGET, config, latest, train, train_config
 
 from a3c_exp.config.builder import load_experiment
-from a3c_exp.core.background import DEVIATION, count_bytes, with_background
+from a3c_exp.core.background import DEVIATION, count_bytes, measure_background
 from a3c_exp.envs import Atari, Environment, Gym
 from a3c_exp.envs.batch import EnvBatch, Normalization
 from a3c_exp.errors import ConfigError, RunError
@@ -33,7 +33,7 @@ class Failing(Environment):
 def test_it_is_the_most_frequent_byte_of_all_pictures() -> None:
     """Corners is noise below 100 with a square of 255."""
     env = Gym(id=CORNERS, normalize_observations="background")
-    assert with_background(env).normalize_observations == (255.0, DEVIATION)
+    assert measure_background(env) == (255.0, DEVIATION)
     counts = count_bytes(env, steps=50, copies=2)
     assert counts.sum() == 50 * 2 * 12 * 12 * 3
     assert counts[100:255].sum() == 0
@@ -44,14 +44,13 @@ def test_it_is_the_most_frequent_byte_of_all_pictures() -> None:
 @pytest.mark.parametrize(("game", "gray"), [("pong", 87), ("breakout", 0)])
 def test_it_is_what_the_environments_of_two_games_begin_with(game: str, gray: int) -> None:
     pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
-    measured = with_background(Atari(game=game, normalize_observations="background"))
-    assert measured == Atari(game=game, normalize_observations=(gray, 64))
+    assert measure_background(Atari(game=game)) == (gray, 64)
 
 
 @pytest.mark.parametrize("setting", [True, False, "shared", (1.0, 2.0)])
 def test_other_settings_stay_as_they_are(setting: Normalization) -> None:
-    env = Gym(id="none", normalize_observations=setting)
-    assert with_background(env) is env
+    whole = config(CORNERS, network=SMALL_CNN, env__normalize_observations=setting)
+    assert load_experiment(whole, check=False).env.normalize_observations == setting
 
 
 @pytest.mark.parametrize("backend", ["serial", "processes"])
@@ -85,7 +84,7 @@ def test_only_pictures_of_bytes_have_one() -> None:
 def test_an_environment_that_cannot_be_played_is_refused_in_one_line() -> None:
     message = "normalize_observations = 'background': cannot be measured: environment 0 raised ValueError"
     with pytest.raises(ConfigError) as caught:
-        with_background(Failing())
+        measure_background(Failing())
     assert str(caught.value) == message
 
 

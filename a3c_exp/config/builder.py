@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from a3c_exp.common.plugins import import_plugins
 from a3c_exp.common.trust import texts_to_trust
@@ -20,7 +20,7 @@ from a3c_exp.config.checks import (
     check_trust,
 )
 from a3c_exp.config.schema import build
-from a3c_exp.core.background import with_background
+from a3c_exp.core.background import measure_background
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic
@@ -76,10 +76,13 @@ def load_experiment(
 
 
 def _with_background(experiment: Experiment) -> Experiment:
-    if experiment.env.normalize_observations != "background":
+    """The experiment with two numbers in the place of `env.normalize_observations='background'`; any other as it is."""
+    env = experiment.env
+    if env.normalize_observations != "background":
         return experiment
     try:
-        experiment.env.validate(experiment.plugins)
-        return replace(experiment, env=with_background(experiment.env))
+        env.validate(experiment.plugins)
+        scale = measure_background(env)
     except ConfigError as error:
         raise error.under("env") from error
+    return replace(experiment, env=replace(cast(Any, env), normalize_observations=scale))

@@ -72,18 +72,26 @@ def _refuse(value: object, hint: Any, path: str) -> NoReturn:
 
 
 _NAMES: dict[Any, str] = {
-    int: "a whole number", float: "a number", bool: "true or false", str: "text", types.NoneType: "null",
+    int: "a whole number", float: "a number", str: "text", types.NoneType: "null",
     list: "a list", tuple: "a list", dict: "a mapping", Any: "any value",
 }  # fmt: skip
 
 
 def _describe(hint: Any) -> str:
     """The values that a user may write for `hint`, in words: "a whole number or 'auto'"."""
+    return either(_alternatives(hint))
+
+
+def _alternatives(hint: Any) -> list[str]:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Literal:
-        return either(map(repr, arguments))
     if origin in (Union, types.UnionType):
-        return either(_describe(argument) for argument in arguments)
+        return [each for argument in arguments for each in _alternatives(argument)]
+    if origin is Literal:
+        return [repr(argument) for argument in arguments]
+    return ["true", "false"] if hint is bool else [_describe_one(hint, origin, arguments)]
+
+
+def _describe_one(hint: Any, origin: Any, arguments: tuple[Any, ...]) -> str:
     if origin in _LISTS:
         items = [_describe(argument) for argument in arguments if argument is not Ellipsis]
         many = len(arguments) == 1 or arguments[-1] is Ellipsis

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, cast
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,15 +19,12 @@ _measured: dict[str, float] = {}
 """Of the environments that this process has played, by their settings."""
 
 
-def with_background(env: Environment) -> Environment:
-    """The environment with two numbers in the place of `normalize_observations='background'`; any other as it is.
+def measure_background(env: Environment) -> tuple[float, float]:
+    """The most frequent byte of the pictures of a short random play, and `DEVIATION`.
 
-    They are the most frequent byte of the pictures of a short random play, and `DEVIATION`. The play has a fixed seed:
-    two processes find the same number.
+    The play has a fixed seed: two processes find the same number.
     Raises ConfigError, whose key is relative to the environment, if there are no pictures of bytes, or it cannot play.
     """
-    if env.normalize_observations != "background":
-        return env
     key = repr(env)
     if key not in _measured:
         try:
@@ -38,13 +32,13 @@ def with_background(env: Environment) -> Environment:
         except RunError as error:
             problem = f"cannot be measured: {str(error).partition(chr(10))[0]}"
             raise ConfigError("normalize_observations", "background", problem) from error
-    return cast(Environment, replace(cast(Any, env), normalize_observations=(_measured[key], DEVIATION)))
+    return _measured[key], DEVIATION
 
 
 def count_bytes(env: Environment, steps: int, copies: int = 1, seed: int = 0) -> NDArray[np.int64]:
     """How often each of the 256 bytes is in the pictures after so many random steps of each copy.
 
-    Raises ConfigError as `with_background` does, and RunError if the environment fails again and again.
+    Raises ConfigError as `measure_background` does, and RunError if the environment fails again and again.
     """
     batch, counts = env.make(copies, range(seed, seed + copies)), np.zeros(256, np.int64)
     try:
