@@ -441,7 +441,7 @@ def test_the_table_of_settings_has_every_group_and_scalar_with_its_default() -> 
         if not name.startswith("override")
     }
     del config["hydra"]
-    lines = rows(SETTINGS, "Every setting")
+    lines = rows(SETTINGS, "Settings of a run")
     table = {code(name)[0]: (yaml.safe_load(code(default)[0]), text) for name, default, text in lines}
     assert {name: default for name, (default, _) in table.items()} == dict(flat(config)) | groups
     assert set(groups) == {folder.name for folder in CONF.iterdir() if folder.is_dir()}
