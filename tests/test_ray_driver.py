@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from a3c_exp.backends.messages import WorkerExit
 from a3c_exp.backends.ray import driver as driver_module
 from a3c_exp.backends.ray.cluster import death_text
 from a3c_exp.backends.ray.driver import CachedStore, Driver, _RunningWorker
+from a3c_exp.backends.ray.settings import RaySettings
 from a3c_exp.backends.ray.wire import SEQUENCE_STRIDE, ServerStatus
 from a3c_exp.backends.supervision import Restarts, RestartSettings, StallWatch
 from a3c_exp.core.events import Event
@@ -30,6 +32,8 @@ def driver_of(**ray: Any) -> tuple[Driver, mock.MagicMock, list[mock.MagicMock]]
     driver._ray = SimpleNamespace(**{"wait": lambda calls, timeout: ([], calls)} | ray)
     driver._unreachable, driver._servers, driver._store = (TimeoutError,), servers, store
     driver._workers, driver._begun, driver._members = {}, True, []
+    driver._occupied_at, driver._has_ended, store.stopped, store.steps = time.monotonic(), False, False, 0
+    driver._settings, driver._spec = RaySettings(), make_store().spec
     driver._restarts, driver._watch = Restarts(RestartSettings(), make_store()), StallWatch(None)
     driver._failed, driver._reported_failures = deque(), 0
     driver._status_calls, driver._incarnation, driver._bytes, driver._reported_at = {}, 1, 0, 0.0
@@ -74,6 +78,51 @@ def test_rounds_do_not_wait_for_a_worker_that_was_killed() -> None:
 def status_of(events: list[Event] | None = None, beats: dict[int, tuple[int, int]] | None = None) -> ServerStatus:
     """A status of the first server."""
     return ServerStatus(1, events or [], 0, 0.0, [0, 1], 0, 0, beats or {})
+
+
+class TestPlacement:
+    """Worker 0 runs, and the cluster has no room for worker 1. Both have waited for longer than one may."""
+
+    @pytest.fixture
+    def crowded(self, monkeypatch: pytest.MonkeyPatch) -> Driver:
+        monkeypatch.setattr(driver_module, "START_SECONDS", 0.05)
+        driver, _, _ = driver_of(
+            get=lambda call: WorkerExit(), kill=lambda actor: None, cluster_resources=lambda: {"CPU": 1}
+        )
+        for index in (0, 1):
+            driver._workers[f"run {index}"] = _RunningWorker(index, f"actor {index}", f"run {index}", 0)
+        self.tell_members(driver, [0])
+        time.sleep(0.1)
+        driver._check_placement()
+        return driver
+
+    def tell_members(self, driver: Driver, members: list[int]) -> None:
+        list(driver._report(ServerStatus(1, [], 0, 0.0, members, 0, 0, {})))
+
+    def test_a_member_that_leaves_before_its_result_is_known_is_no_failure(self, crowded: Driver) -> None:
+        """It is closing its environments."""
+        del crowded._workers["run 1"]
+        self.tell_members(crowded, [])
+        crowded._check_placement()
+        time.sleep(0.1)
+        crowded._check_placement()
+
+    def test_the_death_of_the_last_member_leaves_time_to_replace_it(self, crowded: Driver) -> None:
+        crowded._on_failure(crowded._workers.pop("run 0"), WorkerExit("it died"))
+        crowded._check_placement()
+        time.sleep(0.1)
+        with pytest.raises(RunError, match="no room for any worker"):
+            crowded._check_placement()
+
+    def test_one_that_never_joined_is_ended_with_the_run(self, crowded: Driver) -> None:
+        """Even if the last steps are reported after the others have ended."""
+        crowded._on_worker_exit("run 0")
+        crowded._check_placement()
+        assert list(crowded._workers) == ["run 1"], "the run may go on with it"
+        crowded._store.steps = crowded._spec.total_steps  # type: ignore[misc]
+        self.tell_members(crowded, [])
+        crowded._check_placement()
+        assert not crowded._workers
 
 
 class TestAFailure:

@@ -40,7 +40,7 @@ FINAL_FETCH_SECONDS = 120.0
 PLACEMENT_SECONDS = 30.0
 """After so long, rounds stop waiting for a worker that the cluster has no room for, and the user is warned."""
 START_SECONDS = 600.0
-"""Longest wait for the first worker, or for the servers. A cluster that grows on demand needs minutes."""
+"""Longest wait for the servers, or for a worker while there is none. A cluster that grows on demand needs minutes."""
 
 
 class CachedStore(SharedStore):
@@ -85,8 +85,8 @@ class _RunningWorker:
     """The actor of a worker.
 
     run: the pending call of `WorkerActor.run`. attempt: number of actors that this worker had before.
-    skipped: rounds no longer wait for it, because it has not started. beat: its last heartbeat, see `send_beats`; None
-        before the first.
+    joined: a status has named it as a member of the run. skipped: rounds no longer wait for it, because it has not
+        joined. beat: its last heartbeat, see `send_beats`; None before the first.
     """
 
     index: int
@@ -94,6 +94,7 @@ class _RunningWorker:
     run: Any
     attempt: int
     started_at: float = field(default_factory=time.monotonic)
+    joined: bool = False
     skipped: bool = False
     beat: int | None = None
 
@@ -115,6 +116,8 @@ class Driver:
         self._status_calls: dict[Any, int] = {}
         self._workers: dict[Any, _RunningWorker] = {}
         self._members: list[int] = []
+        self._occupied_at = time.monotonic()  # when there last was a member, or none was needed yet
+        self._has_ended = False  # a worker has, by itself
         self._restarts, self._watch = Restarts(settings, store), StallWatch(settings.stall_seconds)
         # Workers that have failed, in order. The next status of the first server reports all events of so many of them.
         self._failed: deque[tuple[_RunningWorker, WorkerExit]] = deque()
@@ -147,6 +150,7 @@ class Driver:
         yield from self._begin_incarnation()
         for index in range(self._spec.workers):
             self._start_worker(index)
+        self._occupied_at = time.monotonic()
         for server in range(len(self._servers)):
             self._request_status(server)
         while self._workers or self._failed:
@@ -222,6 +226,8 @@ class Driver:
         """The events of the first server's status, with metrics of the cluster."""
         self._store.on_status(status)
         self._members = status.members
+        for worker in self._workers.values():
+            worker.joined |= worker.index in status.members
         now = time.monotonic()
         rate, self._bytes, self._reported_at = self._bytes / max(now - self._reported_at, 1e-9), 0, now
         if not status.events:
@@ -275,11 +281,8 @@ class Driver:
             self._ray.kill(worker.actor)
         if end.failure is not None:
             self._on_failure(worker, end)
-            return
-        if self._store.stopped or self._store.steps >= self._spec.total_steps:
-            for other in list(self._workers.values()):
-                if other.index not in self._members:  # the run is over before it has started
-                    self._kill_worker(other)
+        else:
+            self._has_ended = True
 
     def _on_failure(self, worker: _RunningWorker, end: WorkerExit) -> None:
         """Take a worker that has failed out of the run, and note it for `_replace_failed`."""
@@ -324,10 +327,20 @@ class Driver:
             server.leave.remote(worker.index, SEQUENCE_STRIDE * (worker.attempt + 1))
 
     def _check_placement(self) -> None:
-        """Let rounds go on without workers that the cluster has no room for yet."""
+        """Let rounds go on without workers that the cluster has no room for yet, and the run end without them.
+
+        Raises RunError if there has been no worker for long.
+        """
         now = time.monotonic()
-        for worker in self._workers.values():
-            if worker.index in self._members or worker.skipped or now - worker.started_at < PLACEMENT_SECONDS:
+        if self._members:
+            self._occupied_at = now
+        waiting = [worker for worker in self._workers.values() if not worker.joined]
+        if self._has_ended and (self._store.stopped or self._store.steps >= self._spec.total_steps):
+            for worker in waiting:
+                self._kill_worker(worker)
+            return
+        for worker in waiting:
+            if worker.skipped or now - worker.started_at < PLACEMENT_SECONDS:
                 continue
             worker.skipped = True
             for server in self._servers:
@@ -335,8 +348,7 @@ class Driver:
             available = self._ray.cluster_resources().get("CPU", 0)
             needed = self._settings.cpus_per_worker * self._spec.workers
             log.warning("worker %d has not started: %g CPUs are needed, %g available", worker.index, needed, available)
-        waits = [now - worker.started_at for worker in self._workers.values()]
-        if waits and not self._members and min(waits) > START_SECONDS:
+        if waiting and now - self._occupied_at > START_SECONDS:
             raise RunError("the cluster had no room for any worker: see backend.cpus_per_worker")
 
     # -- what the store asks for --------------------------------------------------------------------------------------
