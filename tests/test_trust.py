@@ -78,6 +78,18 @@ class TestWrappers:
         entries = ("FlattenObservation", {"TimeLimit": {"max_episode_steps": 5}}, {"mine:Wrapper": {"mode": "a b"}})
         assert Gym(id="x", wrappers=entries).settings_to_trust() == {}
 
+    def test_a_mapping_that_is_merged_trusts_what_it_names_alone(
+        self, here: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """env={...} leaves the folder's wrappers and file names in place."""
+        run = stranger(here / "run", env={"wrappers": FILMING, "kwargs": {"lengths": [4], "failure": "./nan"}})
+        changed = [f"from={run}", OURS, "hydra.run.dir=again", "env={max_episode_steps: 4, kwargs: {}}"]
+        assert main(changed) == 2
+        assert complaint(capsys).startswith("a3c_exp: env.kwargs.failure = './nan': may write files or connect")
+        assert main([*changed, "trust=[env.kwargs]"]) == 2
+        assert complaint(capsys).startswith("a3c_exp: env.wrappers = ")
+        assert not (here / "again").exists()
+
     @pytest.mark.parametrize("entry", ["HumanRendering", {"mine:Wrapper": {"file": "../notes"}}])
     def test_that_open_windows_or_are_given_paths_do_not(self, entry: Any) -> None:
         assert Gym(id="x", wrappers=("ClipAction", entry)).settings_to_trust() == {"wrappers": ["ClipAction", entry]}

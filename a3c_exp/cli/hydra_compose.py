@@ -275,7 +275,7 @@ def setting(node: DictConfig, key: str) -> Any:
     try:
         return OmegaConf.select(node, key)
     except OmegaConfBaseException as complaint:
-        raise ConfigError(key, _as_written(node, key), f"cannot be resolved: {_first_line(complaint)}") from complaint
+        raise ConfigError(key, _as_written(node, key), f"cannot be resolved: {first_line(complaint)}") from complaint
 
 
 def to_container(node: DictConfig) -> dict[str, Any]:
@@ -286,7 +286,7 @@ def to_container(node: DictConfig) -> dict[str, Any]:
         return OmegaConf.to_container(task, resolve=True)  # type: ignore[return-value]
     except OmegaConfBaseException as complaint:
         key = complaint.full_key or "configuration"
-        raise ConfigError(key, _as_written(task, key), f"cannot be resolved: {_first_line(complaint)}") from complaint
+        raise ConfigError(key, _as_written(task, key), f"cannot be resolved: {first_line(complaint)}") from complaint
 
 
 def _as_written(node: DictConfig, key: str) -> object:
@@ -355,13 +355,13 @@ def parse(overrides: Sequence[str], hydra: Hydra | None = None) -> list[Override
             key, equals, value = text.partition("=")
             if not (key and equals):
                 raise ConfigError("command line", text, "must be key=value") from complaint
-            raise ConfigError(key, value, f"cannot be read: {_first_line(complaint)}") from complaint
+            raise ConfigError(key, value, f"cannot be read: {first_line(complaint)}") from complaint
     return parsed
 
 
 def to_config_error(overrides: Sequence[Override], complaint: BaseException) -> ConfigError:
     """A complaint as a ConfigError about the override that it names, or about the whole command."""
-    text = _first_line(complaint)
+    text = first_line(complaint)
     named = re.search(r"Could not (?:override|delete)(?: from config\.)? '([^'@=]+)(?:@([^'=]+))?", text)
     for override in reversed(overrides):
         if named is not None and override.key_or_group == named[1]:
@@ -380,7 +380,7 @@ def to_config_error(overrides: Sequence[Override], complaint: BaseException) -> 
     return ConfigError("command line", " ".join(str(override.input_line) for override in overrides), text)
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     """The first line of an error's text; the place in the file, where a file cannot be read."""
     if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark

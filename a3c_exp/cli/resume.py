@@ -14,8 +14,10 @@ from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from a3c_exp.cli.hydra_compose import compose, parse, run_folder
+from a3c_exp.cli.hydra_compose import compose, first_line, parse, run_folder
 from a3c_exp.common.reading import expanded
+from a3c_exp.common.settings import flatten
+from a3c_exp.config.schema import TARGET
 from a3c_exp.errors import ConfigError
 
 RUN_DIR, TRUST = "hydra.run.dir", "trust"
@@ -54,8 +56,11 @@ def trusted_keys(overrides: Sequence[str]) -> tuple[str, ...]:
     """
     keys: list[str] = []
     for change in _changes(overrides, lambda override: is_resume(override) or is_from(override)):
+        value = None if change.is_delete() else change.value()
         if change.key_or_group == TRUST:
-            keys += _keys(change.value())
+            keys += _keys(value)
+        elif isinstance(value, dict) and TARGET not in value:  # it is merged: what it does not name is the folder's
+            keys += [key for key, each in flatten(value, f"{change.key_or_group}.") if each != {}]
         else:
             keys.append(change.key_or_group)
     return tuple(keys)
@@ -129,12 +134,16 @@ def copied_config(overrides: Sequence[str], config_dir: str | None = None) -> tu
 
 
 def _changed(config: dict[str, Any], key: str, value: object) -> dict[str, Any]:
-    """The configuration with another value at a dotted key, which config.schema checks later. Raises ConfigError."""
+    """The configuration with another value at a dotted key, which config.schema checks later. Raises ConfigError.
+
+    A mapping is merged with what is there, unless it is a component that is written out.
+    """
+    written_out = isinstance(value, dict) and TARGET in value
     try:
         node = OmegaConf.create(config)
         resolved: Any = OmegaConf.to_container(OmegaConf.create({"value": value}), resolve=True)
-        OmegaConf.update(node, key, resolved["value"])
+        OmegaConf.update(node, key, resolved["value"], merge=not written_out)
     except (OmegaConfBaseException, ValueError) as complaint:
-        raise ConfigError(key, value, f"cannot be resolved: {complaint}") from complaint
+        raise ConfigError(key, value, f"cannot be resolved: {first_line(complaint)}") from complaint
     changed: Any = OmegaConf.to_container(node, resolve=False)
     return dict(changed)
