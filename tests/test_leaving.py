@@ -101,6 +101,17 @@ class TestAWholeRun:
         assert done.summary["stop_reason"] == "worker_episodes"
         assert done.summary["episodes"] == 40
 
+    @pytest.mark.parametrize("backend", ["serial", "processes", "ga3c"])
+    def test_has_no_more_episodes_when_it_is_resumed_after_the_last(self, backend: str, tmp_path: Path) -> None:
+        settings: dict[str, Any] = {"workers": 2, "stop__worker_episodes": 20, **ALONE}
+        in_batches: dict[str, Any] = {"backend__training_batch": 1}
+        whole = ga3c(**in_batches, **settings) if backend == "ga3c" else config(backend=backend, **settings)
+        first = train_config(whole, tmp_path).summary
+        done = train_config(whole, tmp_path, resume=True).summary
+        for key in ("stop_reason", "episodes", "steps", "updates"):
+            assert done[key] == first[key]
+        assert (done["stop_reason"], done["episodes"], done["resumed"]) == ("worker_episodes", 40, 1)
+
     def test_stops_at_a_mean_over_its_own_window(self, tmp_path: Path) -> None:
         rules: dict[str, Any] = {"stop__mean_return": -1e9, "stop__window": 7}
         done = train_config(config(**rules, **ALONE), tmp_path)

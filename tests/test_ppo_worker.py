@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from runs import BACKENDS, BANDIT, CORRIDOR, SCRIPTED, TARGET, config, drain, train_config
+from runs import BACKENDS, BANDIT, CORNERS, CORRIDOR, SCRIPTED, SMALL_CNN, TARGET, config, drain, train_config
 from workers import LSTM, events_of, make_workers, next_event, ppo_config
 
 from a3c_exp.algorithms import BatchArrays
@@ -118,6 +118,14 @@ def test_one_pass_over_the_whole_rollout_is_a3c(env: str, network: dict[str, Any
     start = build_network(load_experiment(whole))[0].vector
     assert np.abs(ends[0] - start).max() > 1e-3
     np.testing.assert_allclose(ends[1] - start, ends[0] - start, rtol=1e-3, atol=1e-6)
+
+
+def test_pixels_of_a_rollout_are_scaled_as_they_were_acted_on() -> None:
+    """The first push brings the first statistics of pixels: the next minibatch is of pictures seen before that."""
+    settings: dict[str, Any] = {"network": SMALL_CNN, "env__normalize_observations": "shared", "total_steps": 48}
+    events = updates(ppo_config(CORNERS, optimizer__learning_rate=1e-12, **settings))
+    assert len(events) == 12
+    assert max(abs(event.metrics["approx_kl"].sum) for event in events) < 1e-6
 
 
 def test_a_policy_too_far_from_the_one_that_acted_ends_the_minibatches_of_its_rollout() -> None:

@@ -38,6 +38,9 @@ def check_combination(experiment: Experiment) -> None:
         problem = "must be 'shared' where update=sync: a round is one step for all"
         raise ConfigError("optimizer_state", "per_worker", problem)
     _check_quorum(experiment)
+    if experiment.late == "next" and experiment.optimizer.staleness_power:
+        problem = "must be 0 where late=next: a round's average has no staleness of its own"
+        raise ConfigError("optimizer.staleness_power", experiment.optimizer.staleness_power, problem)
     if isinstance(experiment.algorithm, MinibatchAlgorithm):
         _check_reuse(experiment, experiment.algorithm)
     critic_returns = experiment.critic_returns
@@ -169,7 +172,7 @@ def check_init_from(folder: str, config: Mapping[str, Any], network: ActorCritic
             raise ConfigError("init_from", folder, f"must be a run of the same network: {difference}")
     network.check_constants(state["store"], "init_from", folder)
     their_setting, our_setting = (
-        (each.get("env") or {}).get("normalize_observations", False) for each in (theirs, ours)
+        _component(each, "env").get("normalize_observations", False) for each in (theirs, ours)
     )
     measured = our_setting is True or our_setting == "shared"
     if their_setting != our_setting or RunningStats.has_observations(stats) != measured:

@@ -227,7 +227,7 @@ class Backend(ABC):
         """Raise ConfigError for what this backend cannot run, or not here."""
 
     def settings_to_trust(self) -> dict[str, object]:
-        """Settings, by name, that connect to other programs: see `EnvFactory.settings_to_trust`."""
+        """Settings, by name, that connect to other programs: see `Environment.settings_to_trust`."""
         return {}
 
     def warning(self, experiment: Experiment) -> str | None:

@@ -19,6 +19,11 @@ class LeavingRules:
         self._stop, self._episodes = stop, episodes
         self._returns: deque[float] = deque(maxlen=stop.window)
 
+    @property
+    def has_all_episodes(self) -> bool:
+        """Whether the worker has finished `worker_episodes`. If so before its first rollout, it leaves at once."""
+        return self._stop.worker_episodes is not None and self._episodes >= self._stop.worker_episodes
+
     def add(self, episodes: Episodes) -> str | None:
         """Add finished episodes; return the name of a rule that holds then, None if the worker stays."""
         stop = self._stop
@@ -28,6 +33,6 @@ class LeavingRules:
             full = len(self._returns) == stop.window
             if stop.worker_return is not None and full and sum(self._returns) / stop.window >= stop.worker_return:
                 return "worker_return"
-            if stop.worker_episodes is not None and self._episodes >= stop.worker_episodes:
+            if self.has_all_episodes:
                 return "worker_episodes"
         return None

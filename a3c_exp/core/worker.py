@@ -66,7 +66,7 @@ class Worker:
         """
         store, actor, learner = self._store, self._actor, self._learner
         rules = LeavingRules(self._experiment.stop, store.start(self._index, actor.rng))
-        while not store.stopped:
+        while not (store.stopped or rules.has_all_episodes):
             snapshot = learner.pull()
             if store.stopped or snapshot.steps >= self._total_steps:  # a pull may bring that
                 return
@@ -170,7 +170,8 @@ class Learner:
         length, count = batch.shape
         for columns in algorithm.minibatches(count, length, self._rng):
             minibatch = batch.take(columns)
-            snapshot = self.pull()
+            # Pixels stay scaled as the actor saw them: pi / mu of another scale would say nothing about the policy.
+            snapshot = self._store.pull(self._worker, self._network.vector)
             self._network.zero_grad()
             metrics = self._add_batch_gradient(minibatch, snapshot)
             event.add(metrics | extra)

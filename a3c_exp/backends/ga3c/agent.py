@@ -76,7 +76,7 @@ class Agent:
         while True:
             slot = channel.acquire_slot()
             snapshot = store.peek()
-            if store.stopped or snapshot.steps >= self._total_steps:
+            if store.stopped or snapshot.steps >= self._total_steps or rules.has_all_episodes:
                 channel.leave()  # not if this raises: then another agent may take its place
                 return
             rollout = actor.collect(snapshot, progress_of(snapshot.steps, self._total_steps))
