@@ -85,6 +85,9 @@ FAILURES = (Exception, SystemExit)
 INTERRUPTED = 130
 """The exit code of a program that Ctrl-C ended: 128 plus the number of the signal."""
 
+PREEMPTED = 75
+"""The exit code after SIGUSR2, which batch systems send before they take a machine away: EX_TEMPFAIL, try again."""
+
 
 def exit_code(program: Callable[[], int]) -> int:
     """Run a program and return its exit code, or that of the error which ended it.

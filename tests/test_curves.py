@@ -18,14 +18,14 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import metadata as hparams_metadata
 
-from a3c_exp.run.curves import CurveWriter, hparams
+from a3c_exp.run.curves import CurveWriter, ResumePoint, hparams
 from a3c_exp.run.run_folder import config_text
 
 CONFIG = {"seed": 3, "returns": {"_target_": "a3c_exp.returns.NStep", "n": 5}, "critic_returns": None}
 
 
-def writer(folder: Path, purge_step: int | None = None) -> CurveWriter:
-    return CurveWriter(folder, CONFIG, purge_step)
+def writer(folder: Path, resumed: ResumePoint | None = None) -> CurveWriter:
+    return CurveWriter(folder, CONFIG, resumed)
 
 
 def read(folder: Path) -> EventAccumulator:
@@ -89,7 +89,7 @@ def test_a_run_that_did_not_end_may_still_succeed_when_it_is_resumed(tmp_path: P
     """TensorBoard keeps the first record of how a session ended, so a failed one leaves none."""
     writer(tmp_path).close(success=False)
     assert set(hparams_content(tmp_path)) == {hparams_metadata.SESSION_START_INFO_TAG}
-    writer(tmp_path, purge_step=0).close(success=True)
+    writer(tmp_path, resumed=ResumePoint(0)).close(success=True)
     assert hparams_metadata.SESSION_END_INFO_TAG in hparams_content(tmp_path)
 
 
@@ -116,7 +116,7 @@ def test_a_resumed_run_is_one_line_without_what_came_after_its_checkpoint(tmp_pa
     for step in (100, 200, 300, 400):
         w.log(step, {"rollout/ep_rew_mean": step}, step / 100)
     w.close(success=False)
-    w = writer(tmp_path, purge_step=200)
+    w = writer(tmp_path, resumed=ResumePoint(200))
     for step in (250, 350, 450):
         w.log(step, {"rollout/ep_rew_mean": step}, step / 100)
     w.close()
@@ -127,7 +127,7 @@ def test_a_resumed_run_is_one_line_without_what_came_after_its_checkpoint(tmp_pa
 
 def test_a_run_resumed_several_times_within_a_second_is_still_read_in_order(tmp_path: Path) -> None:
     for session in range(12):
-        w = writer(tmp_path, purge_step=session * 10 if session else None)
+        w = writer(tmp_path, resumed=ResumePoint(session * 10) if session else None)
         w.log(session * 10 + 5, {"x/y": session}, 0)
         w.log(session * 10 + 15, {"x/y": -1}, 0)  # beyond the checkpoint from which the next session goes on
         w.close()
@@ -158,7 +158,7 @@ def test_a_row_that_was_left_broken_is_dropped_when_a_run_is_resumed(tmp_path: P
     w.close(success=False)
     with open(tmp_path / "metrics.csv", "ab") as file:
         file.write(damage)
-    w = writer(tmp_path, purge_step=1000)
+    w = writer(tmp_path, resumed=ResumePoint(1000))
     w.log(1100, {"train/entropy": 0.25}, 0.2)
     w.close()
     assert [row["step"] for row in table(tmp_path)] == ["100", "1100"]
@@ -194,7 +194,7 @@ def test_a_table_that_another_program_has_changed_is_kept_under_another_name(
     with caplog.at_level(logging.WARNING, "a3c_exp"):
         if moment == "before a resumption":
             w.close(success=False)
-            w = writer(tmp_path, purge_step=1000)
+            w = writer(tmp_path, resumed=ResumePoint(1000))
         w.log(300, {"train/entropy": 0.125, "eval/mean_reward": 1.0}, 0.3)  # a new column: the table is read again
     w.close()
     assert (tmp_path / "metrics.csv.old2").read_bytes() == content
@@ -210,7 +210,7 @@ def test_a_byte_order_mark_and_other_line_ends_are_read(tmp_path: Path) -> None:
     w.close(success=False)
     path = tmp_path / "metrics.csv"
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
-    writer(tmp_path, purge_step=1000).close()
+    writer(tmp_path, resumed=ResumePoint(1000)).close()
     assert table(tmp_path) == [{"step": "100", "wall_seconds": "0.1", "train/entropy": "0.5"}]
     assert not (tmp_path / "metrics.csv.old").exists()
 
@@ -264,13 +264,13 @@ def test_a_full_disk_damages_nothing_and_writing_goes_on_when_there_is_room(tmp_
 
 
 def test_seconds_of_a_resumed_run_do_not_go_back(tmp_path: Path) -> None:
-    """The point at step 100 was written after its checkpoint's time had been read, and its step is the checkpoint's."""
+    """The evaluation of the policy at step 90 ended three minutes after the checkpoint of step 100."""
     first = writer(tmp_path)
-    first.log(100, {"a": 1.0}, 5.570)
+    first.log(90, {"a": 1.0}, 5.25)
+    first.log(90, {"eval/mean_reward": 1.0}, 185.5)
     first.close(success=False)
-    resumed = writer(tmp_path, purge_step=100)
-    resumed.log(101, {"a": 2.0}, 5.567)
+    resumed = writer(tmp_path, resumed=ResumePoint(100, wall_seconds=5.5674))
+    resumed.log(101, {"a": 2.0}, 5.5676)
     resumed.log(102, {"a": 3.0}, 6.25)
     resumed.close()
-    with open(tmp_path / "metrics.csv", newline="") as file:
-        assert [row["wall_seconds"] for row in csv.DictReader(file)] == ["5.57", "5.57", "6.25"]
+    assert [row["wall_seconds"] for row in table(tmp_path)] == ["5.25", "5.567", "5.568", "6.25"]

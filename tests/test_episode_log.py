@@ -13,6 +13,7 @@ import pytest
 from runs import config, train_config
 
 from a3c_exp.core.events import Episodes
+from a3c_exp.run.curves import ResumePoint
 from a3c_exp.run.episode_log import EpisodeLog
 
 THREE_STEPS: dict[str, Any] = {"env__kwargs": {"length": 3}}
@@ -107,11 +108,21 @@ class TestEpisodeLog:
         written.close()
         assert len(rows_of(path)) == 1
 
+    def test_forgets_what_the_run_learned_of_after_its_checkpoint(self, tmp_path: Path) -> None:
+        """An episode of a rollout that was under way may have ended at an earlier step than that of the checkpoint."""
+        path = tmp_path / "episodes.csv"
+        written = EpisodeLog(path, 10, None)
+        written.add(0, episodes(10, 30), 1.0004)
+        written.add(1, episodes(20), 1.0011)
+        written.close()
+        EpisodeLog(path, 10, ResumePoint(25, training_seconds=1.00042)).close()
+        assert [row["step"] for row in rows_of(path)] == ["10"]
+
     def test_sets_a_file_of_another_kind_aside(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         path = tmp_path / "episodes.csv"
         path.write_text("\ufeffstep;worker;return\n1;2;3\n")
         with caplog.at_level(logging.WARNING, "a3c_exp"):
-            EpisodeLog(path, 10, 100).close()
+            EpisodeLog(path, 10, ResumePoint(100)).close()
         assert (tmp_path / "episodes.csv.old").read_text() == "\ufeffstep;worker;return\n1;2;3\n"
         assert rows_of(path) == []
         assert "is kept as episodes.csv.old" in caplog.text
@@ -120,7 +131,7 @@ class TestEpisodeLog:
     def test_sets_what_has_no_whole_line_aside(self, content: str, tmp_path: Path) -> None:
         path = tmp_path / "episodes.csv"
         path.write_text(content, newline="")
-        EpisodeLog(path, 10, 100).close()
+        EpisodeLog(path, 10, ResumePoint(100)).close()
         assert (tmp_path / "episodes.csv.old").read_bytes() == content.encode()
 
     def test_keeps_a_row_that_cannot_be_read_in_a_copy_which_replaces_no_other(
@@ -131,7 +142,7 @@ class TestEpisodeLog:
         path.write_text("step,worker,return,length,seconds\n10,0,1,3,9.0\n1e3,0,1,3,9.0\n2000,0,1,3,9.0\n")
         content = path.read_text()
         with caplog.at_level(logging.WARNING, "a3c_exp"):
-            EpisodeLog(path, 10, 1500).close()
+            EpisodeLog(path, 10, ResumePoint(1500)).close()
         assert [row["step"] for row in rows_of(path)] == ["10"]
         assert (tmp_path / "episodes.csv.old2").read_text() == content
         assert (tmp_path / "episodes.csv.old").read_text() == "of an earlier time"

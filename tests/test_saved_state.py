@@ -76,6 +76,7 @@ def test_what_a_run_saves_is_what_is_read(finished: Path) -> None:
         ("store.rng_states", np.full((1, 6), 2**40, np.uint64), "store.rng_states is an array of uint64 (1, 6), and"),
         ("store.constants", {"x": 1}, "store.constants is {'x': 1}, and must be arrays of numbers, by name"),
         ("statistics.seconds", "1", "statistics.seconds is '1', and must be a finite number"),
+        ("statistics.cut_eval_episodes", "1", "statistics.cut_eval_episodes is '1', and must be a whole number"),
         ("statistics.staleness", [1, 2], "statistics.staleness is [1, 2], and must be a list of 3 numbers"),
         ("resumed", -1, "resumed is -1, and must be a whole number"),
         ("training_seconds", math.nan, "training_seconds is nan, and must be a finite number"),
@@ -101,7 +102,7 @@ def test_a_missing_value_is_named(run: Path) -> None:
 
 def test_older_checkpoints_without_later_values_are_read(run: Path) -> None:
     state = checkpoint.load(latest(run))
-    for name in ("restarts", "env_errors", "late_gradients"):
+    for name in ("restarts", "env_errors", "late_gradients", "cut_eval_episodes"):
         del state["statistics"][name]
     del state["store"]["worker_episodes"]
     checkpoint.save(latest(run), state)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import logging
 import math
@@ -241,7 +242,7 @@ class TestEvaluation:
 
         def evaluated(evaluator: Evaluator, state: dict[str, Any]) -> EvalResult:
             states.append(state)
-            return EvalResult(state["steps"], next(found), 1.0, state)
+            return EvalResult(state["steps"], next(found), 1.0)
 
         monkeypatch.setattr(Evaluator, "_evaluate", evaluated)
         done = train(tmp_path, eval__every=40)
@@ -250,6 +251,25 @@ class TestEvaluation:
         best = checkpoint.load(tmp_path / "checkpoints" / "best.ckpt")
         assert best["best_eval_return"] == 3
         assert same(best["store"], states[1])
+
+    def test_the_best_checkpoint_is_of_the_moment_of_its_policy(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The run goes on while a policy is evaluated: what it learns of meanwhile is of another time."""
+        found = itertools.chain([3.0], itertools.repeat(1.0))
+
+        def evaluated(evaluator: Evaluator, state: dict[str, Any]) -> EvalResult:
+            time.sleep(0.5)
+            return EvalResult(state["steps"], next(found), 1.0)
+
+        monkeypatch.setattr(Evaluator, "_evaluate", evaluated)
+        train(tmp_path, backend="threads", eval__every=40, total_steps=50_000)
+        best = checkpoint.load(tmp_path / "checkpoints" / "best.ckpt")
+        at = best["store"]["steps"]
+        assert at < 50_000
+        assert best["statistics"]["steps"] == at
+        assert best["statistics"]["recent_end_steps"].max(initial=0) <= at
+        assert best["statistics"]["episodes"] <= at
 
     def test_a_failing_one_ends_the_run_with_its_traceback(self, tmp_path: Path) -> None:
         victim = seeding.environment_seeds(0, Role.EVALUATION, 0, 4)[0]

@@ -28,7 +28,7 @@ from a3c_exp.cli.hydra_compose import CONFIG_NAME, compose_node, hydra_session, 
 from a3c_exp.cli.job import say, single_job
 from a3c_exp.cli.resume import copied_config, is_from, is_resume, resume_folder, resumed_config, trusted_keys
 from a3c_exp.cli.startup import conf_folder, importing
-from a3c_exp.cli.sweep import run_sweep
+from a3c_exp.cli.sweep import make_folder, run_sweep
 from a3c_exp.cli.words import Words, split_words
 from a3c_exp.common.reading import expanded
 from a3c_exp.errors import ConfigError, printable
@@ -93,7 +93,7 @@ def _run_one(hydra: Hydra, name: str, overrides: list[str], existing: str, typed
         node.hydra.mode = RunMode.RUN
     context = HydraContext(config_loader=hydra.config_loader, callbacks=Callbacks(node))
     context.callbacks.on_run_start(config=node, config_name=name)
-    _make_folder(folder, "hydra.run.dir")
+    make_folder(Path(folder), "hydra.run.dir")
     job = run_job(partial(single_job, existing, typed), node, "hydra.run.dir", None, context)
     context.callbacks.on_run_end(config=node, config_name=name, job_return=job)
     if job.status != JobStatus.COMPLETED:
@@ -103,14 +103,6 @@ def _run_one(hydra: Hydra, name: str, overrides: list[str], existing: str, typed
         say(f"{folder}: has finished before")
         return 0
     return finished.exit_code
-
-
-def _make_folder(folder: str, key: str) -> None:
-    """Make the folder that Hydra would make next. Raises ConfigError."""
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(key, folder, f"cannot be made: {error.strerror}") from error
 
 
 def _resume(flags: Namespace, words: Words) -> int:

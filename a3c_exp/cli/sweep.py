@@ -33,13 +33,12 @@ from a3c_exp.cli.startup import forked_jobs, importing, prestart
 from a3c_exp.cli.words import Words, quoted
 from a3c_exp.common.reading import expanded
 from a3c_exp.core.cpu import cores_shared, usable_cores
-from a3c_exp.errors import ConfigError, one_line
+from a3c_exp.errors import PREEMPTED, ConfigError, one_line
 
 if TYPE_CHECKING:  # importing it takes seconds: it imports torch
     from a3c_exp.networks import ActorCritic
 
 LOCK_SECONDS = 0.5
-PREEMPTED = 75  # as a3c_exp.run.trainer has it, which imports torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +106,7 @@ def _run_sweep(hydra: Hydra, name: str, overrides: Sequence[str], words: Words, 
     existing = words.existing or "resume"
     jobs = _check_jobs(hydra, name, combinations, existing, launcher)
     root = Path(jobs[0].folder.parent if words.sweep is None else Path(words.sweep).absolute())
-    _make_folder(root)
+    make_folder(root, "hydra.sweep.dir")
     with open_dict(master):
         master.hydra.sweep.dir = str(root)  # a launcher writes its own files there
     OmegaConf.save(master, root / "multirun.yaml")
@@ -182,11 +181,12 @@ def _job_folder(node: DictConfig, name: str) -> Path:
     return Path(os.path.abspath(expanded(setting(node, "hydra.sweep.dir")) / subdir))
 
 
-def _make_folder(folder: Path) -> None:
+def make_folder(folder: Path, key: str) -> None:
+    """Make the folder that Hydra would make next. Raises ConfigError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError("hydra.sweep.dir", str(folder), f"cannot be made: {error.strerror}") from error
+        raise ConfigError(key, str(folder), f"cannot be made: {error.strerror}") from error
 
 
 class _Sweep:

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+RECENT = 100
+"""Number of last episodes that a mean return is taken over: the usual window for solving an environment."""
+
 
 @dataclass(slots=True)
 class Metric:

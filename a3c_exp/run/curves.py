@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import logging
+import math
 import os
 import re
 import socket
@@ -17,7 +18,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, tensor_shape_pb2, types_pb2
 from tensorboard.plugins.custom_scalar import layout_pb2
@@ -29,8 +30,17 @@ from a3c_exp.run.run_folder import METRICS_FILE, config_text
 log = logging.getLogger("a3c_exp")
 
 FIRST_COLUMNS = ["step", "wall_seconds"]
-CHECKPOINT_SECONDS = 1.0
-"""Most seconds that a kept point may be younger than the checkpoint: beyond that somebody has changed the file."""
+
+
+class ResumePoint(NamedTuple):
+    """Where a resumed run goes on: the moment of its checkpoint. What was recorded later is void.
+
+    steps: of the run. wall_seconds: since its start. training_seconds: of these, those of training.
+    """
+
+    steps: int
+    wall_seconds: float = math.inf
+    training_seconds: float = math.inf
 
 
 class CurveWriter:
@@ -38,16 +48,16 @@ class CurveWriter:
 
     folder: the run's folder, which exists.
     config: the run's configuration, for TensorBoard's text and HParams dashboards.
-    purge_step: the step from which a resumed run continues; None for a new run. Points of later steps are void: their
-        rows of metrics.csv are dropped, and TensorBoard hides them, so that each curve stays one line.
+    resumed: where a resumed run continues; None for a new run. Points of later steps are void: their rows of
+        metrics.csv are dropped, and TensorBoard hides them, so that each curve stays one line.
 
     Every call leaves whole records on disk or raises OSError. A full disk damages no earlier record.
     """
 
-    def __init__(self, folder: Path, config: Mapping[str, Any], purge_step: int | None = None) -> None:
-        self._table = CsvLog(folder / METRICS_FILE, purge_step)
+    def __init__(self, folder: Path, config: Mapping[str, Any], resumed: ResumePoint | None = None) -> None:
+        self._table = CsvLog(folder / METRICS_FILE, resumed)
         self._events = EventFile(folder)
-        self._events.session(0 if purge_step is None else purge_step + 1)
+        self._events.session(0 if resumed is None else resumed.steps + 1)
         code = "\n".join(f"    {line}" for line in config_text(config).splitlines())  # indented: verbatim in Markdown
         self._events.summary(
             0,
@@ -84,19 +94,21 @@ class CsvLog:
     A new name adds a column. The file is then rewritten and replaced atomically.
     """
 
-    def __init__(self, path: Path, purge_step: int | None) -> None:
-        """Open the file at `path`, new or existing. Its rows after `purge_step` are dropped.
+    def __init__(self, path: Path, resumed: ResumePoint | None) -> None:
+        """Open the file at `path`, new or existing. Its rows after the steps of `resumed` are dropped.
 
-        A file with anything else that cannot be kept is set aside: see `_read`.
+        The result of an evaluation may be younger than the checkpoint, but belongs to steps before it. Such a row gets
+        the checkpoint's time, so that time never goes back. A file with anything else that cannot be kept is set aside:
+        see `_read`.
         """
         self._path = path
         columns, rows = _read(path)
-        if purge_step is not None:
-            rows = [row for row in rows if int(row["step"]) <= purge_step]
+        if resumed is not None:
+            rows = [row for row in rows if int(row["step"]) <= resumed.steps]
+            for row in rows:
+                if float(row["wall_seconds"]) > resumed.wall_seconds:
+                    row["wall_seconds"] = _rounded(resumed.wall_seconds)
         self._columns, self._file = columns, Appender(path)
-        self._kept_until = 0.0
-        with suppress(IndexError, ValueError):
-            self._kept_until = float(rows[-1]["wall_seconds"])
         self._replace(columns, rows)
 
     def append(self, step: int, wall_seconds: float, values: Mapping[str, float]) -> None:
@@ -104,9 +116,7 @@ class CsvLog:
         new = [name for name in values if name not in self._columns]
         if new:
             self._replace([*self._columns, *new], _read(self._path)[1])
-        # The last point before a kill may be some milliseconds younger than the checkpoint that the run goes on from.
-        late = 0 < self._kept_until - wall_seconds < CHECKPOINT_SECONDS
-        row = {"step": step, "wall_seconds": round(self._kept_until if late else wall_seconds, 3), **values}
+        row = {"step": step, "wall_seconds": _rounded(wall_seconds), **values}
         self._file.write(_line([row.get(name, "") for name in self._columns]))
 
     def _replace(self, columns: list[str], rows: Sequence[Mapping[str, str]]) -> None:
@@ -161,12 +171,16 @@ def _readable(table: csv.DictReader[str]) -> Iterator[dict[str, str] | None]:
 
 
 def _is_whole(row: Mapping[Any, Any]) -> bool:
-    """Return whether a row has a step, and as many cells as there are columns."""
+    """Return whether a row has a step and a time, and as many cells as there are columns."""
     try:
-        int(row["step"] or "")
+        int(row["step"] or ""), float(row["wall_seconds"] or "")
     except ValueError:
         return False
     return None not in row and None not in row.values()
+
+
+def _rounded(seconds: float) -> str:
+    return repr(round(seconds, 3))
 
 
 def _line(cells: Sequence[object]) -> bytes:

@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from a3c_exp.core.events import Episodes
-from a3c_exp.run.curves import Appender
+from a3c_exp.run.curves import Appender, ResumePoint
 from a3c_exp.run.files import atomic_write, set_aside
 
 log = logging.getLogger("a3c_exp")
@@ -21,13 +21,13 @@ class EpisodeLog:
     index. return: sum of the environment's own rewards. length: transitions. seconds: of training, when the run learned
     of the episode.
 
-    path: of the file. most: rows that it may have. purge_step: the step from which a resumed run continues, whose rows
-    of later steps are dropped; None for a new run.
+    path: of the file. most: rows that it may have. resumed: where a resumed run continues: later rows are dropped. None
+    for a new run.
     """
 
-    def __init__(self, path: Path, most: int, purge_step: int | None) -> None:
+    def __init__(self, path: Path, most: int, resumed: ResumePoint | None) -> None:
         self._most, self._pending = most, list[str]()
-        self._rows = _purged(path, purge_step)
+        self._rows = _purged(path, resumed)
         self._file = Appender(path)
 
     def add(self, worker: int, episodes: Episodes, seconds: float) -> None:
@@ -61,8 +61,11 @@ class EpisodeLog:
             self._file.close()
 
 
-def _purged(path: Path, purge_step: int | None) -> int:
-    """Write the file anew without its rows after `purge_step`; return the number of rows.
+def _purged(path: Path, resumed: ResumePoint | None) -> int:
+    """Write the file anew without its rows after the checkpoint; return the number of rows.
+
+    These are of later steps, or the run learned of them later: rollouts that were under way at the checkpoint are lost,
+    and episodes in them may have ended at a step before it.
 
     A last line without its end, of a writer that was killed, is left out. A file with anything else that cannot be
     read is set aside as it is.
@@ -79,13 +82,24 @@ def _purged(path: Path, purge_step: int | None) -> int:
     if lost:
         aside = set_aside(path)
         log.warning("%s %s: it is kept as %s", path.name, lost, aside.name)
-    if purge_step is not None:
-        rows = [line for line in rows if int(line.partition(b",")[0]) <= purge_step]
+    if resumed is not None:
+        rows = [line for line in rows if _is_before(line, resumed)]
     atomic_write(path, lambda file: file.writelines([HEADER, *rows]))
     return len(rows)
 
 
+def _is_before(line: bytes, resumed: ResumePoint) -> bool:
+    step, *_, seconds = line.split(b",")
+    return int(step) <= resumed.steps and float(seconds) <= round(resumed.training_seconds, 3)
+
+
 def _is_whole(line: bytes) -> bool:
-    """Return whether a line has a step, and as many cells as there are columns."""
+    """Return whether a line has a step and a time, and as many cells as there are columns."""
     step, *others = line.split(b",")
-    return len(others) == HEADER.count(b",") and step.isdigit() and len(step) < 20
+    if len(others) != HEADER.count(b",") or not step.isdigit() or len(step) >= 20:
+        return False
+    try:
+        float(others[-1])
+    except ValueError:
+        return False
+    return True

@@ -29,15 +29,11 @@ _POLL_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class EvalResult:
-    """The result of an evaluation.
-
-    state: the store's state that was evaluated. steps: the run's steps at that time. cut: see `PlayedEpisodes`.
-    """
+    """The result of an evaluation. steps: the run's steps at the time of its parameters. cut: see `PlayedEpisodes`."""
 
     steps: int
     mean_return: float
     mean_length: float
-    state: dict[str, Any]
     cut: int = 0
 
 
@@ -161,4 +157,4 @@ class Evaluator:
         if len(episodes) < experiment.eval.episodes:
             return None
         mean_return, mean_length = float(np.mean(episodes.returns)), float(np.mean(episodes.lengths))
-        return EvalResult(state["steps"], mean_return, mean_length, state, episodes.cut)
+        return EvalResult(state["steps"], mean_return, mean_length, episodes.cut)

@@ -13,7 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from a3c_exp.common.reading import UnreadableError, expanded, parse_json, read_text
+from a3c_exp.common.reading import expanded
 from a3c_exp.common.settings import flatten
 from a3c_exp.errors import FAILED, ConfigError
 from a3c_exp.run.run_folder import (
@@ -25,6 +25,7 @@ from a3c_exp.run.run_folder import (
     check_folder,
     latest_checkpoint,
     read_config,
+    read_summary,
 )
 
 EXISTING = ("refuse", "resume", "restart")
@@ -61,15 +62,6 @@ def find_action(folder: Path, config: Mapping[str, Any], existing: str, key: str
     if summary is None or summary.get("stop_reason") in CUT or summary.get("unwritten"):
         return Action.RESUME if latest_checkpoint(folder).exists() else Action.BEGIN
     return Action.BEGIN if summary.get("stop_reason") in FAILED else Action.LEAVE
-
-
-def read_summary(folder: Path) -> dict[str, Any] | None:
-    """The summary of a run that has ended; None without one."""
-    try:
-        summary = parse_json(read_text(folder / SUMMARY_FILE))
-    except (OSError, UnreadableError):
-        return None
-    return summary if isinstance(summary, dict) else None
 
 
 def clear(folder: Path, *, keep_log: bool) -> None:

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from a3c_exp.common.reading import parse_json, read_text
 from a3c_exp.core import seeding
 from a3c_exp.core.normalization import CLIP
 from a3c_exp.core.seeding import Role
@@ -29,7 +28,7 @@ from a3c_exp.networks.whole import WholeActorCritic
 from a3c_exp.run import files
 from a3c_exp.run.onnx_check import BATCH, TOLERANCE, CheckError, check
 from a3c_exp.run.policy import REPLAY, Policy
-from a3c_exp.run.run_folder import SUMMARY_FILE
+from a3c_exp.run.run_folder import commit_of
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -126,11 +125,6 @@ def write_model(file: IO[bytes], model: ModelProto) -> None:
 
 def describe(folder: Path, config: Mapping[str, Any], checkpoint: Path, steps: int) -> dict[str, str]:
     """The origin of a policy, for the file's metadata. steps: of its training."""
-    try:
-        summary = parse_json(read_text(folder / SUMMARY_FILE))
-        commit = str(summary["commit"] or "unknown")
-    except (OSError, ValueError, KeyError, TypeError):  # a run that was killed
-        commit = "unknown"
     env = config.get("env")
     env = env if isinstance(env, Mapping) else {}
     return {
@@ -138,7 +132,7 @@ def describe(folder: Path, config: Mapping[str, Any], checkpoint: Path, steps: i
         "run": folder.absolute().name,
         "checkpoint": checkpoint.name,
         "steps": str(steps),
-        "commit": commit,
+        "commit": commit_of(folder) or "unknown",
     }
 
 

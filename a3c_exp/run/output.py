@@ -12,7 +12,7 @@ from typing import Any
 
 from a3c_exp.core.events import Episodes
 from a3c_exp.run import checkpoint, files
-from a3c_exp.run.curves import CurveWriter
+from a3c_exp.run.curves import CurveWriter, ResumePoint
 from a3c_exp.run.episode_log import EpisodeLog
 from a3c_exp.run.run_folder import BEST, CHECKPOINTS, EPISODES_FILE, LATEST, PREVIOUS, SUMMARY_FILE
 
@@ -25,15 +25,17 @@ class RunOutput:
     Curves and the record of episodes are written by a thread, in the order of the calls: a slow disk does not keep the
     trainer from taking the workers' events. Checkpoints and the summary are on disk when their call returns.
 
-    folder, config, purge_step: see `CurveWriter`. episode_rows: most rows of episodes.csv; 0: no such file.
+    folder, config, resumed: see `CurveWriter`. episode_rows: most rows of episodes.csv; 0: no such file.
     unwritten: names of the files whose last write failed. Each failure is logged once. Earlier content stays whole,
         and the next write tries again.
     """
 
-    def __init__(self, folder: Path, config: Mapping[str, Any], purge_step: int | None, episode_rows: int = 0) -> None:
+    def __init__(
+        self, folder: Path, config: Mapping[str, Any], resumed: ResumePoint | None, episode_rows: int = 0
+    ) -> None:
         self._folder = folder
-        self._writer = CurveWriter(folder, config, purge_step)
-        self._episodes = EpisodeLog(folder / EPISODES_FILE, episode_rows, purge_step) if episode_rows else None
+        self._writer = CurveWriter(folder, config, resumed)
+        self._episodes = EpisodeLog(folder / EPISODES_FILE, episode_rows, resumed) if episode_rows else None
         self._thread = CallThread("curves")
         self.unwritten: set[str] = set()
 

@@ -32,6 +32,14 @@ def find_stop_reason(stop: Stop, statistics: RunStatistics, store: SharedStore, 
     return None
 
 
+def leaving_rule(stop: Stop, statistics: RunStatistics) -> str:
+    """The rule by which most workers have left a run that ended before its total steps."""
+    # A worker that had finished all its episodes in an earlier session says nothing as it leaves.
+    silent = "total_steps" if stop.worker_episodes is None else "worker_episodes"
+    ((rule, _),) = statistics.left.most_common(1) or [(silent, 0)]
+    return rule
+
+
 class Every:
     """A rule for when a task is due: a multiple of `interval` has been passed since it was last due. None: never.
 

@@ -80,14 +80,25 @@ def has_former_keys(config: Mapping[Any, Any]) -> bool:
     )
 
 
-def written_by(folder: Path) -> str:
-    """The program that wrote the run in `folder`, for errors about one that this program cannot read."""
+def read_summary(folder: Path) -> dict[str, Any] | None:
+    """The summary of a run that has ended; None without one that can be read."""
     try:
         summary = parse_json(read_text(folder / SUMMARY_FILE))
-        commit = str(summary["commit"] or "")
-    except (OSError, UnreadableError, KeyError, TypeError):  # without a summary, the run was killed
-        commit = ""
-    if not commit:
+    except (OSError, UnreadableError):
+        return None
+    return summary if isinstance(summary, dict) else None
+
+
+def commit_of(folder: Path) -> str | None:
+    """The commit of the program that wrote the run in `folder`; None if there is no summary, or it has none."""
+    commit = (read_summary(folder) or {}).get("commit")
+    return None if commit is None else str(commit) or None
+
+
+def written_by(folder: Path) -> str:
+    """The program that wrote the run in `folder`, for errors about one that this program cannot read."""
+    commit = commit_of(folder)
+    if commit is None:
         return f"was written by another version of a3c_exp, of which its {SUMMARY_FILE} has no commit"
     return f"was written by commit {commit[:7]}: use that checkout"
 
@@ -97,7 +108,7 @@ def check_links(folder: Path, key: str, start: str = "") -> None:
 
     An archive from anyone may hold links. start: only names that start so, and what is below them.
     """
-    root = folder.expanduser().resolve()
+    root = expanded(folder).resolve()
     for path in sorted(root.rglob("*")):
         if not path.relative_to(root).parts[0].startswith(start):
             continue

@@ -123,7 +123,7 @@ _STATE: Mapping[str, Any] = {
     },
     "statistics": {
         **dict.fromkeys(("steps", "updates", "rejected", "episodes"), _whole),
-        **dict.fromkeys(("restarts?", "env_errors?", "late_gradients?"), _whole),
+        **dict.fromkeys(("restarts?", "env_errors?", "late_gradients?", "cut_eval_episodes?"), _whole),
         "seconds": _number,
         "staleness": _list(_whole, _whole, _whole),
         "recent_end_steps": _array("i", 1),

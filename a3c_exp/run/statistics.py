@@ -10,11 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from a3c_exp.core.events import Episodes, Event
+from a3c_exp.core.events import RECENT, Episodes, Event
 from a3c_exp.core.store import SharedStore
-
-RECENT = 100
-"""Number of last episodes that a mean return is taken over: the usual window for solving an environment."""
 
 
 class TrainingClock:

@@ -18,13 +18,14 @@ from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Experiment, RunContext, build_network, store_spec
 from a3c_exp.core.store import SharedStore
-from a3c_exp.errors import ConfigError, RunError, stop_reason
+from a3c_exp.errors import PREEMPTED, ConfigError, RunError, stop_reason
 from a3c_exp.run import files, provenance, run_folder
 from a3c_exp.run.console import LimitedWarnings, LiveLineHandler, Progress, run_log
+from a3c_exp.run.curves import ResumePoint
 from a3c_exp.run.evaluator import EvalResult, Evaluator
 from a3c_exp.run.interruption import Interruption, interruptions
 from a3c_exp.run.output import RunOutput
-from a3c_exp.run.rules import BestPolicy, Every, GrowingInterval, find_stop_reason
+from a3c_exp.run.rules import BestPolicy, Every, GrowingInterval, find_stop_reason, leaving_rule
 from a3c_exp.run.saved_state import STATE_ERRORS, load_latest, load_state
 from a3c_exp.run.statistics import RunStatistics, TrainingClock
 
@@ -34,8 +35,6 @@ log = logging.getLogger("a3c_exp")
 PATIENCE_SECONDS = 5.0
 # Intervals between points of the curves: see `GrowingInterval`.
 LOG_SECONDS, LOG_SHARE = 0.5, 1 / 1000
-# Exit code after SIGUSR2, which batch systems send before they take a machine away: EX_TEMPFAIL, "try again later".
-PREEMPTED = 75
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,14 +163,15 @@ class Trainer:
         self._warned_of_rejected = self._warned_of_cut = False  # in this session, whatever there was in an earlier one
         self._env_warnings = LimitedWarnings()
         self._solved: tuple[int, float] | None = None  # steps and seconds of training
+        self._evaluated: dict[str, Any] = {}  # the checkpoint of what is evaluated, or was last
         self._stop_reason: str | None = None
         self._error: str | None = None
         self._commit = provenance.commit()  # now: the code may change during the run
         if state is not None:
             self._resume(state)
         steps = self._statistics.steps
-        rows = experiment.record_episodes
-        self._output = RunOutput(folder, config, None if state is None else steps, rows)
+        resumed = None if state is None else ResumePoint(steps, self._statistics.seconds, self._clock.seconds)
+        self._output = RunOutput(folder, config, resumed, experiment.record_episodes)
         self._evaluator = Evaluator(
             experiment,
             background=not experiment.backend.deterministic,
@@ -255,7 +255,7 @@ class Trainer:
         if self._statistics.rejected and not self._statistics.updates:
             raise RunError("no gradient was finite, so nothing has been learned: a warning in train.log says more")
         if self._stop_reason is None:
-            ((rule, _),) = self._statistics.left.most_common(1) or [("total_steps", 0)]
+            rule = leaving_rule(self._experiment.stop, self._statistics)
             self._stop_reason = "total_steps" if self._store.steps >= self._experiment.total_steps else rule
 
     def _take_event(self, event: Event) -> None:
@@ -287,11 +287,11 @@ class Trainer:
         statistics = self._statistics
         self._take_evaluation()
         if not self._evaluator.busy and self._stop_reason is None and self._evaluation_due(statistics.steps):
-            self._evaluator.submit(self._store.state())
+            self._submit_evaluation()
             self._take_evaluation()
         if self._checkpoint_due(statistics.steps) or self._interruption.save_requested:
             self._interruption.save_requested = False
-            self._save(run_folder.LATEST, self._store.state())
+            self._output.save(run_folder.LATEST, self._checkpoint(self._store.state()))
         # While a slow disk takes the last point, the data of the next one adds up.
         if statistics.has_new_data and not self._output.busy and self._curve_point_due(statistics.seconds):
             self._log_curve_point()
@@ -303,8 +303,13 @@ class Trainer:
             return
         self._take_evaluation(wait=True)
         if self._evaluator.last_steps != self._store.steps and self._interruption.signal is None:
-            self._evaluator.submit(self._store.state())
+            self._submit_evaluation()
             self._take_evaluation(wait=True)
+
+    def _submit_evaluation(self) -> None:
+        store_state = self._store.state()
+        self._evaluated = self._checkpoint(store_state)  # as of now: the run goes on while its policy is evaluated
+        self._evaluator.submit(store_state)
 
     def _take_evaluation(self, wait: bool = False) -> None:
         """Log a finished evaluation, at the step of its parameters; save these if they are the best so far."""
@@ -321,7 +326,7 @@ class Trainer:
         values = {"eval/mean_reward": result.mean_return, "eval/mean_ep_length": result.mean_length}
         self._output.log(result.steps, values, self._statistics.seconds)
         if self._best.is_better(result, equal_counts=run_folder.BEST in self._output.unwritten):
-            self._save(run_folder.BEST, result.state)
+            self._output.save(run_folder.BEST, self._evaluated | {"best_eval_return": self._best.mean_return})
 
     def _show_evaluation(self) -> None:
         self._progress.wait(self._statistics, self._best.mean_return, self._speed, self._evaluator.activity)
@@ -331,18 +336,19 @@ class Trainer:
         if self._statistics.has_new_data:
             self._output.log(self._statistics.steps, self._statistics.window(), self._statistics.seconds)
 
-    def _save(self, name: str, store_state: Mapping[str, Any]) -> None:
+    def _checkpoint(self, store_state: Mapping[str, Any]) -> dict[str, Any]:
+        """The content of a checkpoint, as of now."""
         # Events arrive up to a tenth of a second late, so the store is ahead of the statistics.
         ahead = {"steps": store_state["steps"], "updates": store_state["version"]}
         constants = {"constants": self._constants} if self._constants else {}
-        self._output.save(name, {
+        return {
             "store": {**store_state, **constants},
             "statistics": self._statistics.state() | ahead,
             "resumed": self._resumed,
             "training_seconds": self._clock.seconds,
             "best_eval_return": self._best.mean_return,
             "solved": None if self._solved is None else list(self._solved),
-        })  # fmt: skip
+        }
 
     def _finish(self) -> Run:
         self._clock.stop()
@@ -355,7 +361,7 @@ class Trainer:
         # Workers that the run did not wait for have changed the parameters, but their last events are lost.
         self._statistics.steps, self._statistics.updates = state["steps"], state["version"]
         self._log_curve_point()
-        self._save(run_folder.LATEST, state)
+        self._output.save(run_folder.LATEST, self._checkpoint(state))
         finished = self._error is None and self._stop_reason != "interrupted"
         self._output.close_curves(success=finished)
         self._output.keep_checkpoints(self._experiment.checkpoint.keep if finished else "both")
