@@ -114,23 +114,7 @@ def table(rng: random.Random, data: bytes) -> bytes:
         return any_bytes(rng, data)
     cells = list(re.finditer(rb"[^,\n]+", data))
     cell = rng.choice([*cells, *cells[:5]])
-    wrong = [
-        b"",
-        b"x",
-        b"nan",
-        b"inf",
-        b"-1",
-        b"1e308",
-        b"1e400",
-        b"9" * 5000,
-        b'"',
-        b"1,2",
-        b"\x00",
-        b"\xff",
-        b"\n",
-        b"\r",
-    ]
-    return data[: cell.start()] + rng.choice([*wrong, b"x" * 200_000]) + data[cell.end() :]
+    return data[: cell.start()] + rng.choice(CELLS) + data[cell.end() :]
 
 
 def _wrong_array(rng: random.Random, array: np.ndarray) -> np.ndarray:

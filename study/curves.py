@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # only drawing needs it
     from matplotlib.axes import Axes
 
 POINTS = 100
-COLUMNS = ("step", "wall_seconds", "rollout/ep_rew_mean")
+COLUMNS = (run_curves.STEP, run_curves.SECONDS, run_curves.RETURN)
 
 
 def keep(run: Path, target: Path) -> None:
@@ -121,6 +121,5 @@ def _as_run(path: Path, config: Mapping[str, Any]) -> RecordedRun:
 
 def read_curve(path: Path) -> NDArray[np.float64]:
     """The rows of a curve, float64 [N, 3]: COLUMNS."""
-    with open(path, newline="", encoding="utf-8") as file:
-        rows = list(csv.reader(file))[1:]
-    return np.array(rows, np.float64).reshape(-1, len(COLUMNS))  # a run may end before any episode has
+    curve = run_curves.read_curve(path)
+    return np.column_stack([curve.steps, curve.seconds, curve.returns])

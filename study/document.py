@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from statistics import mean, median
 
-import numpy as np
-
-from a3c_exp.common.estimates import bootstrap_interval, interquartile_mean, median_reached, spread
+from a3c_exp.common.estimates import average, estimate, median_reached, spread
 from a3c_exp.run import markdown
 from study.entries import Entry, Goals
 from study.records import Record
@@ -115,7 +113,7 @@ def _cells(entry: Entry, records: Sequence[Record], machines: str) -> list[str]:
     greedy = [record.greedy_return for record in records]
     return [
         _seeds(entry, records),
-        _estimate(greedy),
+        estimate(greedy),
         f"{mean(greedy):.1f}",
         f"{min(greedy):.1f}, {max(greedy):.1f}",
         *(_wanted(entry.goals, greedy, records) if entry.goals else ("", "")),
@@ -134,10 +132,10 @@ def _preset_cells(entry: Entry, records: Sequence[Record], machines: str) -> lis
     best = [record.best_return for record in records if record.best_return is not None]
     return [
         _seeds(entry, records),
-        _estimate([record.greedy_return for record in records]),
+        estimate([record.greedy_return for record in records]),
         f"{mean(best):.1f}, {min(best):.1f}" if best else "-",
         _drawn(records),
-        _mean_estimate(trained),
+        estimate(trained, average),
         _solved(entry, records),
         spread([record.solved_seconds for record in records], 1),
         _ends(records),
@@ -171,18 +169,6 @@ def _solved(entry: Entry, records: Sequence[Record]) -> str:
     solved = sum(record.solved_steps is not None for record in records)
     has_threshold = entry.recipe.settings().get("reward_threshold", True) is not None
     return f"{solved} of {len(records)}" if has_threshold else "no threshold"
-
-
-def _estimate(greedy: Sequence[float]) -> str:
-    low, high = bootstrap_interval([greedy])
-    return f"{interquartile_mean(np.array(greedy)):.1f} [{low:.1f}, {high:.1f}]"
-
-
-def _mean_estimate(returns: Sequence[float]) -> str:
-    if not returns:
-        return "-"
-    low, high = bootstrap_interval([returns], lambda drawn: drawn.mean(axis=-1))
-    return f"{mean(returns):.1f} [{low:.1f}, {high:.1f}]"
 
 
 def _staleness(records: Sequence[Record]) -> str:

@@ -132,7 +132,7 @@ PEERS = tuple(
 
 SECTIONS = {
     "Environments": ENVIRONMENTS,
-    "PPO, where A3C stays short of what was wanted": PPO,
+    "PPO on Acrobot and LunarLanderContinuous": PPO,
     "LunarLander with other numbers of workers, and on other backends of one machine": ROBUSTNESS,
     "LunarLander with one thing changed": CHANGES,
     "CartPole on the other backends": BACKENDS,

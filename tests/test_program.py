@@ -137,6 +137,14 @@ def test_every_choice_and_setting_can_be_completed() -> None:
     assert candidates("a3c-exp completion ") == sorted(SCRIPTS)
 
 
+@pytest.mark.parametrize("name", ["$(touch pwned)", "$(touch${IFS}pwned)", "a;b", "two words", "`x`", "*"])
+def test_a_folder_that_a_shell_would_obey_is_not_completed(name: str, here: Path) -> None:
+    (here / name).mkdir()
+    (here / "run").mkdir()
+    assert [word for word in candidates("a3c-exp evaluate ") if "=" not in word] == ["run/"]
+    assert candidates("a3c-exp train resume=") == ["resume=run/"]
+
+
 # from=<run>
 
 
@@ -152,6 +160,15 @@ def test_a_saved_configuration_runs_again(tmp_path: Path) -> None:
     assert {key: before[key] for key in unchanged} == {key: after[key] for key in unchanged}
     assert (before["seed"], after["seed"]) == (0, 5)
     assert json.loads((second / "summary.json").read_text())["steps"] == 64
+
+
+def test_a_component_that_is_written_out_replaces_the_saved_one(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert training.main([*QUICK, "optimizer.max_grad_norm=7", f"hydra.run.dir={first}"]) == 0
+    written_out = "optimizer={_target_: a3c_exp.optimizers.Adam, learning_rate: 1e-3}"
+    assert training.main([f"from={first}", written_out, f"hydra.run.dir={second}"]) == 0
+    after = yaml.safe_load((second / "config.yaml").read_text())["optimizer"]
+    assert after == {"_target_": "a3c_exp.optimizers.Adam", "learning_rate": 1e-3}
 
 
 def test_a_run_again_has_a_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,6 +191,7 @@ def test_a_run_again_has_a_new_folder(tmp_path: Path, monkeypatch: pytest.Monkey
         (["from=first", "hydra.job.chdir=true"], "hydra.job.chdir = 'true': cannot go with from"),
         (["from=first", "sed=1"], "sed = 1: is no setting of Experiment: did you mean 'seed'?"),
         (["from=first", "returns=gea"], "returns = 'gea': is no option: did you mean 'gae'?"),
+        (["from=first", "gamma=${nothing}"], "gamma = '${nothing}': cannot be resolved: "),
         (["from=first"], "env.id = 'scripted:Bandit-v0': imports scripted: allow it with plugins=[scripted]"),
         (["from=first", "plugins=[scripted]", "hydra.run.dir=first"], "hydra.run.dir = "),
     ],

@@ -24,7 +24,7 @@ from a3c_exp.cli.reporting.episodes import read_episodes, running_mean
 from a3c_exp.cli.reporting.page import Page
 from a3c_exp.cli.reporting.ranking import cells, comparison, rank
 from a3c_exp.cli.reporting.report import Report
-from a3c_exp.cli.reporting.runs import find_runs, group, read_curve, size_text
+from a3c_exp.cli.reporting.runs import find_runs, group, read_curve
 from a3c_exp.errors import ConfigError, printable
 
 pytest.importorskip("matplotlib", reason="draws the pictures: pip install -e '.[report]'")
@@ -115,6 +115,19 @@ def test_games_are_told_apart_by_their_names_and_other_environments_by_their_cla
     assert list(names(tmp_path)) == ["CartPole-v1", "pong", "breakout", "mine.Env"]
 
 
+def test_configurations_whose_short_names_are_equal_are_two(tmp_path: Path) -> None:
+    for place, network in enumerate(("a3c_exp.networks.Mlp", "mine.Mlp", "mine.Mlp")):
+        run(tmp_path / str(place), place, 1000)
+        settings = yaml.safe_load((tmp_path / str(place) / "config.yaml").read_text())
+        settings["network"] = {"_target_": network}
+        (tmp_path / str(place) / "config.yaml").write_text(yaml.safe_dump(settings))
+    [configurations] = group(find_runs([tmp_path])[0]).values()
+    assert {name: len(runs) for name, runs in configurations.items()} == {
+        'network="a3c_exp.networks.Mlp"': 1,
+        'network="mine.Mlp"': 2,
+    }
+
+
 def test_an_empty_setting_and_a_filled_one_are_told_apart(tmp_path: Path) -> None:
     for name, kwargs in {"a": {}, "b": {"gravity": -5.0}}.items():
         run(tmp_path / name, 0, 1000)
@@ -185,11 +198,19 @@ def test_the_last_lines_say_where_it_comes_from_and_what_it_holds(
     (tmp_path / "a" / "checkpoints" / "latest.ckpt").write_bytes(bytes(3_000_000))
     assert report.main([str(tmp_path)]) == 0
     output = capsys.readouterr().out
-    assert "Size on disk: 3.0 MB; runs: 1.\nCommit abc; " in output
-    assert (size_text(1200), size_text(2_500_000_000)) == ("1 kB", "2.5 GB")
+    assert "Size on disk: 3 MB; runs: 1.\nCommit abc; " in output
 
 
 # Runs that are still going on.
+
+
+def test_a_mean_of_a_few_episodes_solves_nothing(tmp_path: Path) -> None:
+    run(tmp_path / "a", 0, None, reward_threshold=100.0)
+    (tmp_path / "a" / "summary.json").unlink()
+    rows = "10,1,150,3\n2000,2,20,99\n3000,3,110,120\n4000,4,90,140\n"
+    (tmp_path / "a" / "metrics.csv").write_text(f"step,wall_seconds,rollout/ep_rew_mean,rollout/episodes\n{rows}")
+    [found], _ = find_runs([tmp_path])
+    assert (found.solved_steps, found.best_return, found.final_return) == (3000, 110, 90)
 
 
 def test_a_run_that_goes_on_is_reported_as_far_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -596,6 +617,18 @@ def test_a_random_policy_plays_environments_of_the_users_own(
     assert "allow it with plugins=[scripted]" in capsys.readouterr().err
     assert report.main([str(tmp_path), "random=2", "plugins=[scripted]"]) == 0
     assert "Random actions have a mean return" in capsys.readouterr().out
+
+
+def test_a_random_policy_whose_environment_fails_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path / "a", 0, 1000)
+    whole = config("faulty:Misbehaving-v0", env__kwargs={"fault": "raise", "every": 1}, plugins=["faulty"])
+    (tmp_path / "a" / "config.yaml").write_text(yaml.safe_dump(whole))
+    assert report.main([str(tmp_path), "random=2", "plugins=[faulty]"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("a3c_exp: random = 2: cannot be played: environment 0 (")
+    assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize("random", ["x", "-1"])

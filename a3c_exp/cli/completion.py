@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -82,13 +83,14 @@ def _of_command(command: str, current: str) -> Iterator[str]:
 
 
 def _folders(start: str) -> Iterator[str]:
-    """Folders whose path begins so, those with something inside with a slash."""
+    """Folders whose path begins so, with a slash. Names that a shell would not read as they are, are left out: it puts
+    completions into the command as they come, and a folder may be named by anyone."""
     parent = Path(start if start.endswith("/") or not start else Path(start).parent)
     try:
         folders = [path for path in parent.iterdir() if path.is_dir() and not path.name.startswith(".")]
     except OSError:
         return
-    yield from (f"{path}/" for path in folders)
+    yield from (f"{path}/" for path in folders if shlex.quote(str(path)) == str(path))
 
 
 def _main_file() -> dict[str, Any]:

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,8 +25,11 @@ from a3c_exp.cli.reporting.report import Report
 from a3c_exp.cli.reporting.runs import RecordedRun, find_runs
 from a3c_exp.common.reading import expanded, parse_key_values
 from a3c_exp.config.schema import build
-from a3c_exp.errors import ConfigError, exit_code, one_line, printable, require
+from a3c_exp.errors import ConfigError, RunError, exit_code, one_line, printable, require
 from a3c_exp.run.run_folder import check_links
+
+if TYPE_CHECKING:
+    from a3c_exp.envs import EnvBatch
 
 FOLDER = "report"
 
@@ -87,11 +90,22 @@ def _random_returns(runs: Sequence[RecordedRun], options: Options) -> dict[str, 
 
 
 def _random_return(config: Mapping[str, Any], episodes: int, trust: Sequence[str]) -> float:
-    """The mean return of uniformly random actions in the environment of a configuration."""
+    """The mean return of uniformly random actions in the environment of a configuration. Raises ConfigError."""
     from a3c_exp.config.builder import load_experiment
+    from a3c_exp.envs import close_within
 
     experiment = load_experiment(config, to_train=False, trusted=trust)
     env = experiment.env.make(1, [0])
+    try:
+        return float(np.mean(_random_episodes(env, episodes, experiment.eval.max_steps)))
+    except RunError as error:
+        raise ConfigError("random", episodes, f"cannot be played: {str(error).partition(chr(10))[0]}") from error
+    finally:
+        close_within(env)
+
+
+def _random_episodes(env: EnvBatch, episodes: int, max_steps: int) -> list[float]:
+    """The returns of so many episodes of the first environment. Raises RunError if it fails again and again."""
     env.action_space.seed(0)
     returns: list[float] = []
     total, steps = 0.0, 0
@@ -101,11 +115,10 @@ def _random_return(config: Mapping[str, Any], episodes: int, trust: Sequence[str
         total, steps = total + float(step.reward[0]), steps + 1
         if step.broken is not None and step.broken[0]:
             total, steps = 0.0, 0
-        elif step.episode_over[0] or steps == experiment.eval.max_steps:
+        elif step.episode_over[0] or steps == max_steps:
             returns.append(total)
             total, steps = 0.0, 0
-    env.close()
-    return float(np.mean(returns))
+    return returns
 
 
 if __name__ == "__main__":

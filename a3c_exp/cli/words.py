@@ -74,5 +74,8 @@ def _check_launcher(words: Words, overrides: Sequence[str]) -> None:
 
 
 def quoted(text: str) -> str:
-    """A text as Hydra's grammar reads it back, whatever characters it has."""
-    return "'" + text.replace("'", "\\'") + "'"
+    """A text as Hydra's grammar reads it back, whatever characters it has.
+
+    A backslash is one itself where it stands before a quote or at the end, and is doubled only there.
+    """
+    return "'" + re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + found[2].replace("'", "\\'"), text) + "'"

@@ -16,8 +16,10 @@ Statistic = Callable[[Array], Array]
 """A function of scores [..., n], which takes its last axis away."""
 
 DRAWS = 10_000
-BAND_DRAWS = 1_000
-"""Draws for each point of a curve: its interval is drawn, not printed."""
+FEW_DRAWS = 1_000
+"""Draws where one costs more: for every point of a curve, and for comparisons of all pairs of runs."""
+BOUNDS = (0.025, 0.975)
+"""Quantiles of an interval of 95 %."""
 LARGEST_BLOCK = 4_000_000
 """Most scores that are drawn at once, so that many seeds need no gigabytes."""
 
@@ -29,34 +31,47 @@ def interquartile_mean(scores: Array) -> Array:
     return np.asarray(kept.mean(axis=-1))
 
 
-def bootstrap_interval(
-    strata: Sequence[Any], statistic: Statistic = interquartile_mean, level: float = 0.95, seed: int = 0
-) -> tuple[float, float]:
+def estimate(values: Sequence[float], statistic: Statistic = interquartile_mean) -> str:
+    """A statistic with its interval as text: '480.0 [470.1, 490.3]'. One value has no interval; '-' for none."""
+    if not values:
+        return "-"
+    middle = f"{statistic(np.asarray(values, np.float64)):,.1f}"
+    if len(values) == 1:
+        return middle
+    low, high = bootstrap_interval([values], statistic)
+    return f"{middle} [{low:,.1f}, {high:,.1f}]"
+
+
+def average(scores: Array) -> Array:
+    """The mean over the last axis [..., n]."""
+    return np.asarray(scores.mean(axis=-1))
+
+
+def bootstrap_interval(strata: Sequence[Any], statistic: Statistic = interquartile_mean) -> tuple[float, float]:
     """The stratified percentile bootstrap interval of a statistic of scores.
 
     strata: for each task, the scores of its seeds. Seeds are drawn within each task, so that every draw has the same
         number of scores of each task. statistic: takes all drawn scores together, [draws, n].
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     drawn = [_drawn(rng, np.asarray(scores, np.float64)) for scores in strata]
-    return _percentiles(statistic(np.concatenate(drawn, axis=1)), level)
+    return _interval(statistic(np.concatenate(drawn, axis=1)))
 
 
-def bootstrap_band(
-    curves: Array, statistic: Statistic = interquartile_mean, level: float = 0.95, seed: int = 0
-) -> tuple[Array, Array]:
-    """The percentile bootstrap interval at each point of curves [n, points]: its lower and its upper bounds [points].
+def bootstrap_band(curves: Array) -> tuple[Array, Array]:
+    """The percentile bootstrap interval of the interquartile mean at each point of curves [n, points].
+
+    Returns its lower and its upper bounds, [points].
 
     Whole curves are drawn: a draw has the same seeds at every point.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     count, points = curves.shape
-    draws = rng.integers(count, size=(BAND_DRAWS, count))
-    bounds = [(1 - level) / 2, (1 + level) / 2]
+    draws = rng.integers(count, size=(FEW_DRAWS, count))
     size = max(1, LARGEST_BLOCK // draws.size)
     by_point = np.ascontiguousarray(curves.T)
     blocks = [
-        np.quantile(statistic(by_point[start : start + size][:, draws]), bounds, axis=1)
+        np.quantile(interquartile_mean(by_point[start : start + size][:, draws]), BOUNDS, axis=1)
         for start in range(0, points, size)
     ]
     low, high = np.concatenate(blocks, axis=1)
@@ -71,16 +86,16 @@ def probability_of_improvement(pairs: Sequence[tuple[Any, Any]]) -> float:
     return float(np.mean([_improvement(np.asarray(x)[None], np.asarray(y)[None])[0] for x, y in pairs]))
 
 
-def improvement_interval(pairs: Sequence[tuple[Any, Any]], level: float = 0.95, seed: int = 0) -> tuple[float, float]:
+def improvement_interval(pairs: Sequence[tuple[Any, Any]]) -> tuple[float, float]:
     """The stratified bootstrap interval of `probability_of_improvement`."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     drawn = [
         _improvement(
-            _drawn(rng, np.asarray(x, np.float64), BAND_DRAWS), _drawn(rng, np.asarray(y, np.float64), BAND_DRAWS)
+            _drawn(rng, np.asarray(x, np.float64), FEW_DRAWS), _drawn(rng, np.asarray(y, np.float64), FEW_DRAWS)
         )
         for x, y in pairs
     ]
-    return _percentiles(np.mean(drawn, axis=0), level)
+    return _interval(np.mean(drawn, axis=0))
 
 
 def performance_profile(scores: Array, thresholds: Array) -> Array:
@@ -90,27 +105,25 @@ def performance_profile(scores: Array, thresholds: Array) -> Array:
     return np.stack(above, axis=-1)
 
 
-def profile_band(
-    strata: Sequence[Any], thresholds: Array, level: float = 0.95, seed: int = 0
-) -> tuple[Array, Array, Array]:
+def profile_band(strata: Sequence[Any], thresholds: Array) -> tuple[Array, Array, Array]:
     """The performance profile of the scores of all tasks, and its stratified bootstrap interval, each [points].
 
     strata: for each task, the scores of its seeds.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     scores = [np.asarray(each, np.float64) for each in strata]
-    drawn = np.concatenate([_drawn(rng, each, BAND_DRAWS) for each in scores], axis=1)
-    low, high = np.quantile(performance_profile(drawn, thresholds), [(1 - level) / 2, (1 + level) / 2], axis=0)
+    drawn = np.concatenate([_drawn(rng, each, FEW_DRAWS) for each in scores], axis=1)
+    low, high = np.quantile(performance_profile(drawn, thresholds), BOUNDS, axis=0)
     return performance_profile(np.concatenate(scores), thresholds), low, high
 
 
-def student_half_width(values: Any, level: float = 0.95) -> float:
-    """Half the width of the interval of a mean, by Student's t: for few values the normal approximation is too narrow.
+def student_half_width(values: Any) -> float:
+    """Half the width of the 95 % interval of a mean, by Student's t: the normal one is too narrow for few values.
 
     values: two or more.
     """
     array = np.asarray(values, np.float64)
-    return student_quantile(level, array.size - 1) * float(array.std(ddof=1)) / math.sqrt(array.size)
+    return student_quantile(0.95, array.size - 1) * float(array.std(ddof=1)) / math.sqrt(array.size)
 
 
 def student_quantile(level: float, degrees: int) -> float:
@@ -155,6 +168,6 @@ def _share_above(x: Array, y: Array) -> float:
     return float((below + not_above).mean() / (2 * y.size))
 
 
-def _percentiles(values: Array, level: float) -> tuple[float, float]:
-    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+def _interval(values: Array) -> tuple[float, float]:
+    low, high = np.quantile(values, BOUNDS)
     return float(low), float(high)

@@ -125,19 +125,22 @@ def _check_events(text: str, loader: Any) -> None:
     """Refuse, before anything is built, what plain YAML has no need of: an alias may stand for any number of values."""
     import yaml
 
-    depth = 0
+    depth = nodes = 0
     for event in yaml.parse(text, Loader=loader):
         line = event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
             raise UnreadableError(f"has an alias in line {line}: write the value out")
         if (tag := getattr(event, "tag", None)) is not None:
             raise UnreadableError(f"has the tag {tag} in line {line}, and may have none")
+        nodes += isinstance(event, yaml.NodeEvent)
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         if depth > DEEPEST:
             raise UnreadableError(f"is nested more than {DEEPEST} levels deep in line {line}")
+        if nodes > 2 * MOST_VALUES:  # a key is a node too
+            raise UnreadableError(f"has more than {MOST_VALUES:,} values")
 
 
 @functools.cache
@@ -147,10 +150,12 @@ def _yaml_loader() -> Any:
 
     class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-            twice = next((key for place, key in enumerate(keys) if key in keys[:place]), None)
-            if twice is not None:
-                raise UnreadableError(f"has the key {twice!r} twice, in line {node.start_mark.line + 1} and after it")
+            keys = set[str]()
+            for key in (key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+                if key in keys:
+                    problem = f"has the key {key!r} twice, in line {node.start_mark.line + 1} and after it"
+                    raise UnreadableError(problem)
+                keys.add(key)
             return super().construct_mapping(node, deep)
 
     def refuse_date(loader: Any, node: Any) -> None:

@@ -70,7 +70,7 @@ def network_of(cls: type[nn.Module], values: dict[str, Any]) -> Network:
     own = {name: value for name, value in values.items() if name in names}
     if is_actor_critic(cls):
         return WholeNetwork(module=ModuleSpec(cls, own))
-    critic_names = {f"{CRITIC}{name}": name for name in names} if not is_actor_critic(cls) else {}
+    critic_names = {f"{CRITIC}{name}": name for name in names}
     changed = {
         critic_names[name]: value
         for name, value in values.items()

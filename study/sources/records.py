@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from a3c_exp.common.estimates import bootstrap_interval
+from a3c_exp.common.estimates import average, estimate
 from a3c_exp.run import files, markdown, provenance
 from study.sources import a3c, dppo_cartpole, dppo_pendulum
 
@@ -178,10 +178,9 @@ def section(folder: Path) -> str:
         if not kept:
             rows.append([*head, "", "", f">= {source.bar:g}", ""])
             continue
-        low, high = bootstrap_interval([kept], lambda drawn: drawn.mean(axis=-1))
         reached = mean(kept) >= source.bar and len(kept) == len(scores)
         rows.append(
-            [*head, f"{mean(kept):.1f} [{low:.1f}, {high:.1f}]", f"{min(kept):.1f}, {max(kept):.1f}",
+            [*head, estimate(kept, average), f"{min(kept):.1f}, {max(kept):.1f}",
              f">= {source.bar:g}", "yes" if reached else "no"]
         )  # fmt: skip
     table = markdown.table(COLUMNS, rows)

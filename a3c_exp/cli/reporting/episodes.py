@@ -22,7 +22,6 @@ COLUMNS = 5
 class Episodes:
     """Training episodes of a run in the order in which they ended, float64 [N] each."""
 
-    steps: Array
     workers: Array
     returns: Array
     lengths: Array
@@ -46,8 +45,8 @@ def read_episodes(folder: Path) -> Episodes:
         raise UnreadableError(f"it has {table.shape[1]} columns, not {COLUMNS}")
     if not (np.abs(table) < LARGEST_NUMBER).all():
         raise UnreadableError("it has a number that is too large, or is none")
-    steps, workers, returns, lengths = table[np.argsort(table[:, 0], kind="stable"), :4].T
-    return Episodes(steps, workers, returns, lengths)
+    workers, returns, lengths = table[np.argsort(table[:, 0], kind="stable"), 1:4].T  # by their steps
+    return Episodes(workers, returns, lengths)
 
 
 def running_mean(values: Array, window: int) -> Array:

@@ -52,8 +52,8 @@ class Page:
     title: str
     parts: list[str] = field(default_factory=list)
 
-    def heading(self, text: str, level: int = 2) -> None:
-        self.parts.append(f"<h{level}>{escape(text)}</h{level}>")
+    def heading(self, text: str) -> None:
+        self.parts.append(f"<h2>{escape(text)}</h2>")
 
     def paragraph(self, text: str, note: bool = False) -> None:
         self.parts.append(f'<p class="note">{escape(text)}</p>' if note else f"<p>{escape(text)}</p>")

@@ -12,7 +12,7 @@ import numpy as np
 
 from a3c_exp.cli.reporting.runs import RecordedRun
 from a3c_exp.common.estimates import (
-    bootstrap_interval,
+    estimate,
     improvement_interval,
     interquartile_mean,
     median_reached,
@@ -26,9 +26,9 @@ COLUMNS = (
 )  # fmt: skip
 
 EXPLANATION = """\
-Configurations are ranked by their final return, the mean of the last 100 training episodes, and those with the same by
-the steps until they were solved. Best return: of the best
-evaluation, or the highest mean of 100 training episodes of a run without evaluations. Both are the interquartile mean
+Configurations are ranked by their final return, the mean of the last 100 training episodes (of all, where fewer have
+ended), and those with the same by the steps until they were solved. Best return: of the best evaluation, or the highest
+mean of 100 training episodes of a run without evaluations. Both are the interquartile mean
 over runs (without the lowest and the highest quarter; of three runs or fewer, the mean), with its 95 % bootstrap
 interval. Steps, seconds, steps/s: medians, with the range in brackets; a run that has not been solved counts as
 slowest. Staleness: updates of others between a worker's pull and its push, mean."""
@@ -36,12 +36,11 @@ slowest. Staleness: updates of others between a worker's pull and its push, mean
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A configuration and its place. score: interquartile mean of the final returns; None if no episode has ended."""
+    """A configuration and its place."""
 
     rank: int
     name: str
     runs: list[RecordedRun]
-    score: float | None
 
     @property
     def final_returns(self) -> list[float]:
@@ -61,7 +60,7 @@ def rank(configurations: Mapping[str, list[RecordedRun]]) -> list[Ranked]:
         return (inf if score is None else -score), median_reached(solved)
 
     ordered = sorted(configurations, key=place)
-    return [Ranked(number, name, configurations[name], scores[name]) for number, name in enumerate(ordered, 1)]
+    return [Ranked(number, name, configurations[name]) for number, name in enumerate(ordered, 1)]
 
 
 def cells(ranked: Ranked) -> list[str]:
@@ -79,17 +78,6 @@ def cells(ranked: Ranked) -> list[str]:
         _middle([run.steps_per_second for run in runs], median, 0),
         _middle([run.staleness for run in runs], mean, 2),
     ]
-
-
-def estimate(values: Sequence[float]) -> str:
-    """The interquartile mean with its interval: '480.0 [470.1, 490.3]'. Of one value, that alone."""
-    if not values:
-        return "-"
-    middle = f"{interquartile_mean(np.array(values)):,.1f}"
-    if len(values) == 1:
-        return middle
-    low, high = bootstrap_interval([values])
-    return f"{middle} [{low:,.1f}, {high:,.1f}]"
 
 
 def comparison(first: Ranked, second: Ranked) -> str | None:

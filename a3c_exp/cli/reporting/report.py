@@ -12,11 +12,11 @@ from a3c_exp.cli.reporting.bands import band, by_seconds, by_steps, normalized_r
 from a3c_exp.cli.reporting.episodes import Episodes, read_episodes
 from a3c_exp.cli.reporting.page import PAGE, Page, write_picture, write_table
 from a3c_exp.cli.reporting.ranking import COLUMNS, EXPLANATION, Ranked, cells, comparison, improvement, rank
-from a3c_exp.cli.reporting.runs import Groups, RecordedRun, group, size_text
+from a3c_exp.cli.reporting.runs import Groups, RecordedRun, group
 from a3c_exp.common.reading import UnreadableError
 from a3c_exp.errors import printable
 from a3c_exp.run import markdown
-from a3c_exp.run.files import write_text
+from a3c_exp.run.files import bytes_text, write_text
 
 RUN_COLUMNS = (
     "folder", "environment", "configuration", "seed", "stop_reason", "steps", "seconds", "final_return", "best_return",
@@ -77,7 +77,7 @@ class Report:
             {f"{machine.get('processor')}, {machine.get('usable_cores')} cores" for machine in machines}
         )
         unfinished = sum(not run.ended for run in self.runs)
-        state = f"Size on disk: {size_text(sum(run.size for run in self.runs))}; runs: {len(self.runs)}"
+        state = f"Size on disk: {bytes_text(sum(run.size for run in self.runs))}; runs: {len(self.runs)}"
         state += f", {unfinished} unfinished: going on, or killed" if unfinished else ""
         return [f"{state}.", f"Commit {', '.join(commits)}; {'; '.join(processors) or 'unknown machine'}."]
 

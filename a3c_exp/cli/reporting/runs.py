@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 from a3c_exp.common.reading import UnreadableError, expanded, open_regular, parse_json, parse_yaml, read_text
 from a3c_exp.common.settings import flatten
 from a3c_exp.config.schema import TARGET
+from a3c_exp.core.events import RECENT
 from a3c_exp.errors import FAILED, ConfigError, shown
+from a3c_exp.run.files import size_of
 from a3c_exp.run.run_folder import CONFIG_FILE, METRICS_FILE, SUMMARY_FILE, has_former_keys, written_by
 
 Array = NDArray[np.float64]
@@ -33,7 +35,7 @@ BROKEN = (*FAILED, "interrupted")
 UNFINISHED = "unfinished"
 """The stop reason of a run without a summary: it is going on, or it was killed."""
 
-STEP, SECONDS, RETURN = "step", "wall_seconds", "rollout/ep_rew_mean"
+STEP, SECONDS, RETURN, EPISODES = "step", "wall_seconds", "rollout/ep_rew_mean", "rollout/episodes"
 
 SUMMARY_NUMBERS = (
     "steps", "training_seconds", "wall_seconds", "solved_at_steps", "solved_at_seconds", "mean_return_100",
@@ -50,12 +52,16 @@ MOST_CURVE_BYTES = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A learning curve, float64 [N] each: environment steps, seconds since the run's start, and the mean return of the
-    last 100 training episodes. N may be 0."""
+    """A learning curve, float64 [N] each. N may be 0.
+
+    steps: of the environments. seconds: since the run's start. returns: mean of the last 100 training episodes, or of
+    all where fewer have ended. full: bool [N], whether 100 have ended.
+    """
 
     steps: Array
     seconds: Array
     returns: Array
+    full: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +69,9 @@ class RecordedRun:
     """A run that its files describe.
 
     settings: its configuration with dotted keys. threshold: the return that counts as solved; None for none.
-    final_return: mean of the last 100 training episodes. best_return: of the best evaluation, or the highest mean of
-        100 training episodes of a run without evaluations. size: bytes in its folder.
+    final_return: mean of the last 100 training episodes, or of all where fewer have ended. best_return: of the best
+        evaluation, or the highest mean of 100 training episodes of a run without evaluations.
+    size: bytes in its folder.
     """
 
     folder: Path
@@ -198,7 +205,8 @@ def recorded(folder: Path, config: dict[str, Any], summary: dict[str, Any], curv
     seconds = _first(_number(summary, "training_seconds"), _number(summary, "wall_seconds"), ends["seconds"])
     solved_steps, solved_seconds = _number(summary, "solved_at_steps"), _number(summary, "solved_at_seconds")
     unfinished = summary["stop_reason"] == UNFINISHED
-    if unfinished and threshold is not None and (reached := np.flatnonzero(curve.returns >= threshold)).size:
+    reached = np.flatnonzero(curve.full & (curve.returns >= (math.inf if threshold is None else threshold)))
+    if unfinished and reached.size:
         solved_steps, solved_seconds = float(curve.steps[reached[0]]), float(curve.seconds[reached[0]])
     speed = steps / seconds if steps is not None and seconds else None
     return RecordedRun(
@@ -213,24 +221,14 @@ def recorded(folder: Path, config: dict[str, Any], summary: dict[str, Any], curv
         seconds=seconds,
         final_return=_first(_number(summary, "mean_return_100"), ends["return"]),
         best_return=_first(
-            _number(summary, "best_eval_return"), float(curve.returns.max()) if len(curve.returns) else None
+            _number(summary, "best_eval_return"), float(curve.returns[curve.full].max()) if curve.full.any() else None
         ),
         solved_steps=solved_steps,
         solved_seconds=solved_seconds,
         steps_per_second=_first(_number(summary, "steps_per_second"), speed),
         staleness=_number(summary, "staleness_mean"),
-        size=_size(folder),
+        size=size_of(folder),
     )
-
-
-def _size(folder: Path) -> int:
-    """The bytes of all files in a folder."""
-    total = 0
-    for at, _, files in os.walk(folder):
-        for name in files:
-            with suppress(OSError):  # a run that goes on renames its files
-                total += os.stat(os.path.join(at, name)).st_size
-    return total
 
 
 def _first(*values: float | None) -> float | None:
@@ -261,7 +259,7 @@ def read_curve(path: Path) -> Curve:
     Rows without a return are those of other metrics. A last row that is incomplete is skipped: the run may be writing
     it, or was killed while it did. Raises UnreadableError for any other row that is broken, and OSError.
     """
-    rows: list[tuple[float, float, float]] = []
+    rows: list[tuple[float, float, float, float]] = []
     with suppress(FileNotFoundError), open_regular(path, MOST_CURVE_BYTES) as file:
         text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
         lines = csv.reader(line for line in text if line.endswith("\n"))
@@ -269,16 +267,19 @@ def read_curve(path: Path) -> Curve:
             rows = list(_rows(lines))
         except csv.Error as error:
             raise UnreadableError(f"line {lines.line_num}: {error}") from None
-    table = np.array(sorted(rows), np.float64).reshape(-1, 3)
-    return Curve(*np.ascontiguousarray(table.T))
+    steps, seconds, returns, episodes = np.ascontiguousarray(np.array(sorted(rows), np.float64).reshape(-1, 4).T)
+    return Curve(steps, seconds, returns, episodes >= RECENT)
 
 
-def _rows(lines: Any) -> Iterator[tuple[float, float, float]]:
-    """Steps, seconds and returns of the rows that have a return. lines: a reader of the csv module."""
+def _rows(lines: Any) -> Iterator[tuple[float, float, float, float]]:
+    """Steps, seconds, returns and episodes until then of the rows that have a return.
+
+    lines: a reader of the csv module. Where nothing is said about episodes, their number is infinite.
+    """
     header: list[str] = next(lines, [STEP, SECONDS])
     if header[:2] != [STEP, SECONDS] or len(set(header)) != len(header):
         raise UnreadableError(f"its header must begin with {STEP},{SECONDS} and have no name twice")
-    place = header.index(RETURN) if RETURN in header else None
+    place, count_place = (header.index(name) if name in header else None for name in (RETURN, EPISODES))
     for line in lines:
         if len(line) != len(header):
             raise UnreadableError(f"line {lines.line_num} has {len(line)} cells, the header {len(header)}")
@@ -286,11 +287,12 @@ def _rows(lines: Any) -> Iterator[tuple[float, float, float]]:
             continue
         try:
             step, seconds, value = float(line[0]), float(line[1]), float(line[place])
+            episodes = math.inf if count_place is None else float(line[count_place])
         except ValueError:
             raise UnreadableError(f"line {lines.line_num} has a cell that is no number") from None
         if all(map(math.isfinite, (step, seconds, value))):
             where = f"a number in line {lines.line_num}"
-            yield _sized(step, where), _sized(seconds, where), _sized(value, where)
+            yield _sized(step, where), _sized(seconds, where), _sized(value, where), episodes
 
 
 def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -317,13 +319,17 @@ def group(runs: Sequence[RecordedRun]) -> Groups:
     the environment if nothing differs.
     """
     groups: Groups = {}
-    for run in runs:
-        groups.setdefault(run.environment, {})
-    for env, configurations in groups.items():
+    for env in dict.fromkeys(run.environment for run in runs):
         members = [run for run in runs if run.environment == env]
         keys = _differing(members)
+        same: dict[tuple[str, ...], list[RecordedRun]] = {}
         for run in members:
-            configurations.setdefault(_name(run, keys) or env, []).append(run)
+            same.setdefault(tuple(_as_json(run.settings.get(key)) for key in keys), []).append(run)
+        names = [_name(alike[0], keys) or env for alike in same.values()]
+        groups[env] = {
+            name if names.count(name) == 1 else _full_name(alike[0], keys): alike
+            for name, alike in zip(names, same.values(), strict=True)
+        }
     return groups
 
 
@@ -337,7 +343,7 @@ def _differs(key: str, runs: Sequence[RecordedRun]) -> bool:
     component = f"{key.rpartition('.')[0]}.{TARGET}"
     values: dict[Any, set[str]] = {}  # by the class of the component that the setting is one of
     for run in runs:
-        value = json.dumps(run.settings.get(key), default=str)
+        value = _as_json(run.settings.get(key))
         values.setdefault(None if key == component else run.settings.get(component), set()).add(value)
     return any(len(different) > 1 for different in values.values())
 
@@ -353,9 +359,10 @@ def _name(run: RecordedRun, keys: Iterable[str]) -> str:
     return ", ".join(parts)
 
 
-def size_text(size: int) -> str:
-    """Bytes as text: '3.4 MB'."""
-    for limit, unit in ((1e9, "GB"), (1e6, "MB")):
-        if size >= limit:
-            return f"{size / limit:,.1f} {unit}"
-    return f"{size / 1e3:,.0f} kB"
+def _full_name(run: RecordedRun, keys: Iterable[str]) -> str:
+    """The name where short ones are equal: every class with its module, every value as JSON."""
+    return ", ".join(f"{key.removesuffix(f'.{TARGET}')}={_as_json(run.settings.get(key))}" for key in keys)
+
+
+def _as_json(value: object) -> str:
+    return json.dumps(value, default=str)
