@@ -124,10 +124,6 @@ def test_synchronous_rounds_have_one_optimizer_state(config: dict[str, Any]) -> 
         ({"quorum": 4, "update": "sync"}, "quorum = 4: must be at most the number of workers, which is 3"),
         ({"late": "next", "update": "sync"}, "late = 'next': needs a quorum: without one a round waits for all"),
         ({"late": "never"}, "late = 'never': must be 'drop' or 'next'"),
-        (
-            {"quorum": 2, "update": "sync", "late": "next", "optimizer.staleness_power": 0.5},
-            "optimizer.staleness_power = 0.5: must be 0 where late=next: a round's average has no staleness of its own",
-        ),
     ],
 )
 def test_a_quorum_needs_rounds_that_it_can_close(settings: dict[str, Any], words: str, config: dict[str, Any]) -> None:

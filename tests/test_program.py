@@ -140,9 +140,9 @@ def test_every_choice_and_setting_can_be_completed() -> None:
 @pytest.mark.parametrize("name", ["$(touch pwned)", "$(touch${IFS}pwned)", "a;b", "two words", "`x`", "*"])
 def test_a_folder_that_a_shell_would_obey_is_not_completed(name: str, here: Path) -> None:
     (here / name).mkdir()
-    (here / "run").mkdir()
-    assert [word for word in candidates("a3c-exp evaluate ") if "=" not in word] == ["run/"]
-    assert candidates("a3c-exp train resume=") == ["resume=run/"]
+    (here / "läufe").mkdir()
+    assert [word for word in candidates("a3c-exp evaluate ") if "=" not in word] == ["läufe/"]
+    assert candidates("a3c-exp train resume=") == ["resume=läufe/"]
 
 
 # from=<run>

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -84,33 +85,43 @@ class TestPlacement:
     """Worker 0 runs, and the cluster has no room for worker 1. Both have waited for longer than one may."""
 
     @pytest.fixture
-    def crowded(self, monkeypatch: pytest.MonkeyPatch) -> Driver:
-        monkeypatch.setattr(driver_module, "START_SECONDS", 0.05)
+    def wait(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+        """Let the driver's clock go on by more than a run waits without a worker."""
+        now = [1000.0]
+        monkeypatch.setattr(driver_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+        return lambda: now.append(now.pop() + driver_module.START_SECONDS + 1)
+
+    @pytest.fixture
+    def crowded(self, wait: Callable[[], None]) -> Driver:
         driver, _, _ = driver_of(
             get=lambda call: WorkerExit(), kill=lambda actor: None, cluster_resources=lambda: {"CPU": 1}
         )
         for index in (0, 1):
-            driver._workers[f"run {index}"] = _RunningWorker(index, f"actor {index}", f"run {index}", 0)
+            driver._workers[f"run {index}"] = _RunningWorker(index, f"actor {index}", f"run {index}", 0, 1000.0)
         self.tell_members(driver, [0])
-        time.sleep(0.1)
+        wait()
         driver._check_placement()
         return driver
 
     def tell_members(self, driver: Driver, members: list[int]) -> None:
         list(driver._report(ServerStatus(1, [], 0, 0.0, members, 0, 0, {})))
 
-    def test_a_member_that_leaves_before_its_result_is_known_is_no_failure(self, crowded: Driver) -> None:
+    def test_a_member_that_leaves_before_its_result_is_known_is_no_failure(
+        self, crowded: Driver, wait: Callable[[], None]
+    ) -> None:
         """It is closing its environments."""
         del crowded._workers["run 1"]
         self.tell_members(crowded, [])
         crowded._check_placement()
-        time.sleep(0.1)
+        wait()
         crowded._check_placement()
 
-    def test_the_death_of_the_last_member_leaves_time_to_replace_it(self, crowded: Driver) -> None:
+    def test_the_death_of_the_last_member_leaves_time_to_replace_it(
+        self, crowded: Driver, wait: Callable[[], None]
+    ) -> None:
         crowded._on_failure(crowded._workers.pop("run 0"), WorkerExit("it died"))
         crowded._check_placement()
-        time.sleep(0.1)
+        wait()
         with pytest.raises(RunError, match="no room for any worker"):
             crowded._check_placement()
 
@@ -121,6 +132,15 @@ class TestPlacement:
         assert list(crowded._workers) == ["run 1"], "the run may go on with it"
         crowded._store.steps = crowded._spec.total_steps  # type: ignore[misc]
         self.tell_members(crowded, [])
+        crowded._check_placement()
+        assert not crowded._workers
+
+    def test_it_is_ended_too_if_the_last_member_dies_at_the_end(self, crowded: Driver) -> None:
+        crowded._store.steps = crowded._spec.total_steps  # type: ignore[misc]
+        crowded._restarts = mock.MagicMock(on_failure=lambda *_: Event(0))  # no replacement: the run is over
+        crowded._on_failure(crowded._workers.pop("run 0"), WorkerExit("it died"))
+        crowded._reported_failures = 1
+        list(crowded._replace_failed())
         crowded._check_placement()
         assert not crowded._workers
 

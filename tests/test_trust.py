@@ -78,12 +78,20 @@ class TestWrappers:
         entries = ("FlattenObservation", {"TimeLimit": {"max_episode_steps": 5}}, {"mine:Wrapper": {"mode": "a b"}})
         assert Gym(id="x", wrappers=entries).settings_to_trust() == {}
 
+    @pytest.mark.parametrize(
+        "change",
+        [
+            "env={max_episode_steps: 4, kwargs: {}, wrappers: ???}",
+            "env.kwargs='${oc.decode:\"{lengths: [4]}\"}'",
+            "env={kwargs: '${oc.create:{lengths: [4]}}'}",
+        ],
+    )
     def test_a_mapping_that_is_merged_trusts_what_it_names_alone(
-        self, here: Path, capsys: pytest.CaptureFixture[str]
+        self, change: str, here: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """env={...} leaves the folder's wrappers and file names in place."""
+        """It leaves the folder's wrappers and file names in place."""
         run = stranger(here / "run", env={"wrappers": FILMING, "kwargs": {"lengths": [4], "failure": "./nan"}})
-        changed = [f"from={run}", OURS, "hydra.run.dir=again", "env={max_episode_steps: 4, kwargs: {}}"]
+        changed = [f"from={run}", OURS, "hydra.run.dir=again", change]
         assert main(changed) == 2
         assert complaint(capsys).startswith("a3c_exp: env.kwargs.failure = './nan': may write files or connect")
         assert main([*changed, "trust=[env.kwargs]"]) == 2
@@ -121,6 +129,14 @@ class TestAddresses:
         assert complaint(capsys).startswith(f"a3c_exp: backend.address = '{address}': may write files or connect")
         assert main([f"from={run}", OURS]) == 2
         assert complaint(capsys).endswith("allow it with trust=[backend.address]")
+
+    def test_of_a_backend_that_is_given_whole_are_the_users_own(
+        self, here: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        run = stranger(here / "run")
+        mapping = "backend={_target_: a3c_exp.backends.ray.Ray, address: '127.0.0.1:1'}"
+        assert main([f"resume={run}", "total_steps=32", OURS, mapping]) == 2
+        assert "may write files or connect" not in complaint(capsys)
 
     def test_are_not_needed_to_play(self, here: Path) -> None:
         run = stranger(here / "run", backend={"_target_": "a3c_exp.backends.ray.Ray", "address": "127.0.0.1:1"})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import shlex
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -90,7 +90,7 @@ def _folders(start: str) -> Iterator[str]:
         folders = [path for path in parent.iterdir() if path.is_dir() and not path.name.startswith(".")]
     except OSError:
         return
-    yield from (f"{path}/" for path in folders if shlex.quote(str(path)) == str(path))
+    yield from (f"{path}/" for path in folders if re.fullmatch(r"[\w@%+=:,./-]+", str(path)))
 
 
 def _main_file() -> dict[str, Any]:

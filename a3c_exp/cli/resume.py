@@ -55,14 +55,18 @@ def trusted_keys(overrides: Sequence[str]) -> tuple[str, ...]:
     Raises ConfigError.
     """
     keys: list[str] = []
+    composed = ("backend",) if any(map(is_resume, overrides)) else ()  # anew, so that nothing of it is the folder's
     for change in _changes(overrides, lambda override: is_resume(override) or is_from(override)):
-        value = None if change.is_delete() else change.value()
-        if change.key_or_group == TRUST:
+        key = change.key_or_group
+        is_single = not (change.is_delete() or change.is_sweep_override())
+        value = _resolved(key, change.value()) if is_single else None
+        if key == TRUST:
             keys += _keys(value)
-        elif isinstance(value, dict) and TARGET not in value:  # it is merged: what it does not name is the folder's
-            keys += [key for key, each in flatten(value, f"{change.key_or_group}.") if each != {}]
+        elif isinstance(value, dict) and TARGET not in value and key not in composed:
+            # It is merged: what it does not name, or has no value for, is the folder's.
+            keys += [name for name, each in flatten(value, f"{key}.") if each not in ({}, "???")]
         else:
-            keys.append(change.key_or_group)
+            keys.append(key)
     return tuple(keys)
 
 
@@ -138,12 +142,21 @@ def _changed(config: dict[str, Any], key: str, value: object) -> dict[str, Any]:
 
     A mapping is merged with what is there, unless it is a component that is written out.
     """
-    written_out = isinstance(value, dict) and TARGET in value
+    resolved = _resolved(key, value)
+    written_out = isinstance(resolved, dict) and TARGET in resolved
     try:
         node = OmegaConf.create(config)
-        resolved: Any = OmegaConf.to_container(OmegaConf.create({"value": value}), resolve=True)
-        OmegaConf.update(node, key, resolved["value"], merge=not written_out)
+        OmegaConf.update(node, key, resolved, merge=not written_out)
     except (OmegaConfBaseException, ValueError) as complaint:
-        raise ConfigError(key, value, f"cannot be resolved: {first_line(complaint)}") from complaint
+        raise ConfigError(key, value, f"cannot be set: {first_line(complaint)}") from complaint
     changed: Any = OmegaConf.to_container(node, resolve=False)
     return dict(changed)
+
+
+def _resolved(key: str, value: object) -> Any:
+    """A value with its interpolations resolved, a mapping perhaps where a text was. Raises ConfigError."""
+    try:
+        resolved: Any = OmegaConf.to_container(OmegaConf.create({"value": value}), resolve=True)
+    except (OmegaConfBaseException, ValueError) as complaint:
+        raise ConfigError(key, value, f"cannot be resolved: {first_line(complaint)}") from complaint
+    return resolved["value"]

@@ -78,4 +78,4 @@ def quoted(text: str) -> str:
 
     A backslash is one itself where it stands before a quote or at the end, and is doubled only there.
     """
-    return "'" + re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + found[2].replace("'", "\\'"), text) + "'"
+    return "'" + re.sub(r"(\\*)('|\Z)", lambda found: found[1] * 2 + found[2].replace("'", "\\'"), text) + "'"

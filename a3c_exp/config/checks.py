@@ -38,9 +38,6 @@ def check_combination(experiment: Experiment) -> None:
         problem = "must be 'shared' where update=sync: a round is one step for all"
         raise ConfigError("optimizer_state", "per_worker", problem)
     _check_quorum(experiment)
-    if experiment.late == "next" and experiment.optimizer.staleness_power:
-        problem = "must be 0 where late=next: a round's average has no staleness of its own"
-        raise ConfigError("optimizer.staleness_power", experiment.optimizer.staleness_power, problem)
     if isinstance(experiment.algorithm, MinibatchAlgorithm):
         _check_reuse(experiment, experiment.algorithm)
     critic_returns = experiment.critic_returns

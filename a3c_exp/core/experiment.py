@@ -201,6 +201,8 @@ class Experiment:
                 found["critic_returns"] = self.critic_returns.warning(self.rollout_length)
         if self.network.takes_pictures and self.optimizer.has_large_first_step:
             found["optimizer"] = RMSPROP_WARNING
+        if self.late == "next" and self.optimizer.staleness_power:
+            found["late"] = "a round's average has no staleness of its own, so optimizer.staleness_power does nothing"
         return [f"{name}: {text}" for name, text in found.items() if text]
 
 

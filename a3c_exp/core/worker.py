@@ -170,7 +170,7 @@ class Learner:
         length, count = batch.shape
         for columns in algorithm.minibatches(count, length, self._rng):
             minibatch = batch.take(columns)
-            # Pixels stay scaled as the actor saw them: pi / mu of another scale would say nothing about the policy.
+            # Pixels stay scaled as they were when the rollout was taken up: another scale would change pi / mu.
             snapshot = self._store.pull(self._worker, self._network.vector)
             self._network.zero_grad()
             metrics = self._add_batch_gradient(minibatch, snapshot)

@@ -33,7 +33,7 @@ FIRST_COLUMNS = ["step", "wall_seconds"]
 
 
 class ResumePoint(NamedTuple):
-    """Where a resumed run goes on: the moment of its checkpoint. What was recorded later is void.
+    """Where a resumed run goes on: the moment of its checkpoint.
 
     steps: of the run. wall_seconds: since its start. training_seconds: of these, those of training.
     """
@@ -97,9 +97,9 @@ class CsvLog:
     def __init__(self, path: Path, resumed: ResumePoint | None) -> None:
         """Open the file at `path`, new or existing. Its rows after the steps of `resumed` are dropped.
 
-        The result of an evaluation may be younger than the checkpoint, but belongs to steps before it. Such a row gets
-        the checkpoint's time, so that time never goes back. A file with anything else that cannot be kept is set aside:
-        see `_read`.
+        A kept row may be younger than the checkpoint: that of an evaluation, or the last point before it. It gets the
+        checkpoint's time, so that time never goes back. A file with anything else that cannot be kept is set aside: see
+        `_read`.
         """
         self._path = path
         columns, rows = _read(path)

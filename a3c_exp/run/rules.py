@@ -33,8 +33,8 @@ def find_stop_reason(stop: Stop, statistics: RunStatistics, store: SharedStore, 
 
 
 def leaving_rule(stop: Stop, statistics: RunStatistics) -> str:
-    """The rule by which most workers have left a run that ended before its total steps."""
-    # A worker that had finished all its episodes in an earlier session says nothing as it leaves.
+    """The rule by which a run has ended before its total steps: that of most of the workers that say why they leave."""
+    # One that had finished all its episodes in an earlier session says nothing.
     silent = "total_steps" if stop.worker_episodes is None else "worker_episodes"
     ((rule, _),) = statistics.left.most_common(1) or [(silent, 0)]
     return rule

@@ -163,7 +163,7 @@ class Trainer:
         self._warned_of_rejected = self._warned_of_cut = False  # in this session, whatever there was in an earlier one
         self._env_warnings = LimitedWarnings()
         self._solved: tuple[int, float] | None = None  # steps and seconds of training
-        self._evaluated: dict[str, Any] = {}  # the checkpoint of what is evaluated, or was last
+        self._evaluated: dict[str, Any] = {}  # the checkpoint of what is being evaluated
         self._stop_reason: str | None = None
         self._error: str | None = None
         self._commit = provenance.commit()  # now: the code may change during the run
@@ -327,6 +327,7 @@ class Trainer:
         self._output.log(result.steps, values, self._statistics.seconds)
         if self._best.is_better(result, equal_counts=run_folder.BEST in self._output.unwritten):
             self._output.save(run_folder.BEST, self._evaluated | {"best_eval_return": self._best.mean_return})
+        self._evaluated = {}
 
     def _show_evaluation(self) -> None:
         self._progress.wait(self._statistics, self._best.mean_return, self._speed, self._evaluator.activity)

@@ -116,8 +116,8 @@ class Driver:
         self._status_calls: dict[Any, int] = {}
         self._workers: dict[Any, _RunningWorker] = {}
         self._members: list[int] = []
-        self._occupied_at = time.monotonic()  # when there last was a member, or none was needed yet
-        self._has_ended = False  # a worker has, by itself
+        self._occupied_at = time.monotonic()  # when there last was a member, or a worker was started
+        self._has_ended = False  # a worker has, and is not replaced
         self._restarts, self._watch = Restarts(settings, store), StallWatch(settings.stall_seconds)
         # Workers that have failed, in order. The next status of the first server reports all events of so many of them.
         self._failed: deque[tuple[_RunningWorker, WorkerExit]] = deque()
@@ -150,7 +150,6 @@ class Driver:
         yield from self._begin_incarnation()
         for index in range(self._spec.workers):
             self._start_worker(index)
-        self._occupied_at = time.monotonic()
         for server in range(len(self._servers)):
             self._request_status(server)
         while self._workers or self._failed:
@@ -267,6 +266,7 @@ class Driver:
         context = incarnation(self._context, attempt)
         run = actor.run.remote(context, index, self._store.spec, self._servers, attempt)
         self._workers[run] = _RunningWorker(index, actor, run, attempt)
+        self._occupied_at = time.monotonic()
 
     def _on_worker_exit(self, call: Any) -> None:
         """Process the end of a worker: by itself, by an error, or by the death of its process."""
@@ -299,6 +299,8 @@ class Driver:
             event = self._restarts.on_failure(worker.index, worker.index, end)
             if event.restarts:
                 self._start_worker(worker.index)
+            else:
+                self._has_ended = True
             yield event
 
     def _check_heartbeats(self, status: ServerStatus) -> None:
