@@ -307,9 +307,8 @@ class Trainer:
             self._take_evaluation(wait=True)
 
     def _submit_evaluation(self) -> None:
-        store_state = self._store.state()
-        self._evaluated = self._checkpoint(store_state)  # as of now: the run goes on while its policy is evaluated
-        self._evaluator.submit(store_state)
+        self._evaluated = self._checkpoint(self._store.state())  # as of now: the run goes on meanwhile
+        self._evaluator.submit(self._evaluated["store"])
 
     def _take_evaluation(self, wait: bool = False) -> None:
         """Log a finished evaluation, at the step of its parameters; save these if they are the best so far."""
