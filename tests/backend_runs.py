@@ -109,7 +109,8 @@ def nobody_works() -> bool:
 def standing_still(folder: Path, **settings: Any) -> dict[str, Any]:
     """A configuration of rounds of 2 of 3 workers, one of which stands still in its fifth rollout: see below."""
     victim = seeding.environment_seeds(0, Role.ENVIRONMENT, 2, 4)[0]
-    kwargs = {"fault": "hang", "victim": victim, "at": 18, "release": str(folder / "release")}
+    kwargs = {"fault": "hang", "victim": victim, "at": 18}
+    kwargs |= {"release": str(folder / "release"), "note": str(folder / "note")}
     defaults: dict[str, Any] = {
         "env": "Faulty-v0", "env__kwargs": kwargs, "plugins": ["faulty"], "workers": 3, "update": "sync", "quorum": 2,
         "total_steps": 10**9,
@@ -117,9 +118,21 @@ def standing_still(folder: Path, **settings: Any) -> dict[str, Any]:
     return config(**defaults | settings)
 
 
-def rounds_without_the_slow(folder: Path, events: Sequence[Event]) -> bool:
-    """Let the worker of `standing_still` go on after 40 rounds; return whether its late gradient has come since."""
-    if sum(event.updates for event in events) < 40:
-        return False
-    (folder / "release").touch()
-    return any(event.late for event in events if event.worker == 2)
+def rounds_without_the_slow(folder: Path, whole: dict[str, Any]) -> tuple[list[Event], dict[str, Any]]:
+    """Run a `standing_still`; let its worker go on once 40 rounds were made without it.
+
+    Returns the events, and the store's state once that worker has reported its fifth rollout. Before that rollout any
+    of the three may be the late one of a round.
+    """
+    events: list[Event] = []
+    stood_still_at: int | None = None
+    with running(whole) as (reports, store):
+        for event in reports:
+            events.extend([event] if event else [])
+            if stood_still_at is None:
+                stood_still_at = store.state()["version"] if (folder / "note").is_file() else None
+            elif store.state()["version"] >= stood_still_at + 40:
+                (folder / "release").touch()
+            if sum(event.steps for event in events if event.worker == 2) >= 5 * 16:
+                store.stop()
+        return events, store.state()

@@ -11,7 +11,6 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
@@ -180,11 +179,10 @@ class TestSeveralWorkers:
         """One worker stands still until the others have made 40 rounds. Then its gradient is late."""
         if backend == "serial":
             pytest.skip("workers take turns")
-        whole = standing_still(tmp_path, backend=backend, late=late)
-        events, state, error = drain(whole, enough=partial(rounds_without_the_slow, tmp_path))
-        assert error is None
+        events, state = rounds_without_the_slow(tmp_path, standing_still(tmp_path, backend=backend, late=late))
+        assert any(event.late for event in events if event.worker == 2)
         stale = max(value for event in events for value in event.staleness)
-        assert stale == 0 if late == "drop" else stale > 20
+        assert stale == 0 if late == "drop" else stale >= 40
         assert state["version"] >= 40
         assert state["steps"] == sum(event.steps for event in events)
 
