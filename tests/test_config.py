@@ -162,6 +162,9 @@ def test_a_start_from_a_run_of_another_network_is_refused(tmp_path: Path, config
         load_experiment(change(deepcopy(same), "env.normalize_observations", True))
     with pytest.raises(ConfigError, match=r"parameters, not \d+; it was of CartPole-v1, not Acrobot-v1"):
         load_experiment(change(deepcopy(same), "env.id", "Acrobot-v1"))
+    (run.folder / "config.yaml").write_text(config_text(same | {"env": "CartPole-v1"}))
+    with pytest.raises(ConfigError, match=r"init_from = .*: .*; it was of None, not Acrobot-v1"):
+        load_experiment(change(deepcopy(same), "env.id", "Acrobot-v1"))
     checkpoint.save(run.folder / "checkpoints" / "latest.ckpt", {"other": 1})
     with pytest.raises(ConfigError, match=r"init_from = .*: is a damaged checkpoint: store is missing"):
         load_experiment(same)
@@ -192,6 +195,10 @@ def test_what_runs_but_is_probably_not_meant_is_warned_about() -> None:
     assert load_experiment(compose([*agents, "backend.training_batch=20"])).warnings == []
     (warning,) = load_experiment(compose([*agents, "backend.training_batch=21"])).warnings
     assert warning.startswith("backend: training_batch=21 is more than agents have room for")
+    late = ["update=sync", "quorum=1", "late=next"]
+    assert load_experiment(compose([*late, "optimizer.staleness_power=0"])).warnings == []
+    (warning,) = load_experiment(compose([*late, "optimizer.staleness_power=0.5"])).warnings
+    assert warning.startswith("late: a round's average has no staleness of its own")
 
 
 def test_wrappers_that_normalise_by_themselves_are_warned_about() -> None:
