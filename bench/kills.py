@@ -57,7 +57,7 @@ FIRST_PAUSE = 0.1
 MOST_KILLS = 3
 _STARTED_SECONDS = 60.0
 # The fork server ends a moment after the program.
-_ENDED_SECONDS = 5.0
+_ENDED_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +156,12 @@ def _judge(folder: Path, code: int, kills: int, output: str, mark: str, memory: 
         parameters = checkpoint.load(folder / "checkpoints" / "latest.ckpt")["store"]["parameters"]
         if not np.isfinite(parameters).all():
             problems.append("its parameters are not finite")
-    left, deadline = [0], time.monotonic() + _ENDED_SECONDS
-    while left and time.monotonic() < deadline:
+    left, blocks, deadline = [0], memory, time.monotonic() + _ENDED_SECONDS
+    while (left or blocks) and time.monotonic() < deadline:
         time.sleep(0.05)
-        left = marked(mark)
-    if left or not set(os.listdir("/dev/shm")) <= memory:
-        problems.append(f"left behind: processes {left}, memory {set(os.listdir('/dev/shm')) - memory}")
+        left, blocks = marked(mark), set(os.listdir("/dev/shm")) - memory  # other programs may have some for a while
+    if left or blocks:
+        problems.append(f"left behind: processes {left}, memory {blocks}")
     return Outcome(kills, summary, tuple(problems))
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import os
+import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +137,7 @@ def command(folder: Path, env: str, backend: str, *overrides: str) -> list[str]:
     return [sys.executable, "-m", "a3c_exp", *groups, *small.split(), "network.hidden_sizes=[16]", *overrides]
 
 
-def wait_until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
+def wait_until(condition: Callable[[], Any], seconds: float = 120.0) -> Any:
     """The condition's value once it is true. Fails after so many seconds."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
@@ -155,3 +158,10 @@ def processes(mark: str) -> list[int]:
         if mark.encode() in environment and state != "Z":
             found.append(int(entry.name))
     return found
+
+
+def kill_all(mark: str) -> None:
+    """End the processes that were started with `mark` in their environment. One may end by itself meanwhile."""
+    for pid in processes(mark):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)

@@ -15,7 +15,7 @@ def test_a_run_whose_workers_are_killed_passes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(kills, "_random_pause", lambda: 0.2)
-    monkeypatch.setitem(kills.RUNS, "async", (*kills.RUNS["async"], "backend.max_restarts=100", "total_steps=5e4"))
+    monkeypatch.setitem(kills.RUNS, "async", (*kills.RUNS["async"], "backend.max_restarts=100", "total_steps=5e5"))
     code, output = kills.main(["--runs", "1", "--only", "async"]), capsys.readouterr().out
     assert code == 0, output
     (line,) = output.splitlines()
@@ -26,7 +26,7 @@ def test_a_run_whose_workers_are_killed_passes(
 def test_one_that_fails_is_told_with_what_it_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(kills, "_random_pause", lambda: 0.3)
+    monkeypatch.setattr(kills, "_random_pause", lambda: 5.0)  # the run ends before
     monkeypatch.setitem(kills.RUNS, "async", (*kills.RUNS["async"], "backend.max_restarts=0", "total_steps=1e9"))
     assert kills.main(["--runs", "1", "--only", "async"]) == 1
     output = capsys.readouterr().out

@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from runs import BANDIT, command, latest, processes, train_config, wait_until
+from runs import BANDIT, command, kill_all, latest, processes, train_config, wait_until
 from test_ray import SECONDS, actors, on_ray
 
 from a3c_exp.backends.ray import cluster
@@ -79,8 +79,7 @@ class TestALocalCluster:
             wait_until(lambda: not own_actors(), SECONDS)
         finally:
             process.kill()
-            for pid in processes(mark):
-                os.kill(pid, signal.SIGKILL)
+            kill_all(mark)
 
     @pytest.mark.slow
     def test_leaves_nothing_behind_after_a_minute(self, tmp_path: Path) -> None:

@@ -108,18 +108,18 @@ class TestAKilledWorker:
 
 class TestAWorkerThatHangs:
     def test_is_killed_and_replaced(self) -> None:
-        events = ended(faulty("hang", backend__stall_seconds=0.6))
+        events = ended(faulty("hang", backend__stall_seconds=1.5))
         (warning,) = [warning for event in events for warning in event.warnings]
-        assert warning.startswith("worker 1 hung: its environment had not stepped for 0.6 s")
+        assert warning.startswith("worker 1 hung: its environment had not stepped for 1.5 s")
         assert "and was killed" in warning
         assert restarts(events) == 1
 
     def test_is_not_waited_for_in_a_round(self) -> None:
         """The others wait for it meanwhile, which is no stall of theirs."""
-        assert restarts(ended(faulty("hang", backend__stall_seconds=0.6, update="sync", workers=3))) == 1
+        assert restarts(ended(faulty("hang", backend__stall_seconds=1.5, update="sync", workers=3))) == 1
 
     def test_because_it_is_stopped_is_killed_too(self) -> None:
-        with running(faulty("raise", faults={"victim": -1}, backend__stall_seconds=0.6)) as (
+        with running(faulty("raise", faults={"victim": -1}, backend__stall_seconds=1.5)) as (
             events, store,
         ):  # fmt: skip
             next(event for event in events if event is not None and event.worker == 1)
@@ -132,11 +132,11 @@ class TestAWorkerThatHangs:
     def test_in_a_thread_ends_the_run(self, tmp_path: Path) -> None:
         """It cannot be killed. It is left behind until its environment returns."""
         release = tmp_path / "release"
-        hang = faulty("hang", "threads", backend__stall_seconds=0.6, faults={"release": str(release)})
+        hang = faulty("hang", "threads", backend__stall_seconds=1.5, faults={"release": str(release)})
         _, _, error = drain(hang)
         assert error is not None
         assert error.reason == "stalled"
-        assert str(error).startswith("worker 1 hung: its environment had not stepped for 0.6 s")
+        assert str(error).startswith("worker 1 hung: its environment had not stepped for 1.5 s")
         release.touch()
         wait_until(nobody_works)
 
@@ -202,8 +202,8 @@ class TestAWholeRun:
         assert done.summary["restarts"] == 1
 
     def test_reports_a_hung_worker(self, tmp_path: Path) -> None:
-        _, log = self.finished(tmp_path, faulty("hang", backend__stall_seconds=0.6))
-        assert "worker 1 hung: its environment had not stepped for 0.6 s" in log
+        _, log = self.finished(tmp_path, faulty("hang", backend__stall_seconds=1.5))
+        assert "worker 1 hung: its environment had not stepped for 1.5 s" in log
 
 
 class TestTooManyRestarts:

@@ -233,7 +233,8 @@ def test_an_interrupted_study_leaves_no_run_behind(tmp_path: Path) -> None:
     )
     process = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
     try:
-        wait_until((tmp_path / "endless_s0" / "metrics.csv").exists, 60)
+        table = tmp_path / "endless_s0" / "metrics.csv"
+        wait_until(lambda: table.is_file() and len(table.read_text().splitlines()) > 1, 60)
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 130
     finally:

@@ -25,10 +25,11 @@ from a3c_exp.cli.names import folder_names, labels
 from a3c_exp.config import builder
 from a3c_exp.config.checks import check_environment_and_network
 from a3c_exp.core.experiment import Experiment
+from a3c_exp.errors import PREEMPTED
 from a3c_exp.networks import ActorCritic
 from a3c_exp.run.existing import clear
 from a3c_exp.run.files import exclusive_folder
-from a3c_exp.run.interruption import Interruption
+from a3c_exp.run.interruption import Interruption, interruptions
 
 TWO = [*QUICK, "-m", "sweep=two", "seed=0,1"]
 
@@ -142,10 +143,10 @@ def test_the_runs_of_a_sweep_start_soon(monkeypatch: pytest.MonkeyPatch) -> None
     words = ["returns=gae,n_step", "optimizer.learning_rate=1e-3,1e-2", "seed=range(25)"]
     with hydra_session() as hydra:
         jobs = sweep(hydra, words)
-        start = time.perf_counter()
+        start = time.process_time()
         for node in compose_jobs(hydra, jobs, "config"):
             builder.load_experiment(to_container(node), made=networks)
-        seconds = time.perf_counter() - start
+        seconds = time.process_time() - start
     assert len(jobs) == 100
     assert len(made) == 1
     assert seconds < 5
@@ -396,13 +397,14 @@ def episodes(run: Path) -> list[list[str]]:
     return [row[:-1] for row in rows]
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR2, PREEMPTED)])
 def test_a_signal_ends_the_sweep_in_order(
     number: int, code: int, here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    table = here / "cut" / "seed-0" / "metrics.csv"
+
     def send() -> None:
-        wait_until((here / "cut" / "seed-0" / "train.log").exists)
-        time.sleep(0.3)
+        wait_until(lambda: table.is_file() and len(table.read_text().splitlines()) > 1)
         os.kill(os.getpid(), number)
 
     words = [word for word in QUICK if not word.startswith("total_steps")]
@@ -411,6 +413,25 @@ def test_a_signal_ends_the_sweep_in_order(
     assert summary(here / "cut" / "seed-0")["stop_reason"] == "interrupted"
     assert runs(here / "cut") == ["seed-0"]
     assert "0 of 2 runs have finished" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("number", [*SIGNALS, signal.SIGUSR2])
+def test_a_signal_while_a_run_is_set_up_ends_it_too(number: signal.Signals, tmp_path: Path) -> None:
+    """A run handles signals itself from its first step on. Until then they are the sweep's, which notes its end."""
+    jobs = SweepJobs(journal=Journal(tmp_path), folders=(), labels=(), existing="resume", command="")
+    interruption, received = Interruption(), list[int]()
+    before = signal.signal(number, lambda signum, frame: received.append(signum))
+    try:
+        with stop_requests(jobs, interruption):
+            signal.raise_signal(number)
+            assert (interruption.signal, received) == (number, [number])
+            with interruptions(interruption):
+                pass
+            signal.raise_signal(number)
+        signal.raise_signal(number)
+        assert (interruption.signal, received) == (number, [number] * 3)
+    finally:
+        signal.signal(number, before)
 
 
 def test_a_job_of_submitit_is_saved_before_it_is_queued_again(tmp_path: Path) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+from contextlib import ExitStack
 from multiprocessing.connection import Connection
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import pytest
 from runs import LINUX, latest, same, train
 
 from a3c_exp.backends import forkserver
+from a3c_exp.cli import journal
 from a3c_exp.cli.journal import Outcome, new_journal
 from a3c_exp.core import cpu
 from a3c_exp.run import checkpoint as checkpoint_format
@@ -126,21 +129,47 @@ def test_a_copy_and_its_file_are_never_the_same_version(tmp_path: Path) -> None:
 def test_a_journal_holds_outcomes_and_the_first_signal(tmp_path: Path) -> None:
     (tmp_path / ".jobs" / "of_a_killed_process").mkdir(parents=True)
     (tmp_path / ".jobs" / "of_a_living_process").mkdir()
-    with exclusive_folder(tmp_path / ".jobs" / "of_a_living_process", "sweep"), new_journal(tmp_path) as journal:
+    with exclusive_folder(tmp_path / ".jobs" / "of_a_living_process", "sweep"), new_journal(tmp_path) as begun:
         assert sorted(path.name for path in (tmp_path / ".jobs").iterdir()) == sorted(
-            [journal.folder.name, "of_a_living_process"]
+            [begun.folder.name, "of_a_living_process"]
         )
-        journal.begin(3)
-        assert journal.has_begun(3)
-        assert journal.outcome(3) is None
-        journal.end(3, Outcome("ended", "total_steps"))
-        assert journal.outcome(3) == Outcome("ended", "total_steps")
-        journal.forget(3)
-        assert not journal.has_begun(3)
-        journal.stop(2)
-        journal.stop(15)
-        assert journal.stop_signal() == 2
+        begun.begin(3)
+        assert begun.has_begun(3)
+        assert begun.outcome(3) is None
+        begun.end(3, Outcome("ended", "total_steps"))
+        assert begun.outcome(3) == Outcome("ended", "total_steps")
+        begun.forget(3)
+        assert not begun.has_begun(3)
+        begun.stop(2)
+        begun.stop(15)
+        assert begun.stop_signal() == 2
     assert [path.name for path in (tmp_path / ".jobs").iterdir()] == ["of_a_living_process"]
+
+
+@pytest.mark.parametrize("theft", ["removed", "locked", "with the place"])
+def test_a_journal_is_begun_while_another_process_cleans_up(
+    theft: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until it is locked, another start on the same folder takes it for that of a process that was killed."""
+    made: list[Path] = []
+    with ExitStack() as others:
+
+        def make(dir: Path) -> str:
+            if theft == "with the place" and not made:
+                dir.rmdir()
+            made.append(Path(mkdtemp(dir=dir)))
+            if len(made) == 1 and theft == "removed":
+                made[0].rmdir()
+            if len(made) == 1 and theft == "locked":
+                others.enter_context(exclusive_folder(made[0], "sweep"))
+            return str(made[-1])
+
+        monkeypatch.setattr(journal, "mkdtemp", make)
+        with new_journal(tmp_path) as begun:
+            assert begun.folder == made[-1]
+            begun.begin(0)
+            assert begun.has_begun(0)
+    assert len(made) == (1 if theft == "with the place" else 2)
 
 
 def tell_parent(writer: Connection) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import slurm
-from runs import LINUX, QUICK, processes, wait_until
+from runs import LINUX, QUICK, kill_all, processes, wait_until
 
 pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="Slurm: pip install 'a3c-exp[sweep]'")
 SLURM = ["-m", "hydra/launcher=submitit_slurm", "sweep=sweep"]
@@ -62,8 +62,7 @@ class Sweeps:
         return err
 
     def kill(self) -> None:
-        for pid in processes(self._mark):
-            os.kill(pid, signal.SIGKILL)
+        kill_all(self._mark)
 
 
 @LINUX

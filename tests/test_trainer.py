@@ -368,7 +368,7 @@ class TestEvaluation:
         """Neither the run nor its end waits for it, whether it is the last one or one beside training."""
         released = threading.Event()
         monkeypatch.setattr(Policy, "predict", lambda *_, **__: released.wait() and 1 / 0)
-        done = train(tmp_path, backend="threads", eval__every=every, total_steps=400, backend__stall_seconds=0.6)
+        done = train(tmp_path, backend="threads", eval__every=every, total_steps=400, backend__stall_seconds=1.5)
         assert any(thread.name == "evaluation" for thread in threading.enumerate()), "it hangs still"
         released.set()
         assert (done.summary["stop_reason"], done.exit_code) == ("total_steps", 0)

@@ -217,13 +217,14 @@ _watches: dict[Path, _Watch] = {}
 
 @contextmanager
 def stop_requests(jobs: SweepJobs, interruption: Interruption) -> Iterator[None]:
-    """Within, in a process that a launcher has started: `interruption` notes whatever asks the job to end.
+    """Within: `interruption` notes whatever asks the job to end.
 
-    The signals of a terminal or a batch system reach whole groups of processes, the starting one too: outside they
-    are ignored, so that none of them ends a process between two jobs.
+    The signals of a terminal or a batch system reach whole groups of processes, the starting one too: outside, in a
+    process that a launcher has started, they are ignored, so that none of them ends it between two jobs.
     """
     if jobs.is_starter:
-        yield
+        with _noting_first(interruption):
+            yield
         return
 
     def note(signum: int, frame: FrameType | None) -> None:
@@ -252,3 +253,28 @@ def stop_requests(jobs: SweepJobs, interruption: Interruption) -> Iterator[None]
         signal.signal(signal.SIGUSR2, requeue)
         if interruption.signal == signal.SIGUSR2:
             requeue(signal.SIGUSR2, None)
+
+
+@contextmanager
+def _noting_first(interruption: Interruption) -> Iterator[None]:
+    """Within: a signal is noted in `interruption`, and then handled as before.
+
+    A run handles signals itself from its first step on, but SIGUSR2 only where nobody else does.
+    """
+    handlers = {number: signal.getsignal(number) for number in (*SIGNALS, signal.SIGUSR2)}
+    before = {number: handler for number, handler in handlers.items() if callable(handler)}
+
+    def note(signum: int, frame: FrameType | None) -> None:
+        interruption.signal = interruption.signal or signum
+        before[signal.Signals(signum)](signum, frame)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    for number in before:
+        signal.signal(number, note)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import mkdtemp
@@ -84,15 +84,30 @@ class Journal:
 def new_journal(sweep: Path) -> Iterator[Journal]:
     """A journal in a sweep's folder, until the context exits. Those of processes that were killed are removed."""
     place = sweep / FOLDER
-    place.mkdir(parents=True, exist_ok=True)
-    for old in place.iterdir():
-        with suppress(ConfigError, OSError), files.exclusive_folder(old, "sweep"):
-            shutil.rmtree(old)
-    folder = Path(mkdtemp(dir=place))
-    with files.exclusive_folder(folder, "sweep"):
+    with suppress(FileNotFoundError):
+        for old in place.iterdir():
+            with suppress(ConfigError, OSError), files.exclusive_folder(old, "sweep"):
+                shutil.rmtree(old)
+    with ExitStack() as stack:
+        while (folder := _new_folder(place, stack)) is None:
+            pass
         try:
             yield Journal(folder)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
             with suppress(OSError):  # another process has one
                 place.rmdir()
+
+
+def _new_folder(place: Path, stack: ExitStack) -> Path | None:
+    """A new folder in `place`, locked until the stack is closed; None if another process removed one of the two.
+
+    It may take the new folder for that of a process that was killed, until it is locked.
+    """
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        folder = Path(mkdtemp(dir=place))
+        stack.enter_context(files.exclusive_folder(folder, "sweep"))
+    except (FileNotFoundError, ConfigError):
+        return None
+    return folder if folder.is_dir() else None

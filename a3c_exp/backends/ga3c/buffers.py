@@ -10,6 +10,7 @@ import os
 import select
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing import reduction
@@ -130,6 +131,9 @@ class SharedBuffers:
         # Held to write to an agent's pipe or reply, and to replace them.
         self._lock = threading.Lock()
         self.closing = False
+        # Also once the last thread that was left behind has ended, if nobody could call `close`.
+        self._pipes = weakref.finalize(self, _close, self._notifications, self.requests, self.finished)
+        self._pipes.atexit = False
         for _, writer in self._notifications:
             os.write(writer, bytes(range(spec.slots_per_agent)))
 
@@ -238,11 +242,15 @@ class SharedBuffers:
 
     def close(self) -> None:
         """Close all pipes, which ends agents that wait. Call it after the threads have ended."""
-        for reader, writer in self._notifications:
-            os.close(reader)
-            os.close(writer)
-        self.requests.close()
-        self.finished.close()
+        self._pipes()
+
+
+def _close(notifications: list[tuple[int, int]], *queues: IndexQueue) -> None:
+    for ends in notifications:
+        for end in ends:
+            os.close(end)
+    for queue in queues:
+        queue.close()
 
 
 class Prediction(NamedTuple):
