@@ -152,15 +152,17 @@ def test_a_journal_is_begun_while_another_process_cleans_up(
 ) -> None:
     """Until it is locked, another start on the same folder takes it for that of a process that was killed."""
     made: list[Path] = []
+    thefts = iter([theft])
     with ExitStack() as others:
 
         def make(dir: Path) -> str:
-            if theft == "with the place" and not made:
+            stolen = next(thefts, None)
+            if stolen == "with the place":
                 dir.rmdir()
             made.append(Path(mkdtemp(dir=dir)))
-            if len(made) == 1 and theft == "removed":
+            if stolen == "removed":
                 made[0].rmdir()
-            if len(made) == 1 and theft == "locked":
+            elif stolen == "locked":
                 others.enter_context(exclusive_folder(made[0], "sweep"))
             return str(made[-1])
 
@@ -169,7 +171,7 @@ def test_a_journal_is_begun_while_another_process_cleans_up(
             assert begun.folder == made[-1]
             begun.begin(0)
             assert begun.has_begun(0)
-    assert len(made) == (1 if theft == "with the place" else 2)
+    assert next(thefts, None) is None
 
 
 def tell_parent(writer: Connection) -> None:
