@@ -261,6 +261,9 @@ def _noting_first(interruption: Interruption) -> Iterator[None]:
 
     A run handles signals itself from its first step on, but SIGUSR2 only where nobody else does.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     handlers = {number: signal.getsignal(number) for number in (*SIGNALS, signal.SIGUSR2)}
     before = {number: handler for number, handler in handlers.items() if callable(handler)}
 
@@ -268,9 +271,6 @@ def _noting_first(interruption: Interruption) -> Iterator[None]:
         interruption.signal = interruption.signal or signum
         before[signal.Signals(signum)](signum, frame)
 
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     for number in before:
         signal.signal(number, note)
     try:
