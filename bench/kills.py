@@ -176,7 +176,7 @@ def replacement_seconds() -> float:
     try:
         for _ in events:
             beat = store.counters.heartbeat_of(1)
-            if not killed_at and beat > 1000:
+            if not killed_at and beat > 10_000:  # its replacement takes seconds to come as far, and is seen before
                 beats, killed_at = beat, time.monotonic()
                 os.kill(worker_pids(os.getpid())[1], signal.SIGKILL)
             elif killed_at and 0 < beat < beats:

@@ -371,7 +371,7 @@ class TestKilledAgents:
     def test_do_not_end_a_run_whose_stop_rule_is_another(self, tmp_path: Path) -> None:
         """Here the time. The summary counts restarts, and the log names them."""
         done: list[Any] = []
-        whole = ga3c(CORRIDOR, workers=2, total_steps=10**9, stop__max_seconds=1.5, **RESTARTS)
+        whole = ga3c(CORRIDOR, workers=2, total_steps=10**9, stop__max_seconds=3, **RESTARTS)
         thread = threading.Thread(target=lambda: done.append(train_config(whole, tmp_path)))
         thread.start()
         wait_until(lambda: (tmp_path / "metrics.csv").exists() and len(worker_processes()) == 2)
