@@ -36,8 +36,9 @@ Seconds and steps/s are of the machine whose number a row has (below its table; 
 [bench/RESULTS.md](bench/RESULTS.md)), and depend on how busy it was: one command has taken up to five times as long
 there. They are orders of magnitude; speeds that are compared are timed side by side in bench/RESULTS.md.
 Staleness: updates of others between a worker's pull and its push, mean of the run. Zoo: what rl-baselines3-zoo
-reports, one run each, mean and deviation of the reward, after how many steps (LunarLander in version 2). Experiments
-on the way to these settings are in [docs/tuning.md](docs/tuning.md).
+reports, one run each, mean and deviation of the reward, after how many steps (LunarLander in version 2); greedily, but
+for Atari games, where its actions are drawn. Experiments on the way to these settings are in
+[docs/tuning.md](docs/tuning.md).
 
 ```sh
 make learn
@@ -47,7 +48,7 @@ make presets
 """
 PRESETS = """\
 Written by `make presets`. Each preset is trained to its own end, or to that in its row, with the settings of its source
-(the head of its file in [conf/experiment/](conf/experiment/) names every difference). Greedy return: of the final
+(the head of its file in [conf/experiment/](conf/experiment/) names the differences). Greedy return: of the final
 policy, and of the parameters kept because evaluation beside training found them best (`best.ckpt`; mean and worst
 seed), both in the same fresh episodes; of `shared_adam_lunar_continuous` they end after 300 steps, as in training; of
 `dppo_cartpole` and `dppo_cluster_cartpole` after 500, while training has no limit. Drawn return: of the final policy

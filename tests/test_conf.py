@@ -252,7 +252,8 @@ def test_ga3c_can_be_set_as_it_was_published() -> None:
         "optimizer._target_": "a3c_exp.optimizers.RMSProp", "optimizer.epsilon_inside": True, "optimizer.decay": 0.99,
         "optimizer.initial_mean_square": 1, "optimizer.learning_rate": 3e-4, "optimizer.epsilon": 0.1,
         "optimizer.max_grad_norm": None, "schedule._target_": "a3c_exp.schedules.Constant", "env.reward_clip": 1,
-        "env.normalize_observations": False, "network.layers": [[16, 8, 4], [32, 4, 2]], "network.features_dim": 256,
+        "env.normalize_observations": [128, 128], "network.layers": [[16, 8, 4], [32, 4, 2]],
+        "network.features_dim": 256,
     }  # fmt: skip
     assert {key: found[key] for key in settings} == settings
 
