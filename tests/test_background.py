@@ -12,6 +12,7 @@ import pytest
 import yaml
 from runs import CORNERS, SMALL_CNN, TARGET, config, latest, train, train_config
 
+from a3c_exp import compose
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.background import DEVIATION, count_bytes, measure_background
 from a3c_exp.envs import Atari, Environment, Gym
@@ -73,6 +74,45 @@ def test_a_run_learns_bit_for_bit_as_with_the_two_numbers(tmp_path: Path) -> Non
     train(tmp_path / "given", CORNERS, **PICTURES | {"env__normalize_observations": [255, 64]})
     one, other = (latest(tmp_path / name)["store"]["parameters"] for name in ("measured", "given"))
     np.testing.assert_array_equal(one, other)
+
+
+AUTO: dict[str, Any] = {"env__normalize_observations": "auto"}
+
+
+def test_auto_is_the_background_of_pictures_whose_pixels_the_network_scales() -> None:
+    assert load_experiment(config(CORNERS, network=SMALL_CNN, **AUTO)).env.normalize_observations == (255.0, DEVIATION)
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_auto_is_false_for_all_other_observations(check: bool) -> None:
+    assert load_experiment(config(TARGET, **AUTO), check=check).env.normalize_observations is False
+
+
+def test_auto_is_false_for_a_network_that_takes_pictures_as_they_are() -> None:
+    raw = {"_target_": "user_modules.SeenRaw"}
+    whole = config(CORNERS, network=raw, plugins=["scripted", "user_modules"], **AUTO)
+    assert load_experiment(whole).env.normalize_observations is False
+
+
+def test_auto_leaves_it_to_the_check_to_tell_that_a_network_does_not_fit() -> None:
+    with pytest.raises(ConfigError, match=r"^network = 'Mlp': must be a network for observations of shape"):
+        load_experiment(config(CORNERS, **AUTO))
+
+
+def test_environments_of_gymnasium_begin_with_auto() -> None:
+    assert compose(["env=gym", "env.id=CartPole-v1"])["env"]["normalize_observations"] == "auto"
+
+
+def test_parameters_of_a_run_on_vectors_are_taken_by_one_with_auto_and_the_other_way_round(tmp_path: Path) -> None:
+    for name, theirs, ours in (("one", False, "auto"), ("other", "auto", False)):
+        train(tmp_path / name, TARGET, env__normalize_observations=theirs, total_steps=40)
+        load_experiment(config(TARGET, env__normalize_observations=ours, init_from=str(tmp_path / name)))
+
+
+def test_parameters_of_a_run_on_pictures_over_255_are_not_taken_by_one_with_auto(tmp_path: Path) -> None:
+    train(tmp_path, CORNERS, network=SMALL_CNN, total_steps=40)
+    with pytest.raises(ConfigError, match=r"init_from = .*: must be a run with env.normalize_observations=auto"):
+        load_experiment(config(CORNERS, network=SMALL_CNN, init_from=str(tmp_path), **AUTO))
 
 
 def test_only_pictures_of_bytes_have_one() -> None:

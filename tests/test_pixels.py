@@ -177,7 +177,7 @@ def test_a_given_mean_and_deviation_need_no_statistics(tmp_path: Path) -> None:
     [
         (CORNERS, [87, 0], r"env.normalize_observations = \[87.*\]: must be a mean and a deviation > 0"),
         (TARGET, [87, 60], r"env.normalize_observations = \[87.*\]: must be true, 'shared' or false: observations"),
-        (CORNERS, "pixels", "= 'pixels': must be true, false, 'shared', 'background' or a list of 2: a number"),
+        (CORNERS, "pixels", "= 'pixels': must be true, false, 'auto', 'shared', 'background' or a list of 2: a number"),
     ],
 )
 def test_what_cannot_be_normalized_so_is_refused(env: str, setting: Any, message: str) -> None:

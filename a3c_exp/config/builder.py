@@ -18,9 +18,10 @@ from a3c_exp.config.checks import (
     check_fit,
     check_init_from,
     check_trust,
+    network_scales_pixels,
 )
 from a3c_exp.config.schema import build
-from a3c_exp.core.background import measure_background
+from a3c_exp.core.background import has_pictures_of_bytes, measure_background
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic
@@ -58,7 +59,7 @@ def load_experiment(
     if trusted is not None and to_train:
         connecting = experiment.backend.settings_to_trust().items()
         check_trust(((f"backend.{name}", each) for name, each in connecting), trusted)
-    experiment = _with_background(experiment)
+    experiment = _with_pixel_scale(experiment)
     if not check:
         return experiment
     if to_train:
@@ -75,13 +76,21 @@ def load_experiment(
     return experiment
 
 
-def _with_background(experiment: Experiment) -> Experiment:
-    """The experiment with two numbers in the place of `env.normalize_observations='background'`; any other as it is."""
-    env = experiment.env
-    if env.normalize_observations != "background":
+def _with_pixel_scale(experiment: Experiment) -> Experiment:
+    """The experiment with numbers or false in the place of `env.normalize_observations` auto or background."""
+    env, setting = experiment.env, experiment.env.normalize_observations
+    if setting not in ("auto", "background"):
         return experiment
+    unscaled = replace(experiment, env=replace(cast(Any, env), normalize_observations=False))
     try:
         env.validate(experiment.plugins)
+        if setting == "auto" and not has_pictures_of_bytes(env):
+            return unscaled
+    except ConfigError as error:
+        raise error.under("env") from error
+    if setting == "auto" and not network_scales_pixels(unscaled):
+        return unscaled
+    try:
         scale = measure_background(env)
     except ConfigError as error:
         raise error.under("env") from error

@@ -136,6 +136,21 @@ def check_environment_and_network(experiment: Experiment) -> ActorCritic:
     return network
 
 
+def network_scales_pixels(experiment: Experiment) -> bool:
+    """Return whether the network of an experiment with pictures scales their pixels, or could not be built for lack of
+    memory, of which `check_environment_and_network` tells. Raises ConfigError if they do not fit one another."""
+    env = experiment.env.make(1, [0])
+    try:
+        with one_thread():
+            return experiment.build_network(env, None).scales_pixels
+    except (MemoryError, RuntimeError) as error:
+        if not is_lack_of_memory(error):
+            raise
+        return True
+    finally:
+        close_within(env)
+
+
 def check_fit(experiment: Experiment, network: ActorCritic) -> None:
     """Raise ConfigError for settings of the algorithm and the optimizer that do not fit a network."""
     if network.recurrent and isinstance(experiment.algorithm, MinibatchAlgorithm):
@@ -171,6 +186,8 @@ def check_init_from(folder: str, config: Mapping[str, Any], network: ActorCritic
     their_setting, our_setting = (
         _component(each, "env").get("normalize_observations", False) for each in (theirs, ours)
     )
+    if network.observation_input.layout is None:  # no pictures: 'auto' does nothing
+        their_setting, our_setting = (False if each == "auto" else each for each in (their_setting, our_setting))
     measured = our_setting is True or our_setting == "shared"
     if their_setting != our_setting or RunningStats.has_observations(stats) != measured:
         problem = f"must be a run with env.normalize_observations={str(our_setting).lower()}, as this one has"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from a3c_exp.core.normalization import require_pictures
+from a3c_exp.core.normalization import are_pictures, require_pictures
 from a3c_exp.envs.batch import Environment
 from a3c_exp.envs.errors import close_within
 from a3c_exp.errors import ConfigError, RunError
@@ -17,6 +17,18 @@ STEPS = 250
 
 _measured: dict[str, float] = {}
 """Of the environments that this process has played, by their settings."""
+_of_bytes: dict[str, bool] = {}
+"""Of the environments that this process has made."""
+
+
+def has_pictures_of_bytes(env: Environment) -> bool:
+    """Return whether observations are pictures of bytes. Raises ConfigError if the environment cannot be made."""
+    key = repr(env)
+    if key not in _of_bytes:
+        batch = env.make(1, [0])
+        _of_bytes[key] = are_pictures(batch.observation_space)
+        close_within(batch)
+    return _of_bytes[key]
 
 
 def measure_background(env: Environment) -> tuple[float, float]:

@@ -16,7 +16,7 @@ from a3c_exp.envs.errors import MAX_STEPS_GUARD, OnError
 from a3c_exp.errors import require
 from a3c_exp.schedules import Schedule, require_throughout
 
-Normalization = bool | Literal["shared", "background"] | tuple[float, float]
+Normalization = bool | Literal["auto", "shared", "background"] | tuple[float, float]
 """Values of `normalize_observations`, see `Environment`."""
 
 
@@ -137,7 +137,8 @@ class Environment(ABC):
     normalize_observations: true: subtract the running mean of each number of an observation and divide by its running
         standard deviation, which all workers share; 'shared': one mean and one deviation for all numbers, as for the
         pixels of pictures; or false. For pictures of bytes also a mean and a deviation, or 'background': the most
-        frequent byte of a short random play, and 64.
+        frequent byte of a short random play, and 64. 'auto': 'background' for pictures of bytes whose pixels the
+        network scales, and false for all else.
     normalize_rewards: whether training divides rewards by the standard deviation of the discounted return, running too.
 
     Its batches apply two more settings, for environments that misbehave:

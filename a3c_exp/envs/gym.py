@@ -72,7 +72,7 @@ class Gym(Environment):
     time_limit_is_terminal: in training, an episode that a time limit cuts ends by death, with value 0 after it.
     normalize_observations: by running statistics that all workers share: true, of each number of an observation;
         'shared', of all of them together. For pictures of bytes also by a given mean and deviation, or 'background': by
-        the most frequent byte of a short random play, and 64.
+        the most frequent byte of a short random play, and 64. 'auto': 'background' for such pictures, else false.
     normalize_rewards: by running statistics that all workers share.
     on_error: 'restart' a new episode after a step or a reset that went wrong, or 'stop' the run.
     max_steps_guard: an episode of so many steps is truncated, with a warning; null: it is not.

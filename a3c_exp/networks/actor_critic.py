@@ -117,6 +117,11 @@ class ActorCritic(nn.Module, ABC):
         frozen = {name: p for name, p in self.named_parameters() if not p.requires_grad}
         return dict(self.named_buffers()) | frozen
 
+    @property
+    def scales_pixels(self) -> bool:
+        """Return whether `observation_input` or the encoder scales pictures: not if the encoder takes them raw."""
+        return any(map(self.observation_input.is_scaled_by, self.modules()))
+
     def normalize_pixels(self, mean: Floats, inverse_std: Floats) -> None:
         """Scale pictures by a mean and the inverse of a standard deviation from now on: see `PixelScaling.normalize`.
 
@@ -124,7 +129,7 @@ class ActorCritic(nn.Module, ABC):
         """
         form = self.observation_input
         assert form.layout is not None and form.pixels is not None
-        if not any(map(form.is_scaled_by, self.modules())):
+        if not self.scales_pixels:
             problem = "must be false: the network takes pictures as they are (raw_pictures), without `pixels`"
             raise ConfigError("env.normalize_observations", True, problem)
         form.pixels.normalize(form.layout, mean, inverse_std)
