@@ -10,16 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from gymnasium.spaces import Box, Discrete
 from runs import CORNERS, SMALL_CNN, TARGET, config, latest, train, train_config
 
 from a3c_exp import compose
-from a3c_exp.config.builder import load_experiment
-from a3c_exp.core.background import DEVIATION, count_bytes, measure_background
+from a3c_exp.config.builder import build_experiment, load_experiment
+from a3c_exp.core import background
+from a3c_exp.core.background import count_bytes, measure_background
 from a3c_exp.envs import Atari, Environment, Gym
 from a3c_exp.envs.batch import EnvBatch, Normalization
 from a3c_exp.errors import ConfigError, RunError
 from a3c_exp.run.policy import make_policy
 
+QUARTER = 64.0
 PICTURES: dict[str, Any] = {"network": SMALL_CNN, "env__normalize_observations": "background"}
 
 
@@ -34,7 +37,7 @@ class Failing(Environment):
 def test_it_is_the_most_frequent_byte_of_all_pictures() -> None:
     """Corners is noise below 100 with a square of 255."""
     env = Gym(id=CORNERS, normalize_observations="background")
-    assert measure_background(env) == (255.0, DEVIATION)
+    assert measure_background(env) == (255.0, QUARTER)
     counts = count_bytes(env, steps=50, copies=2)
     assert counts.sum() == 50 * 2 * 12 * 12 * 3
     assert counts[100:255].sum() == 0
@@ -66,7 +69,7 @@ def test_a_run_and_its_policy_subtract_it(backend: str, tmp_path: Path) -> None:
     assert not state["stats"].size, "workers measure nothing"
     pixels = make_policy(load_experiment(whole), state).network.observation_input.pixels
     assert pixels is not None
-    assert (pixels.center, pixels.scale) == (255.0, 1 / DEVIATION)
+    assert (pixels.center, pixels.scale) == (255.0, 1 / QUARTER)
 
 
 def test_a_run_learns_bit_for_bit_as_with_the_two_numbers(tmp_path: Path) -> None:
@@ -80,7 +83,7 @@ AUTO: dict[str, Any] = {"env__normalize_observations": "auto"}
 
 
 def test_auto_is_the_background_of_pictures_whose_pixels_the_network_scales() -> None:
-    assert load_experiment(config(CORNERS, network=SMALL_CNN, **AUTO)).env.normalize_observations == (255.0, DEVIATION)
+    assert load_experiment(config(CORNERS, network=SMALL_CNN, **AUTO)).env.normalize_observations == (255.0, QUARTER)
 
 
 @pytest.mark.parametrize("check", [True, False])
@@ -109,9 +112,48 @@ def test_parameters_of_a_run_on_vectors_are_taken_by_one_with_auto_and_the_other
         load_experiment(config(TARGET, env__normalize_observations=ours, init_from=str(tmp_path / name)))
 
 
+def test_auto_is_the_same_as_the_numbers_that_it_finds(tmp_path: Path) -> None:
+    train(tmp_path, CORNERS, network=SMALL_CNN, total_steps=40, **AUTO)
+    for setting in ("background", [255, 64]):
+        whole = config(CORNERS, network=SMALL_CNN, init_from=str(tmp_path), env__normalize_observations=setting)
+        load_experiment(whole)
+
+
+def test_a_whole_network_that_asks_for_no_pictures_takes_them_as_they_are(tmp_path: Path) -> None:
+    own = {"_target_": "user_modules.OnlyOutputs"}
+    whole: dict[str, Any] = {"network": own, "plugins": ["scripted", "user_modules"]}
+    train(tmp_path, CORNERS, total_steps=40, **whole, **AUTO)
+    message = r"env.normalize_observations = 'shared': must be false or auto: the network takes pictures as they are"
+    with pytest.raises(ConfigError, match=message):
+        load_experiment(config(CORNERS, env__normalize_observations="shared", **whole))
+
+
+def test_another_play_may_find_other_numbers_than_a_run_was_trained_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its policy and its resumption keep those of the checkpoint."""
+    whole = config(CORNERS, total_steps=200, **PICTURES)
+    train_config(whole, tmp_path)
+    monkeypatch.setattr(background, "_measured", {repr(build_experiment(whole).env): (3.0, QUARTER)})
+    other = load_experiment(whole)
+    assert other.env.normalize_observations == (3.0, QUARTER)
+    pixels = make_policy(other, latest(tmp_path)["store"]).network.observation_input.pixels
+    assert pixels is not None
+    assert pixels.center == 255.0
+    train_config(whole | {"total_steps": 400}, tmp_path, resume=True)
+    np.testing.assert_array_equal(latest(tmp_path)["store"]["pixels"], (255.0, QUARTER))
+    assert "less 3," not in (tmp_path / "train.log").read_text()
+
+
+def test_the_deviation_is_a_quarter_of_the_levels_that_the_space_has() -> None:
+    space, picture = Box(0, 3, (2, 8, 8), np.uint8), np.ones((2, 8, 8), np.uint8)
+    few = Gym(id="scripted:Echo-v0", kwargs={"observations": space, "actions": Discrete(2), "observation": picture})
+    assert measure_background(few) == (1.0, 1.0)
+
+
 def test_parameters_of_a_run_on_pictures_over_255_are_not_taken_by_one_with_auto(tmp_path: Path) -> None:
     train(tmp_path, CORNERS, network=SMALL_CNN, total_steps=40)
-    with pytest.raises(ConfigError, match=r"init_from = .*: must be a run with env.normalize_observations=auto"):
+    with pytest.raises(ConfigError, match=r"init_from = .*: must be a run with env.normalize_observations=\[255"):
         load_experiment(config(CORNERS, network=SMALL_CNN, init_from=str(tmp_path), **AUTO))
 
 
@@ -122,10 +164,10 @@ def test_only_pictures_of_bytes_have_one() -> None:
 
 
 def test_an_environment_that_cannot_be_played_is_refused_in_one_line() -> None:
-    message = "normalize_observations = 'background': cannot be measured: environment 0 raised ValueError"
+    message = "normalize_observations = 'background': cannot be measured (false: it is not): environment 0 raised "
     with pytest.raises(ConfigError) as caught:
         measure_background(Failing())
-    assert str(caught.value) == message
+    assert str(caught.value) == message + "ValueError"
 
 
 def test_nothing_is_played_that_may_not_be_imported() -> None:

@@ -175,7 +175,16 @@ def test_a_given_mean_and_deviation_need_no_statistics(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("env", "setting", "message"),
     [
-        (CORNERS, [87, 0], r"env.normalize_observations = \[87.*\]: must be a mean and a deviation > 0"),
+        (
+            CORNERS,
+            [87, 0],
+            r"env.normalize_observations = \[87.*\]: must be a mean of 0 to 255 and a deviation of 0.01",
+        ),
+        (
+            CORNERS,
+            [1e39, 64],
+            r"env.normalize_observations = \[.*\]: must be a mean of 0 to 255 and a deviation of 0.01",
+        ),
         (TARGET, [87, 60], r"env.normalize_observations = \[87.*\]: must be true, 'shared' or false: observations"),
         (CORNERS, "pixels", "= 'pixels': must be true, false, 'auto', 'shared', 'background' or a list of 2: a number"),
     ],
@@ -187,8 +196,8 @@ def test_what_cannot_be_normalized_so_is_refused(env: str, setting: Any, message
 
 
 def test_a_network_that_takes_the_bytes_must_be_able_to_scale_them() -> None:
-    with pytest.raises(ConfigError, match=r"env.normalize_observations.*raw_pictures"):
-        make_network(Raw, SPACE, Discrete(5)).normalize_pixels(*statistics(False))
+    with pytest.raises(ConfigError, match=r"env.normalize_observations = 'shared': must be false or auto: .*raw_pict"):
+        NormalizedObservations.of("shared", SPACE).prepare(make_network(Raw, SPACE, Discrete(5)))
 
 
 def test_parameters_are_taken_from_a_run_that_scales_pixels_alike(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def load_experiment(
     network = made[key]
     check_fit(experiment, network)
     if to_train and experiment.init_from is not None:
-        check_init_from(experiment.init_from, config, network)
+        check_init_from(experiment.init_from, config, network, experiment.env.normalize_observations)
     return experiment
 
 

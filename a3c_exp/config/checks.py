@@ -16,6 +16,7 @@ from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.normalization import NormalizedObservations, RunningStats
 from a3c_exp.envs import close_within
+from a3c_exp.envs.batch import Normalization
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.components import is_lack_of_memory
@@ -161,7 +162,7 @@ def check_fit(experiment: Experiment, network: ActorCritic) -> None:
         raise error.under("optimizer") from error
 
 
-def check_init_from(folder: str, config: Mapping[str, Any], network: ActorCritic) -> None:
+def check_init_from(folder: str, config: Mapping[str, Any], network: ActorCritic, normalization: Normalization) -> None:
     """Raise ConfigError unless the parameters of the run in `folder` have the same meaning here.
 
     They do for the same network and the same normalization of observations.
@@ -183,15 +184,21 @@ def check_init_from(folder: str, config: Mapping[str, Any], network: ActorCritic
             difference = f"it has network.{key}={their_network[key]}, not {our_network[key]}"
             raise ConfigError("init_from", folder, f"must be a run of the same network: {difference}")
     network.check_constants(state["store"], "init_from", folder)
-    their_setting, our_setting = (
-        _component(each, "env").get("normalize_observations", False) for each in (theirs, ours)
-    )
-    if network.observation_input.layout is None:  # no pictures: 'auto' does nothing
-        their_setting, our_setting = (False if each == "auto" else each for each in (their_setting, our_setting))
-    measured = our_setting is True or our_setting == "shared"
-    if their_setting != our_setting or RunningStats.has_observations(stats) != measured:
-        problem = f"must be a run with env.normalize_observations={str(our_setting).lower()}, as this one has"
+    measured = normalization is True or normalization == "shared"
+    if _normalization(theirs, state["store"]) != normalization or RunningStats.has_observations(stats) != measured:
+        wanted = list(normalization) if isinstance(normalization, tuple) else str(normalization).lower()
+        problem = f"must be a run with env.normalize_observations={wanted}, as this one has"
         raise ConfigError("init_from", folder, problem)
+
+
+def _normalization(config: Mapping[str, Any], store_state: Mapping[str, Any]) -> object:
+    """What `env.normalize_observations` of a saved run stands for."""
+    if "pixels" in store_state:
+        return tuple(store_state["pixels"].tolist())
+    setting = _component(config, "env").get("normalize_observations", False)
+    if isinstance(setting, list):
+        return tuple(setting)
+    return False if setting == "auto" else setting
 
 
 def _component(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -10,12 +10,12 @@ from a3c_exp.envs.batch import Environment
 from a3c_exp.envs.errors import close_within
 from a3c_exp.errors import ConfigError, RunError
 
-DEVIATION = 64.0
-"""A quarter of the range of a byte: the numbers that a network begins with are of the order of 1."""
+DEVIATION = 1 / 4
+"""Of the number of levels, so 64 of the 256 of a byte: the numbers that a network begins with are of the order of 1."""
 STEPS = 250
 """Of the random play: thousands of pixels each, most of which are those of the background."""
 
-_measured: dict[str, float] = {}
+_measured: dict[str, tuple[float, float]] = {}
 """Of the environments that this process has played, by their settings."""
 _of_bytes: dict[str, bool] = {}
 """Of the environments that this process has made."""
@@ -32,7 +32,7 @@ def has_pictures_of_bytes(env: Environment) -> bool:
 
 
 def measure_background(env: Environment) -> tuple[float, float]:
-    """The most frequent byte of the pictures of a short random play, and `DEVIATION`.
+    """The most frequent byte of the pictures of a short random play, and a quarter of the levels that they can have.
 
     The play has a fixed seed: two processes find the same number.
     Raises ConfigError, whose key is relative to the environment, if there are no pictures of bytes, or it cannot play.
@@ -40,21 +40,23 @@ def measure_background(env: Environment) -> tuple[float, float]:
     key = repr(env)
     if key not in _measured:
         try:
-            _measured[key] = float(count_bytes(env, STEPS).argmax())
+            counts = count_bytes(env, STEPS)
+            _measured[key] = float(counts.argmax()), len(counts) * DEVIATION
         except RunError as error:
-            problem = f"cannot be measured: {str(error).partition(chr(10))[0]}"
-            raise ConfigError("normalize_observations", "background", problem) from error
-    return _measured[key], DEVIATION
+            problem = f"cannot be measured (false: it is not): {str(error).partition(chr(10))[0]}"
+            raise ConfigError("normalize_observations", env.normalize_observations, problem) from error
+    return _measured[key]
 
 
 def count_bytes(env: Environment, steps: int, copies: int = 1, seed: int = 0) -> NDArray[np.int64]:
-    """How often each of the 256 bytes is in the pictures after so many random steps of each copy.
+    """How often each byte is in the pictures after so many random steps of each copy: of those that their space allows.
 
     Raises ConfigError as `measure_background` does, and RunError if the environment fails again and again.
     """
     batch, counts = env.make(copies, range(seed, seed + copies)), np.zeros(256, np.int64)
     try:
-        require_pictures(batch.observation_space, "normalize_observations", "background")
+        require_pictures(batch.observation_space, "normalize_observations", env.normalize_observations)
+        levels = int(batch.observation_space.high.max()) + 1
         batch.action_space.seed(seed)
         batch.reset()
         for _ in range(steps):
@@ -62,4 +64,4 @@ def count_bytes(env: Environment, steps: int, copies: int = 1, seed: int = 0) ->
             counts += np.bincount(batch.step(actions).obs.ravel(), minlength=256)
     finally:
         close_within(batch)
-    return counts
+    return counts[:levels]

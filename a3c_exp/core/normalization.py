@@ -139,6 +139,9 @@ class NormalizedObservations:
         Raises ConfigError if it cannot.
         """
         if self.by_network:
+            setting = list(self.fixed) if self.fixed else True if self.shape else "shared"
+            allowed = "false or auto: the network takes pictures as they are (raw_pictures), without `pixels`"
+            require(network.scales_pixels, "env.normalize_observations", setting, allowed)
             mean, deviation = self.fixed or (0.0, BRIGHTEST)
             network.normalize_pixels(np.array(mean, np.float32), np.array(1 / deviation, np.float32))
 
@@ -194,11 +197,13 @@ class Normalizer:
     def part_to_measure(self, raw: Array, valid: Bools) -> Array | None:
         """The observations [N, ...] of a rollout [T, B, ...] that are measured: None if they are not normalized.
 
-        Those of pictures are of one step: there are many pixels, and pictures of a rollout are much alike.
+        Those of pictures are of one step: there are many pixels, and pictures of a rollout are much alike. It is the
+        middle one: a stack of frames begins an episode with black ones.
         """
         if self.mean is None:
             return None
-        steps = slice(1) if self.by_network else slice(None)
+        middle = len(raw) // 2
+        steps = slice(middle, middle + 1) if self.by_network else slice(None)
         return raw[steps][valid[steps]].reshape(-1, *self.mean.shape)
 
     def rewards(self, rewards: NDArray[np.float32], measured: RunningStats) -> NDArray[np.float32]:

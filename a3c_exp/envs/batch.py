@@ -115,11 +115,11 @@ def require_guard(most: int | None) -> None:
 
 
 def require_normalization(setting: Normalization) -> None:
-    """Raise ConfigError for a `normalize_observations` whose mean or deviation is none."""
+    """Raise ConfigError for a `normalize_observations` whose mean or deviation is none of bytes."""
     if isinstance(setting, tuple):
         mean, deviation = setting
-        fits = math.isfinite(mean) and 0 < deviation < math.inf
-        require(fits, "normalize_observations", list(setting), "a mean and a deviation > 0, both finite")
+        fits = 0 <= mean <= 255 and 0.01 <= deviation <= 255
+        require(fits, "normalize_observations", list(setting), "a mean of 0 to 255 and a deviation of 0.01 to 255")
 
 
 class Environment(ABC):

@@ -19,6 +19,7 @@ Crop = tuple[int, int, int, int]
 def screen_size(game: str) -> tuple[int, int]:
     """Height and width of the console's picture: 210 x 160 for most games, a few have more rows."""
     ale_py = importlib.import_module("ale_py")
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner
     console = ale_py.ALEInterface()
     console.loadROM(ale_py.roms.get_rom_path(game))
     height, width = console.getScreenDims()

@@ -119,19 +119,17 @@ class ActorCritic(nn.Module, ABC):
 
     @property
     def scales_pixels(self) -> bool:
-        """Return whether `observation_input` or the encoder scales pictures: not if the encoder takes them raw."""
-        return any(map(self.observation_input.is_scaled_by, self.modules()))
+        """Return whether `observation_input` or the encoder scales pictures: not if they are taken as they are."""
+        form = self.observation_input
+        return form.pixels is not None and any(map(form.is_scaled_by, self.modules()))
 
     def normalize_pixels(self, mean: Floats, inverse_std: Floats) -> None:
         """Scale pictures by a mean and the inverse of a standard deviation from now on: see `PixelScaling.normalize`.
 
-        Raises ConfigError for a network whose encoder takes raw pictures, and has no attribute `pixels` to scale them.
+        The network must scale pixels: see `scales_pixels`.
         """
         form = self.observation_input
         assert form.layout is not None and form.pixels is not None
-        if not self.scales_pixels:
-            problem = "must be false: the network takes pictures as they are (raw_pictures), without `pixels`"
-            raise ConfigError("env.normalize_observations", True, problem)
         form.pixels.normalize(form.layout, mean, inverse_std)
 
     def unbound_copy(self) -> ActorCritic:

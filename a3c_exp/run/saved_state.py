@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -17,12 +18,36 @@ from a3c_exp.core.counters import RNG_WORDS
 from a3c_exp.errors import ConfigError, shown
 from a3c_exp.run import checkpoint, run_folder
 
+if TYPE_CHECKING:
+    from a3c_exp.core.experiment import Experiment
+    from a3c_exp.networks import ActorCritic
+
 Check = Callable[[Any], str | None]
 """Returns what a value must be if it is something else: "a whole number"; None if it is right."""
 
 
 STATE_ERRORS = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 """Errors that a whole state may raise where it is restored: it is of another network, or of another optimizer."""
+
+
+def constants_of(experiment: Experiment, network: ActorCritic) -> dict[str, Any]:
+    """What a policy has besides parameters and statistics, by its name in the store's part of a checkpoint.
+
+    constants: buffers and frozen parameters. pixels: mean and deviation, given or measured before the run.
+    """
+    constants = {name: tensor.numpy().copy() for name, tensor in network.constants().items()}
+    found: dict[str, Any] = {"constants": constants} if constants else {}
+    pixels = experiment.env.normalize_observations
+    return found | ({"pixels": np.array(pixels, np.float64)} if isinstance(pixels, tuple) else {})
+
+
+def with_saved_pixels(experiment: Experiment, store_state: Mapping[str, Any]) -> Experiment:
+    """The experiment with the mean and deviation of pixels of a checkpoint, if it has them: another play of the same
+    environment may find others."""
+    if "pixels" not in store_state:
+        return experiment
+    mean, deviation = map(float, store_state["pixels"])
+    return replace(experiment, env=replace(cast(Any, experiment.env), normalize_observations=(mean, deviation)))
 
 
 def load_state(path: Path, key: str = "checkpoint") -> dict[str, Any]:
@@ -109,6 +134,12 @@ def _arrays(value: Any) -> str | None:
     return None if fits and all(each.dtype.kind in "biufc" for each in value.values()) else "arrays of numbers, by name"
 
 
+def _pixels(value: Any) -> str | None:
+    if (problem := _array("f", 1, finite=True)(value)) is not None:
+        return problem
+    return None if value.shape == (2,) and value[1] > 0 else "a mean and a deviation > 0"
+
+
 _STATE: Mapping[str, Any] = {
     "store": {
         "parameters": _array("f", 1, finite=True),
@@ -120,6 +151,7 @@ _STATE: Mapping[str, Any] = {
         "stats": _array("f", 1, finite=True),
         "rng_states": _rng_states,
         "constants?": _arrays,
+        "pixels?": _pixels,
     },
     "statistics": {
         **dict.fromkeys(("steps", "updates", "rejected", "episodes"), _whole),

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from a3c_exp.backends.supervision import RestartSettings
-from a3c_exp.common.arrays import Array
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Experiment, RunContext, build_network, store_spec
@@ -26,7 +25,7 @@ from a3c_exp.run.evaluator import EvalResult, Evaluator
 from a3c_exp.run.interruption import Interruption, interruptions
 from a3c_exp.run.output import RunOutput
 from a3c_exp.run.rules import BestPolicy, Every, GrowingInterval, find_stop_reason, leaving_rule
-from a3c_exp.run.saved_state import STATE_ERRORS, load_latest, load_state
+from a3c_exp.run.saved_state import STATE_ERRORS, constants_of, load_latest, load_state, with_saved_pixels
 from a3c_exp.run.statistics import RunStatistics, TrainingClock
 
 log = logging.getLogger("a3c_exp")
@@ -88,7 +87,6 @@ def run(
         network, env = build_network(experiment)
     store = experiment.backend.store(store_spec(experiment, network, env.observation_space))
     store.initialize(network.vector)
-    constants = {name: tensor.numpy().copy() for name, tensor in network.constants().items()}
     state: dict[str, Any] | None = None
     warning = ""
     if experiment.init_from is not None and not resume:
@@ -104,17 +102,19 @@ def run(
                 state, latest, warning = load_latest(folder, key="resume")
                 _restore(store, state, folder)
                 network.check_constants(state["store"], "resume", folder)
+                experiment = with_saved_pixels(experiment, state["store"])
             files.write_text(folder / run_folder.CONFIG_FILE, run_folder.config_text(config))
             terminal = stack.enter_context(run_log(folder / "train.log", label=session.label))
             stack.enter_context(one_thread())
             if warning:
                 log.warning("%s", warning)
                 run_folder.make_latest(latest)
+            constants = constants_of(experiment, network)
             trainer = Trainer(experiment, config, folder, store, state, terminal, constants, session)
             log.info(network.describe_kernels())
             pixels = experiment.env.normalize_observations
             if isinstance(pixels, tuple):
-                log.info("pixels: less %g, over %g", *pixels)
+                log.info("pixels: less %g, over %g", round(pixels[0]), pixels[1])
             (folder / run_folder.SUMMARY_FILE).unlink(missing_ok=True)  # a resumed run has not ended any more
         except OSError as error:
             raise ConfigError("folder", str(folder), f"cannot be written: {error}") from error
@@ -146,12 +146,12 @@ class Trainer:
     """One session of a run, from its start or resumption to its end.
 
     state: content of the checkpoint that the run continues from; None for a new run.
-    constants: the network's buffers and frozen parameters, by name, for checkpoints.
+    constants: for the store's part of checkpoints: see `constants_of`.
     """
 
     def __init__(
         self, experiment: Experiment, config: Mapping[str, Any], folder: Path, store: SharedStore,
-        state: Mapping[str, Any] | None, terminal: LiveLineHandler, constants: Mapping[str, Array], session: Session,
+        state: Mapping[str, Any] | None, terminal: LiveLineHandler, constants: Mapping[str, Any], session: Session,
     ) -> None:  # fmt: skip
         self._experiment, self._folder, self._store = experiment, folder, store
         self._constants, self._session = constants, session
@@ -340,9 +340,8 @@ class Trainer:
         """The content of a checkpoint, as of now."""
         # Events arrive up to a tenth of a second late, so the store is ahead of the statistics.
         ahead = {"steps": store_state["steps"], "updates": store_state["version"]}
-        constants = {"constants": self._constants} if self._constants else {}
         return {
-            "store": {**store_state, **constants},
+            "store": {**store_state, **self._constants},
             "statistics": self._statistics.state() | ahead,
             "resumed": self._resumed,
             "training_seconds": self._clock.seconds,
