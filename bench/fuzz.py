@@ -30,14 +30,14 @@ import a3c_exp
 from a3c_exp.__main__ import main as train_command
 from a3c_exp.cli import evaluate
 from a3c_exp.cli.hydra_compose import compose_node, hydra_session, to_container
-from a3c_exp.cli.reporting.episodes import read_episodes
-from a3c_exp.cli.reporting.report import Report
-from a3c_exp.cli.reporting.runs import find_runs
 from a3c_exp.cli.startup import conf_folder
 from a3c_exp.common.reading import UnreadableError
 from a3c_exp.common.settings import flatten
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.errors import ConfigError, RunError, printable
+from a3c_exp.report.episodes import read_episodes
+from a3c_exp.report.report import Report
+from a3c_exp.report.runs import find_runs
 from a3c_exp.run import markdown
 from bench import damage
 

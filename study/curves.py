@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from a3c_exp.cli.reporting import charts
-from a3c_exp.cli.reporting import runs as run_curves
-from a3c_exp.cli.reporting.ranking import comparison, rank
-from a3c_exp.cli.reporting.runs import RecordedRun, recorded
+from a3c_exp.report import charts
+from a3c_exp.report import runs as run_curves
+from a3c_exp.report.ranking import comparison, rank
+from a3c_exp.report.runs import RecordedRun, recorded
 from a3c_exp.run import files
 
 if TYPE_CHECKING:  # only drawing needs it

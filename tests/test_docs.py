@@ -33,13 +33,15 @@ from a3c_exp.__main__ import main
 from a3c_exp.algorithms import BatchArrays
 from a3c_exp.algorithms.algorithm import differentiate, has_closed_form
 from a3c_exp.backends.ray import Ray
-from a3c_exp.cli import evaluate, export, report
+from a3c_exp.cli import evaluate
 from a3c_exp.cli.completion import SCRIPTS as COMPLETION
 from a3c_exp.cli.program import command as program_command
 from a3c_exp.common.arrays import Floats
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.errors import FAILED
+from a3c_exp.export import __main__ as export
 from a3c_exp.networks import NetworkOutputs
+from a3c_exp.report import __main__ as report
 
 ROOT = Path(__file__).parents[1]
 CONF = ROOT / "conf"

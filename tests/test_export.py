@@ -16,9 +16,10 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 from runs import CORNERS, TARGET, train
 
 import a3c_exp
-from a3c_exp.cli import evaluate, export
-from a3c_exp.run import onnx_check, onnx_file
-from a3c_exp.run.onnx_check import CheckError, Comparison, action_gap
+from a3c_exp.cli import evaluate
+from a3c_exp.export import __main__ as export
+from a3c_exp.export import onnx_check, onnx_file
+from a3c_exp.export.onnx_check import CheckError, Comparison, action_gap
 from a3c_exp.run.policy import Policy
 
 onnx = pytest.importorskip("onnx", reason="pip install 'a3c-exp[onnx]'")

@@ -20,8 +20,8 @@ from tensorboard.plugin_util import markdown_to_safe_html
 
 from a3c_exp.__main__ import main
 from a3c_exp.cli import evaluate
-from a3c_exp.cli.reporting.report import _file_name
 from a3c_exp.errors import ConfigError
+from a3c_exp.report.report import _file_name
 from a3c_exp.run import checkpoint
 from a3c_exp.run.curves import CurveWriter, text
 from a3c_exp.run.run_folder import config_text

@@ -15,10 +15,8 @@ import a3c_exp
 
 PACKAGE = Path(a3c_exp.__file__).parent
 COMPONENTS = ("envs", "networks", "returns", "algorithms", "optimizers", "schedules")
-LAYERS = {"errors": 0, "common": 1, "core": 3, "backends": 4, "run": 5, "config": 6, "cli": 7} | dict.fromkeys(
-    COMPONENTS, 2
-)
-TOP = 7  # the package itself, and the thin modules that are commands
+LAYERS = {"errors": 0, "common": 1, "core": 3, "backends": 4, "run": 5, "config": 6} | dict.fromkeys(COMPONENTS, 2)
+TOP = 7  # the package itself, and the commands: cli, export, report
 
 
 def module_name(path: Path) -> str:
@@ -97,10 +95,10 @@ def test_a_circle_would_be_found() -> None:
 def test_the_top_level_lists_what_a_configuration_can_choose() -> None:
     folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     assert folders >= {"envs", "networks", "backends"}
-    assert len(folders) <= 6 + 3
+    assert len(folders) <= 6 + 5
     modules = {path.stem for path in PACKAGE.glob("*.py")}
     thin = modules - {"__init__", "__main__", "errors", *COMPONENTS}
-    assert thin == {"evaluate", "export", "report"}
+    assert thin == {"evaluate"}
     assert all(len((PACKAGE / f"{name}.py").read_text().splitlines()) <= 12 for name in thin)
 
 
@@ -108,7 +106,7 @@ def test_components_have_no_hooks_by_getattr() -> None:
     """They derive from base classes with all hooks. The exceptions ask objects of libraries, torch modules among them,
     and any dataclass."""
     libraries = {"a3c_exp.envs.gym", "a3c_exp.backends.forkserver", "a3c_exp.run.console", "a3c_exp.core.cpu"}
-    libraries |= {"a3c_exp.cli.reporting.runs", "a3c_exp.common.reading"}
+    libraries |= {"a3c_exp.report.runs", "a3c_exp.common.reading"}
     asking = {
         module
         for module, path in SOURCES.items()

@@ -18,14 +18,14 @@ import pytest
 import yaml
 from runs import SCRIPTED, config
 
-from a3c_exp.cli import report
-from a3c_exp.cli.reporting.bands import band, by_seconds, by_steps, normalized_returns, profiles
-from a3c_exp.cli.reporting.episodes import read_episodes, running_mean
-from a3c_exp.cli.reporting.page import Page
-from a3c_exp.cli.reporting.ranking import cells, comparison, rank
-from a3c_exp.cli.reporting.report import Report
-from a3c_exp.cli.reporting.runs import find_runs, group, read_curve
 from a3c_exp.errors import ConfigError, printable
+from a3c_exp.report import __main__ as report
+from a3c_exp.report.bands import band, by_seconds, by_steps, normalized_returns, profiles
+from a3c_exp.report.episodes import read_episodes, running_mean
+from a3c_exp.report.page import Page
+from a3c_exp.report.ranking import cells, comparison, rank
+from a3c_exp.report.report import Report
+from a3c_exp.report.runs import find_runs, group, read_curve
 
 pytest.importorskip("matplotlib", reason="draws the pictures: pip install -e '.[report]'")
 
@@ -360,7 +360,7 @@ def test_a_full_disk_is_one_line_and_the_table_is_printed(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     run(tmp_path / "a", 0, 1000)
-    monkeypatch.setattr("a3c_exp.cli.reporting.report.write_picture", full)
+    monkeypatch.setattr("a3c_exp.report.report.write_picture", full)
     curve(tmp_path / "a", (1000, 1.0, 10.0))
     assert report.main([str(tmp_path)]) == 1
     output = capsys.readouterr()
@@ -373,7 +373,7 @@ def test_a_full_disk_is_one_line_and_the_table_is_printed(
 def test_without_matplotlib_the_tables_are_there_and_a_line_says_what_to_install(tmp_path: Path) -> None:
     run(tmp_path / "a", 0, 1000)
     curve(tmp_path / "a", (1000, 1.0, 10.0))
-    program = "import sys; sys.modules['matplotlib'] = None; from a3c_exp.cli.report import main; "
+    program = "import sys; sys.modules['matplotlib'] = None; from a3c_exp.report.__main__ import main; "
     program += "sys.exit(main(sys.argv[1:]))"
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 1
@@ -568,7 +568,7 @@ def test_the_report_itself_holds_no_runs(written: Path) -> None:
 
 def test_the_report_needs_neither_torch_nor_gymnasium(written: Path) -> None:
     program = (
-        "import sys; from a3c_exp.cli.report import main; code = main(sys.argv[1:]);"
+        "import sys; from a3c_exp.report.__main__ import main; code = main(sys.argv[1:]);"
         "sys.exit(code or {'torch', 'gymnasium'} & set(sys.modules) != set())"
     )
     done = subprocess.run([sys.executable, "-c", program, str(written.parent)], capture_output=True, check=False)

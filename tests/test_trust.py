@@ -13,10 +13,12 @@ from runs import SCRIPTED, train
 
 import a3c_exp
 from a3c_exp.__main__ import main
-from a3c_exp.cli import evaluate, export, report
+from a3c_exp.cli import evaluate
 from a3c_exp.common.trust import is_plain
 from a3c_exp.envs import Gym
 from a3c_exp.errors import ConfigError, exit_code
+from a3c_exp.export import __main__ as export
+from a3c_exp.report import __main__ as report
 
 OURS = "plugins=[scripted]"
 FILMING: list[Any] = [{"RecordVideo": {"video_folder": "../films"}}]

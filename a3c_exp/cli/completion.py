@@ -10,7 +10,13 @@ from typing import Any
 
 from a3c_exp.cli.startup import conf_folder
 
-COMMANDS = ("train", "evaluate", "report", "export")
+COMMANDS = {
+    "train": "a3c_exp.__main__",
+    "evaluate": "a3c_exp.cli.evaluate",
+    "report": "a3c_exp.report.__main__",
+    "export": "a3c_exp.export.__main__",
+}
+"""The module of each command."""
 FLAGS = ("-m", "--help", "--cfg", "--config-dir")
 RUN_SETTINGS = ("from", "init_from", "resume")
 """Settings whose value is the folder of a run."""
@@ -75,7 +81,8 @@ def _training(current: str, typed: Sequence[str]) -> Iterator[str]:
 
 def _of_command(command: str, current: str) -> Iterator[str]:
     """The options of another command, as its class `Options` has them in the source, and folders."""
-    tree = ast.parse((Path(__file__).parent / f"{command}.py").read_text(encoding="utf-8"))
+    source = Path(__file__).parents[2] / f"{COMMANDS[command].replace('.', '/')}.py"
+    tree = ast.parse(source.read_text(encoding="utf-8"))
     [options] = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Options"]
     names = [node.target for node in options.body if isinstance(node, ast.AnnAssign)]
     yield from (f"{name.id}=" for name in names if isinstance(name, ast.Name))

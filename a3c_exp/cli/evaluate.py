@@ -17,7 +17,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from a3c_exp.cli.reporting.runs import run_folders
 from a3c_exp.cli.startup import folder_command
 from a3c_exp.common.estimates import student_half_width
 from a3c_exp.common.reading import expanded, parse_key_values
@@ -30,6 +29,7 @@ from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.seeding import Role
 from a3c_exp.envs import EnvBatch
 from a3c_exp.errors import ConfigError, RunError, printable, require
+from a3c_exp.report.runs import run_folders
 from a3c_exp.run import markdown
 from a3c_exp.run.console import LiveLineHandler
 from a3c_exp.run.policy import BATCH, REPLAY, PlayedEpisodes, Policy, evaluate_policy, make_policy

@@ -44,6 +44,5 @@ def command(arguments: Sequence[str]) -> int:
         return 0
     if name not in COMMANDS:
         raise ConfigError("command", name, f"is no command: {did_you_mean(name, COMMANDS)}")
-    module = "a3c_exp.__main__" if name == "train" else f"a3c_exp.{name}"
-    code: int = importlib.import_module(module).main(rest)
+    code: int = importlib.import_module(COMMANDS[name]).main(rest)
     return code

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from a3c_exp.cli.reporting.ranking import Ranked
-from a3c_exp.cli.reporting.runs import Array, Curve, RecordedRun
 from a3c_exp.common.estimates import bootstrap_band, interquartile_mean, profile_band
+from a3c_exp.report.ranking import Ranked
+from a3c_exp.report.runs import Array, Curve, RecordedRun
 
 POINTS = 200
 """Points of a curve at which runs are compared."""

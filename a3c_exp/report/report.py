@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from a3c_exp.cli.reporting import charts
-from a3c_exp.cli.reporting.bands import band, by_seconds, by_steps, normalized_returns, profiles
-from a3c_exp.cli.reporting.episodes import Episodes, read_episodes
-from a3c_exp.cli.reporting.page import PAGE, Page, write_picture, write_table
-from a3c_exp.cli.reporting.ranking import COLUMNS, EXPLANATION, Ranked, cells, comparison, improvement, rank
-from a3c_exp.cli.reporting.runs import Groups, RecordedRun, group
 from a3c_exp.common.reading import UnreadableError
 from a3c_exp.errors import printable
+from a3c_exp.report import charts
+from a3c_exp.report.bands import band, by_seconds, by_steps, normalized_returns, profiles
+from a3c_exp.report.episodes import Episodes, read_episodes
+from a3c_exp.report.page import PAGE, Page, write_picture, write_table
+from a3c_exp.report.ranking import COLUMNS, EXPLANATION, Ranked, cells, comparison, improvement, rank
+from a3c_exp.report.runs import Groups, RecordedRun, group
 from a3c_exp.run import markdown
 from a3c_exp.run.files import bytes_text, write_text
 

@@ -67,7 +67,7 @@ def _command(folder: Path, settings: Sequence[str]) -> int:
     # Only now: importing torch takes seconds, which --help and a wrong option need not wait for.
     from a3c_exp.cli.evaluate import load_run
     from a3c_exp.core.cpu import one_thread
-    from a3c_exp.run import onnx_file
+    from a3c_exp.export import onnx_file
     from a3c_exp.run.run_folder import check_links, read_config
 
     if options.file is None:

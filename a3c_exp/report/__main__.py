@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from a3c_exp.cli.reporting.page import PAGE
-from a3c_exp.cli.reporting.report import Report
-from a3c_exp.cli.reporting.runs import RecordedRun, find_runs
 from a3c_exp.common.reading import expanded, parse_key_values
 from a3c_exp.config.schema import build
 from a3c_exp.errors import ConfigError, RunError, exit_code, one_line, printable, require
+from a3c_exp.report.page import PAGE
+from a3c_exp.report.report import Report
+from a3c_exp.report.runs import RecordedRun, find_runs
 from a3c_exp.run.run_folder import check_links
 
 if TYPE_CHECKING:

@@ -22,11 +22,11 @@ from a3c_exp.core.normalization import CLIP
 from a3c_exp.core.seeding import Role
 from a3c_exp.envs import EnvBatch, Environment
 from a3c_exp.errors import ConfigError
+from a3c_exp.export.onnx_check import BATCH, TOLERANCE, CheckError, check
 from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.composed import EncoderActorCritic
 from a3c_exp.networks.whole import WholeActorCritic
 from a3c_exp.run import files
-from a3c_exp.run.onnx_check import BATCH, TOLERANCE, CheckError, check
 from a3c_exp.run.policy import REPLAY, Policy
 from a3c_exp.run.run_folder import commit_of
 
@@ -86,7 +86,7 @@ def export(
 ) -> str:
     """Write a policy to `path`, checked on `steps` observations of episodes that it plays; return a line about it.
 
-    about: see `describe`. greedy, seed: see `cli.export.Options`.
+    about: see `describe`. greedy, seed: see `export.__main__.Options`.
     If the check fails or the disk is full, nothing is written, and an earlier file stays as it was.
     Raises ConfigError if the network cannot be exported, CheckError if the file differs from the policy, and OSError.
     """

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from a3c_exp.cli.reporting.runs import RecordedRun
 from a3c_exp.common.estimates import (
     estimate,
     improvement_interval,
@@ -19,6 +18,7 @@ from a3c_exp.common.estimates import (
     probability_of_improvement,
     spread,
 )
+from a3c_exp.report.runs import RecordedRun
 
 COLUMNS = (
     "rank", "configuration", "runs", "solved", "final return", "best return",

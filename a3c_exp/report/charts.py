@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from a3c_exp.cli.reporting.bands import Axis, Profile, band, by_seconds, by_steps
-from a3c_exp.cli.reporting.episodes import Episodes, running_mean
-from a3c_exp.cli.reporting.ranking import Ranked
+from a3c_exp.report.bands import Axis, Profile, band, by_seconds, by_steps
+from a3c_exp.report.episodes import Episodes, running_mean
+from a3c_exp.report.ranking import Ranked
 
 if TYPE_CHECKING:  # only drawing needs it
     from matplotlib.axes import Axes

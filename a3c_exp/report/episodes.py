@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from a3c_exp.cli.reporting.runs import LARGEST_NUMBER, MOST_CURVE_BYTES
 from a3c_exp.common.reading import UnreadableError, read_text
+from a3c_exp.report.runs import LARGEST_NUMBER, MOST_CURVE_BYTES
 from a3c_exp.run.run_folder import EPISODES_FILE
 
 Array = NDArray[np.float64]
