@@ -66,8 +66,8 @@ def train(
     Ctrl-C ended it, and SystemExit if SIGTERM did.
     Hydra's global state is the same afterwards.
     """
+    from a3c_exp.cli.execute import Plan, execute
     from a3c_exp.cli.hydra_compose import compose, run_folder
-    from a3c_exp.cli.startup import prestart
 
     if isinstance(overrides, Mapping):
         config = dict(overrides)
@@ -82,22 +82,15 @@ def train(
             if key == "resume" or key.partition(".")[0] == "hydra":
                 raise ConfigError(key, value, "is for the command line: `folder` says where a run from Python writes")
         config = compose(overrides, config_dir)
-    prestart(config)
-    from a3c_exp.config.builder import load_experiment
-    from a3c_exp.run.run_folder import check_folder, config_text
-
-    experiment = load_experiment(config)
-    config_text(config)  # which it is saved as
-    new_folder = check_folder(Path(folder) if folder is not None else run_folder(config))
-    from a3c_exp.run.trainer import run
-
-    finished = run(experiment, config, new_folder)
+    plan = Plan(config=config, folder=Path(folder) if folder is not None else run_folder(config))
+    finished = execute(plan)
+    assert finished is not None
     if finished.summary["signal"] is not None:
         # The signal ends the caller too: a loop over seeds does not continue with the next one.
         raise (KeyboardInterrupt if finished.summary["signal"] == SIGINT else SystemExit)(finished.exit_code)
     if finished.exit_code:
         reason = finished.summary["error"] or f"cannot be written: {', '.join(finished.summary['unwritten'])}"
-        raise RunError(f"{new_folder}: {reason}")
+        raise RunError(f"{plan.folder}: {reason}")
     return finished
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 
 class ConfigError(ValueError):
@@ -25,6 +26,28 @@ class ConfigError(ValueError):
     def under(self, path: str) -> ConfigError:
         """The same error with its key below `path`: 'n' under 'returns' is 'returns.n'."""
         return ConfigError(f"{path}.{self.key}", self.value, self.problem)
+
+
+class FolderError(ConfigError):
+    """A folder or a file that cannot be used. Who knows the setting that names it says so: see `named`."""
+
+    UNNAMED = "folder"
+
+    def __init__(self, path: object, problem: str, key: str = UNNAMED) -> None:
+        super().__init__(key, str(path), problem)
+        self.args = (self.value, problem, key)
+
+
+@contextmanager
+def named(key: str) -> Iterator[None]:
+    """Within: an error about a folder is one about the setting `key`. The innermost name counts."""
+    try:
+        yield
+    except FolderError as error:
+        if error.key == FolderError.UNNAMED:
+            error.key = key
+            error.args = (error.value, error.problem, key)
+        raise
 
 
 LONGEST_VALUE = 300

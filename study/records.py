@@ -16,8 +16,7 @@ from typing import Any, get_args, get_type_hints
 import yaml
 
 from a3c_exp.common.settings import flatten
-from a3c_exp.config.settings import RENAMED
-from a3c_exp.errors import ConfigError
+from a3c_exp.config.removed import without_removed
 from a3c_exp.run import files
 
 
@@ -68,7 +67,7 @@ class Results:
         """The records with these settings, by seed; none if the recorded settings are others.
 
         A setting that is newer than the records is assumed to have no effect at its default. Raises ConfigError for
-        records with former names of settings, which would look like other settings.
+        records with a removed setting that did something.
         """
         if not self._table.exists() or self.changes(settings):
             return []
@@ -79,12 +78,9 @@ class Results:
         """The settings that are others than those of the records; none if there are no records. Raises as `read`."""
         if not self._table.exists():
             return []
-        then, now = dict(flatten(yaml.safe_load(self._settings.read_text()))), dict(flatten(settings))
+        recorded = without_removed(yaml.safe_load(self._settings.read_text()))
+        then, now = dict(flatten(recorded)), dict(flatten(settings))
         gone = then.keys() - now.keys()
-        former = sorted(key for key in gone if not RENAMED.keys().isdisjoint(key.split(".")))
-        if former:
-            problem = f"has former names of settings, to be renamed there and in its records: {', '.join(former)}"
-            raise ConfigError("results", self._settings.name, problem)
         changed = {key for key in then.keys() & now.keys() if then[key] != now[key]}
         changed |= {key for key in now.keys() - then.keys() if not _is_default(settings, key, now[key])}
         return sorted(gone | changed)

@@ -134,7 +134,7 @@ def _resume(folder: Path) -> bool:
 
 def _stop_reason(folder: Path, config: Mapping[str, Any]) -> Any:
     """The stop reason of the run in `folder`; None if there is no run with this configuration."""
-    from a3c_exp.run.run_folder import read_config
+    from a3c_exp.config.saved import read_config
 
     try:
         if read_config(folder) != config:

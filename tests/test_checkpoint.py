@@ -160,16 +160,16 @@ def test_what_would_not_come_back_as_it_was_is_refused_and_the_old_one_stays(
 # -- what is refused -------------------------------------------------------------------------------
 
 
-def refusal(path: Path, key: str = "checkpoint") -> str:
+def refusal(path: Path) -> str:
     with pytest.raises(ConfigError) as caught:
-        checkpoint.load(path, key)
-    assert (caught.value.key, caught.value.value) == (key, str(path))
+        checkpoint.load(path)
+    assert caught.value.value == str(path)
     assert "\n" not in str(caught.value)
     return caught.value.problem
 
 
 def test_a_missing_checkpoint_is_one_clear_line(tmp_path: Path) -> None:
-    assert refusal(tmp_path / "latest.ckpt", key="resume") == "there is no such checkpoint"
+    assert refusal(tmp_path / "latest.ckpt") == "there is no such checkpoint"
 
 
 @pytest.mark.parametrize("content", [b"", b"PK", b"hello, world", pickle.dumps({"parameters": 1}), bytes(1000)])

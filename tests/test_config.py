@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
@@ -12,15 +12,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from runs import QUICK
 
 import a3c_exp
 import a3c_exp.__main__ as program
 from a3c_exp import ConfigError, compose
 from a3c_exp.cli.evaluate import main as evaluate
+from a3c_exp.config import removed
 from a3c_exp.config.builder import load_experiment
+from a3c_exp.config.saved import read_config
+from a3c_exp.errors import exit_code
+from a3c_exp.export.__main__ import main as export
+from a3c_exp.report.__main__ import main as report
+from a3c_exp.report.runs import find_runs
 from a3c_exp.run import checkpoint
-from a3c_exp.run.run_folder import check_folder, config_text, read_config
+from a3c_exp.run.run_folder import config_text
 from a3c_exp.schedules import Linear
 
 
@@ -240,25 +247,16 @@ def test_the_plugins_of_a_folder_are_replaced_by_the_users_own(tmp_path: Path, c
 @pytest.mark.parametrize("text", ["a: [", "- a list", "a: !!python/object/apply:os.system ['true']", "\x00", ""])
 def test_a_damaged_configuration_is_refused_and_runs_nothing(text: str, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(text)
-    with pytest.raises(ConfigError, match=r"resume = .*") as refused:
+    with pytest.raises(ConfigError, match="is damaged") as refused:
         load_experiment(read_config(tmp_path))
     assert "\n" not in str(refused.value)
 
 
-FORMER = {"goal": "reward_threshold", "entropy": "entropy_coefficient", "sizes": "hidden_sizes"}
-
-
-def former_run(folder: Path, damage: str) -> Path:
+def former_run(folder: Path) -> Path:
     """A run that another version of this program could have written."""
     a3c_exp.train(QUICK, folder)
-    config, latest = folder / "config.yaml", folder / "checkpoints" / "latest.ckpt"
-    if damage in FORMER:
-        text = config.read_text()
-        assert f"{FORMER[damage]}:" in text
-        config.write_text(text.replace(f"{FORMER[damage]}:", f"{damage}:"))
-    else:
-        with checkpoint_version(2):
-            checkpoint.save(latest, {"parameters": np.zeros(3, np.float32)})
+    with checkpoint_version(2):
+        checkpoint.save(folder / "checkpoints" / "latest.ckpt", {"parameters": np.zeros(3, np.float32)})
     summary = json.loads((folder / "summary.json").read_text())
     (folder / "summary.json").write_text(json.dumps(summary | {"commit": "abc1234def5678-dirty"}))
     return folder
@@ -271,11 +269,10 @@ def checkpoint_version(version: int) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("damage", [*FORMER, "checkpoint"])
 def test_a_run_of_another_version_is_refused_with_the_commit_that_wrote_it(
-    damage: str, tmp_path: Path, config: dict[str, Any], capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    run = former_run(tmp_path / "run", damage)
+    run = former_run(tmp_path / "run")
     words = "was written by commit abc1234: use that checkout"
     for main, arguments in (
         (program.main, [f"resume={run}", "total_steps=128"]),
@@ -294,9 +291,52 @@ def test_a_run_of_another_version_is_refused_with_the_commit_that_wrote_it(
         a3c_exp.load(run)
 
 
-def test_a_folder_for_a_run_is_where_one_can_be_made(tmp_path: Path) -> None:
-    assert check_folder(tmp_path / "new" / "run") == tmp_path / "new" / "run"
-    assert not (tmp_path / "new").exists()
-    (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="cannot be written"):
-        check_folder(tmp_path / "file" / "run")
+class TestRemovedSettings:
+    @pytest.fixture
+    def old_run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+        """A run whose configuration has a setting and a class that are gone."""
+        monkeypatch.setitem(removed.REMOVED, "env.former", None)
+        monkeypatch.setitem(
+            removed.RENAMED_CLASSES, "a3c_exp.returns.Former", ("a3c_exp.returns.GAE", {"lambda_": 0.5})
+        )
+
+        def make(value: object, **env: object) -> Path:
+            run = a3c_exp.train(QUICK, tmp_path / "run").folder
+            whole = yaml.safe_load((run / "config.yaml").read_text())
+            whole["env"] |= {"former": value, **env}
+            whole["returns"] = {"_target_": "a3c_exp.returns.Former"}
+            (run / "config.yaml").write_text(yaml.safe_dump(whole))
+            return run
+
+        return make
+
+    def test_that_did_nothing_are_dropped(self, old_run: Callable[..., Path]) -> None:
+        run = old_run(None)
+        config = read_config(run)
+        assert "former" not in config["env"]
+        assert config["returns"] == {"_target_": "a3c_exp.returns.GAE", "lambda_": 0.5}
+        assert program.main([f"resume={run}", "total_steps=256"]) == 0
+        assert evaluate([str(run), "episodes=1"]) == 0
+        assert a3c_exp.load(run)
+        assert not find_runs([run])[1]
+
+    @pytest.mark.parametrize("name", ["resume", "from", "evaluate", "export", "report", "load"])
+    def test_that_did_something_are_named(
+        self, name: str, old_run: Callable[..., Path], capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        run = str(old_run(3))
+        commands: dict[str, Callable[[], object]] = {
+            "resume": lambda: program.main([f"resume={run}"]),
+            "from": lambda: program.main([f"from={run}", f"hydra.run.dir={run}2"]),
+            "evaluate": lambda: evaluate([run]),
+            "export": lambda: export([run]),
+            "report": lambda: report([run]),
+            "load": lambda: exit_code(lambda: bool(a3c_exp.load(run))),
+        }
+        capfd.readouterr()
+        assert commands[name]() == 2
+        err = capfd.readouterr().err
+        assert "env.former = 3" in err and err.count("\n") == 1
+
+    def test_of_that_name_in_a_plugin_stay(self, old_run: Callable[..., Path]) -> None:
+        assert read_config(old_run(3, _target_="mine.Env"))["env"]["former"] == 3

@@ -330,19 +330,6 @@ def test_names_with_control_characters_are_shown_escaped(tmp_path: Path) -> None
     assert r"| 1 | Cart\x1b[2J\|Pole\n-v1 | 1 |" in text
 
 
-def test_a_run_with_former_names_of_settings_is_named_and_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(tmp_path / "a", 0, 1000)
-    run(tmp_path / "b", 1, 3000)
-    settings = yaml.safe_load((tmp_path / "b" / "config.yaml").read_text())
-    settings["goal"] = settings.pop("reward_threshold")
-    (tmp_path / "b" / "config.yaml").write_text(yaml.safe_dump(settings))
-    assert report.main([str(tmp_path)]) == 1
-    output = capsys.readouterr().out
-    assert f"Left out: {tmp_path / 'b'}: cannot be read: was written by commit abc: use that checkout" in output
-
-
 def test_episodes_that_cannot_be_read_leave_the_rest_of_the_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

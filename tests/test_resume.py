@@ -18,10 +18,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from a3c_exp.__main__ import main
 from a3c_exp.backends.serial import Serial
 from a3c_exp.config.builder import load_experiment
+from a3c_exp.config.saved import read_config
 from a3c_exp.errors import ConfigError
 from a3c_exp.run import checkpoint, trainer
 from a3c_exp.run.console import Progress
-from a3c_exp.run.run_folder import config_text, read_config
+from a3c_exp.run.run_folder import config_text
 from a3c_exp.run.trainer import Run, run
 
 EVERYTHING: dict[str, Any] = {

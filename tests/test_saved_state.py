@@ -87,8 +87,7 @@ def test_what_a_run_saves_is_what_is_read(finished: Path) -> None:
 def test_a_wrong_value_is_named(place: str, value: Any, problem: str, run: Path) -> None:
     rewrite(latest(run), place, value)
     with pytest.raises(ConfigError) as error:
-        load_state(latest(run), "resume")
-    assert error.value.key == "resume"
+        load_state(latest(run))
     assert error.value.problem.startswith(f"is a damaged checkpoint: {problem}")
 
 
@@ -237,7 +236,7 @@ def test_a_cut_run_without_a_readable_latest_checkpoint_goes_on_from_the_one_bef
     damaged = flip_bit(latest(cut))
     if is_missing:
         latest(cut).unlink()
-    state, path, warning = load_latest(cut, "resume")
+    state, path, warning = load_latest(cut)
     assert (state["store"]["steps"], path.name) == (32, "previous.ckpt")
     make_latest(path)
     assert load_state(latest(cut))["store"]["steps"] == 32

@@ -5,23 +5,20 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import pytest
 
-from a3c_exp.algorithms import A3C, PPO, Algorithm, MinibatchAlgorithm
-from a3c_exp.backends.ray import Ray
+from a3c_exp.algorithms import Algorithm, MinibatchAlgorithm
 from a3c_exp.common.plugins import import_plugins
 from a3c_exp.common.reading import parse_key_values
-from a3c_exp.config.modules import module_settings
 from a3c_exp.config.schema import build
-from a3c_exp.config.settings import RENAMED
-from a3c_exp.core.experiment import Backend, Experiment
-from a3c_exp.envs import Atari, Environment
+from a3c_exp.core.experiment import Backend
+from a3c_exp.envs import Environment
 from a3c_exp.errors import ConfigError, did_you_mean, require
-from a3c_exp.networks import Cnn, Impala, Lstm, Mlp, Network
+from a3c_exp.networks import Network
 from a3c_exp.optimizers import Optimizer
 from a3c_exp.returns import Returns
 from a3c_exp.schedules import Schedule
@@ -185,22 +182,6 @@ def test_a_base_is_no_component_itself() -> None:
         build({"learning_rate": 1.0}, Optimizer, "optimizer")  # type: ignore[type-abstract]
     with pytest.raises(ConfigError, match=r"is no component class of a3c_exp.optimizers: .*: Adam, RMSProp, SGD$"):
         build({"_target_": "a3c_exp.optimizers.Adm"}, Optimizer, "optimizer")  # type: ignore[type-abstract]
-
-
-def test_every_former_key_is_named_with_a_key_that_there_is() -> None:
-    known = {field.name for cls in (Experiment, Optimizer, Atari, Ray, A3C, PPO, Lstm) for field in fields(cls)}
-    known |= {name for cls in (Mlp, Cnn, Impala) for name in module_settings(cls, "network")}
-    assert set(RENAMED.values()) <= known
-    assert not set(RENAMED) & known
-
-
-def test_a_former_key_is_named_only_where_the_new_one_is_known() -> None:
-    with pytest.raises(ConfigError, match=r"^env.life_loss = True: is now env.terminal_on_life_loss$"):
-        build({"_target_": "a3c_exp.envs.Atari", "game": "pong", "life_loss": True}, Environment, "env")  # type: ignore[type-abstract]
-    with pytest.raises(ConfigError, match=r"^network.encoder.sizes = \[8\]: is now network.encoder.hidden_sizes$"):
-        lstm = {"_target_": "a3c_exp.networks.Lstm", "encoder": {"_target_": "a3c_exp.networks.Mlp", "sizes": [8]}}
-        build(lstm, Network, "network")  # type: ignore[type-abstract]
-    assert refusal(goal=1).startswith("picture.goal = 1: is no setting of Picture: ")
 
 
 def test_a_missing_value_is_named() -> None:

@@ -101,20 +101,6 @@ def test_records_of_other_settings_do_not_count(tmp_path: Path) -> None:
     assert results.read({"env": {"kwargs": {"gravity": -5}}}) == [], "that it was empty was a setting"
 
 
-def test_records_with_former_names_of_settings_are_refused_before_anything_is_trained(
-    places: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """They would look like records of other settings, and be replaced."""
-    recipe = Counting()
-    Results(places / "results", "name").write({**recipe.settings(), "goal": 475.0}, [RECORD])
-    monkeypatch.setattr(study, "SECTIONS", {"One": (entry(recipe),)})
-    assert study.main([]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("study: results = 'name.yaml': has former names of settings") and error.endswith(": goal\n")
-    assert recipe.seeds == []
-    assert not (places / "RESULTS.md").exists()
-
-
 def test_the_records_of_this_checkout_have_commands_that_run_today() -> None:
     for section in SECTIONS.values():
         for one in section:

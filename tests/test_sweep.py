@@ -18,6 +18,7 @@ from runs import QUICK, latest, same, wait_until
 from sweeping import start
 
 import a3c_exp.__main__ as program
+from a3c_exp.cli.existing import clear
 from a3c_exp.cli.hydra_compose import compose_jobs, compose_node, hydra_session, sweep, to_container
 from a3c_exp.cli.job import SIGNALS, SweepJobs, stop_requests
 from a3c_exp.cli.journal import Journal
@@ -27,7 +28,6 @@ from a3c_exp.config.checks import check_environment_and_network
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.errors import PREEMPTED
 from a3c_exp.networks import ActorCritic
-from a3c_exp.run.existing import clear
 from a3c_exp.run.files import exclusive_folder
 from a3c_exp.run.interruption import Interruption, interruptions
 
@@ -268,7 +268,7 @@ def test_deleting_a_run_never_leaves_one_that_looks_finished(again: Path, monkey
 def test_a_locked_run_is_looked_at_again_at_the_end(again: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (again / "seed-0" / "summary.json").unlink()
     (again / "seed-1" / "summary.json").unlink()
-    lock = exclusive_folder(again / "seed-0", "folder")
+    lock = exclusive_folder(again / "seed-0")
     lock.__enter__()
 
     def release() -> None:

@@ -129,7 +129,7 @@ def test_a_copy_and_its_file_are_never_the_same_version(tmp_path: Path) -> None:
 def test_a_journal_holds_outcomes_and_the_first_signal(tmp_path: Path) -> None:
     (tmp_path / ".jobs" / "of_a_killed_process").mkdir(parents=True)
     (tmp_path / ".jobs" / "of_a_living_process").mkdir()
-    with exclusive_folder(tmp_path / ".jobs" / "of_a_living_process", "sweep"), new_journal(tmp_path) as begun:
+    with exclusive_folder(tmp_path / ".jobs" / "of_a_living_process"), new_journal(tmp_path) as begun:
         assert sorted(path.name for path in (tmp_path / ".jobs").iterdir()) == sorted(
             [begun.folder.name, "of_a_living_process"]
         )
@@ -163,7 +163,7 @@ def test_a_journal_is_begun_while_another_process_cleans_up(
             if stolen == "removed":
                 made[0].rmdir()
             elif stolen == "locked":
-                others.enter_context(exclusive_folder(made[0], "sweep"))
+                others.enter_context(exclusive_folder(made[0]))
             return str(made[-1])
 
         monkeypatch.setattr(journal, "mkdtemp", make)

@@ -18,10 +18,10 @@ from workers import make_workers
 import a3c_exp
 from a3c_exp.cli import evaluate
 from a3c_exp.config.builder import load_experiment
+from a3c_exp.config.saved import read_config
 from a3c_exp.core.experiment import build_network
 from a3c_exp.errors import ConfigError
 from a3c_exp.run import checkpoint
-from a3c_exp.run.run_folder import read_config
 
 PREDICTING: dict[str, Any] = ATTENTION | {"algorithm": {"_target_": "thirdparty.PredictingA3C"}}
 LSTM = {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 8, "encoder": {"_target_": "thirdparty.Attention"}}

@@ -27,6 +27,7 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 from a3c_exp.backends.serial import Serial
 from a3c_exp.cli import evaluate
 from a3c_exp.common.arrays import Array
+from a3c_exp.config.saved import read_config
 from a3c_exp.core import seeding
 from a3c_exp.core.seeding import Role
 from a3c_exp.errors import ConfigError
@@ -35,7 +36,6 @@ from a3c_exp.run.console import LiveLineHandler, Progress
 from a3c_exp.run.evaluator import EvalResult, Evaluator
 from a3c_exp.run.output import RunOutput
 from a3c_exp.run.policy import Policy, evaluate_policy
-from a3c_exp.run.run_folder import read_config
 from a3c_exp.run.trainer import Run
 
 # What the curves are called, as everybody's dashboards know them.

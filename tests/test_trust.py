@@ -198,6 +198,25 @@ class TestLinks:
         assert f"has a link that leads out of it: {place}" in complaint(capsys)
         assert elsewhere.read_text() == "precious"
 
+    @pytest.mark.parametrize("existing", ["restart", "resume", "refuse"])
+    @pytest.mark.parametrize("link", ["checkpoints", "train.log"])
+    def test_that_lead_out_of_a_folder_are_not_written_through_by_a_new_run(
+        self, link: str, existing: str, here: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        elsewhere = here / "models"
+        elsewhere.mkdir()
+        (elsewhere / "latest.ckpt").write_text("precious")
+        (here / "run").mkdir()
+        (here / "run" / link).symlink_to(elsewhere)
+        assert main(["hydra.run.dir=run", f"existing={existing}", "total_steps=64", "backend=serial"]) == 2
+        assert f"hydra.run.dir = '{here / 'run'}': has a link that leads out of it: {link}" in complaint(capsys)
+        assert [path.name for path in elsewhere.iterdir()] == ["latest.ckpt"]
+
+    def test_of_other_names_are_left_alone(self, here: Path) -> None:
+        """A run may be written into a folder that has other things in it."""
+        (here / "data").symlink_to("/")
+        assert main(["hydra.run.dir=.", "total_steps=64", "backend=serial", "workers=1", "eval.every=null"]) == 0
+
     def test_inside_it_are_followed(self, here: Path) -> None:
         run = stranger(here / "run")
         (run / "checkpoints").rename(run / "kept")

@@ -21,6 +21,7 @@ from a3c_exp.cli.startup import folder_command
 from a3c_exp.common.estimates import student_half_width
 from a3c_exp.common.reading import expanded, parse_key_values
 from a3c_exp.config.builder import load_experiment
+from a3c_exp.config.saved import read_config
 from a3c_exp.config.schema import build
 from a3c_exp.core import seeding
 from a3c_exp.core.cpu import one_thread
@@ -28,12 +29,12 @@ from a3c_exp.core.events import Episodes
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.seeding import Role
 from a3c_exp.envs import EnvBatch
-from a3c_exp.errors import ConfigError, RunError, printable, require
+from a3c_exp.errors import ConfigError, RunError, named, printable, require
 from a3c_exp.report.runs import run_folders
 from a3c_exp.run import markdown
 from a3c_exp.run.console import LiveLineHandler
 from a3c_exp.run.policy import BATCH, REPLAY, PlayedEpisodes, Policy, evaluate_policy, make_policy
-from a3c_exp.run.run_folder import BEST, CHECKPOINTS, CONFIG_FILE, LATEST, best_checkpoint, check_links, read_config
+from a3c_exp.run.run_folder import BEST, CHECKPOINTS, CONFIG_FILE, LATEST, best_checkpoint, check_links
 from a3c_exp.run.saved_state import STATE_ERRORS, load_state
 
 
@@ -57,9 +58,12 @@ def load_run(
     that may write files or connect. Raises ConfigError.
     """
     folder = expanded(folder)
-    experiment = load_experiment(read_config(folder, plugins, key="run"), to_train=False, trusted=trust)
+    with named("run"):
+        config = read_config(folder, plugins)
+    experiment = load_experiment(config, to_train=False, trusted=trust)
     path = best_checkpoint(folder) if which is None else folder / CHECKPOINTS / {"best": BEST, "latest": LATEST}[which]
-    state = load_state(path)
+    with named("checkpoint"):
+        state = load_state(path)
     try:
         return Loaded(make_policy(experiment, state["store"]), experiment, state["store"]["steps"], path)
     except STATE_ERRORS as error:
@@ -111,7 +115,8 @@ def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> PlayedEpisod
     render_mode = "rgb_array" if options.video else options.render
     count = 1 if render_mode else min(options.episodes, BATCH)
     if options.video:
-        check_links(folder, "video", "videos")
+        with named("video"):
+            check_links(folder, "videos")
     seeds = seeding.environment_seeds(options.seed, Role.EVALUATION, REPLAY, count)
     recorder = Recorder(folder / "videos" / f"{loaded.steps}.mp4") if options.video else None
     policy = loaded.policy.seeded(options.seed)

@@ -10,10 +10,9 @@ from a3c_exp.common.settings import flatten
 from a3c_exp.errors import did_you_mean, either
 
 OTHER_NAMES = {
-    "returns": {"n_step_max": "returns=n_step"},
     "algorithm": {"a2c": "algorithm=a3c update=sync"},
 }  # fmt: skip
-"""What other names of options are here, by group, former ones and those of other libraries; in lower case."""
+"""What other names of options are here, by group, in lower case."""
 
 BY_ID = {"env": ("id", "gym")}
 """Groups whose options stand for a registered name: the setting that holds it, and the option that takes any name."""

@@ -16,7 +16,7 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from hydra.utils import to_absolute_path
 from omegaconf import DictConfig
 
 from a3c_exp.backends import forkserver
+from a3c_exp.cli.execute import Plan, execute
 from a3c_exp.cli.hydra_compose import to_container
 from a3c_exp.cli.journal import Journal, Outcome
 from a3c_exp.cli.startup import prestart
@@ -33,9 +34,10 @@ from a3c_exp.common.reading import expanded
 from a3c_exp.core.cpu import cores_shared
 from a3c_exp.errors import ConfigError, RunError, one_line, printable
 from a3c_exp.run.interruption import Interruption
+from a3c_exp.run.session import Session
 
 if TYPE_CHECKING:  # importing it takes seconds: it imports torch
-    from a3c_exp.run.trainer import Run, Session
+    from a3c_exp.run.trainer import Run
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 WATCH_SECONDS = 0.2
@@ -56,32 +58,14 @@ def train_in(folder: Path, config: Mapping[str, Any], existing: str, session: Se
     Raises ConfigError for a run that is refused, and FolderLockedError if another process trains there.
     """
     from a3c_exp.config.builder import load_experiment
-    from a3c_exp.run.existing import Action, clear, find_action
-    from a3c_exp.run.files import exclusive_folder
-    from a3c_exp.run.run_folder import CONFIG_FILE
-    from a3c_exp.run.trainer import run
 
-    with exclusive_folder(folder, "folder"):  # before its content is judged: another process may be about to change it
-        action = find_action(folder, config, existing, "folder")
-        if action is Action.LEAVE:
-            return None
-        if action is Action.BEGIN and (folder / CONFIG_FILE).exists():
-            clear(folder, keep_log=existing == "resume")
-        experiment = load_experiment(config, check=False)
-        return run(experiment, config, folder, action is Action.RESUME, replace(session, locked=True))
+    plan = Plan(config=config, folder=folder, existing=existing, session=session)
+    return execute(plan, load_experiment(config, check=False))
 
 
 def own_session(command: str, **further: Any) -> Session:
     """The session of Hydra's current job. command: the command line as it was typed."""
-    from a3c_exp.run.trainer import Session
-
     return Session(command=command, overrides=tuple(HydraConfig.get().overrides.task), **further)
-
-
-def single_job(existing: str, command: str, node: DictConfig) -> Run | None:
-    """The job of a command without -m: see `train_in`."""
-    config, folder = job_config(node)
-    return train_in(folder, config, existing, own_session(command))
 
 
 def sweeper_job(command: str, node: DictConfig) -> float | None:
@@ -101,7 +85,7 @@ def sweeper_job(command: str, node: DictConfig) -> float | None:
 class SweepJobs:
     """What every job of a sweep is told.
 
-    folders, labels: of all jobs, by their numbers. existing: see a3c_exp.run.existing. command: as it was typed.
+    folders, labels: of all jobs, by their numbers. existing: see a3c_exp.cli.existing. command: as it was typed.
     at_once: jobs that run at the same time on a machine. with_starter: they end when the starting process dies.
     pid, host: of the process that started the sweep.
     """

@@ -86,7 +86,7 @@ def new_journal(sweep: Path) -> Iterator[Journal]:
     place = sweep / FOLDER
     with suppress(FileNotFoundError):
         for old in place.iterdir():
-            with suppress(ConfigError, OSError), files.exclusive_folder(old, "sweep"):
+            with suppress(ConfigError, OSError), files.exclusive_folder(old):
                 shutil.rmtree(old)
     with ExitStack() as stack:
         while (folder := _new_folder(place, stack)) is None:
@@ -107,7 +107,7 @@ def _new_folder(place: Path, stack: ExitStack) -> Path | None:
     try:
         place.mkdir(parents=True, exist_ok=True)
         folder = Path(mkdtemp(dir=place))
-        stack.enter_context(files.exclusive_folder(folder, "sweep"))
+        stack.enter_context(files.exclusive_folder(folder))
     except (FileNotFoundError, ConfigError):
         return None
     return folder if folder.is_dir() else None

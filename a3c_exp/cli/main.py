@@ -7,10 +7,10 @@ cannot run in full writes nothing, and its error is one line.
 from __future__ import annotations
 
 import io
+import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from contextlib import redirect_stdout
-from functools import partial
 from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -23,16 +23,17 @@ from hydra.types import HydraContext, RunMode
 from omegaconf import OmegaConf, open_dict
 
 from a3c_exp import __version__
-from a3c_exp.cli.checks import check
+from a3c_exp.cli.execute import Plan, check, execute
+from a3c_exp.cli.existing import CONTINUE
 from a3c_exp.cli.hydra_compose import CONFIG_NAME, compose_node, hydra_session, setting, to_container
-from a3c_exp.cli.job import say, single_job
-from a3c_exp.cli.resume import copied_config, is_from, is_resume, resume_folder, resumed_config, trusted_keys
+from a3c_exp.cli.job import say
+from a3c_exp.cli.resume import copied_config, named_folder, names_any, names_folder, resumed_config, trusted_keys
 from a3c_exp.cli.startup import conf_folder, importing
 from a3c_exp.cli.sweep import make_folder, run_sweep
 from a3c_exp.cli.words import Words, split_words
-from a3c_exp.common.reading import expanded
 from a3c_exp.errors import ConfigError, printable
 from a3c_exp.run import provenance
+from a3c_exp.run.session import Session
 
 if TYPE_CHECKING:  # importing it takes seconds: it imports torch
     from a3c_exp.run.trainer import Run
@@ -55,14 +56,13 @@ def command(arguments: Sequence[str]) -> int:
     if flags.shell_completion:
         raise ConfigError("--shell-completion", True, "is refused: it would be installed for every `python` command")
     words, flags.overrides = split_words(flags.overrides)
-    if any(map(is_resume, flags.overrides)) and any(map(is_from, flags.overrides)) and not flags.help:
+    saved = [] if flags.help else [key for key in ("resume", "from") if names_any(key, flags.overrides)]
+    if len(saved) > 1:
         raise ConfigError(
-            "from", resume_folder(flags.overrides, "from"), "cannot go with resume: a run is one or the other"
+            "from", named_folder(flags.overrides, "from"), "cannot go with resume: a run is one or the other"
         )
-    if any(map(is_resume, flags.overrides)) and not flags.help:
-        return _resume(flags, words)
-    if any(map(is_from, flags.overrides)) and not flags.help:
-        return _run_again(flags, words)
+    if saved:
+        return _run_saved(saved[0], flags, words)
     name = flags.config_name or CONFIG_NAME
     with hydra_session(flags.config_dir, flags.config_path) as hydra:
         if flags.help:
@@ -77,24 +77,21 @@ def command(arguments: Sequence[str]) -> int:
 
 
 def _run_one(hydra: Hydra, name: str, overrides: list[str], existing: str, typed: str) -> int:
+    """A run of a composed configuration, in Hydra's job: its log, its callbacks, its current folder."""
     node = compose_node(hydra, overrides, name)
     folder = setting(node, "hydra.run.dir")
     if not folder:
         raise ConfigError("hydra.run.dir", folder, "must be the name of a folder; . for this one")
-    config = to_container(node)
-    check(config)
-    from a3c_exp.run.existing import find_action
-    from a3c_exp.run.run_folder import check_writable
-
-    place = expanded(folder).absolute()
-    find_action(place, config, existing, "hydra.run.dir")
-    check_writable(place, "hydra.run.dir")
+    session = Session(command=typed, overrides=[text for text in overrides if not re.match(r"\+*hydra\b", text)])
+    plan = Plan(config=to_container(node), folder=Path(folder), existing=existing, key="hydra.run.dir", session=session)
+    with importing():
+        experiment = check(plan)
     with open_dict(node):
         node.hydra.mode = RunMode.RUN
     context = HydraContext(config_loader=hydra.config_loader, callbacks=Callbacks(node))
     context.callbacks.on_run_start(config=node, config_name=name)
-    make_folder(Path(folder), "hydra.run.dir")
-    job = run_job(partial(single_job, existing, typed), node, "hydra.run.dir", None, context)
+    make_folder(plan.folder, "hydra.run.dir")
+    job = run_job(lambda node: execute(plan, experiment), node, "hydra.run.dir", None, context)
     context.callbacks.on_run_end(config=node, config_name=name, job_return=job)
     if job.status != JobStatus.COMPLETED:
         raise job._return_value
@@ -105,52 +102,31 @@ def _run_one(hydra: Hydra, name: str, overrides: list[str], existing: str, typed
     return finished.exit_code
 
 
-def _resume(flags: Namespace, words: Words) -> int:
+def _run_saved(key: str, flags: Namespace, words: Words) -> int:
+    """A run with the configuration in a run's folder: the same run (`resume`), or a new one (`from`)."""
+    folder = named_folder(flags.overrides, key)
     if words != Words():
-        raise ConfigError("resume", resume_folder(flags.overrides), "cannot go with sweep, jobs or existing")
+        raise ConfigError(key, folder, "cannot go with sweep, jobs or existing")
     if flags.multirun:
-        raise ConfigError("resume", resume_folder(flags.overrides), "cannot go with -m: it resumes one run")
+        raise ConfigError(key, folder, "cannot go with -m: it is one run")
     if flags.hydra_help or flags.info:
-        problem = "goes with --cfg job or nothing: the run is not composed again"
-        raise ConfigError("resume", resume_folder(flags.overrides), problem)
-    config, folder = resumed_config(flags.overrides, flags.config_dir)
-    trusted = trusted_keys(flags.overrides)
+        raise ConfigError(key, folder, "goes with --cfg job or nothing: the run is not composed again")
+    resumed = key == "resume"
+    config, place = (resumed_config if resumed else copied_config)(flags.overrides, flags.config_dir)
     if flags.cfg:
         _check_settings(config)
         print(printable(OmegaConf.to_yaml(OmegaConf.create(config))), end="")
         return 0
-    # Its parameters were taken long ago: the run that it started from may be gone.
-    experiment = check(config | {"init_from": None}, trusted)
-    from a3c_exp.run.run_folder import check_links
-    from a3c_exp.run.trainer import Session, run
-
-    check_links(folder, "resume")
-    typed = tuple(text for text in flags.overrides if not is_resume(text))
-    return run(experiment, config, folder, resume=True, session=Session(overrides=typed)).exit_code
-
-
-def _run_again(flags: Namespace, words: Words) -> int:
-    """A new run with the configuration of another."""
-    if words != Words():
-        raise ConfigError("from", resume_folder(flags.overrides, "from"), "cannot go with sweep, jobs or existing")
-    if flags.multirun or flags.hydra_help or flags.info:
-        problem = "goes with --cfg job or nothing: it runs one saved configuration"
-        raise ConfigError("from", resume_folder(flags.overrides, "from"), problem)
-    config, folder = copied_config(flags.overrides, flags.config_dir)
-    if flags.cfg:
-        _check_settings(config)
-        print(printable(OmegaConf.to_yaml(OmegaConf.create(config))), end="")
-        return 0
-    experiment = check(config, trusted_keys(flags.overrides))
-    from a3c_exp.run.existing import find_action
-    from a3c_exp.run.run_folder import check_writable
-    from a3c_exp.run.trainer import Session, run
-
-    place = expanded(folder).absolute()
-    find_action(place, config, "refuse", "hydra.run.dir")
-    check_writable(place, "hydra.run.dir")
-    typed = tuple(text for text in flags.overrides if not is_from(text))
-    return run(experiment, config, place, session=Session(overrides=typed)).exit_code
+    session = Session(overrides=[text for text in flags.overrides if not names_folder(key, text)])
+    plan = Plan(
+        config=config, folder=place, existing=CONTINUE if resumed else "refuse",
+        key="resume" if resumed else "hydra.run.dir", trusted=trusted_keys(flags.overrides), session=session,
+    )  # fmt: skip
+    with importing():
+        experiment = check(plan)
+    finished = execute(plan, experiment)
+    assert finished is not None
+    return finished.exit_code
 
 
 def _check_settings(config: dict[str, Any]) -> None:

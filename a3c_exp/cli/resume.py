@@ -6,7 +6,7 @@ is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,33 +17,26 @@ from omegaconf.errors import OmegaConfBaseException
 from a3c_exp.cli.hydra_compose import compose, first_line, parse, run_folder
 from a3c_exp.common.reading import expanded
 from a3c_exp.common.settings import flatten
+from a3c_exp.config.saved import read_config
 from a3c_exp.config.schema import TARGET
-from a3c_exp.errors import ConfigError
+from a3c_exp.errors import ConfigError, named
 
 RUN_DIR, TRUST = "hydra.run.dir", "trust"
 MAY_CHANGE = ("backend", "checkpoint", "eval", "plugins", "stop", "total_steps", "workers")
 
 
-def is_resume(override: str) -> bool:
-    """Return whether it is `resume=<folder>`."""
-    return _names("resume", override)
-
-
-def is_from(override: str) -> bool:
-    """Return whether it is `from=<folder>`."""
-    return _names("from", override)
-
-
-def _names(key: str, override: str) -> bool:
+def names_folder(key: str, override: str) -> bool:
+    """Return whether an override is `key=<folder>`, for the key resume or from."""
     return override.lstrip("+").startswith(f"{key}=") and override.partition("=")[2] != "null"
 
 
-def resume_folder(overrides: Sequence[str], key: str = "resume") -> str:
-    """The folder of `resume=<folder>`, which needs no quotes around commas and equal signs. Raises ConfigError.
+def names_any(key: str, overrides: Sequence[str]) -> bool:
+    return any(names_folder(key, override) for override in overrides)
 
-    key: `from`, for that of `from=<folder>`.
-    """
-    folders = [override.partition("=")[2].strip("'\"") for override in overrides if _names(key, override)]
+
+def named_folder(overrides: Sequence[str], key: str) -> str:
+    """The folder of `key=<folder>`, which needs no quotes around commas and equal signs. Raises ConfigError."""
+    folders = [override.partition("=")[2].strip("'\"") for override in overrides if names_folder(key, override)]
     if len(folders) != 1 or not folders[0]:
         raise ConfigError(key, ", ".join(folders), "must be one run's folder")
     return folders[0]
@@ -55,8 +48,8 @@ def trusted_keys(overrides: Sequence[str]) -> tuple[str, ...]:
     Raises ConfigError.
     """
     keys: list[str] = []
-    composed = ("backend",) if any(map(is_resume, overrides)) else ()  # anew, so that nothing of it is the folder's
-    for change in _changes(overrides, lambda override: is_resume(override) or is_from(override)):
+    composed = ("backend",) if names_any("resume", overrides) else ()  # anew, so that nothing of it is the folder's
+    for change in _changes(overrides):
         key = change.key_or_group
         is_single = not (change.is_delete() or change.is_sweep_override())
         value = _resolved(key, change.value()) if is_single else None
@@ -76,9 +69,9 @@ def _keys(value: object) -> list[str]:
     return [str(each) for each in value]
 
 
-def _changes(overrides: Sequence[str], names_folder: Callable[[str], bool]) -> list[Override]:
+def _changes(overrides: Sequence[str]) -> list[Override]:
     """The overrides but the one that names the folder. Raises ConfigError."""
-    return parse([override for override in overrides if not names_folder(override)])
+    return parse([text for text in overrides if not any(names_folder(key, text) for key in ("resume", "from"))])
 
 
 def resumed_config(overrides: Sequence[str], config_dir: str | None = None) -> tuple[dict[str, Any], Path]:
@@ -88,10 +81,8 @@ def resumed_config(overrides: Sequence[str], config_dir: str | None = None) -> t
     anyone and cannot itself allow code. `trust` is no setting: see `trusted_keys`.
     config_dir: where a backend of the user's own is. Raises ConfigError.
     """
-    from a3c_exp.run.run_folder import read_config
-
-    folder = resume_folder(overrides)
-    changes = [change for change in _changes(overrides, is_resume) if change.key_or_group != TRUST]
+    folder = named_folder(overrides, "resume")
+    changes = [change for change in _changes(overrides) if change.key_or_group != TRUST]
     for change in changes:
         key = change.key_or_group
         if change.is_sweep_override() or change.is_delete():
@@ -100,7 +91,8 @@ def resumed_config(overrides: Sequence[str], config_dir: str | None = None) -> t
         if key.partition(".")[0] not in MAY_CHANGE:
             problem = f"cannot change in a resumed run; what can: {', '.join(MAY_CHANGE)}"
             raise ConfigError(key, change.value(), problem)
-    config = read_config(folder)
+    with named("resume"):
+        config = read_config(folder)
     options = [str(change.input_line) for change in changes if change.key_or_group == "backend"]
     if options:
         config["backend"] = compose(options, config_dir)["backend"]
@@ -117,11 +109,10 @@ def copied_config(overrides: Sequence[str], config_dir: str | None = None) -> tu
     settings that its file has), and hydra.run.dir. As in `resumed_config`, `plugins` must be given again, and `trust`
     is no setting. Raises ConfigError.
     """
-    from a3c_exp.run.run_folder import read_config
-
-    config = read_config(resume_folder(overrides, "from"), key="from")
+    with named("from"):
+        config = read_config(named_folder(overrides, "from"))
     folder = None
-    for change in _changes(overrides, is_from):
+    for change in _changes(overrides):
         key = change.key_or_group
         if key == TRUST:
             continue

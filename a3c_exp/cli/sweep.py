@@ -33,7 +33,7 @@ from a3c_exp.cli.startup import forked_jobs, importing, prestart
 from a3c_exp.cli.words import Words, quoted
 from a3c_exp.common.reading import expanded
 from a3c_exp.core.cpu import cores_shared, usable_cores
-from a3c_exp.errors import PREEMPTED, ConfigError, one_line
+from a3c_exp.errors import PREEMPTED, ConfigError, named, one_line
 
 if TYPE_CHECKING:  # importing it takes seconds: it imports torch
     from a3c_exp.networks import ActorCritic
@@ -123,9 +123,10 @@ def _run_sweep(hydra: Hydra, name: str, overrides: Sequence[str], words: Words, 
 
 def _run_sweeper(hydra: Hydra, name: str, overrides: Sequence[str], first: Sequence[str], command: str) -> int:
     """Run a sweep whose jobs a sweeper chooses; the first of them is checked. A run that fails raises RunError."""
-    from a3c_exp.cli.checks import check
+    with importing():
+        from a3c_exp.config.builder import load_experiment
 
-    check(to_container(compose_node(hydra, first, name)))
+        load_experiment(to_container(compose_node(hydra, first, name)))
     subdir = "hydra.sweep.subdir='${hydra.job.num}_s${seed}'"
     hydra.multirun(name, partial(sweeper_job, command), [subdir, *overrides])
     return 0
@@ -139,9 +140,9 @@ def _check_jobs(
     A job whose configuration is that of an earlier one is left out, with a line.
     """
     with importing():
+        from a3c_exp.cli.existing import Action, find_action
         from a3c_exp.config.builder import load_experiment
-        from a3c_exp.run.existing import Action, find_action
-        from a3c_exp.run.run_folder import check_writable
+        from a3c_exp.run.run_folder import check_files, check_links, check_writable
     typed = [[text for text in job if not text.startswith(("hydra.", "hydra/"))] for job in combinations]
     names, differences = folder_names(typed), labels(typed)
     jobs: list[Job] = []
@@ -164,8 +165,11 @@ def _check_jobs(
         with cores_shared(launcher.at_once), importing():
             experiment = load_experiment(config, made=made)
             most_workers = max(most_workers, experiment.worker_count)
-        action = find_action(folder, config, existing, "hydra.sweep.dir")
-        check_writable(folder, "hydra.sweep.dir")
+        with named("hydra.sweep.dir"):
+            check_links(folder)
+            check_files(folder)
+            action = find_action(folder, config, existing)
+            check_writable(folder)
         place = [f"hydra.sweep.dir={quoted(str(folder.parent))}", f"hydra.sweep.subdir={quoted(folder.name)}"]
         label = differences[number] or f"seed={experiment.seed}"
         jobs.append(Job([*combinations[number], *place], folder, label, action is Action.LEAVE))
@@ -309,7 +313,7 @@ def _is_locked(folder: Path) -> bool:
     from a3c_exp.run.files import FolderLockedError, exclusive_folder
 
     try:
-        with exclusive_folder(folder, "folder"):
+        with exclusive_folder(folder):
             return False
     except FolderLockedError:
         return True

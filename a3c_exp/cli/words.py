@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 
+from a3c_exp.cli.existing import EXISTING
 from a3c_exp.common.reading import expanded
 from a3c_exp.errors import ConfigError, require
-from a3c_exp.run.existing import EXISTING
 
 LAUNCHERS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit"}
 """Launchers of the extra `sweep`, and the package that each of them needs."""
@@ -17,7 +17,7 @@ LAUNCHERS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm":
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """sweep: the folder of a sweep. jobs: runs at once. existing: see a3c_exp.run.existing. None: not given."""
+    """sweep: the folder of a sweep. jobs: runs at once. existing: see a3c_exp.cli.existing. None: not given."""
 
     sweep: str | None = None
     jobs: int | None = None

@@ -23,7 +23,7 @@ from a3c_exp.config.checks import (
 from a3c_exp.config.schema import build
 from a3c_exp.core.background import has_pictures_of_bytes, measure_background
 from a3c_exp.core.experiment import Experiment
-from a3c_exp.errors import ConfigError
+from a3c_exp.errors import ConfigError, named
 from a3c_exp.networks import ActorCritic
 
 
@@ -72,7 +72,8 @@ def load_experiment(
     network = made[key]
     check_fit(experiment, network)
     if to_train and experiment.init_from is not None:
-        check_init_from(experiment.init_from, config, network, experiment.env.normalize_observations)
+        with named("init_from"):
+            check_init_from(experiment.init_from, config, network, experiment.env.normalize_observations)
     return experiment
 
 

@@ -12,17 +12,18 @@ from a3c_exp.algorithms import MinibatchAlgorithm
 from a3c_exp.algorithms.trial import check_loss
 from a3c_exp.common.settings import flatten
 from a3c_exp.common.trust import is_trusted
+from a3c_exp.config.saved import read_config
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.normalization import NormalizedObservations, RunningStats
 from a3c_exp.envs import close_within
 from a3c_exp.envs.batch import Normalization
-from a3c_exp.errors import ConfigError
+from a3c_exp.errors import ConfigError, FolderError
 from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.components import is_lack_of_memory
 from a3c_exp.networks.verification import is_own_module, verify, verify_construction
 from a3c_exp.optimizers import check_param_groups
-from a3c_exp.run.run_folder import best_checkpoint, read_config
+from a3c_exp.run.run_folder import best_checkpoint
 from a3c_exp.run.saved_state import load_state
 
 INIT_OR_SPEED_KEYS = frozenset(
@@ -163,32 +164,32 @@ def check_fit(experiment: Experiment, network: ActorCritic) -> None:
 
 
 def check_init_from(folder: str, config: Mapping[str, Any], network: ActorCritic, normalization: Normalization) -> None:
-    """Raise ConfigError unless the parameters of the run in `folder` have the same meaning here.
+    """Raise FolderError unless the parameters of the run in `folder` have the same meaning here.
 
     They do for the same network and the same normalization of observations.
     """
     from omegaconf import OmegaConf
 
-    theirs = read_config(folder, key="init_from")
-    state = load_state(best_checkpoint(Path(folder)), key="init_from")
+    theirs = read_config(folder)
+    state = load_state(best_checkpoint(Path(folder)))
     parameters, stats = state["store"]["parameters"], state["store"]["stats"]
     ours: Any = OmegaConf.to_container(OmegaConf.create(dict(config)))  # as it is saved: with lists for tuples
     if parameters.shape != network.vector.shape:
         problem = f"must be a run of the same network: it has {parameters.size} parameters, not {network.vector.size}"
         their_env, our_env = (_component(each, "env").get("id") for each in (theirs, ours))
         problem += f"; it was of {their_env}, not {our_env}" if their_env != our_env else ""
-        raise ConfigError("init_from", folder, problem)
+        raise FolderError(folder, problem)
     their_network, our_network = (dict(flatten(_component(each, "network"))) for each in (theirs, ours))
     for key in their_network.keys() & our_network.keys():
         if their_network[key] != our_network[key] and key.rpartition(".")[2] not in INIT_OR_SPEED_KEYS:
             difference = f"it has network.{key}={their_network[key]}, not {our_network[key]}"
-            raise ConfigError("init_from", folder, f"must be a run of the same network: {difference}")
-    network.check_constants(state["store"], "init_from", folder)
+            raise FolderError(folder, f"must be a run of the same network: {difference}")
+    network.check_constants(state["store"], folder)
     measured = normalization is True or normalization == "shared"
     if _normalization(theirs, state["store"]) != normalization or RunningStats.has_observations(stats) != measured:
         wanted = list(normalization) if isinstance(normalization, tuple) else str(normalization).lower()
         problem = f"must be a run with env.normalize_observations={wanted}, as this one has"
-        raise ConfigError("init_from", folder, problem)
+        raise FolderError(folder, problem)
 
 
 def _normalization(config: Mapping[str, Any], store_state: Mapping[str, Any]) -> object:

@@ -27,8 +27,6 @@ from a3c_exp.config.settings import (
     ELSEWHERE_VALUES,
     ONLY_WITH,
     OTHER_COMMANDS,
-    RENAMED,
-    RENAMED_VALUES,
     Setting,
 )
 from a3c_exp.errors import ConfigError, did_you_mean, either, one_line
@@ -282,18 +280,15 @@ def _arguments(node: dict[str, object], cls: type, path: str, plugins: tuple[str
 
 
 def _unknown_key(name: str, value: object, cls: type, path: str) -> str:
-    """The problem with a key that is no field of `cls`: its new name, or the nearest names."""
-    renamed, settings = RENAMED.get(name), _settings(cls)
+    """The problem with a key that is no field of `cls`, and the setting that is meant, or the nearest names."""
+    settings = _settings(cls)
     if _is_module(cls):
         from a3c_exp.networks.inputs import injected_names
 
         if name in injected_names(cls):
             return f"is no setting: {cls.__name__} is given it by the environment's spaces"
-    if renamed not in settings:
-        hint = _elsewhere(name, value, path, settings) or did_you_mean(name, settings)
-        return f"is no setting of {cls.__name__}: {hint}"
-    new_value = RENAMED_VALUES.get(renamed, {}).get(value) if isinstance(value, str) else None
-    return f"is now {_key(path, renamed)}{f'={new_value}' if new_value else ''}"
+    hint = _elsewhere(name, value, path, settings) or did_you_mean(name, settings)
+    return f"is no setting of {cls.__name__}: {hint}"
 
 
 def _elsewhere(name: str, value: object, path: str, settings: Mapping[str, Setting]) -> str | None:

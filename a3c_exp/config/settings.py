@@ -1,4 +1,4 @@
-"""The record of a setting, and other names of settings: former ones, and those of other libraries."""
+"""The record of a setting, and names of settings in other libraries."""
 
 from __future__ import annotations
 
@@ -12,15 +12,6 @@ class Setting(NamedTuple):
     required: bool
 
 
-RENAMED = {
-    "goal": "reward_threshold", "moments": "optimizer_state", "accumulate": "accumulate_rollouts",
-    "parts": "param_groups", "life_loss": "terminal_on_life_loss", "all_actions": "full_action_space",
-    "sticky_actions": "repeat_action_probability", "stack": "frame_stack", "wire": "wire_dtype",
-    "entropy": "entropy_coefficient", "sizes": "hidden_sizes", "critic_sizes": "critic_hidden_sizes",
-    "features": "features_dim", "cells": "hidden_size", "channels": "sections",
-}  # fmt: skip
-"""Former names of settings, for a hint where a component has a setting of the new name."""
-
 ELSEWHERE_VALUES = {
     "policy": {
         "MlpPolicy": "network=mlp", "CnnPolicy": "network=cnn", "MlpLstmPolicy": "network=lstm",
@@ -28,9 +19,6 @@ ELSEWHERE_VALUES = {
     },
 }  # fmt: skip
 """What settings of other libraries with certain values are here, for a hint."""
-
-RENAMED_VALUES = {"optimizer_state": {"worker": "per_worker"}}
-"""Former values of settings, by the settings' new names."""
 
 ELSEWHERE = {
     "learning_rate": "optimizer.learning_rate", "lr": "optimizer.learning_rate",

@@ -15,7 +15,7 @@ from typing import Literal
 from a3c_exp.cli.startup import folder_command
 from a3c_exp.common.reading import expanded, parse_key_values
 from a3c_exp.config.schema import build
-from a3c_exp.errors import ConfigError, one_line, printable, require
+from a3c_exp.errors import ConfigError, named, one_line, printable, require
 
 FILE = "policy.onnx"
 LIBRARIES = ("onnx", "onnxruntime", "onnxscript")
@@ -66,13 +66,16 @@ def _command(folder: Path, settings: Sequence[str]) -> int:
     options = build(parse_key_values(settings), Options)
     # Only now: importing torch takes seconds, which --help and a wrong option need not wait for.
     from a3c_exp.cli.evaluate import load_run
+    from a3c_exp.config.saved import read_config
     from a3c_exp.core.cpu import one_thread
     from a3c_exp.export import onnx_file
-    from a3c_exp.run.run_folder import check_links, read_config
+    from a3c_exp.run.run_folder import check_links
 
     if options.file is None:
-        check_links(folder, "file", FILE)
-    config = read_config(folder, options.plugins, key="run")
+        with named("file"):
+            check_links(folder, FILE)
+    with named("run"):
+        config = read_config(folder, options.plugins)
     path = options.path(folder)
     with one_thread():
         loaded = load_run(folder, options.checkpoint, options.plugins, options.trust)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from a3c_exp.common.arrays import Array, Floats, Vector
-from a3c_exp.errors import ConfigError
+from a3c_exp.errors import ConfigError, FolderError
 from a3c_exp.networks.distributions import Distribution
 from a3c_exp.networks.inputs import ObservationInput
 from a3c_exp.networks.outputs import NetworkOutputs, OutputGradients
@@ -235,13 +235,13 @@ class ActorCritic(nn.Module, ABC):
         for name, tensor in own.items():
             tensor.data.copy_(torch.from_numpy(np.array(constants[name])))
 
-    def check_constants(self, store_state: Mapping[str, Any], key: str, folder: object) -> None:
-        """Raise ConfigError if a checkpoint's buffers or frozen parameters differ from those of this network."""
+    def check_constants(self, store_state: Mapping[str, Any], folder: object) -> None:
+        """Raise FolderError if a checkpoint's buffers or frozen parameters differ from those of this network."""
         own, saved = self.constants(), store_state.get("constants", {})
         for name in sorted(own.keys() | saved.keys()):
             if name not in own or name not in saved or not np.array_equal(own[name].numpy(), saved[name]):
                 problem = f"must be a run of a network with the same constants: {name} differs (other code or seed)"
-                raise ConfigError(key, str(folder), problem)
+                raise FolderError(folder, problem)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set all gradients to 0. Those of a bound network stay in `gradient`."""

@@ -22,7 +22,7 @@ import numpy as np
 
 from a3c_exp.common.reading import expanded, parse_key_values
 from a3c_exp.config.schema import build
-from a3c_exp.errors import ConfigError, RunError, exit_code, one_line, printable, require
+from a3c_exp.errors import ConfigError, RunError, exit_code, named, one_line, printable, require
 from a3c_exp.report.page import PAGE
 from a3c_exp.report.report import Report
 from a3c_exp.report.runs import RecordedRun, find_runs
@@ -62,7 +62,8 @@ def _command(folders: Sequence[Path], options: Sequence[str]) -> int:
     parsed = build(parse_key_values(options), Options)
     folder = expanded(parsed.to) if parsed.to else expanded(folders[0]) / FOLDER
     if parsed.to is None:
-        check_links(folders[0], "to", FOLDER)
+        with named("to"):
+            check_links(folders[0], FOLDER)
     if folder.exists() and not folder.is_dir():
         raise ConfigError("to", str(folder), "must be a folder")
     runs, left_out = find_runs(folders)

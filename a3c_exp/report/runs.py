@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 
 from a3c_exp.common.reading import UnreadableError, expanded, open_regular, parse_json, parse_yaml, read_text
 from a3c_exp.common.settings import flatten
+from a3c_exp.config.removed import without_removed
 from a3c_exp.config.schema import TARGET
 from a3c_exp.core.events import RECENT
 from a3c_exp.errors import FAILED, ConfigError, shown
 from a3c_exp.run.files import size_of
-from a3c_exp.run.run_folder import CONFIG_FILE, METRICS_FILE, SUMMARY_FILE, has_former_keys, written_by
+from a3c_exp.run.run_folder import CONFIG_FILE, METRICS_FILE, SUMMARY_FILE
 
 Array = NDArray[np.float64]
 
@@ -122,7 +123,7 @@ def find_runs(folders: Iterable[Path]) -> tuple[list[RecordedRun], dict[Path, st
             try:
                 run = read_run(place)
             except ConfigError as error:
-                left_out[place] = f"cannot be read: {error.problem}"
+                left_out[place] = f"cannot be read: {error}"
             except UnreadableError as error:
                 left_out[place] = f"cannot be read: {error}"
             else:
@@ -144,12 +145,11 @@ def run_folders(folder: Path) -> list[Path]:
 
 
 def read_run(folder: Path) -> RecordedRun:
-    """The run in `folder`. Raises ConfigError for one of another version, and UnreadableError for damaged files."""
+    """The run in `folder`. Raises UnreadableError for damaged files, and ConfigError as `without_removed`."""
     with _named(CONFIG_FILE):
         config = parse_yaml(read_text(folder / CONFIG_FILE))
         _check_config(config)
-    if has_former_keys(config):
-        raise ConfigError("folder", str(folder), written_by(folder))
+    config = without_removed(config)
     with _named(SUMMARY_FILE):
         try:
             summary = parse_json(read_text(folder / SUMMARY_FILE))

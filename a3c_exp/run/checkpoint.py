@@ -20,7 +20,7 @@ from typing import IO, Any
 import numpy as np
 
 from a3c_exp.common.reading import MOST_BYTES, open_regular
-from a3c_exp.errors import ConfigError
+from a3c_exp.errors import FolderError
 from a3c_exp.run import files
 from a3c_exp.run.run_folder import written_by
 
@@ -74,30 +74,30 @@ def _is_name(key: object) -> bool:
     return isinstance(key, str) and key.isprintable() and key not in ("", _ARRAY) and "/" not in key
 
 
-def load(path: Path, key: str = "checkpoint") -> dict[str, Any]:
+def load(path: Path) -> dict[str, Any]:
     """The state that `save` wrote. Nothing in the file can run code.
 
-    key: the setting that names the run, for errors. Raises ConfigError for a file that is missing, damaged, of another
-        kind or of another version, or that would take more memory than there is.
+    Raises FolderError for a file that is missing, damaged, of another kind or of another version, or that would take
+    more memory than there is.
     """
     try:
         with open_regular(path, _memory()) as file, zipfile.ZipFile(file) as archive:
             _check_sizes(archive, os.fstat(file.fileno()).st_size)
             header = json.loads(_entry(archive, _STATE))
             if int(header["version"]) != VERSION:
-                raise ConfigError(key, str(path), written_by(path.absolute().parent.parent))
+                raise FolderError(path, written_by(path.absolute().parent.parent))
             with warnings.catch_warnings():
                 warnings.simplefilter("error")  # numpy mends some damaged headers, with a warning
                 state = _join(header["state"], archive, set())
     except FileNotFoundError:
-        raise ConfigError(key, str(path), "there is no such checkpoint") from None
-    except ConfigError:
+        raise FolderError(path, "there is no such checkpoint") from None
+    except FolderError:
         raise
     except Exception as error:  # zipfile, json and numpy raise a dozen kinds of errors on damaged files
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ConfigError(key, str(path), f"is no checkpoint, or a damaged one ({reason})") from error
+        raise FolderError(path, f"is no checkpoint, or a damaged one ({reason})") from error
     if not isinstance(state, dict):
-        raise ConfigError(key, str(path), "is no checkpoint, or a damaged one (no state in it)")
+        raise FolderError(path, "is no checkpoint, or a damaged one (no state in it)")
     return state
 
 

@@ -15,30 +15,30 @@ from typing import IO, Any
 
 import numpy as np
 
-from a3c_exp.errors import ConfigError
+from a3c_exp.errors import FolderError
 
 
-class FolderLockedError(ConfigError):
+class FolderLockedError(FolderError):
     """A folder that another process holds the lock of."""
 
 
 @contextmanager
-def exclusive_folder(folder: Path, key: str) -> Iterator[None]:
+def exclusive_folder(folder: Path) -> Iterator[None]:
     """Hold an exclusive lock on `folder` until the context exits or the process and its forks have died.
 
-    Does nothing on a file system without locks. Raises FolderLockedError for `key` if the folder is locked, and
-    ConfigError if it is missing.
+    Does nothing on a file system without locks. Raises FolderLockedError if the folder is locked, and
+    FolderError if it is missing.
     """
     try:
         place = os.open(folder, os.O_RDONLY)
     except FileNotFoundError:
-        raise ConfigError(key, str(folder), "there is no such folder") from None
+        raise FolderError(folder, "there is no such folder") from None
     try:
         with suppress(OSError):
             try:
                 fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise FolderLockedError(key, str(folder), "must be without a run that is still going on") from None
+                raise FolderLockedError(folder, "must be without a run that is still going on") from None
         yield
     finally:
         with suppress(OSError):

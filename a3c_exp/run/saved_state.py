@@ -15,7 +15,7 @@ import numpy as np
 
 from a3c_exp.common.reading import LARGEST
 from a3c_exp.core.counters import RNG_WORDS
-from a3c_exp.errors import ConfigError, shown
+from a3c_exp.errors import FolderError, shown
 from a3c_exp.run import checkpoint, run_folder
 
 if TYPE_CHECKING:
@@ -50,32 +50,32 @@ def with_saved_pixels(experiment: Experiment, store_state: Mapping[str, Any]) ->
     return replace(experiment, env=replace(cast(Any, experiment.env), normalize_observations=(mean, deviation)))
 
 
-def load_state(path: Path, key: str = "checkpoint") -> dict[str, Any]:
-    """The state of a run in a checkpoint, as `Trainer` saves it. Raises ConfigError: see `checkpoint.load`."""
-    state = checkpoint.load(path, key)
+def load_state(path: Path) -> dict[str, Any]:
+    """The state of a run in a checkpoint, as `Trainer` saves it. Raises FolderError: see `checkpoint.load`."""
+    state = checkpoint.load(path)
     problem = _find_problem(state, _STATE, "")
     if problem is not None:
-        raise ConfigError(key, str(path), f"is a damaged checkpoint: {problem}")
+        raise FolderError(path, f"is a damaged checkpoint: {problem}")
     return state
 
 
-def load_latest(folder: Path, key: str) -> tuple[dict[str, Any], Path, str]:
+def load_latest(folder: Path) -> tuple[dict[str, Any], Path, str]:
     """The state that the run in `folder` continues from, its checkpoint, and a warning if that is not latest.ckpt.
 
     A latest checkpoint that is refused has the one before it in its place, if the run was cut before its end. Raises
-    ConfigError as `load_state` does.
+    FolderError as `load_state` does.
     """
     path = run_folder.latest_checkpoint(folder)
     previous = path.with_name(run_folder.PREVIOUS)
     try:
         missing = f"there is no {run_folder.LATEST}: the run goes on from {path.name}"
-        return load_state(path, key), path, "" if path.name == run_folder.LATEST else missing
-    except ConfigError as refused:
+        return load_state(path), path, "" if path.name == run_folder.LATEST else missing
+    except FolderError as refused:
         if path == previous or not previous.exists():
             raise
         try:
-            state = load_state(previous, key)
-        except ConfigError:
+            state = load_state(previous)
+        except FolderError:
             raise refused from None
         text = f"{path.name} {refused.problem}: the run goes on from {previous.name}, step {state['store']['steps']}"
         return state, previous, text

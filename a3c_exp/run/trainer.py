@@ -6,26 +6,28 @@ import logging
 import signal
 import time
 import traceback
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from a3c_exp.backends.supervision import RestartSettings
+from a3c_exp.common.reading import parse_yaml, read_text
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Experiment, RunContext, build_network, store_spec
 from a3c_exp.core.store import SharedStore
-from a3c_exp.errors import PREEMPTED, ConfigError, RunError, stop_reason
+from a3c_exp.errors import PREEMPTED, ConfigError, FolderError, RunError, named, stop_reason
 from a3c_exp.run import files, provenance, run_folder
 from a3c_exp.run.console import LimitedWarnings, LiveLineHandler, Progress, run_log
 from a3c_exp.run.curves import ResumePoint
 from a3c_exp.run.evaluator import EvalResult, Evaluator
-from a3c_exp.run.interruption import Interruption, interruptions
+from a3c_exp.run.interruption import interruptions
 from a3c_exp.run.output import RunOutput
 from a3c_exp.run.rules import BestPolicy, Every, GrowingInterval, find_stop_reason, leaving_rule
 from a3c_exp.run.saved_state import STATE_ERRORS, constants_of, load_latest, load_state, with_saved_pixels
+from a3c_exp.run.session import Session
 from a3c_exp.run.statistics import RunStatistics, TrainingClock
 
 log = logging.getLogger("a3c_exp")
@@ -53,22 +55,6 @@ class Run:
         return int(self.summary["error"] is not None or bool(self.summary["unwritten"]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
-    """What the caller of `run` decides about one session, and no setting of the run.
-
-    command: the command line as it was typed; None: that of this process. overrides: those of this run alone.
-    label: of a run beside others, in front of its warnings on the terminal, which shows nothing else of it.
-    interruption: set by the caller to end the run in order. locked: the caller holds the lock on the folder.
-    """
-
-    command: str | None = None
-    overrides: Sequence[str] = ()
-    label: str = ""
-    interruption: Interruption = field(default_factory=Interruption)
-    locked: bool = False
-
-
 def run(
     experiment: Experiment,
     config: Mapping[str, Any],
@@ -79,7 +65,8 @@ def run(
     """Train in `folder`; with `resume`, continue from the latest checkpoint there.
 
     experiment: already checked. config: the plain configuration it was built from, which is saved in the folder.
-    Also returns after a worker's failure or an interruption, which the summary then reports. Raises ConfigError for a
+    folder: locked by the caller, and without another run.
+    Also returns after a worker's failure or an interruption, which the summary then reports. Raises FolderError for a
     checkpoint that cannot be used, before anything is written, and for a folder that cannot be written to.
     """
     session = Session() if session is None else session
@@ -90,19 +77,16 @@ def run(
     state: dict[str, Any] | None = None
     warning = ""
     if experiment.init_from is not None and not resume:
-        _start_from(store, Path(experiment.init_from))
+        with named("init_from"):
+            _start_from(store, Path(experiment.init_from))
     with ExitStack() as stack:
         try:
-            if not resume:
-                (folder / run_folder.CHECKPOINTS).mkdir(parents=True, exist_ok=True)
-            if not session.locked:
-                stack.enter_context(files.exclusive_folder(folder, "resume" if resume else "folder"))
-            run_folder.check_files(folder, "resume" if resume else "folder")
             if resume:
-                state, latest, warning = load_latest(folder, key="resume")
+                state, latest, warning = load_latest(folder)
                 _restore(store, state, folder)
-                network.check_constants(state["store"], "resume", folder)
+                network.check_constants(state["store"], folder)
                 experiment = with_saved_pixels(experiment, state["store"])
+            (folder / run_folder.CHECKPOINTS).mkdir(parents=True, exist_ok=True)
             files.write_text(folder / run_folder.CONFIG_FILE, run_folder.config_text(config))
             terminal = stack.enter_context(run_log(folder / "train.log", label=session.label))
             stack.enter_context(one_thread())
@@ -117,29 +101,34 @@ def run(
                 log.info("pixels: less %g, over %g", round(pixels[0]), pixels[1])
             (folder / run_folder.SUMMARY_FILE).unlink(missing_ok=True)  # a resumed run has not ended any more
         except OSError as error:
-            raise ConfigError("folder", str(folder), f"cannot be written: {error}") from error
+            raise FolderError(folder, f"cannot be written: {error}") from error
         return trainer.run()
 
 
 def _restore(store: SharedStore, state: Mapping[str, Any], folder: Path) -> None:
-    """Load a checkpoint into the store. Raises ConfigError if the checkpoint does not fit the configuration."""
+    """Load a checkpoint into the store. Raises FolderError if the checkpoint does not fit the configuration, and
+    ConfigError for fewer total steps than it has made."""
     try:
         store.restore(state["store"])
         RunStatistics().restore(state["statistics"])
     except STATE_ERRORS as error:
-        raise ConfigError("resume", str(folder), f"its checkpoint does not fit its configuration: {error}") from error
+        raise FolderError(folder, f"its checkpoint does not fit its configuration: {error}") from error
     total = store.spec.total_steps
-    if total < store.steps and total != run_folder.read_config(folder).get("total_steps"):
+    if total < store.steps and total != _recorded_total(folder):
         raise ConfigError("total_steps", total, f"must be {store.steps} or more: the run has made so many steps")
+
+
+def _recorded_total(folder: Path) -> object:
+    return parse_yaml(read_text(folder / run_folder.CONFIG_FILE)).get("total_steps")
 
 
 def _start_from(store: SharedStore, folder: Path) -> None:
     """Load the parameters and observation statistics of the run in `folder`, and nothing else of it."""
-    state = load_state(run_folder.best_checkpoint(folder), key="init_from")
+    state = load_state(run_folder.best_checkpoint(folder))
     try:
         store.start_from(state["store"])
     except STATE_ERRORS as error:
-        raise ConfigError("init_from", str(folder), f"must be a run of the same network: {error}") from error
+        raise FolderError(folder, f"must be a run of the same network: {error}") from error
 
 
 class Trainer:

@@ -4,6 +4,7 @@
     refuse: a folder that has a run is refused;
     resume: a finished run stays as it is, one that was cut continues from its checkpoint, the others begin anew;
     restart: every run begins anew.
+`resume=<folder>` is CONTINUE: there is a run, and it continues from its checkpoint even if it has finished.
 """
 
 from __future__ import annotations
@@ -15,20 +16,19 @@ from typing import Any
 
 from a3c_exp.common.reading import expanded
 from a3c_exp.common.settings import flatten
-from a3c_exp.errors import FAILED, ConfigError
+from a3c_exp.config.saved import read_config
+from a3c_exp.errors import FAILED, FolderError
 from a3c_exp.run.run_folder import (
     CHECKPOINTS,
     CONFIG_FILE,
     EPISODES_FILE,
     SUMMARY_FILE,
-    check_files,
-    check_folder,
     latest_checkpoint,
-    read_config,
     read_summary,
 )
 
 EXISTING = ("refuse", "resume", "restart")
+CONTINUE = "continue"
 CUT = ("interrupted", "server_died")
 """Stop reasons of runs that continue: nothing is wrong with them."""
 
@@ -41,23 +41,23 @@ class Action(Enum):
     LEAVE = "leave"
 
 
-def find_action(folder: Path, config: Mapping[str, Any], existing: str, key: str) -> Action:
+def find_action(folder: Path, config: Mapping[str, Any], existing: str) -> Action:
     """What is to be done in `folder` for a run of `config`. Changes nothing.
 
-    existing: see above. key: the setting that names the folder, for errors.
-    Raises ConfigError for a run that is refused: any with `refuse`, one with other settings with `resume`.
+    existing: see above.
+    Raises FolderError for a run that is refused: any with `refuse`, one with other settings with `resume`.
     """
-    if existing == "refuse":
-        check_folder(folder, key)
+    if existing == CONTINUE:
+        return Action.RESUME
     if not (folder / CONFIG_FILE).exists():
         return Action.BEGIN
-    check_files(folder, key)
-    if existing != "resume":
+    if existing == "refuse":
+        raise FolderError(folder, "must be without a run: resume=<folder> continues the one in it")
+    if existing == "restart":
         return Action.BEGIN
-    difference = _difference(config, read_config(folder, config.get("plugins") or (), key))
+    difference = _difference(config, read_config(folder, config.get("plugins") or ()))
     if difference:
-        problem = f"has a run with other settings: {difference}; existing=restart begins it anew"
-        raise ConfigError(key, str(folder), problem)
+        raise FolderError(folder, f"has a run with other settings: {difference}; existing=restart begins it anew")
     summary = read_summary(folder)
     if summary is None or summary.get("stop_reason") in CUT or summary.get("unwritten"):
         return Action.RESUME if latest_checkpoint(folder).exists() else Action.BEGIN

@@ -1,0 +1,23 @@
+"""What the caller of a run decides about one session of it, and no setting of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from a3c_exp.run.interruption import Interruption
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """One session of a run: from its start, or a resumption, to its end.
+
+    command: the command line as it was typed; None: that of this process. overrides: those of this run alone.
+    label: of a run beside others, in front of its warnings on the terminal, which shows nothing else of it.
+    interruption: set by the caller to end the run in order.
+    """
+
+    command: str | None = None
+    overrides: Sequence[str] = ()
+    label: str = ""
+    interruption: Interruption = field(default_factory=Interruption)
