@@ -62,12 +62,16 @@ def same(one: Any, other: Any) -> bool:
 # -- what comes back -------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_comes_back_exactly(tmp_path: Path) -> None:
-    path = tmp_path / "latest.ckpt"
-    state = example()
-    checkpoint.save(path, state)
-    assert same(checkpoint.load(path), state)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["latest.ckpt"]
+def test_a_checkpoint_comes_back_exactly_in_the_same_bytes_and_can_be_written_to(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        checkpoint.save(tmp_path / name, example())
+    loaded = checkpoint.load(tmp_path / "one")
+    assert same(loaded, example())
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["one", "two"]
+    loaded["store"]["parameters"] += 1
+    with np.load(tmp_path / "one", allow_pickle=False) as opened:
+        assert np.array_equal(opened["store/parameters"] + 1, loaded["store"]["parameters"])
 
 
 names = st.text("ab.Ü 0", min_size=1, max_size=3)
@@ -98,60 +102,32 @@ def test_any_nesting_of_plain_values_and_arrays_comes_back_exactly(
     assert same(checkpoint.load(path), state)
 
 
-def test_arrays_that_are_views_are_kept_by_value(tmp_path: Path) -> None:
+def test_views_are_kept_by_value_and_numpys_scalars_become_plain_numbers(tmp_path: Path) -> None:
     whole = np.arange(24, dtype=np.float32).reshape(4, 6)
-    checkpoint.save(tmp_path / "c", {"rows": whole[::2], "turned": whole.T})
+    state = {"rows": whole[::2], "turned": whole.T, "a": np.int64(3), "b": np.float32(0.5), "c": np.bool_(True)}
+    checkpoint.save(tmp_path / "c", state)
     loaded = checkpoint.load(tmp_path / "c")
-    assert np.array_equal(loaded["rows"], whole[::2])
-    assert np.array_equal(loaded["turned"], whole.T)
-
-
-def test_loaded_arrays_can_be_written_to(tmp_path: Path) -> None:
-    checkpoint.save(tmp_path / "c", {"parameters": np.zeros(3, np.float32)})
-    parameters = checkpoint.load(tmp_path / "c")["parameters"]
-    parameters += 1
-    assert parameters.tolist() == [1, 1, 1]
-
-
-def test_numpys_scalars_become_plain_numbers(tmp_path: Path) -> None:
-    checkpoint.save(tmp_path / "c", {"a": np.int64(3), "b": np.float32(0.5), "c": np.bool_(True)})
-    assert same(checkpoint.load(tmp_path / "c"), {"a": 3, "b": 0.5, "c": True})
-
-
-def test_the_same_state_gives_the_same_bytes(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        checkpoint.save(tmp_path / name, example())
-    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
-
-
-def test_numpy_reads_the_arrays_too(tmp_path: Path) -> None:
-    state = example()
-    checkpoint.save(tmp_path / "latest.ckpt", state)
-    with np.load(tmp_path / "latest.ckpt", allow_pickle=False) as opened:
-        assert np.array_equal(opened["store/parameters"], state["store"]["parameters"])
+    assert np.array_equal(loaded.pop("rows"), whole[::2]) and np.array_equal(loaded.pop("turned"), whole.T)
+    assert same(loaded, {"a": 3, "b": 0.5, "c": True})
 
 
 @pytest.mark.parametrize(
-    ("value", "complaint"),
+    ("value", "kind", "place"),
     [
-        (np.array([{}], dtype=object), r"ndarray \(at statistics/x\)"),
-        (np.zeros(2, dtype=[("a", object)]), r"ndarray \(at statistics/x\)"),
-        ((1, 2), r"tuple \(at statistics/x\)"),
-        ({"a/b": 2}, r"dict \(at statistics/x\)"),
-        ({"": 2}, r"dict \(at statistics/x\)"),
-        ({"a\0": 2}, r"dict \(at statistics/x\)"),
-        ({"__array__": 2}, r"dict \(at statistics/x\)"),
-        ({1: 2}, r"dict \(at statistics/x\)"),
-        ([1, {"y": {1, 2}}], r"set \(at statistics/x/1/y\)"),
-        (1j, r"complex \(at statistics/x\)"),
+        (np.array([{}], dtype=object), "ndarray", "x"),
+        (np.zeros(2, dtype=[("a", object)]), "ndarray", "x"),
+        ((1, 2), "tuple", "x"),
+        *(({key: 2}, "dict", "x") for key in ("a/b", "", "a\0", "__array__", 1)),
+        ([1, {"y": {1, 2}}], "set", "x/1/y"),
+        (1j, "complex", "x"),
     ],
 )
 def test_what_would_not_come_back_as_it_was_is_refused_and_the_old_one_stays(
-    tmp_path: Path, value: Any, complaint: str
+    tmp_path: Path, value: Any, kind: str, place: str
 ) -> None:
     path = tmp_path / "latest.ckpt"
     checkpoint.save(path, {"kept": 1})
-    with pytest.raises(TypeError, match=complaint):
+    with pytest.raises(TypeError, match=rf"{kind} \(at statistics/{place}\)"):
         checkpoint.save(path, {"statistics": {"x": value}})
     assert checkpoint.load(path) == {"kept": 1}
     assert list(tmp_path.iterdir()) == [path]
@@ -164,30 +140,18 @@ def refusal(path: Path) -> str:
     with pytest.raises(ConfigError) as caught:
         checkpoint.load(path)
     assert caught.value.value == str(path)
-    assert "\n" not in str(caught.value)
     return caught.value.problem
 
 
-def test_a_missing_checkpoint_is_one_clear_line(tmp_path: Path) -> None:
-    assert refusal(tmp_path / "latest.ckpt") == "there is no such checkpoint"
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    assert "no such checkpoint" in refusal(tmp_path / "latest.ckpt")
+    assert "is no checkpoint" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"PK", b"hello, world", pickle.dumps({"parameters": 1}), bytes(1000)])
 def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "latest.ckpt"
-    path.write_bytes(content)
-    assert "is no checkpoint, or a damaged one" in refusal(path)
-
-
-def test_a_folder_is_refused(tmp_path: Path) -> None:
-    assert "is no checkpoint" in refusal(tmp_path)
-
-
-def test_a_zip_archive_of_another_program_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "other.zip"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("readme.txt", "hello")
-    assert "is no checkpoint" in refusal(path)
+    (tmp_path / "latest.ckpt").write_bytes(content)
+    assert "is no checkpoint" in refusal(tmp_path / "latest.ckpt")
 
 
 def archive(path: Path, header: Any, compression: int = zipfile.ZIP_STORED, **entries: bytes) -> Path:
@@ -200,28 +164,18 @@ def archive(path: Path, header: Any, compression: int = zipfile.ZIP_STORED, **en
 
 @pytest.mark.parametrize("version", [checkpoint.VERSION - 1, checkpoint.VERSION + 1])
 def test_a_checkpoint_of_another_version_says_so(tmp_path: Path, version: int) -> None:
-    path = archive(tmp_path / "c", {"version": version, "state": {}})
-    assert "was written by another version of a3c_exp" in refusal(path)
+    assert "version" in refusal(archive(tmp_path / "c", {"version": version, "state": {}}))
+
+
+STATES = [[1], {"__array__": 3}, *({"x": {"__array__": name}} for name in (["a"], "missing.npy", "state.json"))]
+HEADERS = [{"version": checkpoint.VERSION, "state": state} for state in STATES]
 
 
 @pytest.mark.parametrize(
-    "header",
-    [
-        "",
-        "[" * 100_000,
-        "[]",
-        "7",
-        {"version": "x", "state": {}},
-        {"version": checkpoint.VERSION},
-        {"version": checkpoint.VERSION, "state": [1]},
-        {"version": checkpoint.VERSION, "state": {"__array__": 3}},
-        {"version": checkpoint.VERSION, "state": {"x": {"__array__": ["a"]}}},
-        {"version": checkpoint.VERSION, "state": {"x": {"__array__": "missing.npy"}}},
-        {"version": checkpoint.VERSION, "state": {"x": {"__array__": "state.json"}}},
-    ],
+    "header", ["", "[" * 100_000, "[]", "7", {"version": "x", "state": {}}, {"version": checkpoint.VERSION}, *HEADERS]
 )
 def test_a_header_that_makes_no_sense_is_refused(tmp_path: Path, header: Any) -> None:
-    assert "is no checkpoint, or a damaged one" in refusal(archive(tmp_path / "c", header))
+    assert "is no checkpoint" in refusal(archive(tmp_path / "c", header))
 
 
 def test_a_compressed_archive_which_could_grow_without_end_is_refused(tmp_path: Path) -> None:
@@ -244,8 +198,7 @@ def test_a_pickle_in_a_checkpoint_is_refused_and_not_run(tmp_path: Path) -> None
     with open(tmp_path / "x.npy", "wb") as file:
         np.save(file, np.array([Mischief(trap)], dtype=object), allow_pickle=True)
     header = {"version": checkpoint.VERSION, "state": {"x": {"__array__": "x.npy"}}}
-    path = archive(tmp_path / "c", header, x=(tmp_path / "x.npy").read_bytes())
-    assert "Object arrays cannot be loaded" in refusal(path)
+    refusal(archive(tmp_path / "c", header, x=(tmp_path / "x.npy").read_bytes()))
     assert not trap.exists()
 
 
@@ -325,7 +278,7 @@ for steps in range(10**9):
 """
 
 
-@pytest.mark.parametrize("attempt", range(4))
+@pytest.mark.parametrize("attempt", range(3))
 def test_a_process_killed_at_any_time_leaves_a_whole_checkpoint(tmp_path: Path, attempt: int) -> None:
     path = tmp_path / "latest.ckpt"
     with subprocess.Popen([sys.executable, "-c", SAVING, path], stdout=subprocess.PIPE, text=True) as process:
@@ -345,11 +298,14 @@ from pathlib import Path
 import numpy as np
 from a3c_exp.run import checkpoint
 
+path, state = Path(sys.argv[1]), {"parameters": np.ones(100_000, np.float32), "steps": 2}
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
 try:
-    checkpoint.save(Path(sys.argv[1]), {"parameters": np.ones(100_000, np.float32)})
+    checkpoint.save(path, state)
 except OSError as error:
-    print(error.errno)
+    print(error.errno, checkpoint.load(path), sorted(entry.name for entry in path.parent.iterdir()))
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+checkpoint.save(path, state)
 """
 
 
@@ -359,56 +315,8 @@ def test_on_a_full_disk_the_old_checkpoint_stays_and_the_error_surfaces(tmp_path
     path = tmp_path / "latest.ckpt"
     checkpoint.save(path, {"steps": 1})
     done = subprocess.run([sys.executable, "-c", FULL_DISK, path, str(room)], capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == (f"{errno.EFBIG}\n", "")
-    assert checkpoint.load(path) == {"steps": 1}
-    assert list(tmp_path.iterdir()) == [path]
-
-
-REALLY_FULL_DISK = """
-import sys
-from pathlib import Path
-import numpy as np
-from a3c_exp.run import checkpoint
-
-folder = Path(sys.argv[1])
-path = folder / "latest.ckpt"
-checkpoint.save(path, {"parameters": np.zeros(20_000, np.float32), "steps": 1})
-ballast = open(folder / "ballast", "wb", buffering=0)
-try:
-    while True:
-        ballast.write(bytes(4096))
-except OSError:
-    pass
-try:
-    checkpoint.save(path, {"parameters": np.ones(20_000, np.float32), "steps": 2})
-except OSError as error:
-    print(error.errno, checkpoint.load(path)["steps"], sorted(entry.name for entry in folder.iterdir()))
-ballast.close()
-(folder / "ballast").unlink()
-checkpoint.save(path, {"parameters": np.ones(20_000, np.float32), "steps": 3})
-print(checkpoint.load(path)["steps"])
-"""
-
-
-def test_a_really_full_disk(tmp_path: Path) -> None:
-    """On a disk of 300 KB that only this test's child can see, and that is gone with it."""
-    private: list[str | Path] = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
-    mount = 'mount -t tmpfs -o size=300k tmpfs "$0" && exec "$@"'
-    try:
-        subprocess.run([*private, mount, tmp_path, "true"], check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("no private mount can be made here")
-    command = [*private, mount, tmp_path, sys.executable, "-c", REALLY_FULL_DISK, tmp_path]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == [f"{errno.ENOSPC} 1 ['ballast', 'latest.ckpt']", "3"]
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-def test_a_device_that_is_full_is_an_os_error(tmp_path: Path) -> None:
-    (tmp_path / "latest.ckpt.partial").symlink_to("/dev/full")
-    with pytest.raises(OSError, match="No space left"):
-        checkpoint.save(tmp_path / "latest.ckpt", example())
-    assert not (tmp_path / "latest.ckpt").exists()
+    assert (done.stdout, done.stderr) == (f"{errno.EFBIG} {{'steps': 1}} ['latest.ckpt']\n", "")
+    assert checkpoint.load(path)["steps"] == 2, "once there is room again"
 
 
 # -- JSON for people and programs ------------------------------------------------------------------
@@ -416,16 +324,9 @@ def test_a_device_that_is_full_is_an_os_error(tmp_path: Path) -> None:
 
 def test_a_summary_is_strict_json(tmp_path: Path) -> None:
     path = tmp_path / "summary.json"
-    files.write_json(
-        path, {"steps": np.int64(3), "mean": math.nan, "worst": -np.inf, "list": (1, np.float32(0.5)), "none": None}
-    )
+    files.write_json(path, {"steps": np.int64(3), "mean": math.nan, "worst": -np.inf, "list": (1, np.float32(0.5))})
     text = path.read_text()
-    assert json.loads(text, parse_constant=pytest.fail) == {
-        "steps": 3,
-        "mean": None,
-        "worst": None,
-        "list": [1, 0.5],
-        "none": None,
-    }
+    expected = {"steps": 3, "mean": None, "worst": None, "list": [1, 0.5]}
+    assert json.loads(text, parse_constant=pytest.fail) == expected
     assert text.endswith("}\n")
     assert os.listdir(tmp_path) == ["summary.json"]

@@ -39,18 +39,16 @@ from a3c_exp.run.policy import Policy, evaluate_policy
 from a3c_exp.run.trainer import Run
 
 # What the curves are called, as everybody's dashboards know them.
-CURVES = (
-    "rollout/ep_rew_mean", "rollout/ep_len_mean", "train/policy_loss", "train/value_loss", "train/entropy",
-    "train/grad_norm", "train/parameter_norm", "train/learning_rate", "train/explained_variance", "train/mean_value",
-    "train/n_updates", "time/steps_per_second", "async/staleness_mean", "async/staleness_max", "eval/mean_reward",
-    "eval/mean_ep_length",
-)  # fmt: skip
-
-SUMMARY = {
-    "seed", "stop_reason", "steps", "episodes", "updates", "wall_seconds", "steps_per_second", "mean_return_100",
-    "best_eval_return", "solved_at_steps", "solved_at_seconds", "staleness_mean", "staleness_max", "rejected_updates",
-    "versions", "commit", "command", "machine",
-}  # fmt: skip
+CURVES = """
+    rollout/ep_rew_mean rollout/ep_len_mean train/policy_loss train/value_loss train/entropy train/grad_norm
+    train/parameter_norm train/learning_rate train/explained_variance train/mean_value train/n_updates
+    time/steps_per_second async/staleness_mean async/staleness_max eval/mean_reward eval/mean_ep_length
+"""
+SUMMARY = """
+    seed stop_reason steps episodes updates wall_seconds steps_per_second mean_return_100 best_eval_return
+    solved_at_steps solved_at_seconds staleness_mean staleness_max rejected_updates versions commit command machine
+"""
+SETTINGS: dict[str, Any] = {"total_steps": 400, "eval__every": 100, "env__normalize_observations": True}
 
 
 def rows(folder: Path) -> list[dict[str, str]]:
@@ -70,8 +68,7 @@ def points(folder: Path) -> dict[str, list[int]]:
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    settings: dict[str, Any] = {"total_steps": 400, "eval__every": 100, "env__normalize_observations": True}
-    return train(tmp_path_factory.mktemp("run"), TARGET, seed=7, env__kwargs={"length": 3}, **settings)
+    return train(tmp_path_factory.mktemp("run"), TARGET, seed=7, env__kwargs={"length": 3}, **SETTINGS)
 
 
 class Stray(BaseException):
@@ -80,23 +77,20 @@ class Stray(BaseException):
 
 class TestWhatARunLeaves:
     def test_the_files(self, done: Run) -> None:
-        names = {str(path.relative_to(done.folder)) for path in done.folder.rglob("*") if path.is_file()}
-        assert {name for name in names if not name.startswith("events.out.tfevents")} == {
-            "config.yaml", "metrics.csv", "episodes.csv", "summary.json", "train.log",
-            "checkpoints/latest.ckpt", "checkpoints/best.ckpt",
-        }  # fmt: skip
-        assert len(names) == 8, "one event file"
+        names = [str(path.relative_to(done.folder)) for path in done.folder.rglob("*") if path.is_file()]
+        (events,) = [name for name in names if name.startswith("events.out.tfevents")]
+        expected = "config.yaml metrics.csv episodes.csv summary.json train.log"
+        assert set(names) == {*expected.split(), "checkpoints/latest.ckpt", "checkpoints/best.ckpt", events}
 
     def test_the_summary_on_disk_is_the_one_that_is_returned(self, done: Run) -> None:
         assert json.loads((done.folder / "summary.json").read_text()) == done.summary
-        assert done.summary.keys() >= SUMMARY
+        assert done.summary.keys() >= set(SUMMARY.split())
         assert done.exit_code == 0
 
     def test_what_the_summary_says(self, done: Run) -> None:
         summary = done.summary
         assert (summary["seed"], summary["stop_reason"]) == (7, "total_steps")
-        assert (summary["steps"], summary["updates"]) == (400, 25)
-        assert summary["episodes"] == 4 * (100 // 3)
+        assert (summary["steps"], summary["updates"], summary["episodes"]) == (400, 25, 4 * (100 // 3))
         assert (summary["staleness_mean"], summary["staleness_max"], summary["rejected_updates"]) == (0, 0, 0)
         assert summary["solved_at_steps"] is summary["solved_at_seconds"] is None
         assert summary["mean_return_100"] < 0
@@ -104,89 +98,75 @@ class TestWhatARunLeaves:
         assert summary["steps_per_second"] == pytest.approx(400 / summary["training_seconds"], rel=0.1)
 
     def test_the_configuration_is_read_back_as_it_was(self, done: Run) -> None:
-        settings: dict[str, Any] = {"total_steps": 400, "eval__every": 100, "env__normalize_observations": True}
-        expected = config(TARGET, seed=7, env__kwargs={"length": 3}, **settings)
+        expected = config(TARGET, seed=7, env__kwargs={"length": 3}, **SETTINGS)
         assert read_config(done.folder, ["scripted"]) == expected
 
     def test_every_curve_is_in_tensorboard_and_in_the_table(self, done: Run) -> None:
         drawn, table = points(done.folder), rows(done.folder)
-        for name in CURVES:
-            assert name in drawn
+        for name in CURVES.split():
             steps = [int(row["step"]) for row in table if row[name]]
-            assert steps == drawn[name]
-            assert steps == sorted(steps)
-
-    def test_an_evaluation_stands_at_the_step_of_what_it_evaluated(self, done: Run) -> None:
-        assert points(done.folder)["eval/mean_reward"] == [112, 208, 304, 400]
+            assert steps == drawn[name] == sorted(steps)
+        assert drawn["eval/mean_reward"] == [112, 208, 304, 400], "at the steps of what was evaluated"
 
     def test_the_checkpoint_holds_what_a_resumption_needs(self, done: Run) -> None:
         state = latest(done.folder)
-        assert state["store"]["steps"] == state["statistics"]["steps"] == 400
+        assert state["store"]["steps"] == state["statistics"]["steps"] == state["store"]["stats"][0] == 400
         assert state["store"]["version"] == state["statistics"]["updates"] == 25
-        assert state["store"]["optimizer_state"].any()
-        assert state["store"]["rng_states"].any()
-        assert state["store"]["stats"][0] == 400
+        assert state["store"]["optimizer_state"].any() and state["store"]["rng_states"].any()
 
     def test_the_log_has_the_run_and_nothing_stays_behind(self, done: Run) -> None:
         text = (done.folder / "train.log").read_text()
         assert str(done.folder) in text
-        assert "stopped: total_steps" in text
+        assert "total_steps" in text
         assert logging.getLogger("a3c_exp").handlers == []
 
 
+ENDS: dict[str, dict[str, Any]] = {
+    "total_steps": {"total_steps": 500},
+    "max_episodes": {"stop__max_episodes": 50},
+    "max_seconds": {"stop__max_seconds": 0.3},
+    "mean_return": {"reward_threshold": 0.0, "stop__mean_return": 0.0},
+}
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
-class TestStopping:
-    def stopped(self, folder: Path, backend: str, **settings: Any) -> dict[str, Any]:
-        whole: dict[str, Any] = {"workers": 2, "total_steps": 10**9} | settings
-        done = train(folder, backend=backend, **whole)
-        assert done.exit_code == 0
-        state = latest(folder)
-        assert state["store"]["steps"] == done.summary["steps"]
-        assert state["store"]["version"] == done.summary["updates"]
-        return done.summary
-
-    def test_after_so_many_steps(self, backend: str, tmp_path: Path) -> None:
-        summary = self.stopped(tmp_path, backend, total_steps=500)
-        assert summary["stop_reason"] == "total_steps"
-        assert 500 <= summary["steps"] < 500 + 2 * 16
-
-    def test_after_so_many_episodes(self, backend: str, tmp_path: Path) -> None:
-        summary = self.stopped(tmp_path, backend, stop__max_episodes=50)
-        assert summary["stop_reason"] == "max_episodes"
-        assert summary["episodes"] >= 50
-        assert summary["episodes"] == summary["steps"], "every episode is counted, those under way at the end too"
-
-    def test_after_so_much_time(self, backend: str, tmp_path: Path) -> None:
-        summary = self.stopped(tmp_path, backend, stop__max_seconds=0.3)
-        assert summary["stop_reason"] == "max_seconds"
-        assert 0.3 <= summary["training_seconds"] < 30
-
-    def test_at_its_threshold(self, backend: str, tmp_path: Path) -> None:
-        summary = self.stopped(tmp_path, backend, reward_threshold=0.0, stop__mean_return=0.0)
-        assert summary["stop_reason"] == "mean_return"
-        assert 100 <= summary["solved_at_steps"] <= summary["steps"]
-        assert 0 < summary["solved_at_seconds"] <= summary["training_seconds"]
+@pytest.mark.parametrize("reason", ENDS)
+def test_a_run_ends_by_its_rule_and_is_saved_as_it_is_then(reason: str, backend: str, tmp_path: Path) -> None:
+    done = train(tmp_path, backend=backend, **{"workers": 2, "total_steps": 10**9} | ENDS[reason])
+    summary, state = done.summary, latest(tmp_path)
+    assert (done.exit_code, summary["stop_reason"]) == (0, reason)
+    assert state["store"]["steps"] == summary["steps"]
+    assert state["store"]["version"] == summary["updates"]
+    match reason:
+        case "total_steps":
+            assert 500 <= summary["steps"] < 500 + 2 * 16
+        case "max_episodes":
+            assert summary["episodes"] >= 50
+            assert summary["episodes"] == summary["steps"], "every episode is counted, those under way at the end too"
+        case "max_seconds":
+            assert 0.3 <= summary["training_seconds"] < 30
+        case "mean_return":
+            assert 100 <= summary["solved_at_steps"] <= summary["steps"]
+            assert 0 < summary["solved_at_seconds"] <= summary["training_seconds"]
 
 
 class TestTheRewardThreshold:
-    def test_is_not_judged_before_a_hundred_episodes(self, tmp_path: Path) -> None:
-        done = train(tmp_path / "short", reward_threshold=0.0, total_steps=96)
-        assert done.summary["stop_reason"] == "total_steps"
-        assert done.summary["solved_at_steps"] is None
-        done = train(tmp_path / "longer", reward_threshold=0.0, stop__mean_return=0.0, total_steps=10**9)
-        assert done.summary["solved_at_steps"] == 112, "the first update after a hundred episodes of one step"
-
-    def test_is_noted_where_nothing_stops_there(self, tmp_path: Path) -> None:
-        summary = train(tmp_path, reward_threshold=0.0, total_steps=320).summary
-        assert (summary["stop_reason"], summary["steps"], summary["solved_at_steps"]) == ("total_steps", 320, 112)
-
-    def test_is_another_than_the_stop_rule(self, tmp_path: Path) -> None:
-        summary = train(tmp_path, reward_threshold=1.1, stop__mean_return=0.0, total_steps=320).summary
-        assert (summary["stop_reason"], summary["solved_at_steps"]) == ("mean_return", None)
-
-    def test_is_not_reached_by_a_mean_below_it(self, tmp_path: Path) -> None:
-        done = train(tmp_path, stop__mean_return=1.1, total_steps=320)
-        assert done.summary["stop_reason"] == "total_steps"
+    @pytest.mark.parametrize(
+        ("settings", "reason", "solved"),
+        [
+            ({"reward_threshold": 0.0, "total_steps": 96}, "total_steps", None),  # before a hundred episodes of a step
+            ({"reward_threshold": 0.0, "stop__mean_return": 0.0, "total_steps": 10**9}, "mean_return", 112),
+            ({"reward_threshold": 0.0}, "total_steps", 112),  # noted, but nothing stops there
+            ({"reward_threshold": 1.1, "stop__mean_return": 0.0}, "mean_return", None),  # it is not the stop rule
+            ({"stop__mean_return": 1.1}, "total_steps", None),  # a mean below it
+            ({"stop__mean_return": 2.0, "env__reward_scale": 1000.0}, "total_steps", None),  # raw rewards count
+        ],
+    )
+    def test_is_judged_after_a_hundred_episodes(
+        self, settings: dict[str, Any], reason: str, solved: int | None, tmp_path: Path
+    ) -> None:
+        summary = train(tmp_path, **{"total_steps": 320} | settings).summary
+        assert (summary["stop_reason"], summary["solved_at_steps"]) == (reason, solved)
 
     def test_is_not_judged_before_every_environment_has_ended_an_episode(self, tmp_path: Path) -> None:
         """Short episodes come first. Half of these environments end after every step, the others never do."""
@@ -200,10 +180,6 @@ class TestTheRewardThreshold:
         whole["env"]["kwargs"] = {"from_name": 2**31}
         assert train_config(whole, tmp_path / "all").summary["stop_reason"] == "mean_return"
 
-    def test_counts_the_environments_own_rewards(self, tmp_path: Path) -> None:
-        settings: dict[str, Any] = {"env__reward_scale": 1000.0, "stop__mean_return": 2.0, "total_steps": 160}
-        assert train(tmp_path, **settings).summary["stop_reason"] == "total_steps"
-
 
 class TestEvaluation:
     def test_changes_nothing_about_the_training(self, tmp_path: Path) -> None:
@@ -212,16 +188,6 @@ class TestEvaluation:
         done = train(tmp_path / "with", TARGET, eval__every=50, **settings)
         assert done.summary["best_eval_return"] is not None
         assert same(latest(tmp_path / "without")["store"], latest(tmp_path / "with")["store"])
-
-    def test_is_deterministic_on_serial(self, tmp_path: Path) -> None:
-        settings: dict[str, Any] = {"eval__every": 50, "total_steps": 480, "workers": 2}
-        values = []
-        for name in "ab":
-            train(tmp_path / name, TARGET, **settings)
-            table = [row for row in rows(tmp_path / name) if row["eval/mean_reward"]]
-            values.append([(row["step"], row["eval/mean_reward"]) for row in table])
-        assert len(values[0]) == 10
-        assert values[0] == values[1]
 
     @pytest.mark.parametrize("backend", BACKENDS)
     def test_the_best_checkpoint_is_what_was_evaluated_best(self, backend: str, tmp_path: Path) -> None:
@@ -278,8 +244,7 @@ class TestEvaluation:
         for backend in ("serial", "threads"):
             done = train(tmp_path / backend, "faulty:Faulty-v0", backend, eval__every=16, total_steps=10**9, **settings)
             assert done.summary["stop_reason"] == "env_errors"
-            assert done.summary["error"].startswith("the evaluation failed: environment 0 (Faulty-v0) raised")
-            assert done.summary["error"].endswith("RuntimeError: scripted to fail")
+            assert "evaluation" in done.summary["error"] and "scripted to fail" in done.summary["error"]
             assert done.exit_code == 1
             assert latest(done.folder)["store"]["steps"] == done.summary["steps"] > 0
 
@@ -289,19 +254,15 @@ class TestEvaluation:
         monkeypatch.setattr(evaluator, "evaluate_policy", Mock(side_effect=KeyboardInterrupt("a window was closed")))
         done = train(tmp_path, eval__every=40)
         assert (done.summary["stop_reason"], done.exit_code) == ("failed", 1)
-        assert done.summary["error"].startswith("the evaluation failed:\n")
-        assert done.summary["error"].endswith("KeyboardInterrupt: a window was closed")
+        assert "evaluation" in done.summary["error"] and "a window was closed" in done.summary["error"]
 
     def test_one_without_an_end_is_cut_and_said(self, tmp_path: Path) -> None:
         endless: dict[str, Any] = {"env__kwargs": {"lengths": [0]}, "eval__every": 100, "eval__max_steps": 50}
         done = train(tmp_path, SCRIPTED, **endless)
-        assert done.summary["stop_reason"] == "total_steps"
-        assert rows(tmp_path)[-1]["step"] == "160"
+        assert (done.summary["stop_reason"], done.summary["cut_eval_episodes"]) == ("total_steps", 8)
         assert {row["eval/mean_ep_length"] for row in rows(tmp_path)} >= {"50.0"}
-        assert done.summary["cut_eval_episodes"] == 8
-        log = (tmp_path / "train.log").read_text()
-        assert log.count("were cut") == 1
-        assert "evaluation at step 112: 4 of 4 episodes were cut after 50 steps (eval.max_steps)" in log
+        (line,) = [line for line in (tmp_path / "train.log").read_text().splitlines() if "eval.max_steps" in line]
+        assert "step 112" in line and "4 of 4" in line
         again = train_config(config(SCRIPTED, **endless, total_steps=240), tmp_path, resume=True)
         assert again.summary["cut_eval_episodes"] == 16
 
@@ -372,29 +333,24 @@ class TestEvaluation:
         assert any(thread.name == "evaluation" for thread in threading.enumerate()), "it hangs still"
         released.set()
         assert (done.summary["stop_reason"], done.exit_code) == ("total_steps", 0)
-        text = (tmp_path / "train.log").read_text()
-        assert text.count("the evaluation hung") == 1
-        assert "there are no evaluations any more" in text
+        assert (tmp_path / "train.log").read_text().count("the evaluation hung") == 1
 
     def test_the_last_one_is_no_time_of_training(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The last point of the training is drawn before it begins, or its speed would be too low."""
-        submit, log = Evaluator.submit, RunOutput.log
-        drawn: list[int] = []
-        drawn_before: list[list[int]] = []
+        submit, log, order = Evaluator.submit, RunOutput.log, list[str]()
 
         def watched(evaluator: Evaluator, state: dict[str, Any]) -> None:
-            drawn_before.append(list(drawn))
+            order.append("evaluation")
             submit(evaluator, state)
 
         def noted(output: RunOutput, step: int, values: dict[str, float], seconds: float) -> None:
-            if "time/steps_per_second" in values:
-                drawn.append(step)
+            order.append(f"{'speed' if 'time/steps_per_second' in values else 'point'} at {step}")
             log(output, step, values, seconds)
 
         monkeypatch.setattr(Evaluator, "submit", watched)
         monkeypatch.setattr(RunOutput, "log", noted)
         train(tmp_path, eval__every=10**9)
-        assert drawn_before[-1][-1] == 160
+        assert order[-3:-1] == ["speed at 160", "evaluation"]
 
     def test_no_state_is_evaluated_twice(self, tmp_path: Path) -> None:
         train(tmp_path, eval__every=160, total_steps=320)
@@ -456,11 +412,10 @@ class TestStartingFromAnotherRun:
 
 
 class TestWhereItRuns:
-    def test_a_folder_that_cannot_be_written_is_one_clear_line(self, tmp_path: Path) -> None:
+    def test_a_folder_that_cannot_be_written_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
-        with pytest.raises(ConfigError, match="cannot be written") as refusal:
+        with pytest.raises(ConfigError, match="cannot be written"):
             train(tmp_path / "file" / "run")
-        assert "\n" not in str(refusal.value)
 
     def test_another_thread_than_the_main_one_will_do(self, tmp_path: Path) -> None:
         done = []
@@ -473,22 +428,18 @@ class TestWhereItRuns:
         train(tmp_path)
         assert same(latest(tmp_path)["store"], drain(config())[1])
 
-    def test_a_run_that_diverges_says_why_and_keeps_what_is_sound(self, tmp_path: Path) -> None:
-        done = train(tmp_path, SCRIPTED, env__kwargs={"fails_at": 9, "failure": "huge"}, total_steps=10**9)
-        assert done.summary["stop_reason"] == "failed"
-        assert "no gradient of the last 20 rollouts was finite" in done.summary["error"]
-        assert done.summary["rejected_updates"] == 20
-        assert done.exit_code == 1
-        assert "a gradient that was not finite was refused" in (tmp_path / "train.log").read_text()
-        assert rows(tmp_path)[-1]["train/rejected_updates"] == "20"
-        assert np.isfinite(latest(tmp_path)["store"]["parameters"]).all()
-
-    def test_a_resumed_run_warns_again_of_a_gradient_that_was_not_finite(self, tmp_path: Path) -> None:
+    def test_a_run_that_diverges_says_why_keeps_what_is_sound_and_warns_again_when_resumed(
+        self, tmp_path: Path
+    ) -> None:
         whole = config(SCRIPTED, env__kwargs={"fails_at": 9, "failure": "huge"}, total_steps=10**9)
-        train_config(whole, tmp_path)
-        resumed = train_config(whole, tmp_path, resume=True)
-        assert resumed.summary["rejected_updates"] == 40
-        assert (tmp_path / "train.log").read_text().count("a gradient that was not finite was refused") == 2
+        for resume, rejected in ((False, 20), (True, 40)):
+            done = train_config(whole, tmp_path, resume)
+            assert (done.exit_code, done.summary["stop_reason"]) == (1, "failed")
+            assert "finite" in done.summary["error"]
+            assert done.summary["rejected_updates"] == rejected
+            assert rows(tmp_path)[-1]["train/rejected_updates"] == str(rejected)
+            assert (tmp_path / "train.log").read_text().count("a gradient that was not finite") == rejected // 20
+            assert np.isfinite(latest(tmp_path)["store"]["parameters"]).all()
 
     def test_workers_that_cannot_be_ended_cost_nothing_of_what_was_learned(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -540,5 +491,5 @@ class TestWhereItRuns:
         """It may be too short to refuse as many in a row as end a run."""
         done = train(tmp_path, SCRIPTED, env__kwargs={"fails_at": 1, "failure": "huge"}, total_steps=80)
         assert done.summary["rejected_updates"] > 0 == done.summary["updates"]
-        assert "no gradient was finite" in done.summary["error"]
+        assert "finite" in done.summary["error"]
         assert done.exit_code == 1
