@@ -19,10 +19,9 @@ SIZE = 6
 
 def make_spec(**settings: Any) -> StoreSpec:
     """Three workers, plain descent at rate 1."""
-    defaults: dict[str, Any] = {
-        "size": SIZE, "param_slices": {"actor": slice(0, 4), "critic": slice(4, 6)}, "workers": 3,
-        "optimizer": SGD(learning_rate=1.0, max_grad_norm=None), "schedule": Constant(value=1.0), "total_steps": 1000,
-    }  # fmt: skip
+    groups = {"actor": slice(0, 4), "critic": slice(4, 6)}
+    rule = {"optimizer": SGD(learning_rate=1.0, max_grad_norm=None), "schedule": Constant(value=1.0)}
+    defaults: dict[str, Any] = {"size": SIZE, "param_slices": groups, "workers": 3, "total_steps": 1000, **rule}
     return StoreSpec(**defaults | settings)
 
 

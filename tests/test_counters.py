@@ -16,25 +16,18 @@ def make_counters(workers: int = 3, stats_width: int = 0) -> WorkerCounters:
     return WorkerCounters(arrays_in(bytearray(block_size(specs)), specs))
 
 
-def test_totals_are_those_of_all_workers() -> None:
+def test_totals_are_those_of_all_workers_and_are_kept_for_another_number_of_them() -> None:
     counters = make_counters()
-    counters.count(0, 20)
-    counters.count(2, 5)
-    for worker in (0, 0, 1):
+    for worker, steps in ((0, 20), (1, 5), (1, 5), (2, 10)):
+        counters.count(worker, steps)
         counters.count_gradient(worker)
-    assert (counters.steps, counters.applied_gradients) == (25, 3)
-    assert [counters.gradients_of(worker) for worker in range(3)] == [2, 1, 0]
-
-
-def test_totals_are_kept_for_another_number_of_workers() -> None:
-    counters, fewer, more = make_counters(3), make_counters(1), make_counters(5)
-    for worker in (0, 1, 1, 2):
-        counters.count(worker, 10)
-        counters.count_gradient(worker)
-    for resumed in (fewer, more):
+    assert (counters.steps, counters.applied_gradients) == (40, 4)
+    assert [counters.gradients_of(worker) for worker in range(3)] == [1, 2, 1]
+    for workers, gradients in ((1, [1]), (5, [1, 2, 1, 0, 0])):
+        resumed = make_counters(workers)
         resumed.restore(counters.state(), version=4)
-        assert (resumed.steps, resumed.applied_gradients, resumed.gradients_of(0)) == (40, 4, 1)
-    assert [more.gradients_of(worker) for worker in range(5)] == [1, 2, 1, 0, 0]
+        assert (resumed.steps, resumed.applied_gradients) == (40, 4)
+        assert [resumed.gradients_of(worker) for worker in range(workers)] == gradients
 
 
 def test_a_copy_of_counters_kept_elsewhere_reports_at_least_their_steps() -> None:
@@ -66,11 +59,6 @@ def test_statistics_are_those_of_all_workers() -> None:
     assert normalizer is not None and normalizer.mean is not None and normalizer.inverse_std is not None
     np.testing.assert_allclose(normalizer.mean, observations.mean(0), rtol=1e-5)
     np.testing.assert_allclose(1 / normalizer.inverse_std, observations.std(0), rtol=1e-5)
-
-
-def test_without_normalization_there_are_none() -> None:
-    assert make_counters().stats() is None
-    assert make_store().normalizer() is None
 
 
 def test_statistics_read_half_written_are_hardly_wrong() -> None:

@@ -43,9 +43,8 @@ def test_a_row_that_is_not_finite_is_left_out_of_the_statistics_alone() -> None:
     spoiled[::50, 1], spoiled[7] = np.inf, np.nan
     kept = np.isfinite(spoiled).all(1)
     returns = np.where(kept, 1.5, np.nan)
-    np.testing.assert_allclose(
-        RunningStats.of(spoiled, returns).row, RunningStats.of(observations[kept], returns[kept]).row
-    )
+    expected = RunningStats.of(observations[kept], returns[kept])
+    np.testing.assert_allclose(RunningStats.of(spoiled, returns).row, expected.row)
     assert RunningStats.of(spoiled[:1], None).row[0] == 0
 
 

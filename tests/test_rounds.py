@@ -7,128 +7,11 @@ from functools import partial
 
 import numpy as np
 import pytest
-from stores import SIZE, event_of, make_store, ones, pull, push
+from stores import event_of, make_store, ones, pull, push
 
-from a3c_exp.common.arrays import arrays_in, block_size
 from a3c_exp.core.counters import pack_rng
 from a3c_exp.core.normalization import RunningStats
-from a3c_exp.core.rounds import SynchronousRounds
 from a3c_exp.core.store import SharedStore
-
-
-def make_rounds(workers: int) -> SynchronousRounds:
-    specs = SynchronousRounds.specs(workers, SIZE)
-    return SynchronousRounds(arrays_in(bytearray(block_size(specs)), specs))
-
-
-class TestMembers:
-    def test_a_round_is_complete_once_every_worker_has_submitted(self) -> None:
-        rounds = make_rounds(2)
-        rounds.submit(0, ones(), weight=1)
-        assert rounds.waits(0) and not rounds.is_complete()
-        rounds.submit(1, ones(), weight=1)
-        assert rounds.is_complete()
-        rounds.close_round()
-        assert not rounds.waits(0) and not rounds.waits(1)
-        assert rounds.completed == 1
-
-    def test_a_round_does_not_wait_for_a_worker_that_has_left(self) -> None:
-        rounds = make_rounds(2)
-        rounds.leave(1)
-        rounds.submit(0, ones(), weight=1)
-        assert rounds.is_complete()
-
-    def test_a_worker_that_joins_again_is_waited_for(self) -> None:
-        rounds = make_rounds(2)
-        rounds.finish_rollout(0)
-        rounds.leave(1)
-        rounds.join(1)
-        rounds.submit(0, ones(), weight=1)
-        assert not rounds.is_complete()
-        assert not rounds.in_progress(1), "it has finished as many rollouts as the others"
-
-    def test_where_all_have_left_a_worker_that_joins_is_the_only_member(self) -> None:
-        rounds = make_rounds(2)
-        rounds.leave(0)
-        rounds.leave(1)
-        rounds.join(0)
-        rounds.submit(0, ones(), weight=1)
-        assert rounds.is_complete()
-        rounds.join(0)  # without effect on a member
-        assert rounds.is_complete()
-
-    def test_rounds_go_on_without_a_worker_that_has_finished_its_rollout_until_all_have(self) -> None:
-        rounds = make_rounds(2)
-        rounds.finish_rollout(0)
-        assert rounds.in_progress(0)
-        for _ in range(2):
-            rounds.submit(1, ones(), weight=1)
-            assert rounds.is_complete()
-            rounds.close_round()
-        rounds.finish_rollout(1)
-        assert not rounds.in_progress(0) and not rounds.in_progress(1)
-        rounds.submit(1, ones(), weight=1)
-        assert not rounds.is_complete(), "both are members again"
-
-    def test_a_worker_that_has_finished_does_not_wait_for_one_that_has_left(self) -> None:
-        rounds = make_rounds(3)
-        rounds.leave(2)
-        rounds.finish_rollout(0)
-        assert rounds.in_progress(0)
-        rounds.leave(1)
-        assert not rounds.in_progress(0)
-        rounds.submit(0, ones(), weight=1)
-        assert rounds.is_complete()
-
-    def test_nobody_waits_for_a_worker_that_has_left_and_then_finishes(self) -> None:
-        rounds = make_rounds(3)
-        rounds.leave(1)
-        rounds.leave(2)
-        rounds.finish_rollout(1)
-        rounds.finish_rollout(0)
-        assert not rounds.in_progress(0)
-
-    def test_after_a_reset_every_worker_is_a_member_of_round_1(self) -> None:
-        rounds = make_rounds(2)
-        rounds.leave(0)
-        rounds.submit(1, ones(), weight=1)
-        rounds.close_round()
-        rounds.reset()
-        rounds.submit(1, ones(), weight=1)
-        assert rounds.completed == 0 and not rounds.is_complete()
-
-
-class TestTheAverage:
-    def test_gradients_are_weighted(self) -> None:
-        rounds = make_rounds(2)
-        rounds.submit(0, ones(1), weight=30)
-        rounds.submit(1, ones(5), weight=10)
-        average = rounds.average()
-        assert average is not None and average.dtype == np.float32
-        np.testing.assert_allclose(average, ones(2))
-
-    def test_a_submission_without_a_gradient_weighs_nothing_and_does_not_count(self) -> None:
-        rounds = make_rounds(2)
-        rounds.submit(0, None, weight=10)
-        rounds.submit(1, ones(3), weight=10)
-        assert rounds.is_complete()
-        assert (rounds.counted(0), rounds.counted(1)) == (False, True)
-        np.testing.assert_allclose(rounds.average(), ones(3))  # type: ignore[arg-type]
-
-    def test_a_round_without_any_gradient_has_no_average(self) -> None:
-        rounds = make_rounds(2)
-        for worker in range(2):
-            rounds.submit(worker, None, weight=10)
-        assert rounds.is_complete() and rounds.average() is None
-
-    def test_a_gradient_for_a_later_round_is_no_part_of_this_one(self) -> None:
-        rounds = make_rounds(2)
-        rounds.submit(0, ones(1), weight=10)
-        rounds.submit(1, ones(5), weight=10, round=2)
-        assert rounds.is_complete()
-        np.testing.assert_allclose(rounds.average(), ones(1))  # type: ignore[arg-type]
-        rounds.close_round()
-        assert not rounds.waits(0) and rounds.waits(1)
 
 
 class TestPushesIntoRounds:
@@ -205,7 +88,16 @@ class TestPushesIntoRounds:
         store.leave(1)
         assert push(store, 0, ones()).done()
         store.join(1)
+        store.join(0)  # without effect on a member
         assert not push(store, 0, ones()).done()
+        assert not store.round_in_progress(1), "it has finished as many rollouts as the others"
+
+    def test_after_all_have_left_a_worker_that_joins_is_the_only_member(self) -> None:
+        store = make_store(synchronous=True, workers=2)
+        for worker in range(2):
+            store.leave(worker)
+        store.join(0)
+        assert push(store, 0, ones()).done()
 
     def test_without_rounds_nobody_waits(self) -> None:
         store = make_store(workers=2)
@@ -352,14 +244,15 @@ class TestTurnsWithAQuorum:
         assert not first.done()
         assert push(store, 3, ones()).done() and first.done()
 
-    def test_do_not_wait_for_those_that_have_left(self) -> None:
-        store = make_store(synchronous=True, quorum=2)
+    @pytest.mark.parametrize("quorum", [None, 2])
+    def test_do_not_wait_for_those_that_have_left(self, quorum: int | None) -> None:
+        store = make_store(synchronous=True, quorum=quorum)
         store.finish_rollout(0)
         store.leave(1)
         assert store.round_in_progress(0)
         store.leave(2)
+        store.finish_rollout(2)
         assert not store.round_in_progress(0)
-        assert not store.round_in_progress(1)
         assert push(store, 0, ones()).done()
 
     def test_a_replacement_of_one_that_died_at_its_end_takes_part_in_rounds(self) -> None:
@@ -379,10 +272,8 @@ class TestTurnsWithAQuorum:
         for seed in range(60):
             rng = np.random.default_rng(seed)
             workers = int(rng.integers(2, 6))
-            store = make_store(
-                synchronous=True, workers=workers, quorum=int(rng.integers(1, workers)),
-                late=str(rng.choice(["drop", "next"])),
-            )  # fmt: skip
+            quorum, late = int(rng.integers(1, workers)), str(rng.choice(["drop", "next"]))
+            store = make_store(synchronous=True, workers=workers, quorum=quorum, late=late)
             snapshots = [pull(store, worker) for worker in range(workers)]
             waits: dict[int, Callable[[], bool]] = {}
             for _ in range(200):

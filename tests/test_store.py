@@ -65,13 +65,6 @@ def test_a_worker_that_starts_has_its_saved_generator_and_starts_the_clock() -> 
     assert store.training_seconds > 0
 
 
-def test_a_stopped_store_says_so() -> None:
-    store = make_store()
-    assert not store.stopped
-    store.stop()
-    assert store.stopped
-
-
 def test_memory_of_one_process_is_not_sent_to_another() -> None:
     with pytest.raises(TypeError, match="one process"):
         pickle.dumps(make_store())
@@ -83,10 +76,8 @@ def test_memory_of_one_process_is_not_sent_to_another() -> None:
 @pytest.mark.parametrize("locked", [False, True])
 @pytest.mark.parametrize("workers", [2, 3, 5])
 def test_a_restored_state_is_complete_for_any_number_of_workers(locked: bool, workers: int) -> None:
-    settings: dict[str, Any] = {
-        "optimizer": Adam(learning_rate=0.1, max_grad_norm=None), "locked": locked,
-        "observation_shape": (2,), "normalize_observations": True,
-    }  # fmt: skip
+    adam, observed = Adam(learning_rate=0.1, max_grad_norm=None), {"observation_shape": (2,)}
+    settings: dict[str, Any] = {"optimizer": adam, "locked": locked, "normalize_observations": True, **observed}
     store, rng = make_store(**settings), np.random.default_rng(5)
     for worker in (0, 1, 2, 1):
         gradient = rng.standard_normal(SIZE).astype(np.float32)
@@ -107,24 +98,12 @@ def test_a_restored_state_is_complete_for_any_number_of_workers(locked: bool, wo
     np.testing.assert_array_equal(mine.mean, theirs.mean)
 
 
-def test_after_a_resumption_rounds_wait_for_every_worker_again() -> None:
-    store = make_store(synchronous=True, workers=2)
-    store.leave(1)
-    push(store, 0, ones())
-    store.restore(store.state())
-    assert store.rounds is not None and store.rounds.completed == 0
-    assert not push(store, 0, ones()).done()
-
-
-def test_the_state_of_another_network_is_refused() -> None:
+def test_the_state_of_another_network_or_optimizer_is_refused() -> None:
     other = SharedStore(make_spec(size=7, param_slices={"actor": slice(0, 7)}))
     with pytest.raises(ValueError, match="shapes"):
         other.restore(make_store().state())
     with pytest.raises(ValueError, match="6 parameters, this one 7"):
         other.start_from(make_store().state())
-
-
-def test_the_state_of_another_optimizer_is_refused() -> None:
     with pytest.raises(ValueError, match="shapes"):
         make_store(optimizer=Adam(learning_rate=0.1)).restore(make_store().state())
 
