@@ -35,9 +35,7 @@ TARGET = "scripted:Target-v0"
 CORNERS = "scripted:Corners-v0"
 # Overrides for a very short run from the command line: one worker, few steps, no evaluation.
 QUICK = ["backend=serial", "workers=1", "envs_per_worker=1", "rollout_length=8", "total_steps=64", "eval.every=null"]
-SMALL_CNN = {
-    "_target_": "a3c_exp.networks.Cnn", "layers": [[8, 3, 2]], "features_dim": 32, "init": "orthogonal"
-}  # fmt: skip
+SMALL_CNN = {"_target_": "a3c_exp.networks.Cnn", "layers": [[8, 3, 2]], "features_dim": 32, "init": "orthogonal"}
 
 
 def config(env: str = BANDIT, backend: str = "serial", **settings: Any) -> dict[str, Any]:
@@ -47,23 +45,21 @@ def config(env: str = BANDIT, backend: str = "serial", **settings: Any) -> dict[
     not replaced, so that no failure passes unnoticed.
     """
     no_restarts = {} if backend == "serial" else {"max_restarts": 0}
-    whole: dict[str, Any] = {
+    components = {
         "env": {"_target_": "a3c_exp.envs.Gym", "id": env},
         "network": {"_target_": "a3c_exp.networks.Mlp", "hidden_sizes": [16], "init": "orthogonal"},
         "returns": {"_target_": "a3c_exp.returns.NStep", "n": 5},
-        "critic_returns": None,
         "algorithm": {"_target_": "a3c_exp.algorithms.A3C"},
         "optimizer": {"_target_": "a3c_exp.optimizers.Adam", "learning_rate": 1e-2},
         "schedule": {"_target_": "a3c_exp.schedules.Constant", "value": 1.0},
         "backend": {"_target_": TARGETS[backend], **no_restarts},
-        "seed": 0, "workers": 1, "envs_per_worker": 4, "rollout_length": 4, "accumulate_rollouts": 1, "gamma": 0.9,
-        "total_steps": 160, "reward_threshold": None, "update": "async", "lock": False, "optimizer_state": "shared",
-        "stop": {"max_episodes": None, "max_seconds": None, "mean_return": None},
-        "eval": {"every": None, "episodes": 4},
-        "checkpoint": {"every": None},
-        "plugins": ["scripted"],
-        "init_from": None,
-    }  # fmt: skip
+    }
+    sizes = {"workers": 1, "envs_per_worker": 4, "rollout_length": 4, "accumulate_rollouts": 1, "total_steps": 160}
+    updates = {"gamma": 0.9, "update": "async", "lock": False, "optimizer_state": "shared", "critic_returns": None}
+    stop = {"max_episodes": None, "max_seconds": None, "mean_return": None}
+    around = {"eval": {"every": None, "episodes": 4}, "checkpoint": {"every": None}, "stop": stop, "init_from": None}
+    whole: dict[str, Any] = components | sizes | updates | around
+    whole |= {"seed": 0, "reward_threshold": None, "plugins": ["scripted"]}
     for name, value in settings.items():
         *path, last = name.split("__")
         node = whole
