@@ -43,11 +43,6 @@ def test_what_a_killed_process_left_behind_is_written_over(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_folder_that_is_missing_is_an_os_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        write_text(tmp_path / "missing" / "note.txt", "text")
-
-
 def test_pieces_are_appended_to_what_is_there(tmp_path: Path) -> None:
     path = tmp_path / "log"
     for piece in (b"one\n", b"two\n"):

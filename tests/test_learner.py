@@ -80,6 +80,13 @@ def make_learner(experiment: Experiment, network: ActorCritic, rollout: Rollout)
     return Learner(experiment, network, 0, store, np.random.default_rng(0), "worker 0", Heartbeat()), store
 
 
+def experiment_of(algorithm: str = "A3C") -> Experiment:
+    """A3C, or PPO with whole rollouts in one epoch."""
+    settings = {"minibatch_size": None, "epochs": 1} if algorithm == "PPO" else {}
+    whole = config(SCRIPTED, algorithm={"_target_": f"a3c_exp.algorithms.{algorithm}", **settings})
+    return replace(load_experiment(whole), gamma=GAMMA)
+
+
 def learn(experiment: Experiment, network: ActorCritic, rollout: Rollout) -> Event:
     """Learn once from a rollout."""
     learner, _ = make_learner(experiment, network, rollout)
@@ -142,7 +149,7 @@ def test_v_trace_has_the_learners_own_values_and_ratios(
 ) -> None:
     rollout, network = lagging(env, kind, epsilon)
     algorithm = Noting()
-    experiment = replace(load_experiment(config(SCRIPTED)), algorithm=algorithm, returns=vtrace, gamma=GAMMA)
+    experiment = replace(experiment_of(), algorithm=algorithm, returns=vtrace)
     event = learn(experiment, network, rollout)
     (batch,) = algorithm.batches
     assert (event.steps, event.updates) == (rollout.transitions, 1)
@@ -165,30 +172,29 @@ def test_v_trace_has_the_learners_own_values_and_ratios(
 @pytest.mark.parametrize("name", ["A3C", "PPO"])
 def test_a_network_that_has_diverged_has_a_gradient_that_is_rejected_without_warnings(kind: Network, name: str) -> None:
     rollout, network = lagging(ENVIRONMENTS["one by one"], kind, 0.0)
-    algorithm: dict[str, Any] = {"_target_": f"a3c_exp.algorithms.{name}"}
-    algorithm |= {"minibatch_size": None, "epochs": 1} if name == "PPO" else {}
-    experiment = replace(load_experiment(config(SCRIPTED, algorithm=algorithm)), gamma=GAMMA)
     network.vector *= 1e30
     with np.errstate(over="raise", invalid="raise", divide="raise"):
-        event = learn(experiment, network, rollout)
+        event = learn(experiment_of(name), network, rollout)
     assert (event.rejected, event.updates, event.metrics) == (1, 0, {})
     assert not np.isfinite(network.gradient).all()
 
 
 def test_an_event_that_was_begun_before_is_continued() -> None:
     rollout, network = lagging(ENVIRONMENTS["one by one"], NETWORKS["mlp"], 0.0)
-    learner, _ = make_learner(load_experiment(config(SCRIPTED)), network, rollout)
+    learner, _ = make_learner(experiment_of(), network, rollout)
     begun = Event(worker=7)
     begun.add({"queue": 3.0})
-    event = next_event(learner.learn([rollout, rollout], START, begun))
+    higher = replace(rollout, values=rollout.values + np.float32(2))
+    event = next_event(learner.learn([rollout, higher], START, begun))
     assert event is begun
     assert (event.worker, event.steps, event.updates) == (7, 2 * rollout.transitions, 1)
     assert event.metrics["queue"].mean == 3.0 and "policy_loss" in event.metrics
+    assert event.metrics["mean_value"].mean == pytest.approx(float(rollout.values.mean()) + 1, rel=1e-4)
 
 
 def test_a_store_that_reports_pushes_by_itself_leaves_no_event_to_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     rollout, network = lagging(ENVIRONMENTS["one by one"], NETWORKS["mlp"], 0.0)
-    learner, store = make_learner(load_experiment(config(SCRIPTED)), network, rollout)
+    learner, store = make_learner(experiment_of(), network, rollout)
     monkeypatch.setattr(store, "push", lambda worker, push: Ticket(None))
     assert list(learner.learn([rollout], START)) == [YieldPoint.BEFORE_PUSH]
 
@@ -202,26 +208,16 @@ class TestCurvesOfTheCriticAndTheParameters:
     ) -> None:
         rollout, network = lagging(env, kind, 0.0)
         rollout.values[~rollout.valid] = 1e6  # of rows that are none
-        algorithm: dict[str, Any] = {"_target_": f"a3c_exp.algorithms.{name}"}
-        algorithm |= {"minibatch_size": None, "epochs": 1} if name == "PPO" else {}
-        experiment = replace(load_experiment(config(SCRIPTED, algorithm=algorithm)), gamma=GAMMA)
         before = network.vector.astype(np.float64)
-        event = learn(experiment, network, rollout)
+        event = learn(experiment_of(name), network, rollout)
         expected = [rollout.values[t, b] for t, b in np.argwhere(rollout.valid)]
         assert len(expected) == rollout.transitions
         assert event.metrics["mean_value"].mean == pytest.approx(sum(map(float, expected)) / len(expected), rel=1e-4)
         assert event.metrics["parameter_norm"].mean == pytest.approx(np.sqrt((before**2).sum()), rel=1e-5)
 
-    def test_of_several_rollouts_are_their_means(self) -> None:
-        first, network = lagging(ENVIRONMENTS["one by one"], NETWORKS["mlp"], 0.0)
-        second = replace(first, values=first.values + np.float32(2))
-        learner, _ = make_learner(load_experiment(config(SCRIPTED)), network, first)
-        event = next_event(learner.learn([first, second], START))
-        assert event.metrics["mean_value"].mean == pytest.approx(float(first.values.mean()) + 1, rel=1e-4)
-
     def test_have_the_norm_of_the_parameters_at_one_push_of_so_many(self) -> None:
         rollout, network = lagging(ENVIRONMENTS["one by one"], NETWORKS["mlp"], 0.0)
-        learner, _ = make_learner(load_experiment(config(SCRIPTED)), network, rollout)
+        learner, _ = make_learner(experiment_of(), network, rollout)
         events = [next_event(learner.learn([rollout], START)) for _ in range(2 * PARAMETER_NORM_EVERY)]
         measured = [number for number, event in enumerate(events) if "parameter_norm" in event.metrics]
         assert measured == [0, PARAMETER_NORM_EVERY]

@@ -21,11 +21,9 @@ from a3c_exp.cli.evaluate import load_run
 from a3c_exp.common.arrays import Array
 from a3c_exp.run.trainer import Run
 
-LEARNING: dict[str, Any] = {
-    "workers": 2, "envs_per_worker": 16, "rollout_length": 8,
-    "optimizer": {"_target_": "a3c_exp.optimizers.Adam", "learning_rate": 3e-2},
-    "eval__every": 10**9, "eval__episodes": 20,
-}  # fmt: skip
+ADAM = {"_target_": "a3c_exp.optimizers.Adam", "learning_rate": 3e-2}
+SIZES = {"workers": 2, "envs_per_worker": 16, "rollout_length": 8}
+LEARNING: dict[str, Any] = {**SIZES, "optimizer": ADAM, "eval__every": 10**9, "eval__episodes": 20}
 
 
 def learned(folder: Path, env: str, backend: str = "serial", **settings: Any) -> Run:
@@ -53,12 +51,8 @@ class TestOnEveryBackend:
         assert done.summary["best_eval_return"] > -0.05
 
 
-PICTURES: dict[str, dict[str, Any]] = {
-    "plain": SMALL_CNN,
-    "residual": {
-        "_target_": "a3c_exp.networks.Impala", "sections": [8], "blocks": 1, "features_dim": 32, "init": "orthogonal",
-    },
-}  # fmt: skip
+IMPALA = {"_target_": "a3c_exp.networks.Impala", "sections": [8], "blocks": 1, "features_dim": 32}
+PICTURES: dict[str, dict[str, Any]] = {"plain": SMALL_CNN, "residual": IMPALA | {"init": "orthogonal"}}
 
 
 @pytest.mark.parametrize("name", PICTURES)
@@ -81,7 +75,7 @@ def values(folder: Path, observations: Any) -> Array:
 class TestWhatTheCriticLearns:
     def test_the_worth_of_each_place_in_the_corridor(self, tmp_path: Path) -> None:
         """Under the best policy: 1 one step before the end, and 0.9 of what follows, less the cost, before that."""
-        falls = {"_target_": "a3c_exp.schedules.Linear", "start": 1.0, "end": 0.0}
+        falls = LINEAR | {"start": 1.0}
         learned(tmp_path, CORRIDOR, returns__n=1, total_steps=30_000, network__shared=False, schedule=falls)
         expected = [1.0]
         for _ in range(4):
@@ -129,33 +123,31 @@ class Treadmill(gymnasium.Env[Array, np.int64]):
 
 
 PPO = {"_target_": "a3c_exp.algorithms.PPO", "minibatch_size": 32}
+LINEAR = {"_target_": "a3c_exp.schedules.Linear", "end": 0.0}
+DISCOUNTED = {"_target_": "a3c_exp.returns.Discounted"}
+ALONE: dict[str, Any] = {"envs_per_worker": 1, "total_steps": 6000}
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "synchronous updates": {"update": "sync"},
     "locked updates": {"lock": True},
     "optimizer state per worker": {"optimizer_state": "per_worker"},
     "accumulated gradients": {"accumulate_rollouts": 2, "total_steps": 20_000},
-    "whole episodes": {
-        "rollout_length": "episode", "envs_per_worker": 1, "returns": {"_target_": "a3c_exp.returns.Discounted"},
-        "total_steps": 6000,
-    },
+    "whole episodes": ALONE | {"rollout_length": "episode", "returns": DISCOUNTED},
     "generalized advantages": {"returns": {"_target_": "a3c_exp.returns.GAE", "lambda_": 0.9}},
     "missing terms as zero": {"returns": {"_target_": "a3c_exp.returns.NStepZero", "n": 4}},
-    "another critic": {"critic_returns": {"_target_": "a3c_exp.returns.Discounted"}},
+    "another critic": {"critic_returns": DISCOUNTED},
     "normalized": {"env__normalize_observations": True, "env__normalize_rewards": True},
     "separate bodies": {"network__shared": False},
     "summed losses": {"algorithm__reduction": "sum", "optimizer__max_grad_norm": 0.5},
     "rmsprop": {"optimizer": {"_target_": "a3c_exp.optimizers.RMSProp", "learning_rate": 1e-2}},
-    "one environment a worker": {"envs_per_worker": 1, "total_steps": 6000, "rollout_length": 5},
+    "one environment a worker": ALONE | {"rollout_length": 5},
     "proximal policy optimization": {"algorithm": PPO, "total_steps": 4000},
-    "proximal, in rounds": {"algorithm": PPO, "update": "sync", "algorithm__target_kl": 0.05, "total_steps": 4000},
-    "proximal, clipped values": {"algorithm": PPO, "algorithm__value_clip": 0.2, "total_steps": 4000},
+    "proximal, in rounds": {"algorithm": PPO | {"target_kl": 0.05}, "update": "sync", "total_steps": 4000},
+    "proximal, clipped values": {"algorithm": PPO | {"value_clip": 0.2}, "total_steps": 4000},
     "v-trace": {"returns": {"_target_": "a3c_exp.returns.VTrace"}, "workers": 4},
-    "uniformly random actions at first": {
-        "epsilon": {"_target_": "a3c_exp.schedules.Linear", "start": 0.5, "end": 0.0, "until": 0.5},
-    },
-    "a rate that falls": {"schedule": {"_target_": "a3c_exp.schedules.Linear", "start": 1.0, "end": 0.0}},
-}  # fmt: skip
+    "uniformly random actions at first": {"epsilon": LINEAR | {"start": 0.5, "until": 0.5}},
+    "a rate that falls": {"schedule": LINEAR | {"start": 1.0}},
+}
 
 
 @pytest.mark.parametrize("name", SETTINGS)

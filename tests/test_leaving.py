@@ -83,14 +83,17 @@ class TestOnEveryBackend:
 
 
 class TestAWholeRun:
-    def test_says_that_its_workers_have_left(self, tmp_path: Path) -> None:
-        done = train_config(config(workers=2, stop__worker_episodes=20, **ALONE), tmp_path)
-        assert (done.summary["stop_reason"], done.summary["episodes"], done.exit_code) == ("worker_episodes", 40, 0)
-
-    def test_ends_when_every_worker_is_good(self, tmp_path: Path) -> None:
-        rules: dict[str, Any] = {"stop__worker_return": -1e9, "stop__window": 5}
-        done = train_config(config(workers=2, **rules, **ALONE), tmp_path)
-        assert (done.summary["stop_reason"], done.summary["episodes"]) == ("worker_return", 10)
+    @pytest.mark.parametrize(
+        ("rules", "reason", "episodes"),
+        [
+            ({"workers": 2, "stop__worker_episodes": 20}, "worker_episodes", 40),
+            ({"workers": 2, "stop__worker_return": -1e9, "stop__window": 5}, "worker_return", 10),
+            ({"stop__mean_return": -1e9, "stop__window": 7}, "mean_return", 7),
+        ],
+    )
+    def test_ends_by_its_rule(self, rules: dict[str, Any], reason: str, episodes: int, tmp_path: Path) -> None:
+        done = train_config(config(**rules, **ALONE), tmp_path)
+        assert (done.summary["stop_reason"], done.summary["episodes"], done.exit_code) == (reason, episodes, 0)
 
     def test_goes_on_with_its_counts(self, tmp_path: Path) -> None:
         """A run of 60 steps has made 10 episodes of each worker; resumed, each makes 10 more."""
@@ -111,9 +114,3 @@ class TestAWholeRun:
         for key in ("stop_reason", "episodes", "steps", "updates"):
             assert done[key] == first[key]
         assert (done["stop_reason"], done["episodes"], done["resumed"]) == ("worker_episodes", 40, 1)
-
-    def test_stops_at_a_mean_over_its_own_window(self, tmp_path: Path) -> None:
-        rules: dict[str, Any] = {"stop__mean_return": -1e9, "stop__window": 7}
-        done = train_config(config(**rules, **ALONE), tmp_path)
-        assert done.summary["stop_reason"] == "mean_return"
-        assert done.summary["episodes"] == 7

@@ -29,48 +29,34 @@ def git(folder: Path, *arguments: str) -> str:
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with one commit of a package, which `provenance` takes itself to be in."""
-    package = tmp_path / "package"
-    package.mkdir()
-    (package / "__init__.py").write_text("")
-    monkeypatch.setattr(a3c_exp, "__file__", str(package / "__init__.py"))
+    for name in ("package/__init__.py", "conf/config.yaml", "RESULTS.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    monkeypatch.setattr(a3c_exp, "__file__", str(tmp_path / "package" / "__init__.py"))
     git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "--message", "one")
     return tmp_path
 
 
 @needs_git
-def test_the_commit_is_that_of_the_checkout_whatever_the_working_directory(checkout: Path) -> None:
-    git(checkout, "add", ".")
-    git(checkout, "commit", "--quiet", "--message", "one")
-    assert provenance.commit() == git(checkout, "rev-parse", "HEAD")
-
-
-@needs_git
-def test_changes_since_the_commit_are_reported(checkout: Path) -> None:
-    git(checkout, "add", ".")
-    git(checkout, "commit", "--quiet", "--message", "one")
-    (checkout / "package" / "__init__.py").write_text("changed = True")
-    assert provenance.commit() == git(checkout, "rev-parse", "HEAD") + "-dirty"
-
-
-@needs_git
-def test_changes_of_what_computes_nothing_are_not(checkout: Path) -> None:
-    """A table of results that is written anew, for one."""
-    (checkout / "conf").mkdir()
-    (checkout / "conf" / "config.yaml").write_text("seed: 0")
-    (checkout / "RESULTS.md").write_text("old")
-    git(checkout, "add", ".")
-    git(checkout, "commit", "--quiet", "--message", "one")
-    (checkout / "RESULTS.md").write_text("new")
-    assert provenance.commit() == git(checkout, "rev-parse", "HEAD")
-    (checkout / "conf" / "config.yaml").write_text("seed: 1")
-    assert provenance.commit() == git(checkout, "rev-parse", "HEAD") + "-dirty"
+@pytest.mark.parametrize(
+    ("changed", "suffix"),
+    [("package/__init__.py", "-dirty"), ("conf/config.yaml", "-dirty"), ("RESULTS.md", "")],
+)
+def test_the_commit_is_that_of_the_checkout_and_changes_of_what_computes_are_told(
+    changed: str, suffix: str, checkout: Path
+) -> None:
+    commit = git(checkout, "rev-parse", "HEAD")
+    assert provenance.commit() == commit
+    (checkout / changed).write_text("changed")
+    assert provenance.commit() == commit + suffix
 
 
 @needs_git
 def test_a_package_installed_inside_another_repository_has_no_commit(checkout: Path) -> None:
-    (checkout / "other.txt").write_text("of another project")
-    git(checkout, "add", "other.txt")
-    git(checkout, "commit", "--quiet", "--message", "one")
+    git(checkout, "rm", "--cached", "--quiet", "-r", "package")
+    git(checkout, "commit", "--quiet", "--message", "of another project")
     assert provenance.commit() is None
 
 
@@ -78,8 +64,6 @@ def test_a_package_installed_inside_another_repository_has_no_commit(checkout: P
 def test_a_repository_named_by_the_environment_is_not_taken_for_ours(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    git(checkout, "add", ".")
-    git(checkout, "commit", "--quiet", "--message", "one")
     commit = git(checkout, "rev-parse", "HEAD")
     monkeypatch.setenv("GIT_DIR", str(checkout / "elsewhere"))  # as inside a git hook
     assert provenance.commit() == commit
@@ -90,24 +74,14 @@ def test_without_git_there_is_no_commit(monkeypatch: pytest.MonkeyPatch) -> None
     assert provenance.commit() is None
 
 
-def test_versions_name_python_and_the_libraries() -> None:
-    versions = provenance.versions()
+def test_versions_and_the_machine_are_described_in_json() -> None:
+    versions, machine = provenance.versions(), provenance.machine()
     assert versions["python"] == platform.python_version()
     assert versions["numpy"] == np.__version__
     assert {"a3c-exp", "torch", "gymnasium"} <= versions.keys()
-
-
-def test_the_machine_is_described() -> None:
-    machine = provenance.machine()
-    assert machine["cores"]
-    assert machine["usable_cores"]
-    assert machine["processor"]
-    assert isinstance(machine["memory_bytes"], int)
-    assert machine["memory_bytes"] > 2**28
-
-
-def test_all_of_it_can_be_written_as_json() -> None:
-    json.dumps([provenance.versions(), provenance.machine(), provenance.commit(), provenance.command()])
+    assert machine["cores"] and machine["usable_cores"] and machine["processor"]
+    assert isinstance(machine["memory_bytes"], int) and machine["memory_bytes"] > 2**28
+    json.dumps([versions, machine, provenance.commit(), provenance.command()])
 
 
 def test_the_command_can_be_pasted_into_a_shell() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -25,11 +23,6 @@ class TestScriptedEnvironmentsAreFound:
     def test_in_a_child_of_multiprocessing(self) -> None:
         with multiprocessing.get_context("forkserver").Pool(1) as pool:
             assert pool.apply(first_observation) == [[5, 0, 0, -1]]
-
-    def test_in_a_program_started_from_a_test(self) -> None:
-        command = "import scripted, gymnasium; print(gymnasium.make('Scripted-v0').reset(seed=5)[0][0])"
-        result = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
-        assert result.stdout.strip() == "5.0"
 
 
 class TestTinyEnvironments:

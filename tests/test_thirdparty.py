@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import yaml
 from backend_runs import ATTENTION, totals
 from runs import BACKENDS, CORRIDOR, TARGET, config, drain, latest, same, train, train_config
 from thirdparty import Attention, Predictor
@@ -28,9 +27,8 @@ LSTM = {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 8, "encoder": {"_tar
 CONSTANTS = {"actor_encoder.directions", "critic_encoder.directions", "loss_module.scale"}
 
 # One episode an update, of an environment without randomness: see tests/test_resume.py.
-BETWEEN_EPISODES: dict[str, Any] = {
-    "env": CORRIDOR, "envs_per_worker": 1, "rollout_length": "episode", "total_steps": 800,
-}  # fmt: skip
+ONE_BY_ONE = {"env": CORRIDOR, "envs_per_worker": 1, "rollout_length": "episode"}
+BETWEEN_EPISODES: dict[str, Any] = ONE_BY_ONE | {"total_steps": 800}
 
 
 def resume(folder: Path, **changes: Any) -> Any:
@@ -97,39 +95,22 @@ class TestConstants:
         for name, tensor in expected.items():
             np.testing.assert_array_equal(saved[name], tensor)
 
-    def test_a_network_without_any_has_none_in_the_checkpoint(self, tmp_path: Path) -> None:
-        train(tmp_path)
-        assert "constants" not in latest(tmp_path)["store"]
-
     @pytest.mark.parametrize("name", sorted(CONSTANTS))
     @pytest.mark.parametrize("change", ["other", "missing", "shape"])
     def test_a_checkpoint_with_others_is_not_resumed(self, name: str, change: str, tmp_path: Path) -> None:
         train(tmp_path, **PREDICTING)
         before = spoil(tmp_path, name, change)
-        with pytest.raises(ConfigError) as refused:
+        with pytest.raises(ConfigError, match=f"{name} differs") as refused:
             resume(tmp_path, total_steps=320)
-        expected = f"resume = '{tmp_path}': must be a run of a network with the same constants: {name} differs (other "
-        assert str(refused.value) == f"{expected}code or seed)"
+        assert refused.value.value == str(tmp_path)
         assert same(latest(tmp_path), before), "nothing has been written"
 
     def test_nor_started_from(self, tmp_path: Path) -> None:
         train(tmp_path / "one", **PREDICTING)
         whole = config(**PREDICTING, init_from=str(tmp_path / "one"))
         load_experiment(whole)
-        with pytest.raises(ConfigError, match=r"init_from = .*: must be a run of a network with the same constants: "):
+        with pytest.raises(ConfigError, match=r"^init_from = .*constants"):
             load_experiment(whole | {"seed": 1})
-
-    def test_code_that_draws_other_numbers_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        train(tmp_path, **PREDICTING)
-        draw = Predictor.__init__
-
-        def other(self: Predictor, features: int, width: int = 4) -> None:
-            draw(self, features, width)
-            self.scale += 1
-
-        monkeypatch.setattr(Predictor, "__init__", other)
-        with pytest.raises(ConfigError, match=r"the same constants: loss_module.scale differs \(other code or seed\)"):
-            resume(tmp_path, total_steps=320)
 
 
 def spoil(folder: Path, name: str, change: str) -> dict[str, Any]:
@@ -171,9 +152,3 @@ class TestAfterTraining:
         command = [str(tmp_path), "episodes=3", f"plugins=[{','.join(ATTENTION['plugins'])}]"]
         assert evaluate.main(command) == 0
         assert "3 episodes" in capsys.readouterr().out
-
-    def test_its_plugin_has_to_be_given(self, tmp_path: Path) -> None:
-        train(tmp_path, **PREDICTING)
-        assert yaml.safe_load((tmp_path / "config.yaml").read_text())["network"] == {"_target_": "thirdparty.Attention"}
-        with pytest.raises(ConfigError, match=r"_target_ = 'thirdparty\.\w+': must be a component class of a3c_exp or"):
-            a3c_exp.load(tmp_path, plugins=["scripted"])
