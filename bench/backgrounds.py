@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from a3c_exp.core.background import STEPS, count_bytes
+from a3c_exp.config.background import STEPS, count_bytes
 from a3c_exp.envs import Atari
 from a3c_exp.errors import ConfigError
 from a3c_exp.run import markdown

@@ -134,10 +134,11 @@ def _resume(folder: Path) -> bool:
 
 def _stop_reason(folder: Path, config: Mapping[str, Any]) -> Any:
     """The stop reason of the run in `folder`; None if there is no run with this configuration."""
+    from a3c_exp.config.final import as_typed
     from a3c_exp.config.saved import read_config
 
     try:
-        if read_config(folder) != config:
+        if as_typed(read_config(folder)) != config:
             return None
         summary = folder / SUMMARY_FILE
         return json.loads(summary.read_text(encoding="utf-8"))["stop_reason"] if summary.exists() else KILLED

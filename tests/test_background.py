@@ -13,13 +13,18 @@ import yaml
 from gymnasium.spaces import Box, Discrete
 from runs import CORNERS, SMALL_CNN, TARGET, config, latest, train, train_config
 
+import a3c_exp
 from a3c_exp import compose
-from a3c_exp.config.builder import build_experiment, load_experiment
-from a3c_exp.core import background
-from a3c_exp.core.background import count_bytes, measure_background
+from a3c_exp.__main__ import main
+from a3c_exp.cli.resume import copied_config
+from a3c_exp.config.background import count_bytes, measure_background
+from a3c_exp.config.builder import load_experiment
+from a3c_exp.config.final import as_typed
+from a3c_exp.config.saved import read_config
 from a3c_exp.envs import Atari, Environment, Gym
 from a3c_exp.envs.batch import EnvBatch, Normalization
 from a3c_exp.errors import ConfigError, RunError
+from a3c_exp.run import checkpoint
 from a3c_exp.run.policy import make_policy
 
 QUARTER = 64.0
@@ -61,7 +66,9 @@ def test_other_settings_stay_as_they_are(setting: Normalization) -> None:
 def test_a_run_and_its_policy_subtract_it(backend: str, tmp_path: Path) -> None:
     whole = config(CORNERS, backend, total_steps=400, **PICTURES)
     train_config(whole, tmp_path)
-    assert yaml.safe_load((tmp_path / "config.yaml").read_text())["env"]["normalize_observations"] == "background"
+    saved = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    assert saved["env"]["normalize_observations"] == [255.0, QUARTER]
+    assert saved["typed"] == {"env.normalize_observations": "background"}
     assert "pixels: less 255, over 64" in (tmp_path / "train.log").read_text()
     train_config(whole | {"total_steps": 600}, tmp_path, resume=True)
     state = latest(tmp_path)["store"]
@@ -128,21 +135,43 @@ def test_a_whole_network_that_asks_for_no_pictures_takes_them_as_they_are(tmp_pa
         load_experiment(config(CORNERS, env__normalize_observations="shared", **whole))
 
 
-def test_another_play_may_find_other_numbers_than_a_run_was_trained_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its policy and its resumption keep those of the checkpoint."""
-    whole = config(CORNERS, total_steps=200, **PICTURES)
-    train_config(whole, tmp_path)
-    monkeypatch.setattr(background, "_measured", {repr(build_experiment(whole).env): (3.0, QUARTER)})
-    other = load_experiment(whole)
-    assert other.env.normalize_observations == (3.0, QUARTER)
-    pixels = make_policy(other, latest(tmp_path)["store"]).network.observation_input.pixels
+@pytest.mark.parametrize("setting", ["background", "auto"])
+def test_a_run_of_before_keeps_the_numbers_in_its_checkpoints(setting: str, tmp_path: Path) -> None:
+    """Its config.yaml has what they stand for; another play of the same environment may find others."""
+    train(tmp_path, CORNERS, total_steps=200, network=SMALL_CNN, env__normalize_observations=[3.0, 60.0])
+    for path in (tmp_path / "checkpoints").iterdir():
+        state = checkpoint.load(path)
+        state["store"]["pixels"] = np.array([3.0, 60.0])
+        checkpoint.save(path, state)
+    saved = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    saved["env"]["normalize_observations"] = setting
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(saved))
+    read = read_config(tmp_path, ["scripted"])
+    assert read["env"]["normalize_observations"] == [3.0, 60.0]
+    assert as_typed(read)["env"]["normalize_observations"] == setting
+    pixels = a3c_exp.load(tmp_path, ["scripted"], ["env.id"]).network.observation_input.pixels
     assert pixels is not None
-    assert pixels.center == 255.0
-    train_config(whole | {"total_steps": 400}, tmp_path, resume=True)
-    np.testing.assert_array_equal(latest(tmp_path)["store"]["pixels"], (255.0, QUARTER))
-    assert "less 3," not in (tmp_path / "train.log").read_text()
+    assert pixels.center == 3.0
+    assert main([f"resume={tmp_path}", "total_steps=400", "plugins=[scripted]"]) == 0
+    assert yaml.safe_load((tmp_path / "config.yaml").read_text())["env"]["normalize_observations"] == [3.0, 60.0]
+
+
+def test_a_run_of_before_with_auto_and_no_numbers_takes_observations_as_they_are(tmp_path: Path) -> None:
+    train(tmp_path, TARGET)
+    saved = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    saved["env"]["normalize_observations"] = "auto"
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(saved))
+    assert read_config(tmp_path)["env"]["normalize_observations"] is False
+
+
+def test_a_copy_with_another_environment_measures_again(here: Path) -> None:
+    train(here / "run", CORNERS, total_steps=40, **PICTURES)
+    common = [f"from={here / 'run'}", "plugins=[scripted]"]
+    assert main([*common, "seed=1", "hydra.run.dir=same"]) == 0
+    assert read_config(here / "same")["env"]["normalize_observations"] == [255.0, QUARTER]
+    changed, _ = copied_config([*common, "env.wrappers=[]"])
+    assert changed["env"]["normalize_observations"] == "background"
+    assert "typed" not in changed
 
 
 def test_the_deviation_is_a_quarter_of_the_levels_that_the_space_has() -> None:

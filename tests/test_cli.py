@@ -82,7 +82,7 @@ BAD = [
     ("+env.kwargs.size=3", "env.kwargs = {'size': 3}: CartPole-v1 cannot be made: "),
     ("env=gym env.id=Blackjack-v1", "env.id = 'Blackjack-v1': "),
     ("env=lunar env.vectorized=true", "env.vectorized = True: must be false"),
-    ("init_from=nowhere", "init_from = 'nowhere': must be the folder of a run: it has no readable config.yaml"),
+    ("init_from=/nowhere", "init_from = '/nowhere': must be the folder of a run: it has no readable config.yaml"),
     ("resume=nowhere", "resume = 'nowhere': must be the folder of a run: it has no readable config.yaml"),
     ("-m resume=nowhere", "resume = 'nowhere': cannot go with -m"),
     ("critic_returns=vtrace", "critic_returns = 'VTrace': must go with returns that correct for lag as well (vtrace)"),

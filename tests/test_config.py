@@ -105,7 +105,11 @@ def test_without_ray_its_backend_says_what_to_install(monkeypatch: pytest.Monkey
         ("returns", {"_target_": "a3c_exp.schedules.Constant"}, "returns._target_ = 'a3c_exp.schedules.Constant': "),
         ("env.id", "CartPol-v1", "env.id = 'CartPol-v1': no such environment is registered"),
         ("env._target_", "gymnasium.make", "env._target_ = 'gymnasium.make': must be a component class of a3c_exp"),
-        ("init_from", "nowhere", "init_from = 'nowhere': must be the folder of a run: it has no readable config.yaml"),
+        (
+            "init_from",
+            "nowhere",
+            f"init_from = '{Path('nowhere').absolute()}': must be the folder of a run: it has no readable config.yaml",
+        ),
     ],
 )
 def test_a_value_that_cannot_be_used_is_named_with_its_key(

@@ -185,7 +185,7 @@ def test_a_run_again_has_a_new_folder(tmp_path: Path, monkeypatch: pytest.Monkey
         (["from=nowhere"], "from = 'nowhere': must be the folder of a run: it has no readable config.yaml"),
         (["from="], "from = '': must be one run's folder"),
         (["from=first", "from=second"], "from = 'first, second': must be one run's folder"),
-        (["from=first", "-m", "seed=1,2"], "from = 'first': goes with --cfg job or nothing"),
+        (["from=first", "-m", "seed=1,2"], "from = 'first': cannot go with -m"),
         (["from=first", "seed=1,2"], "seed = '1,2': cannot go with from: it takes single values"),
         (["from=first", "~env"], "env = None: cannot go with from"),
         (["from=first", "hydra.job.chdir=true"], "hydra.job.chdir = 'true': cannot go with from"),

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from a3c_exp.cli.existing import CONTINUE, Action, clear, find_action
 from a3c_exp.cli.startup import prestart
 from a3c_exp.common.reading import expanded
+from a3c_exp.config.saved import read_config
 from a3c_exp.errors import FolderError, named
 from a3c_exp.run.files import exclusive_folder
 from a3c_exp.run.run_folder import CONFIG_FILE, check_files, check_links, check_writable, config_text
@@ -46,29 +47,40 @@ class Plan:
         object.__setattr__(self, "folder", expanded(self.folder).absolute())
 
 
-def check(plan: Plan, made: dict[str, ActorCritic] | None = None) -> Experiment:
-    """The experiment of a plan. Raises ConfigError if it cannot be executed. Changes nothing.
+class Checked(NamedTuple):
+    """What a plan comes to: the final configuration, and the experiment that it describes."""
+
+    config: dict[str, Any]
+    experiment: Experiment
+
+
+def check(plan: Plan, made: dict[str, ActorCritic] | None = None) -> Checked:
+    """Raise ConfigError for a plan that cannot be executed. Changes nothing.
 
     made: see `load_experiment`.
     """
     prestart(plan.config)  # it imports torch while this process does
     import a3c_exp.run.trainer  # noqa: F401  # needed next
-    from a3c_exp.config.builder import load_experiment
+    from a3c_exp.config.builder import load_experiment, resolve
 
-    experiment = load_experiment(_settings(plan), made=made, trusted=plan.trusted)
-    config_text(plan.config)  # which it is saved as
+    config = resolve(plan.config, trusted=plan.trusted)
+    # A run that goes on took its first parameters long ago: their run may be gone.
+    needed = config | {"init_from": None} if plan.existing == CONTINUE else config
+    experiment = load_experiment(needed, made=made, trusted=plan.trusted)
+    config_text(config)  # which it is saved as
     with named(plan.key):
         _check_folder(plan)
-    return experiment
+    return Checked(config, experiment)
 
 
-def execute(plan: Plan, checked: Experiment | None = None) -> Run | None:
+def execute(plan: Plan, checked: Checked | None = None) -> Run | None:
     """Train as planned; return the run, or None if the folder holds a finished one, which stays as it is.
 
     checked: what `check` has returned; None: it is called here. Raises ConfigError, and FolderLockedError if another
     process trains in the folder. Then nothing has been written.
     """
-    experiment = check(plan) if checked is None else checked
+    config, experiment = check(plan) if checked is None else checked
+    from a3c_exp.config.builder import load_experiment, resolve
     from a3c_exp.run.trainer import run
 
     with ExitStack() as stack, named(plan.key):
@@ -80,12 +92,10 @@ def execute(plan: Plan, checked: Experiment | None = None) -> Run | None:
             return None
         if action is Action.BEGIN and (plan.folder / CONFIG_FILE).exists():
             clear(plan.folder, keep_log=plan.existing == "resume")
-        return run(experiment, plan.config, plan.folder, action is Action.RESUME, plan.session)
-
-
-def _settings(plan: Plan) -> dict[str, Any]:
-    """The configuration to check. A run that goes on took its first parameters long ago: their run may be gone."""
-    return {**plan.config, "init_from": None} if plan.existing == CONTINUE else dict(plan.config)
+        if action is Action.RESUME and plan.existing == "resume":  # with what its settings stood for when it began
+            config = resolve(read_config(plan.folder, config["plugins"]))
+            experiment = load_experiment(config, check=False)
+        return run(experiment, config, plan.folder, action is Action.RESUME, plan.session)
 
 
 def _check_folder(plan: Plan) -> Action:

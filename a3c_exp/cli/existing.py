@@ -16,6 +16,7 @@ from typing import Any
 
 from a3c_exp.common.reading import expanded
 from a3c_exp.common.settings import flatten
+from a3c_exp.config.final import as_typed
 from a3c_exp.config.saved import read_config
 from a3c_exp.errors import FAILED, FolderError
 from a3c_exp.run.run_folder import (
@@ -45,7 +46,8 @@ def find_action(folder: Path, config: Mapping[str, Any], existing: str) -> Actio
     """What is to be done in `folder` for a run of `config`. Changes nothing.
 
     existing: see above.
-    Raises FolderError for a run that is refused: any with `refuse`, one with other settings with `resume`.
+    Raises FolderError for a run that is refused: any with `refuse`, one with other settings with `resume`. Settings are
+    compared as they were typed: `auto` is equal to whatever it stood for then.
     """
     if existing == CONTINUE:
         return Action.RESUME
@@ -55,7 +57,7 @@ def find_action(folder: Path, config: Mapping[str, Any], existing: str) -> Actio
         raise FolderError(folder, "must be without a run: resume=<folder> continues the one in it")
     if existing == "restart":
         return Action.BEGIN
-    difference = _difference(config, read_config(folder, config.get("plugins") or ()))
+    difference = _difference(as_typed(config), as_typed(read_config(folder, config.get("plugins") or ())))
     if difference:
         raise FolderError(folder, f"has a run with other settings: {difference}; existing=restart begins it anew")
     summary = read_summary(folder)

@@ -26,7 +26,7 @@ from hydra.utils import to_absolute_path
 from omegaconf import DictConfig
 
 from a3c_exp.backends import forkserver
-from a3c_exp.cli.execute import Plan, execute
+from a3c_exp.cli.execute import Checked, Plan, execute
 from a3c_exp.cli.hydra_compose import to_container
 from a3c_exp.cli.journal import Journal, Outcome
 from a3c_exp.cli.startup import prestart
@@ -57,10 +57,11 @@ def train_in(folder: Path, config: Mapping[str, Any], existing: str, session: Se
 
     Raises ConfigError for a run that is refused, and FolderLockedError if another process trains there.
     """
-    from a3c_exp.config.builder import load_experiment
+    from a3c_exp.config.builder import load_experiment, resolve
 
     plan = Plan(config=config, folder=folder, existing=existing, session=session)
-    return execute(plan, load_experiment(config, check=False))
+    final = resolve(config)
+    return execute(plan, Checked(final, load_experiment(final, check=False)))
 
 
 def own_session(command: str, **further: Any) -> Session:

@@ -85,13 +85,13 @@ def _run_one(hydra: Hydra, name: str, overrides: list[str], existing: str, typed
     session = Session(command=typed, overrides=[text for text in overrides if not re.match(r"\+*hydra\b", text)])
     plan = Plan(config=to_container(node), folder=Path(folder), existing=existing, key="hydra.run.dir", session=session)
     with importing():
-        experiment = check(plan)
+        checked = check(plan)
     with open_dict(node):
         node.hydra.mode = RunMode.RUN
     context = HydraContext(config_loader=hydra.config_loader, callbacks=Callbacks(node))
     context.callbacks.on_run_start(config=node, config_name=name)
     make_folder(plan.folder, "hydra.run.dir")
-    job = run_job(lambda node: execute(plan, experiment), node, "hydra.run.dir", None, context)
+    job = run_job(lambda node: execute(plan, checked), node, "hydra.run.dir", None, context)
     context.callbacks.on_run_end(config=node, config_name=name, job_return=job)
     if job.status != JobStatus.COMPLETED:
         raise job._return_value
@@ -123,8 +123,8 @@ def _run_saved(key: str, flags: Namespace, words: Words) -> int:
         key="resume" if resumed else "hydra.run.dir", trusted=trusted_keys(flags.overrides), session=session,
     )  # fmt: skip
     with importing():
-        experiment = check(plan)
-    finished = execute(plan, experiment)
+        checked = check(plan)
+    finished = execute(plan, checked)
     assert finished is not None
     return finished.exit_code
 

@@ -17,6 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from a3c_exp.cli.hydra_compose import compose, first_line, parse, run_folder
 from a3c_exp.common.reading import expanded
 from a3c_exp.common.settings import flatten
+from a3c_exp.config.final import NORMALIZATION, as_typed, without_typed
 from a3c_exp.config.saved import read_config
 from a3c_exp.config.schema import TARGET
 from a3c_exp.errors import ConfigError, named
@@ -111,8 +112,10 @@ def copied_config(overrides: Sequence[str], config_dir: str | None = None) -> tu
     """
     with named("from"):
         config = read_config(named_folder(overrides, "from"))
-    folder = None
-    for change in _changes(overrides):
+    folder, changes = None, _changes(overrides)
+    if any(change.key_or_group.partition(".")[0] in ("env", "network") for change in changes):
+        config = as_typed(config, [NORMALIZATION])  # it is measured again
+    for change in changes:
         key = change.key_or_group
         if key == TRUST:
             continue
@@ -122,7 +125,7 @@ def copied_config(overrides: Sequence[str], config_dir: str | None = None) -> tu
         if key == RUN_DIR:
             folder = Path(str(change.value()))
         elif isinstance(change.value(), str) and isinstance(config.get(key), (dict, type(None))) and key in config:
-            config[key] = compose([str(change.input_line)], config_dir)[key]
+            config = without_typed(config, key) | {key: compose([str(change.input_line)], config_dir)[key]}
         else:
             config = _changed(config, key, change.value())
     return config, folder or run_folder(config)
@@ -133,11 +136,11 @@ def _changed(config: dict[str, Any], key: str, value: object) -> dict[str, Any]:
 
     A mapping is merged with what is there, unless it is a component that is written out.
     """
-    resolved = _resolved(key, value)
-    written_out = isinstance(resolved, dict) and TARGET in resolved
+    plain = _resolved(key, value)
+    written_out = isinstance(plain, dict) and TARGET in plain
     try:
-        node = OmegaConf.create(config)
-        OmegaConf.update(node, key, resolved, merge=not written_out)
+        node = OmegaConf.create(without_typed(config, key))
+        OmegaConf.update(node, key, plain, merge=not written_out)
     except (OmegaConfBaseException, ValueError) as complaint:
         raise ConfigError(key, value, f"cannot be set: {first_line(complaint)}") from complaint
     changed: Any = OmegaConf.to_container(node, resolve=False)

@@ -186,20 +186,15 @@ def check_init_from(folder: str, config: Mapping[str, Any], network: ActorCritic
             raise FolderError(folder, f"must be a run of the same network: {difference}")
     network.check_constants(state["store"], folder)
     measured = normalization is True or normalization == "shared"
-    if _normalization(theirs, state["store"]) != normalization or RunningStats.has_observations(stats) != measured:
+    if _normalization(theirs) != normalization or RunningStats.has_observations(stats) != measured:
         wanted = list(normalization) if isinstance(normalization, tuple) else str(normalization).lower()
         problem = f"must be a run with env.normalize_observations={wanted}, as this one has"
         raise FolderError(folder, problem)
 
 
-def _normalization(config: Mapping[str, Any], store_state: Mapping[str, Any]) -> object:
-    """What `env.normalize_observations` of a saved run stands for."""
-    if "pixels" in store_state:
-        return tuple(store_state["pixels"].tolist())
+def _normalization(config: Mapping[str, Any]) -> object:
     setting = _component(config, "env").get("normalize_observations", False)
-    if isinstance(setting, list):
-        return tuple(setting)
-    return False if setting == "auto" else setting
+    return tuple(setting) if isinstance(setting, list) else setting
 
 
 def _component(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:

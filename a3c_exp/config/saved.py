@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from a3c_exp.common.reading import UnreadableError, expanded, parse_yaml, read_text
+from a3c_exp.config.final import NORMALIZATION, RESOLVED, TYPED, resolved, value_at
 from a3c_exp.config.removed import without_removed
 from a3c_exp.errors import FolderError
-from a3c_exp.run.run_folder import CONFIG_FILE
+from a3c_exp.run.run_folder import CONFIG_FILE, best_checkpoint
 
 
 def read_config(folder: str | Path, plugins: Sequence[str] = ()) -> dict[str, Any]:
@@ -19,7 +20,24 @@ def read_config(folder: str | Path, plugins: Sequence[str] = ()) -> dict[str, An
     Raises FolderError, and ConfigError for a removed setting that did something.
     """
     allowed = plugins if isinstance(plugins, str) else list(plugins)  # the schema refuses a text, not each letter of it
-    return read_settings(expanded(folder)) | {"plugins": allowed}
+    return _with_saved_pixels(read_settings(expanded(folder)), expanded(folder)) | {"plugins": allowed}
+
+
+def _with_saved_pixels(config: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The configuration of a run of before with the mean and deviation of pixels that it trained with.
+
+    They were in its checkpoints then, and config.yaml had what they stand for: auto or background.
+    """
+    setting = value_at(config, NORMALIZATION)
+    if setting not in ("auto", "background"):
+        return config
+    from a3c_exp.run.saved_state import load_state  # which imports torch
+
+    try:
+        pixels = load_state(best_checkpoint(folder))["store"].get("pixels")
+    except FolderError:  # whoever needs the checkpoint says what is wrong with it
+        return config
+    return resolved(config, NORMALIZATION, False if pixels is None else pixels.tolist(), setting)
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
@@ -36,4 +54,8 @@ def read_settings(folder: Path) -> dict[str, Any]:
         raise FolderError(folder, f"its {CONFIG_FILE} is damaged: {' '.join(str(error).split())}") from error
     if not isinstance(config, dict) or not config:
         raise FolderError(folder, f"its {CONFIG_FILE} is damaged: it holds no settings")
-    return without_removed({str(name): value for name, value in config.items()})
+    config = without_removed({str(name): value for name, value in config.items()})
+    typed = config.pop(TYPED, None)
+    if isinstance(typed, dict):
+        config[TYPED] = {key: typed[key] for key in RESOLVED if key in typed and value_at(config, key) is not None}
+    return config

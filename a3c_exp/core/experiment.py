@@ -14,7 +14,6 @@ from gymnasium.spaces import Box
 from a3c_exp.algorithms import Algorithm
 from a3c_exp.algorithms.trial import loss_builder
 from a3c_exp.core import seeding
-from a3c_exp.core.cpu import cores_of_a_run
 from a3c_exp.core.events import Event
 from a3c_exp.core.normalization import NormalizedObservations
 from a3c_exp.core.parameters import StoreSpec
@@ -180,8 +179,10 @@ class Experiment:
 
     @property
     def worker_count(self) -> int:
-        """Number of workers: `workers`, or one for each core of this run."""
-        return cores_of_a_run() if self.workers == "auto" else self.workers
+        """Number of workers. Raises ValueError if the configuration is not final."""
+        if self.workers == "auto":
+            raise ValueError("workers='auto': config.builder.resolve has the number")
+        return self.workers
 
     def build_network(self, env: EnvBatch, rng: np.random.Generator | None) -> ActorCritic:
         """A network for these environments. rng: draws its parameters; None: no need to. Raises ConfigError."""

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from a3c_exp.common.reading import UnreadableError, expanded, open_regular, parse_json, parse_yaml, read_text
 from a3c_exp.common.settings import flatten
+from a3c_exp.config.final import TYPED
 from a3c_exp.config.removed import without_removed
 from a3c_exp.config.schema import TARGET
 from a3c_exp.core.events import RECENT
@@ -150,6 +151,7 @@ def read_run(folder: Path) -> RecordedRun:
         config = parse_yaml(read_text(folder / CONFIG_FILE))
         _check_config(config)
     config = without_removed(config)
+    config.pop(TYPED, None)
     with _named(SUMMARY_FILE):
         try:
             summary = parse_json(read_text(folder / SUMMARY_FILE))

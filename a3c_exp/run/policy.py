@@ -25,7 +25,6 @@ from a3c_exp.errors import RunError
 from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.cnn import ImageEncoder
 from a3c_exp.networks.recurrent import reset_state
-from a3c_exp.run.saved_state import with_saved_pixels
 
 log = logging.getLogger("a3c_exp")
 
@@ -211,7 +210,6 @@ def evaluate_policy(
 
 def make_policy(experiment: Experiment, store_state: dict[str, Any]) -> Policy:
     """A policy with a copy of the parameters in `SharedStore.state()`. Raises ValueError if they do not fit."""
-    experiment = with_saved_pixels(experiment, store_state)
     network, env = build_network(experiment, draw=False)
     normalizer = make_normalizer(experiment, env.observation_space, store_state["stats"])
     rng = seeding.generator(experiment.seed, Role.EVALUATION_ACTIONS)

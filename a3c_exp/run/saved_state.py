@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +18,6 @@ from a3c_exp.errors import FolderError, shown
 from a3c_exp.run import checkpoint, run_folder
 
 if TYPE_CHECKING:
-    from a3c_exp.core.experiment import Experiment
     from a3c_exp.networks import ActorCritic
 
 Check = Callable[[Any], str | None]
@@ -30,24 +28,11 @@ STATE_ERRORS = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 """Errors that a whole state may raise where it is restored: it is of another network, or of another optimizer."""
 
 
-def constants_of(experiment: Experiment, network: ActorCritic) -> dict[str, Any]:
-    """What a policy has besides parameters and statistics, by its name in the store's part of a checkpoint.
-
-    constants: buffers and frozen parameters. pixels: mean and deviation, given or measured before the run.
-    """
+def constants_of(network: ActorCritic) -> dict[str, Any]:
+    """What a policy has besides parameters and statistics: buffers and frozen parameters, for the store's part of a
+    checkpoint."""
     constants = {name: tensor.numpy().copy() for name, tensor in network.constants().items()}
-    found: dict[str, Any] = {"constants": constants} if constants else {}
-    pixels = experiment.env.normalize_observations
-    return found | ({"pixels": np.array(pixels, np.float64)} if isinstance(pixels, tuple) else {})
-
-
-def with_saved_pixels(experiment: Experiment, store_state: Mapping[str, Any]) -> Experiment:
-    """The experiment with the mean and deviation of pixels of a checkpoint, if it has them: another play of the same
-    environment may find others."""
-    if "pixels" not in store_state:
-        return experiment
-    mean, deviation = map(float, store_state["pixels"])
-    return replace(experiment, env=replace(cast(Any, experiment.env), normalize_observations=(mean, deviation)))
+    return {"constants": constants} if constants else {}
 
 
 def load_state(path: Path) -> dict[str, Any]:
@@ -151,7 +136,7 @@ _STATE: Mapping[str, Any] = {
         "stats": _array("f", 1, finite=True),
         "rng_states": _rng_states,
         "constants?": _arrays,
-        "pixels?": _pixels,
+        "pixels?": _pixels,  # of runs of before: see `config.saved`
     },
     "statistics": {
         **dict.fromkeys(("steps", "updates", "rejected", "episodes"), _whole),

@@ -26,7 +26,7 @@ from a3c_exp.run.evaluator import EvalResult, Evaluator
 from a3c_exp.run.interruption import interruptions
 from a3c_exp.run.output import RunOutput
 from a3c_exp.run.rules import BestPolicy, Every, GrowingInterval, find_stop_reason, leaving_rule
-from a3c_exp.run.saved_state import STATE_ERRORS, constants_of, load_latest, load_state, with_saved_pixels
+from a3c_exp.run.saved_state import STATE_ERRORS, constants_of, load_latest, load_state
 from a3c_exp.run.session import Session
 from a3c_exp.run.statistics import RunStatistics, TrainingClock
 
@@ -85,7 +85,6 @@ def run(
                 state, latest, warning = load_latest(folder)
                 _restore(store, state, folder)
                 network.check_constants(state["store"], folder)
-                experiment = with_saved_pixels(experiment, state["store"])
             (folder / run_folder.CHECKPOINTS).mkdir(parents=True, exist_ok=True)
             files.write_text(folder / run_folder.CONFIG_FILE, run_folder.config_text(config))
             terminal = stack.enter_context(run_log(folder / "train.log", label=session.label))
@@ -93,7 +92,7 @@ def run(
             if warning:
                 log.warning("%s", warning)
                 run_folder.make_latest(latest)
-            constants = constants_of(experiment, network)
+            constants = constants_of(network)
             trainer = Trainer(experiment, config, folder, store, state, terminal, constants, session)
             log.info(network.describe_kernels())
             pixels = experiment.env.normalize_observations

@@ -15,20 +15,12 @@ DEVIATION = 1 / 4
 STEPS = 250
 """Of the random play: thousands of pixels each, most of which are those of the background."""
 
-_measured: dict[str, tuple[float, float]] = {}
-"""Of the environments that this process has played, by their settings."""
-_of_bytes: dict[str, bool] = {}
-"""Of the environments that this process has made."""
-
 
 def has_pictures_of_bytes(env: Environment) -> bool:
     """Return whether observations are pictures of bytes. Raises ConfigError if the environment cannot be made."""
-    key = repr(env)
-    if key not in _of_bytes:
-        batch = env.make(1, [0])
-        _of_bytes[key] = are_pictures(batch.observation_space)
-        close_within(batch)
-    return _of_bytes[key]
+    batch = env.make(1, [0])
+    close_within(batch)
+    return are_pictures(batch.observation_space)
 
 
 def measure_background(env: Environment) -> tuple[float, float]:
@@ -37,15 +29,12 @@ def measure_background(env: Environment) -> tuple[float, float]:
     The play has a fixed seed: two processes find the same number.
     Raises ConfigError, whose key is relative to the environment, if there are no pictures of bytes, or it cannot play.
     """
-    key = repr(env)
-    if key not in _measured:
-        try:
-            counts = count_bytes(env, STEPS)
-            _measured[key] = float(counts.argmax()), len(counts) * DEVIATION
-        except RunError as error:
-            problem = f"cannot be measured (false: it is not): {str(error).partition(chr(10))[0]}"
-            raise ConfigError("normalize_observations", env.normalize_observations, problem) from error
-    return _measured[key]
+    try:
+        counts = count_bytes(env, STEPS)
+    except RunError as error:
+        problem = f"cannot be measured (false: it is not): {str(error).partition(chr(10))[0]}"
+        raise ConfigError("normalize_observations", env.normalize_observations, problem) from error
+    return float(counts.argmax()), len(counts) * DEVIATION
 
 
 def count_bytes(env: Environment, steps: int, copies: int = 1, seed: int = 0) -> NDArray[np.int64]:

@@ -1,0 +1,122 @@
+"""Runs that are there already, and what their settings stood for when they began."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from runs import QUICK, config
+
+import a3c_exp
+from a3c_exp import ConfigError, compose
+from a3c_exp.__main__ import main
+from a3c_exp.config import builder
+from a3c_exp.config.builder import load_experiment, resolve
+
+AUTO = [*[text for text in QUICK if not text.startswith("workers")], "workers=auto"]
+
+
+@pytest.fixture
+def cores(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Sets what `workers=auto` stands for."""
+    return lambda number: monkeypatch.setattr(builder, "cores_of_a_run", lambda: number)
+
+
+def cut_short(folder: Path) -> None:
+    """Let a run look as if it had been killed."""
+    (folder / "summary.json").unlink()
+
+
+class TestWhatSettingsStoodFor:
+    def test_is_kept_by_a_run_that_goes_on_where_auto_is_another_number(self, here: Path, cores: Any) -> None:
+        cores(2)
+        assert main([*AUTO, "hydra.run.dir=run"]) == 0
+        saved = yaml.safe_load(Path("run/config.yaml").read_text())
+        assert (saved["workers"], saved["typed"]["workers"]) == (2, "auto")
+        cut_short(here / "run")
+        cores(1)
+        assert main([*AUTO, "hydra.run.dir=run", "existing=resume"]) == 0
+        assert json.loads(Path("run/summary.json").read_text())["resumed"] == 1
+        assert yaml.safe_load(Path("run/config.yaml").read_text()) == saved
+        assert main(["resume=run", "total_steps=128"]) == 0
+        assert yaml.safe_load(Path("run/config.yaml").read_text()) == saved | {"total_steps": 128}
+
+    def test_is_another_setting_than_what_is_typed(
+        self, here: Path, cores: Any, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        cores(2)
+        assert main([*AUTO, "hydra.run.dir=run"]) == 0
+        assert main([*AUTO, "workers=2", "hydra.run.dir=run", "existing=resume"]) == 2
+        assert "has a run with other settings: workers=auto, not 2" in capfd.readouterr().err
+
+    def test_changes_where_a_resumed_run_is_given_another(self, here: Path, cores: Any) -> None:
+        cores(2)
+        assert main([*AUTO, "hydra.run.dir=run"]) == 0
+        assert main(["resume=run", "total_steps=128", "workers=3"]) == 0
+        saved = yaml.safe_load(Path("run/config.yaml").read_text())
+        assert saved["workers"] == 3
+        assert "workers" not in saved["typed"]
+        cores(1)
+        assert main(["resume=run", "total_steps=192", "workers=auto"]) == 0
+        saved = yaml.safe_load(Path("run/config.yaml").read_text())
+        assert (saved["workers"], saved["typed"]["workers"]) == (1, "auto")
+
+    def test_is_what_a_copy_has(self, here: Path, cores: Any) -> None:
+        cores(2)
+        assert main([*AUTO, "hydra.run.dir=run"]) == 0
+        cores(1)
+        assert main(["from=run", "hydra.run.dir=copy"]) == 0
+        a3c_exp.train(yaml.safe_load(Path("run/config.yaml").read_text()), "again")
+        for name in ("copy", "again"):
+            assert Path(name, "config.yaml").read_text() == Path("run/config.yaml").read_text()
+
+    def test_is_not_known_of_a_run_of_before(self, here: Path, cores: Any) -> None:
+        """Its config.yaml says auto, which is then what it is here."""
+        cores(2)
+        assert main([*AUTO, "hydra.run.dir=run"]) == 0
+        saved = yaml.safe_load(Path("run/config.yaml").read_text())
+        del saved["typed"]
+        saved["env"]["normalize_observations"] = saved["workers"] = "auto"
+        Path("run/config.yaml").write_text(yaml.safe_dump(saved))
+        cut_short(here / "run")
+        cores(1)
+        assert main([*AUTO, "hydra.run.dir=run", "existing=resume"]) == 0
+        assert yaml.safe_load(Path("run/config.yaml").read_text())["workers"] == 1
+
+
+class TestResolve:
+    def test_leaves_nothing_to_find_out(self, here: Path, cores: Any) -> None:
+        cores(3)
+        final = resolve(compose(["env=gym", "env.id=CartPole-v1", "init_from=first"]))
+        assert final["workers"] == 3
+        assert final["env"]["normalize_observations"] is False
+        assert final["init_from"] == str(here / "first")
+        assert final["typed"] == {"workers": "auto", "env.normalize_observations": "auto"}
+        cores(1)
+        assert resolve(final) == final
+
+    def test_changes_nothing_that_is_plain(self) -> None:
+        assert resolve(config()) == config()
+
+    def test_names_what_is_wrong(self) -> None:
+        with pytest.raises(ConfigError) as error:
+            load_experiment(config(workers="many"))
+        assert (error.value.key, error.value.value) == ("workers", "many")
+
+
+def test_the_folder_of_a_run_is_the_one_that_was_meant_when_it_began(here: Path) -> None:
+    """A program, or an environment, may go to another folder meanwhile."""
+    (here / "elsewhere").mkdir()
+
+    def leave(*_: object) -> None:
+        os.chdir(here / "elsewhere")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("a3c_exp.run.trainer.Trainer._find_stop_reason", leave)
+        a3c_exp.train([*QUICK], "run")
+    assert (here / "run" / "summary.json").exists()
+    assert not list((here / "elsewhere").iterdir())
