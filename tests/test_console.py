@@ -8,8 +8,8 @@ import os
 import re
 import threading
 import warnings
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,36 +21,27 @@ from a3c_exp.run.statistics import RunStatistics
 log = logging.getLogger("a3c_exp")
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class Screen(io.StringIO):
     """A terminal in memory."""
 
     def isatty(self) -> bool:
         return True
 
-    def rows(self) -> list[str]:
-        """What one sees: a carriage return goes back to the start of the row, ESC [ K clears the rest of it."""
-        rows = [""]
-        column = 0
-        for piece in re.findall(r"\x1b\[K|[\r\n]|[^\r\n\x1b]+", self.getvalue()):
-            if piece == "\x1b[K":
-                rows[-1] = rows[-1][:column]
-            elif piece == "\r":
-                column = 0
-            elif piece == "\n":
-                rows.append("")
-                column = 0
-            else:
-                rows[-1] = rows[-1][:column] + piece + rows[-1][column + len(piece) :]
-                column += len(piece)
-        return rows
+
+def seen(written: str) -> list[str]:
+    rows, column = [""], 0
+    for piece in re.findall(r"\x1b\[K|[\r\n]|[^\r\n\x1b]+", written):
+        if piece == "\x1b[K":
+            rows[-1] = rows[-1][:column]
+        elif piece == "\r":
+            column = 0
+        elif piece == "\n":
+            rows.append("")
+            column = 0
+        else:
+            rows[-1] = rows[-1][:column] + piece + rows[-1][column + len(piece) :]
+            column += len(piece)
+    return rows
 
 
 @pytest.fixture(autouse=True)
@@ -58,52 +49,53 @@ def an_ordinary_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
 
 
-def drive(
-    stream: io.StringIO, folder: Path, show: Callable[[Progress, RunStatistics, Clock], None], **ends: float | None
-) -> RunStatistics:
-    clock = Clock()
-    statistics = RunStatistics(clock=clock)
-    with run_log(folder / "train.log", stream) as terminal:
-        progress = Progress(terminal, 1_000_000, clock=clock, **ends)  # type: ignore[arg-type]
-        show(progress, statistics, clock)
-    return statistics
+class Shown:
+    """A run's log and progress line on a stream, with a clock."""
 
+    def __init__(self, folder: Path, stream: io.StringIO | None = None, **ends: float | None) -> None:
+        self.stream = Screen() if stream is None else stream
+        self.now = 100.0
+        self.statistics = RunStatistics(clock=lambda: self.now)
+        self._folder, self._ends = folder, ends
 
-def steps(statistics: RunStatistics, count: int, returns: tuple[float, ...] = ()) -> None:
-    ended = Episodes(np.array(returns), np.ones(len(returns), np.int64), np.full(len(returns), statistics.steps))
-    statistics.add(Event(0, steps=count, episodes=ended))
+    def __enter__(self) -> Shown:
+        self._log = run_log(self._folder / "train.log", self.stream)
+        terminal = self._log.__enter__()
+        self.progress = Progress(terminal, 1_000_000, clock=lambda: self.now, **self._ends)  # type: ignore[arg-type]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._log.__exit__(*error)
+
+    def pass_by(self, seconds: float, count: int, returns: tuple[float, ...] = (), best: float | None = None) -> None:
+        """Steps that take some seconds."""
+        self.now += seconds
+        ends = np.full(len(returns), self.statistics.steps)
+        ended = Episodes(np.array(returns), np.ones(len(returns), np.int64), ends)
+        self.statistics.add(Event(0, steps=count, episodes=ended))
+        self.progress.update(self.statistics, best)
+
+    def rows(self) -> list[str]:
+        """What one sees: a carriage return goes back to the start of the row, ESC [ K clears the rest of it."""
+        return seen(self.stream.getvalue())
 
 
 # -- the line --------------------------------------------------------------------------------------
 
 
 def test_the_line_tells_steps_speed_mean_return_best_evaluation_and_time_left(tmp_path: Path) -> None:
-    screen = Screen()
-
-    def show(progress: Progress, statistics: RunStatistics, clock: Clock) -> None:
-        progress.update(statistics)
+    with Shown(tmp_path) as shown:
+        shown.progress.update(shown.statistics)
         for _ in range(5):
-            clock.now += 1
-            steps(statistics, 50_000, (10.0, 20.0))
-            progress.update(statistics, 123.4)
-        shown = "250k / 1M steps | 50k/s | return 15.0 | best eval 123.4 | 0:15 left"
-        assert screen.rows() == [shown]
-
-    drive(screen, tmp_path, show)
+            shown.pass_by(1, 50_000, (10.0, 20.0), best=123.4)
+        assert shown.rows() == ["250k / 1M steps | 50k/s | return 15.0 | best eval 123.4 | 0:15 left"]
 
 
 def test_the_speed_is_that_of_the_last_seconds_not_of_the_whole_run(tmp_path: Path) -> None:
-    screen = Screen()
-
-    def show(progress: Progress, statistics: RunStatistics, clock: Clock) -> None:
+    with Shown(tmp_path) as shown:
         for second in range(40):
-            progress.update(statistics)
-            clock.now += 1
-            steps(statistics, 1000 if second < 20 else 100)
-        progress.update(statistics)
-        assert "| 100/s |" in screen.rows()[-1]
-
-    drive(screen, tmp_path, show)
+            shown.pass_by(1, 1000 if second < 20 else 100)
+        assert "| 100/s |" in shown.rows()[-1]
 
 
 @pytest.mark.parametrize(
@@ -117,35 +109,20 @@ def test_the_speed_is_that_of_the_last_seconds_not_of_the_whole_run(tmp_path: Pa
     ],
 )
 def test_the_time_left_is_until_the_first_of_the_runs_ends(tmp_path: Path, ends: dict[str, float], left: str) -> None:
-    screen = Screen()
-
-    def show(progress: Progress, statistics: RunStatistics, clock: Clock) -> None:
-        progress.update(statistics)
+    with Shown(tmp_path, **ends) as shown:  # type: ignore[arg-type]
+        shown.progress.update(shown.statistics)
         for _ in range(10):
-            clock.now += 1
-            steps(statistics, 10_000, (1.0,))
-            progress.update(statistics)
-        assert left in screen.rows()[-1]
-
-    drive(screen, tmp_path, show, **ends)
+            shown.pass_by(1, 10_000, (1.0,))
+        assert left in shown.rows()[-1]
 
 
-def test_before_anything_is_known_nothing_is_made_up(tmp_path: Path) -> None:
-    screen = Screen()
-    drive(screen, tmp_path, lambda progress, statistics, clock: progress.update(statistics))
-    assert "0 / 1M steps | 0/s | return -\x1b[K" in screen.getvalue()
-    assert "left" not in screen.getvalue()
-
-
-def test_rejected_updates_are_shown(tmp_path: Path) -> None:
-    screen = Screen()
-
-    def show(progress: Progress, statistics: RunStatistics, clock: Clock) -> None:
-        statistics.add(Event(0, rejected=3))
-        progress.update(statistics)
-        assert "| 3 updates rejected" in screen.rows()[-1]
-
-    drive(screen, tmp_path, show)
+def test_what_is_not_known_is_not_made_up_and_rejected_updates_are_shown(tmp_path: Path) -> None:
+    with Shown(tmp_path) as shown:
+        shown.progress.update(shown.statistics)
+        assert shown.rows() == ["0 / 1M steps | 0/s | return -"]
+        shown.statistics.add(Event(0, rejected=3))
+        shown.pass_by(1, 0)
+        assert "| 3 updates rejected" in shown.rows()[-1]
 
 
 @pytest.mark.parametrize(
@@ -158,18 +135,6 @@ def test_steps_are_read_at_a_glance(tmp_path: Path, steps: int, shown: str) -> N
     assert Progress(LiveLineHandler(Screen()), 10**7).line(statistics, None).startswith(f"{shown} / 10M steps | ")
 
 
-def test_a_long_line_fits_an_old_terminal() -> None:
-    clock = Clock()
-    progress = Progress(LiveLineHandler(Screen()), 123_000_000, clock=clock)
-    statistics = RunStatistics(clock=clock)
-    statistics.steps = 12_345_678
-    progress.update(statistics)
-    clock.now += 1
-    steps(statistics, 1_117, (-1234.5,))
-    progress.update(statistics)
-    assert len(progress.line(statistics, -1234.5)) < 80
-
-
 @pytest.mark.parametrize(
     ("seconds", "shown"), [(0, "0:00"), (6.2, "0:07"), (59.5, "1:00"), (754, "12:34"), (3723, "1:02:03")]
 )
@@ -180,34 +145,18 @@ def test_durations_are_read_at_a_glance(seconds: float, shown: str) -> None:
 # -- on a terminal ---------------------------------------------------------------------------------
 
 
-def test_on_a_terminal_the_line_is_written_over_and_a_last_one_stays(tmp_path: Path) -> None:
-    screen = Screen()
-
-    def show(progress: Progress, statistics: RunStatistics, clock: Clock) -> None:
+def test_on_a_terminal_the_line_is_written_over_below_the_log_and_a_last_one_stays(tmp_path: Path) -> None:
+    with Shown(tmp_path) as shown:
         for _ in range(100):
-            clock.now += 1
-            steps(statistics, 1000)
-            progress.update(statistics)
-        assert len(screen.rows()) == 1
-        progress.close(statistics)
-
-    drive(screen, tmp_path, show)
-    rows = screen.rows()
-    assert rows[0].startswith("100k / 1M steps")
-    assert rows[1:] == [""]
-
-
-def test_log_lines_pass_above_the_live_line(tmp_path: Path) -> None:
-    screen = Screen()
-
-    def show(progress: Progress, statistics: RunStatistics, clock: Clock) -> None:
-        progress.update(statistics)
+            shown.pass_by(1, 1000)
+        assert len(shown.rows()) == 1
         log.info("something happened")
         log.warning("beware")
-        assert screen.rows()[:2] == ["something happened", "warning: beware"]
-        assert screen.rows()[2].startswith("0 / 1M steps")
-
-    drive(screen, tmp_path, show)
+        shown.pass_by(1, 0)
+        assert shown.rows()[:2] == ["something happened", "warning: beware"]
+        shown.progress.close(shown.statistics)
+    assert shown.rows()[2].startswith("100k / 1M steps")
+    assert shown.rows()[3:] == [""]
 
 
 def test_the_live_line_is_cut_to_the_terminals_width(tmp_path: Path) -> None:
@@ -234,60 +183,40 @@ def test_a_terminal_that_goes_away_does_not_end_the_run(tmp_path: Path, capsys: 
         def write(self, text: str) -> int:
             raise OSError(5, "Input/output error")
 
-    def show(progress: Progress, statistics: RunStatistics, clock: Clock) -> None:
+    with Shown(tmp_path, Gone()) as shown:
         for _ in range(30):
-            clock.now += 1
-            progress.update(statistics)
-        progress.close(statistics)
-
-    drive(Gone(), tmp_path, show)
+            shown.pass_by(1, 0)
+        shown.progress.close(shown.statistics)
     assert (tmp_path / "train.log").read_text().count("1M steps") == 4
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {"TERM": "xterm"}])
+@pytest.mark.parametrize(
+    ("terminal", "stream", "live"), [("xterm", Screen, True), ("dumb", Screen, False), ("xterm", io.StringIO, False)]
+)
 def test_a_stream_that_cannot_rewrite_a_line_gets_none(
-    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    terminal: str, stream: type[io.StringIO], live: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TERM", environment["TERM"])
-    assert LiveLineHandler(Screen()).live == (environment["TERM"] != "dumb")
-    assert not LiveLineHandler(io.StringIO()).live
+    monkeypatch.setenv("TERM", terminal)
+    assert LiveLineHandler(stream()).live == live
 
 
 # -- in a log --------------------------------------------------------------------------------------
 
 
-def test_in_a_log_there_is_a_plain_line_now_and_then_and_a_last_one(tmp_path: Path) -> None:
-    stream = io.StringIO()
-
-    def show(progress: Progress, statistics: RunStatistics, clock: Clock) -> None:
-        for _ in range(50):
-            clock.now += 0.5
-            steps(statistics, 5000)
-            progress.update(statistics)
-        progress.close(statistics)
-
-    drive(stream, tmp_path, show)
-    lines = stream.getvalue().splitlines()
-    assert [line.split(" /")[0] for line in lines] == ["100k", "200k", "250k"]
-    assert not re.search(r"[\r\x1b]", stream.getvalue())
-
-
 @pytest.mark.parametrize("stream", [Screen, io.StringIO])
-def test_train_log_has_plain_lines_with_times_whatever_the_stream(
-    tmp_path: Path, stream: Callable[[], io.StringIO]
+def test_in_a_log_there_is_a_plain_line_with_its_time_now_and_then_and_a_last_one(
+    tmp_path: Path, stream: type[io.StringIO]
 ) -> None:
-    def show(progress: Progress, statistics: RunStatistics, clock: Clock) -> None:
-        log.info("begun")
-        clock.now += 11
-        progress.update(statistics)
-        progress.close(statistics)
-
-    drive(stream(), tmp_path, show)
+    with Shown(tmp_path, stream()) as shown:
+        for _ in range(50):
+            shown.pass_by(0.5, 5000)
+        shown.progress.close(shown.statistics)
     lines = (tmp_path / "train.log").read_text().splitlines()
-    assert len(lines) == 3
-    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} INFO ", line) for line in lines)
-    assert "\x1b" not in "".join(lines)
+    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} INFO \d+k / 1M steps[^\x1b]*$", line) for line in lines)
+    assert [line.split()[3] for line in lines] == ["100k", "200k", "250k"]
+    if stream is io.StringIO:
+        assert [line.split(" /")[0] for line in shown.stream.getvalue().splitlines()] == ["100k", "200k", "250k"]
 
 
 # -- the log ---------------------------------------------------------------------------------------
@@ -323,13 +252,6 @@ def test_nothing_is_left_set_when_the_log_ends_however_it_ends(tmp_path: Path) -
     assert before == (list(log.handlers), log.level, log.propagate, warnings.showwarning, list(logging.root.handlers))
 
 
-def test_a_second_run_of_a_process_does_not_write_into_the_log_of_the_first(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        with run_log(tmp_path / name, io.StringIO()):
-            log.info("this is %s", name)
-    assert "two" not in (tmp_path / "one").read_text()
-
-
 def test_threads_do_not_mix_their_lines_with_the_live_one(tmp_path: Path) -> None:
     screen = Screen()
     with run_log(tmp_path / "train.log", screen) as terminal:
@@ -345,7 +267,9 @@ def test_threads_do_not_mix_their_lines_with_the_live_one(tmp_path: Path) -> Non
             terminal.show(f"live {count}")
         for thread in threads:
             thread.join()
-    assert sorted(screen.rows()[:-1]) == sorted(f"{name} says something" for name in range(4) for _ in range(50))
+    assert sorted(seen(screen.getvalue())[:-1]) == sorted(
+        f"{name} says something" for name in range(4) for _ in range(50)
+    )
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
