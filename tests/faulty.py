@@ -18,7 +18,7 @@ from typing import Any, Literal
 import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from scripted import Answer, Bandit, Observation, Scripted
+from scripted import Answer, Bandit, Scripted
 
 from a3c_exp.algorithms import A3C, BatchArrays
 from a3c_exp.networks.outputs import NetworkOutputs, OutputGradients
@@ -50,9 +50,7 @@ class Faulty(Bandit):
         self.taken = 0
         self.name: int | None = None
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self.name = self.name if seed is None else seed
         return super().reset(seed=seed, options=options)
 
@@ -96,9 +94,7 @@ class Endless(Bandit):
         super().__init__()
         self.from_name = from_name
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         if seed is not None and seed >= self.from_name:
             self.length = 0
         return super().reset(seed=seed, options=options)
@@ -140,9 +136,7 @@ class Misbehaving(Scripted):
         self.resets = 0
         self.first_name: int | None = None
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self.resets += 1
         self.first_name = seed if self.first_name is None else self.first_name
         if self.fault == "reset" and self._due(self.resets):

@@ -51,15 +51,10 @@ class Scripted(gymnasium.Env[Observation, np.int64]):
         self.lengths, self.ends = tuple(lengths), tuple(ends)
         self.fails_at, self.failure = fails_at, failure
         self.render_mode = render_mode
-        self.name = 0
+        self.name = self.moment = self.taken = self.closed = 0
         self.episode = -1
-        self.moment = 0
-        self.taken = 0
-        self.closed = 0
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         if seed is not None:
             self.name, self.episode = seed, -1
@@ -135,9 +130,7 @@ class Bandit(gymnasium.Env[Observation, np.int64]):
         self.n, self.length = n, length
         self.light = self.pulls = 0
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.pulls = 0
         return self._next_light(), {}
@@ -167,9 +160,7 @@ class Corridor(gymnasium.Env[np.int64, np.int64]):
         self.n = n
         self.place = 0
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.int64, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.place = 0
         return np.int64(self.place), {}
@@ -194,9 +185,7 @@ class Target(gymnasium.Env[Observation, Observation]):
         self.shown = np.zeros(1, np.float32)
         self.asked = 0
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.asked = 0
         return self._next_number(), {}
@@ -223,9 +212,7 @@ class Corners(gymnasium.Env[Picture, np.int64]):
         self.size, self.length = size, length
         self.corner = self.seen = 0
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Picture, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.seen = 0
         return self._next_picture(), {}

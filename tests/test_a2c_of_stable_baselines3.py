@@ -35,14 +35,14 @@ from stable_baselines3.common.vec_env import DummyVecEnv  # noqa: E402
 
 GAMES, STEPS, ACTIONS, UPDATES = 16, 5, 6, 3
 NOISE = "NoisePictures-v0"
-RECIPE = [
-    "env=gym", f"env.id={NOISE}", "network=cnn_nature", "network.precision=float32", "returns=gae", "returns.lambda_=1",
-    "algorithm=a3c", "algorithm.entropy_coefficient=0.01", "optimizer=rmsprop_tf", "optimizer.learning_rate=7e-4",
-    "optimizer.epsilon=1e-5", "optimizer.max_grad_norm=0.5", "schedule=constant", "backend=serial", "workers=1",
-    f"envs_per_worker={GAMES}", f"rollout_length={STEPS}", "gamma=0.99",
-    "network.policy_gain=1",  # so that the policy is far from uniform
-    "algorithm.value_coefficient=0.5",  # of half the squared error; theirs, of the whole, is 0.25
-]  # fmt: skip
+RECIPE = f"""
+    env=gym env.id={NOISE} network=cnn_nature network.precision=float32 returns=gae returns.lambda_=1
+    algorithm=a3c algorithm.entropy_coefficient=0.01 optimizer=rmsprop_tf optimizer.learning_rate=7e-4
+    optimizer.epsilon=1e-5 optimizer.max_grad_norm=0.5 schedule=constant backend=serial workers=1
+    envs_per_worker={GAMES} rollout_length={STEPS} gamma=0.99 network.policy_gain=1 algorithm.value_coefficient=0.5
+"""
+"""The policy's gain is 1 so that it is far from uniform. The critic's coefficient is of half the squared error here, and
+of the whole there, where it is 0.25."""
 # Layers here -> layers there.
 LAYERS = {
     "actor_encoder.convolutions.0": "features_extractor.cnn.0",
@@ -115,10 +115,9 @@ class Theirs:
         envs = DummyVecEnv([NoisePictures] * GAMES)
         envs._seeds = list(seeding.environment_seeds(0, Role.ENVIRONMENT, 0, GAMES))
         policy = {"optimizer_class": RMSpropTFLike, "optimizer_kwargs": {"eps": 1e-5}, "ortho_init": False}
-        self.model = SB3.A2C(
-            "CnnPolicy", envs, learning_rate=7e-4, n_steps=STEPS, gamma=0.99, gae_lambda=1.0, vf_coef=0.25,
-            ent_coef=0.01, max_grad_norm=0.5, normalize_advantage=False, policy_kwargs=policy, device="cpu",
-        )  # fmt: skip
+        loss = {"gamma": 0.99, "gae_lambda": 1.0, "vf_coef": 0.25, "ent_coef": 0.01, "normalize_advantage": False}
+        descent = {"learning_rate": 7e-4, "max_grad_norm": 0.5, "policy_kwargs": policy}
+        self.model = SB3.A2C("CnnPolicy", envs, n_steps=STEPS, device="cpu", **loss, **descent)
         self.model.set_logger(Logger(None, []))
         self.policy = self.model.policy
         with torch.no_grad():
@@ -187,7 +186,7 @@ def noise() -> Iterator[None]:
 def test_updates_are_those_of_stable_baselines3(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both libraries step the same environments from the same parameters with the same actions, take the gradient and
     make the step. Later updates have the statistics of the first."""
-    ours = Ours(load_experiment(compose(RECIPE)))
+    ours = Ours(load_experiment(compose(RECIPE.split())))
     theirs = Theirs(ours.parameters(), monkeypatch)
     gradients, steps = list[dict[str, float]](), list[dict[str, float]]()
     for _ in range(UPDATES):

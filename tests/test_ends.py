@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from policies import FixedPolicy
 from runs import SCRIPTED, config, train
 from scripted import Scripted, vector
@@ -22,17 +21,12 @@ from a3c_exp.core.rollout import Actor, Rollout, concat_rollouts
 from a3c_exp.core.store import Snapshot
 from a3c_exp.envs import Atari, EnvBatch, Gym, VectorEnvBatch
 from a3c_exp.errors import ConfigError
-from a3c_exp.returns import GAE, Discounted, NStep, NStepZero, Returns, Trajectory, VTrace, with_learner_values
 
 GAMMA, BONUS = 0.5, -10.0
 START = Snapshot(0, 0, None)
 ENDS: dict[str, Any] = {"lengths": (3, 4, 2, 5), "ends": ("truncated", "terminated", "both", "truncated")}
 MODES = ["NextStep", "SameStep", "Disabled"]
 KINDS = ["python", *MODES]
-DISCOUNTED: dict[str, Returns] = {
-    "n-step": NStep(n=3), "whole rollout": NStep(), "gae": GAE(lambda_=0.9), "discounted": Discounted(),
-    "v-trace": VTrace(lambda_=0.9, rho_clip=2.0),
-}  # fmt: skip
 
 
 def value(observations: Array) -> Array:
@@ -61,23 +55,6 @@ def raw_rewards(rollout: Rollout) -> Array:
     return rewards
 
 
-def recursively(x: Rollout, lambda_: float) -> NDArray[np.float64]:
-    """The lambda-return of each row, one row after the other, where all episodes end by death."""
-    length, width = x.rewards.shape
-    out = np.zeros((length, width))
-    for b in range(width):
-        following = 0.0
-        for t in reversed(range(length)):
-            if x.terminated[t, b]:
-                target = 0.0
-            elif t == length - 1:
-                target = float(x.next_values[t, b])
-            else:
-                target = float((1 - lambda_) * x.values[t + 1, b] + lambda_ * following)
-            following = out[t, b] = x.rewards[t, b] + GAMMA * target
-    return out
-
-
 @pytest.mark.parametrize("kind", KINDS)
 class TestATimeLimitAsADeath:
     def test_is_terminated_with_the_value_0_after_it(self, kind: str) -> None:
@@ -97,35 +74,6 @@ class TestATimeLimitAsADeath:
             rollout = actor.collect(START)
             assert not rollout.terminated.any()
             np.testing.assert_array_equal(rollout.next_values[-1], [last + 1, 1000 + last + 1])
-
-    @pytest.mark.parametrize("estimator", DISCOUNTED.values(), ids=DISCOUNTED)
-    def test_changes_the_returns_that_reach_it(self, kind: str, estimator: Returns) -> None:
-        """By all estimators that bootstrap, in exactly the rows whose terms reach the limit."""
-        rollouts = [make_actor(kind, time_limit_is_terminal=on).collect(START) for on in (False, True)]
-        valid, (plain, changed) = rollouts[0].valid, map(self.with_targets, rollouts)
-        before, after = estimator(plain, GAMMA)[1], estimator(changed, GAMMA)[1]
-        cut = plain.truncated & ~plain.terminated
-        assert cut.any() and (before[cut] > after[cut]).all()
-        # Rows behind which no time limit comes before another end have the same returns.
-        reaches = np.zeros(cut.shape, bool)
-        for t in reversed(range(len(cut))):
-            goes_on = ~(plain.terminated | plain.truncated)[t]
-            reaches[t] = cut[t] | (goes_on & (reaches[t + 1] if t + 1 < len(cut) else False))
-        same = valid & ~reaches
-        assert same.any()
-        np.testing.assert_array_equal(before[same], after[same])
-
-    def test_gives_the_returns_of_an_episode_that_ends(self, kind: str) -> None:
-        rollout = make_actor(kind, time_limit_is_terminal=True).collect(START)
-        for estimator, lambda_ in ((GAE(lambda_=0.7), 0.7), (Discounted(), 1.0), (NStep(n=1), 0.0)):
-            expected = recursively(rollout, lambda_)
-            np.testing.assert_allclose(estimator(rollout, GAMMA)[1][rollout.valid], expected[rollout.valid], rtol=1e-4)
-
-    def test_leaves_missing_terms_as_zero(self, kind: str) -> None:
-        rollouts = [make_actor(kind, time_limit_is_terminal=on).collect(START) for on in (False, True)]
-        for n in (1, 2, 3, 20):
-            plain, changed = (NStepZero(n=n)(rollout, GAMMA) for rollout in rollouts)
-            np.testing.assert_array_equal(plain, changed)
 
     def test_and_the_terminal_reward_come_before_scale_and_clip(self, kind: str) -> None:
         settings: dict[str, Any] = {"reward_scale": 0.5, "reward_clip": 40.0}
@@ -154,23 +102,6 @@ class TestATimeLimitAsADeath:
         rollout = actor.collect(START)
         assert rollout.next_values[:, 0].tolist() == [2, 3, 0]
         assert rollout.rewards[-1, 0] == Scripted.reward(0, 3, 1) + BONUS
-
-    def with_targets(self, rollout: Rollout) -> Trajectory:
-        """The rollout with log-probabilities of a learner, half as likely in every other row."""
-        lag = np.where(np.arange(rollout.rewards.size).reshape(rollout.rewards.shape) % 2, 0.0, np.log(0.5))
-        return with_learner_values(rollout, rollout.values, (rollout.log_probs + lag).astype(np.float32))
-
-
-def test_a_death_has_the_terminal_reward_and_a_time_limit_has_not() -> None:
-    rollout = make_actor(length=8, terminal_reward=BONUS).collect(START)
-    extra = rollout.rewards - raw_rewards(rollout)
-    np.testing.assert_array_equal(extra, np.where(rollout.terminated, BONUS, 0))
-    assert extra.any() and (rollout.truncated & ~rollout.terminated).any()
-
-
-def test_a_terminal_reward_of_zero_changes_nothing() -> None:
-    plain, changed = make_actor().collect(START), make_actor(terminal_reward=0.0).collect(START)
-    np.testing.assert_array_equal(plain.rewards, changed.rewards)
 
 
 def test_a_row_that_is_no_transition_has_no_terminal_reward() -> None:
@@ -253,12 +184,11 @@ class TestAnError:
         assert rollout.next_values[4, 1] == 0
 
 
-class TestAWorker:
-    SETTINGS: dict[str, Any] = {  # noqa: RUF012
-        "env": SCRIPTED, "env__kwargs": {"lengths": [3], "ends": ["truncated"]}, "rollout_length": 8,
-        "env__time_limit_is_terminal": True, "env__terminal_reward": BONUS,
-    }  # fmt: skip
+ENDINGS = {"env__time_limit_is_terminal": True, "env__terminal_reward": BONUS}
+TRUNCATED: dict[str, Any] = {"env": SCRIPTED, "env__kwargs": {"lengths": [3], "ends": ["truncated"]}}
 
+
+class TestAWorker:
     def rollout(self, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Rollout:
         """The first rollout of a worker of a whole configuration."""
         found: list[Rollout] = []
@@ -269,7 +199,7 @@ class TestAWorker:
             return found[-1]
 
         monkeypatch.setattr(Actor, "collect", note)
-        _, (worker,) = make_workers(config(**self.SETTINGS | {"workers": 1} | settings))
+        _, (worker,) = make_workers(config(**TRUNCATED | ENDINGS | {"workers": 1, "rollout_length": 8} | settings))
         next_event(worker.run())
         return found[0]
 
@@ -297,11 +227,10 @@ class TestAtari:
 
     def collect(self, game: Atari, steps: int) -> Rollout:
         pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
-        actor = Actor(
-            game.make(2, [0, 1]), FixedPolicy(lambda step: 1, lambda x: np.ones(len(x), np.float32)),
-            np.random.default_rng(0), rollout_length=steps, gamma=0.9, reward_clip=1.0,
-            terminal_reward=game.terminal_reward, time_limit_is_terminal=game.time_limit_is_terminal,
-        )  # fmt: skip
+        policy = FixedPolicy(lambda step: 1, lambda x: np.ones(len(x), np.float32))
+        ends: dict[str, Any] = {name: getattr(game, name) for name in ("terminal_reward", "time_limit_is_terminal")}
+        settings = {"rollout_length": steps, "gamma": 0.9, "reward_clip": 1.0} | ends
+        actor = Actor(game.make(2, [0, 1]), policy, np.random.default_rng(0), **settings)
         try:
             return actor.collect(START)
         finally:
