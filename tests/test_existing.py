@@ -16,6 +16,7 @@ from a3c_exp import ConfigError, compose
 from a3c_exp.__main__ import main
 from a3c_exp.config import builder
 from a3c_exp.config.builder import load_experiment, resolve
+from a3c_exp.run.trainer import Trainer
 
 AUTO = [*[text for text in QUICK if not text.startswith("workers")], "workers=auto"]
 
@@ -120,3 +121,23 @@ def test_the_folder_of_a_run_is_the_one_that_was_meant_when_it_began(here: Path)
         a3c_exp.train([*QUICK], "run")
     assert (here / "run" / "summary.json").exists()
     assert not list((here / "elsewhere").iterdir())
+
+
+def test_a_run_whose_folder_is_renamed_ends_and_writes_nothing_into_the_one_that_takes_its_name(here: Path) -> None:
+    endless = [*QUICK[:-2], "total_steps=1e9", "eval.every=null", "checkpoint.every=200"]
+    run_tasks = Trainer._run_periodic_tasks
+    other: dict[Path, bytes] = {}
+
+    def tasks(trainer: Trainer) -> None:
+        if not Path("moved").exists() and Path("run/checkpoints/latest.ckpt").exists():
+            Path("run").rename("moved")
+            a3c_exp.train([*QUICK, "seed=7"], "run")
+            other.update({path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()})
+        run_tasks(trainer)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(a3c_exp.RunError, match="was renamed"):
+        patch.setattr(Trainer, "_run_periodic_tasks", tasks)
+        a3c_exp.train(endless, "run")
+    assert other == {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
+    assert Path("moved/checkpoints/latest.ckpt").exists()
+    assert main(["resume=moved", "total_steps=1000"]) == 0

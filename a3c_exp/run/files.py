@@ -46,6 +46,15 @@ def exclusive_folder(folder: Path) -> Iterator[None]:
         os.close(place)
 
 
+def identity(folder: Path) -> tuple[int, int] | None:
+    """What tells a folder from another one of the same name; None if there is none."""
+    try:
+        status = os.stat(folder)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
 def atomic_write(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Call `write` with a temporary file beside `path`, and rename it to `path` once it is on disk.
 

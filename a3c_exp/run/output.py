@@ -26,6 +26,7 @@ class RunOutput:
     trainer from taking the workers' events. Checkpoints and the summary are on disk when their call returns.
 
     folder, config, resumed: see `CurveWriter`. episode_rows: most rows of episodes.csv; 0: no such file.
+    lost: whether the folder was renamed, moved or deleted. Nothing is written any more: another run may be there.
     unwritten: names of the files whose last write failed. Each failure is logged once. Earlier content stays whole,
         and the next write tries again.
     """
@@ -34,6 +35,8 @@ class RunOutput:
         self, folder: Path, config: Mapping[str, Any], resumed: ResumePoint | None, episode_rows: int = 0
     ) -> None:
         self._folder = folder
+        self._identity = files.identity(folder)
+        self.lost = False
         self._writer = CurveWriter(folder, config, resumed)
         self._episodes = EpisodeLog(folder / EPISODES_FILE, episode_rows, resumed) if episode_rows else None
         self._thread = CallThread("curves")
@@ -60,6 +63,8 @@ class RunOutput:
 
     def _write_later(self, what: str, write: Callable[[], None]) -> None:
         def written() -> None:
+            if self._is_lost(what):
+                return
             with self._writing(what):
                 write()
 
@@ -68,6 +73,8 @@ class RunOutput:
     def save(self, name: str, state: Mapping[str, Any]) -> None:
         """Write a checkpoint, whole or not at all. The latest one before it stays as previous.ckpt."""
         self._flush_episodes()  # a resumed run has no other record of those before the checkpoint
+        if self._is_lost(name):
+            return
         folder = self._folder / CHECKPOINTS
         copy = files.keeping_copy(folder / LATEST, folder / PREVIOUS) if name == LATEST else nullcontext()
         with self._writing(name), copy:
@@ -79,7 +86,7 @@ class RunOutput:
         A latest checkpoint that could not be written leaves everything.
         """
         folder = self._folder / CHECKPOINTS
-        if LATEST in self.unwritten:
+        if LATEST in self.unwritten or self._is_lost(LATEST):
             return
         kept = {"both": {LATEST, BEST}, "latest": {LATEST}, "best": {BEST}, "none": set[str]()}[keep]
         if keep == "best" and not (folder / BEST).exists():
@@ -97,9 +104,17 @@ class RunOutput:
 
     def write_summary(self, summary: dict[str, Any]) -> dict[str, Any]:
         """Write summary.json; return the summary with `unwritten` as it is after that."""
-        with self._writing(SUMMARY_FILE):
-            files.write_json(self._folder / SUMMARY_FILE, summary)
+        if not self._is_lost(SUMMARY_FILE):
+            with self._writing(SUMMARY_FILE):
+                files.write_json(self._folder / SUMMARY_FILE, summary)
         return summary | {"unwritten": sorted(self.unwritten)}
+
+    def _is_lost(self, what: str) -> bool:
+        """Return whether the folder's name is that of another folder now, or of none."""
+        if files.identity(self._folder) != self._identity:
+            self.lost = True
+            self.unwritten.add(what)
+        return self.lost
 
     @contextmanager
     def _writing(self, what: str) -> Iterator[None]:

@@ -273,6 +273,8 @@ class Trainer:
     def _run_periodic_tasks(self) -> None:
         """Run the periodic tasks that are due: evaluation, checkpoint, curves, progress line."""
         statistics = self._statistics
+        if self._output.lost:
+            raise RunError(f"{self._folder} was renamed, moved or deleted: nothing is written there any more")
         self._take_evaluation()
         if not self._evaluator.busy and self._stop_reason is None and self._evaluation_due(statistics.steps):
             self._submit_evaluation()
