@@ -41,8 +41,8 @@ RECIPE = f"""
     optimizer.epsilon=1e-5 optimizer.max_grad_norm=0.5 schedule=constant backend=serial workers=1
     envs_per_worker={GAMES} rollout_length={STEPS} gamma=0.99 network.policy_gain=1 algorithm.value_coefficient=0.5
 """
-"""The policy's gain is 1 so that it is far from uniform. The critic's coefficient is of half the squared error here, and
-of the whole there, where it is 0.25."""
+"""The policy's gain is 1, so that it is far from uniform. The critic's coefficient is of half the squared error here,
+and of the whole there, where it is 0.25."""
 # Layers here -> layers there.
 LAYERS = {
     "actor_encoder.convolutions.0": "features_extractor.cnn.0",
