@@ -119,7 +119,7 @@ def measure(checkout: Path, folder: Path) -> None:
     set_clock(clock)
     package = package_of(checkout)
     importlib.import_module("torch")  # not under the profiler, which would take seconds
-    way = Way(checkout, folder / "run" / "metrics.csv")
+    way = Way(checkout, folder / "run")
     sys.setprofile(way.note)
     try:
         package.train(list(PATH_RUN), folder=folder / "run")
@@ -136,16 +136,19 @@ def measure(checkout: Path, folder: Path) -> None:
 class Way:
     """Calls between two points of the curves.
 
-    checkout: with the package. table: metrics.csv of the run, which grows with each point.
+    checkout: with the package. run: the folder of the run. Its metrics.jsonl, or in earlier checkouts its metrics.csv,
+        grows with each point.
 
     files, records: by name. frames: the deepest stack, outermost first, as `file:function`.
     """
 
-    def __init__(self, checkout: Path, table: Path) -> None:
+    def __init__(self, checkout: Path, run: Path) -> None:
         self.files: set[str] = set()
         self.records: set[str] = set()
         self.frames: list[str] = []
-        self._root, self._package, self._table = f"{checkout}/", f"{checkout}/a3c_exp/", str(table)
+        self._root = f"{checkout}/"
+        self._package = f"{checkout}/a3c_exp/"
+        self._tables = [(str(run / "metrics.jsonl"), 0), (str(run / "metrics.csv"), 1)]  # with lines that are no point
         self._size = self._points = 0
 
     def note(self, frame: FrameType, event: str, argument: object) -> None:
@@ -165,15 +168,15 @@ class Way:
             self._note_record(frame)
 
     def _look_at_table(self) -> None:
-        try:
-            size = os.stat(self._table).st_size
-        except FileNotFoundError:
+        for path, heads in self._tables:
+            try:
+                size = os.stat(path).st_size
+            except FileNotFoundError:
+                continue
+            if size != self._size:
+                self._size = size
+                self._points = Path(path).read_bytes().count(b"\n") - heads
             return
-        if size != self._size:
-            self._size, self._points = (
-                size,
-                Path(self._table).read_bytes().count(b"\n") - 1,
-            )  # the first line has the names
 
     def _stack(self, frame: FrameType | None) -> Iterator[str]:
         """The package's frames from here outwards."""

@@ -199,7 +199,7 @@ def report(folder: Path) -> str:
 FILES: dict[str, tuple[Callable[[random.Random, bytes], bytes], tuple[Callable[[Path], str], ...]]] = {
     "config.yaml": (damage.yaml_file, (use_policy, report, resume)),
     "summary.json": (damage.json_file, (report,)),
-    "metrics.csv": (damage.table, (report, resume)),
+    "metrics.jsonl": (damage.any_bytes, (report, resume)),
     "episodes.csv": (damage.table, (report, resume)),
     "checkpoints/latest.ckpt": (damage.checkpoint, (use_policy, resume)),
     "events.out.tfevents.*": (damage.any_bytes, (resume,)),

@@ -122,8 +122,8 @@ def killed_run(overrides: Sequence[str], pause: Callable[[], float], most: int =
 
 def _kill_workers(run: subprocess.Popen[bytes], folder: Path, pause: Callable[[], float], most: int) -> int:
     """Kill a random worker after each pause, until the run ends or `most` have been killed; the number of kills."""
-    curves, deadline = folder / "metrics.csv", time.monotonic() + _STARTED_SECONDS
-    while run.poll() is None and not (curves.exists() and curves.read_text().count("\n") > 1):
+    curves, deadline = folder / "metrics.jsonl", time.monotonic() + _STARTED_SECONDS
+    while run.poll() is None and not (curves.exists() and curves.read_text().count("\n") > 0):
         if time.monotonic() > deadline:
             break
         time.sleep(0.05)

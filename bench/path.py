@@ -2,9 +2,9 @@
 
 What is profiled: a run on CartPole with one worker of the serial backend, 4 environments and rollouts of 64 steps,
 without evaluations. Its clock moves on so fast that every update gets a point of the curves. Calls are counted from the
-moment when metrics.csv has got its fourth row to the moment when it has got its fifth. That is one whole update: the
-worker's pull, rollout, gradient and push, and the way of its event to the event file and to metrics.csv. Start-up and
-shut-down lie outside. Only the main thread is profiled.
+moment when metrics.jsonl (in earlier checkouts metrics.csv) has got its fourth point to the moment when it has got its
+fifth. That is one whole update: the worker's pull, rollout, gradient and push, and the way of its event to the event
+file and to metrics.jsonl. Start-up and shut-down lie outside. Only the main thread is profiled.
 
     files     files below a3c_exp/ with a Python function that is called meanwhile
     records   dataclasses and named tuples of the package of which an instance is constructed meanwhile

@@ -49,7 +49,7 @@ def curve(name: str, *overrides: str, seconds: float) -> float:
 
 
 def seconds_to_first_update(*overrides: str, checkout: Path = CHECKOUT) -> float:
-    """Seconds from the command to the first update in metrics.csv, with Python's start, imports and workers."""
+    """Seconds from the command to the first update in the curves, with Python's start, imports and workers."""
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
         with running(folder, *overrides, checkout=checkout):
@@ -110,9 +110,11 @@ def running(folder: str, *overrides: str, checkout: Path = CHECKOUT) -> Iterator
 
 
 def _has_updates(folder: str) -> bool:
-    for table in Path(folder).glob("outputs/*/metrics.csv"):
-        with suppress(TypeError, KeyError), open(table, newline="", encoding="utf-8") as file:
-            return any(int(row["train/n_updates"]) > 0 for row in csv.DictReader(file))
+    """Whether a point of the curves counts updates: one in metrics.jsonl, or of an earlier version in metrics.csv."""
+    for path in Path(folder).glob("outputs/*/metrics.*"):
+        with suppress(TypeError, KeyError, ValueError, OSError), open(path, newline="", encoding="utf-8") as file:
+            rows = map(json.loads, file) if path.suffix == ".jsonl" else csv.DictReader(file)
+            return any(int(row["train/n_updates"]) > 0 for row in rows)
     return False
 
 

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import time
 
-from a3c_exp.run.curves import Appender
+from a3c_exp.run.files import Appender
 
 SECONDS = 0.2
-_write = Appender.write
+_flush = Appender.flush
 
 
-def _write_slowly(self: Appender, piece: bytes) -> None:
+def _flush_slowly(self: Appender) -> None:
     time.sleep(SECONDS)
-    _write(self, piece)
+    _flush(self)
 
 
-Appender.write = _write_slowly  # type: ignore[method-assign]
+Appender.flush = _flush_slowly  # type: ignore[method-assign]

@@ -92,8 +92,8 @@ def steady(label: str, *overrides: str, most_minutes: float = float("inf")) -> R
             running(folder, *_WHOLE, *overrides) as process,
         ):
             samples = watch(process.pid, 60 * minutes, every, lambda: process.poll() is None)
-            (table,) = Path(folder).glob("outputs/*/metrics.csv")
-            both = speeds(table, 2 * SPEEDS)
+            (points,) = Path(folder).glob("outputs/*/metrics.jsonl")
+            both = speeds(points, 2 * SPEEDS)
             alive = process.poll() is None
         yield from held_lines(label, minutes, samples)
         yield speed_line(f"{label}: steps/s", minutes, both[SPEEDS:], both[:SPEEDS])
@@ -153,7 +153,7 @@ def slow_disk(limits: Limits) -> Iterator[Line]:
     for slow in (False, True, True, False):
         plugins = ["plugins=[bench.slow_disk]"] if slow else []
         with finished(*_CARTPOLE, *plugins, f"stop.max_seconds={15 * minutes}") as run:
-            measured[slow].append(speeds(run / "metrics.csv", SPEEDS // 2))
+            measured[slow].append(speeds(run / "metrics.jsonl", SPEEDS // 2))
     slow_speeds, fast_speeds = np.concatenate(measured[True]), np.concatenate(measured[False])
     what = "writes of 200 ms (after) beside a fast disk (before): steps/s"
     yield speed_line(what, minutes, slow_speeds, fast_speeds, SLOW_DISK_SHARE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -13,6 +12,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
+from a3c_exp.run.metrics import SECONDS, STEP, read_points
 from bench.runs import tree
 
 SPEEDS = 10
@@ -62,11 +62,9 @@ def first_and_last(values: Sequence[int]) -> tuple[float, float]:
     return median(kept[:count]), median(kept[-count:])
 
 
-def speeds(table: Path, count: int, skip: float = 1 / 3) -> NDArray[np.float64]:
-    """Steps a second in each of `count` equal parts of the time in a metrics.csv. skip: share of the time before."""
-    with open(table, newline="", encoding="utf-8") as file:
-        points = [(float(row["wall_seconds"]), float(row["step"])) for row in csv.DictReader(file)]
-    seconds, steps = np.array(points).T
+def speeds(path: Path, count: int, skip: float = 1 / 3) -> NDArray[np.float64]:
+    """Steps a second in each of `count` equal parts of the time in a metrics.jsonl. skip: share of the time before."""
+    seconds, steps = np.array([(point[SECONDS], point[STEP]) for point in read_points(path)]).T
     edges = np.linspace(seconds[0] + skip * (seconds[-1] - seconds[0]), seconds[-1], count + 1)
     return np.asarray(np.diff(np.interp(edges, seconds, steps)) / np.diff(edges))
 

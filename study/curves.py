@@ -16,12 +16,13 @@ from a3c_exp.report import runs as run_curves
 from a3c_exp.report.ranking import comparison, rank
 from a3c_exp.report.runs import RecordedRun, recorded
 from a3c_exp.run import files
+from a3c_exp.run.metrics import SECONDS, STEP
 
 if TYPE_CHECKING:  # only drawing needs it
     from matplotlib.axes import Axes
 
 POINTS = 100
-COLUMNS = (run_curves.STEP, run_curves.SECONDS, run_curves.RETURN)
+COLUMNS = (STEP, SECONDS, run_curves.RETURN)
 
 
 def keep(run: Path, target: Path) -> None:

@@ -13,8 +13,9 @@ import pytest
 from runs import config, train_config
 
 from a3c_exp.core.events import Episodes
-from a3c_exp.run.curves import ResumePoint
 from a3c_exp.run.episode_log import EpisodeLog
+from a3c_exp.run.files import Appender
+from a3c_exp.run.metrics import ResumePoint
 
 THREE_STEPS: dict[str, Any] = {"env__kwargs": {"length": 3}}
 
@@ -27,6 +28,10 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 def episodes(*end_steps: int, value: float = 1.5) -> Episodes:
     count = len(end_steps)
     return Episodes(np.full(count, value), np.full(count, 7), np.array(end_steps, np.int64), 1)
+
+
+def full(*_: Any) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 class TestARun:
@@ -60,11 +65,8 @@ class TestARun:
 
     def test_goes_on_where_the_file_cannot_be_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """It is told once and in the summary, as for the other files."""
-
-        def full(*_: Any) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
         monkeypatch.setattr(EpisodeLog, "flush", full)
+        monkeypatch.setattr(EpisodeLog, "close", full)
         done = train_config(config(**THREE_STEPS), tmp_path)
         assert done.summary["unwritten"] == ["episodes.csv"]
         assert (tmp_path / "train.log").read_text().count("episodes.csv cannot be written") == 1
@@ -98,11 +100,7 @@ class TestEpisodeLog:
         written = EpisodeLog(path, 10, None)
         written.add(0, episodes(10), 1.0)
         with monkeypatch.context() as patch:
-
-            def full(*_: Any) -> None:
-                raise OSError(errno.ENOSPC, "No space left on device")
-
-            patch.setattr("a3c_exp.run.episode_log.Appender.write", full)
+            patch.setattr(Appender, "flush", full)
             with pytest.raises(OSError, match="No space"):
                 written.flush()
         written.close()
@@ -118,32 +116,27 @@ class TestEpisodeLog:
         EpisodeLog(path, 10, ResumePoint(25, training_seconds=1.00042)).close()
         assert [row["step"] for row in rows_of(path)] == ["10"]
 
-    def test_sets_a_file_of_another_kind_aside(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-        path = tmp_path / "episodes.csv"
-        path.write_text("\ufeffstep;worker;return\n1;2;3\n")
-        with caplog.at_level(logging.WARNING, "a3c_exp"):
-            EpisodeLog(path, 10, ResumePoint(100)).close()
-        assert (tmp_path / "episodes.csv.old").read_text() == "\ufeffstep;worker;return\n1;2;3\n"
-        assert rows_of(path) == []
-        assert "is kept as episodes.csv.old" in caplog.text
-
-    @pytest.mark.parametrize("content", ["step,worker", "a,b\r1,2\r"], ids=["half a header", "other ends of lines"])
-    def test_sets_what_has_no_whole_line_aside(self, content: str, tmp_path: Path) -> None:
-        path = tmp_path / "episodes.csv"
-        path.write_text(content, newline="")
-        EpisodeLog(path, 10, ResumePoint(100)).close()
-        assert (tmp_path / "episodes.csv.old").read_bytes() == content.encode()
-
-    def test_keeps_a_row_that_cannot_be_read_in_a_copy_which_replaces_no_other(
-        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    @pytest.mark.parametrize(
+        ("content", "kept"),
+        [
+            ("\ufeffstep;worker;return\n1;2;3\n", []),
+            ("a,b\r1,2\r", []),
+            ("step,worker,return,length,seconds\n10,0,1,3,9.0\n1e3,0,1,3,9.0\n2000,0,1,3,9.0\n", ["10"]),
+            ("step,worker,return,length,seconds\n10,0,1,3,x\n20,0,1,3,9.0\n30,0,1,9.0\n", ["20"]),
+        ],
+        ids=["another kind", "other ends of lines", "a step", "a time, and a cell too few"],
+    )
+    def test_a_file_that_another_program_has_changed_is_set_aside(
+        self, content: str, kept: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
+        """Rows that can be read are kept, and no file is replaced."""
         path = tmp_path / "episodes.csv"
         (tmp_path / "episodes.csv.old").write_text("of an earlier time")
-        path.write_text("step,worker,return,length,seconds\n10,0,1,3,9.0\n1e3,0,1,3,9.0\n2000,0,1,3,9.0\n")
-        content = path.read_text()
+        path.write_text(content, newline="")
         with caplog.at_level(logging.WARNING, "a3c_exp"):
             EpisodeLog(path, 10, ResumePoint(1500)).close()
-        assert [row["step"] for row in rows_of(path)] == ["10"]
-        assert (tmp_path / "episodes.csv.old2").read_text() == content
+        assert [row["step"] for row in rows_of(path)] == kept
+        assert (tmp_path / "episodes.csv.old2").read_bytes() == content.encode()
         assert (tmp_path / "episodes.csv.old").read_text() == "of an earlier time"
-        assert caplog.messages == ["episodes.csv has unreadable rows (1): it is kept as episodes.csv.old2"]
+        [message] = caplog.messages
+        assert "episodes.csv.old2" in message

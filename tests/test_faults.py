@@ -85,7 +85,7 @@ class TestAWorkerThatFails:
         whole = config(backend="processes", workers=2, total_steps=10**9)
         thread = threading.Thread(target=lambda: results.append(train_config(whole, tmp_path)))
         thread.start()
-        wait_until(lambda: (tmp_path / "metrics.csv").exists() and _rows(tmp_path) > 2)
+        wait_until(lambda: (tmp_path / "metrics.jsonl").exists() and _rows(tmp_path) > 1)
         pid = worker_processes()[0].pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
@@ -114,7 +114,7 @@ class TestAWorkerThatFails:
 
 
 def _rows(folder: Path) -> int:
-    return (folder / "metrics.csv").read_text().count("\n")
+    return (folder / "metrics.jsonl").read_text().count("\n")
 
 
 class Program:
@@ -130,7 +130,7 @@ class Program:
     def wait_for_training(self) -> None:
         def trains() -> bool:
             assert self.process.poll() is None, self.process.communicate()[0]
-            return (self.folder / "metrics.csv").exists() and _rows(self.folder) > 2
+            return (self.folder / "metrics.jsonl").exists() and _rows(self.folder) > 1
 
         wait_until(trains, 180)
 

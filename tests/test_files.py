@@ -9,8 +9,7 @@ from typing import IO
 
 import pytest
 
-from a3c_exp.run.curves import Appender
-from a3c_exp.run.files import atomic_write, write_text
+from a3c_exp.run.files import Appender, atomic_write, write_text
 
 
 def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -47,7 +46,7 @@ def test_pieces_are_appended_to_what_is_there(tmp_path: Path) -> None:
     path = tmp_path / "log"
     for piece in (b"one\n", b"two\n"):
         appender = Appender(path)
-        appender.write(piece)
+        appender.add(piece)
         appender.close()
     assert path.read_bytes() == b"one\ntwo\n"
 
@@ -55,29 +54,32 @@ def test_pieces_are_appended_to_what_is_there(tmp_path: Path) -> None:
 FULL_DISK = """
 import resource, sys
 from pathlib import Path
-from a3c_exp.run.curves import Appender
-from a3c_exp.run.files import write_text
+from a3c_exp.run.files import Appender, write_text
 
 folder = Path(sys.argv[1])
 write_text(folder / "note.txt", "old")
 appender = Appender(folder / "log")
-appender.write(b"whole\\n" * 10)
+
+def append(piece):
+    appender.add(piece)
+    appender.flush()
+
+append(b"whole\\n" * 10)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
-for attempt in (lambda: appender.write(b"x" * 90), lambda: write_text(folder / "note.txt", "n" * 200)):
+for attempt in (lambda: append(b"x" * 90), lambda: write_text(folder / "note.txt", "n" * 200)):
     try:
         attempt()
     except OSError as error:
-        print(type(error).__name__)
-appender.write(b"small\\n")
+        print(type(error).__name__, len((folder / "log").read_bytes()))
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-appender.write(b"y" * 90)
+append(b"y" * 90)
 """
 
 
-def test_what_does_not_fit_leaves_nothing_of_itself_behind(tmp_path: Path) -> None:
+def test_what_does_not_fit_leaves_nothing_of_itself_behind_and_is_written_later(tmp_path: Path) -> None:
     """The limit on the size of files stands in for a full disk: a write beyond it stops half-way, the next fails."""
     done = subprocess.run([sys.executable, "-c", FULL_DISK, tmp_path], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["OSError", "OSError"]
-    assert (tmp_path / "log").read_bytes() == b"whole\n" * 10 + b"small\n" + b"y" * 90
+    assert done.stdout == "OSError 60\nOSError 60\n"
+    assert (tmp_path / "log").read_bytes() == b"whole\n" * 10 + b"x" * 90 + b"y" * 90
     assert (tmp_path / "note.txt").read_text() == "old"
     assert {path.name for path in tmp_path.iterdir()} == {"log", "note.txt"}

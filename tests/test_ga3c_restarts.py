@@ -374,7 +374,7 @@ class TestKilledAgents:
         whole = ga3c(CORRIDOR, workers=2, total_steps=10**9, stop__max_seconds=3, **RESTARTS)
         thread = threading.Thread(target=lambda: done.append(train_config(whole, tmp_path)))
         thread.start()
-        wait_until(lambda: (tmp_path / "metrics.csv").exists() and len(worker_processes()) == 2)
+        wait_until(lambda: (tmp_path / "metrics.jsonl").exists() and len(worker_processes()) == 2)
         kill([1])
         thread.join()
         assert (done[0].summary["stop_reason"], done[0].summary["error"]) == ("max_seconds", None)

@@ -23,7 +23,8 @@ from a3c_exp.cli import evaluate
 from a3c_exp.errors import ConfigError
 from a3c_exp.report.report import _file_name
 from a3c_exp.run import checkpoint
-from a3c_exp.run.curves import CurveWriter, text
+from a3c_exp.run.curves import CurveWriter
+from a3c_exp.run.event_file import text
 from a3c_exp.run.run_folder import config_text
 
 OURS = "plugins=[scripted]"

@@ -15,7 +15,7 @@ import pytest
 from runs import config, train_config
 
 from a3c_exp.core.events import Episodes
-from a3c_exp.run.curves import Appender
+from a3c_exp.run.files import Appender
 from a3c_exp.run.output import RunOutput
 from a3c_exp.run.statistics import TrainingClock
 
@@ -24,14 +24,14 @@ class StuckDisk:
     """Every write of the curves and of episodes.csv waits until the disk is released, at most a minute."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.free, write = threading.Event(), Appender.write
+        self.free, flush = threading.Event(), Appender.flush
         self.free.set()
 
-        def wait_and_write(appender: Appender, piece: bytes) -> None:
+        def wait_and_flush(appender: Appender) -> None:
             assert self.free.wait(60)
-            write(appender, piece)
+            flush(appender)
 
-        monkeypatch.setattr(Appender, "write", wait_and_write)
+        monkeypatch.setattr(Appender, "flush", wait_and_flush)
 
 
 def steps_in(folder: Path, name: str) -> list[int]:
@@ -54,7 +54,7 @@ def test_curves_and_episodes_wait_for_the_disk_and_their_caller_does_not(
         output.add_episodes(0, one_episode(step), seconds=step)
         output.log(step, {"rollout/ep_rew_mean": float(step)}, seconds=step)
     assert output.busy
-    assert steps_in(tmp_path, "metrics.csv") == []
+    assert (tmp_path / "metrics.jsonl").read_bytes() == b""
     disk.free.set()
     output.close_curves(success=True)
     assert steps_in(tmp_path, "metrics.csv") == [1, 2, 3]

@@ -25,6 +25,7 @@ from a3c_exp.config.builder import load_experiment
 from a3c_exp.core import seeding
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.seeding import Role
+from a3c_exp.run.metrics import read_points
 
 restrict_to_loopback()
 ray = pytest.importorskip("ray", reason="clusters: pip install 'a3c-exp[ray]'")
@@ -298,8 +299,8 @@ class TestFaults:
         node = cluster.add_node(num_cpus=1, **ports()) if what == "node" else None
 
         def half_way() -> bool:
-            rows = (tmp_path / "metrics.csv").read_text().splitlines() if (tmp_path / "metrics.csv").exists() else []
-            return len(rows) > 1 and int(rows[-1].split(",")[0]) > 50_000
+            points = read_points(tmp_path / "metrics.jsonl")
+            return bool(points) and points[-1]["step"] > 50_000
 
         def hit() -> None:
             wait_until(half_way, SECONDS)

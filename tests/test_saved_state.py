@@ -140,7 +140,7 @@ def test_a_checkpoint_that_is_a_fifo_is_refused_at_once(run: Path, capsys: pytes
     assert "holds latest.ckpt, which is neither a file nor a folder" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["metrics.csv", "episodes.csv", "train.log", "checkpoints/latest.ckpt.partial"])
+@pytest.mark.parametrize("name", ["metrics.jsonl", "episodes.csv", "train.log", "checkpoints/latest.ckpt.partial"])
 def test_a_folder_with_a_fifo_is_not_written_to(name: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """To open one for writing would wait for a reader."""
     (run / name).unlink(missing_ok=True)

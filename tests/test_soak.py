@@ -96,13 +96,13 @@ def test_episodes_are_counted_and_their_order_is_looked_at(tmp_path: Path) -> No
 
 
 def test_a_slow_disk_takes_200_ms_a_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from a3c_exp.run.curves import Appender
+    from a3c_exp.run.files import Appender
 
-    monkeypatch.setattr(Appender, "write", Appender.write)  # is put back after the test
+    monkeypatch.setattr(Appender, "flush", Appender.flush)  # is put back after the test
     sys.modules.pop("bench.slow_disk", None)
     __import__("bench.slow_disk")
     appender, start = Appender(tmp_path / "log"), time.perf_counter()
-    appender.write(b"one\n")
+    appender.add(b"one\n")
     appender.close()
     assert time.perf_counter() - start >= 0.2
     assert (tmp_path / "log").read_bytes() == b"one\n"

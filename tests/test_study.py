@@ -219,8 +219,8 @@ def test_an_interrupted_study_leaves_no_run_behind(tmp_path: Path) -> None:
     )
     process = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
     try:
-        table = tmp_path / "endless_s0" / "metrics.csv"
-        wait_until(lambda: table.is_file() and len(table.read_text().splitlines()) > 1, 60)
+        points = tmp_path / "endless_s0" / "metrics.jsonl"
+        wait_until(lambda: points.is_file() and points.read_text(), 60)
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 130
     finally:

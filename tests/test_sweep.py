@@ -401,10 +401,10 @@ def episodes(run: Path) -> list[list[str]]:
 def test_a_signal_ends_the_sweep_in_order(
     number: int, code: int, here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    table = here / "cut" / "seed-0" / "metrics.csv"
+    points = here / "cut" / "seed-0" / "metrics.jsonl"
 
     def send() -> None:
-        wait_until(lambda: table.is_file() and len(table.read_text().splitlines()) > 1)
+        wait_until(lambda: points.is_file() and points.read_text())
         os.kill(os.getpid(), number)
 
     words = [word for word in QUICK if not word.startswith("total_steps")]

@@ -23,6 +23,8 @@ from a3c_exp.run.run_folder import (
     CHECKPOINTS,
     CONFIG_FILE,
     EPISODES_FILE,
+    METRICS_FILE,
+    POINTS_FILE,
     SUMMARY_FILE,
     latest_checkpoint,
     read_summary,
@@ -75,7 +77,7 @@ def clear(folder: Path, *, keep_log: bool) -> None:
     events = sorted(folder.glob("events.out.tfevents.*"))
     log = [] if keep_log else [folder / "train.log"]
     checkpoints = sorted((folder / CHECKPOINTS).glob("*.ckpt*"))
-    names = (EPISODES_FILE, "metrics.csv", CONFIG_FILE)
+    names = (EPISODES_FILE, POINTS_FILE, METRICS_FILE, CONFIG_FILE)
     for path in [folder / SUMMARY_FILE, *checkpoints, *events, *log, *(folder / name for name in names)]:
         path.unlink(missing_ok=True)
 

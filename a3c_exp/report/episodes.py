@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from a3c_exp.common.reading import UnreadableError, read_text
-from a3c_exp.report.runs import LARGEST_NUMBER, MOST_CURVE_BYTES
+from a3c_exp.report.runs import LARGEST_NUMBER
+from a3c_exp.run.metrics import MOST_BYTES
 from a3c_exp.run.run_folder import EPISODES_FILE
 
 Array = NDArray[np.float64]
@@ -34,7 +35,7 @@ def read_episodes(folder: Path) -> Episodes:
     """
     lines: list[str] = []
     with suppress(FileNotFoundError):
-        lines = read_text(folder / EPISODES_FILE, MOST_CURVE_BYTES).splitlines(keepends=True)[1:]
+        lines = read_text(folder / EPISODES_FILE, MOST_BYTES).splitlines(keepends=True)[1:]
     if lines and not lines[-1].endswith("\n"):
         del lines[-1]  # it is being written
     try:

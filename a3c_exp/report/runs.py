@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from a3c_exp.common.reading import UnreadableError, expanded, open_regular, parse_json, parse_yaml, read_text
+from a3c_exp.common.reading import UnreadableError, expanded, parse_json, parse_yaml, read_text
 from a3c_exp.common.settings import flatten
 from a3c_exp.config.final import TYPED
 from a3c_exp.config.removed import without_removed
@@ -24,7 +22,8 @@ from a3c_exp.config.schema import TARGET
 from a3c_exp.core.events import RECENT
 from a3c_exp.errors import FAILED, ConfigError, shown
 from a3c_exp.run.files import size_of
-from a3c_exp.run.run_folder import CONFIG_FILE, METRICS_FILE, SUMMARY_FILE
+from a3c_exp.run.metrics import SECONDS, STEP, points_file, read_points
+from a3c_exp.run.run_folder import CONFIG_FILE, SUMMARY_FILE
 
 Array = NDArray[np.float64]
 
@@ -37,7 +36,7 @@ BROKEN = (*FAILED, "interrupted")
 UNFINISHED = "unfinished"
 """The stop reason of a run without a summary: it is going on, or it was killed."""
 
-STEP, SECONDS, RETURN, EPISODES = "step", "wall_seconds", "rollout/ep_rew_mean", "rollout/episodes"
+RETURN, EPISODES = "rollout/ep_rew_mean", "rollout/episodes"
 
 SUMMARY_NUMBERS = (
     "steps", "training_seconds", "wall_seconds", "solved_at_steps", "solved_at_seconds", "mean_return_100",
@@ -47,9 +46,6 @@ SUMMARY_NUMBERS = (
 
 LARGEST_NUMBER = 1e100
 """Of what is reported: the square of a larger one is no number any more."""
-
-MOST_CURVE_BYTES = 2**30
-"""Of a metrics.csv or episodes.csv. A run of a day has 1 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +154,9 @@ def read_run(folder: Path) -> RecordedRun:
         except FileNotFoundError:
             summary = {"stop_reason": UNFINISHED}
         _check_summary(summary)
-    with _named(METRICS_FILE):
-        curve = read_curve(folder / METRICS_FILE)
+    points = points_file(folder)
+    with _named(points.name):
+        curve = read_curve(points)
     return recorded(folder, config, summary, curve)
 
 
@@ -256,45 +253,19 @@ def _sized(value: float, name: str) -> float:
 
 
 def read_curve(path: Path) -> Curve:
-    """The learning curve in a metrics.csv, by step; an empty one if there is no such file yet, or none but its header.
+    """The learning curve in a file of points, by step; an empty one if there is no such file yet.
 
-    Rows without a return are those of other metrics. A last row that is incomplete is skipped: the run may be writing
-    it, or was killed while it did. Raises UnreadableError for any other row that is broken, and OSError.
+    Points without a return are those of other metrics. Where nothing is said about episodes, their number is infinite.
+    Raises UnreadableError for a damaged file, and OSError.
     """
-    rows: list[tuple[float, float, float, float]] = []
-    with suppress(FileNotFoundError), open_regular(path, MOST_CURVE_BYTES) as file:
-        text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
-        lines = csv.reader(line for line in text if line.endswith("\n"))
-        try:
-            rows = list(_rows(lines))
-        except csv.Error as error:
-            raise UnreadableError(f"line {lines.line_num}: {error}") from None
+    rows = []
+    for point in read_points(path):
+        row = [point[STEP], point[SECONDS], point.get(RETURN, math.nan)]
+        if all(map(math.isfinite, row)):
+            place = f"a number at step {point[STEP]:g}"
+            rows.append([*(_sized(value, place) for value in row), point.get(EPISODES, math.inf)])
     steps, seconds, returns, episodes = np.ascontiguousarray(np.array(sorted(rows), np.float64).reshape(-1, 4).T)
     return Curve(steps, seconds, returns, episodes >= RECENT)
-
-
-def _rows(lines: Any) -> Iterator[tuple[float, float, float, float]]:
-    """Steps, seconds, returns and episodes until then of the rows that have a return.
-
-    lines: a reader of the csv module. Where nothing is said about episodes, their number is infinite.
-    """
-    header: list[str] = next(lines, [STEP, SECONDS])
-    if header[:2] != [STEP, SECONDS] or len(set(header)) != len(header):
-        raise UnreadableError(f"its header must begin with {STEP},{SECONDS} and have no name twice")
-    place, count_place = (header.index(name) if name in header else None for name in (RETURN, EPISODES))
-    for line in lines:
-        if len(line) != len(header):
-            raise UnreadableError(f"line {lines.line_num} has {len(line)} cells, the header {len(header)}")
-        if place is None or not line[place]:
-            continue
-        try:
-            step, seconds, value = float(line[0]), float(line[1]), float(line[place])
-            episodes = math.inf if count_place is None else float(line[count_place])
-        except ValueError:
-            raise UnreadableError(f"line {lines.line_num} has a cell that is no number") from None
-        if all(map(math.isfinite, (step, seconds, value))):
-            where = f"a number in line {lines.line_num}"
-            yield _sized(step, where), _sized(seconds, where), _sized(value, where), episodes
 
 
 def _settings(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import NamedTuple
 
 from a3c_exp.core.events import Episodes
-from a3c_exp.run.curves import Appender, ResumePoint
-from a3c_exp.run.files import atomic_write, set_aside
+from a3c_exp.run.files import Appender, atomic_write, kept_lines
+from a3c_exp.run.metrics import ResumePoint
 
 log = logging.getLogger("a3c_exp")
 
-HEADER = b"step,worker,return,length,seconds\n"
+HEADER = b"step,worker,return,length,seconds"
 
 
 class EpisodeLog:
@@ -21,13 +22,19 @@ class EpisodeLog:
     index. return: sum of the environment's own rewards. length: transitions. seconds: of training, when the run learned
     of the episode.
 
-    path: of the file. most: rows that it may have. resumed: where a resumed run continues: later rows are dropped. None
-    for a new run.
+    path: of the file. most: rows that it may have. resumed: where a resumed run continues: rows after the checkpoint
+    are dropped. These are of later steps, or the run learned of them later: rollouts that were under way at the
+    checkpoint are lost, and episodes in them may have ended at a step before it. None for a new run.
     """
 
     def __init__(self, path: Path, most: int, resumed: ResumePoint | None) -> None:
-        self._most, self._pending = most, list[str]()
-        self._rows = _purged(path, resumed)
+        rows = kept_lines(path, _parsed)
+        if resumed is not None:
+            steps, seconds = resumed.steps, round(resumed.training_seconds, 3)
+            rows = [row for row in rows if row.step <= steps and row.seconds <= seconds]
+        lines = [HEADER, *(row.line for row in rows if row.line != HEADER)]
+        atomic_write(path, lambda file: file.writelines(line + b"\n" for line in lines))
+        self._most, self._rows = most, len(lines) - 1
         self._file = Appender(path)
 
     def add(self, worker: int, episodes: Episodes, seconds: float) -> None:
@@ -39,67 +46,37 @@ class EpisodeLog:
         rows = list(zip(*(column.tolist() for column in columns), strict=True))
         # One format for all rows takes half the time of one for each.
         template = f"%d,{worker},%.10g,%d,{seconds:.3f}\n" * len(rows)
-        self._pending.append(template % tuple(cell for row in rows for cell in row))
+        self._file.add((template % tuple(cell for row in rows for cell in row)).encode())
         self._rows += len(rows)
         if self._rows >= self._most:
             log.warning("episodes.csv has %d rows (record_episodes): later episodes are not recorded", self._rows)
 
     def flush(self) -> None:
-        """Write what is pending. Raises OSError if it does not fit on the disk: the next call tries again.
+        """Write what was added. Raises OSError if it does not fit on the disk: the next call tries again.
 
         Another thread may `add` meanwhile.
         """
-        if count := len(self._pending):
-            self._file.write("".join(self._pending[:count]).encode())
-            del self._pending[:count]
+        self._file.flush()
 
     def close(self) -> None:
-        """Write what is pending, and close the file."""
-        try:
-            self.flush()
-        finally:
-            self._file.close()
+        """Write what was added, and close the file."""
+        self._file.close()
 
 
-def _purged(path: Path, resumed: ResumePoint | None) -> int:
-    """Write the file anew without its rows after the checkpoint; return the number of rows.
-
-    These are of later steps, or the run learned of them later: rollouts that were under way at the checkpoint are lost,
-    and episodes in them may have ended at a step before it.
-
-    A last line without its end, of a writer that was killed, is left out. A file with anything else that cannot be
-    read is set aside as it is.
-    """
-    content, lost = path.read_bytes() if path.exists() else b"", ""
-    rows = list[bytes]()
-    if not content.startswith(HEADER):
-        lost = "is no record of episodes" if content else ""
-    else:
-        lines = [line for line in content.splitlines(keepends=True)[1:] if line.endswith(b"\n")]
-        rows = [line for line in lines if _is_whole(line)]
-        if len(rows) < len(lines):
-            lost = f"has unreadable rows ({len(lines) - len(rows)})"
-    if lost:
-        aside = set_aside(path)
-        log.warning("%s %s: it is kept as %s", path.name, lost, aside.name)
-    if resumed is not None:
-        rows = [line for line in rows if _is_before(line, resumed)]
-    atomic_write(path, lambda file: file.writelines([HEADER, *rows]))
-    return len(rows)
+class _Row(NamedTuple):
+    line: bytes
+    step: int
+    seconds: float
 
 
-def _is_before(line: bytes, resumed: ResumePoint) -> bool:
-    step, *_, seconds = line.split(b",")
-    return int(step) <= resumed.steps and float(seconds) <= round(resumed.training_seconds, 3)
-
-
-def _is_whole(line: bytes) -> bool:
-    """Return whether a line has a step and a time, and as many cells as there are columns."""
-    step, *others = line.split(b",")
-    if len(others) != HEADER.count(b",") or not step.isdigit() or len(step) >= 20:
-        return False
+def _parsed(line: bytes) -> _Row | None:
+    """The row in a line; None if the line has no step, no time, or another number of cells than the header."""
+    if line == HEADER:
+        return _Row(line, 0, 0.0)
+    cells = line.split(b",")
+    if len(cells) != 5 or not cells[0].isdigit():
+        return None
     try:
-        float(others[-1])
+        return _Row(line, int(cells[0]), float(cells[4]))
     except ValueError:
-        return False
-    return True
+        return None

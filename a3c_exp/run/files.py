@@ -1,21 +1,26 @@
-"""Atomic writes, and locks on folders."""
+"""Files that are whole at every moment: replaced at once, or grown by whole pieces. Locks on folders."""
 
 from __future__ import annotations
 
 import fcntl
 import itertools
 import json
+import logging
 import math
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import numpy as np
 
 from a3c_exp.errors import FolderError
+
+log = logging.getLogger("a3c_exp")
+
+T = TypeVar("T")
 
 
 class FolderLockedError(FolderError):
@@ -79,11 +84,66 @@ def atomic_write(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         os.close(folder)
 
 
-def set_aside(path: Path) -> Path:
-    """Rename a file to the first free name of `name.old`, `name.old2` and so on, and return the new path."""
+class Appender:
+    """A file that grows by whole pieces. A missing one is created.
+
+    Pieces that do not fit on a full disk leave nothing behind in the file, and wait for the next `flush`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (closed by close)
+        self._end = os.fstat(self._file.fileno()).st_size
+        self._pending: list[bytes] = []
+
+    def add(self, piece: bytes) -> None:
+        """Add a piece, which the next `flush` writes."""
+        self._pending.append(piece)
+
+    def flush(self) -> None:
+        """Write what has been added. Raises OSError if it does not fit. Another thread may `add` meanwhile."""
+        count = len(self._pending)
+        rest = memoryview(b"".join(self._pending[:count]))
+        end = self._end + len(rest)
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError:
+            self._file.truncate(self._end)
+            raise
+        self._end = end
+        del self._pending[:count]
+
+    def close(self) -> None:
+        """Write what has been added, and close the file."""
+        try:
+            self.flush()
+        finally:
+            self._file.close()
+
+
+def kept_lines(path: Path, parse: Callable[[bytes], T | None]) -> list[T]:
+    """What `parse` makes of the lines of a file, without those for which that is None. None if there is no such file.
+
+    A last line without its end is left out: its writer was killed. If any other line is left out, another program has
+    changed the file, and it is set aside.
+    """
+    *lines, rest = path.read_bytes().split(b"\n") if path.exists() else [b""]
+    found = [parse(line) for line in lines]
+    if None in found or (rest and not lines):
+        set_aside(path, "has lines that cannot be read")
+    return [each for each in found if each is not None]
+
+
+def set_aside(path: Path, problem: str = "") -> Path:
+    """Rename a file to the first free name of `name.old`, `name.old2` and so on, and return the new path.
+
+    problem: the reason, for the log.
+    """
     numbers = itertools.chain([""], itertools.count(2))
     aside = next(free for number in numbers if not os.path.lexists(free := path.with_name(f"{path.name}.old{number}")))
     path.rename(aside)
+    if problem:
+        log.warning("%s %s: it is kept as %s", path.name, problem, aside.name)
     return aside
 
 

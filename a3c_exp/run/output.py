@@ -12,9 +12,10 @@ from typing import Any
 
 from a3c_exp.core.events import Episodes
 from a3c_exp.run import checkpoint, files
-from a3c_exp.run.curves import CurveWriter, ResumePoint
+from a3c_exp.run.curves import CurveWriter
 from a3c_exp.run.episode_log import EpisodeLog
-from a3c_exp.run.run_folder import BEST, CHECKPOINTS, EPISODES_FILE, LATEST, PREVIOUS, SUMMARY_FILE
+from a3c_exp.run.metrics import ResumePoint
+from a3c_exp.run.run_folder import BEST, CHECKPOINTS, EPISODES_FILE, LATEST, METRICS_FILE, PREVIOUS, SUMMARY_FILE
 
 log = logging.getLogger("a3c_exp")
 
@@ -71,8 +72,9 @@ class RunOutput:
         self._thread.call(written)
 
     def save(self, name: str, state: Mapping[str, Any]) -> None:
-        """Write a checkpoint, whole or not at all. The latest one before it stays as previous.ckpt."""
+        """Write a checkpoint, whole or not at all, and metrics.csv. The latest one before it stays as previous.ckpt."""
         self._flush_episodes()  # a resumed run has no other record of those before the checkpoint
+        self._write_later(METRICS_FILE, self._writer.write_table)
         if self._is_lost(name):
             return
         folder = self._folder / CHECKPOINTS
@@ -97,6 +99,7 @@ class RunOutput:
 
     def close_curves(self, success: bool) -> None:
         """Write what is left of the curves and the record of episodes. success: see `CurveWriter.close`."""
+        self._write_later(METRICS_FILE, self._writer.write_table)
         self._write_later("curves", lambda: self._writer.close(success))
         if self._episodes is not None:
             self._write_later(EPISODES_FILE, self._episodes.close)

@@ -15,6 +15,7 @@ CONFIG_FILE = "config.yaml"
 SUMMARY_FILE = "summary.json"
 EPISODES_FILE = "episodes.csv"
 METRICS_FILE = "metrics.csv"
+POINTS_FILE = "metrics.jsonl"
 CHECKPOINTS, LATEST, PREVIOUS, BEST = "checkpoints", "latest.ckpt", "previous.ckpt", "best.ckpt"
 
 

@@ -21,9 +21,9 @@ from a3c_exp.core.store import SharedStore
 from a3c_exp.errors import PREEMPTED, ConfigError, FolderError, RunError, named, stop_reason
 from a3c_exp.run import files, provenance, run_folder
 from a3c_exp.run.console import LimitedWarnings, LiveLineHandler, Progress, run_log
-from a3c_exp.run.curves import ResumePoint
 from a3c_exp.run.evaluator import EvalResult, Evaluator
 from a3c_exp.run.interruption import interruptions
+from a3c_exp.run.metrics import ResumePoint
 from a3c_exp.run.output import RunOutput
 from a3c_exp.run.rules import BestPolicy, Every, GrowingInterval, find_stop_reason, leaving_rule
 from a3c_exp.run.saved_state import STATE_ERRORS, constants_of, load_latest, load_state
