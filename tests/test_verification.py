@@ -61,8 +61,7 @@ RANDOM = "returns other numbers in a second pass (dropout or noise do)"
 FAULTS = {
     "dropout": RANDOM,
     "noise": RANDOM,
-    "batch norm": "changes its buffer norm.running_mean in a forward pass (batch normalization does)",
-    "buffer": "changes its buffer calls in a forward pass",
+    "batch norm": "returns other numbers in training than in evaluation mode (dropout or batch normalization do)",
     "training": "returns other numbers in training than in evaluation mode",
     "list": "learns a tensor of shape (6, 6) that is none of its parameters: modules belong into attributes",
     "tensor": "learns a tensor of shape (6,) that is none of its parameters",
@@ -72,33 +71,26 @@ FAULTS = {
     "flat": "must return features [N, F]: for 1 observation it returned (6,)",
     "no features": "must return features [N, F]: for 1 observation it returned (1, 0)",
     "nothing": "must return features [N, F]: for 1 observation it returned NoneType",
-    "one row fewer": "must return features [N, F]: for 3 observations it returned (2, 6)",
+    "one row fewer": "must return features of shape (3, 6) for 3 observations: it returned (2, 6)",
     "NaN": "returns numbers that are not finite for ordinary observations",
     "infinity": "returns numbers that are not finite for ordinary observations",
     "float64": "must return float32, not torch.float64",
     "float64 parameter": "its parameter first.weight must be float32, not torch.float64",
-    "in place": "its backward pass failed: RuntimeError: one of the variables needed for gradient computation has been",
-    "writes": "writes into its inputs, which the learner needs again",
+    "writes": RANDOM,
     "raises": "its forward failed for observations (1, 4): RuntimeError: two lines",
 }
 
 
 class TestAnEncoder:
-    @pytest.mark.parametrize("shared", [True, False])
     @pytest.mark.parametrize("fault", FAULTS)
-    def test_with_a_fault_is_refused(self, fault: str, shared: bool) -> None:
-        problem = refusal(lambda: verified(Faulty, fault=fault, shared=shared), "Faulty")
-        assert problem.startswith(FAULTS[fault])
-
-    @pytest.mark.parametrize("fault", FAULTS)
-    def test_of_the_critic_alone_with_a_fault_is_refused(self, fault: str) -> None:
-        problem = refusal(lambda: verified(Faulty, critic_fault=fault), "Faulty")
-        assert problem.startswith(FAULTS[fault])
-
-    @pytest.mark.parametrize("fault", FAULTS)
-    def test_before_cells_with_a_fault_is_refused(self, fault: str) -> None:
-        problem = refusal(lambda: verify(make_lstm(Faulty, encoder={"fault": fault}), VECTORS), "Faulty")
-        assert problem.startswith(FAULTS[fault])
+    def test_with_a_fault_is_refused_of_the_actor_of_the_critic_and_before_cells(self, fault: str) -> None:
+        calls = (
+            lambda: verified(Faulty, fault=fault, shared=True),
+            lambda: verified(Faulty, critic_fault=fault),
+            lambda: verify(make_lstm(Faulty, encoder={"fault": fault}), VECTORS),
+        )
+        for call in calls:
+            assert refusal(call, "Faulty").startswith(FAULTS[fault])
 
     @pytest.mark.parametrize("module", [Residual, Lazy, Normed, Constants, Tied, Faulty, Seen, Mlp])
     @pytest.mark.parametrize("shared", [True, False])
@@ -257,13 +249,6 @@ class TestMistakesOfNewcomers:
 
         assert refusal(lambda: verified(First), "First").startswith("mixes the rows of a batch")
 
-    def test_outputs_without_a_gradient(self) -> None:
-        class Detached(Residual):
-            def forward(self, observations: Tensor) -> Tensor:
-                return super().forward(observations).detach()
-
-        assert refusal(lambda: verified(Detached), "Detached").startswith("returns outputs without a gradient")
-
     def test_a_lazy_layer_that_is_not_used(self) -> None:
         class Unused(Residual):
             def __init__(self, inputs: int) -> None:
@@ -308,8 +293,7 @@ WHOLE_FAULTS = {
     "values": "must return values of shape (3,) for 3 observations: it returned (3, 1)",
     "a list in place of values": "must return values of shape (3,) for 3 observations: it returned list",
     "state": "its forward failed for observations (1, 4): RuntimeError: ",
-    "no initial state": "must return a state of shape (3, 0) for 3 observations: it returned (3, 5); a state needs "
-    "initial_state(count)",
+    "no initial state": "returned a state: a state needs initial_state(count)",
     "learned initial state": "its initial_state(count) must return constant float32 [count, S]",
     "flat initial state": "its initial_state(count) must return constant float32 [count, S]",
     "one tensor": "its forward failed for observations (1, 4): TypeError: forward must return",

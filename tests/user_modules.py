@@ -32,23 +32,19 @@ class Residual(nn.Module):
 
 
 Fault = Literal[
-    "none", "dropout", "batch norm", "noise", "buffer", "list", "tensor", "mean", "neighbour", "sum", "one row fewer",
+    "none", "dropout", "batch norm", "noise", "list", "tensor", "mean", "neighbour", "sum", "one row fewer",
     "nothing", "NaN", "infinity", "float64", "float64 parameter", "writes", "raises", "training", "flat", "no features",
-    "in place",
 ]  # fmt: skip
 
 
 class Faulty(Residual):
     """A module with one fault."""
 
-    calls: Tensor
-
     def __init__(self, inputs: int, fault: Fault = "none") -> None:
         super().__init__(inputs)
         self.fault = fault
         self.dropout, self.norm = nn.Dropout(0.5), nn.BatchNorm1d(6)
         self.hidden, self.tensor = [nn.Linear(6, 6)], torch.ones(6, requires_grad=True)
-        self.register_buffer("calls", torch.zeros(()))
         if fault == "float64 parameter":
             self.first.double()
 
@@ -57,8 +53,6 @@ class Faulty(Residual):
             raise RuntimeError("two\nlines")
         if self.fault == "float64 parameter":
             return self.first(observations.double()).float()
-        if self.fault == "buffer":
-            self.calls += 1
         if self.fault == "training" and self.training:
             observations = observations + 1
         x = super().forward(observations)
@@ -82,7 +76,6 @@ class Faulty(Residual):
             "infinity": lambda: x / 0,
             "float64": lambda: x.to(torch.float64),
             "flat": lambda: x[0],
-            "in place": lambda: torch.tanh(x).relu_(),
             "no features": lambda: x[:, :0],
         }
         return changes[self.fault]() if self.fault in changes else x

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping
+from typing import Literal
 
 import numpy as np
 import torch
@@ -54,15 +54,18 @@ class Algorithm(ABC):
     ) -> tuple[OutputGradients, dict[str, float]]:
         """The loss's derivatives by the network's outputs, and its metrics.
 
-        Derivatives by the parameters of `module` are added to their gradients. A class may have a method `closed_form`,
-        which returns the same for (outputs, batch, progress) without torch. It counts as long as no subclass overrides
-        `loss`.
+        Derivatives by the parameters of `module` are added to their gradients. By `closed_form` if the class has one.
         """
-        closed_form = _closed_form(type(self))
-        if closed_form is not None:
-            result: tuple[OutputGradients, dict[str, float]] = closed_form(self, outputs, batch, progress)
-            return result
+        if has_closed_form(type(self)):
+            return self.closed_form(outputs, batch, progress)
         return differentiate(self, outputs, batch, progress, module)
+
+    def closed_form(
+        self, outputs: NetworkOutputs, batch: BatchArrays, progress: float
+    ) -> tuple[OutputGradients, dict[str, float]]:
+        """The same, written out without torch, if the class has defined it. A subclass with a `loss` or a `build` of
+        its own needs its own `closed_form` as well."""
+        raise NotImplementedError
 
 
 def differentiate(
@@ -101,23 +104,17 @@ def _number(name: str, x: Tensor | float, arrays: BatchArrays) -> float:
         raise TypeError(f"the metric {name} must be one number, or one for each row") from error
 
 
-def has_closed_form(cls: type[Algorithm]) -> bool:
-    """Return whether the derivatives of a class's loss are written out."""
-    return _closed_form(cls) is not None
-
-
 @functools.cache
-def _closed_form(cls: type[Algorithm]) -> Callable[..., Any] | None:
-    """The closed form of a class, unless a more derived class has a `loss` or a `build` of its own."""
-    overridden: set[str] = set()
-    for base in cls.__mro__:
-        if "closed_form" in vars(base) and "build" not in overridden:
-            form: Callable[..., Any] = vars(base)["closed_form"]
-            return form
-        if "loss" in vars(base):
-            return None
-        overridden |= vars(base).keys()
-    return None
+def has_closed_form(cls: type[Algorithm]) -> bool:
+    """Return whether the derivatives of a class's loss are written out: in the class that has `loss` and `build`, or in
+    one derived from it."""
+    own = _owner(cls, "closed_form")
+    return issubclass(own, _owner(cls, "loss")) and issubclass(own, _owner(cls, "build"))
+
+
+def _owner(cls: type, name: str) -> type:
+    """The class in which an attribute of a class is defined."""
+    return next((base for base in cls.__mro__ if name in vars(base)), object)
 
 
 class MinibatchAlgorithm(Algorithm):

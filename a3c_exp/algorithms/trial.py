@@ -7,16 +7,14 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
 
 from a3c_exp.algorithms.algorithm import Algorithm, differentiate, has_closed_form
 from a3c_exp.algorithms.batch import BatchArrays
-from a3c_exp.common.arrays import Array, Floats
+from a3c_exp.common.arrays import Floats
 from a3c_exp.errors import FAILURES, ConfigError, one_line
 from a3c_exp.networks import ActorCritic
-from a3c_exp.networks.components import BuildLoss, is_lack_of_memory
+from a3c_exp.networks.components import BuildLoss
 from a3c_exp.networks.inputs import sample_observations
 from a3c_exp.networks.recurrent import RecurrentInput
 
@@ -36,17 +34,11 @@ def loss_builder(algorithm: Algorithm) -> BuildLoss | None:
         try:
             module: object = algorithm.build(features)
         except FAILURES as error:
-            if is_lack_of_memory(error):
-                raise
             problem = f"its build fails for {features} features: {one_line(error)}"
             raise ConfigError("algorithm", name, problem) from error
         if module is not None and not isinstance(module, nn.Module):
             problem = f"its build must return a torch module or None, not {type(module).__name__}"
             raise ConfigError("algorithm", name, problem)
-        for key, parameter in () if module is None else module.named_parameters():
-            if is_lazy(parameter) or parameter.dtype != torch.float32:
-                problem = f"the parameter {key} of its module must be float32 of a known size"
-                raise ConfigError("algorithm", name, problem)
         return module
 
     return build
@@ -76,7 +68,6 @@ def check_loss(algorithm: Algorithm, network: ActorCritic, observation_space: gy
         observations=observations, actions=actions, log_probs=outputs.log_probs, values=outputs.values,
         rewards=numbers[0], advantages=numbers[1], targets=numbers[2], mask=mask, recurrent_input=recurrent_input,
     )  # fmt: skip
-    buffers = _buffers(network)
 
     def gradient(make: Callable[..., Any] | None = None) -> Floats:
         network.zero_grad()
@@ -94,24 +85,11 @@ def check_loss(algorithm: Algorithm, network: ActorCritic, observation_space: gy
     except FAILURES as error:
         raise ConfigError("algorithm", name, f"its loss fails for a small batch: {one_line(error)}") from error
     network.zero_grad()
-    _check_gradient(first, name)
+    if not np.isfinite(first).all():
+        raise ConfigError("algorithm", name, "its gradient is not finite for a small batch of ordinary numbers")
+    if not first.any():
+        raise ConfigError("algorithm", name, "its loss has no gradient: it must be computed from the policy's outputs")
     if not np.allclose(first, wanted, rtol=1e-3, atol=1e-4 * float(np.abs(wanted).max())):
         raise ConfigError("algorithm", name, "its closed_form has another gradient than its loss")
     if not np.array_equal(first, second, equal_nan=True):
         raise ConfigError("algorithm", name, "its loss has another gradient when it is computed again (dropout, noise)")
-    if any(not np.array_equal(buffer, buffers[key]) for key, buffer in _buffers(network).items()):
-        raise ConfigError(
-            "algorithm", name, "its module changes a buffer (batch normalization): each worker has its own"
-        )
-
-
-def _check_gradient(gradient: Floats, name: str) -> None:
-    """Raise ConfigError for the gradient of a loss that teaches nothing."""
-    if not np.isfinite(gradient).all():
-        raise ConfigError("algorithm", name, "its gradient is not finite for a small batch of ordinary numbers")
-    if not gradient.any():
-        raise ConfigError("algorithm", name, "its loss has no gradient: it must be computed from the policy's outputs")
-
-
-def _buffers(network: ActorCritic) -> dict[str, Array]:
-    return {name: buffer.numpy().copy() for name, buffer in network.named_buffers()}

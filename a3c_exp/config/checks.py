@@ -21,7 +21,7 @@ from a3c_exp.envs.batch import Normalization
 from a3c_exp.errors import ConfigError, FolderError
 from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.components import is_lack_of_memory
-from a3c_exp.networks.verification import is_own_module, verify, verify_construction
+from a3c_exp.networks.verification import verify
 from a3c_exp.optimizers import check_param_groups
 from a3c_exp.run.run_folder import best_checkpoint
 from a3c_exp.run.saved_state import load_state
@@ -126,8 +126,6 @@ def check_environment_and_network(experiment: Experiment) -> ActorCritic:
             setting = experiment.env.normalize_observations
             space = NormalizedObservations.of(setting, env.observation_space).network_space(env.observation_space)
             verify(network, space)
-            if any(map(is_own_module, network.modules())):
-                verify_construction(network, experiment.build_network(env, None), space)
             check_loss(experiment.algorithm, network, space)
     except (MemoryError, RuntimeError) as error:
         if not is_lack_of_memory(error):

@@ -11,7 +11,7 @@ import numpy as np
 from a3c_exp.algorithms import BatchArrays, MinibatchAlgorithm, explained_variance, mean_value
 from a3c_exp.common.arrays import Floats
 from a3c_exp.core import seeding
-from a3c_exp.core.divergence import BatchLoss, explain_divergence, find_remedy
+from a3c_exp.core.divergence import explain_divergence
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Experiment, RunContext
 from a3c_exp.core.heartbeat import Heartbeat
@@ -107,8 +107,8 @@ class Learner:
         self._heartbeat = heartbeat
         algorithm = experiment.algorithm
         self._minibatch_algorithm = algorithm if isinstance(algorithm, MinibatchAlgorithm) else None
-        self._nonfinite_in_a_row, self._explained, self._remedy = 0, False, ""
-        self._prepared = 0
+        self._nonfinite_in_a_row, self._prepared = 0, 0
+        self._explanation = ""
 
     def pull(self) -> Snapshot:
         """Copy the shared parameters into the learner's network."""
@@ -150,12 +150,15 @@ class Learner:
     def _gradient(self, rollouts: Sequence[Rollout], snapshot: Snapshot, event: Event) -> Iterator[Push]:
         """One push: the gradients of all rollouts added up."""
         self._network.zero_grad()
-        losses = [self._add_rollout_gradient(rollout, snapshot) for rollout in rollouts if rollout.transitions]
-        for loss in losses:
-            event.add(loss.metrics)
+        batches = []
+        for rollout in rollouts:
+            if rollout.transitions:
+                batch, metrics = self._add_rollout_gradient(rollout, snapshot)
+                event.add(metrics)
+                batches.append(batch)
         # A summed loss grows with its transitions already, so each worker has weight 1.
         weight = min(event.steps, 1) if self._experiment.algorithm.reduction == "sum" else event.steps
-        yield self._prepare_push(snapshot, event, weight, merge_stats(rollouts), losses)
+        yield self._prepare_push(snapshot, event, weight, merge_stats(rollouts), batches)
 
     def _minibatch_gradients(
         self, rollouts: Sequence[Rollout], event: Event, algorithm: MinibatchAlgorithm
@@ -175,19 +178,18 @@ class Learner:
             self._network.zero_grad()
             metrics = self._add_batch_gradient(minibatch, snapshot)
             event.add(metrics | extra)
-            losses = [BatchLoss(minibatch, metrics)]
-            yield self._prepare_push(snapshot, event, minibatch.transitions, stats, losses)
+            yield self._prepare_push(snapshot, event, minibatch.transitions, stats, [minibatch])
             if self._store.stopped or algorithm.should_stop_early(metrics):
                 return
             event, stats, extra = Event(self._worker), None, {}
 
     @_ignore_nonfinite
-    def _add_rollout_gradient(self, rollout: Rollout, snapshot: Snapshot) -> BatchLoss:
+    def _add_rollout_gradient(self, rollout: Rollout, snapshot: Snapshot) -> tuple[BatchArrays, dict[str, float]]:
         """Add the loss's gradient over one rollout to `network.gradient`, and return the loss's batch and metrics."""
         outputs, backward = self._network.evaluate(rollout.observations, rollout.actions, rollout.recurrent_input)
         batch = self._batch(rollout, outputs)
         metrics = self._differentiate(outputs, batch, snapshot, backward)
-        return BatchLoss(batch, metrics | _critic_metrics(batch))
+        return batch, metrics | _critic_metrics(batch)
 
     @_ignore_nonfinite
     def _add_batch_gradient(self, batch: BatchArrays, snapshot: Snapshot) -> dict[str, float]:
@@ -228,9 +230,9 @@ class Learner:
         return returns(rollout, self._experiment.gamma)
 
     def _prepare_push(
-        self, snapshot: Snapshot, event: Event, weight: int, stats: RunningStats | None, losses: Sequence[BatchLoss]
+        self, snapshot: Snapshot, event: Event, weight: int, stats: RunningStats | None, batches: Sequence[BatchArrays]
     ) -> Push:
-        """Clip the gradient; leave it out if it is not finite or of no transition. losses: those that it is of."""
+        """Clip the gradient; leave it out if it is not finite or of no transition. batches: those that it is of."""
         experiment, network = self._experiment, self._network
         norm = clip(network.gradient, experiment.optimizer, network.param_slices)
         progress = progress_of(snapshot.steps, self._total_steps)
@@ -243,10 +245,11 @@ class Learner:
         if not math.isfinite(norm):
             event.rejected = 1
             event.metrics.clear()
-            self._remedy = find_remedy(losses)
-            if not self._explained:
-                self._explained = True
-                event.explanation = explain_divergence(self._name, snapshot.steps, network, losses)
+            explanation = explain_divergence(network, batches)
+            if not self._explanation:
+                refused = f"{self._name}, step {snapshot.steps:,}: a gradient that was not finite was refused."
+                event.explanation = f"{refused} {explanation}"
+            self._explanation = explanation
         gradient = None if event.rejected or not weight else network.gradient
         event.contributions = int(gradient is not None)
         return Push(gradient=gradient, snapshot=snapshot, event=event, weight=weight, stats=stats, rng=self._rng)
@@ -267,7 +270,7 @@ class Learner:
         if self._nonfinite_in_a_row == MAX_CONSECUTIVE_NONFINITE:
             raise RunError(
                 f"{self._name}: no gradient of the last {MAX_CONSECUTIVE_NONFINITE} rollouts was finite. "
-                f"{self._remedy} A warning in train.log says more."
+                f"{self._explanation}"
             )
 
 

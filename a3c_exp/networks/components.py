@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -55,9 +55,7 @@ class ModuleSpec:
         Raises ConfigError if the constructor refuses its arguments.
         """
         try:
-            module = self.cls(**injected, **self.settings)
-            hash(module)  # torch keeps modules in sets
-            return module
+            return self.cls(**injected, **self.settings)
         except ConfigError as error:
             raise error.under("network") from None
         except FAILURES as error:
@@ -113,15 +111,10 @@ class Network(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncoderNetwork(Network):
-    """Encoders for actor and critic, and the policy's head and the value layer after them.
+class ComposedNetwork(Network):
+    """Encoders of observations, and the policy's head and the value layer after them.
 
-    encoder: a module from observations to features [N, F].
-    critic_encoder: the critic's, if it has other settings; None: as the actor's.
-    shared: one encoder for actor and critic; False: each has its own.
-    init: of the weights of every affine layer and convolution: see `networks.initialization`. Orthogonal layers of an
-        encoder have gain sqrt(2), normalized columns 1. None: the encoder keeps what its constructor has drawn, and the
-        last layers are orthogonal.
+    init: of weights: see `networks.initialization`. None: the last layers are orthogonal.
     init_std: standard deviation of all weights with init=normal; other schemes do not use it. With the default, 0.1, an
         affine layer of 100 inputs keeps the size of its inputs.
     policy_gain: of the policy's last layer. It starts near zero, so that the first policy is close to uniform. Only
@@ -134,11 +127,6 @@ class EncoderNetwork(Network):
         'torch': torch for everything.
     """
 
-    nameable: ClassVar[bool] = False
-
-    encoder: ModuleSpec
-    critic_encoder: ModuleSpec | None = None
-    shared: bool = False
     init: Initialization | None = None
     init_std: float = 0.1
     policy_gain: float = 0.01
@@ -148,7 +136,77 @@ class EncoderNetwork(Network):
     kernels: Kernels = "auto"
 
     def __post_init__(self) -> None:
-        _check_heads(self)
+        require(self.init_std > 0, "init_std", self.init_std, "a number > 0")
+        require(self.policy_gain > 0, "policy_gain", self.policy_gain, "a number > 0")
+        require(0.01 <= self.initial_std <= 7, "initial_std", self.initial_std, "a number from 0.01 to 7")
+        if self.state_dependent_std and not self.head_bias:
+            problem = "must be true with state_dependent_std=true: the initial standard deviation is set by the biases"
+            raise ConfigError("head_bias", self.head_bias, problem)
+
+    def build(
+        self,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        rng: np.random.Generator | None,
+        *,
+        seed: int = 0,
+        build_loss: BuildLoss | None = None,
+    ) -> ActorCritic:
+        distribution = make_distribution(action_space)
+        with seeded_construction(seed):
+            parts = self.make_parts(observation_space)
+            loss_module = None if build_loss is None else build_loss(parts.features)
+            head = make_head(parts.features, distribution, self.state_dependent_std, self.initial_std, self.head_bias)
+            value = nn.Linear(parts.critic_features, 1, self.head_bias)
+
+            initializer = self.initialize_parts(parts, rng)
+            head.initialize(initializer, self.policy_gain)
+            initializer.draw(value)
+        network = EncoderActorCritic(
+            parts.encoders, parts.observation_input, parts.core, head, value, distribution, loss_module
+        )
+        network.bind(self.kernels)
+        return network
+
+    @abstractmethod
+    def make_parts(self, observation_space: gym.Space[Any]) -> Parts:
+        """All but the last layers. Raises ConfigError if they cannot take such observations."""
+
+    @abstractmethod
+    def initialize_parts(self, parts: Parts, rng: np.random.Generator | None) -> Initializer:
+        """Draw their weights, and return what draws those of the last layers."""
+
+
+class Parts(NamedTuple):
+    """The actor's and the critic's encoder, which may be the same, the cells after a shared one, and the size of what
+    the policy's head and the value layer get."""
+
+    encoders: tuple[nn.Module, nn.Module]
+    observation_input: ObservationInput
+    core: LstmCore | None
+    features: int
+    critic_features: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderNetwork(ComposedNetwork):
+    """Encoders for actor and critic, with the last layers right after them.
+
+    encoder: a module from observations to features [N, F].
+    critic_encoder: the critic's, if it has other settings; None: as the actor's.
+    shared: one encoder for actor and critic; False: each has its own.
+    init: of the weights of every affine layer and convolution. Orthogonal layers of an encoder have gain sqrt(2),
+        normalized columns 1. None: the encoder keeps what its constructor has drawn.
+    """
+
+    nameable: ClassVar[bool] = False
+
+    encoder: ModuleSpec
+    critic_encoder: ModuleSpec | None = None
+    shared: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.shared and self.critic_encoder is not None:
             own = self.encoder.settings
             name, value = next(each for each in self.critic_encoder.settings.items() if own.get(each[0]) != each[1])
@@ -162,28 +220,12 @@ class EncoderNetwork(Network):
     def takes_pictures(self) -> bool:
         return observation_form(self.encoder.cls) == PICTURE
 
-    def build(
-        self, observation_space: gym.Space[Any], action_space: gym.Space[Any], rng: np.random.Generator | None, *,
-        seed: int = 0, build_loss: BuildLoss | None = None,
-    ) -> ActorCritic:  # fmt: skip
-        distribution = make_distribution(action_space)
-        with seeded_construction(seed):
-            actor, observation_input, features = self.make_encoder(observation_space)
-            critic, critic_features = actor, features
-            if not self.shared:
-                critic, critic_features = self._make_critic_encoder(observation_space)
-            loss_module = None if build_loss is None else build_loss(features)
-            head = make_head(features, distribution, self.state_dependent_std, self.initial_std, self.head_bias)
-            value = nn.Linear(critic_features, 1, self.head_bias)
-
-            initializer = Initializer(self.init or "orthogonal", self.init_std, torch_generator(rng))
-            for encoder in [actor] if self.shared else [actor, critic]:
-                self.initialize_encoder(encoder, initializer.generator)
-            head.initialize(initializer, self.policy_gain)
-            initializer.draw(value)
-        network = EncoderActorCritic((actor, critic), observation_input, None, head, value, distribution, loss_module)
-        network.bind(self.kernels)
-        return network
+    def make_parts(self, observation_space: gym.Space[Any]) -> Parts:
+        actor, observation_input, features = self.make_encoder(observation_space)
+        critic, critic_features = actor, features
+        if not self.shared:
+            critic, critic_features = self._make_critic_encoder(observation_space)
+        return Parts((actor, critic), observation_input, None, features, critic_features)
 
     def make_encoder(self, observation_space: gym.Space[Any]) -> tuple[nn.Module, ObservationInput, int]:
         """The actor's encoder, the form of its observations, and the size of its features."""
@@ -201,79 +243,67 @@ class EncoderNetwork(Network):
             raise ConfigError(f"network.critic_{name}", error.value, error.problem) from error
         return encoder, features
 
-    def initialize_encoder(self, encoder: nn.Module, generator: torch.Generator | None) -> None:
+    def initialize_parts(self, parts: Parts, rng: np.random.Generator | None) -> Initializer:
+        initializer = Initializer(self.init or "orthogonal", self.init_std, torch_generator(rng))
+        for encoder in dict.fromkeys(parts.encoders):
+            self.initialize_encoder(encoder, initializer)
+        return initializer
+
+    def initialize_encoder(self, encoder: nn.Module, initializer: Initializer) -> None:
         """Draw the weights of an encoder, if `init` says how."""
         if self.init is not None:
-            Initializer(self.init, self.init_std, generator).draw_encoder(encoder)
+            initializer.draw_encoder(encoder)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lstm(Network):
+class Lstm(ComposedNetwork):
     """An encoder, LSTM cells after it, and the heads of actor and critic on those (Mnih et al. 2016).
 
     encoder: any network without a recurrent state. The cells get the features of its encoder, the actor's if there are
         two. Its heads are left out, and so are the settings about them.
     hidden_size: number of cells; a state has two numbers for each.
-    init: of the heads: see `networks.initialization`.
+    init, init_std: of the heads and the cells.
     core_init: of the cells, with gain 1; None: as `init`. See `LstmCore.initialize`.
     forget_bias: initial bias of the forget gates. With 1 a new network remembers for a few steps, so that it can find
         out what is worth remembering (Jozefowicz et al. 2015).
-    init_std, policy_gain, head_bias, state_dependent_std, initial_std, kernels: as for an `EncoderNetwork`.
     """
 
     encoder: Network = field(default_factory=lambda: EncoderNetwork(encoder=ModuleSpec(Mlp), init="orthogonal"))
     hidden_size: int = 64
-    init: Initialization = "orthogonal"
     core_init: Initialization | None = None
-    init_std: float = 0.1
     forget_bias: float = 1.0
-    policy_gain: float = 0.01
-    head_bias: bool = True
-    state_dependent_std: bool = False
-    initial_std: float = 1.0
-    kernels: Kernels = "auto"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not isinstance(self.encoder, EncoderNetwork):
             problem = "must be a network without a recurrent state of its own, made of an encoder"
             raise ConfigError("encoder", type(self.encoder).__name__, problem)
-        require(
-            1 <= self.hidden_size <= MAX_WIDTH, "hidden_size", self.hidden_size, f"a whole number from 1 to {MAX_WIDTH}"
-        )
+        allowed = f"a whole number from 1 to {MAX_WIDTH}"
+        require(1 <= self.hidden_size <= MAX_WIDTH, "hidden_size", self.hidden_size, allowed)
         require(abs(self.forget_bias) <= 10, "forget_bias", self.forget_bias, "a number from -10 to 10")
-        _check_heads(self)
 
     @property
     def takes_pictures(self) -> bool:
         return self.encoder.takes_pictures
 
-    def build(
-        self, observation_space: gym.Space[Any], action_space: gym.Space[Any], rng: np.random.Generator | None, *,
-        seed: int = 0, build_loss: BuildLoss | None = None,
-    ) -> ActorCritic:  # fmt: skip
+    def make_parts(self, observation_space: gym.Space[Any]) -> Parts:
         assert isinstance(self.encoder, EncoderNetwork)
-        distribution = make_distribution(action_space)
-        with seeded_construction(seed):
-            try:
-                encoder, observation_input, features = self.encoder.make_encoder(observation_space)
-            except ConfigError as error:
-                key = error.key.replace("network", "network.encoder", 1)
-                raise ConfigError(key, error.value, error.problem) from error
-            core = LstmCore(features, self.hidden_size)
-            loss_module = None if build_loss is None else build_loss(self.hidden_size)
-            head = make_head(self.hidden_size, distribution, self.state_dependent_std, self.initial_std, self.head_bias)
-            value = nn.Linear(self.hidden_size, 1, self.head_bias)
+        try:
+            encoder, observation_input, features = self.encoder.make_encoder(observation_space)
+        except ConfigError as error:
+            key = error.key.replace("network", "network.encoder", 1)
+            raise ConfigError(key, error.value, error.problem) from error
+        core = LstmCore(features, self.hidden_size)
+        return Parts((encoder, encoder), observation_input, core, self.hidden_size, self.hidden_size)
 
-            self.encoder.initialize_encoder(encoder, torch_generator(rng))
-            initializer = Initializer(self.init, self.init_std, torch_generator(rng))
-            core.initialize(replace(initializer, scheme=self.core_init or self.init), self.forget_bias)
-            head.initialize(initializer, self.policy_gain)
-            initializer.draw(value)
-        network = EncoderActorCritic(
-            (encoder, encoder), observation_input, core, head, value, distribution, loss_module
-        )
-        network.bind(self.kernels)
-        return network
+    def initialize_parts(self, parts: Parts, rng: np.random.Generator | None) -> Initializer:
+        encoder = self.encoder
+        assert isinstance(encoder, EncoderNetwork) and parts.core is not None
+        of_encoder = Initializer(encoder.init or "orthogonal", encoder.init_std, torch_generator(rng))
+        encoder.initialize_encoder(parts.encoders[0], of_encoder)
+        initializer = Initializer(self.init or "orthogonal", self.init_std, torch_generator(rng))
+        parts.core.initialize(replace(initializer, scheme=self.core_init or initializer.scheme), self.forget_bias)
+        return initializer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,9 +323,14 @@ class WholeNetwork(Network):
         return observation_form(self.module.cls) == PICTURE
 
     def build(
-        self, observation_space: gym.Space[Any], action_space: gym.Space[Any], rng: np.random.Generator | None, *,
-        seed: int = 0, build_loss: BuildLoss | None = None,
-    ) -> ActorCritic:  # fmt: skip
+        self,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        rng: np.random.Generator | None,
+        *,
+        seed: int = 0,
+        build_loss: BuildLoss | None = None,
+    ) -> ActorCritic:
         if build_loss is not None:
             problem = "must be made of an encoder: the algorithm has a module of its own, which needs features"
             raise ConfigError("network", self.module.cls.__name__, problem)
@@ -354,12 +389,3 @@ def run_module(module: nn.Module, inputs: torch.Tensor, name: str) -> Any:
             raise
         problem = f"its forward failed for observations {tuple(inputs.shape)}: {one_line(error)}"
         raise ConfigError("network", name, problem) from error
-
-
-def _check_heads(network: EncoderNetwork | Lstm) -> None:
-    require(network.init_std > 0, "init_std", network.init_std, "a number > 0")
-    require(network.policy_gain > 0, "policy_gain", network.policy_gain, "a number > 0")
-    require(0.01 <= network.initial_std <= 7, "initial_std", network.initial_std, "a number from 0.01 to 7")
-    if network.state_dependent_std and not network.head_bias:
-        problem = "must be true with state_dependent_std=true: the initial standard deviation is set by the biases"
-        raise ConfigError("head_bias", network.head_bias, problem)

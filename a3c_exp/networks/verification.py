@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 
 import gymnasium as gym
@@ -9,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from a3c_exp.errors import ConfigError, one_line
+from a3c_exp.errors import ConfigError
 from a3c_exp.networks.actor_critic import ActorCritic
-from a3c_exp.networks.components import evaluation_mode, is_lack_of_memory, run_module, seeded_construction
+from a3c_exp.networks.components import evaluation_mode, run_module, seeded_construction
 from a3c_exp.networks.composed import EncoderActorCritic
 from a3c_exp.networks.inputs import sample_observations
 
@@ -20,131 +21,77 @@ TOLERANCE = 1e-4
 
 _WHY = "the learner could not compute again what the actor computed"
 
+Outputs = list[tuple[str, object, tuple[int, ...]]]
+"""What a module has returned: a name, the output and the shape that it must have."""
+
 
 def verify(network: ActorCritic, space: gym.Space[object]) -> None:
-    """Run the modules of a bound network on a few observations of `space`. Raises ConfigError, in one line that names
-    the class and the reason, for one that cannot be trained here."""
+    """Run the modules of a bound network on a few observations of `space`.
+
+    Raises ConfigError, in one line that names the class and the reason, for a module whose outputs are not finite
+    float32 of the right shape, depend on other rows, differ in a second pass or in evaluation mode, or that learns
+    tensors which are not its parameters.
+    """
     observations = torch.from_numpy(sample_observations(space, 3))
+    if not isinstance(network, EncoderActorCritic):
+        _verify_module(next(network.children()), observations, network, lambda x: _whole_outputs(network, x))
+        return
+    inputs = network.observation_input.prepare(observations)
+    for encoder in dict.fromkeys((network.actor_encoder, network.critic_encoder)):
+        _verify_module(encoder, inputs, network, functools.partial(_features, encoder))
+
+
+def _features(encoder: nn.Module, inputs: Tensor) -> Outputs:
+    features = run_module(encoder, inputs, type(encoder).__name__)
+    width = features.shape[-1] if isinstance(features, Tensor) and features.dim() else 1
+    return [("features", features, (len(inputs), width))]
+
+
+def _whole_outputs(network: ActorCritic, observations: Tensor) -> Outputs:
+    count, size = len(observations), network.state_size
+    name = type(next(network.children())).__name__
+    parameters, values, state = run_module(network, observations, name)
+    outputs = [("parameters", parameters, (count, network.distribution.size)), ("values", values, (count,))]
+    if size == 0 and state is not None:
+        raise _refusal(name, "returned a state: a state needs initial_state(count)")
+    return [*outputs, ("a state", state, (count, size))] if size else outputs
+
+
+def _verify_module(module: nn.Module, inputs: Tensor, network: ActorCritic, run: Callable[[Tensor], Outputs]) -> None:
+    name = type(module).__name__
+
+    def rows(inputs: Tensor) -> Tensor:
+        """The outputs as one tensor [N, K]."""
+        return torch.cat([_checked(name, *output) for output in run(inputs)], dim=1)
+
     with seeded_construction(0):
-        if isinstance(network, EncoderActorCritic):
-            inputs = network.observation_input.prepare(observations)
-            encoders = [network.actor_encoder] if network.shared else [network.actor_encoder, network.critic_encoder]
-            for encoder in encoders:
-                _verify_module(encoder, _Trial(encoder, _features), inputs, network)
-        else:
-            module = next(network.children())
-            _verify_module(
-                module, _Trial(network, _whole_outputs(network), type(module).__name__), observations, network
-            )
-
-
-def is_own_module(module: nn.Module) -> bool:
-    """Return whether a module's class is neither torch's nor this package's."""
-    return type(module).__module__.partition(".")[0] not in ("torch", "a3c_exp")
-
-
-def verify_construction(network: ActorCritic, other: ActorCritic, space: gym.Space[object]) -> None:
-    """Raise ConfigError if a network that is constructed again, under the same seed, computes something else."""
-    other.vector[:] = network.vector
-    observations = sample_observations(space, 3)
-    state = network.initial_state(3)
-    one, again = (each.act_forward(observations, state)[:2] for each in (network, other))
-    if not all(np.array_equal(a, b) for a, b in zip(one, again, strict=True)):
-        names = {type(module).__name__ for module in network.modules() if is_own_module(module)}
-        text = "computes something else when it is constructed again: random numbers in a constructor must be torch's"
-        raise _refusal(", ".join(sorted(names)), text)
-
-
-class _Trial:
-    """Calls a module. to_rows: its outputs as one tensor [N, K]; raises ConfigError for other outputs."""
-
-    def __init__(
-        self, module: nn.Module, to_rows: Callable[[object, int, str], Tensor], name: str | None = None
-    ) -> None:
-        self._module, self._to_rows, self.name = module, to_rows, name or type(module).__name__
-
-    def __call__(self, inputs: Tensor) -> Tensor:
-        return self._to_rows(run_module(self._module, inputs, self.name), len(inputs), self.name)
-
-
-def _features(outputs: object, count: int, name: str) -> Tensor:
-    if not isinstance(outputs, Tensor) or outputs.dim() != 2 or len(outputs) != count:
-        raise _refusal(name, f"must return features [N, F]: for {count} observations it returned {_form(outputs)}")
-    _check_numbers(outputs, name)
-    return outputs
-
-
-def _whole_outputs(network: ActorCritic) -> Callable[[object, int, str], Tensor]:
-    size, state_size = network.distribution.size, network.state_size
-
-    def to_rows(outputs: object, count: int, name: str) -> Tensor:
-        assert isinstance(outputs, tuple)
-        parameters, values, state = outputs
-        wanted = [("parameters", parameters, (count, size)), ("values", values, (count,))]
-        if state_size or state is not None:
-            wanted.append(("a state", state, (count, state_size)))
-        for what, tensor, shape in wanted:
-            if not isinstance(tensor, Tensor) or tuple(tensor.shape) != shape:
-                text = f"must return {what} of shape {shape} for {count} observations: it returned {_form(tensor)}"
-                hint = "; a state needs initial_state(count)" if what == "a state" and not state_size else ""
-                raise _refusal(name, text + hint)
-            _check_numbers(tensor, name)
-        return torch.cat([tensor.reshape(count, -1) for _, tensor, _ in wanted], dim=1)
-
-    return to_rows
-
-
-def _verify_module(module: nn.Module, trial: _Trial, inputs: Tensor, network: ActorCritic) -> None:
-    name, untouched = trial.name, inputs.clone()
-    buffers = {key: buffer.clone() for key, buffer in module.named_buffers()}
-    with torch.inference_mode():  # first as an actor runs it, then as a learner does
-        trial(inputs)
-    if not torch.equal(inputs, untouched):
-        raise _refusal(name, "writes into its inputs, which the learner needs again")
-    trained, again = trial(inputs), trial(inputs)
-    for key, buffer in module.named_buffers():
-        if not torch.equal(buffer, buffers[key]):
-            text = f"changes its buffer {key} in a forward pass (batch normalization does): {_WHY}"
-            raise _refusal(name, text)
-    with evaluation_mode(module):
-        evaluated = trial(inputs)
+        trained, again = rows(inputs), rows(inputs)
+        with evaluation_mode(module):
+            evaluated = rows(inputs)
     if not _equal(trained, again):
         raise _refusal(name, f"returns other numbers in a second pass (dropout or noise do): {_WHY}")
     if not _equal(trained, evaluated):
         text = f"returns other numbers in training than in evaluation mode (dropout or batch normalization do): {_WHY}"
         raise _refusal(name, text)
-    with torch.no_grad():
-        if not _equal(trial(inputs.flip(0)), trained.flip(0)) or not _equal(trial(inputs[:1]), trained[:1]):
-            raise _refusal(
-                name, f"mixes the rows of a batch: the outputs of one row must depend on it alone, or {_WHY}"
-            )
-    if any(parameter.requires_grad for parameter in module.parameters()) and not trained.requires_grad:
-        raise _refusal(
-            name, "returns outputs without a gradient (detach or no_grad do): its parameters would not learn"
-        )
-    _check_leaves(trained, network, name)
-    _check_backward(trained, network, name)
-
-
-def _check_leaves(outputs: Tensor, network: ActorCritic, name: str) -> None:
-    """Raise ConfigError if a tensor that is no parameter of the network would get a gradient."""
+    if not _equal(rows(inputs.flip(0)), trained.flip(0)) or not _equal(rows(inputs[:1]), trained[:1]):
+        raise _refusal(name, f"mixes the rows of a batch: the outputs of one row must depend on it alone, or {_WHY}")
     known = {id(parameter) for parameter in network.parameters()}
-    for leaf in _leaves(outputs):
+    for leaf in _leaves(trained):
         if id(leaf) not in known:
             text = f"learns a tensor of shape {tuple(leaf.shape)} that is none of its parameters: modules belong into "
             raise _refusal(name, f"{text}attributes or an nn.ModuleList, tensors into an nn.Parameter")
 
 
-def _check_backward(outputs: Tensor, network: ActorCritic, name: str) -> None:
-    """Raise ConfigError if the backward pass raises, after a write in place, for one."""
-    parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    try:
-        if outputs.requires_grad:
-            torch.autograd.grad(outputs.sum(), parameters, allow_unused=True)
-    except Exception as error:  # a user's module may raise anything
-        if is_lack_of_memory(error):
-            raise
-        raise _refusal(name, f"its backward pass failed: {one_line(error)}") from error
+def _checked(name: str, what: str, output: object, shape: tuple[int, ...]) -> Tensor:
+    """An output as [N, K]. Raises ConfigError unless it is finite float32 of this shape."""
+    if not isinstance(output, Tensor) or tuple(output.shape) != shape:
+        form = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise _refusal(name, f"must return {what} of shape {shape} for {shape[0]} observations: it returned {form}")
+    if output.dtype != torch.float32:
+        raise _refusal(name, f"must return float32, not {output.dtype}")
+    if not torch.isfinite(output).all():
+        raise _refusal(name, "returns numbers that are not finite for ordinary observations")
+    return output.reshape(shape[0], -1)
 
 
 def _leaves(outputs: Tensor) -> Iterator[Tensor]:
@@ -163,17 +110,6 @@ def _leaves(outputs: Tensor) -> Iterator[Tensor]:
 def _equal(one: Tensor, other: Tensor) -> bool:
     scale = max(float(one.detach().abs().max()), 1.0)
     return bool(np.allclose(one.detach().numpy(), other.detach().numpy(), rtol=0, atol=TOLERANCE * scale))
-
-
-def _check_numbers(tensor: Tensor, name: str) -> None:
-    if tensor.dtype != torch.float32:
-        raise _refusal(name, f"must return float32, not {tensor.dtype}")
-    if not torch.isfinite(tensor).all():
-        raise _refusal(name, "returns numbers that are not finite for ordinary observations")
-
-
-def _form(outputs: object) -> str:
-    return str(tuple(outputs.shape)) if isinstance(outputs, Tensor) else type(outputs).__name__
 
 
 def _refusal(name: str, text: str) -> ConfigError:
