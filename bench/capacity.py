@@ -119,7 +119,7 @@ def measured_pushes(size: int, seconds: float, workers: int = 2, shards: int = 1
         import ray  # not before `connected` has restricted it to this machine
 
         specs = [shard_spec(spec, shard) for shard in shard_slices(size, shards)]
-        servers = [ray.remote(ParameterServer).options(num_cpus=0).remote(own, backend.wire_dtype) for own in specs]
+        servers = [ray.remote(ParameterServer).options(num_cpus=0).remote(own) for own in specs]
         ray.get([
             server.begin.remote(1, SharedStore(own).state(), ()) for server, own in zip(servers, specs, strict=True)
         ])  # fmt: skip
@@ -139,7 +139,7 @@ class Dummy:
         from a3c_exp.backends.ray.client import RemoteStore
         from a3c_exp.core.store import Push
 
-        store, rng = RemoteStore(spec, transport(servers, backend)), np.random.default_rng(worker)
+        store, rng = RemoteStore(spec, transport(servers, backend.in_flight)), np.random.default_rng(worker)
         parameters, gradient, pushes = np.empty(spec.size, np.float32), np.full(spec.size, 1e-3, np.float32), 0
         store.start(worker, rng)
         begun = time.perf_counter()

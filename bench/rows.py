@@ -260,7 +260,6 @@ ROWS = (
     ),
     _waiting("ray_wait", "LunarLander-v3, 2 Ray workers x 16 waiting for the server, A3C", *LUNAR, at_most=0.10),
     _waiting("ray_wait_ppo", "The same, experiment=ppo_lunar, a push a minibatch", *RAY_PPO),
-    _waiting("ray_wait_epochs", "The same, epochs on a copy", *RAY_PPO, "backend.local_epochs=true"),
     _capacity("ray_20k", "20 thousand"),
     _capacity("ray_1.7m", "1.7 million"),
     Row(

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from a3c_exp.backends.ray.client import LocalUpdates, RemoteStore, Transport
+from a3c_exp.backends.ray.client import RemoteStore, Transport
 from a3c_exp.backends.ray.server import ParameterServer
-from a3c_exp.backends.ray.wire import WireDtype, merge_shards, shard_slices, shard_spec, shard_state
+from a3c_exp.backends.ray.wire import merge_shards, shard_slices, shard_spec, shard_state
 from a3c_exp.common.arrays import Floats
 from a3c_exp.core.events import Event
 from a3c_exp.core.normalization import RunningStats
@@ -25,7 +25,6 @@ SIZE = 7
 SECONDS = 60.0  # after which something is taken to hang
 
 Result = TypeVar("Result")
-WorkerStore = RemoteStore | LocalUpdates
 
 
 class LostError(Exception):
@@ -38,12 +37,6 @@ def spec(workers: int = 2, **settings: Any) -> StoreSpec:
     return StoreSpec(size=SIZE, param_slices=param_slices, workers=workers, **plain | settings)
 
 
-class MakeCluster(Protocol):
-    """The fixture `cluster`."""
-
-    def __call__(self, whole: StoreSpec, shards: int = 1, wire_dtype: WireDtype = "float32") -> Cluster: ...
-
-
 class Cluster:
     """Servers whose calls all run in one thread, as those of an actor do.
 
@@ -52,8 +45,8 @@ class Cluster:
     refused: number of calls of servers that were down. fetched: the state that was last fetched.
     """
 
-    def __init__(self, whole: StoreSpec, shards: int = 1, wire_dtype: WireDtype = "float32") -> None:
-        self.spec, self.wire_dtype = whole, wire_dtype
+    def __init__(self, whole: StoreSpec, shards: int = 1) -> None:
+        self.spec = whole
         self.shards = shard_slices(whole.size, shards)
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever)
@@ -69,7 +62,7 @@ class Cluster:
         self.begin()
 
     def new_server(self, server: int) -> ParameterServer:
-        return ParameterServer(shard_spec(self.spec, self.shards[server]), self.wire_dtype)
+        return ParameterServer(shard_spec(self.spec, self.shards[server]))
 
     def begin(self) -> None:
         """Begin an incarnation of all servers, as the driver does when one has started or restarted."""
@@ -123,10 +116,7 @@ class Cluster:
 
     def remote(self, in_flight: int = 0, first_sequence: int = 0) -> RemoteStore:
         """The store of a worker."""
-        transport = Transport(
-            call=self.call, lost=(LostError,), servers=len(self.servers), wire_dtype=self.wire_dtype,
-            in_flight=in_flight,
-        )  # fmt: skip
+        transport = Transport(call=self.call, lost=(LostError,), servers=len(self.servers), in_flight=in_flight)
         return RemoteStore(self.spec, transport, first_sequence)
 
     def started(self, worker: int = 0, in_flight: int = 0, first_sequence: int = 0) -> RemoteStore:
@@ -147,6 +137,10 @@ class Cluster:
         self.loop.close()
 
 
+MakeCluster: TypeAlias = Callable[..., Cluster]
+"""The fixture `cluster`."""
+
+
 def generator(seed: int = 0) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(seed))
 
@@ -164,20 +158,19 @@ def push_of(
     rng: np.random.Generator | None = None,
 ) -> Push:
     """A push of so many steps, weighted by them."""
-    return Push(
-        gradient=gradient, snapshot=snapshot, event=Event(worker, steps=steps), weight=steps, stats=stats,
-        rng=generator() if rng is None else rng,
-    )  # fmt: skip
+    event = Event(worker, steps=steps)
+    rng = generator() if rng is None else rng
+    return Push(gradient=gradient, snapshot=snapshot, event=event, weight=steps, stats=stats, rng=rng)
 
 
-def pull(store: WorkerStore, worker: int) -> Floats:
+def pull(store: RemoteStore, worker: int) -> Floats:
     """The parameters that a worker pulls."""
     parameters = vector()
     store.pull(worker, parameters)
     return parameters
 
 
-def learn(store: WorkerStore, worker: int, gradient: float, steps: int = 1) -> Floats:
+def learn(store: RemoteStore, worker: int, gradient: float, steps: int = 1) -> Floats:
     """Pull, and push a gradient of one value. Returns the parameters that were pulled."""
     parameters = vector()
     snapshot = store.pull(worker, parameters)
@@ -185,13 +178,13 @@ def learn(store: WorkerStore, worker: int, gradient: float, steps: int = 1) -> F
     return parameters
 
 
-def learn_concurrently(workers: Sequence[tuple[WorkerStore, int]], rollouts: int, minibatches: bool = True) -> None:
+def learn_concurrently(workers: Sequence[tuple[RemoteStore, int]], rollouts: int, minibatches: bool = True) -> None:
     """Let each worker learn from so many rollouts, all workers at the same time.
 
     minibatches: a rollout has two pushes and its end is announced, as a minibatch algorithm does; otherwise one push.
     """
 
-    def work(store: WorkerStore, worker: int) -> None:
+    def work(store: RemoteStore, worker: int) -> None:
         for _ in range(rollouts):
             learn(store, worker, -1.0)
             if minibatches:

@@ -19,7 +19,7 @@ from backend_runs import SETTINGS, rounds_without_the_slow, standing_still
 from runs import TARGET, config, drain, latest, make_store, processes, same, train_config, wait_until
 
 import a3c_exp
-from a3c_exp.backends.ray.cluster import find_fault_now, restrict_to_loopback
+from a3c_exp.backends.ray.cluster import find_fault, restrict_to_loopback
 from a3c_exp.backends.ray.driver import CachedStore
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core import seeding
@@ -147,9 +147,7 @@ class TestOneWorkerThatWaitsEqualsOneOnAnyBackend:
 
 
 class TestSeveralWorkers:
-    @pytest.mark.parametrize(
-        "backend", [{}, {"in_flight": 3, "shards": 2, "wire_dtype": "bfloat16", "placement": "pack"}]
-    )
+    @pytest.mark.parametrize("backend", [{}, {"in_flight": 3, "shards": 2}])
     def test_every_update_step_and_episode_is_counted_once(self, cluster: Any, backend: dict[str, Any]) -> None:
         events, state, error = drain(on_ray(backend=backend, workers=2, total_steps=3200))
         assert error is None
@@ -160,7 +158,7 @@ class TestSeveralWorkers:
         assert steps == state["steps"] == sum(len(event.episodes) for event in events) >= 3200
         assert np.isfinite(state["parameters"]).all()
         metrics = {name for event in events for name in event.metrics if name.startswith("ray/")}
-        names = "push_ms", "pull_ms", "wait_share", "bytes_per_second", "workers_alive"
+        names = "push_ms", "pull_ms", "wait_share", "workers_alive"
         assert metrics == {f"ray/{name}" for name in names}
 
     def test_rounds_are_of_one_gradient_from_each(self, cluster: Any) -> None:
@@ -180,17 +178,6 @@ class TestSeveralWorkers:
         assert any(event.late for event in events if event.worker == 2)
         assert {value for event in events for value in event.staleness} == {0}
         assert state["version"] >= 40
-
-    def test_local_epochs_are_one_push_a_rollout(self, cluster: Any) -> None:
-        settings: dict[str, Any] = {
-            "algorithm": PPO,
-            "returns": "a3c_exp.returns.GAE",
-            "workers": 2,
-            "total_steps": 640,
-        }
-        events, state, error = drain(on_ray(backend={"local_epochs": True}, **settings))
-        assert error is None
-        assert state["version"] == state["steps"] / 16 == sum(event.updates for event in events)
 
     def test_the_pushes_that_a_server_takes_are_measured(self, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.syspath_prepend(Path(__file__).parents[1])  # bench is not installed: it belongs to the checkout
@@ -240,7 +227,7 @@ def test_ray_is_told_to_keep_no_record_of_the_calls(cluster: Any, monkeypatch: p
 
 
 def test_a_cluster_answers_before_it_is_joined(cluster: Any) -> None:
-    assert find_fault_now(cluster.address) is None
+    assert find_fault(cluster.address) is None
 
 
 class TestFaults:

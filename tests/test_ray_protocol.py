@@ -9,16 +9,32 @@ from typing import Any
 import numpy as np
 import pytest
 from runs import wait_until
-from servers import SECONDS, SIZE, LostError, MakeCluster, generator, learn, pull, push_of, spec, vector
+from servers import SECONDS, SIZE, Cluster, LostError, MakeCluster, generator, learn, pull, push_of, spec, vector
 
 from a3c_exp.backends.ray.actors import send_beats
-from a3c_exp.backends.ray.wire import Message, Reply
-from a3c_exp.core.counters import RNG_WORDS, pack_rng
-from a3c_exp.core.events import Event
+from a3c_exp.backends.ray.client import RemoteStore
+from a3c_exp.backends.ray.wire import Message, Reply, shard_slices, shard_spec
 from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.normalization import RunningStats
-from a3c_exp.core.store import SharedStore
+from a3c_exp.core.store import SharedStore, Snapshot
 from a3c_exp.optimizers import Adam
+
+
+def started(cluster: MakeCluster, shards: int = 1, in_flight: int = 0) -> tuple[Cluster, RemoteStore]:
+    """Servers, and the store of their only worker, which has joined."""
+    servers = cluster(spec(1), shards=shards)
+    return servers, servers.started(in_flight=in_flight)
+
+
+def test_a_vector_and_the_parts_of_its_network_are_split() -> None:
+    shards = shard_slices(SIZE, 3)
+    assert [list(range(SIZE))[shard] for shard in shards] == [[0, 1], [2, 3], [4, 5, 6]]
+    assert [shard_spec(spec(), shard).param_slices for shard in shards] == [
+        {"actor": slice(0, 2), "critic": slice(2, 2)},
+        {"actor": slice(0, 2), "critic": slice(2, 2)},
+        {"actor": slice(0, 0), "critic": slice(0, 3)},
+    ]
+    assert len(shard_slices(2, 5)) == 2, "no server is without a number"
 
 
 class TestOneWorker:
@@ -42,30 +58,23 @@ class TestOneWorker:
         for name, value in local.state().items():
             assert np.array_equal(state[name], value), name
 
-    def test_a_push_is_done_at_once_and_the_server_reports_its_event(self, cluster: MakeCluster) -> None:
-        servers = cluster(spec(1))
-        remote = servers.started()
-        ticket = remote.push(0, push_of(0, vector(-1), remote.pull(0, vector()), steps=5))
-        assert ticket.done()
-        assert ticket.event is None
-        remote.leave(0)
-        (event,) = servers.events()
-        assert (event.updates, event.steps, event.staleness) == (1, 5, {0: 1})
-        assert {"ray/pull_ms", "ray/wait_share"} <= set(event.metrics)
-
     def test_does_not_wait_for_replies_that_arrive_while_it_collects(self, cluster: MakeCluster) -> None:
         """With one push in flight, a rollout begins with the parameters of the one before; after a quick reply, with
-        those of its own push."""
-        servers = cluster(spec(1))
-        remote = servers.started(in_flight=1)
+        those of its own push. The server reports the events."""
+        servers, remote = started(cluster, in_flight=1)
         first_parameters = []
         for _ in range(4):
-            first_parameters.append(learn(remote, 0, -1.0)[0])
+            parameters = vector()
+            ticket = remote.push(0, push_of(0, vector(-1), remote.pull(0, parameters), steps=5))
+            assert (ticket.done(), ticket.event) == (True, None)
+            first_parameters.append(parameters[0])
             servers.fetch()  # now the push has arrived
         remote.leave(0)
         assert first_parameters in ([0, 1, 2, 3], [0, 0, 1, 2])
         assert servers.calls == ["join", *["push"] * 4, "leave"], "parameters come with the replies"
-        assert servers.fetch()["parameters"][0] == 4
+        (event,) = servers.events()
+        assert (event.updates, event.steps, sum(event.staleness.values())) == (4, 20, 4)
+        assert {"ray/pull_ms", "ray/push_ms", "ray/wait_share"} <= set(event.metrics)
 
     def test_has_no_more_pushes_in_flight_than_allowed(self, cluster: MakeCluster) -> None:
         servers = cluster(spec(2, synchronous=True))  # no round is ever complete
@@ -84,21 +93,19 @@ class TestOneWorker:
         assert not blocked.is_alive()
 
     def test_its_replacement_continues_its_generator(self, cluster: MakeCluster) -> None:
-        servers, rng, other = cluster(spec(1)), generator(5), generator(9)
+        servers, first = started(cluster)
+        rng, other = generator(5), generator(9)
         rng.normal(size=3)
-        first = servers.started()
         first.push(0, push_of(0, vector(), first.pull(0, vector()), rng=rng))
         pull(first, 0)
         servers.remote(first_sequence=1 << 32).start(0, other)
         assert other.normal() == rng.normal()
-        assert servers.fetch()["rng_states"].shape == (1, RNG_WORDS)
 
 
 class TestAPushIsAppliedOnce:
     @pytest.mark.parametrize("shards", [1, 2])
     def test_although_its_reply_is_lost_and_it_is_sent_again(self, cluster: MakeCluster, shards: int) -> None:
-        servers = cluster(spec(1), shards=shards)
-        remote = servers.started()
+        servers, remote = started(cluster, shards)
         snapshot = remote.pull(0, vector())
         servers.lose_answers = shards
         remote.push(0, push_of(0, vector(-1), snapshot, steps=5))
@@ -114,14 +121,9 @@ class TestAPushIsAppliedOnce:
         servers = cluster(spec(1))
 
         def send(sequence: int) -> Future[Reply]:
-            return servers.call(
-                0, "push",
-                Message(
-                    worker=0, sequence=sequence, first_unacknowledged=1, incarnation=1, gradient=vector(-1),
-                    transitions=sequence, weight=sequence, rng_state=pack_rng(generator()),
-                    event=Event(0, steps=sequence),
-                ),
-            )  # fmt: skip
+            push = push_of(0, vector(-1), Snapshot(0, 0, None), steps=sequence)
+            message = Message(worker=0, incarnation=1, push=push, sequence=sequence, first_unacknowledged=1)
+            return servers.call(0, "push", message)
 
         second = send(2)
         assert servers.fetch()["version"] == 0
@@ -142,8 +144,7 @@ class TestAPushIsAppliedOnce:
 class TestAServerThatDies:
     @pytest.mark.parametrize("in_flight", [0, 2])
     def test_restarts_with_the_last_state_and_workers_go_on(self, cluster: MakeCluster, in_flight: int) -> None:
-        servers = cluster(spec(1), shards=2)
-        remote = servers.started(in_flight=in_flight)
+        servers, remote = started(cluster, shards=2, in_flight=in_flight)
         learn(remote, 0, -1.0)
         pull(remote, 0)
         wait_until(lambda: servers.fetch()["version"] == 1, SECONDS)
@@ -159,8 +160,7 @@ class TestAServerThatDies:
         assert 1 + 6 - in_flight - 1 <= parameters[0] <= 1 + 6, "gradients based on lost parameters are not applied"
 
     def test_counts_the_steps_of_a_gradient_that_it_does_not_apply(self, cluster: MakeCluster) -> None:
-        servers = cluster(spec(1))
-        remote = servers.started()
+        servers, remote = started(cluster)
         snapshot = remote.pull(0, vector())
         servers.kill(0)
         servers.begin()
@@ -173,8 +173,7 @@ class TestAServerThatDies:
 
     def test_never_lets_a_worker_act_with_parameters_of_two_incarnations(self, cluster: MakeCluster) -> None:
         """One server has replied before the other died: the worker asks again until both have begun the next one."""
-        servers = cluster(spec(1), shards=2)
-        remote = servers.started()
+        servers, remote = started(cluster, shards=2)
         learn(remote, 0, -1.0)
         pull(remote, 0)
         servers.fetch()
@@ -192,16 +191,14 @@ class TestAServerThatDies:
         assert servers.fetch()["parameters"].tolist() == [2.0] * SIZE
 
     def test_begins_an_incarnation_once_although_it_is_asked_twice(self, cluster: MakeCluster) -> None:
-        servers = cluster(spec(1))
-        remote = servers.started()
+        servers, remote = started(cluster)
         learn(remote, 0, -1.0)
         remote.leave(0)
         servers.begin_one(0)
         assert servers.fetch()["version"] == 1
 
     def test_does_not_undo_the_steps_that_another_has_counted(self, cluster: MakeCluster) -> None:
-        servers = cluster(spec(1), shards=2)
-        remote = servers.started()
+        servers, remote = started(cluster, shards=2)
         learn(remote, 0, -1.0, steps=16)
         pull(remote, 0)
         servers.kill(1)
@@ -212,24 +209,16 @@ class TestAServerThatDies:
 
 
 class TestHeartbeats:
-    def sent(self, heartbeat: Heartbeat, count: int) -> list[int]:
-        """The first beats that are sent, and a last one."""
-        beats: list[int] = []
-        with send_beats(heartbeat, 0.04, beats.append):
-            wait_until(lambda: len(beats) >= count, SECONDS)
-        return beats
-
-    def test_are_sent_until_the_worker_has_ended(self) -> None:
+    def test_are_sent_until_the_worker_has_ended_if_somebody_looks(self) -> None:
         heartbeat = Heartbeat()
         heartbeat.beat()
-        assert set(self.sent(heartbeat, 3)) == {1}
-        wait_until(lambda: all(thread.name != "heartbeat" for thread in threading.enumerate()), SECONDS)
-
-    def test_are_not_sent_if_nobody_looks(self) -> None:
         beats: list[int] = []
-        with send_beats(Heartbeat(), None, beats.append):
+        with send_beats(heartbeat, 0.04, beats.append):
+            wait_until(lambda: len(beats) >= 3, SECONDS)
+        assert set(beats) == {1}
+        wait_until(lambda: all(thread.name != "heartbeat" for thread in threading.enumerate()), SECONDS)
+        with send_beats(heartbeat, None, beats.append):
             assert not any(thread.name == "heartbeat" for thread in threading.enumerate())
-        assert beats == []
 
     def test_of_a_dead_worker_that_arrive_late_are_ignored(self, cluster: MakeCluster) -> None:
         servers = cluster(spec(2))

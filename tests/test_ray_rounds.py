@@ -1,11 +1,10 @@
-"""Synchronous rounds over parameter servers, and updates of a worker's own copy, without Ray."""
+"""Synchronous rounds over parameter servers, without Ray."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
 
-import numpy as np
 import pytest
 from runs import wait_until
 from servers import (
@@ -13,7 +12,6 @@ from servers import (
     SIZE,
     Cluster,
     MakeCluster,
-    generator,
     join_all,
     learn,
     learn_concurrently,
@@ -23,9 +21,8 @@ from servers import (
     vector,
 )
 
-from a3c_exp.backends.ray.client import LocalUpdates, RemoteStore, summing_spec
-from a3c_exp.core.store import SharedStore, Snapshot
-from a3c_exp.optimizers import SGD, Adam
+from a3c_exp.backends.ray.client import RemoteStore
+from a3c_exp.core.store import Snapshot
 
 
 def two_workers(servers: Cluster, in_flight: int = 0) -> list[RemoteStore]:
@@ -280,56 +277,3 @@ def learn_from_the_first_pull(worker: RemoteStore, index: int, gradient: float) 
     reply = worker._replies[0]
     worker.push(index, push_of(index, vector(gradient), Snapshot(reply.version, reply.steps, None, reply.rounds)))
     return float(pull(worker, index)[0])
-
-
-class TestLocalUpdates:
-    def test_are_pushed_as_one_change(self, cluster: MakeCluster) -> None:
-        whole = spec(1, optimizer=Adam(learning_rate=0.1))
-        servers, local = cluster(summing_spec(whole)), SharedStore(whole)
-        local.initialize(vector())
-        updates = LocalUpdates(whole, servers.remote())
-        updates.start(0, generator())
-        for rollout in range(2):
-            for minibatch in range(3):
-                gradient, expected = 0.1 * (1 + rollout - minibatch), vector()
-                local.push(0, push_of(0, vector(gradient), local.pull(0, expected), steps=4))
-                assert learn(updates, 0, gradient, steps=4) == pytest.approx(expected)
-            updates.finish_rollout(0)
-        updates.leave(0)
-        assert servers.calls.count("push") == 2
-        state = servers.fetch()
-        assert state["parameters"] == pytest.approx(local.parameters.read())
-        assert (state["version"], state["steps"]) == (2, 24)
-        (event,) = servers.events()
-        assert (event.updates, event.steps) == (2, 24)
-
-    def test_are_stale_as_a_whole(self, cluster: MakeCluster) -> None:
-        """Four rollouts of another worker come first: a quarter of the change is applied, not of each step."""
-        whole = spec(2, optimizer=SGD(learning_rate=1.0, staleness_power=1.0))
-        servers = cluster(summing_spec(whole))
-        slow, fast = (LocalUpdates(whole, servers.remote()) for _ in range(2))
-        for index, updates in enumerate((slow, fast)):
-            updates.start(index, generator())
-            learn(updates, index, 1.0)
-        for _ in range(3):
-            learn(slow, 0, 1.0)
-        for _ in range(4):
-            fast.finish_rollout(1)
-            learn(fast, 1, 0.0)
-        assert servers.fetch()["parameters"].tolist() == [-1.0] * SIZE
-        slow.finish_rollout(0)
-        slow.leave(0)
-        assert servers.fetch()["parameters"].tolist() == [-2.0] * SIZE
-
-    def test_a_change_that_is_not_finite_is_refused_and_counted(self, cluster: MakeCluster) -> None:
-        whole = spec(1, optimizer=SGD(learning_rate=1e3))
-        servers = cluster(summing_spec(whole))
-        updates = LocalUpdates(whole, servers.remote())
-        updates.start(0, generator())
-        with np.errstate(over="ignore"):
-            learn(updates, 0, 1e38, steps=4)  # the step on the copy overflows
-        updates.finish_rollout(0)
-        updates.leave(0)
-        state, (event,) = servers.fetch(), servers.events()
-        assert (state["version"], state["steps"], event.rejected) == (0, 4, 1)
-        assert not state["parameters"].any()

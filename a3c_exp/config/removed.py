@@ -11,7 +11,11 @@ from a3c_exp.errors import ConfigError
 ANY = object()
 """In REMOVED: a setting that is dropped whatever its value."""
 
-REMOVED: dict[str, object] = {}
+REMOVED: dict[str, object] = {
+    "backend.local_epochs": False,
+    "backend.placement": "spread",
+    "backend.wire_dtype": "float32",
+}
 """Settings that are gone, by dotted keys, and the value that meant nothing: a saved configuration with another value is
 refused."""
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from a3c_exp.backends.messages import WorkerExit, failed
-from a3c_exp.backends.ray.client import LocalUpdates, RemoteStore, Transport
+from a3c_exp.backends.ray.client import RemoteStore, Transport
 from a3c_exp.backends.ray.cluster import lost_errors
 from a3c_exp.backends.ray.settings import RaySettings
 from a3c_exp.backends.ray.wire import SEQUENCE_STRIDE
@@ -40,13 +40,12 @@ class WorkerActor:
         settings = context.experiment.backend
         assert isinstance(settings, RaySettings)
         try:
-            remote = RemoteStore(spec, transport(servers, settings), SEQUENCE_STRIDE * attempt)
-            store = LocalUpdates(spec, remote) if settings.local_epochs else remote
+            store = RemoteStore(spec, transport(servers, settings.in_flight), SEQUENCE_STRIDE * attempt)
 
             def send(beat: int) -> None:
                 servers[0].beat.remote(worker, attempt, beat)
 
-            with one_thread(), send_beats(remote.heartbeat(worker), settings.stall_seconds, send):
+            with one_thread(), send_beats(store.heartbeat(worker), settings.stall_seconds, send):
                 _run(context, worker, store)
         except BaseException as error:  # whatever ended this worker is the run's to report
             return failed(f"worker {worker}", error)
@@ -55,7 +54,7 @@ class WorkerActor:
 
 @contextmanager
 def send_beats(heartbeat: Heartbeat, stall_seconds: float | None, send: Callable[[int], object]) -> Iterator[None]:
-    """Send a heartbeat at intervals, from a thread of its own, until the context exits.
+    """Send a heartbeat at intervals, from a separate thread, until the context exits.
 
     stall_seconds: see `RestartSettings`; None sends nothing.
     """
@@ -76,7 +75,7 @@ def send_beats(heartbeat: Heartbeat, stall_seconds: float | None, send: Callable
         over.set()
 
 
-def _run(context: RunContext, index: int, store: RemoteStore | LocalUpdates) -> None:
+def _run(context: RunContext, index: int, store: RemoteStore) -> None:
     import_plugins(context.experiment.plugins)  # they may register environments
     worker = Worker(context, index, store)
     try:
@@ -86,14 +85,11 @@ def _run(context: RunContext, index: int, store: RemoteStore | LocalUpdates) -> 
         worker.close()
 
 
-def transport(servers: Sequence[Any], settings: RaySettings) -> Transport:
-    """The transport from an actor to the servers of these handles."""
+def transport(servers: Sequence[Any], in_flight: int) -> Transport:
+    """The transport from an actor to the servers of these handles. in_flight: see `Transport`."""
 
     def call(server: int, method: str, *arguments: Any) -> Future[Any]:
         future: Future[Any] = getattr(servers[server], method).remote(*arguments).future()
         return future
 
-    return Transport(
-        call=call, lost=lost_errors(), servers=len(servers), wire_dtype=settings.wire_dtype,
-        in_flight=settings.in_flight,
-    )  # fmt: skip
+    return Transport(call=call, lost=lost_errors(), servers=len(servers), in_flight=in_flight)

@@ -1,5 +1,4 @@
-"""The worker's side: a store whose parameters live on servers, with each push or with one a rollout. Nothing here knows
-of Ray.
+"""The worker's side: a store whose parameters live on servers. Nothing here knows of Ray.
 
 A gradient is sent without waiting for the reply. The reply arrives while the worker collects its next rollout, and
 brings the parameters for the rollout after that.
@@ -7,25 +6,23 @@ brings the parameters for the rollout after that.
 
 from __future__ import annotations
 
+import copy
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from a3c_exp.backends.ray.wire import Message, Reply, WireDtype, decode, encode, shard_slices
+from a3c_exp.backends.ray.wire import Message, Reply, shard_slices
 from a3c_exp.common.arrays import Floats
-from a3c_exp.core.counters import pack_rng, unpack_rng
+from a3c_exp.core.counters import unpack_rng
 from a3c_exp.core.events import Event
 from a3c_exp.core.heartbeat import PAUSE_SECONDS, Heartbeat
-from a3c_exp.core.normalization import RunningStats
 from a3c_exp.core.parameters import StoreSpec
-from a3c_exp.core.store import Push, SharedStore, Snapshot, Ticket
-from a3c_exp.optimizers import SGD
-from a3c_exp.schedules import Constant
+from a3c_exp.core.store import Push, Snapshot, Ticket
 
 # Between attempts to reach a server that has died and will start again.
 RETRY_SECONDS = 0.1
@@ -38,37 +35,35 @@ class Transport:
     call: starts a call, given the server's index, the method's name and its arguments, and returns a future.
     lost: exceptions of a future whose server died or could not be reached. Whether the server has taken the message is
         then unknown.
-    servers: how many there are. wire_dtype: type in which gradients are sent.
-    in_flight: messages without a reply with which the worker goes on.
+    servers: how many there are. in_flight: messages without a reply with which the worker goes on.
     """
 
     call: Callable[..., Future[Any]]
     lost: tuple[type[BaseException], ...]
     servers: int
-    wire_dtype: WireDtype
     in_flight: int
 
 
 @dataclass(slots=True)
-class _PendingCall:
-    """A call of all servers.
+class _Call:
+    """A call of several servers.
 
-    arguments, futures: one entry a server; of futures only one while the first server has to answer before the others
-        are called.
+    arguments, futures: by server. later: messages for the other servers, once the first one has answered.
     sent_at, answered_at: seconds; the latter of the last reply so far.
     """
 
     method: str
-    arguments: list[tuple[Any, ...]]
+    arguments: Mapping[int, tuple[Any, ...]]
+    later: list[Message] = field(default_factory=list)
+    futures: dict[int, Future[Any]] = field(default_factory=dict)
     sent_at: float = field(default_factory=time.perf_counter)
     answered_at: float = 0.0
-    futures: list[Future[Any]] = field(default_factory=list)
 
     def on_answer(self, _: Future[Any]) -> None:
         self.answered_at = time.perf_counter()
 
     def done(self) -> bool:
-        return all(future.done() for future in self.futures)
+        return all(future.done() for future in self.futures.values())
 
 
 class RemoteStore:
@@ -86,9 +81,10 @@ class RemoteStore:
         self._spec, self._transport = spec, transport
         self._max_pending = 0 if spec.synchronous else transport.in_flight
         self._shards = shard_slices(spec.size, transport.servers)
+        # With a quorum the first server gets a message first, and the others follow what it decides.
         self._first_decides = spec.synchronous and spec.quorum is not None and len(self._shards) > 1
         self._sequence = first_sequence
-        self._pending: deque[_PendingCall] = deque()
+        self._pending: deque[_Call] = deque()
         self._replies: list[Reply] = []
         self._has_news = False  # whether a message was sent, or a reply has arrived, since the last pull
         self._measured_at = time.perf_counter()
@@ -101,7 +97,7 @@ class RemoteStore:
 
     def start(self, worker: int, rng: np.random.Generator) -> int:
         """Join the run. Sets the generator to its saved state if the servers have one."""
-        answers = self._call("join", [(worker,)] * len(self._shards))
+        answers = self._call_all("join", worker)
         self._take([reply for reply, _, _ in answers])
         _, rng_state, episodes = answers[0]
         if rng_state.any():
@@ -116,15 +112,15 @@ class RemoteStore:
         """Copy the newest parameters that have arrived into a vector [P]."""
         begun = time.perf_counter()
         if self._max_pending == 0 and not self._has_news:
-            self._pull_replies()
+            self._take(self._call_all("pull"))
         while len(self._pending) > self._max_pending or (self._pending and self._pending[0].done()):
             self._receive()
         while len({reply.incarnation for reply in self._replies}) > 1 and not self.stopped:  # a server has died
             time.sleep(RETRY_SECONDS)
-            self._pull_replies()
+            self._take(self._call_all("pull"))
         self._has_news = False
         for shard, reply in zip(self._shards, self._replies, strict=True):
-            decode(reply.parameters, into[shard])
+            into[shard] = reply.parameters
         self._wait_seconds += time.perf_counter() - begun
         first = self._replies[0]
         return Snapshot(first.version, first.steps, first.normalizer, first.rounds)
@@ -135,27 +131,28 @@ class RemoteStore:
         The event of the ticket is None: the first server reports it.
         """
         push.event.add(self._measurements())
-        encoded = None if push.gradient is None else encode(push.gradient.copy(), self._transport.wire_dtype)
-        message = Message(
-            worker=worker, incarnation=0, steps=push.snapshot.steps, transitions=push.event.steps, weight=push.weight,
-            stats=None if push.stats is None else push.stats.row, rng_state=pack_rng(push.rng),
-            round=1 + max(reply.rounds for reply in self._replies[: 1 if self._first_decides else None]),
-        )  # fmt: skip
-        self._send([
-            replace(
-                message, incarnation=reply.incarnation, version=reply.version,
-                gradient=None if encoded is None else encoded[shard], event=push.event if index == 0 else None,
+        # Copies, since a message whose server dies is sent again later.
+        gradient = None if push.gradient is None else push.gradient.copy()
+        rng = copy.deepcopy(push.rng)
+        rounds = max(reply.rounds for reply in self._replies[: 1 if self._first_decides else None])
+        messages: list[Message] = []
+        for shard, reply in zip(self._shards, self._replies, strict=True):
+            own = Push(
+                gradient=None if gradient is None else gradient[shard],
+                snapshot=Snapshot(reply.version, push.snapshot.steps, None, rounds),
+                event=Event(worker, steps=push.event.steps) if messages else push.event,
+                weight=push.weight,
+                stats=push.stats,
+                rng=rng,
             )
-            for index, (shard, reply) in enumerate(zip(self._shards, self._replies, strict=True))
-        ])  # fmt: skip
+            messages.append(Message(worker=worker, incarnation=reply.incarnation, push=own, round=rounds + 1))
+        self._send(messages)
         return Ticket(None)
 
     def finish_rollout(self, worker: int) -> None:
         """In synchronous rounds, tell the servers that no more gradients of the rollout will come."""
         if self._spec.synchronous:
-            self._send([
-                Message(worker=worker, incarnation=reply.incarnation, finished=True) for reply in self._replies
-            ])  # fmt: skip
+            self._send([Message(worker=worker, incarnation=reply.incarnation) for reply in self._replies])
 
     def round_in_progress(self, worker: int) -> bool:
         """Always False: the reply to `finish_rollout` comes when the others have finished, and `pull` waits for it."""
@@ -165,7 +162,7 @@ class RemoteStore:
         """Wait for the replies to all messages, and leave the run."""
         while self._pending:
             self._receive()
-        self._call("leave", [(worker,)] * len(self._shards))
+        self._call_all("leave", worker)
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
@@ -180,174 +177,78 @@ class RemoteStore:
         return values
 
     def _send(self, messages: list[Message]) -> None:
-        """Send one message to each server under the next sequence number, and do not wait.
-
-        With a quorum the first server gets it first, and the others when it has answered: they follow what it decides.
-        """
+        """Send one message to each server under the next sequence number, and do not wait."""
+        now, later = messages, messages[:0]
         if self._first_decides:
             while self._pending:
                 self._receive()
-            known = min(reply.rounds for reply in self._replies[1:])
-            messages = [replace(messages[0], known=known), *(replace(each, members={}) for each in messages[1:])]
+            now, later = messages[:1], messages[1:]
+            now[0].known = min(reply.rounds for reply in self._replies[1:])
         self._sequence += 1
-        first = self._sequence - len(self._pending)
-        numbered = [replace(message, sequence=self._sequence, first_unacknowledged=first) for message in messages]
-        servers = 1 if self._first_decides else len(numbered)
-        self._pending.append(self._begin_call("push", [(message,) for message in numbered], servers))
+        for message in messages:
+            message.sequence = self._sequence
+            message.first_unacknowledged = self._sequence - len(self._pending)
+        call = self._begin("push", {server: (message,) for server, message in enumerate(now)})
+        call.later = later
+        self._pending.append(call)
         self._has_news = True
 
-    def _pull_replies(self) -> None:
-        self._take(self._call("pull", [()] * len(self._shards)))
+    def _call_all(self, method: str, *arguments: Any) -> list[Any]:
+        """Call all servers with the same arguments, and wait for their answers."""
+        return self._answers(self._begin(method, dict.fromkeys(range(len(self._shards)), arguments)))
 
-    def _call(self, method: str, arguments: list[tuple[Any, ...]]) -> list[Any]:
-        return self._answers(self._begin_call(method, arguments))
-
-    def _begin_call(self, method: str, arguments: list[tuple[Any, ...]], servers: int | None = None) -> _PendingCall:
-        """Call the servers, or so many of them."""
-        call = _PendingCall(method, arguments)
-        self._call_next(call, len(arguments) if servers is None else servers)
+    def _begin(self, method: str, arguments: Mapping[int, tuple[Any, ...]]) -> _Call:
+        call = _Call(method, arguments)
+        for server in arguments:
+            call.futures[server] = self._transport.call(server, method, *arguments[server])
+            call.futures[server].add_done_callback(call.on_answer)
         return call
 
-    def _call_next(self, call: _PendingCall, servers: int) -> None:
-        """Call servers that have not been called yet, up to so many."""
-        for server in range(len(call.futures), servers):
-            future = self._transport.call(server, call.method, *call.arguments[server])
-            future.add_done_callback(call.on_answer)
-            call.futures.append(future)
-
     def _receive(self) -> None:
-        """Wait for the replies to the oldest message."""
-        call = self._pending.popleft()
-        self._take(self._answers(call))
-        self._round_trips.append(call.answered_at - call.sent_at)
+        """Wait for the replies to the oldest message. Where the first server decides, send it on to the others."""
+        first = last = self._pending.popleft()
+        replies = self._answers(first)
+        if first.later:
+            for message in first.later:
+                _follow(message, replies[0])
+            last = self._begin("push", {server: (message,) for server, message in enumerate(first.later, 1)})
+            replies += self._answers(last)
+        self._take(replies)
+        self._round_trips.append(last.answered_at - first.sent_at)
         self._has_news = True
 
-    def _answers(self, call: _PendingCall) -> list[Any]:
+    def _answers(self, call: _Call) -> list[Any]:
         """Wait for the servers' answers, which is no stall however long it lasts.
 
         A server that died or could not be reached gets its message again, without waiting for the other servers: their
         answers may depend on it.
         """
         answers: dict[int, Any] = {}
-        waiting, servers = dict(enumerate(call.futures)), len(call.arguments)
-        while waiting:
+        while len(answers) < len(call.futures):
             self._heartbeat.beat()
+            waiting = {server: future for server, future in call.futures.items() if server not in answers}
             wait(waiting.values(), PAUSE_SECONDS, FIRST_COMPLETED)
-            for server, future in [(server, future) for server, future in waiting.items() if future.done()]:
+            for server, future in waiting.items():
+                if not future.done():
+                    continue
                 try:
                     answers[server] = future.result()
-                    del waiting[server]
                 except self._transport.lost:
                     time.sleep(RETRY_SECONDS)
-                    arguments = map(_acknowledge_earlier, call.arguments[server])
-                    waiting[server] = self._transport.call(server, call.method, *arguments)
-            if not waiting and len(call.futures) < servers:  # the first server has decided
-                call.arguments[1:] = [_decided(message, answers[0]) for (message,) in call.arguments[1:]]
-                self._call_next(call, servers)
-                waiting = dict(list(enumerate(call.futures))[1:])
-        return [answers[server] for server in range(servers)]
+                    arguments = call.arguments[server]
+                    for argument in arguments:
+                        if isinstance(argument, Message):  # the worker waits, so it has all earlier replies
+                            argument.first_unacknowledged = argument.sequence
+                    call.futures[server] = self._transport.call(server, call.method, *arguments)
+        return [answers[server] for server in sorted(answers)]
 
     def _take(self, replies: list[Reply]) -> None:
         self._replies = replies
         self.stopped = self.stopped or any(reply.stopped for reply in replies)
 
 
-def _decided(message: Message, reply: Reply) -> tuple[Message]:
-    """A message for another server than the first, with what the first has decided: for its own incarnation only."""
-    if reply.incarnation != message.incarnation:
-        return (replace(message, round=0),)
-    return (replace(message, round=reply.round, members=reply.members),)
-
-
-def _acknowledge_earlier(argument: Any) -> Any:
-    """A message that is sent again. Its worker waits for this reply, so it has those to all earlier messages."""
-    if isinstance(argument, Message):
-        return replace(argument, first_unacknowledged=argument.sequence)
-    return argument
-
-
-def summing_spec(spec: StoreSpec) -> StoreSpec:
-    """The spec of servers that add up the workers' changes: gradient descent at rate 1, without optimizer state.
-
-    `staleness_power` scales a whole change when the server applies it; steps on the copy are not scaled.
-    """
-    descent = SGD(learning_rate=1.0, staleness_power=spec.optimizer.staleness_power)
-    return replace(spec, optimizer=descent, schedule=Constant(value=1.0), optimizer_state_per_worker=False)
-
-
-@dataclass(slots=True)
-class _PendingRollout:
-    """A rollout whose change is not pushed yet.
-
-    snapshot, base: the pull from the servers, and its parameters. event, stats: of all minibatches so far.
-    rng: the worker's generator; None before the first minibatch.
-    """
-
-    snapshot: Snapshot
-    base: Floats
-    event: Event
-    stats: RunningStats | None = None
-    rng: np.random.Generator | None = None
-
-
-class LocalUpdates:
-    """The store of a worker that updates its own copy of the parameters.
-
-    The first pull of a rollout is from the servers. Later pulls, and pushes, are of the copy, whose optimizer state
-    stays with the worker. When the rollout is finished, the change of the copy is pushed to the servers.
-    """
-
-    def __init__(self, spec: StoreSpec, remote: RemoteStore) -> None:
-        self._remote = remote
-        own_spec = replace(
-            spec, workers=1, synchronous=False, locked=False, optimizer_state_per_worker=False,
-            normalize_observations=False, normalize_rewards=False,
-        )  # fmt: skip
-        self._copy = SharedStore(own_spec).parameters
-        self._copy.initialize(np.zeros(spec.size, np.float32))
-        self._rollout: _PendingRollout | None = None
-        self.start, self.leave, self.round_in_progress = remote.start, remote.leave, remote.round_in_progress
-        self.heartbeat = remote.heartbeat
-
-    @property
-    def stopped(self) -> bool:
-        return self._remote.stopped
-
-    def pull(self, worker: int, into: Floats) -> Snapshot:
-        """Copy the servers' parameters into a vector [P] if a rollout begins, those of the copy otherwise."""
-        if self._rollout is None:
-            snapshot = self._remote.pull(worker, into)
-            self._copy.take(into)
-            self._rollout = _PendingRollout(snapshot, into.copy(), Event(worker))
-        else:
-            self._copy.pull(into)
-        return self._rollout.snapshot
-
-    def push(self, worker: int, push: Push) -> Ticket:
-        """Step the copy. The servers get the event, and the change, when the rollout is finished.
-
-        The weight is not used: the change is weighted by the transitions of the rollout.
-        """
-        rollout = self._rollout
-        assert rollout is not None
-        rollout.event, rollout.rng = rollout.event.merge(push.event), push.rng
-        if push.stats is not None:
-            rollout.stats = push.stats.merge(rollout.stats)
-        if push.gradient is not None:
-            self._copy.step(0, push.gradient, self._copy.version, push.snapshot.steps)  # nothing is stale on a copy
-        return Ticket(None)
-
-    def finish_rollout(self, worker: int) -> None:
-        """Push the change of the copy, unless there was no minibatch."""
-        rollout, self._rollout = self._rollout, None
-        assert rollout is not None
-        if rollout.rng is not None:
-            change = rollout.base - self._copy.read()
-            finite = bool(np.isfinite(change).all())
-            rollout.event.rejected += not finite
-            push = Push(
-                gradient=change if finite else None, snapshot=rollout.snapshot,
-                event=rollout.event, weight=rollout.event.steps, stats=rollout.stats, rng=rollout.rng,
-            )  # fmt: skip
-            self._remote.push(worker, push)
-        self._remote.finish_rollout(worker)
+def _follow(message: Message, reply: Reply) -> None:
+    """Write what the first server has decided into a message for another one. It holds for its own incarnation only."""
+    same = reply.incarnation == message.incarnation
+    message.round = reply.round if same else 0
+    message.members = reply.members if same else {}

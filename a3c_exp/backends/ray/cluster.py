@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from math import ceil
 from typing import Any
 
-from a3c_exp.backends.messages import MERGE_SECONDS
 from a3c_exp.backends.ray.settings import RaySettings
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.errors import RunError
@@ -31,6 +32,17 @@ OBJECT_STORE_BYTES = 512 * 2**20
 to the disk when the store is full. `python -m bench --only ray_1.7m` printed 6.3 pushes a second with 128 MiB and 35.7
 with 512. The memory is allocated as it is used."""
 
+CONNECT_SECONDS = 5.0
+ANSWER_SECONDS = 20
+"""The longest wait for the answer of a cluster. Healthy ones take a second or two, most of it to import Ray here."""
+
+# `ray status`, which an alarm ends inside Ray's own code too, and whatever becomes of the process that waits for it.
+PROBE = """
+import runpy, signal, sys
+signal.alarm(int(sys.argv.pop(1)))
+runpy.run_module("ray.scripts.scripts", run_name="__main__")
+"""
+
 
 def lost_errors() -> tuple[type[BaseException], ...]:
     """The exceptions of a call whose actor has died or cannot be reached.
@@ -40,9 +52,12 @@ def lost_errors() -> tuple[type[BaseException], ...]:
     from ray import exceptions
 
     return (
-        exceptions.RayActorError, exceptions.ObjectLostError, exceptions.OutOfMemoryError,
-        exceptions.NodeDiedError, exceptions.WorkerCrashedError,
-    )  # fmt: skip
+        exceptions.RayActorError,
+        exceptions.ObjectLostError,
+        exceptions.OutOfMemoryError,
+        exceptions.NodeDiedError,
+        exceptions.WorkerCrashedError,
+    )
 
 
 def death_text(error: BaseException) -> str:
@@ -67,70 +82,33 @@ def restrict_to_loopback() -> None:
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 
-ANSWER_SECONDS = 20
-"""The longest wait for the answer of a cluster. Healthy ones take a second or two, most of it to import Ray here."""
-
-# `ray status`, which an alarm ends inside Ray's own code too, and whatever becomes of the process that waits for it.
-PROBE = """
-import runpy, signal, sys
-signal.alarm(int(sys.argv.pop(1)))
-runpy.run_module("ray.scripts.scripts", run_name="__main__")
-"""
-
-
 def is_joined() -> bool:
     """Return whether this process has joined a cluster."""
     return "ray" in sys.modules and bool(sys.modules["ray"].is_initialized())
 
 
-def find_fault(address: str, stopped: Callable[[], bool]) -> Generator[None, None, str | None]:
-    """Ask a cluster for its status: why there is none at this address; None if there is one, or once `stopped` is true.
+def find_fault(address: str) -> str | None:
+    """Why no cluster answers at an address; None if one does, or if this process has joined one.
 
     Ray itself tries for a quarter of an hour to join whatever accepts connections, and no signal ends that. So another
-    process asks first. Yields ten times a second.
+    process asks for the cluster's status first.
     """
-    command = [sys.executable, "-c", PROBE, str(ANSWER_SECONDS), "status", "--address", address]
-    probe = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
-    )  # fmt: skip
-    with probe:
+    if is_joined():
+        return None
+    if address != "auto":
+        host, _, port = address.rpartition(":")
         try:
-            while True:
-                with suppress(subprocess.TimeoutExpired):
-                    _, complaint = probe.communicate(timeout=MERGE_SECONDS)
-                    break
-                if stopped():
-                    return None
-                yield None
-        finally:
-            probe.kill()
+            socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+        except (OSError, ValueError, OverflowError) as error:
+            return f"this one does not answer ({error})"
+    command = [sys.executable, "-c", PROBE, str(ANSWER_SECONDS), "status", "--address", address]
+    probe = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if probe.returncode == 0:
         return None
     if probe.returncode == -signal.SIGALRM:
         return f"it does not answer as a cluster does, within {ANSWER_SECONDS} s"
-    lines = complaint.strip().splitlines()
+    lines = probe.stderr.strip().splitlines()
     return lines[-1].strip() if lines else f"`ray status` ends with {probe.returncode}"
-
-
-def find_fault_now(address: str) -> str | None:
-    """The same, while nothing else goes on. Ctrl-C raises KeyboardInterrupt, whatever handler it has."""
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    # Raised afterwards: within Popen it would leave a process that nobody knows.
-    interrupted = threading.Event()
-    before = signal.signal(signal.SIGINT, lambda *_: interrupted.set()) if in_main_thread else None
-    try:
-        waiting = find_fault(address, interrupted.is_set)
-        while True:
-            next(waiting)
-    except StopIteration as end:
-        fault: str | None = end.value
-    finally:
-        if in_main_thread:
-            signal.signal(signal.SIGINT, before)
-    if interrupted.is_set():
-        raise KeyboardInterrupt
-    return fault
 
 
 @contextmanager
@@ -149,23 +127,18 @@ def connected(settings: RaySettings, workers: int, spec: StoreSpec) -> Iterator[
 
     # The address also where it is the default: without one Ray would take that of RAY_ADDRESS.
     arguments: dict[str, Any] = {"address": settings.address, "log_to_driver": False, "logging_level": "ERROR"}
+    logging.getLogger("ray").setLevel("ERROR")
     with ExitStack() as stack:
         if local:
             arguments |= _local_cluster(settings, workers, spec) | {"_temp_dir": stack.enter_context(_cluster_folder())}
+        # In the main thread Ray would replace the run's signal handlers. The processes that it starts end with the thread.
+        thread = stack.enter_context(ThreadPoolExecutor(1))
         stack.callback(ray.shutdown)
-        _join(ray, arguments)
+        try:
+            thread.submit(ray.init, **arguments).result()
+        except Exception as error:  # of many kinds, some without a base class of Ray's
+            raise RunError(f"backend.address = {settings.address!r}: there is no Ray cluster: {error}") from error
         yield
-
-
-def _join(ray: Any, arguments: dict[str, Any]) -> None:
-    try:
-        with _signal_handlers_kept():
-            ray.init(**arguments)
-    except SystemExit:  # Ray's own handler of SIGTERM raises it while Ray starts
-        signal.raise_signal(signal.SIGTERM)
-        raise RunError("terminated while Ray was starting") from None
-    except Exception as error:  # of many kinds, some without a base class of Ray's
-        raise RunError(f"backend.address = {arguments['address']!r}: there is no Ray cluster: {error}") from error
 
 
 def _local_cluster(settings: RaySettings, workers: int, spec: StoreSpec) -> dict[str, Any]:
@@ -197,18 +170,3 @@ def _cluster_folder() -> Iterator[str]:
         finally:
             cleaner.kill()
             shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def _signal_handlers_kept() -> Iterator[None]:
-    """Restore the handlers of SIGINT and SIGTERM on exit: Ray installs its own, but the run decides what they mean."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = signal.SIGINT, signal.SIGTERM
-    before = [signal.getsignal(number) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections import deque
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from a3c_exp.backends.messages import GRACE_SECONDS, MERGE_SECONDS, WorkerExit
 from a3c_exp.backends.ray.actors import WorkerActor
-from a3c_exp.backends.ray.client import RETRY_SECONDS, summing_spec
+from a3c_exp.backends.ray.client import RETRY_SECONDS
 from a3c_exp.backends.ray.cluster import death_text, lost_errors
 from a3c_exp.backends.ray.server import ParameterServer
 from a3c_exp.backends.ray.settings import RaySettings
-from a3c_exp.backends.ray.wire import (
-    SEQUENCE_STRIDE,
-    ServerStatus,
-    merge_shards,
-    shard_slices,
-    shard_spec,
-    shard_state,
-)
+from a3c_exp.backends.ray.wire import SEQUENCE_STRIDE, ServerStatus, merge_shards, shard_slices, shard_spec, shard_state
 from a3c_exp.backends.supervision import Restarts, StallWatch, incarnation
 from a3c_exp.core.events import Event, Metric
 from a3c_exp.core.experiment import RunContext
@@ -73,12 +66,6 @@ class CachedStore(SharedStore):
         if self.driver is not None:
             self.driver.stop()
 
-    def on_status(self, status: ServerStatus) -> None:
-        """Update the steps and the clock between two fetches."""
-        self.counters.raise_steps_to(status.steps)
-        if status.training_seconds:
-            self.counters.start_clock(seconds_ago=status.training_seconds)
-
 
 @dataclass(slots=True)
 class _RunningWorker:
@@ -108,7 +95,7 @@ class Driver:
         self._ray, self._lost = ray, lost_errors()
         self._unreachable: tuple[type[BaseException], ...] = (*self._lost, TimeoutError)
         self._settings, self._context, self._store = settings, context, store
-        self._spec = summing_spec(store.spec) if settings.local_epochs else store.spec
+        self._spec = store.spec
         self._shards = shard_slices(self._spec.size, settings.shards)
         self._servers = [self._start_server(shard_spec(self._spec, shard)) for shard in self._shards]
         self._incarnation, self._begun = 0, False
@@ -119,10 +106,6 @@ class Driver:
         self._occupied_at = time.monotonic()  # when there last was a member, or a worker was started
         self._has_ended = False  # a worker has, and is not replaced
         self._restarts, self._watch = Restarts(settings, store), StallWatch(settings.stall_seconds)
-        # Workers that have failed, in order. The next status of the first server reports all events of so many of them.
-        self._failed: deque[tuple[_RunningWorker, WorkerExit]] = deque()
-        self._reported_failures = 0
-        self._bytes, self._reported_at = 0, time.monotonic()
         store.driver = self
 
     def _start_server(self, spec: StoreSpec) -> Any:
@@ -130,18 +113,15 @@ class Driver:
         ray, strategy = self._ray, self._ray.util.scheduling_strategies
         here = strategy.NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
         calls = 4 * spec.workers * (self._settings.in_flight + 1)
-        return (
-            ray.remote(ParameterServer)
-            .options(
-                num_cpus=0,
-                max_restarts=-1,
-                max_task_retries=0,
-                max_concurrency=max(1000, calls),  # each call that waits in a round is one
-                enable_task_events=False,  # Ray would keep a record of each of the latest 100,000 calls
-                scheduling_strategy=here if self._settings.shards == 1 else "SPREAD",
-            )
-            .remote(spec, self._settings.wire_dtype)
+        actor = ray.remote(ParameterServer).options(
+            num_cpus=0,
+            max_restarts=-1,
+            max_task_retries=0,
+            max_concurrency=max(1000, calls),  # each call that waits in a round is one
+            enable_task_events=False,  # Ray would keep a record of each of the latest 100,000 calls
+            scheduling_strategy=here if self._settings.shards == 1 else "SPREAD",
         )
+        return actor.remote(spec)
 
     # -- the run ------------------------------------------------------------------------------------------------------
 
@@ -152,25 +132,23 @@ class Driver:
             self._start_worker(index)
         for server in range(len(self._servers)):
             self._request_status(server)
-        while self._workers or self._failed:
+        while self._workers:
             # It returns the first call in this order that is ready. Workers come first: some status is always ready.
             ready, _ = self._ray.wait([*self._workers, *self._status_calls], timeout=MERGE_SECONDS)
             if not ready:
                 yield None
             for call in ready:
                 if call in self._workers:
-                    self._on_worker_exit(call)
+                    yield from self._on_worker_exit(call)
                 else:
                     yield from self._on_status(call)
             self._check_placement()
-        yield from self._final_status()
+        yield from self._catch_up()
 
     def _begin_incarnation(self) -> Iterator[None]:
         """Give all servers the cached state."""
         self._incarnation += 1
         state = self._store.cached_state()
-        if self._settings.local_epochs:
-            state["optimizer_state"] = state["optimizer_state"][:1, :0]
         for server, shard in enumerate(self._shards):
             own_state = self._ray.put(shard_state(state, shard))
             yield from self._call_until_answered(server, "begin", self._incarnation, own_state, self._members)
@@ -190,7 +168,7 @@ class Driver:
                 time.sleep(RETRY_SECONDS)
                 yield None
 
-    def _result(self, call: Any, deadline: float) -> Generator[None, None, Any]:
+    def _result(self, call: Any, deadline: float = math.inf) -> Generator[None, None, Any]:
         """Wait for the result of a call. Raises TimeoutError."""
         while not self._ray.wait([call], timeout=MERGE_SECONDS)[0]:
             if time.monotonic() > deadline:
@@ -200,75 +178,71 @@ class Driver:
 
     def _request_status(self, server: int) -> None:
         self._status_calls[self._servers[server].status.remote()] = server
-        if server == 0:
-            self._reported_failures = len(self._failed)
 
     def _on_status(self, call: Any) -> Iterator[Event | None]:
-        """Process a server's status. A server that has died is restarted by Ray, and reports that it has no state."""
+        """Process a server's status, and replace workers that hang."""
+        server = self._status_calls[call]
+        yield from self._process_status(call)
+        if server == 0:
+            yield from self._replace_stalled()
+
+    def _process_status(self, call: Any) -> Iterator[Event | None]:
+        """Report what a status says, and request the next one.
+
+        A server that has died is restarted by Ray, and reports that it has no state.
+        """
         server = self._status_calls.pop(call)
         try:
-            status: ServerStatus = self._ray.get(call)
+            status: ServerStatus = yield from self._result(call)
         except self._lost:
             status = yield from self._call_until_answered(server, "status")
         if status.incarnation == 0:
             log.warning("a parameter server has died: it starts again from the last state that was fetched")
             yield from self._begin_incarnation()
-        else:
-            self._bytes += status.received + status.sent
-            if server == 0:
-                yield from self._report(status)
-                self._check_heartbeats(status)
-                yield from self._replace_failed()
+        elif server == 0:
+            yield from self._report(status)
         self._request_status(server)
 
+    def _catch_up(self) -> Iterator[Event | None]:
+        """Report all that workers have sent until now: the status that is on its way may have been made before."""
+        for _ in range(2):
+            (call,) = [call for call, server in self._status_calls.items() if server == 0]
+            yield from self._process_status(call)
+
     def _report(self, status: ServerStatus) -> Iterator[Event | None]:
-        """The events of the first server's status, with metrics of the cluster."""
-        self._store.on_status(status)
+        """The events of the first server's status. Takes over the steps, the clock, members and heartbeats."""
+        self._store.counters.raise_steps_to(status.steps)
+        if status.training_seconds:
+            self._store.counters.start_clock(seconds_ago=status.training_seconds)
         self._members = status.members
         for worker in self._workers.values():
             worker.joined |= worker.index in status.members
-        now = time.monotonic()
-        rate, self._bytes, self._reported_at = self._bytes / max(now - self._reported_at, 1e-9), 0, now
+            attempt, beat = status.beats.get(worker.index, (None, 0))
+            if attempt == worker.attempt:
+                worker.beat = beat
         if not status.events:
             yield None
             return
-        status.events[0].metrics |= {
-            "ray/bytes_per_second": Metric(rate), "ray/workers_alive": Metric(len(status.members))
-        }  # fmt: skip
+        status.events[0].metrics["ray/workers_alive"] = Metric(len(status.members))
         for event in status.events:
             self._restarts.on_event(event.worker, event)
             yield event
 
-    def _final_status(self) -> Iterator[Event | None]:
-        """The events that were on their way when the last worker ended."""
-        deadline = time.monotonic() + FINAL_FETCH_SECONDS
-        pending = [call for call, server in self._status_calls.items() if server == 0]
-        try:
-            for call in [*pending, self._servers[0].status.remote()]:
-                status = yield from self._result(call, deadline)
-                yield from self._report(status)
-        except self._unreachable:
-            log.warning("a parameter server has died at the end of the run: its last events are lost")
-
     # -- workers ------------------------------------------------------------------------------------------------------
 
     def _start_worker(self, index: int) -> None:
-        settings, attempt = self._settings, self._restarts.attempt(index)
-        actor = (
-            self._ray.remote(WorkerActor)
-            .options(
-                num_cpus=settings.cpus_per_worker,
-                enable_task_events=False,
-                scheduling_strategy="SPREAD" if settings.placement == "spread" else "DEFAULT",
-            )
-            .remote()
+        attempt = self._restarts.attempt(index)
+        cpus = self._settings.cpus_per_worker
+        actor = self._ray.remote(WorkerActor).options(
+            num_cpus=cpus, enable_task_events=False, scheduling_strategy="SPREAD"
         )
+        handle = actor.remote()
         context = incarnation(self._context, attempt)
-        run = actor.run.remote(context, index, self._store.spec, self._servers, attempt)
-        self._workers[run] = _RunningWorker(index, actor, run, attempt)
+        run = handle.run.remote(context, index, self._spec, self._servers, attempt)
+        self._workers[run] = _RunningWorker(index, handle, run, attempt)
         self._occupied_at = time.monotonic()
 
-    def _on_worker_exit(self, call: Any) -> None:
+    def _on_worker_exit(self, call: Any) -> Iterator[Event | None]:
         """Process the end of a worker: by itself, by an error, or by the death of its process."""
         worker = self._workers.pop(call)
         try:
@@ -280,43 +254,38 @@ class Driver:
         finally:
             self._ray.kill(worker.actor)
         if end.failure is not None:
-            self._on_failure(worker, end)
+            yield from self._on_failure(worker, end)
         else:
             self._has_ended = True
 
-    def _on_failure(self, worker: _RunningWorker, end: WorkerExit) -> None:
-        """Take a worker that has failed out of the run, and note it for `_replace_failed`."""
+    def _on_failure(self, worker: _RunningWorker, end: WorkerExit) -> Iterator[Event | None]:
+        """Take a worker that has failed out of the run, and replace it. Raises RunError if the run has to end.
+
+        That depends on what the worker had done, so its last events come first.
+        """
         self._members = [index for index in self._members if index != worker.index]
         self._leave(worker)
         self._watch.forget(worker.index)
-        self._failed.append((worker, end))
+        yield from self._catch_up()
+        event = self._restarts.on_failure(worker.index, worker.index, end)
+        if event.restarts:
+            self._start_worker(worker.index)
+        else:
+            self._has_ended = True
+        yield event
 
-    def _replace_failed(self) -> Iterator[Event]:
-        """Replace the workers whose failure was known when the last status was requested: all that they had pushed has
-        been reported now. Raises RunError if the run has to end."""
-        for _ in range(self._reported_failures):
-            worker, end = self._failed.popleft()
-            event = self._restarts.on_failure(worker.index, worker.index, end)
-            if event.restarts:
-                self._start_worker(worker.index)
-            else:
-                self._has_ended = True
-            yield event
-
-    def _check_heartbeats(self, status: ServerStatus) -> None:
-        """Kill workers that hang. The time to find room for a worker and to import its code is not counted."""
-        for worker in self._workers.values():
-            attempt, beat = status.beats.get(worker.index, (None, 0))
-            if attempt == worker.attempt:
-                worker.beat = beat
+    def _replace_stalled(self) -> Iterator[Event | None]:
+        """Kill and replace workers that hang. The time to find room for a worker and to import its code does not
+        count."""
         elapsed = self._watch.due()
         if elapsed is None:
             return
-        for worker in list(self._workers.values()):
-            if worker.beat is not None and self._watch.is_stalled(worker.index, worker.beat, elapsed):
-                self._kill_worker(worker)
-                text = self._watch.describe(f"worker {worker.index}")
-                self._on_failure(worker, WorkerExit(f"{text}, and was killed"))
+        beating = [(worker, worker.beat) for worker in self._workers.values() if worker.beat is not None]
+        stalled = [worker for worker, beat in beating if self._watch.is_stalled(worker.index, beat, elapsed)]
+        for worker in stalled:
+            self._kill_worker(worker)
+            text = self._watch.describe(f"worker {worker.index}")
+            yield from self._on_failure(worker, WorkerExit(f"{text}, and was killed"))
 
     def _kill_worker(self, worker: _RunningWorker) -> None:
         self._ray.kill(worker.actor)
@@ -358,13 +327,10 @@ class Driver:
     def fetch(self, seconds: float) -> dict[str, Any] | None:
         """The state of all servers; None if one does not answer, or was restarted and has no state yet."""
         try:
-            calls = [server.state.remote() for server in self._servers]
-            state = merge_shards(self._ray.get(calls, timeout=seconds), self._incarnation)
+            states = self._ray.get([server.state.remote() for server in self._servers], timeout=seconds)
         except (*self._lost, self._ray.exceptions.GetTimeoutError):
             return None
-        if state is not None and self._settings.local_epochs:
-            state["optimizer_state"] = self._store.cached_state()["optimizer_state"]
-        return state
+        return merge_shards(states, self._incarnation)
 
     def stop(self) -> None:
         """Ask every worker to end before its next rollout."""

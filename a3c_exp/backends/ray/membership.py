@@ -21,16 +21,10 @@ class Membership:
         self._kept = kept
         self._rounds: dict[int, dict[int, int]] = {}
 
-    def add(self, round: int, worker: int, sequence: int) -> None:
-        """Let a worker's message into a round. It takes the place of one that its predecessor has sent."""
-        self._rounds.setdefault(round, {})[worker] = sequence
+    def add(self, round: int, members: Members) -> None:
+        """Let messages into a round. One takes the place of that which its worker's predecessor has sent."""
+        self._rounds.setdefault(round, {}).update(members)
         self._rounds.pop(round - self._kept, None)
-
-    def learn(self, rounds: Mapping[int, Members]) -> None:
-        """Take over what the first server has decided."""
-        for round, members in rounds.items():
-            self._rounds[round] = dict(members)
-            self._rounds.pop(round - self._kept, None)
 
     def between(self, known: int, completed: int) -> dict[int, Members]:
         """The members of the rounds after `known` that are over, given how many are."""

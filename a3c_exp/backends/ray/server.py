@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,13 +17,10 @@ from numpy.typing import NDArray
 
 from a3c_exp.backends.messages import MERGE_SECONDS
 from a3c_exp.backends.ray.membership import Membership
-from a3c_exp.backends.ray.wire import Message, Reply, ServerStatus, WireDtype, decode, encode
-from a3c_exp.common.arrays import Floats
-from a3c_exp.core.counters import unpack_rng
+from a3c_exp.backends.ray.wire import Message, Reply, ServerStatus
 from a3c_exp.core.events import Event
-from a3c_exp.core.normalization import RunningStats
 from a3c_exp.core.parameters import StoreSpec
-from a3c_exp.core.store import Push, SharedStore, Snapshot, Ticket
+from a3c_exp.core.store import Push, SharedStore, Ticket
 
 
 class ParameterServer:
@@ -36,8 +34,8 @@ class ParameterServer:
     Each message is taken at most once, and the messages of a worker in order, however often they are sent.
     """
 
-    def __init__(self, spec: StoreSpec, wire_dtype: WireDtype) -> None:
-        self._spec, self._wire_dtype = spec, wire_dtype
+    def __init__(self, spec: StoreSpec) -> None:
+        self._spec = spec
         self._store = SharedStore(spec)
         self._incarnation = 0
         self._changed = asyncio.Event()
@@ -50,7 +48,6 @@ class ParameterServer:
         self._entered: dict[int, int] = {}  # by worker, the round of its last gradient; 0 for none
         self._events: dict[int, Event] = {}
         self._beats: dict[int, tuple[int, int]] = {}
-        self._received = self._sent = 0
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         """Wait for a condition that other calls bring about. The end of the run ends every wait."""
@@ -102,13 +99,7 @@ class ParameterServer:
             await self._changed.wait()
         if self._taken[worker] < sequence:
             self._taken[worker] = sequence
-            if message.incarnation == self._incarnation:
-                self._add_member(worker)
-                self._membership.learn(message.members or {})
-            if not message.finished:
-                await self._push(message)
-            elif message.incarnation == self._incarnation and message.members is None:
-                await self._finish_rollout(worker)
+            await self._process(message)
             self._answered[worker] = max(sequence, self._answered.get(worker, 0))
             self._notify()
         await self._until(lambda: self._answered.get(worker, 0) >= sequence)
@@ -118,42 +109,54 @@ class ParameterServer:
         members = self._membership.between(message.known, reply.rounds)
         return reply._replace(round=self._entered.get(worker, 0), members=members)
 
-    async def _push(self, message: Message) -> None:
-        """Apply a gradient, wait for its round to end if there is one, and keep the event for the driver."""
-        push = self._decode(message)
-        ticket = self._submit(message, push)
-        self._notify()
-        await self._until(ticket.done)
-        if message.event is not None:
-            earlier = self._events.get(message.worker)
-            self._events[message.worker] = push.event if earlier is None else earlier.merge(push.event)
+    async def _process(self, message: Message) -> None:
+        """Apply a gradient and keep its event for the driver, or take a worker that has finished its rollout out of
+        rounds. Wait until the round, or the others' rollouts, are over."""
+        worker, push, store = message.worker, message.push, self._store
+        is_current = message.incarnation == self._incarnation
+        if is_current:
+            self._add_member(worker)
+            for round, members in (message.members or {}).items():
+                self._membership.add(round, members)
+        if push is not None:
+            push = push if is_current else replace(push, gradient=None)
+            ticket = self._submit(message, push, is_current)
+            self._notify()
+            await self._until(ticket.done)
+            earlier = self._events.get(worker)
+            self._events[worker] = push.event if earlier is None else earlier.merge(push.event)
+        elif is_current and message.members is None:
+            store.finish_rollout(worker)
+            self._notify()
+            await self._until(lambda: not store.round_in_progress(worker))
 
-    def _submit(self, message: Message, push: Push) -> Ticket:
+    def _submit(self, message: Message, push: Push, is_current: bool) -> Ticket:
         """Hand a push to the store, unless it is for a synchronous round that is over or of an earlier incarnation.
 
         With a quorum the store itself sees that a round is over, and what becomes of the gradient.
         """
-        store = self._store
-        if store.rounds is None:
-            return store.push(message.worker, push)
-        worker, own = message.worker, message.incarnation == self._incarnation
+        worker, store, rounds = message.worker, self._store, self._store.rounds
+        if rounds is None:
+            return store.push(worker, push)
         self._entered[worker] = 0
-        if own and self._spec.quorum is not None and message.members is None:
-            current = store.rounds.completed + 1
+        decides = message.members is None
+        if is_current and decides and self._spec.quorum is not None:
+            current = rounds.completed + 1
             ticket = store.push(worker, push)
-            if store.rounds.round_of(worker) == current:
+            if rounds.round_of(worker) == current:
                 self._entered[worker] = current
-                self._membership.add(current, worker, message.sequence)
+                self._membership.add(current, {worker: message.sequence})
             return ticket
-        if own and message.members is None and message.round > store.rounds.completed:
+        is_open = is_current and message.round > rounds.completed
+        if is_open and decides:
             return store.push(worker, push, message.round)
-        store.counters.count(message.worker, push.event.steps, push.stats)
-        store.counters.count_episodes(message.worker, len(push.event.episodes))
-        store.counters.save_rng_state(message.worker, push.rng)
-        if own and message.members is not None and message.round > store.rounds.completed:
-            store.rounds.submit(worker, push.gradient, push.weight, message.round)
-            return Ticket(push.event, partial(self._follow, worker, push))
-        return Ticket(push.event)
+        store.counters.count(worker, push.event.steps, push.stats)
+        store.counters.count_episodes(worker, len(push.event.episodes))
+        store.counters.save_rng_state(worker, push.rng)
+        if not is_open:
+            return Ticket(push.event)
+        rounds.submit(worker, push.gradient, push.weight, message.round)
+        return Ticket(push.event, partial(self._follow, worker, push))
 
     def _follow(self, worker: int, push: Push) -> bool:
         """End rounds whose members have all come, and return whether the worker's own round is over."""
@@ -163,42 +166,10 @@ class ParameterServer:
             self._store.close_round(push)
         return not rounds.waits(worker)
 
-    def _decode(self, message: Message) -> Push:
-        """The push of a message, without its gradient if that is based on an earlier incarnation."""
-        gradient: Floats | None = None
-        if message.gradient is not None:
-            self._received += message.gradient.nbytes
-            if message.incarnation == self._incarnation:
-                gradient = np.empty(self._spec.size, np.float32)
-                decode(message.gradient, gradient)
-        rng = np.random.Generator(np.random.PCG64(0))
-        assert message.rng_state is not None
-        unpack_rng(rng, message.rng_state)
-        return Push(
-            gradient=gradient,
-            snapshot=Snapshot(message.version, message.steps, None, message.round - 1),
-            event=Event(message.worker, steps=message.transitions) if message.event is None else message.event,
-            weight=message.weight,
-            stats=None if message.stats is None else RunningStats(message.stats),
-            rng=rng,
-        )
-
-    async def _finish_rollout(self, worker: int) -> None:
-        """Take a worker out of rounds, and wait until the others have finished their rollouts too."""
-        self._store.finish_rollout(worker)
-        self._notify()
-        await self._until(lambda: not self._store.round_in_progress(worker))
-
     def _reply(self) -> Reply:
         store, parameters = self._store, np.empty(self._spec.size, np.float32)
-        snapshot = store.pull(0, parameters)
-        encoded = encode(parameters, self._wire_dtype)
-        self._sent += encoded.nbytes
-        return Reply(
-            incarnation=self._incarnation, version=snapshot.version, steps=snapshot.steps,
-            normalizer=snapshot.normalizer, parameters=encoded, stopped=store.stopped,
-            rounds=0 if store.rounds is None else store.rounds.completed,
-        )  # fmt: skip
+        version, steps, normalizer, rounds = store.pull(0, parameters)
+        return Reply(self._incarnation, version, steps, normalizer, parameters, store.stopped, rounds)
 
     async def leave(self, worker: int, last: int = 0) -> None:
         """Take a worker out of rounds: it has ended or died, or could not be started.
@@ -240,14 +211,10 @@ class ParameterServer:
     async def status(self) -> ServerStatus:
         """Wait a moment, so that events are merged, and report what has happened since the last call."""
         await asyncio.sleep(MERGE_SECONDS)
-        events, self._events = list(self._events.values()), {}
-        received, sent = self._received, self._sent
-        self._received = self._sent = 0
-        return ServerStatus(
-            incarnation=self._incarnation, events=events, steps=self._store.steps,
-            training_seconds=self._store.training_seconds, members=sorted(self._members), received=received, sent=sent,
-            beats=dict(self._beats),
-        )  # fmt: skip
+        store, events = self._store, list(self._events.values())
+        self._events = {}
+        seconds, members = store.training_seconds, sorted(self._members)
+        return ServerStatus(self._incarnation, events, store.steps, seconds, members, dict(self._beats))
 
     async def state(self) -> tuple[int, dict[str, Any]]:
         """The incarnation, and everything that a checkpoint needs of this shard."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-from a3c_exp.backends.ray.wire import WireDtype
 from a3c_exp.backends.supervision import RestartSettings
 from a3c_exp.errors import require
 
@@ -23,20 +21,13 @@ class RaySettings(RestartSettings):
     shards: number of servers that share the parameter vector.
     in_flight: pushes without a reply with which a worker goes on. With 0 it waits for each, and one worker does what
         one worker does on any backend. Synchronous rounds are always waited for.
-    wire_dtype: type in which gradients and parameters are sent. bfloat16 halves the bytes and has 8 bits of precision.
-    local_epochs: a minibatch algorithm (PPO) updates the worker's own copy of the parameters, and the change is pushed
-        once per rollout. Each worker then has an optimizer state of its own, which is not saved.
     cpus_per_worker: CPUs that Ray reserves for a worker. A node takes as many workers as fit into its cores.
-    placement: 'spread' workers over the nodes, or 'pack' them onto few.
     """
 
     address: str = "local"
     shards: int = 1
     in_flight: int = 1
-    wire_dtype: WireDtype = "float32"
-    local_epochs: bool = False
     cpus_per_worker: float = 1.0
-    placement: Literal["spread", "pack"] = "spread"
 
     def __post_init__(self) -> None:
         super().__post_init__()

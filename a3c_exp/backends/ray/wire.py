@@ -1,4 +1,4 @@
-"""Messages between workers, parameter servers and the driver, and how a vector is encoded and split among servers.
+"""Messages between workers, parameter servers and the driver, and how a vector is split among servers.
 
 Nothing here knows of Ray.
 """
@@ -8,60 +8,48 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from a3c_exp.backends.ray.membership import Members
-from a3c_exp.common.arrays import Array, Floats
+from a3c_exp.common.arrays import Floats
 from a3c_exp.core.events import Event
 from a3c_exp.core.normalization import Normalizer
 from a3c_exp.core.parameters import StoreSpec
-
-WireDtype = Literal["float32", "bfloat16"]
+from a3c_exp.core.store import Push
 
 SEQUENCE_STRIDE = 1 << 32
 """Between the sequence numbers of a worker's messages and those of its replacement."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Message:
     """A worker's push to one server, or its word that it has finished with a rollout.
 
+    incarnation: of the server whose parameters the gradient is based on.
+    push: with the server's shard of the gradient; None if the rollout is finished. Events are reported by the first
+        server, so the others get no more than the steps.
+    round: index of the synchronous round that the gradient belongs to, the same for all servers; 0: of none.
+    known: to the first server of several, with a quorum: rounds that are over on all the others; None: not asked for.
+    members: to the others: the members of later rounds, as the first has decided; None: this server decides.
     sequence: number of the message among those of its worker. The replacement of a dead worker starts far above, see
         SEQUENCE_STRIDE.
     first_unacknowledged: the lowest sequence number to which the worker has no reply yet.
-    incarnation: of the server whose parameters the gradient is based on. version, steps: of the pull.
-    gradient: the server's shard of it, encoded; None if it was not finite or of no transition.
-    transitions, weight, stats: see `Push`. rng_state: see `pack_rng`; None if the rollout is finished.
-    event: what the server reports of the push; None for every server but the first.
-    round: index of the synchronous round that the gradient belongs to, the same for all servers; 0: of none.
-    finished: this is no push; the worker has finished with its rollout.
-    known: to the first server of several, with a quorum: rounds that are over on all the others; None: not asked for.
-    members: to the others: the members of later rounds, as the first has decided; None: this server decides.
     """
 
     worker: int
-    sequence: int = 0
-    first_unacknowledged: int = 0
     incarnation: int
-    version: int = 0
-    steps: int = 0
-    gradient: Array | None = None
-    transitions: int = 0
-    weight: int = 0
-    stats: NDArray[np.float64] | None = None
-    rng_state: NDArray[np.uint64] | None = None
-    event: Event | None = None
+    push: Push | None = None
     round: int = 0
-    finished: bool = False
     known: int | None = None
     members: Mapping[int, Members] | None = None
+    sequence: int = 0
+    first_unacknowledged: int = 0
 
 
 class Reply(NamedTuple):
-    """A server's answer to every call of a worker: its parameters, encoded, and the state of the run.
+    """A server's answer to every call of a worker: its parameters, and the state of the run.
 
     rounds: number of synchronous rounds that are over.
     round, members: if `Message.known` asks: the round that the gradient has entered, 0 for none, and the members of
@@ -72,7 +60,7 @@ class Reply(NamedTuple):
     version: int
     steps: int
     normalizer: Normalizer | None
-    parameters: Array
+    parameters: Floats
     stopped: bool
     rounds: int
     round: int = 0
@@ -85,7 +73,6 @@ class ServerStatus(NamedTuple):
     incarnation: 0 if the server has started and has no state yet.
     events: one for each worker that has pushed since the last report. steps: of the run.
     training_seconds: since the first worker started. members: workers that have joined and not left.
-    received, sent: bytes of gradients and of parameters since the last report.
     beats: by worker, number of its predecessors and last heartbeat, see `actors.send_beats`.
     """
 
@@ -94,28 +81,7 @@ class ServerStatus(NamedTuple):
     steps: int
     training_seconds: float
     members: list[int]
-    received: int
-    sent: int
     beats: dict[int, tuple[int, int]]
-
-
-def encode(vector: Floats, wire_dtype: WireDtype) -> Array:
-    """A finite vector [P] as it is sent: itself, or as bfloat16, the upper half of each number as uint16.
-
-    bfloat16 is rounded to the nearest, ties to even.
-    """
-    if wire_dtype == "float32":
-        return vector
-    bits = vector.view(np.uint32)
-    return ((bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)).astype(np.uint16)
-
-
-def decode(encoded: Array, into: Floats) -> None:
-    """Write an encoded vector to a vector [P]."""
-    if encoded.dtype == np.uint16:
-        into.view(np.uint32)[:] = encoded.astype(np.uint32) << np.uint32(16)
-    else:
-        into[:] = encoded
 
 
 def shard_slices(size: int, count: int) -> list[slice]:
