@@ -135,9 +135,7 @@ def test_steps_are_read_at_a_glance(tmp_path: Path, steps: int, shown: str) -> N
     assert Progress(LiveLineHandler(Screen()), 10**7).line(statistics, None).startswith(f"{shown} / 10M steps | ")
 
 
-@pytest.mark.parametrize(
-    ("seconds", "shown"), [(0, "0:00"), (6.2, "0:07"), (59.5, "1:00"), (754, "12:34"), (3723, "1:02:03")]
-)
+@pytest.mark.parametrize(("seconds", "shown"), [(6.2, "0:07"), (59.5, "1:00"), (3723, "1:02:03")])
 def test_durations_are_read_at_a_glance(seconds: float, shown: str) -> None:
     assert duration(seconds) == shown
 
@@ -281,9 +279,3 @@ def test_a_log_that_cannot_be_written_is_reported_once_and_ends_nothing(
         for _ in range(3):
             log.info("line")
     assert capsys.readouterr().err.count("train.log cannot be written") == 1
-
-
-def test_by_default_the_log_goes_to_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with run_log(tmp_path / "train.log"):
-        log.info("hello")
-    assert capsys.readouterr() == ("", "hello\n")

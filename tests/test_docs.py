@@ -27,7 +27,6 @@ import pytest
 import yaml
 
 import a3c_exp
-from a3c_exp import ConfigError
 from a3c_exp.__main__ import main
 from a3c_exp.algorithms import BatchArrays
 from a3c_exp.algorithms.algorithm import differentiate, has_closed_form
@@ -54,23 +53,6 @@ SMALL_IMAGES = ["total_steps=64", "envs_per_worker=2", "eval.every=null"]
 ATARI = {"env=atari", "env=pong", "experiment=pong"}
 IMAGES = ATARI | {"network=cnn", "network=pixels"}
 DEFAULTS = {"backend": "serial", "workers": "2"}
-# Arguments with which measurements are made in seconds.
-QUICK = {
-    "backgrounds": ["--steps", "8"],
-    "report": ["--runs", "2", "--points", "20"],
-    "same": ["--only", "epsilon"],
-    "versus": ["--only", "cartpole_2x16", "--pairs", "1", "--seconds", "0.2"],
-}
-# What the last line of Python is that a target of make calls.
-MAKE = {
-    "faults": "bench.faults",
-    "fuzz": "bench.fuzz",
-    "learn": "study",
-    "presets": "study --presets",
-    "soak": "bench.soak",
-    "test": "pytest -n 2 --dist worksteal",
-    "train": "a3c_exp",
-}
 
 
 def blocks(document: str, language: str) -> list[str]:
@@ -195,16 +177,6 @@ def completes(arguments: list[str], here: Path) -> None:
     assert arguments[0].removesuffix(")") in COMPLETION
 
 
-def measures(name: str, arguments: list[str], here: Path) -> None:
-    """The other checkout is a copy of this one; of many rows one is run."""
-    if name == "backgrounds":
-        pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
-    for folder in ("a3c_exp", "conf") if "../before" in arguments else ():
-        ignore = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / folder, here / "before" / folder, ignore=ignore, dirs_exist_ok=True)
-    assert python(here / "outputs", "-m", f"bench.{name}", *arguments, *QUICK.get(name, []))
-
-
 def makes(arguments: list[str], here: Path) -> None:
     if shutil.which("make") is None:
         pytest.skip("make is not installed")
@@ -214,13 +186,10 @@ def makes(arguments: list[str], here: Path) -> None:
     call = ["make", "-n", f"PYTHON={sys.executable}", *arguments]
     done = subprocess.run(call, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    target, *settings = arguments
-    flags = [setting.removeprefix("ARGS=").replace("ENV=", "--env ") for setting in settings if "=" in setting]
-    if target in MAKE:
-        last = [line for line in done.stdout.splitlines() if line.startswith(".venv/bin/python -m ")][-1]
-        assert last.split() == " ".join([".venv/bin/python -m", MAKE[target], *flags]).split()
-    if target == "train":
-        train(shlex.split(" ".join(flags)), here)
+    settings = [shlex.split(word.partition("=")[2]) for word in arguments if "=" in word]
+    assert [word for words in settings for word in words if word not in done.stdout] == []
+    if arguments[0] == "train":
+        train([word for words in settings for word in words], here)
 
 
 def installs(arguments: list[str], here: Path) -> None:
@@ -256,7 +225,9 @@ def run_shown(words: list[str], here: Path) -> None:
     """Run a command with the run in outputs/ in the place of the reader's."""
     words = [word.replace("<run>", "run").replace("/<sweep>", "") for word in words]
     if words[:2] == ["python", "-m"] and words[2].startswith("bench."):
-        return measures(words[2].removeprefix("bench."), words[3:], here)
+        shown = python(ROOT, *words[1:3], "--help")  # that it runs is tested by its own tests
+        assert [word for word in words[3:] if word.startswith("--") and word not in shown] == []
+        return None
     starts = [kind for kind in HOW if words[: len(kind.split())] == kind.split()]
     assert starts, f"no kind of command that is tested here: {shlex.join(words)}"
     return HOW[starts[0]](words[len(starts[0].split()) :], here)
@@ -591,20 +562,6 @@ def test_the_environment_of_the_recipe_is_learned_to_its_reward_threshold(inside
     quick = ["backend=serial", "workers=1", "total_steps=200000", "eval.every=null"]
     assert main([*recipe("env=thermostat"), *quick]) == 0
     assert summary(only_run(inside))["stop_reason"] == "mean_return"
-
-
-def test_the_plugins_that_a_run_names_are_not_trusted(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(small(recipe("env=rooms"))) == 0
-    run, again = str(only_run(inside)), "plugins=[my_a3c]"
-    assert f"'{again}'" in code(DOCUMENTS["security.md"])
-    assert main([f"resume={run}", "total_steps=400"]) == 2
-    assert evaluate.main([run, "episodes=1"]) == 2
-    with pytest.raises(ConfigError):
-        a3c_exp.load(run)
-    assert "my_a3c.rooms.Rooms" in capsys.readouterr().err
-    assert main([f"resume={run}", "total_steps=400", again]) == 0
-    assert evaluate.main([run, "episodes=1", again]) == 0
-    assert a3c_exp.load(run, plugins=["my_a3c"]).act(-10.0) in (0, 1)
 
 
 def test_the_code_of_the_recipes_keeps_the_rules_of_this_project(project: Path) -> None:

@@ -95,8 +95,7 @@ class TestConstants:
         for name, tensor in expected.items():
             np.testing.assert_array_equal(saved[name], tensor)
 
-    @pytest.mark.parametrize("name", sorted(CONSTANTS))
-    @pytest.mark.parametrize("change", ["other", "missing", "shape"])
+    @pytest.mark.parametrize(("name", "change"), [*zip(sorted(CONSTANTS), ("other", "missing", "shape"), strict=True)])
     def test_a_checkpoint_with_others_is_not_resumed(self, name: str, change: str, tmp_path: Path) -> None:
         train(tmp_path, **PREDICTING)
         before = spoil(tmp_path, name, change)
