@@ -21,7 +21,8 @@ class FailingAgent(Agent):
     ) -> None:
         super().__init__(context, index, *arguments)
         self._fails = index == victim and context.resumed < RESUMED_STRIDE
-        self._after, self._how = after, how
+        self._after = after
+        self._how = how
 
     def run(self) -> Iterator[Event | YieldPoint]:
         for number, output in enumerate(super().run()):

@@ -14,7 +14,8 @@ class Residual(nn.Module):
 
     def __init__(self, inputs: int, width: int = 8) -> None:
         super().__init__()
-        self.first, self.second = nn.Linear(inputs, width), nn.Linear(width, width)
+        self.first = nn.Linear(inputs, width)
+        self.second = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         x = torch.tanh(self.first(x))
@@ -43,7 +44,8 @@ class Memory(nn.Module):
         super().__init__()
         self.width = width
         self.cell = nn.GRUCell(observation_space.shape[0], width)
-        self.policy, self.value = nn.Linear(width, outputs), nn.Linear(width, 1)
+        self.policy = nn.Linear(width, outputs)
+        self.value = nn.Linear(width, 1)
 
     def initial_state(self, count: int) -> Tensor:
         return torch.full((count, self.width), 0.5)

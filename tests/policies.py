@@ -18,7 +18,9 @@ class FixedPolicy:
 
     def __init__(self, actions: Callable[[int], int], values: Callable[[Array], Array] | None = None) -> None:
         self.distribution: Any = self
-        self._actions, self._values, self._steps = actions, values, 0
+        self._actions = actions
+        self._values = values
+        self._steps = 0
 
     def initial_state(self, count: int) -> None:
         return None

@@ -48,8 +48,10 @@ class Scripted(gymnasium.Env[Observation, np.int64]):
     ) -> None:
         self.observation_space = Box(-np.inf, np.inf, (4,), np.float32)
         self.action_space = Discrete(actions)
-        self.lengths, self.ends = tuple(lengths), tuple(ends)
-        self.fails_at, self.failure = fails_at, failure
+        self.lengths = tuple(lengths)
+        self.ends = tuple(ends)
+        self.fails_at = fails_at
+        self.failure = failure
         self.render_mode = render_mode
         self.name = self.moment = self.taken = self.closed = 0
         self.episode = -1
@@ -57,7 +59,8 @@ class Scripted(gymnasium.Env[Observation, np.int64]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         if seed is not None:
-            self.name, self.episode = seed, -1
+            self.name = seed
+            self.episode = -1
         self.episode += 1
         self.moment = 0
         return self._observation(-1), {}
@@ -127,7 +130,8 @@ class Bandit(gymnasium.Env[Observation, np.int64]):
     def __init__(self, n: int = 4, length: int = 1) -> None:
         self.observation_space = Box(0.0, 1.0, (n,), np.float32)
         self.action_space = Discrete(n)
-        self.n, self.length = n, length
+        self.n = n
+        self.length = length
         self.light = self.pulls = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -209,7 +213,8 @@ class Corners(gymnasium.Env[Picture, np.int64]):
     def __init__(self, size: int = 12, length: int = 1) -> None:
         self.observation_space = Box(0, 255, (size, size, 3), np.uint8)
         self.action_space = Discrete(4)
-        self.size, self.length = size, length
+        self.size = size
+        self.length = length
         self.corner = self.seen = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -236,7 +241,9 @@ class Echo(gymnasium.Env[Any, Any]):
     """Always returns the same observation, and keeps the actions that it receives."""
 
     def __init__(self, observations: Space[Any], actions: Space[Any], observation: Any) -> None:
-        self.observation_space, self.action_space, self.observation = observations, actions, observation
+        self.observation_space = observations
+        self.action_space = actions
+        self.observation = observation
         self.received: list[Any] = []
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:

@@ -56,7 +56,8 @@ class Shown:
         self.stream = Screen() if stream is None else stream
         self.now = 100.0
         self.statistics = RunStatistics(clock=lambda: self.now)
-        self._folder, self._ends = folder, ends
+        self._folder = folder
+        self._ends = ends
 
     def __enter__(self) -> Shown:
         self._log = run_log(self._folder / "train.log", self.stream)

@@ -176,7 +176,9 @@ class HalfWritten:
     """An array that kills its process in the middle of a write to a row."""
 
     def __init__(self, array: Array) -> None:
-        self._array, self.size, self.shape = array, array.size, array.shape
+        self._array = array
+        self.size = array.size
+        self.shape = array.shape
 
     def __getitem__(self, key: Any) -> Any:
         return self._array[key]

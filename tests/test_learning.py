@@ -109,8 +109,10 @@ class Treadmill(gymnasium.Env[Array, np.int64]):
     """Pays 1 a step and always looks the same. After five steps an episode ends in the given way."""
 
     def __init__(self, cut: str) -> None:
-        self.observation_space, self.action_space = Box(0, 1, (1,), np.float32), Discrete(2)
-        self.cut, self.moment = cut, 0
+        self.observation_space = Box(0, 1, (1,), np.float32)
+        self.action_space = Discrete(2)
+        self.cut = cut
+        self.moment = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         self.moment = 0

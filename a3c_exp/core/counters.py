@@ -37,7 +37,9 @@ class WorkerCounters:
     """
 
     def __init__(self, arrays: dict[str, Array]) -> None:
-        self._rows, self._stats, self._rng_states = arrays["counters"], arrays["stats"], arrays["rng_states"]
+        self._rows = arrays["counters"]
+        self._stats = arrays["stats"]
+        self._rng_states = arrays["rng_states"]
         self._clock = arrays["clock"]
 
     @staticmethod

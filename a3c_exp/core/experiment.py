@@ -269,11 +269,19 @@ def store_spec(experiment: Experiment, network: ActorCritic, observation_space: 
     env, quorum = experiment.env, experiment.quorum
     normalized = NormalizedObservations.of(env.normalize_observations, observation_space)
     return StoreSpec(
-        size=len(network.vector), param_slices=network.param_slices, workers=experiment.worker_count,
-        optimizer=experiment.optimizer, schedule=experiment.schedule, total_steps=experiment.total_steps,
-        synchronous=experiment.update == "sync", locked=experiment.lock,
-        quorum=None if quorum == "all" or quorum >= experiment.worker_count else quorum, late=experiment.late,
-        optimizer_state_per_worker=experiment.optimizer_state == "per_worker", observation_shape=normalized.shape,
-        normalize_observations=normalized.measured, normalize_rewards=env.normalize_rewards,
+        size=len(network.vector),
+        param_slices=network.param_slices,
+        workers=experiment.worker_count,
+        optimizer=experiment.optimizer,
+        schedule=experiment.schedule,
+        total_steps=experiment.total_steps,
+        synchronous=experiment.update == "sync",
+        locked=experiment.lock,
+        quorum=None if quorum == "all" or quorum >= experiment.worker_count else quorum,
+        late=experiment.late,
+        optimizer_state_per_worker=experiment.optimizer_state == "per_worker",
+        observation_shape=normalized.shape,
+        normalize_observations=normalized.measured,
+        normalize_rewards=env.normalize_rewards,
         network_normalizes=normalized.by_network and normalized.measured,
-    )  # fmt: skip
+    )

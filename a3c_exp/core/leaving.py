@@ -16,7 +16,8 @@ class LeavingRules:
     """
 
     def __init__(self, stop: Stop, episodes: int) -> None:
-        self._stop, self._episodes = stop, episodes
+        self._stop = stop
+        self._episodes = episodes
         self._returns: deque[float] = deque(maxlen=stop.window)
 
     @property

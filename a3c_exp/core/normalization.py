@@ -164,9 +164,13 @@ class Normalizer:
 
     @classmethod
     def from_row(
-        cls, row: NDArray[np.float64], shape: tuple[int, ...], observations: bool, rewards: bool,
+        cls,
+        row: NDArray[np.float64],
+        shape: tuple[int, ...],
+        observations: bool,
+        rewards: bool,
         by_network: bool = False,
-    ) -> Normalizer:  # fmt: skip
+    ) -> Normalizer:
         """The scales for the merged row of all workers. Before the second observation: mean 0, scale 1."""
         size = _size(shape, observations)
         mean = inverse_std = None

@@ -32,7 +32,9 @@ class SynchronousRounds:
     """
 
     def __init__(self, arrays: dict[str, Array], quorum: int | None = None) -> None:
-        self._rows, self._gradients, self._flags = arrays["rounds"], arrays["gradients"], arrays["round_flags"]
+        self._rows = arrays["rounds"]
+        self._gradients = arrays["gradients"]
+        self._flags = arrays["round_flags"]
         self._quorum = quorum
 
     @staticmethod

@@ -142,9 +142,8 @@ def _join(value: Any, archive: zipfile.ZipFile, taken: set[str]) -> Any:
 def _array(data: bytes) -> np.ndarray:
     """The array in a .npy file, whose header must describe the bytes that follow, no more and no fewer."""
     file = io.BytesIO(data)
-    read_header = {
-        (1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0,
-    }[np.lib.format.read_magic(file)]  # fmt: skip
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    read_header = readers[np.lib.format.read_magic(file)]
     shape, _, dtype = read_header(file)
     if not dtype.hasobject and dtype.itemsize * math.prod(shape) != len(data) - file.tell():
         raise ValueError(f"{len(data) - file.tell()} bytes are no array of {dtype} and shape {shape}")

@@ -228,9 +228,12 @@ class Progress:
             self._samples.popleft()
 
     def line(
-        self, statistics: RunStatistics, best_eval: float | None, steps_per_second: float | None = None,
+        self,
+        statistics: RunStatistics,
+        best_eval: float | None,
+        steps_per_second: float | None = None,
         activity: str = "",
-    ) -> str:  # fmt: skip
+    ) -> str:
         """The text of the line, which fits into 80 columns without an activity. See `wait` and `close`."""
         speed, episodes_per_second = self._speeds()
         speed = speed if steps_per_second is None else steps_per_second

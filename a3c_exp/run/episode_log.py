@@ -34,7 +34,8 @@ class EpisodeLog:
             rows = [row for row in rows if row.step <= steps and row.seconds <= seconds]
         lines = [HEADER, *(row.line for row in rows if row.line != HEADER)]
         atomic_write(path, lambda file: file.writelines(line + b"\n" for line in lines))
-        self._most, self._rows = most, len(lines) - 1
+        self._most = most
+        self._rows = len(lines) - 1
         self._file = Appender(path)
 
     def add(self, worker: int, episodes: Episodes, seconds: float) -> None:

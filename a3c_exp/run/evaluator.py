@@ -54,12 +54,20 @@ class Evaluator:
     """
 
     def __init__(
-        self, experiment: Experiment, background: bool, stopped: Callable[[], bool] = lambda: False,
-        stall_seconds: float | None = None, on_wait: Callable[[], None] = lambda: None,
-    ) -> None:  # fmt: skip
-        self._experiment, self._background, self._stopped = experiment, background, stopped
-        self._on_wait, self.activity = on_wait, ""
-        self._heartbeat, self._watch = Heartbeat(), StallWatch(stall_seconds)
+        self,
+        experiment: Experiment,
+        background: bool,
+        stopped: Callable[[], bool] = lambda: False,
+        stall_seconds: float | None = None,
+        on_wait: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._experiment = experiment
+        self._background = background
+        self._stopped = stopped
+        self._on_wait = on_wait
+        self.activity = ""
+        self._heartbeat = Heartbeat()
+        self._watch = StallWatch(stall_seconds)
         self._hangs = False
         self._count = min(experiment.eval.episodes, BATCH)
         self._policy: Policy | None = None
@@ -91,11 +99,13 @@ class Evaluator:
         if wait:
             self._wait()
         if self._thread is not None and self._thread.is_alive() and self._has_stalled():
-            self._thread, self.busy = None, False
+            self._thread = None
+            self.busy = False
             log.warning("%s: there are no evaluations any more", self._watch.describe("the evaluation"))
         if self._thread is None or self._thread.is_alive():
             return None
-        self._thread, self.busy = None, False
+        self._thread = None
+        self.busy = False
         failure, result = self._failure, self._result
         self._failure = self._result = None
         if failure is not None:
@@ -149,9 +159,13 @@ class Evaluator:
         try:
             policy.normalizer = make_normalizer(experiment, env.observation_space, state["stats"])
             episodes = evaluate_policy(
-                policy, env, experiment.eval.episodes, stopped=self._stopped_now,
-                max_steps=experiment.eval.max_steps, watch=self._watch_episodes,
-            )  # fmt: skip
+                policy,
+                env,
+                experiment.eval.episodes,
+                stopped=self._stopped_now,
+                max_steps=experiment.eval.max_steps,
+                watch=self._watch_episodes,
+            )
         finally:
             close_within(env)
         if len(episodes) < experiment.eval.episodes:

@@ -51,7 +51,9 @@ class Policy:
     def __init__(
         self, network: ActorCritic, normalizer: Normalizer | None, env: EnvBatch, rng: np.random.Generator
     ) -> None:
-        self._network, self._env, self._rng = network, env, rng
+        self._network = network
+        self._env = env
+        self._rng = rng
         self._state: Array | None = None
         self.normalizer = normalizer
 
@@ -203,9 +205,11 @@ def evaluate_policy(
     if warnings:
         log.warning("warnings in an evaluation: %d, the first: %s", len(warnings), warnings[0])
     return PlayedEpisodes(
-        np.array([r for r, _ in done]), np.array([n for _, n in done], np.int64), np.zeros(len(done), np.int64),
+        np.array([r for r, _ in done]),
+        np.array([n for _, n in done], np.int64),
+        np.zeros(len(done), np.int64),
         cut=cut_count,
-    )  # fmt: skip
+    )
 
 
 def make_policy(experiment: Experiment, store_state: dict[str, Any]) -> Policy:

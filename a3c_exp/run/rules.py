@@ -67,7 +67,9 @@ class GrowingInterval:
     """
 
     def __init__(self, seconds: float, share: float) -> None:
-        self._seconds, self._share, self._next = seconds, share, 0.0
+        self._seconds = seconds
+        self._share = share
+        self._next = 0.0
 
     def __call__(self, now: float) -> bool:
         due = now >= self._next
