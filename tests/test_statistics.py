@@ -90,38 +90,24 @@ def test_a_quantity_without_a_value_does_not_spoil_the_mean_of_the_others() -> N
     assert statistics.window()["train/explained_variance"] == pytest.approx(0.6)
 
 
-def test_a_metric_with_a_place_of_its_own_keeps_it() -> None:
-    statistics = RunStatistics()
-    statistics.add(event(metrics={"ga3c/lag": Metric(2.0), "entropy": Metric(1.0)}))
-    assert {"ga3c/lag", "train/entropy"} <= statistics.window().keys()
-
-
-def test_speed_is_that_of_the_window_and_seconds_those_of_the_run() -> None:
-    clock = Clock()
-    statistics = RunStatistics(clock=clock)
-    statistics.add(event(steps=1000))
-    clock.now += 10
-    assert statistics.window()["time/steps_per_second"] == 100
-    statistics.add(event(steps=1000))
-    clock.now += 2
-    assert statistics.window()["time/steps_per_second"] == 500
-    assert statistics.seconds == 12
-
-
-def test_speed_does_not_count_the_time_in_which_workers_start() -> None:
+def test_speed_is_that_of_the_window_without_the_time_in_which_workers_start() -> None:
     clock = Clock()
     statistics = RunStatistics(clock=clock)
     clock.now += 10
     statistics.begin(seconds_ago=2)
     statistics.add(event(steps=100))
     assert statistics.window()["time/steps_per_second"] == 50
+    statistics.add(event(steps=1000))
+    clock.now += 2
+    assert statistics.window()["time/steps_per_second"] == 500
+    assert statistics.seconds == 12
 
 
 def test_a_window_carries_the_fields_names() -> None:
     clock = Clock()
     statistics = RunStatistics(clock=clock)
     measured = ("policy_loss", "value_loss", "entropy", "grad_norm", "learning_rate", "explained_variance")
-    metrics = {name: Metric(1.0) for name in measured}
+    metrics = {name: Metric(1.0) for name in (*measured, "ga3c/lag")}
     statistics.add(event(0, [10.0], updates=1, steps=20, metrics=metrics, staleness=Counter([2])))
     clock.now += 1
     assert statistics.window() == {
@@ -129,6 +115,7 @@ def test_a_window_carries_the_fields_names() -> None:
         "rollout/ep_len_mean": 7,
         "rollout/episodes": 1,
         **{f"train/{name}": 1 for name in measured},
+        "ga3c/lag": 1,
         "train/n_updates": 1,
         "train/rejected_updates": 0,
         "async/staleness_mean": 2,
@@ -211,22 +198,17 @@ def test_the_last_100_do_not_depend_on_how_episodes_were_packed_into_events(
 # -- the reward threshold -------------------------------------------------------------------------------
 
 
-def test_a_threshold_is_not_judged_before_100_episodes_have_ended() -> None:
-    statistics = RunStatistics(environments=1)
-    statistics.add(event(0, [500.0] * 99, finished=1))
+def test_a_threshold_is_judged_after_100_episodes_and_one_of_every_environment() -> None:
+    statistics = RunStatistics(environments=3)
+    statistics.add(event(0, [500.0] * 60, finished=2))
+    statistics.add(event(1, [500.0] * 39, finished=1))
     assert not statistics.reached(475)
-    statistics.add(event(0, [500.0], [99], finished=1))
+    statistics.add(event(1, [500.0], [99], finished=1))
     assert statistics.reached(475)
     assert not statistics.reached(500.1)
-
-
-def test_a_threshold_is_not_judged_before_every_environment_has_ended_an_episode() -> None:
     statistics = RunStatistics(environments=4)
-    statistics.add(event(0, [500.0] * 200, finished=2))
-    statistics.add(event(1, [500.0] * 200, finished=1))
+    statistics.add(event(0, [500.0] * 200, finished=3))
     assert not statistics.reached(475)
-    statistics.add(event(1, [500.0], [200], finished=2))
-    assert statistics.reached(475)
 
 
 # -- checkpoints ----------------------------------------------------------------------------
