@@ -10,7 +10,6 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent))  # bench is not installed: it belongs to the checkout
 
 from bench import size
-from bench.checkout import HERE
 
 SOURCE = '''"""Of a module.
 
@@ -85,13 +84,3 @@ def test_folders_and_the_longest_functions_are_listed(tmp_path: Path, capsys: py
 def test_a_folder_that_is_no_checkout_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert size.main([str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_no_function_of_the_package_has_more_than_fifty_lines_of_code() -> None:
-    long = {
-        f"{path.relative_to(HERE)}:{line} {name}": lines
-        for path in (HERE / "a3c_exp").rglob("*.py")
-        for lines, line, name in size.functions(path.read_text(encoding="utf-8"))
-        if lines > 50
-    }
-    assert not long
