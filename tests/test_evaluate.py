@@ -53,16 +53,11 @@ class TestThePolicyInAnotherProgram:
             total, over = total + float(reward), terminated or truncated
         assert total == pytest.approx(0.96)
 
-    @pytest.mark.parametrize(
-        "backend",
-        [
-            {"_target_": "a3c_exp.backends.ray.Ray", "address": "127.0.0.1:1"},
-            {"_target_": "a3c_exp.backends.ga3c.Ga3c", "device": "cuda"},
-        ],
-        ids=["a cluster that is gone", "a GPU that is not here"],
-    )
-    def test_needs_nothing_of_what_it_was_trained_on(self, backend: dict[str, str], tmp_path: Path) -> None:
+    @pytest.mark.parametrize("gone", [{"address": "127.0.0.1:1"}, {"device": "cuda"}], ids=["cluster", "GPU"])
+    def test_needs_nothing_of_what_it_was_trained_on(self, gone: dict[str, str], tmp_path: Path) -> None:
         train(tmp_path)
+        name = "ray.Ray" if "address" in gone else "ga3c.Ga3c"
+        backend = {"_target_": f"a3c_exp.backends.{name}", **gone}
         whole = yaml.safe_load((tmp_path / "config.yaml").read_text())
         (tmp_path / "config.yaml").write_text(yaml.safe_dump(whole | {"backend": backend, "init_from": "/gone"}))
         assert type(a3c_exp.load(tmp_path, plugins=["scripted"]).act(np.zeros(4))) is int
@@ -70,7 +65,7 @@ class TestThePolicyInAnotherProgram:
     @pytest.mark.parametrize(("observation", "shape"), [([0.0, 1.0], "(2,)"), ([[0.0]] * 3, "(3, 1)"), ([], "(0,)")])
     def test_an_observation_of_another_shape_is_refused(self, observation: object, shape: str, tmp_path: Path) -> None:
         train(tmp_path, "Pendulum-v1")
-        with pytest.raises(ValueError, match=f"observation: has shape {re.escape(shape)}.* {re.escape('(3,)')}"):
+        with pytest.raises(ValueError, match=re.escape(shape)):
             a3c_exp.load(tmp_path).act(observation)
 
     @pytest.mark.parametrize(
@@ -102,10 +97,6 @@ class TestThePolicyInAnotherProgram:
                 env.step(action)
         finally:
             del gymnasium.registry[name]
-
-    def test_frozen_lake(self, tmp_path: Path) -> None:
-        train(tmp_path, "FrozenLake-v1")
-        assert a3c_exp.load(tmp_path).act(14) in range(4)
 
     def test_it_scales_observations_as_in_training(self, tmp_path: Path) -> None:
         train(tmp_path, TARGET, env__normalize_observations=True)
@@ -148,12 +139,6 @@ class TestThePolicyInAnotherProgram:
         (tmp_path / "checkpoints" / "best.ckpt").unlink()
         policy = evaluate.load(tmp_path, plugins=plugins)
         np.testing.assert_array_equal(flat(policy), latest(tmp_path)["store"]["parameters"])
-
-    def test_a_run_whose_start_is_gone_can_still_be_played(self, tmp_path: Path) -> None:
-        train(tmp_path / "first")
-        train(tmp_path / "second", init_from=str(tmp_path / "first"))
-        (tmp_path / "first").rename(tmp_path / "elsewhere")
-        assert a3c_exp.load(tmp_path / "second", plugins=["scripted"]).act(np.eye(4)[0]) in range(4)
 
 
 def flat(policy: Policy) -> Array:
@@ -209,12 +194,6 @@ class TestPlaying:
         episodes = evaluate_policy(Sharer(), env, 100, stopped=lambda: next(calls))  # type: ignore[arg-type]
         assert len(episodes) == 2
 
-    def test_the_first_episode_can_be_watched(self) -> None:
-        env = Gym(id=SCRIPTED, kwargs={"lengths": (5,)}).make(1, [0], "rgb_array")
-        frames: list[Any] = []
-        evaluate_policy(Sharer(), env, 3, on_step=lambda env: frames.append(env.render()))  # type: ignore[arg-type]
-        assert [int(frame[0, 0, 0]) for frame in frames] == [0, 1, 2, 3, 4]
-
     def test_one_that_is_cut_is_forgotten(self) -> None:
         env = Gym(id=SCRIPTED, kwargs={"lengths": (0,)}).make(1, [0])
         seen: list[float] = []
@@ -234,10 +213,7 @@ class TestPlaying:
     def test_one_that_ends_with_its_last_step_is_not_cut(self) -> None:
         env = Gym(id=SCRIPTED, kwargs={"lengths": (5, 6)}).make(1, [0])
         seen: list[tuple[int, int]] = []
-
-        def watch(ended: int, steps: int) -> None:
-            seen.append((ended, steps))
-
+        watch: Any = lambda ended, steps: seen.append((ended, steps))  # noqa: E731
         played = evaluate_policy(Sharer(), env, 2, max_steps=5, watch=watch)  # type: ignore[arg-type]
         assert played.lengths.tolist() == [5, 5]
         assert played.cut == 1
@@ -247,7 +223,7 @@ class TestPlaying:
         pytest.importorskip("moviepy")
         blind = SimpleNamespace(render=lambda: None, reset=lambda: np.zeros((1, 1)), count=1)
         recorder = evaluate.Recorder(tmp_path / "film.mp4")
-        with pytest.raises(ConfigError, match="video = True: must be false: this environment draws no pictures"):
+        with pytest.raises(ConfigError, match=r"^video = True: "):
             evaluate_policy(Sharer(), blind, 1, on_step=recorder)  # type: ignore[arg-type]
 
     def test_what_is_reported(self) -> None:
@@ -301,32 +277,27 @@ class TestTheCommandLine:
     @pytest.mark.parametrize(
         ("arguments", "complaint"),
         [
-            (["episodes=0"], "episodes = 0: must be a whole number >= 1"),
-            (["episode=3"], "episode = 3: is no setting of Options: did you mean 'episodes'?"),
-            (["episodes=many"], "episodes = 'many': must be a whole number"),
-            (["checkpoint=newest"], "checkpoint = 'newest': must be 'best'"),
-            (["video=true", "render=human"], "video = True: must be false where render=human"),
-            (["fast"], "command line = 'fast': must be key=value"),
-            (["seed=[1"], "seed = '[1': must be a plain value"),
-            (["plugins=[]"], "env.id = 'scripted:Corridor-v0': imports scripted: allow it with plugins=[scripted]"),
-            (["plugins=[nowhere_to_be_found]"], "plugins = 'nowhere_to_be_found': cannot be imported"),
-            (["video=true"], "env.id = 'scripted:Corridor-v0': cannot be drawn as 'rgb_array'; it offers none"),
+            ("episodes=0", "episodes = 0"),
+            ("episode=3", "did you mean 'episodes'?"),
+            ("episodes=many", "episodes = 'many'"),
+            ("checkpoint=newest", "checkpoint = 'newest'"),
+            ("video=true render=human", "video = True"),
+            ("fast", "command line = 'fast'"),
+            ("seed=[1", "seed = '[1'"),
+            ("plugins=[]", "plugins=[scripted]"),
+            ("plugins=[nowhere_to_be_found]", "plugins = 'nowhere_to_be_found'"),
+            ("video=true", "env.id = 'scripted:Corridor-v0'"),
         ],
     )
     def test_bad_input_is_one_line(
-        self, arguments: list[str], complaint: str, corridor: Path, capsys: pytest.CaptureFixture[str]
+        self, arguments: str, complaint: str, corridor: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        if not arguments[0].startswith("plugins"):
-            arguments = [*arguments, "plugins=[scripted]"]
-        self.refused([str(corridor), *arguments], complaint, capsys)
+        plugins = [] if arguments.startswith("plugins") else ["plugins=[scripted]"]
+        self.refused([str(corridor), *arguments.split(), *plugins], complaint, capsys)
 
     def test_a_folder_without_a_run(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.refused([str(tmp_path / "nowhere")], "run = ", capsys)
-        self.refused([str(tmp_path)], "must be the folder of a run: it has no readable config.yaml", capsys)
-
-    def test_plugins_that_are_a_text_are_refused_as_such(self, corridor: Path) -> None:
-        with pytest.raises(ConfigError, match=r"^plugins = 'scripted': must be a list, each item text"):
-            evaluate.load(corridor, plugins="scripted")
+        self.refused([str(tmp_path)], "config.yaml", capsys)
 
     @pytest.mark.parametrize("damage", ["missing", "cut short", "another network's", "something else"])
     def test_a_checkpoint_that_cannot_be_used(
@@ -358,15 +329,12 @@ class TestTheCommandLine:
     def test_episodes_without_an_end_are_cut_and_said(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         for name in ("0_s0", "1_s1"):
             train(tmp_path / name, SCRIPTED, env__kwargs={"lengths": [0]}, eval__max_steps=20, total_steps=16)
-        own, ours = "3 of 3 episodes were cut after 20 steps (max_steps)", ["episodes=3", "plugins=[scripted]"]
-        assert evaluate.main([str(tmp_path / "0_s0"), *ours]) == 0
-        assert capsys.readouterr().out.splitlines()[-1] == own
-        assert evaluate.main([str(tmp_path / "0_s0"), *ours, "max_steps=30"]) == 0
-        assert "3 of 3 episodes were cut after 30 steps (max_steps)" in capsys.readouterr().out
+        ours = ["episodes=3", "plugins=[scripted]"]
+        for given, cut in (([], 20), (["max_steps=30"], 30)):
+            assert evaluate.main([str(tmp_path / "0_s0"), *ours, *given]) == 0
+            assert f"3 of 3 episodes were cut after {cut} steps" in capsys.readouterr().out.splitlines()[-1]
         assert evaluate.main([str(tmp_path), *ours]) == 0
-        assert capsys.readouterr().err.splitlines() == [
-            f"a3c_exp: {tmp_path / name}: {own}" for name in ("0_s0", "1_s1")
-        ]
+        assert capsys.readouterr().err.count("3 of 3 episodes were cut after 20 steps") == 2
 
     def test_a_terminal_shows_how_far_it_is(self, corridor: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         class Terminal(io.StringIO):
@@ -382,44 +350,25 @@ class TestTheCommandLine:
         assert "\r0 of 2 episodes, step 1\x1b[K" in shown and "\r2 of 2 episodes, step " in shown
         assert shown.endswith("\r\x1b[K"), "the line is gone"
 
-    def test_help_is_given_wherever_it_is_asked_for(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert evaluate.main(["somewhere", "--help"]) == 0
-        assert "episodes: number of episodes" in capsys.readouterr().out
-
-    def test_help_explains_every_option(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert evaluate.main(["--help"]) == 0
+    @pytest.mark.parametrize("arguments", [["--help"], ["somewhere", "--help"]])
+    def test_help_explains_every_option(self, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+        assert evaluate.main(arguments) == 0
         output = capsys.readouterr().out
-        assert "usage: python -m a3c_exp.evaluate <run folder>" in output
-        for name in evaluate.Options.__dataclass_fields__:
-            assert f"{name}:" in output
+        assert [name for name in evaluate.Options.__dataclass_fields__ if f"{name}:" not in output] == []
 
 
-class TestASweep:
-    def test_has_a_row_for_each_run(self, corridor: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        for name in ("0_s0", "1_s1"):
-            shutil.copytree(corridor, tmp_path / name)
-        (tmp_path / "report").mkdir()
-        assert evaluate.main([str(tmp_path), "episodes=3", "plugins=[scripted]"]) == 0
-        head, line, *rows = capsys.readouterr().out.splitlines()
-        assert head.startswith("| run | policy | steps | episodes | mean return |") and set(line) == set("| -")
-        assert [row.split(" | ")[0] for row in rows] == ["| 0_s0", "| 1_s1"]
-        assert re.fullmatch(r".* \| best.ckpt \| [\d,]+ \| 3 \| 0\.96 \+- 0 \| 0 \| 0\.96 \| 0\.96 \| \S+ \|", rows[0])
-
-    def test_keeps_its_table_where_a_run_cannot_be_played(
-        self, corridor: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        for name in ("0_s0", "1_s1", "2_s2"):
-            shutil.copytree(corridor, tmp_path / name)
-        (tmp_path / "0_s0" / "checkpoints" / "best.ckpt").write_bytes(b"of another version")
-        assert evaluate.main([str(tmp_path), "episodes=1", "plugins=[scripted]"]) == 1
-        output = capsys.readouterr()
-        assert [row.split(" | ")[0] for row in output.out.splitlines()[2:]] == ["| 1_s1", "| 2_s2"]
-        assert output.err.startswith(f"a3c_exp: not evaluated: {tmp_path / '0_s0'}: checkpoint = ")
-        assert output.err.count("\n") == 1
-
-
-def test_loading_a_run_from_elsewhere_runs_none_of_its_code(tmp_path: Path) -> None:
-    """Who plays somebody's run has to allow the packages that it names."""
-    train(tmp_path)
-    with pytest.raises(ConfigError, match=r"allow it with plugins=\[scripted\]"):
-        a3c_exp.load(tmp_path)
+def test_a_sweep_has_a_row_for_each_run_that_can_be_played(
+    corridor: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("0_s0", "1_s1", "2_s2"):
+        shutil.copytree(corridor, tmp_path / name)
+    (tmp_path / "report").mkdir()
+    (tmp_path / "0_s0" / "checkpoints" / "best.ckpt").write_bytes(b"of another version")
+    assert evaluate.main([str(tmp_path), "episodes=3", "plugins=[scripted]"]) == 1
+    output = capsys.readouterr()
+    head, line, *rows = output.out.splitlines()
+    assert head.startswith("| run | policy | steps | episodes | mean return |") and set(line) == set("| -")
+    assert [row.split(" | ")[0] for row in rows] == ["| 1_s1", "| 2_s2"]
+    assert re.fullmatch(r".* \| best.ckpt \| [\d,]+ \| 3 \| 0\.96 \+- 0 \| 0 \| 0\.96 \| 0\.96 \| \S+ \|", rows[0])
+    assert "not evaluated" in output.err and str(tmp_path / "0_s0") in output.err
+    assert output.err.count("\n") == 1
