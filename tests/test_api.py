@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import initialize_config_dir
+from hydra import initialize_config_dir, version
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.singleton import Singleton
-from omegaconf.basecontainer import BaseContainer
+from hydra.core.utils import JobRuntime
 from runs import QUICK, wait_until
 
 import a3c_exp
@@ -24,15 +23,14 @@ from a3c_exp import ConfigError, RunError, compose
 
 
 def test_a_run_from_python_restores_the_state_of_hydra(tmp_path: Path) -> None:
-    with initialize_config_dir(str(tmp_path), version_base="1.2"):
+    with initialize_config_dir(str(tmp_path), "mine", version_base="1.2"):
         mine = GlobalHydra.instance().hydra
-        singletons, resolvers = dict(Singleton._instances), dict(BaseContainer._resolvers)
         compose(["seed=3"])
         with pytest.raises(ConfigError):
             compose(["sed=3"])
         assert GlobalHydra.instance().hydra is mine
-        assert singletons == Singleton._instances
-        assert resolvers == BaseContainer._resolvers
+        assert str(version.getbase()) == "1.2"
+        assert JobRuntime.instance().get("name") == "mine"
     assert not GlobalHydra.instance().is_initialized()
 
 

@@ -16,16 +16,15 @@ from textwrap import indent
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hydra._internal.callbacks import Callbacks
-from hydra._internal.hydra import Hydra
 from hydra._internal.utils import get_args_parser
 from hydra.core.utils import JobStatus, run_job
 from hydra.types import HydraContext, RunMode
-from omegaconf import OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from a3c_exp import __version__
 from a3c_exp.cli.execute import Plan, check, execute
 from a3c_exp.cli.existing import CONTINUE
-from a3c_exp.cli.hydra_compose import CONFIG_NAME, compose_node, hydra_session, setting, to_container
+from a3c_exp.cli.hydra_compose import CONFIG_NAME, compose_node, for_hydra, hydra_session, setting, to_container
 from a3c_exp.cli.job import say
 from a3c_exp.cli.resume import copied_config, named_folder, names_any, names_folder, resumed_config, trusted_keys
 from a3c_exp.cli.startup import conf_folder, importing
@@ -64,6 +63,9 @@ def command(arguments: Sequence[str]) -> int:
     if saved:
         return _run_saved(saved[0], flags, words)
     name = flags.config_name or CONFIG_NAME
+    if flags.config_dir is not None and name == CONFIG_NAME and Path(flags.config_dir, f"{name}.yaml").exists():
+        problem = f"has a {name}.yaml, which would not be read: from={flags.config_dir} runs that of a run's folder"
+        raise ConfigError("--config-dir", flags.config_dir, problem)
     with hydra_session(flags.config_dir, flags.config_path) as hydra:
         if flags.help:
             print(help_text(hydra))
@@ -76,7 +78,7 @@ def command(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _run_one(hydra: Hydra, name: str, overrides: list[str], existing: str, typed: str) -> int:
+def _run_one(hydra: Any, name: str, overrides: list[str], existing: str, typed: str) -> int:
     """A run of a composed configuration, in Hydra's job: its log, its callbacks, its current folder."""
     node = compose_node(hydra, overrides, name)
     folder = setting(node, "hydra.run.dir")
@@ -137,17 +139,31 @@ def _check_settings(config: dict[str, Any]) -> None:
     build_experiment(config)
 
 
-def show_config(hydra: Hydra, name: str, flags: Namespace, parser: ArgumentParser) -> None:
+def show_config(hydra: Any, name: str, flags: Namespace, parser: ArgumentParser) -> None:
     """Print what Hydra's own flags ask for: the composed configuration, how it was found, Hydra's help."""
-    _check_settings(to_container(compose_node(hydra, flags.overrides, name)))  # Hydra's errors have many lines
+    node = compose_node(hydra, flags.overrides, name)
+    _check_settings(to_container(node))  # Hydra's errors have many lines
     with redirect_stdout(io.StringIO()) as text:
         if flags.hydra_help:
             hydra.hydra_help(config_name=name, args_parser=parser, args=flags)
         elif flags.cfg:
-            hydra.show_cfg(name, flags.overrides, flags.cfg, flags.package, flags.resolve)
+            _show_composed(hydra.get_sanitized_cfg(node, flags.cfg), flags.package, flags.resolve)
         else:
-            hydra.show_info(flags.info, config_name=name, overrides=flags.overrides)
+            hydra.show_info(flags.info, config_name=name, overrides=for_hydra(hydra, flags.overrides))
     print(printable(text.getvalue()), end="")
+
+
+def _show_composed(node: DictConfig, package: str | None, resolve: bool) -> None:
+    whole = package in (None, "_global_")
+    shown = node if whole else OmegaConf.select(node, str(package))
+    if shown is None:
+        raise ConfigError("--package", package, "is not in the configuration")
+    if not OmegaConf.is_config(shown):
+        print(shown)
+        return
+    if resolve:
+        OmegaConf.resolve(shown)
+    print("" if whole else f"# @package {package}\n", OmegaConf.to_yaml(shown), sep="", end="")
 
 
 HELP = """\
@@ -180,7 +196,7 @@ Settings of the whole run, with their defaults (some environments set their own)
 """
 
 
-def help_text(hydra: Hydra) -> str:
+def help_text(hydra: Any) -> str:
     """The text of --help: the options of each group, as found on disk, and the settings of conf/config.yaml."""
     loader = hydra.config_loader
     groups = [group for group in loader.list_groups("") if group != "hydra"]

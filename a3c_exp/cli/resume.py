@@ -14,7 +14,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from a3c_exp.cli.hydra_compose import compose, first_line, parse, run_folder
+from a3c_exp.cli.hydra_compose import compose, first_line, parse, run_folder, set_value
 from a3c_exp.common.reading import expanded
 from a3c_exp.common.settings import flatten
 from a3c_exp.config.final import NORMALIZATION, as_typed, without_typed
@@ -136,13 +136,8 @@ def _changed(config: dict[str, Any], key: str, value: object) -> dict[str, Any]:
 
     A mapping is merged with what is there, unless it is a component that is written out.
     """
-    plain = _resolved(key, value)
-    written_out = isinstance(plain, dict) and TARGET in plain
-    try:
-        node = OmegaConf.create(without_typed(config, key))
-        OmegaConf.update(node, key, plain, merge=not written_out)
-    except (OmegaConfBaseException, ValueError) as complaint:
-        raise ConfigError(key, value, f"cannot be set: {first_line(complaint)}") from complaint
+    node = OmegaConf.create(without_typed(config, key))
+    set_value(node, key, _resolved(key, value))
     changed: Any = OmegaConf.to_container(node, resolve=False)
     return dict(changed)
 
