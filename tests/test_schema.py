@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 import pytest
 
 from a3c_exp.algorithms import Algorithm, MinibatchAlgorithm
-from a3c_exp.common.plugins import import_plugins
 from a3c_exp.common.reading import parse_key_values
+from a3c_exp.common.trust import import_plugins
 from a3c_exp.config.schema import build
 from a3c_exp.core.experiment import Backend
 from a3c_exp.envs import Environment

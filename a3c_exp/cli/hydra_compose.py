@@ -19,6 +19,7 @@ from hydra import initialize_config_dir, version
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.default_element import ConfigDefault, GroupDefault
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override, OverrideType
 from hydra.core.utils import JobRuntime
@@ -280,6 +281,15 @@ def _drop_foreign_settings(node: DictConfig, files: Files, choices: Iterable[Ove
             continue
         for key in foreign:
             del component[key]
+
+
+def job_config() -> dict[str, Any]:
+    """The configuration of Hydra's current job, which a launcher of Hydra's may have started anywhere."""
+    job = HydraConfig.get()
+    places = {source.provider: source.path for source in job.runtime.config_sources}
+    with hydra_session(places.get("command-line"), places.get("main")) as hydra:
+        overrides = [*job.overrides.task, f"hydra.job.num={job.job.num}"]
+        return to_container(compose_node(hydra, overrides, str(job.job.config_name)))
 
 
 def for_hydra(hydra: Any, overrides: Sequence[str]) -> list[str]:

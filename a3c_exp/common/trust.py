@@ -1,18 +1,40 @@
-"""Settings of a run's folder that may act beyond it. A folder may come from anyone, so they count only if trusted."""
+"""What a configuration may do: which code it may name, and which settings of a run's folder count.
+
+A folder may come from anyone. It runs no code, writes to no place and connects to nothing unless the user names that
+again: docs/security.md.
+"""
 
 from __future__ import annotations
 
+import importlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from a3c_exp.common.settings import flatten
+from a3c_exp.errors import ConfigError, one_line
+
+PACKAGE = "a3c_exp"
 
 CHECKED_ELSEWHERE = ("env.id", "env.wrappers", "init_from", "plugins")
 """Settings whose texts are judged where their meaning is known, or which name what is only read."""
 
 _WORD = re.compile(r"[\w +-]*")
 _DOTTED_KEY = re.compile(r"[\w +.-]*")
+
+
+def is_allowed_module(module: str, plugins: Iterable[str]) -> bool:
+    """Return whether a configuration may name code of this module: one of this package, or of a plugin."""
+    return any(module == package or module.startswith(f"{package}.") for package in (PACKAGE, *plugins))
+
+
+def import_plugins(plugins: Sequence[str]) -> None:
+    """Import the user's packages, which may register environments. Raises ConfigError."""
+    for plugin in plugins:
+        try:
+            importlib.import_module(plugin)
+        except Exception as error:  # a user's module may raise anything
+            raise ConfigError("plugins", plugin, f"cannot be imported: {one_line(error)}") from error
 
 
 def is_plain(value: object) -> bool:
@@ -34,6 +56,12 @@ def texts_to_trust(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield key, value
 
 
-def is_trusted(key: str, trusted: Sequence[str]) -> bool:
-    """Return whether a key, or one above it, is among the trusted ones."""
-    return any(key == each or key.startswith(f"{each}.") for each in trusted)
+def check_trust(settings: Iterable[tuple[str, object]], trusted: Sequence[str]) -> None:
+    """Raise ConfigError for settings of a run's folder that may write files or connect, unless the user trusts them.
+
+    settings: such settings, by their dotted keys. trusted: dotted keys, each with all below it.
+    """
+    for key, value in settings:
+        if not any(key == each or key.startswith(f"{each}.") for each in trusted):
+            problem = "may write files or connect, and a run's folder may come from anyone"
+            raise ConfigError(key, value, f"{problem}: allow it with trust=[{key}]")

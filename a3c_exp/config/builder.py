@@ -10,16 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from a3c_exp.common.plugins import import_plugins
 from a3c_exp.common.reading import expanded
-from a3c_exp.common.trust import texts_to_trust
+from a3c_exp.common.trust import check_trust, import_plugins, texts_to_trust
 from a3c_exp.config.background import has_pictures_of_bytes, measure_background
 from a3c_exp.config.checks import (
     check_combination,
     check_environment_and_network,
     check_fit,
     check_init_from,
-    check_trust,
     network_scales_pixels,
 )
 from a3c_exp.config.final import NORMALIZATION, TYPED, WORKERS, resolved, value_at

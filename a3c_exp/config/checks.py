@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ from gymnasium.spaces import Discrete
 from a3c_exp.algorithms import MinibatchAlgorithm
 from a3c_exp.algorithms.trial import check_loss
 from a3c_exp.common.settings import flatten
-from a3c_exp.common.trust import is_trusted
 from a3c_exp.config.saved import read_config
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import Experiment
@@ -46,17 +45,6 @@ def check_combination(experiment: Experiment) -> None:
     if critic_returns is not None and critic_returns.off_policy and not experiment.returns.off_policy:
         problem = "must go with returns that correct for lag as well (vtrace): the actor's would be uncorrected"
         raise ConfigError("critic_returns", type(critic_returns).__name__, problem)
-
-
-def check_trust(settings: Iterable[tuple[str, object]], trusted: Sequence[str]) -> None:
-    """Raise ConfigError for settings of a run's folder that may write files or connect, unless the user trusts them.
-
-    settings: such settings, by their dotted keys. trusted: dotted keys, each with all below it.
-    """
-    for key, value in settings:
-        if not is_trusted(key, trusted):
-            problem = "may write files or connect, and a run's folder may come from anyone"
-            raise ConfigError(key, value, f"{problem}: allow it with trust=[{key}]")
 
 
 def _check_quorum(experiment: Experiment) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from a3c_exp.common.plugins import PACKAGE
+from a3c_exp.common.trust import PACKAGE
 from a3c_exp.errors import ConfigError
 
 ANY = object()

@@ -20,8 +20,8 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NoReturn, Protocol, TypeVar, Union, cast
 
-from a3c_exp.common.plugins import PACKAGE, is_allowed_module
 from a3c_exp.common.reading import LARGEST, check_plain
+from a3c_exp.common.trust import PACKAGE, is_allowed_module
 from a3c_exp.config.settings import (
     ELSEWHERE,
     ELSEWHERE_VALUES,

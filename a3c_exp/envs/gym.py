@@ -13,8 +13,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import VectorEnv
 
-from a3c_exp.common.plugins import is_allowed_module
-from a3c_exp.common.trust import is_plain
+from a3c_exp.common.trust import is_allowed_module, is_plain
 from a3c_exp.envs.atari import INSTALL
 from a3c_exp.envs.batch import (
     EnvBatch,

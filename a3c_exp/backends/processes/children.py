@@ -16,7 +16,7 @@ from multiprocessing.process import BaseProcess
 
 from a3c_exp.backends import forkserver
 from a3c_exp.backends.messages import GRACE_SECONDS, Job, WorkerExit, send_events
-from a3c_exp.common.plugins import import_plugins
+from a3c_exp.common.trust import import_plugins
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.store import SharedStore

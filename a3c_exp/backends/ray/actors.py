@@ -13,7 +13,7 @@ from a3c_exp.backends.ray.client import RemoteStore, Transport
 from a3c_exp.backends.ray.cluster import lost_errors
 from a3c_exp.backends.ray.settings import RaySettings
 from a3c_exp.backends.ray.wire import SEQUENCE_STRIDE
-from a3c_exp.common.plugins import import_plugins
+from a3c_exp.common.trust import import_plugins
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.heartbeat import Heartbeat
