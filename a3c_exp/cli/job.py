@@ -27,7 +27,7 @@ from omegaconf import DictConfig
 
 from a3c_exp.backends import forkserver
 from a3c_exp.cli.execute import Checked, Plan, execute
-from a3c_exp.cli.hydra_compose import to_container
+from a3c_exp.cli.hydra_compose import job_config as composed
 from a3c_exp.cli.journal import Journal, Outcome
 from a3c_exp.cli.startup import prestart
 from a3c_exp.common.reading import expanded
@@ -45,7 +45,7 @@ WATCH_SECONDS = 0.2
 
 def job_config(node: DictConfig) -> tuple[dict[str, Any], Path]:
     """The plain configuration of Hydra's current job, and its folder."""
-    hydra, config = HydraConfig.get(), to_container(node)
+    hydra, config = HydraConfig.get(), composed()
     start = config.get("init_from")
     if hydra.job.chdir and start is not None:  # it was checked in the folder where the command was given
         config["init_from"] = to_absolute_path(str(expanded(start)))
@@ -66,7 +66,11 @@ def train_in(folder: Path, config: Mapping[str, Any], existing: str, session: Se
 
 def own_session(command: str, **further: Any) -> Session:
     """The session of Hydra's current job. command: the command line as it was typed."""
-    return Session(command=command, overrides=tuple(HydraConfig.get().overrides.task), **further)
+    return Session(
+        command=command,
+        overrides=tuple(text.removeprefix("++") for text in HydraConfig.get().overrides.task),
+        **further,
+    )
 
 
 def sweeper_job(command: str, node: DictConfig) -> float | None:

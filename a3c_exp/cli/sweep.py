@@ -19,13 +19,12 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from hydra._internal.callbacks import Callbacks
-from hydra._internal.hydra import Hydra
 from hydra.core.plugins import Plugins
 from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from a3c_exp.backends import forkserver
-from a3c_exp.cli.hydra_compose import compose_jobs, compose_node, setting, sweep, to_container
+from a3c_exp.cli.hydra_compose import compose_jobs, compose_node, for_hydra, setting, sweep, to_container
 from a3c_exp.cli.job import SIGNALS, SweepJobs, say, sweep_job, sweeper_job
 from a3c_exp.cli.journal import Journal, Outcome, new_journal
 from a3c_exp.cli.names import folder_names, labels
@@ -80,7 +79,7 @@ class Job:
     left: bool
 
 
-def run_sweep(hydra: Hydra, name: str, overrides: Sequence[str], words: Words, command: str) -> int:
+def run_sweep(hydra: Any, name: str, overrides: Sequence[str], words: Words, command: str) -> int:
     """Run a sweep; return the exit code. Raises ConfigError before anything is started or written."""
     try:
         return _run_sweep(hydra, name, overrides, words, command)
@@ -90,7 +89,7 @@ def run_sweep(hydra: Hydra, name: str, overrides: Sequence[str], words: Words, c
         raise
 
 
-def _run_sweep(hydra: Hydra, name: str, overrides: Sequence[str], words: Words, command: str) -> int:
+def _run_sweep(hydra: Any, name: str, overrides: Sequence[str], words: Words, command: str) -> int:
     run_folders = [text.partition("=")[2] for text in overrides if text.lstrip("+").startswith("hydra.run.dir=")]
     if run_folders:
         problem = "is the folder of one run: sweep=<folder> or hydra.sweep.dir=<folder> is that of a sweep"
@@ -121,19 +120,19 @@ def _run_sweep(hydra: Hydra, name: str, overrides: Sequence[str], words: Words, 
         return running.report(root)
 
 
-def _run_sweeper(hydra: Hydra, name: str, overrides: Sequence[str], first: Sequence[str], command: str) -> int:
+def _run_sweeper(hydra: Any, name: str, overrides: Sequence[str], first: Sequence[str], command: str) -> int:
     """Run a sweep whose jobs a sweeper chooses; the first of them is checked. A run that fails raises RunError."""
     with importing():
         from a3c_exp.config.builder import load_experiment
 
         load_experiment(to_container(compose_node(hydra, first, name)))
     subdir = "hydra.sweep.subdir='${hydra.job.num}_s${seed}'"
-    hydra.multirun(name, partial(sweeper_job, command), [subdir, *overrides])
+    hydra.multirun(name, partial(sweeper_job, command), [subdir, *for_hydra(hydra, overrides)])
     return 0
 
 
 def _check_jobs(
-    hydra: Hydra, name: str, combinations: Sequence[list[str]], existing: str, launcher: Launcher
+    hydra: Any, name: str, combinations: Sequence[list[str]], existing: str, launcher: Launcher
 ) -> list[Job]:
     """Compose and check every job. Raises ConfigError for the first that cannot run, or not in its folder.
 
@@ -197,10 +196,10 @@ class _Sweep:
     """The jobs of a sweep while they run. Jobs are known by their numbers."""
 
     def __init__(
-        self, hydra: Hydra, name: str, master: DictConfig, jobs: Sequence[Job], told: SweepJobs, launcher: Launcher
+        self, hydra: Any, name: str, master: DictConfig, jobs: Sequence[Job], told: SweepJobs, launcher: Launcher
     ) -> None:
         self._name, self._master, self._jobs, self._told = name, master, jobs, told
-        self._launcher = launcher
+        self._launcher, self._hydra = launcher, hydra
         self._journal = told.journal
         self._batch: int | None = master.hydra.sweeper.get("max_batch_size")
         self._callbacks = Callbacks(master)
@@ -258,7 +257,9 @@ class _Sweep:
             with forked_jobs() if self._launcher.forked else nullcontext():
                 for start in range(0, len(numbers), self._batch or len(numbers)):
                     batch = numbers[start : start + (self._batch or len(numbers))]
-                    self._hydra_launcher.launch([self._jobs[number].overrides for number in batch], batch[0])
+                    self._hydra_launcher.launch(
+                        [for_hydra(self._hydra, self._jobs[number].overrides) for number in batch], batch[0]
+                    )
         except KeyboardInterrupt:
             if not self._stopped:
                 raise
