@@ -74,7 +74,7 @@ class Optimizer(ABC):
     def direction(self, state: Vector, gradient: Vector, scratch: Vector, t: int) -> Vector:
         """Update the state [M, N] by one gradient [N], and return what the rate is multiplied with, [N].
 
-        On a GPU (GA3C) all of them are tensors there, unless the method takes arrays alone: then it steps on the host.
+        On a GPU (GA3C) all of them are tensors there.
         The result is `scratch`, a row of `state`, or `gradient`. Only the first two may be written to.
         t: index of this update of the state, the first being 1.
         """

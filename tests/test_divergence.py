@@ -165,7 +165,7 @@ def test_networks_on_a_device(device: torch.device) -> None:
     snapshot = worker._learner.pull()
     rollout = spoiled("values", np.inf)(worker._actor.collect(snapshot))
     with parameters_on(device, store):
-        network = build_thread_network(experiment, store, learns=True)
+        network = build_thread_network(experiment, store)
         rng = np.random.default_rng(0)
         learner = Learner(experiment, network, 0, store, rng, "trainer 0", Heartbeat())
         (event,) = [e for e in learner.learn([rollout], learner.pull()) if isinstance(e, Event)]

@@ -1,73 +1,85 @@
-"""GA3C's parameters on a device: the same steps as on the host. The device is the CPU, and a GPU if there is one."""
+"""GA3C on a device: the same steps, networks, learners and runs as on the host. The device is the CPU, and a GPU if
+there is one."""
 
 from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from backend_runs import ga3c
-from devices import NO_GPU, ArrayLion, every_device
-from runs import config, make_store
-from stores import SIZE, event_of, make_spec, ones, pull, push
-
-from a3c_exp.backends.ga3c.device import (
-    DeviceParameters,
-    build_thread_network,
-    describe,
-    find_device,
-    parameters_on,
-    takes_tensors,
+from backend_runs import SETTINGS, ga3c, nobody_works, serial_state, totals
+from devices import GPU, every_device
+from runs import (
+    BANDIT,
+    CORNERS,
+    CORRIDOR,
+    SCRIPTED,
+    SMALL_CNN,
+    TARGET,
+    config,
+    drain,
+    latest,
+    make_store,
+    same,
+    train_config,
+    wait_until,
 )
-from a3c_exp.common.arrays import Vector
+from stores import SIZE, event_of, make_spec, ones, push
+
+from a3c_exp.backends import ga3c as backend
+from a3c_exp.backends.ga3c.device import DeviceParameters, build_thread_network, find_device, parameters_on
+from a3c_exp.common.arrays import Floats
 from a3c_exp.config.builder import load_experiment
+from a3c_exp.core.events import Event
+from a3c_exp.core.experiment import Experiment
+from a3c_exp.core.heartbeat import Heartbeat
+from a3c_exp.core.rollout import Actor, Rollout
 from a3c_exp.core.store import SharedStore, Snapshot
-from a3c_exp.errors import ConfigError
-from a3c_exp.networks import ActorCritic
+from a3c_exp.core.worker import Learner
+from a3c_exp.errors import ConfigError, RunError
+from a3c_exp.networks.inputs import sample_observations
 from a3c_exp.optimizers import SGD, Adam, Optimizer, ParamGroup, RMSProp, clip
 from a3c_exp.schedules import Linear
 
+CPU = torch.device("cpu")
 LSTM = {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 4}
-
 GROUPS = {"critic": ParamGroup(learning_rate=0.3, max_grad_norm=0.5)}
 OPTIMIZERS: dict[str, Optimizer] = {
-    "RMSProp": RMSProp(learning_rate=0.01),
-    "RMSProp, inside, momentum": RMSProp(
-        learning_rate=0.01, epsilon_inside=True, initial_mean_square=1.0, momentum=0.5
-    ),
-    "Adam": Adam(learning_rate=0.01),
+    "RMSProp": RMSProp(learning_rate=0.01, epsilon_inside=True, initial_mean_square=1.0, momentum=0.5),
+    "Adam, clipped": Adam(learning_rate=0.01, max_grad_norm=0.7),
     "Adam, short memory": Adam(learning_rate=0.01, betas=(0.9, 0.5)),
-    "SGD": SGD(learning_rate=0.01),
     "SGD with momentum": SGD(learning_rate=0.01, momentum=0.5),
-    "clipped": Adam(learning_rate=0.01, max_grad_norm=0.7),
-    "groups": RMSProp(learning_rate=0.01, max_grad_norm=0.7, param_groups=GROUPS),
-    "stale": SGD(learning_rate=0.01, staleness_power=0.5, param_groups=GROUPS),
-    "for arrays alone": ArrayLion(learning_rate=0.01, max_grad_norm=0.7, param_groups=GROUPS),
+    "groups, stale": RMSProp(learning_rate=0.01, max_grad_norm=0.7, staleness_power=0.5, param_groups=GROUPS),
 }
 
 
-def start_store(spec_settings: dict[str, Any]) -> SharedStore:
+@pytest.fixture(autouse=True)
+def _whole_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Convolutions on a GPU in full float32."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
+def start_store(**spec_settings: Any) -> SharedStore:
     store = SharedStore(make_spec(**spec_settings))
     store.initialize(np.random.default_rng(0).normal(size=SIZE).astype(np.float32))
     return store
 
 
 class TestSteps:
-    """Updates of parameters on a device."""
-
     @pytest.mark.parametrize("locked", [False, True], ids=["without a lock", "locked"])
     @pytest.mark.parametrize("name", OPTIMIZERS)
     @every_device
     def test_they_are_those_of_the_host(self, name: str, locked: bool, device: torch.device) -> None:
         """The learning rate falls, and every gradient is two updates stale but the first ones."""
         settings = {"optimizer": OPTIMIZERS[name], "locked": locked, "schedule": Linear(start=1.0, end=0.0)}
-        on_host, on_device = start_store(settings), start_store(settings)
+        on_host, on_device = start_store(**settings), start_store(**settings)
         rng = np.random.default_rng(1)
-        with parameters_on(device, on_device) as parameters:
-            assert parameters.optimizer_takes_tensors == (name != "for arrays alone")
+        with parameters_on(device, on_device):
             for t in range(60):
                 gradient = (rng.normal(size=SIZE) * 10 ** rng.uniform(-3, 2)).astype(np.float32)
                 snapshot = Snapshot(version=max(0, t - 2), steps=t * 10, normalizer=None)
@@ -92,31 +104,21 @@ class TestSteps:
             tensor = torch.from_numpy(gradient.copy()).to(device)
             assert clip(tensor, optimizer, slices) == pytest.approx(clip(gradient, optimizer, slices), rel=1e-6)
             np.testing.assert_allclose(tensor.cpu(), gradient, rtol=1e-6)
-        for bad in (math.nan, math.inf):
-            tensor = torch.tensor([1.0, 2, bad, 3, 4, 5], device=device)
-            before = tensor.clone()
-            assert not math.isfinite(clip(tensor, optimizer, slices))
-            assert torch.equal(tensor.nan_to_num(), before.nan_to_num())
+        tensor = torch.tensor([1.0, 2, math.nan, 3, 4, 5], device=device)
+        before = tensor.clone()
+        assert not math.isfinite(clip(tensor, optimizer, slices))
+        assert torch.equal(tensor.nan_to_num(), before.nan_to_num())
 
     @every_device
     def test_adam_leaves_an_element_alone_whose_mean_has_no_mean_square(self, device: torch.device) -> None:
-        store = start_store({"optimizer": Adam(learning_rate=0.1)})
+        store = start_store(optimizer=Adam(learning_rate=0.1))
         before = store.state()["parameters"]
         store.parameters._states[0, 0, 0, 0] = 1e-3
-        gradient = torch.tensor([0.0, 1, 0, 0, 0, 0], device=device)
         with parameters_on(device, store):
-            push(store, 0, gradient)
+            push(store, 0, torch.tensor([0.0, 1, 0, 0, 0, 0], device=device))
         after = store.state()
         np.testing.assert_allclose(after["parameters"] - before, [0, -0.1, 0, 0, 0, 0], atol=1e-6)
         np.testing.assert_allclose(after["optimizer_state"][0, 0], [0, 0.1, 0, 0, 0, 0], atol=1e-6)
-
-    def test_an_optimizer_whose_tensors_are_not_its_arrays_steps_on_the_host(self) -> None:
-        class Different(SGD):
-            def direction(self, state: Vector, gradient: Vector, scratch: Vector, t: int) -> Vector:
-                return gradient if isinstance(gradient, np.ndarray) else 2 * gradient
-
-        assert not takes_tensors(Different(learning_rate=1.0), torch.device("cpu"))
-        assert takes_tensors(SGD(learning_rate=1.0), torch.device("cpu"))
 
 
 class TestStore:
@@ -124,16 +126,14 @@ class TestStore:
 
     @every_device
     def test_its_state_is_that_of_the_device(self, device: torch.device) -> None:
-        store = start_store({"optimizer": SGD(learning_rate=1.0, momentum=0.5)})
-        before = store.state()
-        host = store.parameters
+        store = start_store(optimizer=SGD(learning_rate=1.0, momentum=0.5))
+        before, host = store.state(), store.parameters
         with parameters_on(device, store):
             push(store, 1, torch.ones(SIZE, device=device))
             np.testing.assert_array_equal(host.state()["parameters"], before["parameters"])
             during = store.state()
             np.testing.assert_allclose(during["parameters"], before["parameters"] - 1)
             np.testing.assert_allclose(during["optimizer_state"], np.ones((1, 1, SIZE)))
-            np.testing.assert_array_equal(host.state()["parameters"], during["parameters"])
             np.testing.assert_array_equal(store.parameters.read(), during["parameters"])
             push(store, 1, torch.ones(SIZE, device=device))
             np.testing.assert_allclose(during["parameters"], before["parameters"] - 1, err_msg="it is a copy")
@@ -145,7 +145,7 @@ class TestStore:
     @every_device
     def test_it_goes_on_where_the_host_has_stopped_and_back(self, locked: bool, device: torch.device) -> None:
         settings = {"optimizer": Adam(learning_rate=0.1), "locked": locked}
-        mixed, host = start_store(settings), start_store(settings)
+        mixed, host = start_store(**settings), start_store(**settings)
         for turn in range(6):
             push(host, 0, ones(turn - 2.5))
             if turn % 2:
@@ -157,28 +157,33 @@ class TestStore:
             np.testing.assert_allclose(mixed.state()[key], host.state()[key], atol=1e-6)
 
     def test_a_device_that_fails_leaves_the_numbers_of_the_last_state(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        store, gradient = start_store({}), torch.ones(SIZE)
+        store = start_store()
 
         def broken(self: DeviceParameters) -> None:
-            raise RuntimeError("CUDA error: scripted")
+            raise RuntimeError("CUDA error:\nscripted")
 
-        with pytest.raises(RuntimeError, match="scripted"), parameters_on(torch.device("cpu"), store):
-            push(store, 0, gradient)
+        with pytest.raises(RunError, match=r"^device cpu failed .* CUDA error: scripted$"), parameters_on(CPU, store):
+            push(store, 0, torch.ones(SIZE))
             saved = store.state()
-            push(store, 0, gradient)
-            monkeypatch.setattr(DeviceParameters, "_refresh_host", broken)
+            push(store, 0, torch.ones(SIZE))
+            monkeypatch.setattr(DeviceParameters, "state", broken)
         np.testing.assert_array_equal(store.state()["parameters"], saved["parameters"])
 
-    @pytest.mark.parametrize(
-        "optimizer", [SGD(learning_rate=1.0), ArrayLion(learning_rate=1.0)], ids=["tensors", "arrays"]
-    )
+    def test_an_optimizer_that_takes_arrays_alone_is_refused_in_one_line(self) -> None:
+        class Signs(SGD):
+            def direction(self, state: Floats, gradient: Floats, scratch: Floats, t: int) -> Floats:
+                return np.sign(gradient, out=scratch)
+
+        store = start_store(optimizer=Signs(learning_rate=1.0))
+        with pytest.raises(RunError, match=r"^device cpu failed \(backend.device=cpu .*"), parameters_on(CPU, store):
+            pass
+        push(store, 0, ones())
+
     @every_device
-    def test_with_a_lock_no_update_is_lost_and_nobody_sees_half_of_one(
-        self, optimizer: Optimizer, device: torch.device
-    ) -> None:
+    def test_with_a_lock_no_update_is_lost_and_nobody_sees_half_of_one(self, device: torch.device) -> None:
         """Every element has the same number after each update: minus the version."""
         size, threads, updates = 300_000, 3, 15
-        store = SharedStore(make_spec(size=size, param_slices={}, locked=True, optimizer=optimizer))
+        store = SharedStore(make_spec(size=size, param_slices={}, locked=True))
         store.initialize(np.zeros(size, np.float32))
         seen: list[tuple[int, float, float]] = []
         ended = threading.Event()
@@ -208,52 +213,175 @@ class TestStore:
         np.testing.assert_array_equal(store.state()["parameters"], -float(threads * updates))
         assert store.version == threads * updates
 
-    def test_without_one_a_pull_copies_nothing(self) -> None:
-        store = start_store({})
-        with parameters_on(torch.device("cpu"), store):
-            push(store, 0, torch.ones(SIZE))
-            assert pull(store).version == 1
+
+def test_auto_is_a_gpu_if_there_is_one_but_not_for_a_recurrent_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    experiments = load_experiment(config()), load_experiment(config(network=LSTM))
+    feedforward, recurrent = (build_thread_network(each, make_store(each)) for each in experiments)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    gpu = torch.device("cuda", 0)
+    assert (find_device(feedforward, "auto"), find_device(recurrent, "auto")) == (gpu, None)
+    assert (find_device(feedforward, "cpu"), find_device(recurrent, "cuda")) == (None, gpu)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert find_device(feedforward, "auto") is None
+    with pytest.raises(ConfigError) as refused:
+        load_experiment(ga3c(backend__device="cuda"))
+    assert (refused.value.key, refused.value.value) == ("backend.device", "cuda")
 
 
-class TestChoice:
-    """`backend.device`."""
+# Small denominators would make steps of rounding errors.
+LEARNERS: dict[str, dict[str, Any]] = {
+    "mlp": {"env": SCRIPTED},
+    "shared": {"env": CORRIDOR, "network__shared": True},
+    "gaussian": {"env": TARGET},
+    "pictures": {"env": CORNERS, "network": SMALL_CNN | {"precision": "float32"}},
+    "lstm": {"env": SCRIPTED, "network": LSTM},
+    "the rest shorter": {"env": SCRIPTED, "envs_per_worker": 1, "env__kwargs": {"lengths": (3, 5, 2)}},
+    "ppo": {"env": SCRIPTED, "algorithm": {"_target_": "a3c_exp.algorithms.PPO", "minibatch_size": 8, "epochs": 2}},
+    "v-trace, locked": {"env": SCRIPTED, "returns": "a3c_exp.returns.VTrace", "lock": True},
+    "a module of the loss": SETTINGS["a loss with a module"],
+}
 
-    def networks(self) -> tuple[ActorCritic, ActorCritic]:
-        """Without and with a recurrent state."""
-        wholes = (config(), config(network=LSTM))
-        return tuple(
-            build_thread_network(experiment, make_store(experiment), learns=False)
-            for experiment in map(load_experiment, wholes)
-        )  # type: ignore[return-value]
 
-    def test_auto_is_a_gpu_if_there_is_one_but_not_for_a_recurrent_network(
-        self, monkeypatch: pytest.MonkeyPatch
+class TestLearner:
+    """A network and a learner whose parameters are on a device."""
+
+    def rollouts(self, experiment: Experiment) -> list[Rollout]:
+        env = experiment.env.make(experiment.envs_per_worker, list(range(experiment.envs_per_worker)))
+        network = experiment.build_network(env, np.random.default_rng(0))
+        actor = Actor(env, network, np.random.default_rng(0), rollout_length=4, gamma=0.9)
+        return [actor.collect(Snapshot(version=0, steps=0, normalizer=None)) for _ in range(8)]
+
+    def learn(self, experiment: Experiment, store: SharedStore, rollouts: Sequence[Rollout]) -> list[Event]:
+        network = build_thread_network(experiment, store)
+        learner = Learner(experiment, network, 0, store, np.random.default_rng(0), "learner", Heartbeat())
+        events = []
+        for rollout in rollouts:
+            snapshot = learner.pull()
+            events += [step for step in learner.learn([rollout], snapshot) if isinstance(step, Event)]
+        return events
+
+    @pytest.mark.parametrize("name", LEARNERS)
+    @every_device
+    def test_they_act_as_on_the_host(self, name: str, device: torch.device) -> None:
+        experiment = load_experiment(config(**LEARNERS[name]))
+        store = make_store(experiment)
+        on_host = build_thread_network(experiment, store)
+        store.pull(0, on_host.vector)
+        with parameters_on(device, store):
+            on_device = build_thread_network(experiment, store)
+            store.pull(0, on_device.vector)
+            observations = sample_observations(experiment.env.make(1, [0]).observation_space, 5)
+            state = on_host.initial_state(5)
+            for _ in range(2):
+                one, other = on_host.act_forward(observations, state), on_device.act_forward(observations, state)
+                for expected, found in zip(one, other, strict=True):
+                    if expected is not None and found is not None:
+                        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+                state = one[2]
+            assert (other[2] is None) == (state is None) == (name != "lstm")
+            values = on_device.values(observations, state)
+            np.testing.assert_allclose(values, on_host.values(observations, state), 1e-4, 1e-5)
+
+    @pytest.mark.parametrize("name", LEARNERS)
+    @every_device
+    def test_it_learns_from_rollouts_as_on_the_host(self, name: str, device: torch.device) -> None:
+        common = {"env__reward_scale": 0.1, "optimizer__epsilon": 1e-3}
+        experiment = load_experiment(config(**LEARNERS[name] | common))
+        rollouts = self.rollouts(experiment)
+        on_host, on_device = make_store(experiment), make_store(experiment)
+        expected_events = self.learn(experiment, on_host, rollouts)
+        before = on_device.state()["parameters"]
+        with parameters_on(device, on_device):
+            events = self.learn(experiment, on_device, rollouts)
+        expected, found = on_host.state(), on_device.state()
+        assert found["version"] == expected["version"] >= 8
+        assert not np.allclose(found["parameters"], before, atol=1e-3)
+        np.testing.assert_allclose(found["parameters"], expected["parameters"], rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(found["optimizer_state"], expected["optimizer_state"], rtol=1e-2, atol=1e-4)
+        for event, other in zip(events, expected_events, strict=True):
+            assert (event.steps, event.updates, event.staleness) == (other.steps, other.updates, other.staleness)
+            assert event.metrics.keys() == other.metrics.keys()
+            assert event.metrics["grad_norm"].mean == pytest.approx(other.metrics["grad_norm"].mean, rel=1e-3)
+
+    @every_device
+    def test_a_gradient_that_is_not_finite_is_refused(self, device: torch.device) -> None:
+        experiment = load_experiment(config(SCRIPTED))
+        (rollout, *_) = self.rollouts(experiment)
+        rollout.rewards[0, 0] = np.nan
+        store = make_store(experiment)
+        before = store.state()
+        with parameters_on(device, store):
+            (event,) = self.learn(experiment, store, [rollout])
+        assert (event.rejected, event.updates, event.steps) == (1, 0, 16)
+        np.testing.assert_array_equal(store.state()["parameters"], before["parameters"])
+
+
+class TestRuns:
+    """Whole runs of GA3C that take the CPU for a device."""
+
+    @pytest.fixture(autouse=True)
+    def _on_device(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(backend, "find_device", lambda network, name: CPU)
+
+    @pytest.mark.parametrize("name", ["the defaults", "rmsprop, locked", "continuous actions, normalized", "pictures"])
+    def test_one_agent_that_waits_for_its_updates_is_a_serial_run(self, name: str) -> None:
+        alone = {"backend__rollouts": 1, "backend__training_batch": 1}
+        _, state, error = drain(ga3c(**{"env": BANDIT} | SETTINGS[name] | alone))
+        assert error is None
+        expected = serial_state(name)
+        assert (state["version"], state["steps"]) == (expected["version"], expected["steps"])
+        np.testing.assert_allclose(state["parameters"], expected["parameters"], rtol=1e-2, atol=1e-3)
+        np.testing.assert_allclose(state["stats"], expected["stats"], rtol=1e-3)
+
+    @pytest.mark.parametrize("lock", [False, True])
+    def test_every_update_and_step_is_counted_once(self, lock: bool) -> None:
+        threads = {"backend__trainers": 2, "backend__predictors": 2}
+        events, state, error = drain(ga3c(CORRIDOR, workers=3, total_steps=800, lock=lock, **threads))
+        assert error is None
+        updates, steps, measured, _ = totals(events)
+        assert updates == measured == state["version"]
+        assert steps == state["steps"] >= 800
+        assert np.isfinite(state["parameters"]).all()
+
+    def test_cartpole_is_learned_evaluated_saved_and_resumed(self, tmp_path: Path) -> None:
+        """Random actions last for 22 steps on average."""
+        size: dict[str, Any] = {"workers": 4, "envs_per_worker": 4, "rollout_length": 16, "total_steps": 60_000}
+        saved = {"eval": {"every": 20_000, "episodes": 5}, "checkpoint": {"every": 5_000}}
+        whole = ga3c("CartPole-v1", gamma=0.99, optimizer__learning_rate=3e-3, **size, **saved)
+        done = train_config(whole, tmp_path)
+        assert (done.summary["stop_reason"], done.summary["error"]) == ("total_steps", None)
+        assert done.summary["best_eval_return"] > 150
+        assert "the network and the optimizer compute on device cpu" in (tmp_path / "train.log").read_text()
+        before = latest(tmp_path)["store"]
+        assert before["version"] == done.summary["updates"] > 50
+        done = train_config(whole | {"total_steps": 64_000}, tmp_path, resume=True)
+        after = latest(tmp_path)["store"]
+        assert done.summary["stop_reason"] == "total_steps"
+        assert after["steps"] >= 64_000
+        assert after["version"] > before["version"]
+        assert not same(after["parameters"], before["parameters"])
+
+    def test_a_device_that_fails_leaves_a_checkpoint_and_the_reason(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        feedforward, recurrent = self.networks()
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-        gpu = torch.device("cuda", 0)
-        assert (find_device(feedforward, "auto"), find_device(recurrent, "auto")) == (gpu, None)
-        assert (find_device(feedforward, "cuda"), find_device(recurrent, "cuda")) == (gpu, gpu)
-        assert (find_device(feedforward, "cpu"), find_device(recurrent, "cpu")) == (None, None)
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-        assert find_device(feedforward, "auto") is None
+        def broken(*_: object) -> None:
+            raise RuntimeError("CUDA error: scripted")
 
-    @NO_GPU
-    def test_a_gpu_that_this_machine_lacks_is_refused(self) -> None:
-        with pytest.raises(ConfigError, match=r"backend.device = 'cuda': must be cpu or auto"):
-            load_experiment(ga3c(backend__device="cuda"))
+        monkeypatch.setattr(DeviceParameters, "step", broken)
+        monkeypatch.setattr(DeviceParameters, "state", broken)
+        done = train_config(ga3c(workers=2), tmp_path)
+        assert done.summary["stop_reason"] == "failed"
+        assert "CUDA error: scripted" in done.summary["error"]
+        assert np.isfinite(latest(tmp_path)["store"]["parameters"]).all()
+        wait_until(nobody_works)
 
-    def test_the_log_says_where_network_and_optimizer_are(self) -> None:
-        cpu = torch.device("cpu")
-        for optimizer, expected in (
-            (SGD(learning_rate=1.0), "the network and the optimizer compute on device cpu, by torch"),
-            (
-                ArrayLion(learning_rate=1.0),
-                "the network computes on device cpu, by torch; the optimizer on the CPU: ArrayLion takes no tensors",
-            ),
-        ):
-            store = start_store({"optimizer": optimizer})
-            assert describe(store.parameters) == "the network and the optimizer compute on the CPU"
-            with parameters_on(cpu, store):
-                assert describe(store.parameters) == expected
+
+@GPU
+@pytest.mark.parametrize("settings", [{}, {"lock": True}, {"backend__trainers": 2}], ids=str)
+def test_a_run_learns_on_a_gpu(settings: dict[str, Any]) -> None:
+    whole = ga3c(CORNERS, network=SMALL_CNN, workers=2, total_steps=800, backend__device="cuda", **settings)
+    _, state, error = drain(whole)
+    assert error is None
+    assert np.isfinite(state["parameters"]).all()
+    assert state["version"] > 5

@@ -30,7 +30,7 @@ from a3c_exp.backends.ga3c import buffers as buffers_module
 from a3c_exp.backends.ga3c import services
 from a3c_exp.backends.ga3c.buffers import ENDED, STARTING, WORKING, AgentChannel, BufferSpec, Prediction, SharedBuffers
 from a3c_exp.backends.ga3c.device import build_thread_network
-from a3c_exp.backends.ga3c.queues import bytes_in
+from a3c_exp.backends.ga3c.queues import bytes_in, write_index
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.events import Episodes, Event
 from a3c_exp.core.experiment import build_network
@@ -85,7 +85,7 @@ class Case:
     def __init__(self, spec: BufferSpec, line: int, taken: bool) -> None:
         self.buffers = buffers = SharedBuffers(spec)
         _, pipe = buffers._notifications[0]
-        os.write(pipe, bytes([buffers_module.REPLIED] * 2))  # the replies are there before the requests
+        os.write(pipe.fileno(), bytes([buffers_module.REPLIED] * 2))  # the replies are there before the requests
         channel = buffers.channel(0)
         self.killed = killed_at_line(line, os.path.dirname(buffers_module.__file__), lambda: live(channel))
         self.slots = buffers.finished.take(9, 0.0) if taken else []
@@ -108,7 +108,7 @@ class Case:
             assert_whole(buffers.rollout(slot), mark)
         buffers.release(queued)
         assert self.free_slots() == queued
-        assert bytes(os.read(buffers._notifications[1][0], 99)) == bytes(range(SLOTS)), "the other agent has its own"
+        assert os.read(buffers._notifications[1][0].fileno(), 99) == bytes(range(SLOTS)), "the other agent has its own"
         self.check_reply()
         successor.put_rollout(0, scripted_rollout(9), [9] * LENGTH)
         assert buffers.finished.take(9, 0.0) == [0]
@@ -117,7 +117,7 @@ class Case:
     def free_slots(self) -> list[int]:
         """Read the notifications of the successor."""
         reader, _ = self.buffers._notifications[0]
-        return list(os.read(reader, 99)) if bytes_in(reader) else []
+        return list(os.read(reader.fileno(), 99)) if bytes_in(reader) else []
 
     def check_reply(self) -> None:
         """The successor gets the reply to its own request, and no other."""
@@ -134,7 +134,7 @@ class Case:
         requests: list[int] = []
         while not requests:
             requests = self.buffers.take_requests(9, 1.0)
-        assert self.buffers.agents_of(requests) == [0]
+        assert [request % AGENTS for request in requests] == [0]
         self.buffers.reply(requests, prediction(requests, value))
 
 
@@ -169,31 +169,22 @@ class TestBuffers:
     ) -> None:
         """The predictor has read the old request before, and replies after, the successor has got its first reply."""
         for agent in range(AGENTS):
-            os.write(buffers.requests.writer, np.int32(agent).tobytes())
+            write_index(buffers.requests.writer, agent)
         old = buffers.take_requests(9, 1.0)
         buffers.renew(0)
         new = AGENTS  # the request of the successor of agent 0
-        os.write(buffers.requests.writer, np.int32(new).tobytes())
+        write_index(buffers.requests.writer, new)
         assert buffers.take_requests(9, 1.0) == [new]
         buffers.reply([new], prediction([new], 3.0))
         buffers.reply(old, prediction(old, 4.0))
         assert buffers.request_arrays["values"][:, 0].tolist() == [3.0, 4.0]
-        replies = [os.read(reader, 99).count(buffers_module.REPLIED) for reader, _ in buffers._notifications]
+        replies = [os.read(reader.fileno(), 99).count(buffers_module.REPLIED) for reader, _ in buffers._notifications]
         assert replies == [1, 1]
-
-    def test_a_slot_that_is_released_late_reaches_the_successor(self, buffers: SharedBuffers) -> None:
-        os.write(buffers.finished.writer, np.int32(1).tobytes())
-        slots = buffers.finished.take(1, 1.0)
-        buffers.renew(0)
-        reader, _ = buffers._notifications[0]
-        assert list(os.read(reader, 99)) == [0]
-        buffers.release(slots)
-        assert list(os.read(reader, 99)) == [1]
 
     def test_what_a_service_has_not_finished_is_taken_first_by_another(self, buffers: SharedBuffers) -> None:
         queue = buffers.requests
         for index in range(4):
-            os.write(queue.writer, np.int32(index).tobytes())
+            write_index(queue.writer, index)
         taken = queue.take(3, 1.0)
         queue.drop(taken[:1])
         queue.put_back(taken)
@@ -292,13 +283,13 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Break:
 
     def install(kind: str, action: Callable[[int], object], per_network: bool = False) -> list[int]:
         numbers, calls = itertools.count(1), list[int]()
+        name = "evaluate" if kind == "trainer" else "act_forward"
 
-        def building(experiment: Any, store: Any, *, learns: bool) -> Any:
+        def building(experiment: Any, store: Any) -> Any:
             nonlocal numbers
-            network = build(experiment, store, learns=learns)
-            if learns == (kind == "trainer"):
+            network = build(experiment, store)
+            if threading.current_thread().name.startswith(kind):
                 numbers = itertools.count(1) if per_network else numbers
-                name = "evaluate" if learns else "act_forward"
                 method = getattr(network, name)
 
                 def failing(*arguments: Any) -> Any:
@@ -320,8 +311,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Break:
 class TestKilledAgents:
     """Real processes, killed by SIGKILL."""
 
-    @pytest.mark.parametrize("victims", [[1], [0, 1, 2]], ids=["one", "all"])
-    @pytest.mark.parametrize("rollouts", [1, 2])
+    @pytest.mark.parametrize(("victims", "rollouts"), [([1], 2), ([0, 1, 2], 1)], ids=["one", "all"])
     def test_are_replaced_and_the_run_ends_at_its_steps(self, victims: list[int], rollouts: int) -> None:
         total = 6000
         found: list[Event] = []
@@ -339,11 +329,7 @@ class TestKilledAgents:
         assert_totals(found, state)
         assert total <= state["steps"] < total + 3 * 16 * (rollouts + 1)
 
-    @pytest.mark.parametrize(
-        ("lock", "rollouts", "threads"),
-        [(False, 1, 1), (True, 2, 1), (False, 2, 2)],
-        ids=["1", "2, lock", "2, two threads"],
-    )
+    @pytest.mark.parametrize(("lock", "rollouts", "threads"), [(True, 1, 1), (False, 2, 2)])
     def test_at_any_moment_leave_no_torn_or_repeated_transition(
         self, lock: bool, rollouts: int, threads: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -367,18 +353,6 @@ class TestKilledAgents:
         assert_totals(found, state)
         assert set(chains.rows.values()) == {1}
         assert sum(chains.rows.values()) == state["steps"]
-
-    def test_do_not_end_a_run_whose_stop_rule_is_another(self, tmp_path: Path) -> None:
-        """Here the time. The summary counts restarts, and the log names them."""
-        done: list[Any] = []
-        whole = ga3c(CORRIDOR, workers=2, total_steps=10**9, stop__max_seconds=3, **RESTARTS)
-        thread = threading.Thread(target=lambda: done.append(train_config(whole, tmp_path)))
-        thread.start()
-        wait_until(lambda: (tmp_path / "metrics.jsonl").exists() and len(worker_processes()) == 2)
-        kill([1])
-        thread.join()
-        assert (done[0].summary["stop_reason"], done[0].summary["error"]) == ("max_seconds", None)
-        assert "worker 1 was killed by SIGKILL" in (tmp_path / "train.log").read_text()
 
     def test_are_not_replaced_once_the_run_is_over(self, broken: Break) -> None:
         """They die in their last rollouts, which are lost. Nobody waits for them."""
@@ -406,26 +380,23 @@ class TestKilledAgents:
 @LINUX
 @pytest.mark.usefixtures("nothing_left")
 class TestFailingAgents:
-    def fail(self, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
-        monkeypatch.setattr(backend, "Agent", partial(FailingAgent, victim=1, **settings))
+    def fail(self, monkeypatch: pytest.MonkeyPatch, victim: int = 1, **settings: Any) -> None:
+        monkeypatch.setattr(backend, "Agent", partial(FailingAgent, victim=victim, **settings))
 
-    def test_one_that_raises_after_its_first_rollout_is_replaced(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.fail(monkeypatch, after=1, how="raise")
-        events, state, error = drain(ga3c(workers=3, total_steps=1600, **RESTARTS))
+    @pytest.mark.parametrize("agents", [1, 3])
+    def test_one_that_raises_after_its_first_rollout_is_replaced(
+        self, agents: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Even if it is alone: predictors and trainers do not take its death for the end."""
+        self.fail(monkeypatch, victim=agents // 2, after=1, how="raise")
+        events, state, error = drain(ga3c(workers=agents, total_steps=480 * agents, **RESTARTS))
         assert error is None
         restarts, warnings = restarts_of(events)
         assert restarts == 1
-        assert warnings.startswith("worker 1 failed:\nTraceback")
+        assert warnings.startswith(f"worker {agents // 2} failed:\nTraceback")
         assert "scripted to fail" in warnings
         assert_totals(events, state)
-
-    def test_even_if_it_is_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Predictors and trainers do not take it for the end."""
-        monkeypatch.setattr(backend, "Agent", partial(FailingAgent, victim=0, after=2, how="raise"))
-        events, state, error = drain(ga3c(workers=1, total_steps=480, **RESTARTS))
-        assert error is None
-        assert restarts_of(events)[0] == 1
-        assert state["steps"] >= 480
+        assert state["steps"] >= 480 * agents
 
     def test_one_that_raises_before_ends_the_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Another one would raise too."""
@@ -443,10 +414,7 @@ class TestFailingAgents:
                 found += filter(None, [event])
                 if restarts_of(found)[0]:
                     store.stop()
-        assert (
-            "worker 1 hung: its environment had not stepped for 1.5 s (backend.stall_seconds), and was killed"
-            in (restarts_of(found)[1])
-        )
+        assert restarts_of(found)[1].startswith("worker 1 hung: its environment had not stepped for 1.5 s")
 
 
 def raise_at(number: int) -> Callable[[int], None]:
@@ -461,8 +429,7 @@ def raise_at(number: int) -> Callable[[int], None]:
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("kind", ["predictor", "trainer"])
 class TestFailingServices:
-    @pytest.mark.parametrize(("agents", "rollouts"), [(1, 1), (3, 2)])
-    @pytest.mark.parametrize("lock", [False, True])
+    @pytest.mark.parametrize(("agents", "rollouts", "lock"), [(1, 1, False), (3, 2, True)])
     def test_one_that_raises_is_replaced(
         self, kind: str, agents: int, rollouts: int, lock: bool, broken: Break, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -488,7 +455,6 @@ class TestFailingServices:
         assert error is not None
         assert error.reason == "max_restarts"
         assert str(error).startswith(f"{kind} 0 failed:\nTraceback")
-        assert str(error).endswith("It had been replaced 3 times in a row (backend.max_restarts).")
         assert restarts_of(events)[0] == 3
         assert np.isfinite(state["parameters"]).all()
 
@@ -532,9 +498,7 @@ class TestHungServices:
         try:
             done = train_config(ga3c(workers=2, total_steps=10**9, backend__stall_seconds=1.5, **RESTARTS), tmp_path)
             assert (done.summary["stop_reason"], done.exit_code) == ("stalled", 1)
-            assert done.summary["error"].startswith(
-                f"{kind} 0 hung: {inactivity} for 1.5 s (backend.stall_seconds). A thread cannot be ended from outside"
-            )
+            assert done.summary["error"].startswith(f"{kind} 0 hung: {inactivity} for 1.5 s")
             assert (tmp_path / "checkpoints" / "latest.ckpt").is_file()
             assert not worker_processes()
         finally:
@@ -549,35 +513,3 @@ class TestHungServices:
         events, _, error = drain(ga3c(workers=2, total_steps=160, backend__stall_seconds=stall, **RESTARTS))
         assert error is None
         assert restarts_of(events) == (0, "")
-
-
-@LINUX
-def test_the_death_of_the_fork_server_ends_the_run_and_all_agents() -> None:
-    with running(ga3c(CORRIDOR, workers=3, total_steps=10**9, **RESTARTS)) as (events, store):
-        wait_until(lambda: (next(events), store.steps > 100)[1])
-        pids = [process.pid for process in worker_processes()]
-        assert len(pids) == 3
-        forkserver.kill()
-        with pytest.raises(RunError, match=r"^the fork server, from which workers are started, has died$"):
-            list(events)
-    wait_until(nobody_works)
-    wait_until(lambda: not any(lives(pid) for pid in pids))
-
-
-@LINUX
-@pytest.mark.usefixtures("nothing_left")
-def test_no_second_fork_server_is_started_for_a_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The standard library would start one, without the modules and settings of the first."""
-    monkeypatch.setattr(forkserver, "has_died", lambda *_: True)
-    with running(ga3c(CORRIDOR, workers=2, total_steps=10**9, **RESTARTS)) as (events, store):
-        wait_until(lambda: (next(events), store.steps > 100)[1])
-        kill([1])
-        with pytest.raises(RunError, match=r"^the fork server, .* has died$"):
-            list(events)
-
-
-def lives(pid: int | None) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False

@@ -153,11 +153,7 @@ class SharedParameters:
         factor = spec.schedule(progress_of(steps, spec.total_steps))
         parameters = self._vectors[target]
         rate = rates(spec.optimizer, spec.param_slices, parameters, factor, staleness)
-        self._step(parameters, self._states[target, state_index], gradient, rate, t)
-
-    def _step(self, parameters: Vector, state: Vector, gradient: Vector, rate: float | Vector, t: int) -> None:
-        """`Optimizer.step`."""
-        self.spec.optimizer.step(parameters, state, gradient, rate, t)
+        spec.optimizer.step(parameters, self._states[target, state_index], gradient, rate, t)
 
     def read(self) -> Floats:
         """Copy the active parameters, float32 [P]."""

@@ -181,10 +181,10 @@ class ActorCritic(nn.Module, ABC):
         place_parameters(ordered, vector, torch.from_numpy(self.gradient))
         self._runtime = self.make_runtime(kernels)
 
-    def move_to(self, vector: Tensor, gradient: Tensor | None, runtime: Runtime) -> None:
+    def move_to(self, vector: Tensor, gradient: Tensor, runtime: Runtime) -> None:
         """Replace a bound network's vectors [P] by tensors on a device, whose numbers its parameters then have.
 
-        gradient: None for a network that only acts. runtime: computes it there.
+        runtime: computes it there.
         """
         self.vector, self.gradient = vector, gradient
         place_parameters(self._ordered, vector, gradient)
@@ -273,15 +273,14 @@ def check_parameters(module: nn.Module) -> None:
             raise ConfigError("network", type(module).__name__, problem)
 
 
-def place_parameters(parameters: Sequence[nn.Parameter], vector: Tensor, gradient: Tensor | None) -> None:
+def place_parameters(parameters: Sequence[nn.Parameter], vector: Tensor, gradient: Tensor) -> None:
     """Let parameters be views of a vector [P], one after another, and their gradients views of another vector."""
     for parameter, place in _views(parameters, vector):
+        parameter.grad = None  # torch refuses one of another device
         parameter.data = place
-        parameter.grad = None
-    if gradient is not None:
-        # torch too adds to an existing gradient in place, so it lands in the flat vector.
-        for parameter, place in _views(parameters, gradient):
-            parameter.grad = place
+    # torch too adds to an existing gradient in place, so it lands in the flat vector.
+    for parameter, place in _views(parameters, gradient):
+        parameter.grad = place
 
 
 def _views(parameters: Sequence[nn.Parameter], vector: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:

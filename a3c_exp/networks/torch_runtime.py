@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -12,23 +10,20 @@ from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.networks.actor_critic import ActorCritic, TrainOutputs
 from a3c_exp.networks.recurrent import RecurrentInput
 
-Transfer = Callable[[str, Tensor], Tensor]
-"""Moves a tensor to where a network is computed. The text names its purpose, for memory that is used again."""
-
 
 class TorchRuntime:
     """Computes an `ActorCritic` by its own `forward` and `unroll`, with arrays on the host on both sides.
 
-    transfer: see `Transfer`; None for a network on the CPU.
+    device: where the network has its parameters.
     """
 
-    def __init__(self, network: ActorCritic, transfer: Transfer | None = None) -> None:
-        self._network, self._transfer = network, transfer
+    def __init__(self, network: ActorCritic, device: torch.device | str = "cpu") -> None:
+        self._network, self._device = network, device
 
     def act_forward(self, observations: Array, state: Array | None) -> tuple[Array, Array, Array | None]:
         with torch.inference_mode():
-            before = None if state is None else self._tensor("act_state", state)
-            parameters, values, after = self._network(self._tensor("act", observations), before)
+            before = None if state is None else self._tensor(state)
+            parameters, values, after = self._network(self._tensor(observations), before)
         return _array(parameters), _array(values), None if after is None else _array(after)
 
     def values(self, observations: Array, state: Array | None) -> Array:
@@ -37,9 +32,9 @@ class TorchRuntime:
     def train_forward(self, observations: Array, recurrent_input: RecurrentInput | None) -> TrainOutputs:
         state = boundaries = None
         if recurrent_input is not None:
-            state = self._tensor("train_state", recurrent_input.state)
-            boundaries = self._tensor("boundaries", recurrent_input.episode_boundaries)
-        outputs = self._network.unroll(self._tensor("train", observations), state, boundaries)
+            state = self._tensor(recurrent_input.state)
+            boundaries = self._tensor(recurrent_input.episode_boundaries)
+        outputs = self._network.unroll(self._tensor(observations), state, boundaries)
 
         def backward(grad_parameters: Floats, grad_values: Floats, grad_features: Floats | None) -> None:
             pairs = [(outputs.parameters, grad_parameters), (outputs.values, grad_values)]
@@ -54,9 +49,8 @@ class TorchRuntime:
         features = None if outputs.features is None else _array(outputs.features)
         return TrainOutputs(_array(outputs.parameters), _array(outputs.values), features, backward)
 
-    def _tensor(self, purpose: str, array: Array) -> Tensor:
-        tensor = torch.from_numpy(np.ascontiguousarray(array))
-        return tensor if self._transfer is None else self._transfer(purpose, tensor)
+    def _tensor(self, array: Array) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
 
 
 def _array(tensor: Tensor) -> Floats:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -13,8 +12,8 @@ from typing import ClassVar
 from a3c_exp.backends import forkserver
 from a3c_exp.backends.ga3c.agent import Agent
 from a3c_exp.backends.ga3c.buffers import BufferSpec, SharedBuffers
-from a3c_exp.backends.ga3c.device import DeviceName, check_device, describe, find_device, parameters_on
-from a3c_exp.backends.ga3c.services import PredictionBatch, PredictorService, TrainerService
+from a3c_exp.backends.ga3c.device import DeviceName, check_device, find_device, parameters_on
+from a3c_exp.backends.ga3c.services import Gathering, PredictionBatch, PredictorService, TrainerService
 from a3c_exp.backends.messages import Job
 from a3c_exp.backends.processes.children import Child, MakeJob, end
 from a3c_exp.backends.processes.resources import check_processes, shared_store
@@ -111,8 +110,8 @@ class Ga3c(RestartSettings, Backend):
         experiment = context.experiment
         network, env = build_network(experiment, draw=False)
         device = find_device(network, self.device)
+        log.info("the network and the optimizer compute on %s", "the CPU" if device is None else f"device {device}")
         with nullcontext() if device is None else parameters_on(device, store):
-            log.info(describe(store.parameters))
             buffers = SharedBuffers(BufferSpec.of(experiment, self.rollouts, network, env))
             yield from self._run(context, store, buffers, network.distribution)
 
@@ -135,21 +134,17 @@ class Ga3c(RestartSettings, Backend):
 
     def _start_threads(self, context: RunContext, store: SharedStore, buffers: SharedBuffers) -> Iterator[ThreadSource]:
         """Start predictors and trainers."""
-        gathering = threading.Lock()
+        experiment = context.experiment
+        gathering = Gathering(self.predictors)
         for index in range(self.predictors):
             heartbeat = Heartbeat()
-            predictor = partial(
-                PredictorService, context.experiment, store, buffers, heartbeat=heartbeat,
-                batch=self.prediction_batch, count=self.predictors, gathering=gathering,
-            )  # fmt: skip
+            arguments = experiment, store, buffers, self.prediction_batch, gathering, heartbeat
+            predictor = partial(PredictorService, *arguments)
             yield _service(f"predictor {index}", 0, predictor, heartbeat, "it had not finished a batch of predictions")
-        gathering = threading.Lock()
+        gathering = Gathering(self.trainers)
         for index in range(self.trainers):
-            row = context.experiment.worker_count + index
-            trainer = partial(
-                TrainerService, context, store, buffers, index,
-                batch=self.training_batch, count=self.trainers, gathering=gathering,
-            )  # fmt: skip
+            row = experiment.worker_count + index
+            trainer = partial(TrainerService, context, store, buffers, self.training_batch, gathering, index)
             yield _service(f"trainer {index}", row, trainer, store.heartbeat(row), "it had not made an update")
 
 

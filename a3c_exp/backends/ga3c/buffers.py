@@ -7,18 +7,17 @@ unless its rollout is queued or being learned from: then it comes to the success
 from __future__ import annotations
 
 import os
-import select
 import threading
 import time
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from multiprocessing import reduction
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from a3c_exp.backends.ga3c.queues import IndexQueue, bytes_in, write_index
+from a3c_exp.backends.ga3c.queues import IndexQueue, bytes_in, polling, write_index
 from a3c_exp.backends.messages import ReceiverClosedError
 from a3c_exp.backends.processes.resources import shared_block
 from a3c_exp.common.arrays import Array, ArraySpecs, Floats, arrays_in, block_size
@@ -43,72 +42,64 @@ REPLIED = 255
 
 @dataclass(frozen=True, kw_only=True)
 class BufferSpec:
-    """Sizes of all buffers.
+    """Shapes and types of all buffers.
 
-    agents: A. envs: K, environments of each agent. rollout_length: T. slots_per_agent: rollouts that it may have open.
-    observation, action: shape and type of one. distribution_size: P, the parameters of one action's distribution.
+    agents: A. envs: K, environments of each agent. slots_per_agent: rollouts that it may have open.
     state_size: S, of one recurrent state; 0 for a network without one.
-    stats_width: of a row of `RunningStats`; 0 if nothing is normalized.
+    requests: each agent's request (observations, state) and the reply to it (distributions, values, next_state,
+        version), which starts with [A, K]; and its status.
+    rollouts: those in all slots: columns, which start with [slots, T, K]; and what a rollout has once.
     """
 
     agents: int
     envs: int
-    rollout_length: int
     slots_per_agent: int
-    observation: tuple[tuple[int, ...], np.dtype[Any]]
-    action: tuple[tuple[int, ...], np.dtype[Any]]
-    distribution_size: int
     state_size: int
-    stats_width: int
+    requests: ArraySpecs
+    rollouts: ArraySpecs
 
     @classmethod
     def of(cls, experiment: Experiment, slots_per_agent: int, network: ActorCritic, env: EnvBatch) -> BufferSpec:
         """The sizes that an experiment needs, measured with one pass through its network."""
         settings, space = experiment.env, env.observation_space
-        length = experiment.rollout_length
+        agents, envs, length = experiment.worker_count, experiment.envs_per_worker, experiment.rollout_length
         assert isinstance(length, int)
         normalized = NormalizedObservations.of(settings.normalize_observations, space)
         dtype = np.dtype(normalized.network_space(space).dtype)
         distribution, _, state = network.act_forward(np.zeros((1, *space.shape), dtype), network.initial_state(1))
         actions, _ = network.distribution.sample(distribution, np.random.default_rng(0))
+        state_size = 0 if state is None else state.shape[1]
+        stats_width = RunningStats.width(normalized.shape, normalized.measured, settings.normalize_rewards)
+        floats, integers = np.dtype(np.float32), np.dtype(np.int64)
+        requests: ArraySpecs = {
+            "status": ((agents,), np.dtype(np.int8)),
+            "observations": ((agents, envs, *space.shape), dtype),
+            "state": ((agents, envs, state_size), floats),
+            "distributions": ((agents, envs, distribution.shape[1]), floats),
+            "values": ((agents, envs), floats),
+            "next_state": ((agents, envs, state_size), floats),
+            "version": ((agents,), integers),
+        }
+        slots = agents * slots_per_agent
+        rows = slots, length, envs
+        rollouts: ArraySpecs = {
+            **dict.fromkeys(STEP_FIELDS, (rows, floats)),
+            **dict.fromkeys(("terminated", "truncated", "valid"), (rows, np.dtype(np.bool_))),
+            "observations": ((*rows, *space.shape), dtype),
+            "actions": ((*rows, *actions.shape[1:]), actions.dtype),
+            "version": (rows, integers),
+            "length": ((slots,), integers),
+            "state": ((slots, envs, state_size), floats),
+            "stats": ((slots, stats_width), np.dtype(np.float64)),
+        }
         return cls(
-            agents=experiment.worker_count, envs=experiment.envs_per_worker,
-            rollout_length=length, slots_per_agent=slots_per_agent,
-            observation=(space.shape, dtype), action=(actions.shape[1:], actions.dtype),
-            distribution_size=distribution.shape[1], state_size=0 if state is None else state.shape[1],
-            stats_width=RunningStats.width(normalized.shape, normalized.measured, settings.normalize_rewards),
-        )  # fmt: skip
-
-    def request_arrays(self) -> ArraySpecs:
-        """Each agent's request (observations, state) and the reply to it (distributions, values, next_state, version),
-        which starts with [A, K]; and its status."""
-        rows = self.agents, self.envs
-        floats, (shape, dtype) = np.dtype(np.float32), self.observation
-        return {
-            "status": ((self.agents,), np.dtype(np.int8)),
-            "observations": ((*rows, *shape), dtype),
-            "state": ((*rows, self.state_size), floats),
-            "distributions": ((*rows, self.distribution_size), floats),
-            "values": (rows, floats),
-            "next_state": ((*rows, self.state_size), floats),
-            "version": ((self.agents,), np.dtype(np.int64)),
-        }
-
-    def rollout_arrays(self) -> ArraySpecs:
-        """The rollouts in all slots: columns, which start with [slots, T, K]; and what a rollout has once."""
-        slots = self.agents * self.slots_per_agent
-        rows = slots, self.rollout_length, self.envs
-        (observation_shape, observation), (action_shape, action) = self.observation, self.action
-        flags = dict.fromkeys(("terminated", "truncated", "valid"), np.dtype(np.bool_))
-        types = {"observations": observation, "actions": action, "version": np.dtype(np.int64), **flags}
-        shapes = {"observations": observation_shape, "actions": action_shape}
-        floats = np.dtype(np.float32)
-        columns = {name: ((*rows, *shapes.get(name, ())), types.get(name, floats)) for name in STEP_FIELDS}
-        return columns | {
-            "length": ((slots,), np.dtype(np.int64)),
-            "state": ((slots, self.envs, self.state_size), floats),
-            "stats": ((slots, self.stats_width), np.dtype(np.float64)),
-        }
+            agents=agents,
+            envs=envs,
+            slots_per_agent=slots_per_agent,
+            state_size=state_size,
+            requests=requests,
+            rollouts=rollouts,
+        )
 
 
 class SharedBuffers:
@@ -121,21 +112,17 @@ class SharedBuffers:
 
     def __init__(self, spec: BufferSpec) -> None:
         self.spec = spec
-        request_specs, rollout_specs = spec.request_arrays(), spec.rollout_arrays()
-        self._blocks = shared_block(block_size(request_specs)), shared_block(block_size(rollout_specs))
-        self.request_arrays = arrays_in(self._blocks[0], request_specs)
-        self.rollout_arrays = arrays_in(self._blocks[1], rollout_specs)
+        self._blocks = shared_block(block_size(spec.requests)), shared_block(block_size(spec.rollouts))
+        self.request_arrays = arrays_in(self._blocks[0], spec.requests)
+        self.rollout_arrays = arrays_in(self._blocks[1], spec.rollouts)
         self.requests, self.finished = IndexQueue(), IndexQueue()
-        self._notifications = [os.pipe() for _ in range(spec.agents)]
+        self._notifications = [Pipe(duplex=False) for _ in range(spec.agents)]
         self._incarnations = [0] * spec.agents
         # Held to write to an agent's pipe or reply, and to replace them.
         self._lock = threading.Lock()
         self.closing = False
-        # Also once the last thread that was left behind has ended, if nobody could call `close`.
-        self._pipes = weakref.finalize(self, _close, self._notifications, self.requests, self.finished)
-        self._pipes.atexit = False
         for _, writer in self._notifications:
-            os.write(writer, bytes(range(spec.slots_per_agent)))
+            os.write(writer.fileno(), bytes(range(spec.slots_per_agent)))
 
     def channel(self, agent: int) -> AgentChannel:
         """One agent's way to these buffers, to be sent to its process."""
@@ -152,12 +139,12 @@ class SharedBuffers:
         with self._lock:
             self._incarnations[agent] += 1
             self.request_arrays["status"][agent] = STARTING
-            old, self._notifications[agent] = self._notifications[agent], os.pipe()
-            for end in old:
-                os.close(end)
+            for end in self._notifications[agent]:
+                end.close()
+            self._notifications[agent] = Pipe(duplex=False)
             used, slots = self.finished.known(), self.spec.slots_per_agent
             free = bytes(slot for slot in range(slots) if agent * slots + slot not in used)
-            os.write(self._notifications[agent][1], free)
+            os.write(self._notifications[agent][1].fileno(), free)
 
     def leave(self, agent: int) -> None:
         """Say that nothing more will come from an agent, whose process is gone."""
@@ -184,15 +171,10 @@ class SharedBuffers:
     def take_requests(self, count: int, seconds: float) -> list[int]:
         """Take up to `count` requests, see `IndexQueue.take`. Those of agents that have been replaced are left out."""
         taken = self.requests.take(count, seconds)
-        void = [request for request in taken if not self._is_valid(request)]
-        if not void:
-            return taken
-        self.requests.drop(void)
-        return [request for request in taken if self._is_valid(request)]
-
-    def agents_of(self, requests: Sequence[int]) -> list[int]:
-        """The agents that have made these requests."""
-        return [request % self.spec.agents for request in requests]
+        valid = [request for request in taken if self._is_valid(request)]
+        if len(valid) < len(taken):
+            self.requests.drop(set(taken).difference(valid))
+        return valid
 
     def _is_valid(self, request: int) -> bool:
         """Return whether a request is that of a current agent, not of a predecessor."""
@@ -204,7 +186,7 @@ class SharedBuffers:
         shape = len(requests), self.spec.envs
         with self._lock:
             valid = [row for row, request in enumerate(requests) if self._is_valid(request)]
-            agents, arrays = self.agents_of([requests[row] for row in valid]), self.request_arrays
+            arrays, agents = self.request_arrays, [requests[row] % self.spec.agents for row in valid]
             rows = slice(None) if len(valid) == len(requests) else valid
             arrays["distributions"][agents] = reply.distributions.reshape(*shape, -1)[rows]
             arrays["values"][agents] = reply.values.reshape(shape)[rows]
@@ -223,7 +205,7 @@ class SharedBuffers:
                 self._notify(slot // self.spec.slots_per_agent, slot % self.spec.slots_per_agent)
 
     def _notify(self, agent: int, number: int) -> None:
-        os.write(self._notifications[agent][1], bytes((number,)))
+        os.write(self._notifications[agent][1].fileno(), bytes((number,)))
 
     def rollout(self, slot: int) -> Rollout:
         """The rollout in a slot, as views, which hold until the slot is released."""
@@ -237,20 +219,16 @@ class SharedBuffers:
             env_errors=0,
             warnings=(),
             transitions=int(np.count_nonzero(columns["valid"])),
-            stats=RunningStats(arrays["stats"][slot].copy()) if self.spec.stats_width else None,
+            stats=RunningStats(arrays["stats"][slot].copy()) if arrays["stats"].size else None,
         )
 
     def close(self) -> None:
         """Close all pipes, which ends agents that wait. Call it after the threads have ended."""
-        self._pipes()
-
-
-def _close(notifications: list[tuple[int, int]], *queues: IndexQueue) -> None:
-    for ends in notifications:
-        for end in ends:
-            os.close(end)
-    for queue in queues:
-        queue.close()
+        for ends in self._notifications:
+            for end in ends:
+                end.close()
+        self.requests.close()
+        self.finished.close()
 
 
 class Prediction(NamedTuple):
@@ -272,26 +250,31 @@ class AgentChannel:
     """
 
     def __init__(
-        self, spec: BufferSpec, agent: int, incarnation: int, blocks: tuple[Any, Any],
-        notifications: int, requests: int, finished: int,
-    ) -> None:  # fmt: skip
-        self.spec, self.agent, self._incarnation, self._blocks = spec, agent, incarnation, blocks
+        self,
+        spec: BufferSpec,
+        agent: int,
+        incarnation: int,
+        blocks: tuple[Any, Any],
+        notifications: Connection,
+        requests: Connection,
+        finished: Connection,
+    ) -> None:
+        self._arguments = spec, agent, incarnation, blocks, notifications, requests, finished
+        self.spec, self.agent = spec, agent
         self._request = agent + spec.agents * incarnation
         self._notifications, self._requests, self._finished = notifications, requests, finished
-        arrays = arrays_in(blocks[0], spec.request_arrays())
+        arrays = arrays_in(blocks[0], spec.requests)
         self._status = arrays.pop("status")
         self._mine: dict[str, Array] = {name: rows[agent : agent + 1] for name, rows in arrays.items()}
-        self._rollouts = arrays_in(blocks[1], spec.rollout_arrays())
-        self._poll = select.poll()
-        self._poll.register(notifications, select.POLLIN)
+        self._rollouts = arrays_in(blocks[1], spec.rollouts)
+        self._poll = polling(notifications)
         self._free_slots: list[int] = []
         self.heartbeat = Heartbeat()
         self.waited = 0.0
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Map the same memory and the same pipes in the process that this is sent to."""
-        pipes = [reduction.DupFd(fd) for fd in (self._notifications, self._requests, self._finished)]
-        return _attach, (self.spec, self.agent, self._incarnation, self._blocks, *pipes)
+        return AgentChannel, self._arguments
 
     def begin(self) -> None:
         """Say that this agent works from now on: predictors and trainers wait for it."""
@@ -347,12 +330,7 @@ class AgentChannel:
 
     def _read_notification(self) -> int:
         self._wait_for_notification()
-        found = os.read(self._notifications, 1)
+        found = os.read(self._notifications.fileno(), 1)
         if not found:
             raise ReceiverClosedError
         return found[0]
-
-
-def _attach(spec: BufferSpec, agent: int, incarnation: int, blocks: tuple[Any, Any], *pipes: Any) -> AgentChannel:
-    notifications, requests, finished = (pipe.detach() for pipe in pipes)
-    return AgentChannel(spec, agent, incarnation, blocks, notifications, requests, finished)

@@ -14,7 +14,8 @@ import termios
 import threading
 from collections import deque
 from collections.abc import Iterable
-from contextlib import suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 
 import numpy as np
 
@@ -32,17 +33,15 @@ class IndexQueue:
     """
 
     def __init__(self) -> None:
-        self.reader, self.writer = os.pipe()
-        os.set_blocking(self.reader, False)
-        self._poll = select.poll()
-        self._poll.register(self.reader, select.POLLIN)
+        self._reader, self.writer = Pipe(duplex=False)
+        self._poll = polling(self._reader)
         self._lock = threading.Lock()
         self._indices = deque[int]()  # those that have left the pipe, and come before all that are in it
         self._held = set[int]()
 
     def take(self, count: int, seconds: float) -> list[int]:
         """Wait until there is an index; then take up to `count` of them. Empty if none comes within `seconds`."""
-        if not self._indices and not self._poll.poll(seconds * 1000):
+        if not self._indices and not self._poll.poll(1000 * seconds):
             return []
         with self._lock:
             if len(self._indices) < count:
@@ -71,28 +70,35 @@ class IndexQueue:
 
     def __len__(self) -> int:
         with self._lock:
-            return len(self._indices) + bytes_in(self.reader) // _WIDTH
+            return len(self._indices) + bytes_in(self._reader) // _WIDTH
 
     def close(self) -> None:
-        os.close(self.reader)
-        os.close(self.writer)
+        self._reader.close()
+        self.writer.close()
 
     def _read(self, count: int) -> None:
         """Move up to `count` indices out of the pipe. The caller holds the lock."""
-        with suppress(BlockingIOError):  # it holds nothing
-            self._indices.extend(np.frombuffer(os.read(self.reader, _WIDTH * count), np.int32).tolist())
+        if bytes_in(self._reader):
+            self._indices.extend(np.frombuffer(os.read(self._reader.fileno(), _WIDTH * count), np.int32).tolist())
 
 
-def write_index(pipe: int, index: int) -> None:
+def write_index(pipe: Connection, index: int) -> None:
     """Put an index into a queue, from the process of an agent. pipe: the writing end."""
     try:
-        os.write(pipe, np.int32(index).tobytes())
+        os.write(pipe.fileno(), np.int32(index).tobytes())
     except BrokenPipeError:
         raise ReceiverClosedError from None
 
 
-def bytes_in(pipe: int) -> int:
+def polling(pipe: Connection) -> select.poll:
+    """What waits for a pipe to be read, in a fraction of the time that `Connection.poll` takes."""
+    poll = select.poll()
+    poll.register(pipe.fileno(), select.POLLIN)
+    return poll
+
+
+def bytes_in(pipe: Connection) -> int:
     """Number of bytes that wait to be read from a pipe."""
     waiting = array.array("i", [0])
-    fcntl.ioctl(pipe, termios.FIONREAD, waiting)
+    fcntl.ioctl(pipe.fileno(), termios.FIONREAD, waiting)
     return waiting[0]
