@@ -14,7 +14,6 @@ from gymnasium.spaces import Box, Discrete
 from runs import CORNERS, SMALL_CNN, TARGET, config, latest, train, train_config
 
 import a3c_exp
-from a3c_exp import compose
 from a3c_exp.__main__ import main
 from a3c_exp.cli.resume import copied_config
 from a3c_exp.config.background import count_bytes, measure_background
@@ -54,12 +53,6 @@ def test_it_is_the_most_frequent_byte_of_all_pictures() -> None:
 def test_it_is_what_the_environments_of_two_games_begin_with(game: str, gray: int) -> None:
     pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
     assert measure_background(Atari(game=game)) == (gray, 64)
-
-
-@pytest.mark.parametrize("setting", [True, False, "shared", (1.0, 2.0)])
-def test_other_settings_stay_as_they_are(setting: Normalization) -> None:
-    whole = config(CORNERS, network=SMALL_CNN, env__normalize_observations=setting)
-    assert load_experiment(whole, check=False).env.normalize_observations == setting
 
 
 @pytest.mark.parametrize("backend", ["serial", "processes"])
@@ -104,26 +97,10 @@ def test_auto_is_false_for_a_network_that_takes_pictures_as_they_are() -> None:
     assert load_experiment(whole).env.normalize_observations is False
 
 
-def test_auto_leaves_it_to_the_check_to_tell_that_a_network_does_not_fit() -> None:
-    with pytest.raises(ConfigError, match=r"^network = 'Mlp': must be a network for observations of shape"):
-        load_experiment(config(CORNERS, **AUTO))
-
-
-def test_environments_of_gymnasium_begin_with_auto() -> None:
-    assert compose(["env=gym", "env.id=CartPole-v1"])["env"]["normalize_observations"] == "auto"
-
-
 def test_parameters_of_a_run_on_vectors_are_taken_by_one_with_auto_and_the_other_way_round(tmp_path: Path) -> None:
     for name, theirs, ours in (("one", False, "auto"), ("other", "auto", False)):
         train(tmp_path / name, TARGET, env__normalize_observations=theirs, total_steps=40)
         load_experiment(config(TARGET, env__normalize_observations=ours, init_from=str(tmp_path / name)))
-
-
-def test_auto_is_the_same_as_the_numbers_that_it_finds(tmp_path: Path) -> None:
-    train(tmp_path, CORNERS, network=SMALL_CNN, total_steps=40, **AUTO)
-    for setting in ("background", [255, 64]):
-        whole = config(CORNERS, network=SMALL_CNN, init_from=str(tmp_path), env__normalize_observations=setting)
-        load_experiment(whole)
 
 
 def test_a_whole_network_that_asks_for_no_pictures_takes_them_as_they_are(tmp_path: Path) -> None:

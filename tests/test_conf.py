@@ -258,11 +258,6 @@ def test_ga3c_can_be_set_as_it_was_published() -> None:
     assert {key: found[key] for key in settings} == settings
 
 
-def test_the_critic_may_learn_from_another_estimator() -> None:
-    experiment = load_experiment(compose(["returns=n_step", "critic_returns=discounted"]))
-    assert type(experiment.returns) is not type(experiment.critic_returns)
-
-
 def test_the_critics_own_estimator_can_be_taken_away() -> None:
     preset = "experiment=threads_continuous"
     assert compose([preset])["critic_returns"] == {"_target_": "a3c_exp.returns.Discounted"}

@@ -19,7 +19,6 @@ from a3c_exp.__main__ import main
 from a3c_exp.backends.serial import Serial
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.config.saved import read_config
-from a3c_exp.errors import ConfigError
 from a3c_exp.run import checkpoint, trainer
 from a3c_exp.run.console import Progress
 from a3c_exp.run.run_folder import config_text
@@ -136,14 +135,6 @@ class TestState:
         kept = checkpoint.load(tmp_path / "checkpoints" / "best.ckpt")
         assert same(kept["store"]["parameters"], best["store"]["parameters"])
 
-    def test_a_run_killed_before_its_first_latest_checkpoint_resumes_from_its_best(self, tmp_path: Path) -> None:
-        train(tmp_path, TARGET, **EVERYTHING)
-        (tmp_path / "checkpoints" / "latest.ckpt").unlink()
-        at = checkpoint.load(tmp_path / "checkpoints" / "best.ckpt")["store"]["steps"]
-        done = resume(tmp_path, total_steps=at + 160)
-        assert done.summary["resumed"] == 1
-        assert at + 160 <= done.summary["steps"] < at + 320
-
 
 class TestFiles:
     def test_a_resumed_run_has_no_summary_until_it_ends(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,12 +152,6 @@ class TestFiles:
         assert existing == [False]
         assert (tmp_path / "summary.json").exists()
 
-    def test_a_run_with_nothing_left_to_do_adds_no_point(self, tmp_path: Path) -> None:
-        train(tmp_path)
-        before = steps(tmp_path)
-        resume(tmp_path)
-        assert steps(tmp_path) == before
-
     def test_the_folder_may_begin_with_a_tilde(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HOME", str(tmp_path))
         train(tmp_path / "run")
@@ -176,15 +161,6 @@ class TestFiles:
 
 
 class TestCurves:
-    def test_no_point_is_empty_while_workers_are_starting(self, tmp_path: Path) -> None:
-        train(tmp_path, backend="processes")
-        seam = len(steps(tmp_path))
-        resume(tmp_path, total_steps=480)
-        with open(tmp_path / "metrics.csv", newline="") as file:
-            later = list(csv.DictReader(file))[seam:]
-        assert later
-        assert all(row["train/entropy"] for row in later)
-
     def test_curves_continue(self, tmp_path: Path) -> None:
         train(tmp_path, TARGET, **EVERYTHING)
         seam = len(steps(tmp_path))
@@ -254,14 +230,6 @@ class TestCurves:
 
 
 class TestCommandLine:
-    def test_resume_writes_to_the_same_folder(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        folder = tmp_path / "run"
-        train(folder)
-        assert main([f"resume={folder}", "total_steps=320", "plugins=[scripted]"]) == 0
-        assert latest(folder)["store"]["steps"] == 320
-        assert [path.name for path in tmp_path.iterdir()] == ["run"]
-        assert read_config(folder, ["scripted"]) == config(total_steps=320)
-
     def test_a_run_can_be_resumed_without_the_run_that_it_started_from(self, tmp_path: Path) -> None:
         train(tmp_path / "first")
         train(tmp_path / "second", init_from=str(tmp_path / "first"))
@@ -339,7 +307,3 @@ class TestCommandLine:
         assert message in capsys.readouterr().err
         assert main([f"resume={tmp_path}", "plugins=[scripted]", f"stop.{rule}={later}"]) == 0
         assert message not in capsys.readouterr().err
-
-    def test_run_raises_without_a_checkpoint(self, tmp_path: Path) -> None:
-        with pytest.raises(ConfigError, match="no such checkpoint"):
-            run(load_experiment(config(), check=False), config(), tmp_path, resume=True)
