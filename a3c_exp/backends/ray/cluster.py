@@ -131,7 +131,7 @@ def connected(settings: RaySettings, workers: int, spec: StoreSpec) -> Iterator[
     with ExitStack() as stack:
         if local:
             arguments |= _local_cluster(settings, workers, spec) | {"_temp_dir": stack.enter_context(_cluster_folder())}
-        # In the main thread Ray would replace the run's signal handlers. The processes that it starts end with the thread.
+        # In the main thread Ray would replace the run's signal handlers. Its processes end with the thread.
         thread = stack.enter_context(ThreadPoolExecutor(1))
         stack.callback(ray.shutdown)
         try:
