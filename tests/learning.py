@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
+from nets import draw_actions, normal
 from torch import Tensor, distributions
 
 from a3c_exp.common.arrays import Array, Floats
@@ -80,3 +81,29 @@ def evaluated_by_torch(space: spaces.Space[Any], parameters: Tensor, actions: Te
             parts, taken = [distributions.Independent(distributions.Normal(mean, log_std.exp()), 1)], [actions]
     log_probs = [part.log_prob(action) for part, action in zip(parts, taken, strict=True)]
     return torch.stack(log_probs).sum(0), torch.stack([part.entropy() for part in parts]).sum(0)
+
+
+def compare_gradients(
+    network: ActorCritic,
+    observations: Array,
+    space: spaces.Space[Any],
+    recurrent_input: RecurrentInput | None = None,
+) -> None:
+    """Hold a network's gradient for observations [T, B, ...], drawn actions and drawn weights equal to torch's."""
+    actions = draw_actions(network, observations)
+    weights = OutputGradients(*normal(3, *observations.shape[:2], seed=4))
+    network.gradient.fill(0)
+    learned(
+        network,
+        observations,
+        actions,
+        recurrent_input,
+        log_probs=weights.log_probs,
+        entropy=weights.entropy,
+        values=weights.values,
+    )
+    found = network.gradient.copy()
+    expected = torchs_gradient(network, observations, actions, space, weights, recurrent_input)
+    largest = float(np.abs(expected).max())
+    assert largest > 0.01
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-5 * max(largest, 0.5))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -15,15 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from a3c_exp.algorithms import A3C, Algorithm, BatchArrays, explained_variance
+from a3c_exp.algorithms import A3C, BatchArrays, explained_variance
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import NetworkOutputs
 from a3c_exp.networks.distributions import Categorical
-from a3c_exp.schedules import Linear
 
 SHAPE = (5, 3)
-COUNT = 15
 REDUCTIONS: tuple[Literal["mean", "sum"], ...] = ("mean", "sum")
 
 
@@ -44,16 +41,6 @@ def loss(
     terms = -log_probs[counted] * advantages + value_coefficient * 0.5 * errors**2 - entropy * h[counted]
     total = terms.mean() if reduction == "mean" else terms.sum()
     return total.item(), [by.numpy() for by in torch.autograd.grad(total, (log_probs, h, values))]
-
-
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.parametrize("mask", [None, a_mask()], ids=["every row", "some rows"])
-def test_its_gradient_is_that_of_the_formula(reduction: Literal["mean", "sum"], mask: Array | None) -> None:
-    x, y = draw_outputs(SHAPE), draw_batch(SHAPE, mask=mask)
-    by, _ = A3C(value_coefficient=0.25, entropy_coefficient=0.1, reduction=reduction).gradient(x, y, 0.0)
-    for one, other in zip(parts(by), loss(x, y, 0.25, 0.1, reduction)[1], strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5)
-        assert one.dtype == np.float32
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
@@ -82,47 +69,6 @@ def test_its_gradient_reaches_the_logits_of_a_softmax_as_by_hand() -> None:
     np.testing.assert_allclose(backward(by.log_probs[0], by.entropy[0])[0], expected, rtol=1e-5)
 
 
-def test_the_policys_gradient_has_no_critics_error_and_the_critics_no_advantage() -> None:
-    by, _ = A3C(entropy_coefficient=0.0).gradient(
-        draw_outputs(SHAPE), replace(draw_batch(SHAPE), advantages=np.zeros(SHAPE, np.float32)), 0.0
-    )
-    assert not by.log_probs.any() and not by.entropy.any() and by.values.all()
-    by, _ = A3C(value_coefficient=0.0).gradient(draw_outputs(SHAPE), draw_batch(SHAPE), 0.0)
-    assert not by.values.any() and by.log_probs.all()
-
-
-@pytest.mark.parametrize("garbage", [1e6, math.nan])
-def test_a_row_that_does_not_count_changes_nothing(garbage: float) -> None:
-    """Neither the gradient nor the metrics."""
-    results = []
-    for hidden in (0.0, garbage):
-        x, y = draw_outputs(SHAPE), draw_batch(SHAPE, mask=a_mask())
-        for z in (x.log_probs, x.values, x.entropy, y.advantages, y.targets):
-            z[y.mask == 0] = hidden
-        by, metrics = A3C(normalize_advantages=True).gradient(x, y, 0.0)
-        assert not by.log_probs[y.mask == 0].any()
-        results.append([*parts(by), *metrics.values()])
-    for one, other in zip(*results, strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
-def test_a_mask_of_ones_is_no_mask() -> None:
-    for algorithm in (A3C(), A3C(normalize_advantages=True, reduction="sum")):
-        one, _ = algorithm.gradient(draw_outputs(SHAPE), draw_batch(SHAPE), 0.0)
-        other, _ = algorithm.gradient(draw_outputs(SHAPE), draw_batch(SHAPE, mask=np.ones(SHAPE, np.float32)), 0.0)
-        for by, and_by in zip(parts(one), parts(other), strict=True):
-            np.testing.assert_allclose(by, and_by, rtol=1e-6)
-
-
-@pytest.mark.parametrize("normalize", [False, True])
-def test_a_batch_without_any_transition_has_no_gradient(normalize: bool) -> None:
-    """A single row of reset steps is possible, and must not give NaN."""
-    nothing = draw_batch(SHAPE, mask=np.zeros(SHAPE, np.float32))
-    by, metrics = A3C(normalize_advantages=normalize).gradient(draw_outputs(SHAPE), nothing, 0.0)
-    assert not any(z.any() for z in parts(by))
-    assert set(metrics.values()) == {0.0}
-
-
 @pytest.mark.parametrize("mask", [None, a_mask()], ids=["every row", "some rows"])
 def test_its_metrics_are_means_without_coefficients(mask: Array | None) -> None:
     """The same for either reduction, so that curves can be compared; with them they are the loss."""
@@ -139,24 +85,6 @@ def test_its_metrics_are_means_without_coefficients(mask: Array | None) -> None:
         assert whole == pytest.approx(loss(x, y, 0.3, 0.2, "mean")[0], rel=1e-5)
 
 
-def test_the_entropy_bonus_follows_its_schedule() -> None:
-    algorithm = A3C(entropy_coefficient=Linear(start=0.2, end=0.0))
-    for progress in (0.0, 0.5, 1.0):
-        by, _ = algorithm.gradient(draw_outputs(SHAPE), draw_batch(SHAPE), progress)
-        np.testing.assert_allclose(by.entropy, np.full(SHAPE, -0.2 * (1 - progress) / COUNT), rtol=1e-6)
-
-
-@pytest.mark.parametrize("mask", [None, a_mask()], ids=["every row", "some rows"])
-def test_normalized_advantages_have_mean_0_and_deviation_1(mask: Array | None) -> None:
-    """Read off the gradient of the log-probabilities, which is -A."""
-    y = draw_batch(SHAPE, mask=mask)
-    y = replace(y, advantages=7 + 30 * y.advantages)
-    by, _ = A3C(normalize_advantages=True, reduction="sum").gradient(draw_outputs(SHAPE), y, 0.0)
-    counted = slice(None) if mask is None else mask != 0
-    expected = (y.advantages[counted] - y.advantages[counted].mean()) / y.advantages[counted].std()
-    np.testing.assert_allclose(-by.log_probs[counted], expected, rtol=1e-4, atol=1e-6)
-
-
 @pytest.mark.parametrize("advantage", [3.0, -0.4427041, 0.1, -50.3])
 def test_equal_advantages_normalize_to_nothing(advantage: float) -> None:
     """The rounding error of a mean in float32, scaled to 1, would push towards whatever actions were drawn."""
@@ -166,22 +94,13 @@ def test_equal_advantages_normalize_to_nothing(advantage: float) -> None:
     np.testing.assert_allclose(by.log_probs, 0, atol=1e-6)
 
 
-def test_it_is_an_algorithm() -> None:
-    assert isinstance(A3C(), Algorithm)
-
-
 @pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"value_coefficient": -0.5}, "value_coefficient = -0.5: must be a number >= 0"),
-        ({"entropy_coefficient": math.nan}, "entropy_coefficient = nan: must be a finite number, or a schedule"),
-        ({"reduction": "max"}, "reduction = 'max': must be mean or sum"),
-    ],
+    "settings", [{"value_coefficient": -0.5}, {"entropy_coefficient": math.nan}, {"reduction": "max"}], ids=str
 )
-def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_settings_out_of_range_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as error:
         A3C(**settings)
-    assert str(error.value) == message
+    assert [error.value.key] == list(settings)
 
 
 # -- explained variance ------------------------------------------------------------------------------------------------
@@ -191,16 +110,9 @@ def floats(*x: float) -> Floats:
     return np.array(x, np.float32).reshape(-1, 1)
 
 
-def test_a_perfect_critic_explains_everything() -> None:
-    assert explained_variance(floats(1, 2, 5), floats(1, 2, 5)) == 1
-
-
-def test_a_constant_critic_explains_nothing() -> None:
-    assert explained_variance(floats(4, 4, 4), floats(1, 2, 5)) == pytest.approx(0, abs=1e-12)
-
-
-def test_a_critic_that_is_wrong_the_other_way_is_worse_than_nothing() -> None:
-    assert explained_variance(floats(-1, -2, -5), floats(1, 2, 5)) == pytest.approx(-3)
+@pytest.mark.parametrize(("values", "expected"), [((1, 2, 5), 1), ((4, 4, 4), 0), ((-1, -2, -5), -3)], ids=str)
+def test_a_critic_explains_the_share_that_its_errors_leave(values: tuple[float, ...], expected: float) -> None:
+    assert explained_variance(floats(*values), floats(1, 2, 5)) == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("same", [0.0, 0.1, 1e6 + 0.1])

@@ -142,43 +142,10 @@ def test_every_activation_is_that_of_torch_wherever_it_stands(make: Callable[[],
         compare_with_torch(nn.Sequential(first[before], make(), nn.Linear(3, 2)), inputs)
 
 
-TIED = nn.Linear(4, 4)
-
-
-@pytest.mark.parametrize(
-    "layers",
-    [
-        [],
-        [nn.Identity()],
-        [nn.Flatten()],
-        [nn.LayerNorm(4), nn.Linear(4, 3)],
-        [nn.LayerNorm(4, elementwise_affine=False)],
-        [nn.LayerNorm(4, bias=False), nn.SiLU()],
-        [nn.Tanh()],
-        [nn.ReLU(inplace=True), nn.Linear(4, 2)],
-        [nn.Linear(4, 3), nn.SiLU(), nn.Tanh(), nn.Linear(3, 2, bias=False)],
-        [nn.Linear(4, 3), nn.Identity(), nn.Tanh()],
-        [nn.Sequential(nn.Linear(4, 3)), nn.Sequential(nn.Tanh(), nn.Sequential(nn.Linear(3, 2)))],
-        [TIED, nn.Tanh(), TIED],
-        [TIED, TIED, nn.Sequential(nn.ReLU(), TIED)],
-    ],
-    ids=str,
-)
-def test_a_sequence_has_the_outputs_and_the_gradient_of_torch(layers: list[nn.Module]) -> None:
-    module = nn.Sequential(*layers)
-    assert find_obstacle(module, 1) is None
-    compare_with_torch(module, normal(6, 4))
-
-
 def test_two_layers_with_one_weight_have_the_gradient_of_torch() -> None:
     one, other = nn.Linear(4, 4), nn.Linear(4, 4)
     other.weight = one.weight
     compare_with_torch(nn.Sequential(one, nn.Tanh(), other), normal(6, 4))
-
-
-def test_a_layer_alone_is_a_sequence_of_one() -> None:
-    assert find_obstacle(nn.Linear(4, 3), 1) is None
-    compare_with_torch(nn.Linear(4, 3), normal(6, 4))
 
 
 def test_batches_of_other_sizes_are_not_mixed() -> None:

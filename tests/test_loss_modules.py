@@ -118,15 +118,6 @@ class TestTheGradient:
         assert expected[own].any()
         np.testing.assert_allclose(gradient(network, algorithm, batch), expected, rtol=1e-3, atol=1e-6)
 
-    @pytest.mark.parametrize("name", NETWORKS)
-    def test_reaches_the_actors_encoder_through_the_features(self, name: str) -> None:
-        network = build(NETWORKS[name], PredictingA3C())
-        batch = draw_batch(network, masked=True)
-        with_it, without = (gradient(network, PredictingA3C(prediction_coefficient=each), batch) for each in (1.0, 0.0))
-        changed = {group for group, place in network.param_slices.items() if (with_it != without)[place].any()}
-        encoder = {"encoder"} if network.shared else {"actor"}
-        assert changed == ({"loss"} if name == "no layers" else encoder | {"loss"})
-
     def test_adds_up_over_calls(self) -> None:
         algorithm = PredictingA3C()
         network = build(NETWORKS["shared"], algorithm)
@@ -149,10 +140,6 @@ class TestItsParameters:
         own = torch.cat([parameter.detach().ravel() for parameter in module.parameters()])
         np.testing.assert_array_equal(network.vector[place], own)
 
-    def test_a_loss_without_a_module_has_no_group(self) -> None:
-        network = build(NETWORKS["shared"], A3C())
-        assert network.loss_module is None and "loss" not in network.param_slices
-
     def test_the_rest_of_the_network_is_drawn_as_without_it(self) -> None:
         with_it, without = (build(NETWORKS["separate"], each) for each in (PredictingA3C(), A3C()))
         np.testing.assert_array_equal(with_it.vector[: len(without.vector)], without.vector)
@@ -168,10 +155,6 @@ class TestItsParameters:
         assert bool(change[place].max() > 1e-9) == moves
         assert change[: place.start].max() > 1e-6
 
-    def test_a_rate_for_a_loss_without_parameters_is_refused(self) -> None:
-        with pytest.raises(ConfigError, match=r"optimizer.param_groups = 'loss': the network has no such part"):
-            load_experiment(config(optimizer__param_groups={"loss": {"learning_rate": 0.1}}))
-
 
 class TestTraining:
     @pytest.mark.parametrize("kind", ["a3c", "ppo"])
@@ -182,13 +165,6 @@ class TestTraining:
         train(tmp_path, algorithm=algorithm, plugins=PLUGINS, total_steps=8000, network__shared=True)
         rows = [row for row in read_metrics(tmp_path) if row["train/reward_loss"]]
         assert float(rows[-1]["train/reward_loss"]) < 0.5 * float(rows[0]["train/reward_loss"])
-
-    def test_its_metrics_reach_the_table_whether_tensors_or_numbers(self, tmp_path: Path) -> None:
-        train(tmp_path, **PREDICTING)
-        last = read_metrics(tmp_path)[-1]
-        assert float(last["train/reward_loss"]) > 0
-        assert float(last["train/coefficient"]) == 0.5
-        assert float(last["train/entropy"]) > 0
 
     @pytest.mark.parametrize("cls", [PredictingA3C, PredictingPPO])
     def test_a_run_without_the_auxiliary_loss_is_that_without_a_module(
@@ -380,13 +356,6 @@ class TestWhatIsRefused:
         before = torch.get_rng_state()
         load_experiment(config(**PREDICTING))
         assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_only_a_loss_without_a_closed_form_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
-    monkeypatch.setattr(A3C, "closed_form", lambda *_: calls.append("closed form"))
-    load_experiment(config())
-    assert not calls
 
 
 def test_with_a_recurrent_network_minibatches_of_a_loss_with_a_module_train() -> None:

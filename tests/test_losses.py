@@ -184,22 +184,6 @@ class TestDerivatives:
         expected = formula(algorithm, wide(*parts(outputs)), arrays, 0.4)
         assert float(loss.detach()) == pytest.approx(expected, rel=1e-4, abs=1e-3)
 
-    def test_the_closed_form_is_used(self, algorithm: A3C | PPO) -> None:
-        assert has_closed_form(type(algorithm))
-        outputs, batch = drawn()
-        one, other = algorithm.gradient(outputs, batch, 0.5), algorithm.closed_form(outputs, batch, 0.5)
-        assert one[1] == other[1]
-        for by, and_by in zip(parts(one[0]), parts(other[0]), strict=True):
-            np.testing.assert_array_equal(by, and_by)
-
-
-@pytest.mark.parametrize("target_kl", [1e-9, 1e9])
-def test_both_forms_tell_alike_whether_the_policy_is_too_far(target_kl: float) -> None:
-    algorithm = PPO(target_kl=target_kl)
-    outputs, batch = drawn()
-    for _, metrics in (algorithm.closed_form(outputs, batch, 0.0), differentiate(algorithm, outputs, batch, 0.0)):
-        assert algorithm.should_stop_early(metrics) == (target_kl < 1)
-
 
 # -- subclasses --------------------------------------------------------------------------------------------------------
 
@@ -393,14 +377,6 @@ class TestRowsThatAreNoTransitions:
         for one, other in zip(by[4:], expected[4:], strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
-    @given(SUMS, st.booleans())
-    def test_a_batch_of_them_alone_gives_zeros(self, algorithm: Sum, garbage: bool) -> None:
-        outputs, batch = drawn()
-        sample = outputs, replace(batch, mask=np.zeros(batch.shape, np.float32))
-        by, metrics = differentiated(algorithm, soiled(sample, math.nan) if garbage else sample)
-        assert set(metrics.values()) == {0.0}
-        assert not any(each.any() for each in by)
-
 
 class TestWhatALossIsGiven:
     @pytest.mark.parametrize("masked", [False, True])
@@ -421,10 +397,6 @@ class TestWhatALossIsGiven:
         normalized = batch.normalize(tensor)
         assert normalized.dtype == torch.float32
         np.testing.assert_allclose(normalized.numpy()[rows], (x[rows] - x[rows].mean()) / x[rows].std(), atol=1e-5)
-
-    def test_equal_numbers_normalize_to_nothing(self) -> None:
-        _, arrays = drawn()
-        assert not Batch(arrays).normalize(torch.full(arrays.shape, 1e3 + 0.1)).abs().max() > 1e-6
 
     @pytest.mark.parametrize("masked", [False, True])
     def test_ratios_and_the_divergence_are_by_definition(self, masked: bool) -> None:
@@ -456,11 +428,6 @@ class TestWhatALossIsGiven:
         ones = torch.ones(arrays.shape)
         assert (batch.count, float(batch.sum(ones)), float(batch.mean(ones))) == (1, 0.0, 0.0)
         assert not batch.mask.any() and torch.isfinite(batch.normalize(ones)).all()
-
-    def test_a_loss_that_does_not_use_an_output_has_no_derivative_by_it(self) -> None:
-        gradient, _ = Sum(terms=(("mse", 1.0),)).gradient(*drawn(), 0.0)
-        assert not gradient.log_probs.any() and not gradient.entropy.any() and gradient.values.any()
-        assert gradient.features is None
 
     def test_a_loss_without_any_derivative_changes_nothing(self) -> None:
         class Constant(Algorithm):

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
-from learning import evaluated_by_torch, learned, torchs_gradient
+from learning import compare_gradients, evaluated_by_torch, learned
 from nets import make_lstm, normal
 from runs import SCRIPTED
-from torch import Tensor, nn
+from torch import Tensor
 
 from a3c_exp.common.arrays import Array, Bools
 from a3c_exp.core.rollout import Actor
 from a3c_exp.core.store import Snapshot
 from a3c_exp.envs import Gym
 from a3c_exp.errors import ConfigError
-from a3c_exp.networks import ActorCritic, Lstm, Mlp, OutputGradients
+from a3c_exp.networks import ActorCritic, Lstm, Mlp
 from a3c_exp.networks.composed import EncoderActorCritic
 from a3c_exp.networks.initialization import Initializer
 from a3c_exp.networks.recurrent import LstmCore, LstmKernel, RecurrentInput, unroll
@@ -109,24 +109,6 @@ class TestTheCells:
         for one, other in zip(by_kernel.parameters(), by_torch.parameters(), strict=True):
             assert one.grad is not None and other.grad is not None
             torch.testing.assert_close(one.grad, other.grad, atol=1e-5 * float(other.grad.abs().max()), rtol=0)
-
-    def test_the_torch_form_has_the_gradients_of_finite_differences(self) -> None:
-        """In double precision, over four steps with an end of an episode in one of two columns."""
-        cells = LstmCore(2, 3).double()
-        with torch.no_grad():
-            for index, parameter in enumerate(cells.parameters()):
-                parameter.copy_(torch.from_numpy(normal(*parameter.shape, seed=index)))
-        ends = np.zeros((4, 2), np.bool_)
-        ends[1, 0] = True
-        features, state = (torch.from_numpy(normal(*shape)).double() for shape in ((4, 2, 2), (2, 6)))
-        names = [name for name, _ in cells.named_parameters()]
-
-        def run(features: Tensor, state: Tensor, *parameters: Tensor) -> Tensor:
-            own = dict(zip(names, parameters, strict=True))
-            return unrolled_by_torch(lambda *x: torch.func.functional_call(cells, own, x), features, state, ends)
-
-        leaves = [x.detach().clone().requires_grad_() for x in (features, state, *cells.parameters())]
-        assert torch.autograd.gradcheck(run, leaves)
 
     @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
     def test_gradients_are_those_of_finite_differences(self, share: float) -> None:
@@ -253,39 +235,23 @@ class TestTheNextValueOfARow:
     """Scripted episodes, identified by their observations, and valued again one by one from their first step on."""
 
     @pytest.mark.parametrize("ends", [("terminated",), ("truncated",), ("terminated", "truncated", "both")], ids=str)
-    @pytest.mark.parametrize("count", [1, 3])
-    def test_is_that_of_the_state_that_the_episode_has_reached(self, count: int, ends: Any) -> None:
-        network, actor = make_actor(count, lengths=(3, 5, 4), ends=ends)
+    @pytest.mark.parametrize(("count", "vectorized"), [(1, False), (3, False), (2, True)])
+    def test_is_that_of_the_state_that_the_episode_has_reached(self, count: int, vectorized: bool, ends: Any) -> None:
+        """A vector environment restarts late: the row after an end is no transition."""
+        network, actor = make_actor(count, vectorized, lengths=(3, 5, 4), ends=ends)
         rollouts = [actor.collect(START) for _ in range(5)]
+        assert vectorized != all(rollout.valid.all() for rollout in rollouts)
         for env in range(count):
-            episode: list[Array] = []
-            for rollout in rollouts:
-                rows = zip(rollout.observations[:, env], rollout.actions[:, env], rollout.terminated[:, env],
-                           rollout.truncated[:, env], rollout.next_values[:, env], strict=True)  # fmt: skip
-                for observation, action, terminated, truncated, value in rows:
-                    episode.append(observation)
-                    following = np.array([observation[0], observation[1], observation[2] + 1, action], np.float32)
-                    expected = 0.0 if terminated else last_value(network, [*episode, following])
-                    assert value == pytest.approx(expected, abs=1e-5)
-                    if terminated or truncated:
-                        episode = []
-
-    def test_also_where_a_vector_environment_restarts_late(self) -> None:
-        """The row after an end is no transition, and the state is reset after it once more."""
-        network, actor = make_actor(2, vectorized=True, lengths=(3, 5), ends=("truncated",))
-        rollouts = [actor.collect(START) for _ in range(5)]
-        assert not all(rollout.valid.all() for rollout in rollouts)
-        for env in range(2):
             episode: list[Array] = []
             for rollout in rollouts:
                 for t in np.flatnonzero(rollout.valid[:, env]):
                     observation, action = rollout.observations[t, env], rollout.actions[t, env]
                     episode.append(observation)
                     following = np.array([observation[0], observation[1], observation[2] + 1, action], np.float32)
-                    assert rollout.next_values[t, env] == pytest.approx(
-                        last_value(network, [*episode, following]), abs=1e-5
-                    )
-                    if rollout.truncated[t, env]:
+                    terminated = rollout.terminated[t, env]
+                    expected = 0.0 if terminated else last_value(network, [*episode, following])
+                    assert rollout.next_values[t, env] == pytest.approx(expected, abs=1e-5)
+                    if terminated or rollout.truncated[t, env]:
                         episode = []
 
 
@@ -297,46 +263,13 @@ def last_value(network: ActorCritic, observations: list[Array]) -> float:
     return float(values[0])
 
 
-class Recentered(nn.Module):
-    """An encoder of a user's own, which no kernel runs."""
-
-    def __init__(self, inputs: int) -> None:
-        super().__init__()
-        self.shift = nn.Parameter(torch.full((inputs,), 0.1))
-
-    def forward(self, observations: Tensor) -> Tensor:
-        return observations - self.shift
-
-
 class TestTheComponent:
-    def test_parts_are_the_body_with_its_cells_and_the_two_heads(self) -> None:
-        network = build()
-        assert list(network.param_slices) == ["encoder", "actor", "critic"]
-        sizes = {name: part.stop - part.start for name, part in network.param_slices.items()}
-        assert sizes == {"encoder": 4 * 5 + 5 + 32 * (5 + 8 + 1), "actor": 8 * 2 + 2, "critic": 8 + 1}
-
-    def test_writing_to_the_vector_changes_what_acts_and_what_learns(self) -> None:
-        network = build()
-        network.vector.fill(0)
-        assert not network.values(normal(B, 4), network.initial_state(B)).any()
-        observations, taken = normal(T, B, 4), np.zeros((T, B), np.int64)
-        recurrent_input = RecurrentInput(np.zeros((B, 16), np.float32), draw_boundaries())
-        assert not learned(network, observations, taken, recurrent_input, values=1).values.any()
-        assert network.gradient[network.param_slices["critic"]].any()
-
     @pytest.mark.parametrize("init", ["orthogonal", "glorot", "normalized_columns", "normal", "default"])
     def test_every_initialization_is_drawn_from_the_generator_alone(self, init: Any) -> None:
         torch.manual_seed(0)
         one = build(init=init).vector
         torch.manual_seed(1)
         np.testing.assert_array_equal(build(init=init).vector, one)
-
-    def test_normalized_columns_have_norm_one_in_every_gate(self) -> None:
-        network = build(init="normalized_columns", policy_gain=0.01)
-        assert network.core is not None
-        for matrix in (network.core.inputs, network.core.recurrent):
-            torch.testing.assert_close(matrix.detach().norm(dim=0), torch.ones(32))
-        torch.testing.assert_close(network.head.linear.weight.detach().norm(dim=1), torch.full((2,), 0.01))
 
     def test_normal_weights_have_the_deviation_of_the_setting_and_the_encoders_its_own(self) -> None:
         """The gain of the last layer is not used. Biases are 0 but those of the forget gates."""
@@ -364,18 +297,7 @@ class TestTheComponent:
     def test_heads_without_biases_are_learned(self, kernels: Any, actions: gym.Space[Any]) -> None:
         network = build(actions, head_bias=False, kernels=kernels)
         assert network.head.linear.bias is None and network.value.bias is None
-        observations = normal(T, B, 4)
-        taken = np.zeros((T, B), np.int64) if isinstance(actions, Discrete) else normal(T, B, 2, seed=8)
-        recurrent_input = RecurrentInput(normal(B, 16), draw_boundaries())
-        weights = dict(zip(("log_probs", "entropy", "values"), normal(3, T, B, seed=7), strict=True))
-        learned(network, observations, taken, recurrent_input, **weights)
-        found = network.gradient.copy()
-        expected = torchs_gradient(network, observations, taken, actions, OutputGradients(**weights), recurrent_input)
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-
-    def test_a_picture_is_refused_by_an_encoder_for_vectors(self) -> None:
-        with pytest.raises(ConfigError, match=r"^network.encoder = 'Mlp': must .* Mlp takes vectors"):
-            Lstm().build(Box(0, 255, (84, 84, 4), np.uint8), Discrete(2), None)
+        compare_gradients(network, normal(T, B, 4), actions, RecurrentInput(normal(B, 16), draw_boundaries()))
 
     @pytest.mark.parametrize(
         "settings",
@@ -390,27 +312,3 @@ class TestTheComponent:
     def test_values_out_of_range_are_refused(self, settings: dict[str, Any]) -> None:
         with pytest.raises(ConfigError):
             Lstm(**settings)
-
-    def test_an_encoder_has_no_recurrent_state_of_its_own(self) -> None:
-        with pytest.raises(ConfigError, match="without a recurrent state of its own"):
-            Lstm(encoder=Lstm())
-
-    @pytest.mark.parametrize("share", [0.0, 0.3])
-    def test_any_module_may_be_the_encoder(self, share: float) -> None:
-        network = make_lstm(Recentered, SPACE, Discrete(2), hidden_size=8, policy_gain=1.0)
-        observations, taken = normal(T, B, 4), np.random.default_rng(6).integers(0, 2, (T, B))
-        recurrent_input = RecurrentInput(normal(B, 16), draw_boundaries(share))
-        weights = dict(zip(("log_probs", "entropy", "values"), normal(3, T, B, seed=7), strict=True))
-        learned(network, observations, taken, recurrent_input, **weights)
-        found = network.gradient.copy()
-        gradients = OutputGradients(**weights)
-        expected = torchs_gradient(network, observations, taken, Discrete(2), gradients, recurrent_input)
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-
-    def test_cells_need_a_shared_encoder(self) -> None:
-        network, other = build(), build()
-        encoders = network.actor_encoder, other.actor_encoder
-        with pytest.raises(ValueError, match="share"):
-            EncoderActorCritic(
-                encoders, network.observation_input, network.core, network.head, network.value, network.distribution
-            )

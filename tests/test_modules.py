@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import user_modules
-from runs import CORNERS, SCRIPTED, config, train
+from runs import CORNERS, SCRIPTED, config
 
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.config.schema import settings_of
 from a3c_exp.errors import ConfigError
-from a3c_exp.networks import EncoderNetwork, Lstm, Mlp, ModuleSpec, Network, WholeNetwork
+from a3c_exp.networks import EncoderNetwork, Mlp, ModuleSpec, Network
 
 PLUGINS = ["scripted", "user_modules"]
 EVERY = {"head_bias", "init", "init_std", "initial_std", "kernels", "policy_gain", "shared", "state_dependent_std"}
@@ -54,14 +54,6 @@ class TestSettings:
         assert network == EncoderNetwork(encoder=ModuleSpec(Mlp, {"hidden_sizes": (8,)}))
         assert load("a3c_exp.networks.Mlp", hidden_sizes=[8], shared=True, critic_hidden_sizes=None)
 
-    def test_of_an_encoder_before_cells_are_below_it(self) -> None:
-        network = load("a3c_exp.networks.Lstm", encoder={"_target_": "user_modules.Residual", "width": 5})
-        assert isinstance(network, Lstm)
-        assert network.encoder == EncoderNetwork(encoder=ModuleSpec(user_modules.Residual, {"width": 5}))
-
-    def test_of_a_whole_actor_critic_become_its_record(self) -> None:
-        assert load("user_modules.Gru", width=3) == WholeNetwork(module=ModuleSpec(user_modules.Gru, {"width": 3}))
-
 
 class TestAccepted:
     @pytest.mark.parametrize("name", ["Residual", "Lazy", "Normed", "Constants", "Tied", "Seen", "Gru", "Plain"])
@@ -71,12 +63,6 @@ class TestAccepted:
     @pytest.mark.parametrize("name", ["Pictures", "Seen", "SeenRaw"])
     def test_modules_for_pictures(self, name: str) -> None:
         load(f"user_modules.{name}", CORNERS)
-
-    @pytest.mark.parametrize("network", ["Residual", "Constants", "Gru"])
-    def test_modules_are_trained(self, network: str, tmp_path: Any) -> None:
-        settings = {"_target_": f"user_modules.{network}"}
-        done = train(tmp_path, network=settings, plugins=PLUGINS, total_steps=4000)
-        assert done.summary["mean_return_100"] > 0.7
 
 
 class TestRefused:
@@ -176,11 +162,6 @@ class TestRefused:
         text = refused("a3c_exp.networks.Lstm", encoder={"_target_": "user_modules.Gru"})
         assert text.startswith("network.encoder = ")
         assert "must be a network without a recurrent state of its own" in text
-
-    def test_a_fault_that_the_dry_pass_finds(self) -> None:
-        assert "network = 'Faulty': mixes the rows" in refused("user_modules.Faulty", fault="mean")
-        below = {"_target_": "user_modules.Faulty", "fault": "noise"}
-        assert "network = 'Faulty': returns other numbers" in refused("a3c_exp.networks.Lstm", encoder=below)
 
     def test_a_module_for_observations_of_another_form(self) -> None:
         assert "Residual takes vectors" in refused("user_modules.Residual", env=CORNERS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 import gymnasium as gym
@@ -10,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
-from learning import evaluated_by_torch, learned, torchs_gradient
+from learning import compare_gradients, evaluated_by_torch
 from nets import make_network
 from torch import nn
 
 from a3c_exp.common.arrays import Floats
 from a3c_exp.errors import ConfigError
-from a3c_exp.networks import ActorCritic, Mlp, OutputGradients
+from a3c_exp.networks import ActorCritic, Mlp
 from a3c_exp.networks.distributions import make_distribution, mixed_with_uniform
 from a3c_exp.networks.heads import make_head
 from a3c_exp.networks.mlp import ACTIVATIONS
@@ -61,55 +60,6 @@ def test_its_gradient_is_that_of_torch(space: gym.Space[Any], shared: bool, sett
     network = build(space, shared=shared, **settings)
     observations = draw_observations(12).reshape(4, 3, 8)
     compare_gradients(network, observations, space)
-
-
-@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
-def test_its_gradient_is_that_of_torch_through_every_activation(activation: Any) -> None:
-    """Observations far enough from 0 reach the flat parts of the activations."""
-    network = build(activation=activation, init="default")
-    compare_gradients(network, 9 * draw_observations(12).reshape(4, 3, 8), ACTION_SPACES[0])
-
-
-def test_a_batch_that_is_smaller_than_the_one_before_is_not_mixed_with_it() -> None:
-    """The memory of hidden layers is kept from one batch to the next."""
-    network = build()
-    for rows in (12, 4, 8, 16):
-        compare_gradients(network, draw_observations(16)[:rows].reshape(-1, 2, 8), ACTION_SPACES[0])
-
-
-def compare_gradients(network: ActorCritic, observations: Floats, space: gym.Space[Any]) -> None:
-    parameters, _, _ = network.act_forward(observations.reshape(-1, 8))
-    actions, _ = network.distribution.sample(parameters, np.random.default_rng(3))
-    actions = actions.reshape(*observations.shape[:2], *actions.shape[1:])
-    weights = OutputGradients(
-        *np.random.default_rng(4).standard_normal((3, *observations.shape[:2])).astype(np.float32)
-    )
-    network.gradient.fill(0)
-    learned(network, observations, actions, **asdict(weights))
-    found = network.gradient.copy()
-    expected = torchs_gradient(network, observations, actions, space, weights)
-    assert np.abs(expected).max() > 0.1
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
-def test_every_activation_is_the_same_function_twice(activation: Any) -> None:
-    network = build(activation=activation)
-    observations = 3 * draw_observations()
-    parts: Any = network
-    expected = parts.value(parts.critic_encoder(torch.from_numpy(observations)))[:, 0].detach()
-    np.testing.assert_allclose(network.values(observations), expected, atol=1e-5)
-
-
-@pytest.mark.parametrize("space", ACTION_SPACES, ids=str)
-def test_entropy_is_that_of_torchs_distributions(space: gym.Space[Any]) -> None:
-    network = build(space)
-    observations = draw_observations()
-    parameters, _, _ = network.act_forward(observations)
-    actions, _ = network.distribution.sample(parameters, np.random.default_rng(3))
-    found, _ = network.evaluate(observations[None], actions[None])
-    _, expected = evaluated_by_torch(space, torch.from_numpy(parameters), torch.from_numpy(actions))
-    np.testing.assert_allclose(found.entropy[0], expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("space", [Discrete(4), MultiDiscrete([2, 2]), MultiBinary(2)], ids=str)
@@ -220,11 +170,6 @@ def test_a_deviation_beyond_its_range_can_come_back_and_goes_no_further(log_std:
         assert step(*mixed) * log_std < 0 if log_std < 0 else step(*mixed) == 0, "the far one outweighs the rest"
 
 
-def test_unbounded_actions_are_passed_as_they_are() -> None:
-    distribution = make_distribution(Box(-np.inf, np.inf, (1,)))
-    np.testing.assert_allclose(distribution.to_env(np.array([[5.0]], np.float32)), [[5]])
-
-
 @pytest.mark.parametrize("space", ACTION_SPACES, ids=str)
 def test_the_mode_is_the_most_likely_action(space: gym.Space[Any]) -> None:
     network = build(space)
@@ -237,54 +182,12 @@ def test_the_mode_is_the_most_likely_action(space: gym.Space[Any]) -> None:
         assert (other <= best + 1e-6).all()
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_parts_cover_the_whole_vector_without_overlap(shared: bool) -> None:
-    network = build(shared=shared)
-    assert list(network.param_slices) == (["encoder", "actor", "critic"] if shared else ["actor", "critic"])
-    covered = np.concatenate([np.arange(len(network.vector))[part] for part in network.param_slices.values()])
-    np.testing.assert_array_equal(np.sort(covered), np.arange(len(network.vector)))
-
-
 def test_the_critic_may_have_layers_of_its_own_size() -> None:
     network: Any = build(hidden_sizes=(80,), critic_hidden_sizes=(50, 20))
     assert (network.head.linear.in_features, network.value.in_features) == (80, 20)
     assert network.param_slices["critic"].stop - network.param_slices["critic"].start == 9 * 50 + 51 * 20 + 21
     with pytest.raises(ConfigError, match=r"critic_hidden_sizes = .*: must be null where shared=true"):
         build(shared=True, critic_hidden_sizes=(50,))
-
-
-def test_the_critics_loss_leaves_the_actors_part_alone() -> None:
-    network = build(shared=False)
-    learned(network, draw_observations()[None], np.zeros((1, 7), np.int64), values=1)
-    assert not network.gradient[network.param_slices["actor"]].any()
-    assert network.gradient[network.param_slices["critic"]].any()
-
-
-def test_backward_adds_to_one_flat_gradient_that_stays_where_it_is() -> None:
-    """Since torch 2, zero_grad() sets gradients to None, which would silently cut them off the flat vector."""
-    network = build()
-    observations, actions = draw_observations()[None], np.zeros((1, 7), np.int64)
-    learned(network, observations, actions, values=1)
-    once = network.gradient.copy()
-    learned(network, observations, actions, values=1)
-    np.testing.assert_allclose(network.gradient, 2 * once, rtol=1e-5)
-    network.gradient.fill(0)
-    learned(network, observations, actions, values=1)
-    np.testing.assert_allclose(network.gradient, once, rtol=1e-5)
-
-
-def test_writing_to_the_vector_changes_both_networks() -> None:
-    network = build()
-    network.vector.fill(0)
-    observations = draw_observations()
-    assert not network.values(observations).any()
-    outputs, _ = network.evaluate(observations[None], np.zeros((1, 7), np.int64))
-    assert not outputs.values.any()
-
-
-def test_the_same_seed_draws_the_same_parameters() -> None:
-    np.testing.assert_array_equal(build().vector, build().vector)
-    assert (make_network(Mlp, OBSERVATIONS, Discrete(4), rng_seed=9, init="orthogonal").vector != build().vector).any()
 
 
 @pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
@@ -298,12 +201,6 @@ def test_orthogonal_layers_are_orthogonal() -> None:
     encoder: Any = build(hidden_sizes=(64, 64)).actor_encoder
     weight = encoder[2].weight.detach()
     torch.testing.assert_close(weight @ weight.T, 2 * torch.eye(64), atol=1e-4, rtol=0)
-
-
-def test_normalized_columns_have_the_norm_of_the_setting() -> None:
-    network: Any = build(init="normalized_columns", policy_gain=0.01)
-    weight = network.head.linear.weight.detach()
-    torch.testing.assert_close(weight.norm(dim=1), torch.full((4,), 0.01))
 
 
 @pytest.mark.parametrize("std", [0.01, 0.1, 2.0])
@@ -322,12 +219,6 @@ def test_normal_weights_have_mean_0_and_the_deviation_of_the_setting(std: float)
     assert (drawn.abs() > 2).float().mean().item() == pytest.approx(0.0455, abs=0.005)
 
 
-def test_the_deviation_is_used_by_normal_weights_only() -> None:
-    np.testing.assert_array_equal(build(init="glorot", init_std=3.0).vector, build(init="glorot").vector)
-    assert (build(init="normal").vector != build(init="normal", init_std=0.2).vector).any()
-    np.testing.assert_array_equal(build(init="normal").vector, build(init="normal", init_std=0.1).vector)
-
-
 @pytest.mark.parametrize("space", ACTION_SPACES, ids=str)
 @pytest.mark.parametrize("shared", [True, False])
 def test_heads_without_biases_give_nothing_for_features_that_are_0(space: gym.Space[Any], shared: bool) -> None:
@@ -344,21 +235,6 @@ def test_heads_without_biases_give_nothing_for_features_that_are_0(space: gym.Sp
         torch.testing.assert_close(parameter, full.get_parameter(name), atol=0, rtol=0)
 
 
-@pytest.mark.parametrize("kernels", ["numpy", "torch"])
-def test_heads_without_biases_are_trained_by_kernels_and_by_torch_alike(kernels: Any) -> None:
-    network, other = (build(head_bias=False, kernels=choice) for choice in (kernels, "auto"))
-    observations = draw_observations(12).reshape(4, 3, 8)
-    for each in (network, other):
-        learned(each, observations, np.ones((4, 3), np.int64), values=1, log_probs=1)
-    np.testing.assert_allclose(network.gradient, other.gradient, atol=1e-5)
-    assert network.gradient[network.param_slices["critic"]].any()
-
-
-def test_an_initial_deviation_that_depends_on_the_state_needs_biases() -> None:
-    with pytest.raises(ConfigError, match="head_bias = False: must be true with state_dependent_std=true: the initial"):
-        build(head_bias=False, state_dependent_std=True)
-
-
 def test_without_a_scheme_an_encoder_keeps_what_its_constructor_draws() -> None:
     """The heads are orthogonal all the same."""
     one: Any = build(init=None)
@@ -367,11 +243,6 @@ def test_without_a_scheme_an_encoder_keeps_what_its_constructor_draws() -> None:
     assert (one.head.linear.weight != other.head.linear.weight).any()
     weight = one.head.linear.weight.detach()
     torch.testing.assert_close(weight @ weight.T, torch.eye(4), atol=1e-5, rtol=0)
-
-
-def test_a_picture_is_refused() -> None:
-    with pytest.raises(ConfigError, match="Mlp takes vectors"):
-        make_network(Mlp, Box(0, 255, (84, 84, 4), np.uint8))
 
 
 def test_an_action_space_without_a_distribution_is_refused() -> None:

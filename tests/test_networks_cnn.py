@@ -19,8 +19,7 @@ from torch import nn
 
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.errors import ConfigError
-from a3c_exp.networks import ActorCritic, Cnn, Impala, Mlp, OutputGradients, cnn
-from a3c_exp.networks.cnn import same_padding
+from a3c_exp.networks import ActorCritic, Cnn, Impala, OutputGradients, cnn
 from a3c_exp.networks.images import ComputeFormat, ImageLayout, multiplies_bfloat16, to_format
 
 ATARI = Box(0, 255, (4, 84, 84), np.uint8)
@@ -150,11 +149,6 @@ def test_padding_is_that_of_tensorflow(kernel: int, stride: int) -> None:
         np.testing.assert_allclose(features[0], expected.ravel(), atol=1e-5)
 
 
-def test_an_even_length_has_a_zero_after_it_only() -> None:
-    """Sizes of universe-starter-agent's encoder: 42, 21, 11, 6 and 3."""
-    assert [same_padding(size, 3, 2) for size in (42, 21, 11, 6)] == [(0, 1), (1, 1), (1, 1), (0, 1)]
-
-
 def test_without_padding_and_the_affine_layer_it_is_a_sequence_of_convolutions() -> None:
     encoder = encoder_of(build("bare"))
     theirs = nn.Sequential(nn.Conv2d(2, 4, 4, 2), nn.ReLU(), nn.Conv2d(4, 6, 3, 1), nn.ReLU(), nn.Flatten())
@@ -165,31 +159,6 @@ def test_without_padding_and_the_affine_layer_it_is_a_sequence_of_convolutions()
     assert expected.shape == (3, 6 * 7 * 6)
     torch.testing.assert_close(encoder(images), expected, atol=1e-5, rtol=0)
     assert encoder.last is None
-
-
-@pytest.mark.parametrize("shape", [(1, 42, 42), (3, 20, 31), (2, 7, 1), (1, 1, 1)])
-def test_padded_convolutions_fit_every_height_and_width(shape: tuple[int, int, int]) -> None:
-    """Four of them, straight into the heads: no picture is too small for them."""
-    layers, (height, width) = ((32, 3, 2),) * 4, shape[1:]
-    space = Box(0, 255, shape, np.uint8)
-    network = build_encoder(Cnn, space, layers=layers, features_dim=None, padding="same", activation="elu", **EXACT)
-    flat = 32 * -(-height // 16) * -(-width // 16)
-    assert network.param_slices["critic"].stop - network.param_slices["critic"].start == flat + 1
-    assert np.isfinite(network.values(pictures(2, space))).all()
-
-
-@pytest.mark.parametrize("space", [SMALL, Box(0, 255, (2, 21, 16), np.uint8)], ids=str)
-def test_padding_changes_neither_the_parameters_of_convolutions_nor_their_order(space: Box) -> None:
-    one, other = (build("plain", space, padding=padding) for padding in ("valid", "same"))
-    for mine, theirs in zip(encoder_of(one).convolutions, encoder_of(other).convolutions, strict=True):
-        torch.testing.assert_close(mine.weight, theirs.weight, atol=0, rtol=0)
-    assert [name for name, _ in one.named_parameters()] == [name for name, _ in other.named_parameters()]
-
-
-def test_the_critics_convolutions_may_have_an_affine_layer_of_their_own() -> None:
-    network: Any = build("bare", shared=False, critic_features_dim=16)
-    assert network.actor_encoder.last is None and network.critic_encoder.last.out_features == 16
-    assert network.act_forward(pictures(2))[1].shape == (2,)
 
 
 def test_a_residual_block_adds_to_its_input() -> None:
@@ -331,12 +300,6 @@ def test_numbers_without_a_bound_and_small_ones_are_not_scaled(bound: float) -> 
     np.testing.assert_array_equal(taken, build("plain", Box(-1, 1, SMALL.shape)).values(images))
 
 
-@pytest.mark.parametrize("scheme", ["orthogonal", "glorot", "normalized_columns", "normal", "default"])
-def test_the_same_seed_draws_the_same_parameters(scheme: str) -> None:
-    one, other = (build("separate", features_dim=8, init=scheme).vector for _ in range(2))
-    np.testing.assert_array_equal(one, other)
-
-
 def test_kernels_have_the_size_of_their_initialization() -> None:
     def kernel(scheme: str) -> torch.Tensor:
         weight: torch.Tensor = encoder_of(build("separate", features_dim=8, init=scheme)).convolutions[0].weight
@@ -347,20 +310,6 @@ def test_kernels_have_the_size_of_their_initialization() -> None:
     torch.testing.assert_close(rows @ rows.T, 2 * torch.eye(4), atol=1e-5, rtol=0)
     assert kernel("normal").std().item() == pytest.approx(0.1, rel=0.25)
     assert 0.9 / np.sqrt(32) < kernel("default").abs().max().item() <= 1 / np.sqrt(32)
-
-
-@pytest.mark.parametrize("encoder", [Cnn, Impala])
-def test_a_vector_is_refused_with_advice(encoder: type[nn.Module]) -> None:
-    advice = rf"shape \(4,\): {encoder.__name__} takes pictures. For vectors network=mlp \(before LSTM cells "
-    with pytest.raises(ConfigError, match=advice):
-        build_encoder(encoder, Box(-1, 1, (4,)))
-
-
-def test_an_mlp_refuses_pictures_with_advice() -> None:
-    with pytest.raises(ConfigError, match=r"Mlp takes vectors. For pictures network=cnn .*=cnn\)$"):
-        build_encoder(Mlp, ATARI)
-    with pytest.raises(ConfigError, match=r"For pictures .*, for other arrays env.wrappers=.FlattenObservation"):
-        build_encoder(Mlp, Box(-1, 1, (3, 5)))
 
 
 def test_a_picture_that_is_too_small_is_refused() -> None:

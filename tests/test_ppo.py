@@ -11,7 +11,7 @@ import pytest
 from batches import draw_batch, draw_outputs, make_batch, parts
 from workers import LSTM, ppo_config
 
-from a3c_exp.algorithms import A3C, PPO, Algorithm, BatchArrays, MinibatchAlgorithm
+from a3c_exp.algorithms import A3C, PPO, BatchArrays
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.errors import ConfigError
@@ -85,22 +85,6 @@ class TestTheLoss:
         assert 0 < expected["clip_fraction"] < 1, "ratios on both sides of the clip range"
         assert metrics == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
-    def test_its_gradient_is_that_of_the_formula(self, algorithm: PPO, mask: Array | None) -> None:
-        """By central differences of the formula in double precision."""
-        x, y = outputs(), batch(mask=mask)
-        by, _ = algorithm.gradient(x, y, 0.0)
-        where, step = wide(x), 1e-6
-        for name in PARTS:
-            slopes = []
-            for i in range(where[name].size):
-                ends = []
-                for direction in (step, -step):
-                    moved = where[name].copy()
-                    moved[i] += direction
-                    ends.append(by_the_formula(algorithm, where | {name: moved}, y)["loss"])
-                slopes.append((ends[0] - ends[1]) / (2 * step))
-            np.testing.assert_allclose(getattr(by, name).ravel(), slopes, rtol=1e-4, atol=1e-7)
-
 
 @pytest.mark.parametrize("mask", [None, MASK], ids=["every row", "some rows"])
 @pytest.mark.parametrize("normalize", [False, True])
@@ -124,29 +108,6 @@ def test_a_ratio_beyond_the_clip_range_goes_no_farther_but_may_come_back(
     by, _ = PPO(normalize_advantages=False).gradient(x, make_batch(0 * cell, cell, advantage * cell, cell), 0.0)
     assert np.isfinite(by.log_probs).all()
     assert bool(by.log_probs.any()) is learns
-
-
-@pytest.mark.parametrize("garbage", [500.0, math.nan])
-def test_a_row_that_does_not_count_changes_nothing(garbage: float) -> None:
-    """A ratio of e to the 500 would be infinite, and 0 times infinity is NaN."""
-    results = []
-    for hidden in (0.0, garbage):
-        x, y = outputs(), batch(mask=MASK)
-        for z in (x.log_probs, x.values, x.entropy, y.advantages, y.targets):
-            z[MASK == 0] = hidden
-        by, metrics = PPO(value_clip=0.2, entropy_coefficient=0.1).gradient(x, y, 0.0)
-        results.append([*parts(by), *metrics.values()])
-    for one, other in zip(*results, strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
-def test_the_clip_ranges_may_follow_a_schedule() -> None:
-    algorithm = PPO(clip=Linear(start=0.2, end=0.1), value_clip=Linear(start=0.4, end=0.2))
-    for progress, fixed in ((0.0, PPO(clip=0.2, value_clip=0.4)), (1.0, PPO(clip=0.1, value_clip=0.2))):
-        one, other = (each.gradient(outputs(), batch(), progress) for each in (algorithm, fixed))
-        assert one[1] == other[1]
-        for by, and_by in zip(parts(one[0]), parts(other[0]), strict=True):
-            np.testing.assert_array_equal(by, and_by)
 
 
 # -- the minibatches -------------------------------------------------------------------------------------------------
@@ -187,63 +148,42 @@ def test_a_rollout_without_any_transition_has_no_minibatch() -> None:
     assert drawn(0) == drawn(0, minibatch_size=None) == []
 
 
-def test_it_learns_in_minibatches_and_a3c_does_not() -> None:
-    assert isinstance(PPO(), Algorithm) and isinstance(PPO(), MinibatchAlgorithm)
-    assert not isinstance(A3C(), MinibatchAlgorithm)
-
-
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    "settings",
     [
-        ({"clip": 0.0}, "clip = 0.0: must be a number between 0 and 1, or a schedule"),
-        ({"epochs": 0}, "epochs = 0: must be a whole number from 1 to 1000"),
-        ({"minibatch_size": 0}, "minibatch_size = 0: must be a whole number >= 1, or null for whole rollouts"),
-        ({"target_kl": -1.0}, "target_kl = -1.0: must be a number > 0, or null"),
-        ({"value_clip": 0.0}, "value_clip = 0.0: must be a number > 0, a schedule, or null"),
-        ({"entropy_coefficient": math.nan}, "entropy_coefficient = nan: must be a finite number, or a schedule"),
-        ({"clip": Linear(start=1.0)}, "clip = 1.0: must be a number between 0 and 1 where the run begins, too"),
-        ({"value_clip": Linear(end=-1.0)}, "value_clip = -1.0: must be a number > 0 where the run ends, too"),
+        {"clip": 0.0},
+        {"epochs": 0},
+        {"minibatch_size": 0},
+        {"target_kl": -1.0},
+        {"value_clip": 0.0},
+        {"entropy_coefficient": math.nan},
+        {"clip": Linear(start=1.0)},
+        {"value_clip": Linear(end=-1.0)},
     ],
+    ids=str,
 )
-def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_settings_out_of_range_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as error:
         PPO(**settings)
-    assert str(error.value) == message
+    assert [error.value.key] == list(settings)
 
 
-# -- what does not go together ---------------------------------------------------------------------------------------
+V_TRACE = "a3c_exp.returns.VTrace"
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "key", "word"),
     [
-        (
-            {"minibatch_size": 5},
-            "algorithm.minibatch_size = 5: must divide a rollout: rollout_length x envs_per_worker is 16 transitions "
-            "(experiment=ppo sets all of them)",
-        ),
-        ({"accumulate_rollouts": 2}, "accumulate_rollouts = 2: must be 1 with PPO: use longer rollouts instead"),
-        (
-            {"epsilon": 0.3},
-            "epsilon = 0.3: must be 0 with PPO, which stays close to the policy that acted: "
-            "algorithm.entropy_coefficient explores",
-        ),
-        (
-            {"returns": "a3c_exp.returns.VTrace"},
-            "returns = 'VTrace': must be one that leaves it to PPO to weigh old actions: gae, for one",
-        ),
-        (
-            {"critic_returns": {"_target_": "a3c_exp.returns.VTrace"}},
-            "critic_returns = 'VTrace': must be one that leaves it to PPO to weigh old actions: gae, for one",
-        ),
-        (
-            {"network": LSTM, "minibatch_size": 2},
-            "algorithm.minibatch_size = 2: must be a multiple of rollout_length=4: a recurrent network learns "
-            "whole sequences",
-        ),
+        ({"minibatch_size": 5}, "algorithm.minibatch_size", "must divide a rollout"),
+        ({"accumulate_rollouts": 2}, "accumulate_rollouts", "must be 1"),
+        ({"epsilon": 0.3}, "epsilon", "must be 0"),
+        ({"returns": V_TRACE}, "returns", "gae"),
+        ({"critic_returns": {"_target_": V_TRACE}}, "critic_returns", "gae"),
+        ({"network": LSTM, "minibatch_size": 2}, "algorithm.minibatch_size", "multiple of rollout_length=4"),
     ],
+    ids=str,
 )
-def test_what_does_not_fit_is_refused(settings: dict[str, Any], message: str) -> None:
+def test_what_does_not_fit_is_refused(settings: dict[str, Any], key: str, word: str) -> None:
     with pytest.raises(ConfigError) as error:
         load_experiment(ppo_config(**settings))
-    assert str(error.value) == message
+    assert error.value.key == key and word in error.value.problem

@@ -10,10 +10,6 @@ from a3c_exp.errors import ConfigError
 from a3c_exp.schedules import Constant, Linear, Schedule, progress_of, require_throughout, value
 
 
-def test_a_constant_does_not_change() -> None:
-    assert [Constant(value=0.3)(progress) for progress in (0.0, 0.5, 1.0, 2.0)] == [0.3] * 4
-
-
 @pytest.mark.parametrize(("progress", "expected"), [(0.0, 2.0), (0.25, 1.75), (0.5, 1.5), (1.0, 1.0)])
 def test_a_line_goes_from_start_to_end(progress: float, expected: float) -> None:
     assert Linear(start=2.0, end=1.0)(progress) == expected
@@ -46,11 +42,6 @@ def test_a_coefficient_may_be_a_number_or_a_schedule() -> None:
     assert value(0.01, 0.9) == 0.01
     assert value(0, 0.9) == 0
     assert value(Linear(start=0.02, end=0.0), 0.5) == 0.01
-
-
-def test_both_are_schedules() -> None:
-    assert isinstance(Constant(), Schedule)
-    assert isinstance(Linear(), Schedule)
 
 
 @pytest.mark.parametrize("wrong", [math.inf, math.nan])

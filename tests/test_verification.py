@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
-from learning import learned, torchs_gradient
-from nets import VECTORS, draw_actions, make_lstm, make_network, normal
+from learning import compare_gradients
+from nets import VECTORS, make_lstm, make_network, normal
 from runs import SCRIPTED
 from torch import Tensor, nn
 from user_modules import (
@@ -33,7 +33,7 @@ from a3c_exp.core.rollout import Actor
 from a3c_exp.core.store import Snapshot
 from a3c_exp.envs import Gym
 from a3c_exp.errors import ConfigError
-from a3c_exp.networks import ActorCritic, Cnn, Mlp, OutputGradients
+from a3c_exp.networks import ActorCritic, Cnn, Mlp
 from a3c_exp.networks.recurrent import RecurrentInput, reset_state
 from a3c_exp.networks.verification import verify
 
@@ -122,35 +122,7 @@ class TestAnEncoder:
     def test_with_layers_that_are_lazy_is_like_one_without(self) -> None:
         network = verified(Lazy, Box(-1, 1, (2, 3)), width=4, shared=True)
         assert len(network.vector) == (6 * 4 + 4) + (4 * 3 + 3) + (3 * 2 + 2) + (3 + 1)
-        assert network.describe_kernels() == "kernels: encoder numpy, heads numpy"
-
-    def test_may_have_settings_of_its_own_for_the_critic(self) -> None:
-        network = verified(Residual, width=6, critic_width=3, blocks=1)
-        assert network.state_dict()["actor_encoder.first.weight"].shape == (6, 4)
-        assert network.state_dict()["critic_encoder.first.weight"].shape == (3, 4)
-
-    @pytest.mark.parametrize("scheme", ["orthogonal", "normalized_columns"])
-    def test_is_initialized_if_a_scheme_is_given(self, scheme: str) -> None:
-        drawn, own = verified(Residual, init=scheme), verified(Residual)
-        weight = drawn.state_dict()["actor_encoder.blocks.1.weight"]
-        gram = weight @ weight.T if scheme == "orthogonal" else weight.norm(dim=1)
-        expected = 2 * torch.eye(6) if scheme == "orthogonal" else torch.ones(6)
-        torch.testing.assert_close(gram, expected, atol=1e-5, rtol=0)
-        assert (own.state_dict()["actor_encoder.blocks.1.bias"] != 0).any()
-
-
-def compare_gradients(
-    network: ActorCritic, observations: Any, space: gym.Space[Any], recurrent_input: RecurrentInput | None = None
-) -> None:
-    actions = draw_actions(network, observations)
-    weights = OutputGradients(*normal(3, *observations.shape[:2], seed=4))
-    network.gradient.fill(0)
-    learned(network, observations, actions, recurrent_input, log_probs=weights.log_probs, entropy=weights.entropy,
-            values=weights.values)  # fmt: skip
-    found = network.gradient.copy()
-    expected = torchs_gradient(network, observations, actions, space, weights, recurrent_input)
-    assert np.abs(expected).max() > 0.01
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+        assert network.describe_kernels() == "kernels: numpy"
 
 
 class TestTheFormOfObservations:
@@ -193,10 +165,6 @@ class TestTheFormOfObservations:
             assert module.space == seen
         assert module.space.shape == seen.shape == tuple(module.last.shape[1:])
 
-    def test_a_form_for_vectors_gives_their_length(self) -> None:
-        network = verified(Residual, Box(-1, 1, (7,)), shared=True)
-        assert network.state_dict()["actor_encoder.first.weight"].shape == (6, 7)
-
     def test_a_form_for_pictures_gives_channels_first_and_numbers_up_to_1(self) -> None:
         network = verified(Pictures, PICTURES, shared=True)
         module: Any = dict(network.named_children())["actor_encoder"]
@@ -205,10 +173,6 @@ class TestTheFormOfObservations:
         expected = module(torch.from_numpy(np.moveaxis(pictures, -1, 1) / np.float32(255)))
         features = network.evaluate(pictures[None], np.zeros((1, 2), np.int64))[0].features
         np.testing.assert_allclose(features[0], expected.detach(), atol=1e-5)  # type: ignore[index]
-
-    def test_a_network_for_pictures_takes_cells_and_two_encoders(self) -> None:
-        verify(make_lstm(Pictures, PICTURES), PICTURES)
-        verified(Pictures, PICTURES, critic_filters=2)
 
     def test_bytes_that_are_no_picture_are_taken_by_kernels_as_float32(self) -> None:
         class Flat(nn.Sequential):
@@ -258,20 +222,6 @@ class TestMistakesOfNewcomers:
         problem = refusal(lambda: verified(Unused), "Unused")
         assert problem == "its parameter other.weight has no size: a lazy layer that forward does not use"
 
-    def test_a_state_in_two_parts(self) -> None:
-        class Two(Gru):
-            def initial_state(self, count: int) -> Any:
-                return torch.zeros(count, 2), torch.zeros(count, 2)
-
-        assert "must return constant float32 [count, S]" in refusal(lambda: verified(Two), "Two")
-
-    def test_an_initial_state_without_a_count(self) -> None:
-        class Countless(Gru):
-            def initial_state(self) -> Any:  # type: ignore[override]
-                return torch.zeros(1, 2)
-
-        assert refusal(lambda: verified(Countless), "Countless").startswith("its initial_state failed for 1 episodes")
-
     @pytest.mark.parametrize(("error", "text"), [(ValueError(), "ValueError"), (SystemExit(7), "SystemExit: 7")])
     def test_a_constructor_that_says_nothing(self, error: BaseException, text: str) -> None:
         class Silent(Residual):
@@ -307,25 +257,6 @@ class TestAWholeActorCritic:
     def test_with_a_fault_is_refused(self, fault: str) -> None:
         problem = refusal(lambda: verified(FaultyWhole, fault=fault), "FaultyWhole")
         assert problem.startswith(WHOLE_FAULTS[fault])
-
-    def test_with_a_state_that_shrinks_from_zeros_is_refused(self) -> None:
-        class Shrinks(Gru):
-            def initial_state(self, count: int) -> Tensor:
-                return torch.zeros(count, self.width)
-
-            def forward(self, observations: Tensor, state: Tensor) -> Any:
-                parameters, values, after = super().forward(observations, state)
-                return parameters, values, after[:, :2]
-
-        text = "must return a state of shape (3, 5) for 3 observations: it returned (3, 2)"
-        assert refusal(lambda: verified(Shrinks), "Shrinks") == text
-
-    def test_is_refused_where_the_loss_has_a_module(self) -> None:
-        from a3c_exp.config.modules import network_of
-
-        build = network_of(Plain, {}).build
-        problem = refusal(lambda: build(VECTORS, Discrete(2), None, build_loss=nn.Identity), "Plain")
-        assert problem == "must be made of an encoder: the algorithm has a module of its own, which needs features"
 
     @pytest.mark.parametrize("space", [Discrete(3), BOX], ids=str)
     def test_without_a_state_has_the_gradient_of_torch(self, space: gym.Space[Any]) -> None:
@@ -389,11 +320,3 @@ class TestAWholeActorCritic:
             outputs, _ = network.evaluate(rollout.observations, rollout.actions, rollout.recurrent_input)
             np.testing.assert_allclose(outputs.values, rollout.values, atol=1e-5)
             np.testing.assert_allclose(outputs.log_probs, rollout.log_probs, atol=1e-5)
-
-    def test_is_copied_and_saved_as_any_other(self) -> None:
-        network = verified(Gru)
-        copied = network.unbound_copy().to(torch.float64).float()
-        copied.load_state_dict(network.state_dict(), strict=True)
-        observations = torch.from_numpy(normal(3, 4))
-        for one, other in zip(copied(observations), network(observations), strict=True):
-            torch.testing.assert_close(one, other, atol=1e-6, rtol=0)

@@ -21,7 +21,7 @@ from trajectories import (
     trajectories,
 )
 
-from a3c_exp.returns import GAE, NStep, Trajectory, VTrace
+from a3c_exp.returns import GAE, Trajectory, VTrace
 
 
 def test_v_trace_by_hand() -> None:
@@ -84,20 +84,6 @@ def test_v_trace_of_the_policy_that_acted_is_the_lambda_return(
     results = VTrace(lambda_=lambda_, rho_clip=rho_clip, c_clip=c_clip)(on_policy(x), gamma)
     for one, other in zip(results, GAE(lambda_=lambda_)(x, gamma), strict=True):
         close(one, other)
-
-
-@given(trajectories(), gammas)
-def test_v_trace_of_the_policy_that_acted_is_n_step_over_the_rollout(x: Trajectory, gamma: float) -> None:
-    for one, other in zip(VTrace()(on_policy(x), gamma), NStep()(x, gamma), strict=True):
-        close(one, other)
-
-
-@given(trajectories(), gammas)
-def test_v_trace_learns_nothing_from_actions_that_the_policy_never_takes(x: Trajectory, gamma: float) -> None:
-    never = replace(x, target_log_probs=np.full_like(x.rewards, -1e9))
-    advantages, vs = VTrace()(never, gamma)
-    assert not advantages.any()
-    np.testing.assert_array_equal(vs, x.values)
 
 
 def test_v_trace_stays_finite_where_the_policy_that_acted_was_nearly_certain_not_to() -> None:

@@ -7,7 +7,14 @@ from a3c_exp.algorithms.masked import explained_variance, mean_value
 from a3c_exp.algorithms.ppo import PPO
 
 __all__ = [
-    "A3C", "PPO", "Algorithm", "Batch", "BatchArrays", "Metrics", "MinibatchAlgorithm", "PolicyOutputs",
+    "A3C",
+    "PPO",
+    "Algorithm",
+    "Batch",
+    "BatchArrays",
+    "Metrics",
+    "MinibatchAlgorithm",
+    "PolicyOutputs",
     "explained_variance",
     "mean_value",
-]  # fmt: skip
+]

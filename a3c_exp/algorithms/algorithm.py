@@ -18,8 +18,14 @@ from a3c_exp.algorithms.masked import count_of, total
 from a3c_exp.networks.outputs import NetworkOutputs, OutputGradients
 
 RESERVED = (
-    "explained_variance", "mean_value", "grad_norm", "parameter_norm", "learning_rate", "n_updates", "rejected_updates",
-)  # fmt: skip
+    "explained_variance",
+    "mean_value",
+    "grad_norm",
+    "parameter_norm",
+    "learning_rate",
+    "n_updates",
+    "rejected_updates",
+)
 """Names of metrics that every run has."""
 
 Metrics = Mapping[str, Tensor | float]

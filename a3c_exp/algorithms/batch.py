@@ -90,24 +90,13 @@ class Batch:
 
     def __init__(self, arrays: BatchArrays, device: torch.device | None = None) -> None:
         self._arrays, self._device = arrays, device
+        self._valid = np.ones(arrays.shape, np.bool_) if arrays.mask is None else arrays.mask != 0
+        self.mask = torch.from_numpy(self._valid).to(device)
         self.advantages, self.targets = self.tensor(arrays.advantages), self.tensor(arrays.targets)
-        self.log_probs = self.tensor(arrays.log_probs)
+        self.log_probs, self.values = self.tensor(arrays.log_probs), self.tensor(arrays.values)
+        self.rewards = self.tensor(arrays.rewards)
 
-    @functools.cached_property
-    def values(self) -> Tensor:
-        return self.tensor(self._arrays.values)
-
-    @functools.cached_property
-    def rewards(self) -> Tensor:
-        return self.tensor(self._arrays.rewards)
-
-    @functools.cached_property
-    def mask(self) -> Tensor:
-        mask = self._arrays.mask
-        shape = self._arrays.targets.shape
-        return torch.from_numpy(np.ones(shape, np.bool_) if mask is None else mask != 0).to(self._device)
-
-    @functools.cached_property
+    @property
     def count(self) -> int:
         """Number of transitions, at least 1."""
         return max(self._arrays.transitions, 1)
@@ -129,26 +118,16 @@ class Batch:
     def tensor(self, array: Floats) -> Tensor:
         """An array [T, B, ...] as a tensor: of the array's own memory, or of a copy if a row is no transition."""
         if self._arrays.mask is not None:
-            array = self._filled(array, self._first_transition(array))
-        tensor = torch.from_numpy(array)
-        return tensor if self._device is None else tensor.to(self._device)
+            array = self._filled(array, array[self._valid][0] if self._valid.any() else np.float32(0))
+        return torch.from_numpy(array).to(self._device)
 
     def masked(self, array: Floats) -> Floats:
         """An array [T, B, ...] with zeros for rows that are no transitions."""
         return array if self._arrays.mask is None else self._filled(array, np.float32(0))
 
-    def _first_transition(self, array: Floats) -> Floats | np.float32:
-        """The first row that is a transition; 0 if there is none."""
-        mask = self._arrays.mask
-        assert mask is not None
-        row: Floats = array[np.unravel_index(int(mask.argmax()), mask.shape)]
-        return row if mask.any() else np.float32(0)
-
     def _filled(self, array: Floats, row: Floats | np.float32) -> Floats:
         """An array with `row` in place of the rows that are no transitions."""
-        mask = self._arrays.mask
-        assert mask is not None
-        return np.where((mask != 0).reshape(mask.shape + (1,) * (array.ndim - 2)), array, row)
+        return np.where(self._valid.reshape(self._valid.shape + (1,) * (array.ndim - 2)), array, row)
 
 
 class PolicyOutputs:

@@ -65,9 +65,16 @@ def check_loss(algorithm: Algorithm, network: ActorCritic, observation_space: gy
     mask[-1, -1] = 0
     numbers = rng.standard_normal((3, _LENGTH, _COUNT)).astype(np.float32)
     batch = BatchArrays(
-        observations=observations, actions=actions, log_probs=outputs.log_probs, values=outputs.values,
-        rewards=numbers[0], advantages=numbers[1], targets=numbers[2], mask=mask, recurrent_input=recurrent_input,
-    )  # fmt: skip
+        observations=observations,
+        actions=actions,
+        log_probs=outputs.log_probs,
+        values=outputs.values,
+        rewards=numbers[0],
+        advantages=numbers[1],
+        targets=numbers[2],
+        mask=mask,
+        recurrent_input=recurrent_input,
+    )
 
     def gradient(make: Callable[..., Any] | None = None) -> Floats:
         network.zero_grad()

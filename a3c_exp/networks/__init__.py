@@ -7,6 +7,15 @@ from a3c_exp.networks.mlp import Mlp
 from a3c_exp.networks.outputs import NetworkOutputs, OutputGradients
 
 __all__ = [
-    "ActorCritic", "Cnn", "EncoderNetwork", "Impala", "Lstm", "Mlp", "ModuleSpec", "Network", "NetworkOutputs",
-    "OutputGradients", "WholeNetwork",
-]  # fmt: skip
+    "ActorCritic",
+    "Cnn",
+    "EncoderNetwork",
+    "Impala",
+    "Lstm",
+    "Mlp",
+    "ModuleSpec",
+    "Network",
+    "NetworkOutputs",
+    "OutputGradients",
+    "WholeNetwork",
+]

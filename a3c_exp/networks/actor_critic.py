@@ -155,7 +155,7 @@ class ActorCritic(nn.Module, ABC):
         return {name: [p for p in parameters if p.requires_grad] for name, parameters in groups.items()}
 
     def bind(self, kernels: Kernels = "auto") -> None:
-        """Move the parameters into one vector. kernels: see `networks.components.EncoderNetwork`.
+        """Move the parameters into one vector. kernels: see `networks.components.ComposedNetwork`.
 
         Raises ConfigError for parameters that are not float32 or that two groups share.
         """
@@ -200,8 +200,7 @@ class ActorCritic(nn.Module, ABC):
 
     def act_forward(self, observations: Array, state: Array | None = None) -> tuple[Array, Array, Array | None]:
         """The forward pass to act: [N, ...] -> distribution parameters [N, P], values [N], the state after."""
-        assert self._runtime is not None
-        return self._runtime.act_forward(observations, state)
+        return self.runtime.act_forward(observations, state)
 
     def values(self, observations: Array, state: Array | None = None) -> Array:
         """V(s) for observations [N, ...]: float32 [N]."""

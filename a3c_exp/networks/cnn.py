@@ -70,9 +70,16 @@ class ImageEncoder(nn.Module, ABC):
     last_pays: ClassVar[bool] = False
 
     def __init__(
-        self, convolutions: list[CastingConv2d], flat: int, features_dim: int | None, activation: ActivationName, *,
-        max_pixel: float, compute_format: ComputeFormat, largest_output: int,
-    ) -> None:  # fmt: skip
+        self,
+        convolutions: list[CastingConv2d],
+        flat: int,
+        features_dim: int | None,
+        activation: ActivationName,
+        *,
+        max_pixel: float,
+        compute_format: ComputeFormat,
+        largest_output: int,
+    ) -> None:
         """flat: numbers in the output of the convolutions, for one picture. largest_output: in the largest of a layer.
         features_dim: None: without the affine layer. max_pixel is scaled to 1."""
         super().__init__()
@@ -135,14 +142,18 @@ class Cnn(ImageEncoder):
     """
 
     def __init__(
-        self, channels: int, height: int, width: int, max_pixel: float,
+        self,
+        channels: int,
+        height: int,
+        width: int,
+        max_pixel: float,
         layers: tuple[tuple[int, int, int], ...] = ((16, 8, 4), (32, 4, 2)),
         features_dim: int | None = 256,
         activation: ActivationName = "relu",
         padding: Padding = "valid",
         precision: Precision = "auto",
         channels_last: bool | Literal["auto"] = "auto",
-    ) -> None:  # fmt: skip
+    ) -> None:
         allowed = f"1 to {MAX_LAYERS} lists of channels, kernel size and stride, each from 1 to {MAX_WIDTH}"
         fits = 1 <= len(layers) <= MAX_LAYERS and all(1 <= each <= MAX_WIDTH for layer in layers for each in layer)
         require(fits, "layers", layers, allowed)
@@ -163,9 +174,14 @@ class Cnn(ImageEncoder):
             sizes.append(after * rows * columns)
             before = after
         super().__init__(
-            convolutions, sizes[-1], features_dim, activation, max_pixel=max_pixel,
-            compute_format=ComputeFormat(precision, channels_last), largest_output=max(sizes),
-        )  # fmt: skip
+            convolutions,
+            sizes[-1],
+            features_dim,
+            activation,
+            max_pixel=max_pixel,
+            compute_format=ComputeFormat(precision, channels_last),
+            largest_output=max(sizes),
+        )
         self._margins = margins
 
     def _convolve(self, x: Tensor, scale: float) -> Tensor:
@@ -192,13 +208,17 @@ class Impala(ImageEncoder):
     last_pays = True
 
     def __init__(
-        self, channels: int, height: int, width: int, max_pixel: float,
+        self,
+        channels: int,
+        height: int,
+        width: int,
+        max_pixel: float,
         sections: tuple[int, ...] = (16, 32, 32),
         blocks: int = 2,
         features_dim: int = 256,
         precision: Precision = "auto",
         channels_last: bool | Literal["auto"] = "auto",
-    ) -> None:  # fmt: skip
+    ) -> None:
         fits = 1 <= len(sections) <= MAX_LAYERS and all(1 <= each <= MAX_WIDTH for each in sections)
         require(fits, "sections", sections, f"1 to {MAX_LAYERS} whole numbers from 1 to {MAX_WIDTH}")
         require(0 <= blocks <= MAX_LAYERS, "blocks", blocks, f"a whole number from 0 to {MAX_LAYERS}")
@@ -210,9 +230,14 @@ class Impala(ImageEncoder):
             largest_output = max(largest_output, after * rows * columns)
             before, rows, columns = after, (rows + 1) // 2, (columns + 1) // 2
         super().__init__(
-            convolutions, before * rows * columns, features_dim, "relu", max_pixel=max_pixel,
-            compute_format=ComputeFormat(precision, channels_last), largest_output=largest_output,
-        )  # fmt: skip
+            convolutions,
+            before * rows * columns,
+            features_dim,
+            "relu",
+            max_pixel=max_pixel,
+            compute_format=ComputeFormat(precision, channels_last),
+            largest_output=largest_output,
+        )
         self._blocks = blocks
 
     def _convolve(self, x: Tensor, scale: float) -> Tensor:

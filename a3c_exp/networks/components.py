@@ -27,6 +27,9 @@ from a3c_exp.networks.mlp import MAX_WIDTH, Mlp
 from a3c_exp.networks.recurrent import LstmCore
 from a3c_exp.networks.whole import WholeActorCritic
 
+Space = gym.Space[Any]
+Rng = np.random.Generator | None
+
 BuildLoss = Callable[[int], nn.Module | None]
 """Makes the loss's own module for features [T, B, F], given F; None if the loss has none."""
 
@@ -77,9 +80,11 @@ class Network(ABC):
     """A component that builds an `ActorCritic`.
 
     nameable: whether a configuration may name the class itself. Those that stand for a module are named by the module.
+    kernels: what computes the network: see `ComposedNetwork`.
     """
 
     nameable: ClassVar[bool] = True
+    kernels: Kernels = "auto"
 
     @property
     def class_name(self) -> str:
@@ -91,12 +96,11 @@ class Network(ABC):
         """Return whether the network is one for pictures."""
         return False
 
-    @abstractmethod
     def build(
         self,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
-        rng: np.random.Generator | None,
+        observation_space: Space,
+        action_space: Space,
+        rng: Rng,
         *,
         seed: int = 0,
         build_loss: BuildLoss | None = None,
@@ -108,6 +112,14 @@ class Network(ABC):
         build_loss: makes the loss's own module; None if the loss has none.
         Raises ConfigError if the network cannot serve these spaces.
         """
+        with seeded_construction(seed):
+            network = self.make(observation_space, action_space, rng, build_loss)
+        network.bind(self.kernels)
+        return network
+
+    @abstractmethod
+    def make(self, observations: Space, actions: Space, rng: Rng, build_loss: BuildLoss | None) -> ActorCritic:
+        """The same before it is bound. Torch's generator has been seeded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,37 +155,26 @@ class ComposedNetwork(Network):
             problem = "must be true with state_dependent_std=true: the initial standard deviation is set by the biases"
             raise ConfigError("head_bias", self.head_bias, problem)
 
-    def build(
-        self,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
-        rng: np.random.Generator | None,
-        *,
-        seed: int = 0,
-        build_loss: BuildLoss | None = None,
-    ) -> ActorCritic:
-        distribution = make_distribution(action_space)
-        with seeded_construction(seed):
-            parts = self.make_parts(observation_space)
-            loss_module = None if build_loss is None else build_loss(parts.features)
-            head = make_head(parts.features, distribution, self.state_dependent_std, self.initial_std, self.head_bias)
-            value = nn.Linear(parts.critic_features, 1, self.head_bias)
+    def make(self, observations: Space, actions: Space, rng: Rng, build_loss: BuildLoss | None) -> ActorCritic:
+        distribution = make_distribution(actions)
+        parts = self.make_parts(observations)
+        loss_module = None if build_loss is None else build_loss(parts.features)
+        head = make_head(parts.features, distribution, self.state_dependent_std, self.initial_std, self.head_bias)
+        value = nn.Linear(parts.critic_features, 1, self.head_bias)
 
-            initializer = self.initialize_parts(parts, rng)
-            head.initialize(initializer, self.policy_gain)
-            initializer.draw(value)
-        network = EncoderActorCritic(
+        initializer = self.initialize_parts(parts, rng)
+        head.initialize(initializer, self.policy_gain)
+        initializer.draw(value)
+        return EncoderActorCritic(
             parts.encoders, parts.observation_input, parts.core, head, value, distribution, loss_module
         )
-        network.bind(self.kernels)
-        return network
 
     @abstractmethod
-    def make_parts(self, observation_space: gym.Space[Any]) -> Parts:
+    def make_parts(self, observations: Space) -> Parts:
         """All but the last layers. Raises ConfigError if they cannot take such observations."""
 
     @abstractmethod
-    def initialize_parts(self, parts: Parts, rng: np.random.Generator | None) -> Initializer:
+    def initialize_parts(self, parts: Parts, rng: Rng) -> Initializer:
         """Draw their weights, and return what draws those of the last layers."""
 
 
@@ -220,22 +221,18 @@ class EncoderNetwork(ComposedNetwork):
     def takes_pictures(self) -> bool:
         return observation_form(self.encoder.cls) == PICTURE
 
-    def make_parts(self, observation_space: gym.Space[Any]) -> Parts:
-        actor, observation_input, features = self.make_encoder(observation_space)
+    def make_parts(self, observations: Space) -> Parts:
+        actor, observation_input, features = _construct_encoder(self.encoder, observations)
         critic, critic_features = actor, features
         if not self.shared:
-            critic, critic_features = self._make_critic_encoder(observation_space)
+            critic, critic_features = self._make_critic_encoder(observations)
         return Parts((actor, critic), observation_input, None, features, critic_features)
 
-    def make_encoder(self, observation_space: gym.Space[Any]) -> tuple[nn.Module, ObservationInput, int]:
-        """The actor's encoder, the form of its observations, and the size of its features."""
-        return _construct_encoder(self.encoder, observation_space)
-
-    def _make_critic_encoder(self, observation_space: gym.Space[Any]) -> tuple[nn.Module, int]:
+    def _make_critic_encoder(self, observations: Space) -> tuple[nn.Module, int]:
         """The critic's own encoder, and the size of its features."""
         spec = self.critic_encoder or self.encoder
         try:
-            encoder, _, features = _construct_encoder(spec, observation_space)
+            encoder, _, features = _construct_encoder(spec, observations)
         except ConfigError as error:
             name = error.key.removeprefix("network.")
             if self.critic_encoder is None or name not in spec.settings:
@@ -243,7 +240,7 @@ class EncoderNetwork(ComposedNetwork):
             raise ConfigError(f"network.critic_{name}", error.value, error.problem) from error
         return encoder, features
 
-    def initialize_parts(self, parts: Parts, rng: np.random.Generator | None) -> Initializer:
+    def initialize_parts(self, parts: Parts, rng: Rng) -> Initializer:
         initializer = Initializer(self.init or "orthogonal", self.init_std, torch_generator(rng))
         for encoder in dict.fromkeys(parts.encoders):
             self.initialize_encoder(encoder, initializer)
@@ -286,17 +283,17 @@ class Lstm(ComposedNetwork):
     def takes_pictures(self) -> bool:
         return self.encoder.takes_pictures
 
-    def make_parts(self, observation_space: gym.Space[Any]) -> Parts:
+    def make_parts(self, observations: Space) -> Parts:
         assert isinstance(self.encoder, EncoderNetwork)
         try:
-            encoder, observation_input, features = self.encoder.make_encoder(observation_space)
+            encoder, observation_input, features = _construct_encoder(self.encoder.encoder, observations)
         except ConfigError as error:
             key = error.key.replace("network", "network.encoder", 1)
             raise ConfigError(key, error.value, error.problem) from error
         core = LstmCore(features, self.hidden_size)
         return Parts((encoder, encoder), observation_input, core, self.hidden_size, self.hidden_size)
 
-    def initialize_parts(self, parts: Parts, rng: np.random.Generator | None) -> Initializer:
+    def initialize_parts(self, parts: Parts, rng: Rng) -> Initializer:
         encoder = self.encoder
         assert isinstance(encoder, EncoderNetwork) and parts.core is not None
         of_encoder = Initializer(encoder.init or "orthogonal", encoder.init_std, torch_generator(rng))
@@ -322,34 +319,22 @@ class WholeNetwork(Network):
     def takes_pictures(self) -> bool:
         return observation_form(self.module.cls) == PICTURE
 
-    def build(
-        self,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
-        rng: np.random.Generator | None,
-        *,
-        seed: int = 0,
-        build_loss: BuildLoss | None = None,
-    ) -> ActorCritic:
+    def make(self, observations: Space, actions: Space, rng: Rng, build_loss: BuildLoss | None) -> ActorCritic:
         if build_loss is not None:
             problem = "must be made of an encoder: the algorithm has a module of its own, which needs features"
-            raise ConfigError("network", self.module.cls.__name__, problem)
-        distribution = make_distribution(action_space)
-        observation_input = ObservationInput.of(self.module.cls, observation_space)
-        of_actions = {"action_space": action_space, "outputs": distribution.size}
+            raise ConfigError("network", self.class_name, problem)
+        distribution = make_distribution(actions)
+        observation_input = ObservationInput.of(self.module.cls, observations)
+        of_actions = {"action_space": actions, "outputs": distribution.size}
         own = {name: value for name, value in of_actions.items() if name in injected_names(self.module.cls)}
-        with seeded_construction(seed):
-            module = self.module.construct(observation_input.arguments | own)
-            network = WholeActorCritic(module, observation_input, distribution)
-            with torch.no_grad(), evaluation_mode(module):  # fills lazy modules
-                run_module(
-                    network, torch.from_numpy(sample_observations(observation_space, 1)), self.module.cls.__name__
-                )
-        network.bind()
+        module = self.module.construct(observation_input.arguments | own)
+        network = WholeActorCritic(module, observation_input, distribution)
+        with torch.no_grad(), evaluation_mode(module):  # fills lazy modules
+            run_module(network, torch.from_numpy(sample_observations(observations, 1)), self.class_name)
         return network
 
 
-def _construct_encoder(spec: ModuleSpec, space: gym.Space[Any]) -> tuple[nn.Module, ObservationInput, int]:
+def _construct_encoder(spec: ModuleSpec, space: Space) -> tuple[nn.Module, ObservationInput, int]:
     """An encoder, the form of its observations, and F: the width of its features, found by one pass.
 
     The pass also fills lazy modules. It is in evaluation mode, in which no module changes its buffers.

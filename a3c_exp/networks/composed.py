@@ -22,6 +22,7 @@ from a3c_exp.networks.torch_runtime import TorchRuntime
 class EncoderActorCritic(ActorCritic):
     """Encoders for actor and critic, or a shared one with optional LSTM cells after it; a head, and a value layer.
 
+    core: only after a shared encoder.
     observation_input: the form in which the encoders take observations.
     """
 
@@ -37,8 +38,6 @@ class EncoderActorCritic(ActorCritic):
     ) -> None:
         super().__init__(distribution, loss_module)
         self.shared = encoders[0] is encoders[1]
-        if core is not None and not self.shared:
-            raise ValueError("LSTM cells need an encoder that actor and critic share")
         self.actor_encoder, self.critic_encoder = encoders
         self.core, self.head, self.value = core, head, value
         self.observation_input = observation_input
@@ -87,27 +86,21 @@ class EncoderActorCritic(ActorCritic):
     def make_runtime(self, kernels: Kernels) -> Runtime:
         if kernels == "torch":
             return TorchRuntime(self)
-        obstacle = self.kernel_obstacle
+        obstacle = self._kernel_obstacle()
         if kernels == "numpy" and obstacle is not None:
             raise ConfigError("network.kernels", kernels, f"must be auto or torch: {obstacle}")
         return PartRuntime(self)
 
-    @property
-    def kernel_obstacle(self) -> str | None:
-        """The reason why an encoder cannot be run by numpy kernels; None if all can."""
+    def _kernel_obstacle(self) -> str | None:
+        """The reason why an encoder cannot be run by numpy kernels; None if both can."""
         axes = self.observation_input.axes
         return find_obstacle(self.actor_encoder, axes) or find_obstacle(self.critic_encoder, axes)
 
     def describe_kernels(self) -> str:
         if isinstance(self.runtime, TorchRuntime):
             return "torch computes the network"
-        axes, parts = self.observation_input.axes, list[str]()
-        encoders = [("actor's encoder", self.actor_encoder), ("critic's encoder", self.critic_encoder)]
-        for name, encoder in [("encoder", self.actor_encoder)] if self.shared else encoders:
-            obstacle = find_obstacle(encoder, axes)
-            parts.append(f"{name} numpy" if obstacle is None else f"{name} torch ({obstacle})")
-        rest = ["heads numpy"] if self.core is None else ["LSTM cells numpy", "heads numpy"]
-        return f"kernels: {', '.join([*parts, *rest])}"
+        obstacle = self._kernel_obstacle()
+        return "kernels: numpy" if obstacle is None else f"kernels: numpy, but torch for an encoder ({obstacle})"
 
 
 class PartRuntime:

@@ -89,8 +89,7 @@ class ObservationInput:
         if isinstance(space, Box):
             own = Box(space.low.astype(np.float32), space.high.astype(np.float32), dtype=np.float32)
         arguments = {"observation_space": own, "inputs": own.shape[0] if own.shape else 0}
-        injected = {name: arguments[name] for name in arguments if name in injected_names(module)}
-        return cls(own, injected, dtype=space.dtype)
+        return cls(own, _injected(module, arguments), dtype=space.dtype)
 
     @classmethod
     def _pictures(cls, module: type[nn.Module], space: Box, layout: ImageLayout) -> ObservationInput:
@@ -103,8 +102,7 @@ class ObservationInput:
         low = 0.0 if float(space.low.min()) >= 0 else -bound
         own = Box(low, bound, shape, space.dtype.type if raw else np.float32)
         arguments = {"observation_space": own, "max_pixel": max_pixel, **dict(zip(PICTURE, shape, strict=False))}
-        injected = {name: arguments[name] for name in arguments if name in injected_names(module)}
-        return cls(own, injected, layout, PixelScaling(max_pixel), raw)
+        return cls(own, _injected(module, arguments), layout, PixelScaling(max_pixel), raw)
 
     @property
     def axes(self) -> int:
@@ -127,6 +125,11 @@ class ObservationInput:
             return observations.float()
         pictures = self.layout.channels_first(observations)
         return pictures if self.raw else self.pixels(pictures)
+
+
+def _injected(module: type[nn.Module], arguments: dict[str, Any]) -> dict[str, Any]:
+    names = injected_names(module)
+    return {name: value for name, value in arguments.items() if name in names}
 
 
 def sample_observations(space: gym.Space[Any], count: int) -> Array:

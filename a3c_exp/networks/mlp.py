@@ -12,8 +12,13 @@ from a3c_exp.errors import require
 ActivationName = Literal["tanh", "relu", "relu6", "leaky_relu", "elu", "silu"]
 
 ACTIVATIONS: dict[ActivationName, type[nn.Module]] = {
-    "tanh": nn.Tanh, "relu": nn.ReLU, "relu6": nn.ReLU6, "leaky_relu": nn.LeakyReLU, "elu": nn.ELU, "silu": nn.SiLU,
-}  # fmt: skip
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "relu6": nn.ReLU6,
+    "leaky_relu": nn.LeakyReLU,
+    "elu": nn.ELU,
+    "silu": nn.SiLU,
+}
 
 # Of layers of one kind, and of units or channels in a layer. A larger number is taken for a typing error: it would fill
 # the memory, or take minutes.
