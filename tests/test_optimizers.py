@@ -211,6 +211,11 @@ def test_a_group_has_its_own_rate_which_follows_the_schedule_too() -> None:
     np.testing.assert_allclose(rate, [0.05] * 4 + [0.0] * 2 + [0.5] * 3)
 
 
+def test_the_rate_of_a_group_is_divided_by_the_staleness_too() -> None:
+    optimizer = SGD(learning_rate=0.1, staleness_power=1.0, param_groups={"critic": ParamGroup(learning_rate=1.0)})
+    np.testing.assert_allclose(rates(optimizer, SLICES, NINE, 0.5, staleness=5), [0.01] * 6 + [0.1] * 3)
+
+
 def a_gradient() -> Floats:
     """Norms: encoder 6, actor 2 sqrt 2, critic 3 sqrt 3; together sqrt(36 + 8 + 27)."""
     return np.array([3, 3, 3, 3, 2, 2, 3, 3, 3], np.float32)

@@ -251,6 +251,14 @@ def test_a_late_worker_goes_on_with_its_next_minibatch() -> None:
     assert next(steps) is YieldPoint.WAITING
 
 
+def test_nobody_waits_once_the_store_is_stopped() -> None:
+    store, (one, _) = make_workers(ppo_config(workers=2, update="sync"))
+    steps = one.run()
+    assert [next(steps) for _ in range(3)] == [YieldPoint.BEFORE_PULL, YieldPoint.BEFORE_PUSH, YieldPoint.WAITING]
+    store.stop()
+    assert [type(step) for step in steps] == [Event]
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_rounds_go_on_in_a_run_that_is_resumed(backend: str, tmp_path: Path) -> None:
     whole = ppo_config(**UNEVEN, backend=backend, update="sync", workers=2, total_steps=100)
