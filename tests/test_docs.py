@@ -256,7 +256,8 @@ def test_a_command_behind_the_results_is_of_a_run_that_can_be_made(words: list[s
         return
     if "pong" in " ".join(words) or "atari" in " ".join(words):
         pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
-    load_experiment(a3c_exp.compose([*(word.partition(",")[0] for word in words[3:] if word != "-m"), "seed=1"]))
+    first_values = [re.sub(r",(?![^\[]*\]).*", "", word) for word in words[3:] if word != "-m"]
+    load_experiment(a3c_exp.compose([*first_values, "seed=1"]))
 
 
 def test_what_is_shown_for_clusters_can_be_read_and_made() -> None:

@@ -132,7 +132,7 @@ class Files:
         is_value = self.is_setting(override) and override.type is OverrideType.CHANGE
         return override.key_or_group if is_value and not isinstance(override.value(), dict) else (override.input_line,)
 
-    def compose(self, typed: Iterable[Override], mode: RunMode) -> DictConfig:
+    def compose(self, typed: Iterable[Override], mode: RunMode = RunMode.RUN) -> DictConfig:
         """What the choices among the overrides compose. Raises ConfigError."""
         choices = [override for override in typed if not self.is_setting(override)]
         self._check(typed, choices, mode)
@@ -262,21 +262,25 @@ def set_value(node: DictConfig, key: str, value: Any) -> None:
         raise ConfigError(key, value, f"does not fit what it would replace: {first_line(complaint)}") from complaint
 
 
-def _drop_foreign_settings(node: DictConfig, files: Files, choices: Iterable[Override]) -> None:
+def _drop_foreign_settings(node: DictConfig, files: Files, choices: Sequence[Override]) -> None:
     """Delete what presets have set for components that others, chosen on the command line, replace.
 
     A component that is chosen by name keeps the settings of presets that it knows: `experiment=pong algorithm=a3c`
-    keeps the entropy's weight and drops PPO's epochs.
+    keeps the entropy's weight and drops PPO's epochs. A mistyped setting, which neither knows, stays and is refused.
     """
     for choice in choices:
         named = not (choice.is_delete() or choice.is_sweep_override() or choice.is_hydra_override())
-        component = OmegaConf.select(node, choice.package or choice.key_or_group) if named else None
+        place = choice.package or choice.key_or_group
+        component = OmegaConf.select(node, place) if named else None
         if not isinstance(component, DictConfig) or TARGET not in component:
             continue
-        in_file = files.names_in_file(choice.key_or_group, str(choice.value()))
-        foreign = {str(key) for key in component} - in_file - {TARGET}
+        foreign = {str(key) for key in component} - files.names_in_file(choice.key_or_group, str(choice.value()))
+        if not foreign - {TARGET}:
+            continue
+        plugins = list(node.get("plugins") or [])
         try:
-            foreign -= settings_of(component[TARGET], list(node.get("plugins") or [])) if foreign else set()
+            before = OmegaConf.select(files.compose([each for each in choices if each is not choice]), place)
+            foreign &= settings_of(before.get(TARGET), plugins) - settings_of(component[TARGET], plugins)
         except Exception:  # the check of the whole configuration reports what is wrong, in one line
             continue
         for key in foreign:
