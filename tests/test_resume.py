@@ -24,18 +24,15 @@ from a3c_exp.run.console import Progress
 from a3c_exp.run.run_folder import config_text
 from a3c_exp.run.trainer import Run, run
 
-EVERYTHING: dict[str, Any] = {
-    "workers": 2, "env__normalize_observations": True, "env__normalize_rewards": True, "env__kwargs": {"length": 5},
-    "schedule": {"_target_": "a3c_exp.schedules.Linear", "start": 1.0, "end": 0.0}, "eval__every": 100,
-}  # fmt: skip
+LINEAR = {"_target_": "a3c_exp.schedules.Linear", "start": 1.0, "end": 0.0}
+NORMALIZED = {"env__normalize_observations": True, "env__normalize_rewards": True, "env__kwargs": {"length": 5}}
+EVERYTHING: dict[str, Any] = NORMALIZED | {"workers": 2, "schedule": LINEAR, "eval__every": 100}
 
 # Whole episodes in an environment without randomness: a resumed run equals a run that never stopped, since it stops
 # between two episodes. (Observations are ones and zeros, so that their sums are exact in any order.)
-BETWEEN_EPISODES: dict[str, Any] = {
-    "env": CORRIDOR, "envs_per_worker": 1, "rollout_length": "episode", "total_steps": 800,
-    "env__normalize_observations": True,
-    "schedule": {"_target_": "a3c_exp.schedules.Linear", "start": 1.0, "end": 0.0},
-}  # fmt: skip
+ALONE = {"env": CORRIDOR, "envs_per_worker": 1, "rollout_length": "episode", "total_steps": 800}
+BETWEEN_EPISODES: dict[str, Any] = ALONE | {"env__normalize_observations": True, "schedule": LINEAR}
+LSTM = {"network": {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 8}}
 
 
 def resume(folder: Path, **changes: Any) -> Run:
@@ -71,13 +68,22 @@ class TestState:
         assert after["best_eval_return"] == before["best_eval_return"] == done.summary["best_eval_return"]
 
     @pytest.mark.parametrize(
-        ("begins", "goes_on"), [("serial", "serial"), ("processes", "serial"), ("threads", "processes")]
+        ("begins", "goes_on", "network"),
+        [
+            ("serial", "serial", {}),
+            ("processes", "serial", {}),
+            ("threads", "processes", {}),
+            ("serial", "serial", LSTM),
+        ],
     )
-    def test_a_run_in_two_parts_equals_the_run_in_one(self, begins: str, goes_on: str, tmp_path: Path) -> None:
+    def test_a_run_in_two_parts_equals_the_run_in_one(
+        self, begins: str, goes_on: str, network: dict[str, Any], tmp_path: Path
+    ) -> None:
         """Parameters, optimizer state, Adam's counter, the schedule, the statistics and the worker's generator: bit for
         bit, also on another backend."""
-        train(tmp_path / "one", **BETWEEN_EPISODES)
-        done = train(tmp_path / "two", backend=begins, stop__max_episodes=20, **BETWEEN_EPISODES)
+        settings = BETWEEN_EPISODES | network
+        train(tmp_path / "one", **settings)
+        done = train(tmp_path / "two", backend=begins, stop__max_episodes=20, **settings)
         assert done.summary["stop_reason"] == "max_episodes"
         resume(tmp_path / "two", stop__max_episodes=None, backend={"_target_": TARGETS[goes_on]})
         one, two = latest(tmp_path / "one"), latest(tmp_path / "two")
@@ -85,13 +91,6 @@ class TestState:
             assert same(one["store"][key], two["store"][key]), key
         for key in ("steps", "episodes", "updates", "recent_returns", "recent_lengths", "recent_end_steps"):
             assert same(one["statistics"][key], two["statistics"][key]), key
-
-    def test_a_recurrent_run_in_two_parts_equals_the_run_in_one(self, tmp_path: Path) -> None:
-        settings = BETWEEN_EPISODES | {"network": {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 8}}
-        train(tmp_path / "one", **settings)
-        train(tmp_path / "two", stop__max_episodes=20, **settings)
-        resume(tmp_path / "two", stop__max_episodes=None)
-        assert same(latest(tmp_path / "one")["store"], latest(tmp_path / "two")["store"])
 
     def test_runs_resumed_from_one_checkpoint_are_identical(self, tmp_path: Path) -> None:
         train(tmp_path / "a", TARGET, **EVERYTHING)
@@ -187,16 +186,6 @@ class TestCurves:
         assert drawn == sorted(set(drawn))
         assert drawn[-1] < 480
 
-    def test_the_learning_rate_continues_with_the_schedule(self, tmp_path: Path) -> None:
-        schedule = {"_target_": "a3c_exp.schedules.Linear", "start": 1.0, "end": 0.0}
-        train(tmp_path, schedule=schedule, total_steps=320, stop__max_episodes=160)
-        resume(tmp_path, stop__max_episodes=None)
-        with open(tmp_path / "metrics.csv", newline="") as file:
-            rates = [float(row["train/learning_rate"]) for row in csv.DictReader(file) if row["train/learning_rate"]]
-        assert rates == sorted(rates, reverse=True)
-        assert rates[0] == pytest.approx(0.01)
-        assert rates[-1] <= 0.005
-
     def test_times_add_up_and_resumptions_are_counted(self, tmp_path: Path) -> None:
         first = train(tmp_path, reward_threshold=0.0, stop__mean_return=0.0, total_steps=10**6).summary
         saved = latest(tmp_path)["statistics"]["seconds"]
@@ -280,7 +269,7 @@ class TestCommandLine:
                 capfd.readouterr()
                 assert main([f"resume={folder}", "plugins=[scripted]"]) == 2
                 lines = capfd.readouterr().err.splitlines()
-                assert f"a3c_exp: resume = '{folder}': must be without a run that is still going on" in lines
+                assert any(line.startswith(f"a3c_exp: resume = '{folder}': ") for line in lines)
             finally:
                 other.kill()
         assert main([f"resume={folder}", "plugins=[scripted]", "stop.max_seconds=0.1"]) == 0
@@ -291,7 +280,7 @@ class TestCommandLine:
         train(tmp_path, total_steps=150)
         before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
         assert main([f"resume={tmp_path}", "plugins=[scripted]", "total_steps=100"]) == 2
-        assert "a3c_exp: total_steps = 100: must be 160 or more: the run has made so many" in capsys.readouterr().err
+        assert "a3c_exp: total_steps = 100: must be 160 or more" in capsys.readouterr().err
         assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
         assert main([f"resume={tmp_path}", "plugins=[scripted]"]) == 0, "a run with all its steps may be resumed"
 
@@ -303,7 +292,7 @@ class TestCommandLine:
         train(tmp_path, total_steps=2000, **settings)
         capsys.readouterr()
         assert main([f"resume={tmp_path}", "plugins=[scripted]"]) == 0
-        message = f"stop.{rule} holds already: stop.{rule}=null goes on past it"
+        message = f"stop.{rule}=null goes on past it"
         assert message in capsys.readouterr().err
         assert main([f"resume={tmp_path}", "plugins=[scripted]", f"stop.{rule}={later}"]) == 0
         assert message not in capsys.readouterr().err
