@@ -17,9 +17,9 @@ from runs import CORNERS, TARGET, train
 
 import a3c_exp
 from a3c_exp.cli import evaluate
+from a3c_exp.errors import RunError
 from a3c_exp.export import __main__ as export
-from a3c_exp.export import onnx_check, onnx_file
-from a3c_exp.export.onnx_check import CheckError, Comparison, action_gap
+from a3c_exp.export import onnx_file
 from a3c_exp.run.policy import Policy
 
 onnx = pytest.importorskip("onnx", reason="pip install 'a3c-exp[onnx]'")
@@ -91,11 +91,6 @@ def load(folder: Path) -> Policy:
     return a3c_exp.load(folder, PLUGINS)
 
 
-def softmax(logits: np.ndarray) -> np.ndarray:
-    weights = np.exp(logits.astype(np.float64))
-    return np.asarray(weights / weights.sum())
-
-
 class Case(NamedTuple):
     observations: Space[Any]
     actions: Space[Any]
@@ -126,9 +121,7 @@ def test_the_file_takes_the_actions_of_the_policy(
     model, session = exported(tmp_path)
     said = capfd.readouterr()
     assert said.err == ""
-    assert said.out.startswith(f"{tmp_path / 'policy.onnx'}: observation [N, ")
-    assert "-> action [N" in said.out
-    assert "equal to the policy on 400 observations, largest difference " in said.out
+    assert said.out.startswith(f"{tmp_path / 'policy.onnx'}: equal to the policy on 400 observations, largest ")
     assert said.out.count("\n") == 1
     assert BFLOAT16 not in {each.data_type for each in model.graph.initializer}
     assert BFLOAT16 not in [each.i for node in model.graph.node for each in node.attribute if each.name == "to"]
@@ -146,57 +139,6 @@ def test_the_file_takes_the_actions_of_the_policy(
         alone = run(session, observation=rows[row : row + 1])
         for key, output in outputs.items():
             np.testing.assert_allclose(alone[key][0], output[row], rtol=1e-5, atol=1e-5)
-
-
-def drawn(space: Space[Any], parameters: np.ndarray, noise: np.ndarray) -> np.ndarray:
-    """Actions by their definition, from the parameters of one row and the noise."""
-    if isinstance(space, Discrete | MultiDiscrete):
-        sizes = [space.n] if isinstance(space, Discrete) else space.nvec
-        chances = [softmax(logits) for logits in np.split(parameters, np.cumsum(sizes)[:-1])]
-        choices = [np.searchsorted(np.cumsum(p)[:-1], u, side="right") for p, u in zip(chances, noise, strict=True)]
-        return np.array(choices[0] if isinstance(space, Discrete) else choices)
-    if isinstance(space, MultiBinary):
-        return np.asarray(noise < 1 / (1 + np.exp(-parameters)), np.int8)
-    assert isinstance(space, Box)
-    mean, log_std = np.split(parameters, 2)
-    action = mean + np.exp(log_std) * noise
-    scaled = (space.low + space.high) / 2 + (space.high - space.low) / 2 * action
-    return np.asarray(np.clip(scaled, space.low, space.high))
-
-
-SAMPLED = {
-    "discrete": (Discrete(4), MLP),
-    "several choices": (MultiDiscrete([2, 3, 4]), MLP),
-    "yes or no, with a memory": (MultiBinary(3), LSTM),
-    "continuous": (Box(-2.0, 6.0, (2,)), MLP),
-    "continuous, its std an output": (Box(-1.0, 1.0, (2,)), STD),
-}
-
-
-@pytest.mark.parametrize(("space", "network"), SAMPLED.values(), ids=SAMPLED)
-def test_noise_makes_actions_as_the_distribution_would(
-    space: Space[Any], network: dict[str, Any], wander: Callable[..., str], tmp_path: Path
-) -> None:
-    train(tmp_path, wander(VECTOR, space), network=network, total_steps=64, plugins=PLUGINS)
-    model, session = exported(tmp_path, "greedy=false")
-    names = forms(session.get_inputs())
-    rng = np.random.default_rng(0)
-    count, size = 50, names["noise"][1]
-    draw = rng.standard_normal if isinstance(space, Box) else rng.random
-    inputs = {"observation": rng.normal(size=(count, 3)), "noise": draw((count, size))}
-    if "state" in names:
-        assert names["state"] == forms(session.get_outputs())["next_state"]
-        inputs["state"] = rng.normal(size=(count, names["state"][1]))
-    inputs = {name: array.astype(np.float32) for name, array in inputs.items()}
-    outputs = run(session, **inputs)
-    for row in range(count):
-        expected = drawn(space, outputs["parameters"][row], inputs["noise"][row])
-        np.testing.assert_allclose(outputs["action"][row], expected, rtol=1e-4, atol=1e-4)
-    if not isinstance(space, Box):
-        assert len(np.unique(outputs["action"], axis=0)) > 1
-    meaning = {each.key: each.value for each in model.metadata_props}
-    assert meaning["noise"].startswith(f"[N, {size}]: ")
-    assert ("standard normal" in meaning["noise"]) == isinstance(space, Box)
 
 
 @pytest.mark.parametrize(
@@ -236,14 +178,16 @@ def cheap(corners: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_file_says_where_it_comes_from(corners: Path) -> None:
     model = onnx.load(corners / "policy.onnx")
     said = {each.key: each.value for each in model.metadata_props}
-    fixed = {key: said.pop(key) for key in ("env", "run", "checkpoint", "steps", "greedy", "action_space")}
-    assert fixed == {
-        "env": "scripted:Corners-v0", "run": "corners", "checkpoint": "latest.ckpt", "steps": "160", "greedy": "true",
+    assert said.pop("commit")
+    assert said.pop("observation_space").startswith("Box(0, 255, (12, 12, 3)")
+    assert said == {
+        "env": "scripted:Corners-v0",
+        "network": "Cnn",
+        "run": "corners",
+        "checkpoint": "latest.ckpt",
+        "steps": "160",
         "action_space": "Discrete(4)",
-    }  # fmt: skip
-    assert said["commit"]
-    assert said["observation"].startswith("[N, 12, 12, 3]: ")
-    assert {"action", "value", "parameters", "observation_space"} <= said.keys()
+    }
     assert str(Path(a3c_exp.__file__).parent).encode() not in model.SerializeToString(), "no paths of this machine"
 
 
@@ -255,9 +199,7 @@ def test_as_a_program_it_prints_one_line(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    assert done.stdout.startswith(
-        "else.onnx: observation [N, 4] -> action [N], value [N], parameters [N, 2]; equal to "
-    )
+    assert done.stdout.startswith("else.onnx: equal to the policy on 2,0")
     assert done.stdout.count("\n") == 1
     assert "policy.onnx" not in os.listdir(tmp_path)
 
@@ -276,42 +218,31 @@ class TestAFileThatIsNotWritten:
 
     @pytest.mark.parametrize("part", ["actor_encoder.last.bias", "head.linear.weight", "value.bias"])
     def test_one_with_other_weights(
-        self, part: str, cheap: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+        self, part: str, corners: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        def tampered(file: Any, model: Any) -> None:
-            [tensor] = [each for each in model.graph.initializer if each.name.endswith(part)]
-            weights = onnx.numpy_helper.to_array(tensor) + np.float32(0.001)
-            tensor.CopyFrom(onnx.numpy_helper.from_array(weights, tensor.name))
-            file.write(model.SerializeToString())
+        model = onnx.load(corners / "policy.onnx")
+        [tensor] = [each for each in model.graph.initializer if each.name.endswith(part)]
+        weights = onnx.numpy_helper.to_array(tensor) + np.float32(0.001)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(weights, tensor.name))
+        monkeypatch.setattr(onnx_file, "make_model", lambda *_: model)
+        self.failed(corners, 1, "not written, since the file's ", capfd)
 
-        monkeypatch.setattr(onnx_file, "write_model", tampered)
-        complaint = f"file = '{cheap / 'policy.onnx'}': was not written, since its outputs differ: "
-        self.failed(cheap, 1, complaint, capfd)
-
-    def test_one_that_is_cut_short(
-        self, cheap: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    def test_one_that_cannot_be_run(
+        self, corners: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        monkeypatch.setattr(onnx_file, "write_model", lambda file, model: file.write(model.SerializeToString()[:-200]))
-        self.failed(cheap, 1, "onnxruntime cannot read it: ", capfd)
-
-    def test_one_for_a_fixed_number_of_rows(
-        self, cheap: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-    ) -> None:
-        def fixed(file: Any, model: Any) -> None:
-            model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = onnx_check.BATCH
-            file.write(model.SerializeToString())
-
-        monkeypatch.setattr(onnx_file, "write_model", fixed)
-        self.failed(cheap, 1, "onnxruntime cannot run it: ", capfd)
+        """It has a fixed number of rows."""
+        model = onnx.load(corners / "policy.onnx")
+        model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 3
+        monkeypatch.setattr(onnx_file, "make_model", lambda *_: model)
+        self.failed(corners, 1, f"{corners / 'policy.onnx'} cannot be written: ", capfd)
 
     def test_one_for_which_the_disk_is_full(
         self, cheap: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        def full(file: Any, model: Any) -> None:
-            file.write(model.SerializeToString()[:100])
+        def full(*_: Any) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(onnx_file, "write_model", full)
+        monkeypatch.setattr("os.fsync", full)
         self.failed(cheap, 1, "cannot be written: OSError: [Errno 28] No space left on device", capfd)
 
     def test_one_of_a_network_that_no_graph_can_hold(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -323,17 +254,15 @@ class TestAFileThatIsNotWritten:
         self, library: str, cheap: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     ) -> None:
         monkeypatch.setitem(sys.modules, library, None)
-        self.failed(cheap, 2, f"needs the packages {library}: pip install 'a3c-exp[onnx]'", capfd)
+        self.failed(cheap, 2, f"needs {library}: pip install 'a3c-exp[onnx]'", capfd)
 
     @pytest.mark.parametrize(
         ("arguments", "complaint"),
         [
             (["steps=0"], "steps = 0: must be a whole number >= 1"),
-            (["seed=-1"], "seed = -1: must be a whole number >= 0"),
             (["step=3"], "step = 3: is no setting of Options: did you mean 'steps'?"),
             (["checkpoint=newest"], "checkpoint = 'newest': must be 'best'"),
             (["checkpoint=best"], "there is no such checkpoint"),
-            (["greedy=perhaps"], "greedy = 'perhaps': must be true or false"),
             (["file=nowhere/policy.onnx"], "file = 'nowhere/policy.onnx': must be in a folder that exists"),
             (["file=/"], "file = '/': must be a file, not a folder"),
             (["plugins=[]"], "allow it with plugins=[scripted]"),
@@ -349,50 +278,27 @@ class TestAFileThatIsNotWritten:
         self.failed(tmp_path, 2, f"run = '{tmp_path}': must be the folder of a run", capfd)
 
 
+def float32(*numbers: Any) -> np.ndarray:
+    return np.array(numbers, np.float32)
+
+
 class TestTheComparison:
-    def test_a_choice_that_is_as_likely_has_no_gap_and_another_one_has(self) -> None:
-        logits = np.array([[0.0, 2.0, 2.0], [1.0, 0.0, -1.0]], np.float32)
-        assert action_gap(Discrete(3), logits, np.array([2, 0]), None) == 0
-        assert action_gap(Discrete(3), logits, np.array([1, 1]), None) == pytest.approx(1.0)
-        assert action_gap(MultiDiscrete([2, 1]), logits, np.array([[1, 0], [1, 0]]), None) == pytest.approx(1.0)
-        assert action_gap(Discrete(3), logits, np.array([3, 0]), None) == np.inf
+    def test_a_difference_is_relative_to_the_largest_number_of_an_output_and_to_1(self) -> None:
+        right = float32(50, 0)
+        assert onnx_file.difference("value", float32(50, 4e-4), right) == pytest.approx(8e-6, rel=1e-3)
+        with pytest.raises(RunError, match=r"value differs by 1\.2e-05"):
+            onnx_file.difference("value", float32(50, 6e-4), right)
+        with pytest.raises(RunError, match="value differs by 2e-05"):
+            onnx_file.difference("value", float32(2e-5), float32(0))
 
-    def test_a_drawn_choice_is_as_far_as_its_share_from_the_number(self) -> None:
-        """Probabilities 1/4 and 3/4: with 0.24 the first choice is right, and the second 0.01 away."""
-        logits = np.log(np.array([[1.0, 3.0]], np.float32))
-        noise = np.array([[0.24]], np.float32)
-        assert action_gap(Discrete(2), logits, np.array([0]), noise) == 0
-        assert action_gap(Discrete(2), logits, np.array([1]), noise) == pytest.approx(0.01, abs=1e-6)
+    def test_another_choice_is_a_difference(self) -> None:
+        with pytest.raises(RunError, match="action differs"):
+            onnx_file.difference("action", np.array([2, 1]), np.array([2, 2]))
 
-    def test_a_bit_is_as_far_as_its_logit_or_its_probability(self) -> None:
-        logits = np.array([[0.5, -2.0]], np.float32)
-        assert action_gap(MultiBinary(2), logits, np.array([[1, 0]], np.int8), None) == 0
-        assert action_gap(MultiBinary(2), logits, np.array([[0, 0]], np.int8), None) == pytest.approx(0.5)
-        noise = np.array([[0.6, 0.5]], np.float32)  # sigmoid(0.5) = 0.6225, sigmoid(-2) = 0.1192
-        assert action_gap(MultiBinary(2), logits, np.array([[1, 1]], np.int8), noise) == pytest.approx(0.3808, abs=1e-4)
-
-    def test_each_dimension_of_a_box_has_a_scale_of_its_own(self) -> None:
-        space = Box(np.array([-1e-3, -1e3], np.float32), np.array([1e-3, 1e3], np.float32))
-        right = np.zeros((1, 2), np.float32)
-        for wrong, relative in (([1e-9, 0.0], 1e-6), ([0.0, 1e-3], 1e-6), ([1e-4, 0.0], None)):
-            comparison = Comparison(space)
-            comparison.add({"action": np.array([wrong], np.float32)}, {"action": right}, None)
-            if relative is None:
-                with pytest.raises(CheckError, match=r"differ: action by 0\.1 of their scale"):
-                    comparison.largest()
-            else:
-                assert comparison.largest() == pytest.approx(relative)
-
-    def test_what_is_no_number_and_what_has_another_form_is_wrong(self) -> None:
-        value = np.ones(2, np.float32)
-        comparison = Comparison(Discrete(2))
-        comparison.add({"value": value * np.nan}, {"value": value}, None)
-        with pytest.raises(CheckError, match="value by nan"):
-            comparison.largest()
-        with pytest.raises(CheckError, match=r"value is float32 \[2, 1\], which must be float32 \[2\]"):
-            comparison.add({"value": value[:, None]}, {"value": value}, None)
-        with pytest.raises(CheckError, match=r"outputs are \['value'\]"):
-            comparison.add({"value": value}, {"value": value, "next_state": value}, None)
+    @pytest.mark.parametrize("output", [float32(np.nan, 1), float32([1], [1]), np.ones(2)])
+    def test_what_is_no_number_and_what_has_another_form_is_wrong(self, output: np.ndarray) -> None:
+        with pytest.raises(RunError):
+            onnx_file.difference("value", output, float32(1, 1))
 
 
 def test_help_explains_every_option(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,7 @@ from a3c_exp.errors import ConfigError, printable
 from a3c_exp.report import __main__ as report
 from a3c_exp.report.bands import band, by_seconds, by_steps, normalized_returns, profiles
 from a3c_exp.report.episodes import read_episodes, running_mean
-from a3c_exp.report.page import Page
+from a3c_exp.report.page import Page, write_table
 from a3c_exp.report.ranking import cells, comparison, rank
 from a3c_exp.report.report import Report
 from a3c_exp.report.runs import find_runs, group, read_curve
@@ -281,7 +281,7 @@ ODD = [
     ("metrics.csv", "rollout/ep_rew_mean\n1\n", "its header must begin with step,wall_seconds and have no name twice"),
     ("metrics.csv", f"{CURVE}1,2,3\n1,2\n1,2,3\n", "line 3 has 2 cells, the header 3"),
     ("metrics.csv", f"{CURVE}1,2,x\n", "line 2 has a cell that is no number"),
-    ("metrics.csv", f"{CURVE}1,2,1e200\n", "a number in line 2 is 1e+200, which is too large"),
+    ("metrics.csv", f"{CURVE}1,2,1e200\n", "a number at step 1 is 1e+200, which is too large"),
     ("metrics.csv", f"{CURVE}{'9' * 200_000},2,1\n", "line 2: field larger than field limit (131072)"),
 ]
 
@@ -543,6 +543,15 @@ def test_tables_can_be_read_by_other_programs(written: Path) -> None:
     last = [row for row in points if row["configuration"] == "returns.n=9" and row["axis"] == "steps"][-1]
     assert (float(last["x"]), float(last["iqm"])) == (2000.0, 90.5)
     assert float(last["low"]) == 90.0 and float(last["high"]) == 91.0
+
+
+def test_no_cell_of_a_table_is_a_formula(tmp_path: Path) -> None:
+    cells: list[object] = ["=1+1", "+x", "-x", "@x", "x=1", "-1.5", "+2e3", -3.0, None, Path("-x")]
+    write_table(tmp_path / "table.csv", ["=a", "b"], [[cell, "y"] for cell in cells])
+    with open(tmp_path / "table.csv", newline="") as file:
+        [header, *rows] = csv.reader(file)
+    assert header == ["'=a", "b"]
+    assert [row[0] for row in rows] == ["'=1+1", "'+x", "'-x", "'@x", "x=1", "-1.5", "+2e3", "-3.0", "", "'-x"]
 
 
 def test_the_report_itself_holds_no_runs(written: Path) -> None:

@@ -17,11 +17,12 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from a3c_exp.common.arrays import Array
 from a3c_exp.errors import ConfigError
-from a3c_exp.networks.actions import ActionModule, Bits, Choice, Choices, Range
 
 # Log-probabilities [N], entropies [N], and the function from a loss's derivatives by these two to those by the
 # distribution's parameters [N, P].
@@ -54,8 +55,8 @@ class Distribution(ABC):
         return actions
 
     @abstractmethod
-    def action_module(self) -> ActionModule:
-        """The way from parameters to actions in torch."""
+    def mode_for_env(self, parameters: Tensor) -> Tensor:
+        """The most likely actions as the environment takes them, in torch: for exported policies."""
 
 
 class Categorical(Distribution):
@@ -74,8 +75,8 @@ class Categorical(Distribution):
     def evaluate(self, parameters: Array, actions: Array) -> Evaluated:
         return _evaluate_choice(parameters, actions)
 
-    def action_module(self) -> ActionModule:
-        return Choice()
+    def mode_for_env(self, parameters: Tensor) -> Tensor:
+        return parameters.argmax(-1)
 
 
 class MultiCategorical(Distribution):
@@ -103,8 +104,8 @@ class MultiCategorical(Distribution):
 
         return np.add.reduce(log_probs), np.add.reduce(entropies), backward
 
-    def action_module(self) -> ActionModule:
-        return Choices(self._sizes)
+    def mode_for_env(self, parameters: Tensor) -> Tensor:
+        return torch.stack([logits.argmax(-1) for logits in torch.split(parameters, self._sizes, dim=-1)], dim=-1)
 
 
 class Bernoulli(Distribution):
@@ -137,8 +138,8 @@ class Bernoulli(Distribution):
 
         return log_probs, -(one * log_one + (1 - one) * log_zero).sum(-1), backward
 
-    def action_module(self) -> ActionModule:
-        return Bits(self.size)
+    def mode_for_env(self, parameters: Tensor) -> Tensor:
+        return (parameters > 0).to(torch.int8)
 
 
 class Gaussian(Distribution):
@@ -164,6 +165,8 @@ class Gaussian(Distribution):
         both, beyond = below & above, np.where(below, 1, 0) - np.where(above, 1, 0)
         self._center = np.where(both, lowest / 2 + highest / 2, lowest + highest + beyond).astype(np.float32)
         self._half_range = np.where(both, highest / 2 - lowest / 2, 1).astype(np.float32)
+        arrays = (self._center, self._half_range, self._low, self._high)
+        self._range_for_torch = tuple(torch.from_numpy(array.copy()) for array in arrays)
 
     def _split(self, parameters: Array) -> tuple[Array, Array]:
         """Means and log standard deviations, [N, D] each."""
@@ -197,8 +200,9 @@ class Gaussian(Distribution):
         scaled: Array = self._center + self._half_range * actions
         return scaled.clip(self._low, self._high)
 
-    def action_module(self) -> ActionModule:
-        return Range(self._center, self._half_range, self._low, self._high)
+    def mode_for_env(self, parameters: Tensor) -> Tensor:
+        center, half_range, low, high = self._range_for_torch
+        return torch.clamp(center + half_range * parameters[:, : self._actions], low, high)
 
 
 def make_distribution(space: gym.Space[Any]) -> Distribution:

@@ -95,7 +95,19 @@ def write_picture(folder: Path, name: str, pictures: dict[str, bytes]) -> None:
 
 
 def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a table as CSV. Raises OSError."""
+    """Write a table as CSV, without formulas. Raises OSError."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([columns, *rows])
+    csv.writer(text, lineterminator="\n").writerows(map(_without_formula, row) for row in [columns, *rows])
     write_text(path, text.getvalue())
+
+
+def _without_formula(cell: object) -> object:
+    """A cell that no spreadsheet takes for a formula: text that begins like one and is no number gets an apostrophe."""
+    if not isinstance(cell, str | Path) or not str(cell).startswith(("=", "+", "-", "@")):
+        return cell
+    text = str(cell)
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text
