@@ -61,7 +61,8 @@ class Results:
     """The records of one entry, in two files that people can read and git can compare."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        self._table, self._settings = folder / f"{name}.csv", folder / f"{name}.yaml"
+        self._table = folder / f"{name}.csv"
+        self._settings = folder / f"{name}.yaml"
 
     def read(self, settings: Mapping[str, Any]) -> list[Record]:
         """The records with these settings, by seed; none if the recorded settings are others.

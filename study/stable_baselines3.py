@@ -26,8 +26,10 @@ class Watch:
     """A callback that notes when the threshold is reached, by our rule: 100 episodes, and one of every environment."""
 
     def __init__(self, reward_threshold: float, environments: int) -> None:
-        self.reward_threshold, self.environments = reward_threshold, environments
-        self.returns, self.ended = list[float](), set[int]()
+        self.reward_threshold = reward_threshold
+        self.environments = environments
+        self.returns = list[float]()
+        self.ended = set[int]()
         self.solved: tuple[int, float] | None = None
         self.started = time.perf_counter()
 

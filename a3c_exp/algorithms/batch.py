@@ -89,11 +89,14 @@ class Batch:
     """
 
     def __init__(self, arrays: BatchArrays, device: torch.device | None = None) -> None:
-        self._arrays, self._device = arrays, device
+        self._arrays = arrays
+        self._device = device
         self._valid = np.ones(arrays.shape, np.bool_) if arrays.mask is None else arrays.mask != 0
         self.mask = torch.from_numpy(self._valid).to(device)
-        self.advantages, self.targets = self.tensor(arrays.advantages), self.tensor(arrays.targets)
-        self.log_probs, self.values = self.tensor(arrays.log_probs), self.tensor(arrays.values)
+        self.advantages = self.tensor(arrays.advantages)
+        self.targets = self.tensor(arrays.targets)
+        self.log_probs = self.tensor(arrays.log_probs)
+        self.values = self.tensor(arrays.values)
         self.rewards = self.tensor(arrays.rewards)
 
     @property
@@ -139,7 +142,9 @@ class PolicyOutputs:
     """
 
     def __init__(self, outputs: NetworkOutputs, batch: Batch, module: nn.Module | None) -> None:
-        self._outputs, self._batch, self.module = outputs, batch, module
+        self._outputs = outputs
+        self._batch = batch
+        self.module = module
         self.log_probs = batch.tensor(outputs.log_probs).requires_grad_()
         self.entropy = batch.tensor(outputs.entropy).requires_grad_()
         self.values = batch.tensor(outputs.values).requires_grad_()

@@ -68,8 +68,13 @@ class ThreadSource:
         on_exit: Callable[[], object] = lambda: None, inactivity: str = "its environment had not stepped",
         serves_others: bool = False,
     ) -> None:  # fmt: skip
-        self.inactivity, self.serves_others = inactivity, serves_others
-        self.name, self.worker, self._make_job, self._beat, self._on_exit = name, worker, make_job, beat, on_exit
+        self.inactivity = inactivity
+        self.serves_others = serves_others
+        self.name = name
+        self.worker = worker
+        self._make_job = make_job
+        self._beat = beat
+        self._on_exit = on_exit
         self.sentinel = None
         self.thread, self.reader = self._start(0)
 

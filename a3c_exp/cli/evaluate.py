@@ -159,7 +159,9 @@ class LiveLine:
     SECONDS = 0.2
 
     def __init__(self, episodes: int) -> None:
-        self._terminal, self._episodes, self._next = LiveLineHandler(sys.stderr), episodes, 0.0
+        self._terminal = LiveLineHandler(sys.stderr)
+        self._episodes = episodes
+        self._next = 0.0
 
     def __call__(self, ended: int, steps: int) -> None:
         if self._terminal.live and (now := time.monotonic()) >= self._next:

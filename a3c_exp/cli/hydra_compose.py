@@ -107,7 +107,8 @@ def compose_jobs(hydra: Any, jobs: Iterable[Sequence[str]], config_name: str) ->
         first = node if first is None else first
         OmegaConf.copy_cache(first, node)  # all jobs have the same ${now:}
         with open_dict(node):
-            node.hydra.job.num, node.hydra.job.id = number, str(number)
+            node.hydra.job.num = number
+            node.hydra.job.id = str(number)
         yield node
 
 
@@ -115,7 +116,9 @@ class Files:
     """The configuration files: which groups and options there are, and what Hydra composes of them."""
 
     def __init__(self, hydra: Any, config_name: str) -> None:
-        self._hydra, self._loader, self._name = hydra, hydra.config_loader, config_name
+        self._hydra = hydra
+        self._loader = hydra.config_loader
+        self._name = config_name
 
     def is_group(self, key: str) -> bool:
         return "." not in key and self._loader.repository.group_exists(key)

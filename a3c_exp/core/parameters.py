@@ -93,10 +93,11 @@ class SharedParameters:
     def __init__(
         self, spec: StoreSpec, arrays: dict[str, Array], counters: WorkerCounters, lock: Lock | None = None
     ) -> None:
-        self.spec, self._counters = spec, counters
-        self._flags, self._vectors, self._states = (
-            arrays["parameter_flags"], arrays["parameters"], arrays["optimizer_state"]
-        )  # fmt: skip
+        self.spec = spec
+        self._counters = counters
+        self._flags = arrays["parameter_flags"]
+        self._vectors = arrays["parameters"]
+        self._states = arrays["optimizer_state"]
         self._two_copies = spec.copies == 2
         self.lock: Lock = threading.Lock() if lock is None else lock
         self._update_lock = self.lock if self._two_copies else NO_LOCK

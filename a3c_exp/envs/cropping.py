@@ -41,9 +41,11 @@ class CroppedGames(VectorEnv[Any, Any, Any]):
             problem = "needs a package that is not installed: pip install 'a3c-exp[pictures]'"
             raise ConfigError("crop", list(crop), problem) from error
         frames, *_ = env.single_observation_space.shape or ()
-        self.num_envs, self.single_action_space = env.num_envs, env.single_action_space
+        self.num_envs = env.num_envs
+        self.single_action_space = env.single_action_space
         self.single_observation_space = Box(0, 255, (frames, height, width), np.uint8)
-        self._env, self._size = env, (height, width)
+        self._env = env
+        self._size = (height, width)
         top, bottom, left, right = crop
         self._place = slice(top, bottom), slice(left, right)
         self._pictures: NDArray[np.uint8] = np.zeros((0,), np.uint8)

@@ -29,7 +29,8 @@ class Recall(gymnasium.Env[Observation, np.int64]):
             raise ValueError(f"at least 2 symbols and a delay of 0 are needed, got {symbols} and {delay}")
         self.observation_space = Box(0.0, 1.0, (symbols + 1,), np.float32)
         self.action_space = Discrete(symbols)
-        self._symbols, self._delay = symbols, delay
+        self._symbols = symbols
+        self._delay = delay
         self._lamp = self._moment = 0
 
     def reset(

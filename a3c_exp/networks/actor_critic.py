@@ -77,7 +77,8 @@ class ActorCritic(nn.Module, ABC):
 
     def __init__(self, distribution: Distribution, loss_module: nn.Module | None) -> None:
         super().__init__()
-        self.distribution, self.loss_module = distribution, loss_module
+        self.distribution = distribution
+        self.loss_module = loss_module
         self._runtime: Runtime | None = None
 
     # -- the torch module ---------------------------------------------------------------------------------------------
@@ -186,7 +187,8 @@ class ActorCritic(nn.Module, ABC):
 
         runtime: computes it there.
         """
-        self.vector, self.gradient = vector, gradient
+        self.vector = vector
+        self.gradient = gradient
         place_parameters(self._ordered, vector, gradient)
         for constant in self.constants().values():
             constant.data = constant.data.to(vector.device)

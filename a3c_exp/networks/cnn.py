@@ -89,7 +89,8 @@ class ImageEncoder(nn.Module, ABC):
         self.last = None if features_dim is None else CastingLinear(flat, features_dim)
         self.activation = ACTIVATIONS[activation]()
         self.pixels = PixelScaling(max_pixel)
-        self._format, self._largest_output = compute_format, largest_output
+        self._format = compute_format
+        self._largest_output = largest_output
         self._plain = False
 
     def use_float32(self) -> None:

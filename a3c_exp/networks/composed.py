@@ -39,7 +39,9 @@ class EncoderActorCritic(ActorCritic):
         super().__init__(distribution, loss_module)
         self.shared = encoders[0] is encoders[1]
         self.actor_encoder, self.critic_encoder = encoders
-        self.core, self.head, self.value = core, head, value
+        self.core = core
+        self.head = head
+        self.value = value
         self.observation_input = observation_input
         for encoder in encoders:
             observation_input.share_pixels(encoder)
@@ -113,7 +115,8 @@ class PartRuntime:
             self._actor if network.shared else _encoder_part(network.critic_encoder, network.observation_input)
         )
         self._core = None if network.core is None else LstmKernel(network.core)
-        self._head, self._value = network.head.kernel(), LinearKernel(network.value)
+        self._head = network.head.kernel()
+        self._value = LinearKernel(network.value)
 
     def act_forward(self, observations: Array, state: Array | None) -> tuple[Array, Array, Array | None]:
         features = self._actor.act_forward(observations)
@@ -162,7 +165,8 @@ class _TorchEncoder:
     """An encoder that torch runs, on arrays."""
 
     def __init__(self, encoder: nn.Module, observation_input: ObservationInput) -> None:
-        self._encoder, self._input = encoder, observation_input
+        self._encoder = encoder
+        self._input = observation_input
 
     def act_forward(self, observations: Array) -> Floats:
         with torch.inference_mode():

@@ -56,7 +56,8 @@ class GaussianHead(PolicyHead):
     ) -> None:
         actions = distribution.size // 2
         super().__init__(features, 2 * actions if state_dependent_std else actions, bias)
-        self._actions, self._initial_log_std = actions, math.log(initial_std)
+        self._actions = actions
+        self._initial_log_std = math.log(initial_std)
         self.log_std = None if state_dependent_std else nn.Parameter(torch.full((actions,), self._initial_log_std))
 
     def forward(self, features: Tensor) -> Tensor:

@@ -80,7 +80,8 @@ class PixelScaling:
         if mean.ndim:
             self.center, self.scale = (layout.channels_first(torch.from_numpy(x)[None])[0] for x in (mean, limited))
         else:
-            self.center, self.scale = float(mean.round()), float(limited)
+            self.center = float(mean.round())
+            self.scale = float(limited)
 
     def __call__(self, pictures: Tensor) -> Tensor:
         """Pictures [N, C, H, W] as float32, scaled. Of pixels with a scale of their own the results are clipped."""

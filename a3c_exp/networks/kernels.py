@@ -129,7 +129,8 @@ class LinearKernel:
     """An affine layer on arrays: [N, in_features] -> [N, out_features]."""
 
     def __init__(self, layer: nn.Linear) -> None:
-        self._weight, self._weight_gradient = array_of(layer.weight), gradient_of(layer.weight)
+        self._weight = array_of(layer.weight)
+        self._weight_gradient = gradient_of(layer.weight)
         self._weight_t = self._weight.T
         bias = layer.bias
         self._bias = None if bias is None else array_of(bias)
@@ -175,7 +176,9 @@ class AffineKernel:
     """An affine layer and the activation after it, which overwrites its sums."""
 
     def __init__(self, layer: nn.Linear, activation: Activation | None) -> None:
-        self._linear, self._activation, self._outputs = LinearKernel(layer), activation, layer.out_features
+        self._linear = LinearKernel(layer)
+        self._activation = activation
+        self._outputs = layer.out_features
         self._sums = np.empty((0, layer.out_features), np.float32)
 
     def act_forward(self, x: Floats) -> Floats:

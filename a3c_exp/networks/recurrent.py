@@ -90,7 +90,8 @@ class LstmKernel:
     def __init__(self, core: LstmCore) -> None:
         self._cells = core.hidden_size
         self._flat_inputs = array_of(core.inputs)
-        self._inputs, self._recurrent = _by_gate(core.inputs), _by_gate(core.recurrent)
+        self._inputs = _by_gate(core.inputs)
+        self._recurrent = _by_gate(core.recurrent)
         self._flat_bias = array_of(core.bias)
         self._bias = self._flat_bias.reshape(4, 1, -1)
         self._gradients = gradient_of(core.inputs), gradient_of(core.recurrent), gradient_of(core.bias)

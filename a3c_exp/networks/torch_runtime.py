@@ -18,7 +18,8 @@ class TorchRuntime:
     """
 
     def __init__(self, network: ActorCritic, device: torch.device | str = "cpu") -> None:
-        self._network, self._device = network, device
+        self._network = network
+        self._device = device
 
     def act_forward(self, observations: Array, state: Array | None) -> tuple[Array, Array, Array | None]:
         with torch.inference_mode():

@@ -23,9 +23,11 @@ class WholeActorCritic(ActorCritic):
 
     def __init__(self, module: nn.Module, observation_input: ObservationInput, distribution: Distribution) -> None:
         super().__init__(distribution, None)
-        self.module, self.observation_input = module, observation_input
+        self.module = module
+        self.observation_input = observation_input
         observation_input.share_pixels(module)
-        self._state_size, self._starts_at_zero = 0, True
+        self._state_size = 0
+        self._starts_at_zero = True
         state = self._own_initial_state(1)
         if state is not None:
             if (
@@ -37,7 +39,8 @@ class WholeActorCritic(ActorCritic):
             ):
                 problem = "its initial_state(count) must return constant float32 [count, S]"
                 raise ConfigError("network", type(module).__name__, problem)
-            self._state_size, self._starts_at_zero = state.shape[1], not state.any()
+            self._state_size = state.shape[1]
+            self._starts_at_zero = not state.any()
 
     def _own_initial_state(self, count: int) -> Tensor | None:
         make = getattr(self.module, "initial_state", None)

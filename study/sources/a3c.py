@@ -105,7 +105,10 @@ class Agent:
     def __init__(
         self, shared: Shared, notebook: Notebook, rng: np.random.Generator, actions: np.random.Generator, episodes: int
     ) -> None:
-        self._shared, self._notebook, self._actions, self._episodes = shared, notebook, actions, episodes
+        self._shared = shared
+        self._notebook = notebook
+        self._actions = actions
+        self._episodes = episodes
         self._env: Any = gymnasium.make("CartPole-v1").unwrapped
         self._env.reset(seed=int(rng.integers(2**31)))
         self._actor, self._critic = _networks(notebook, rng)

@@ -39,8 +39,10 @@ class Server:
     def __init__(self, rng: np.random.Generator) -> None:
         self.policy, self.old = (Network((4, 64, 32, 2), rng, deviations=(0.01, 0.01, 0.01)) for _ in range(2))
         self.critic = Network((4, 64, 1), rng, deviations=(0.01, None))
-        self._actor_adam, self._critic_adam = Adam(RATE), Adam(RATE)
-        self.steps, self.returns = 0, list[float]()
+        self._actor_adam = Adam(RATE)
+        self._critic_adam = Adam(RATE)
+        self.steps = 0
+        self.returns = list[float]()
 
     def train(self, states: Array, actions: Sequence[int], targets: Array, advantages: Array, ratios: Array) -> None:
         """A step of both optimizers, with gradients of the same values."""

@@ -50,13 +50,17 @@ class Statistics:
     """Running mean and deviation, as in OpenAI's baselines: count 1e-4 at first."""
 
     def __init__(self) -> None:
-        self.mean, self.variance, self._count = 0.0, 1.0, 1e-4
+        self.mean = 0.0
+        self.variance = 1.0
+        self._count = 1e-4
 
     def update(self, x: NDArray[np.float64]) -> None:
         """Add the numbers [N]."""
         delta, total = x.mean() - self.mean, self._count + len(x)
         squares = self.variance * self._count + x.var() * len(x) + delta**2 * self._count * len(x) / total
-        self.mean, self.variance, self._count = self.mean + delta * len(x) / total, squares / total, total
+        self.mean = self.mean + delta * len(x) / total
+        self.variance = squares / total
+        self._count = total
 
     @property
     def deviation(self) -> float:
@@ -86,13 +90,19 @@ class Agent:
     """A worker."""
 
     def __init__(self, shared: Shared, rng: np.random.Generator, episodes: int, options: Peculiarities) -> None:
-        self._shared, self._rng, self._episodes, self._options = shared, rng, episodes, options
+        self._shared = shared
+        self._rng = rng
+        self._episodes = episodes
+        self._options = options
         self._env: Any = gymnasium.make("Pendulum-v1").unwrapped
         self._env.reset(seed=int(rng.integers(2**31)))
-        self.actor, self.old, self.critic = _actor(rng), _actor(rng), _critic(rng)
+        self.actor = _actor(rng)
+        self.old = _actor(rng)
+        self.critic = _critic(rng)
         self._local = Adam(ACTOR_RATE), Adam(CRITIC_RATE)
         self._global = self._local if options.adam_per_worker else shared.optimizers
-        self._statistics, self._sum = Statistics(), 0.0
+        self._statistics = Statistics()
+        self._sum = 0.0
 
     def work(self) -> Worker:
         """Episodes until there are enough."""

@@ -73,8 +73,11 @@ class Adam:
     """
 
     def __init__(self, rate: float, beta1: float = 0.9, beta2: float = 0.999) -> None:
-        self._rate, self._beta1, self._beta2 = rate, beta1, beta2
-        self._power1, self._power2 = beta1, beta2
+        self._rate = rate
+        self._beta1 = beta1
+        self._beta2 = beta2
+        self._power1 = beta1
+        self._power2 = beta2
         self._slots: dict[Network, tuple[Array, Array]] = {}
 
     def apply(self, *gradients: tuple[Network, Array]) -> None:

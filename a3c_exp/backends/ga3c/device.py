@@ -47,7 +47,8 @@ class DeviceParameters(SharedParameters):
         vectors, states = (torch.from_numpy(array).to(device, copy=True) for array in (host._vectors, host._states))
         arrays: dict[str, Any] = {"parameter_flags": host._flags, "parameters": vectors, "optimizer_state": states}
         super().__init__(host.spec, arrays, host._counters, host.lock)
-        self.host, self.device = host, device
+        self.host = host
+        self.device = device
         # Not in the middle of the run: an optimizer that takes arrays alone raises here.
         host.spec.optimizer.step(vectors[0, :1].clone(), states[0, 0, :, :1].clone(), vectors[0, :1], 0.0, 1)
 

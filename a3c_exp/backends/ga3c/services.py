@@ -80,8 +80,12 @@ class PredictorService:
         heartbeat: Heartbeat,
     ) -> None:
         self._network = build_thread_network(experiment, store)
-        self._store, self._buffers, self._gathering, self._heartbeat = store, buffers, gathering, heartbeat
-        self._max_requests, self._wait = batch.maximum // buffers.spec.envs, batch.wait
+        self._store = store
+        self._buffers = buffers
+        self._gathering = gathering
+        self._heartbeat = heartbeat
+        self._max_requests = batch.maximum // buffers.spec.envs
+        self._wait = batch.wait
         self._version = -1
         self._taken: list[int] = []  # requests without a reply
 
@@ -163,7 +167,9 @@ class TrainerService:
     ) -> None:
         experiment = context.experiment
         self._row = row = experiment.worker_count + index
-        self._buffers, self._batch, self._gathering = buffers, batch, gathering
+        self._buffers = buffers
+        self._batch = batch
+        self._gathering = gathering
         rng = seeding.generator(experiment.seed, Role.MINIBATCHES, row, resumed=context.resumed)
         store.counters.load_rng_state(row, rng)  # not `store.start`: the agents' first step starts the clock
         network = build_thread_network(experiment, store)
@@ -226,8 +232,10 @@ class RateMeter:
     """Measures a rate per second, over MERGE_SECONDS or more. One thread reports the rate of all of its kind."""
 
     def __init__(self, name: str, threads: int) -> None:
-        self._name, self._threads = name, threads
-        self._count, self._began = 0, time.monotonic()
+        self._name = name
+        self._threads = threads
+        self._count = 0
+        self._began = time.monotonic()
 
     def add(self, count: int) -> dict[str, float]:
         """Count, and return the rate by its name when it is due; otherwise nothing."""
@@ -236,5 +244,6 @@ class RateMeter:
         if seconds < MERGE_SECONDS:
             return {}
         rate = self._threads * self._count / seconds
-        self._count, self._began = 0, self._began + seconds
+        self._count = 0
+        self._began = self._began + seconds
         return {self._name: rate}

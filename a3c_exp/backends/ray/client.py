@@ -78,7 +78,8 @@ class RemoteStore:
     """
 
     def __init__(self, spec: StoreSpec, transport: Transport, first_sequence: int = 0) -> None:
-        self._spec, self._transport = spec, transport
+        self._spec = spec
+        self._transport = transport
         self._max_pending = 0 if spec.synchronous else transport.in_flight
         self._shards = shard_slices(spec.size, transport.servers)
         # With a quorum the first server gets a message first, and the others follow what it decides.
@@ -173,7 +174,9 @@ class RemoteStore:
         values = {"ray/pull_ms": 1e3 * self._wait_seconds, "ray/wait_share": share}
         if self._round_trips:
             values["ray/push_ms"] = 1e3 * sum(self._round_trips) / len(self._round_trips)
-        self._measured_at, self._wait_seconds, self._round_trips = now, 0.0, []
+        self._measured_at = now
+        self._wait_seconds = 0.0
+        self._round_trips = []
         return values
 
     def _send(self, messages: list[Message]) -> None:

@@ -200,7 +200,8 @@ class ParameterServer:
         if incarnation == self._incarnation:
             return
         self._store.restore({**state, "steps": max(state["steps"], self._store.steps)})
-        self._incarnation, self._members = incarnation, set(members)
+        self._incarnation = incarnation
+        self._members = set(members)
         self._membership.clear()
         self._entered.clear()
         for worker in range(self._spec.workers):
