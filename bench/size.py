@@ -1,4 +1,4 @@
-"""`python -m bench.size [CHECKOUT]`: lines of code of a3c_exp, in total and by folder.
+"""`python -m bench.size [CHECKOUT]`: lines of code of a3c_exp, in total and by folder, and of tests, bench and study.
 
 A line counts where code is on it. Blank lines, comments and docstrings do not count; a docstring is any statement that
 is a string alone. `--longest N` lists the longest functions by the same measure, decorators left out.
@@ -12,13 +12,12 @@ import io
 import sys
 import tokenize
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from bench.checkout import HERE, checked
 
-_NO_CODE = {
-    tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING,
-    tokenize.ENDMARKER,
-}  # fmt: skip
+_LINE_ENDS = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE}
+_NO_CODE = _LINE_ENDS | {tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING, tokenize.ENDMARKER}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,16 +31,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"bench.size: {error}", file=sys.stderr)
         return 2
-    sources = {path.relative_to(checkout): path.read_text("utf-8") for path in checkout.glob("a3c_exp/**/*.py")}
+    sources = sources_in(checkout, "a3c_exp")
     sizes = {path: len(code_lines(source)) for path, source in sources.items()}
     print(f"{sum(sizes.values()):6,}  in all, {len(sizes)} files")
     for folder in sorted({path.parent for path in sizes}):
         own = [size for path, size in sizes.items() if path.parent == folder]
         print(f"{sum(own):6,}  {folder}/ alone, {len(own)} files")
+    for folder in (Path("tests"), Path("bench"), Path("study")):
+        others = [len(code_lines(source)) for source in sources_in(checkout, str(folder)).values()]
+        print(f"{sum(others):6,}  {folder}/ in all, {len(others)} files")
     found = [(size, f"{path}:{line}", name) for path in sources for size, line, name in functions(sources[path])]
     for size, place, name in sorted(found, key=lambda one: (-one[0], one[1]))[: flags.longest]:
         print(f"{size:6,}  {place} {name}")
     return 0
+
+
+def sources_in(checkout: Path, folder: str) -> dict[Path, str]:
+    """The text of every Python file below a folder, by its place in the checkout."""
+    return {path.relative_to(checkout): path.read_text("utf-8") for path in checkout.glob(f"{folder}/**/*.py")}
 
 
 def code_lines(source: str) -> set[int]:

@@ -76,6 +76,9 @@ def test_folders_and_the_longest_functions_are_listed(tmp_path: Path, capsys: py
         ["19", "in all, 3 files"],
         ["18", "a3c_exp/ alone, 2 files"],
         ["1", "a3c_exp/envs/ alone, 1 files"],
+        ["0", "tests/ in all, 0 files"],
+        ["1", "bench/ in all, 1 files"],
+        ["0", "study/ in all, 0 files"],
         ["8", "a3c_exp/one.py:30 long"],
         ["4", "a3c_exp/one.py:19 Box.area"],
     ]
