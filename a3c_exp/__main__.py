@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from a3c_exp.backends import forkserver
-from a3c_exp.cli.startup import importing, prestart_backend
+from a3c_exp.cli.startup import end_with_parent, prestart_default
 from a3c_exp.errors import exit_code
 
 
@@ -16,15 +15,12 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _command(arguments: Sequence[str]) -> int:
-    prestart_backend(arguments)
-    with importing():
-        from a3c_exp.cli.main import command
+    end_with_parent()
+    prestart_default(arguments)
+    from a3c_exp.cli.main import command
 
     return command(arguments)
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    if code == 2:
-        forkserver.kill()
-    sys.exit(code)
+    sys.exit(main(sys.argv[1:]))

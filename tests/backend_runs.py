@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import functools
 import multiprocessing
+import os
+import signal
 import threading
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -85,6 +88,12 @@ def running(whole: dict[str, Any]) -> Iterator[tuple[Events, SharedStore]]:
         yield events, store
     finally:
         events.close()
+
+
+def kill_fork_server() -> None:
+    """Kill the server that this process has its workers forked from."""
+    pid = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    os.kill(pid, signal.SIGKILL)
 
 
 def worker_processes() -> list[BaseProcess]:

@@ -33,7 +33,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     import a3c_exp.__main__ as program
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(program, "prestart_backend", lambda arguments: None)
+    monkeypatch.setattr(program, "prestart_default", lambda arguments: None)
     return tmp_path
 
 

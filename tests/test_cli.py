@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,7 @@ from runs import QUICK
 import a3c_exp.__main__ as program
 from a3c_exp import ConfigError, compose
 from a3c_exp.cli.hydra_compose import compose_node, hydra_session, sweep
-from a3c_exp.cli.startup import conf_folder, importing
+from a3c_exp.cli.startup import conf_folder
 from a3c_exp.common.settings import flatten
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.config.settings import ELSEWHERE, ONLY_WITH
@@ -262,24 +260,6 @@ def test_flags_that_print_do_not_resume_a_run(
     assert capfd.readouterr().err.startswith("a3c_exp: resume = ")
     assert program.main([f"resume={finished}", "total_steps=1e6", "--help"]) == 0
     assert content(finished) == before
-
-
-# Ctrl-C.
-
-
-def test_a_ctrl_c_during_imports_raises_after_them() -> None:
-    before = signal.getsignal(signal.SIGINT)
-    reached = []
-    with pytest.raises(KeyboardInterrupt), importing():
-        with suppress(BaseException):
-            signal.raise_signal(signal.SIGINT)
-        reached.append(True)
-    assert reached
-    with pytest.raises(KeyboardInterrupt), importing():
-        signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGINT)
-        pytest.fail("the second one raises at once")
-    assert signal.getsignal(signal.SIGINT) is before
 
 
 # Runs.

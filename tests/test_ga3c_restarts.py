@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from agents import FailingAgent
-from backend_runs import ga3c, nobody_works, running, totals, worker_processes
+from backend_runs import ga3c, kill_fork_server, nobody_works, running, totals, worker_processes
 from killing import killed_at_line
 from runs import CORRIDOR, LINUX, SCRIPTED, drain, train_config, wait_until
 from scripted import Scripted
@@ -513,3 +513,29 @@ class TestHungServices:
         events, _, error = drain(ga3c(workers=2, total_steps=160, backend__stall_seconds=stall, **RESTARTS))
         assert error is None
         assert restarts_of(events) == (0, "")
+
+
+@LINUX
+@pytest.mark.usefixtures("nothing_left")
+def test_agents_are_replaced_after_the_death_of_the_fork_server() -> None:
+    with running(ga3c(CORRIDOR, workers=3, total_steps=10**9, **RESTARTS)) as (events, store):
+        wait_until(lambda: (next(events), store.steps > 100)[1])
+        pids = [process.pid for process in worker_processes()]
+        assert len(pids) == 3
+        kill_fork_server()
+        restarted: set[int] = set()
+        while restarted != {0, 1, 2}:
+            event = next(events)
+            restarted |= {event.worker} if event is not None and event.restarts else set()
+        steps = store.steps
+        wait_until(lambda: (next(events), store.steps > steps + 100)[1])
+        store.stop()
+        list(events)
+    wait_until(lambda: not any(lives(pid) for pid in pids))
+
+
+def lives(pid: int | None) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

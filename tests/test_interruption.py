@@ -40,18 +40,31 @@ def test_sigusr1_asks_for_a_checkpoint_alone() -> None:
     assert noted.signal is None
 
 
+def test_the_signal_of_preemption_counts_also_after_sigterm() -> None:
+    """Slurm may send both."""
+    noted = Interruption()
+    with interruptions(noted):
+        send(signal.SIGTERM)
+        send(signal.SIGUSR2)
+    assert noted.signal == signal.SIGUSR2
+
+
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
-def test_a_program_that_handles_a_signal_of_preemption_keeps_its_handler(number: int) -> None:
-    """submitit requeues its jobs by it."""
-    noted, received = Interruption(), []
+def test_a_programs_own_handler_of_preemption_is_called_once_the_run_is_saved(number: int) -> None:
+    """submitit ends the process in it, and has the job queued again. SIGUSR1 is left to it alone."""
+    noted, received, inside = Interruption(), list[int](), list[int]()
     before = signal.signal(number, lambda signum, _: received.append(signum))
     try:
         with interruptions(noted):
             send(number)
+            inside += received
+        with interruptions(Interruption()):
+            pass
     finally:
         signal.signal(number, before)
     assert received == [number]
-    assert noted == Interruption()
+    assert inside == ([number] if number == signal.SIGUSR1 else [])
+    assert noted.signal == (None if number == signal.SIGUSR1 else number)
 
 
 def test_handlers_are_restored() -> None:

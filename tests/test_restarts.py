@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from backend_runs import nobody_works, running, worker_processes
+from backend_runs import kill_fork_server, nobody_works, running, worker_processes
 from runs import LINUX, SCRIPTED, config, drain, latest, train_config, wait_until
 
-from a3c_exp.backends import forkserver
 from a3c_exp.core import seeding
 from a3c_exp.core.events import Event
 from a3c_exp.core.seeding import Role
@@ -218,35 +215,43 @@ class TestTooManyRestarts:
 
 
 class TestTheForkServer:
-    def test_that_dies_ends_the_run_with_the_reason(self) -> None:
-        """Nothing is known about its children any more. They end themselves."""
-        seen: list[int] = []
+    def test_that_is_killed_is_started_again_and_the_run_goes_on(self) -> None:
+        """Its workers end with it, and each of them is replaced."""
+        with running(config(backend="processes", workers=2, total_steps=10**9, backend__max_restarts=3)) as (
+            events, store,
+        ):  # fmt: skip
+            alive = {0, 1}
+            while alive:
+                event = next(events)
+                alive -= {event.worker} if event is not None else set()
+            lost = [child.pid for child in worker_processes()]
+            kill_fork_server()
+            seen = []
+            while {event.worker for event in seen if event.restarts} != {0, 1}:
+                seen += [event for event in [next(events)] if event is not None]
+            while not {0, 1} <= {event.worker for event in seen if event.contributions}:
+                seen += [event for event in [next(events)] if event is not None]
+            assert not {child.pid for child in worker_processes()} & set(lost)
+            assert not any(_is_worker(pid) for pid in lost)
+            store.stop()
+            assert not any(event.restarts for event in events if event is not None)
+        wait_until(nobody_works)
 
-        def kill_server() -> None:
-            seen.extend(child.pid for child in worker_processes() if child.pid is not None)
-            forkserver.kill()
-
-        error = self.failed_after(kill_server)
-        assert str(error) == "the fork server, from which workers are started, has died"
-        assert seen
-        wait_until(lambda: not any(_is_worker(pid) for pid in seen), 20)
-
-    def failed_after(self, act: Callable[[], None]) -> RunError:
-        whole = config(backend="processes", workers=2, total_steps=10**9, backend__max_restarts=3)
-        acted = threading.Event()
+    def test_ends_the_run_without_restarts(self) -> None:
+        killed: list[bool] = []
 
         def enough(events: list[Event]) -> bool:
-            if not acted.is_set() and {event.worker for event in events} == {0, 1}:
-                acted.set()
-                act()
+            if not killed and {event.worker for event in events} == {0, 1}:
+                killed.append(True)
+                kill_fork_server()
             return False
 
-        _, _, error = drain(whole, enough)
+        _, _, error = drain(config(backend="processes", workers=2, total_steps=10**9, backend__max_restarts=0), enough)
         assert error is not None
-        return error
+        assert "the fork server, from which it was started, has died" in str(error)
 
 
-def _is_worker(pid: int) -> bool:
+def _is_worker(pid: int | None) -> bool:
     try:
         return "forkserver" in Path(f"/proc/{pid}/cmdline").read_text()
     except OSError:

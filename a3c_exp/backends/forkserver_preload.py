@@ -6,7 +6,8 @@ import atexit
 import gc
 import os
 import shutil
-import signal
+
+from a3c_exp.common import signals
 
 # Otherwise the first garbage collection of each worker would write to every object's header, and so copy its page.
 gc.collect()
@@ -21,5 +22,4 @@ if _temporary is not None:
 # The server itself must outlive a signal to its whole group, since it reports how workers ended. It was therefore
 # started with these signals blocked. Processes that it forks must not inherit that: other parts of the program may have
 # the server fork processes too, such as those of a pool, which is ended by SIGTERM.
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-os.register_at_fork(after_in_child=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS))
+os.register_at_fork(after_in_child=signals.unblock)

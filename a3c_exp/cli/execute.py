@@ -59,7 +59,6 @@ def check(plan: Plan, made: dict[str, ActorCritic] | None = None) -> Checked:
 
     made: see `load_experiment`.
     """
-    prestart(plan.config)  # it imports torch while this process does
     import a3c_exp.run.trainer  # noqa: F401  # needed next
     from a3c_exp.config.builder import load_experiment, resolve
 
@@ -79,13 +78,16 @@ def execute(plan: Plan, checked: Checked | None = None) -> Run | None:
     checked: what `check` has returned; None: it is called here. Raises ConfigError, and FolderLockedError if another
     process trains in the folder. Then nothing has been written.
     """
-    config, experiment = check(plan) if checked is None else checked
+    if checked is None:
+        prestart(plan.config)  # the fork server imports torch while this process does
+        checked = check(plan)
+    config, experiment = checked
     from a3c_exp.config.builder import load_experiment, resolve
     from a3c_exp.run.trainer import run
 
     with ExitStack() as stack, named(plan.key):
         if plan.existing != CONTINUE:
-            _make(plan.folder)
+            make(plan.folder)
         stack.enter_context(exclusive_folder(plan.folder))
         action = _check_folder(plan)  # again: another process may have written there meanwhile
         if action is Action.LEAVE:
@@ -107,7 +109,8 @@ def _check_folder(plan: Plan) -> Action:
     return action
 
 
-def _make(folder: Path) -> None:
+def make(folder: Path) -> None:
+    """Make a run's folder. Raises FolderError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -7,6 +7,7 @@ cannot run in full writes nothing, and its error is one line.
 from __future__ import annotations
 
 import io
+import os
 import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -22,15 +23,15 @@ from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from a3c_exp import __version__
-from a3c_exp.cli.execute import Plan, check, execute
+from a3c_exp.cli.execute import Plan, check, execute, make
 from a3c_exp.cli.existing import CONTINUE
 from a3c_exp.cli.hydra_compose import CONFIG_NAME, compose_node, for_hydra, hydra_session, setting, to_container
-from a3c_exp.cli.job import say
+from a3c_exp.cli.processes import say
 from a3c_exp.cli.resume import copied_config, named_folder, names_any, names_folder, resumed_config, trusted_keys
-from a3c_exp.cli.startup import conf_folder, importing
-from a3c_exp.cli.sweep import make_folder, run_sweep
+from a3c_exp.cli.startup import LABEL, conf_folder, prestart
+from a3c_exp.cli.sweep import run_sweep
 from a3c_exp.cli.words import Words, split_words
-from a3c_exp.errors import ConfigError, printable
+from a3c_exp.errors import ConfigError, named, printable
 from a3c_exp.run import provenance
 from a3c_exp.run.session import Session
 
@@ -72,7 +73,7 @@ def command(arguments: Sequence[str]) -> int:
         elif flags.hydra_help or flags.cfg or flags.info:
             show_config(hydra, name, flags, parser)
         elif flags.multirun or words.of_a_sweep or "hydra.mode=MULTIRUN" in flags.overrides:
-            return run_sweep(hydra, name, flags.overrides, words, provenance.command())
+            return run_sweep(hydra, name, flags, words)
         else:
             return _run_one(hydra, name, flags.overrides, words.existing or "refuse", provenance.command())
     return 0
@@ -84,15 +85,18 @@ def _run_one(hydra: Any, name: str, overrides: list[str], existing: str, typed: 
     folder = setting(node, "hydra.run.dir")
     if not folder:
         raise ConfigError("hydra.run.dir", folder, "must be the name of a folder; . for this one")
-    session = Session(command=typed, overrides=[text for text in overrides if not re.match(r"\+*hydra\b", text)])
+    label = os.environ.pop(LABEL, "")
+    own = [text for text in overrides if not re.match(r"\+*hydra\b", text)]
+    session = Session(command=typed, label=label, overrides=own)
     plan = Plan(config=to_container(node), folder=Path(folder), existing=existing, key="hydra.run.dir", session=session)
-    with importing():
-        checked = check(plan)
+    prestart(plan.config)  # it imports torch while this process does
+    checked = check(plan)
     with open_dict(node):
         node.hydra.mode = RunMode.RUN
     context = HydraContext(config_loader=hydra.config_loader, callbacks=Callbacks(node))
     context.callbacks.on_run_start(config=node, config_name=name)
-    make_folder(plan.folder, "hydra.run.dir")
+    with named(plan.key):
+        make(plan.folder)
     job = run_job(lambda node: execute(plan, checked), node, "hydra.run.dir", None, context)
     context.callbacks.on_run_end(config=node, config_name=name, job_return=job)
     if job.status != JobStatus.COMPLETED:
@@ -124,8 +128,8 @@ def _run_saved(key: str, flags: Namespace, words: Words) -> int:
         config=config, folder=place, existing=CONTINUE if resumed else "refuse",
         key="resume" if resumed else "hydra.run.dir", trusted=trusted_keys(flags.overrides), session=session,
     )  # fmt: skip
-    with importing():
-        checked = check(plan)
+    prestart(plan.config)  # it imports torch while this process does
+    checked = check(plan)
     finished = execute(plan, checked)
     assert finished is not None
     return finished.exit_code
@@ -133,8 +137,7 @@ def _run_saved(key: str, flags: Namespace, words: Words) -> int:
 
 def _check_settings(config: dict[str, Any]) -> None:
     """Raise ConfigError for unknown keys and wrong values."""
-    with importing():
-        from a3c_exp.config.builder import build_experiment
+    from a3c_exp.config.builder import build_experiment
 
     build_experiment(config)
 
@@ -190,7 +193,7 @@ Settings of the whole run, with their defaults (some environments set their own)
   --cfg job   print what a command is composed to, and run nothing
   -m          run each combination of values that are given with commas
   sweep=<folder>   the same, in this folder: finished runs stay, runs that were cut go on, the others begin
-  jobs=<n>    so many runs of a sweep at once (extra sweep)
+  jobs=<n>    so many runs of a sweep at once
   existing=refuse|resume|restart   what becomes of runs that are there already
   hydra.run.dir=<folder>   write the run there
 """

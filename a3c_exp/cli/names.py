@@ -50,6 +50,11 @@ def _last_part(key: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """The text's letters, digits and `-_.`, with one `-` for what is between them; the class alone of a `_target_`."""
+    """The text's letters, digits and `-_.`, with one `-` for what is between them; the class alone of a `_target_`.
+
+    Numbers keep their signs: 1e+38 is 1e38, and -1 has its minus.
+    """
     text = re.sub(r"\b_target_ *: *([\w.]+\.)?", "", text)
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[:LONGEST_VALUE].rstrip("-.") or "none"
+    text = re.sub(r"(?<=\d)[eE]\+(?=\d)", "e", text).strip()
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", text).lstrip("." if re.match(r"-\.?\d", text) else "-.")
+    return plain[:LONGEST_VALUE].rstrip("-.") or "none"

@@ -15,17 +15,13 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from a3c_exp.backends import forkserver
 from a3c_exp.cli.completion import COMMANDS, SCRIPTS, candidates
 from a3c_exp.errors import ConfigError, did_you_mean, exit_code
 
 
 def main() -> int:
     """Run the program's command line and return its exit code."""
-    code = exit_code(lambda: command(sys.argv[1:]))
-    if code == 2:
-        forkserver.kill()
-    return code
+    return exit_code(lambda: command(sys.argv[1:]))
 
 
 def command(arguments: Sequence[str]) -> int:

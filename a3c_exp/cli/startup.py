@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 import inspect
-import re
+import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,26 +50,21 @@ def folder_command(
 FORKSERVER_BACKENDS = ("a3c_exp.backends.processes.Processes", "a3c_exp.backends.ga3c.Ga3c")
 """Backends whose processes are forked from a server. It imports torch first, which takes seconds on another core."""
 
+NOT_PLAIN = ("resume=", "from=", "sweep=", "jobs=", "experiment=", "-", "+", "~", "hydra.mode", "hydra/")
+"""How a word begins that leaves open whether the command trains with the default backend, or trains at all."""
 
-def prestart_backend(arguments: Sequence[str]) -> None:
-    """Start the fork server before this process imports Hydra and composes the command.
 
-    Only for a plain command, whose backend is known without composing it, and for runs at once, which need the server
-    with every backend. Others start it after that: see `prestart`.
+def prestart_default(arguments: Sequence[str]) -> None:
+    """Start the fork server before this process imports Hydra and torch, if the command surely needs it.
+
+    Other commands start it once they are composed: see `prestart`.
     """
-    if any(text.startswith("jobs=") and text != "jobs=1" for text in arguments):
-        with suppress(ConfigError):
+    backends = [text.partition("=")[2] for text in arguments if text.startswith("backend=")]
+    if (backends or ["processes"])[-1] in ("processes", "ga3c") and not any(
+        text.startswith(NOT_PLAIN) for text in arguments
+    ):
+        with suppress(ConfigError):  # the checks report it
             forkserver.ensure_running()
-        return
-    not_plain = ("resume=", "from=", "jobs=", "experiment=", "backend.", "+", "~", "hydra")
-    if any(text.startswith(not_plain) or (text[:1] == "-" and text not in ("-m", "--multirun")) for text in arguments):
-        return
-    chosen = [text.partition("=")[2] for text in arguments if text.startswith("backend=")]
-    with suppress(OSError, LookupError):  # composing the command reports what is wrong
-        option = chosen[-1] if chosen else _first_match(r"- backend: (\w+)", conf_folder() / "config.yaml")
-        prestart(
-            {"backend": {"_target_": _first_match(r"_target_: (\S+)", conf_folder() / "backend" / f"{option}.yaml")}}
-        )
 
 
 def prestart(config: Mapping[str, Any]) -> None:
@@ -80,57 +75,26 @@ def prestart(config: Mapping[str, Any]) -> None:
             forkserver.ensure_running()
 
 
-@contextmanager
-def forked_jobs() -> Iterator[None]:
-    """Within: processes that joblib starts are forked from the server, and import next to nothing.
+PARENT, LABEL = "A3C_EXP_PARENT", "A3C_EXP_LABEL"
+"""Environment variables of a sweep's runs: the process that has started them; a label for their warnings."""
+LOOK_SECONDS = 1.0
+SAVING_SECONDS = 45.0
 
-    joblib's own start method starts programs. Each would import torch, and so would a fork server of its own.
+
+def end_with_parent() -> None:
+    """End this process when the sweep that has started it is gone: as after SIGTERM, and by force if that takes long.
+
+    A run is saved then, and none is left without anybody who knows of it.
     """
-    from joblib.externals.loky.backend.context import set_start_method
+    parent = os.environ.pop(PARENT, None)
+    if parent is None:
+        return
 
-    forkserver.ensure_running()
-    set_start_method("forkserver", force=True)
-    try:
-        with forkserver.without_main():
-            yield
-    finally:
-        set_start_method(None, force=True)
+    def watch() -> None:
+        while str(os.getppid()) == parent:
+            time.sleep(LOOK_SECONDS)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(SAVING_SECONDS)
+        os._exit(1)
 
-
-@contextmanager
-def importing() -> Iterator[None]:
-    """Import without garbage collection, and exempt the imported objects from it. For commands only.
-
-    Imports leave next to nothing to collect, and the search for it takes a tenth of their time.
-    Ctrl-C raises at the end of the block, since some libraries swallow it when they try an import. A second one raises
-    at once.
-    """
-    interrupted = False
-
-    def on_sigint(signum: int, frame: object) -> None:
-        nonlocal interrupted
-        if interrupted:
-            raise KeyboardInterrupt
-        interrupted = True
-
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGINT, on_sigint) if in_main_thread else None
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if before is not None:
-            signal.signal(signal.SIGINT, before)
-        if enabled:
-            gc.freeze()
-            gc.enable()
-    if interrupted:
-        raise KeyboardInterrupt
-
-
-def _first_match(pattern: str, file: Path) -> str:
-    found = re.search(pattern, file.read_text(encoding="utf-8"))
-    if found is None:
-        raise LookupError(f"{pattern} is not in {file}")
-    return found[1]
+    threading.Thread(target=watch, daemon=True).start()

@@ -31,9 +31,7 @@ class Words:
     @property
     def overrides(self) -> list[str]:
         """Hydra's own settings that they stand for."""
-        folder = [] if self.sweep is None else [f"hydra.sweep.dir={quoted(self.sweep)}"]
-        several = self.jobs is not None and self.jobs > 1
-        return folder + (["hydra/launcher=joblib", f"hydra.launcher.n_jobs={self.jobs}"] if several else [])
+        return [] if self.sweep is None else [f"hydra.sweep.dir={quoted(self.sweep)}"]
 
 
 def split_words(arguments: Sequence[str]) -> tuple[Words, list[str]]:
@@ -54,23 +52,17 @@ def split_words(arguments: Sequence[str]) -> tuple[Words, list[str]]:
             words = replace(words, existing=value)
         else:
             rest.append(argument)
-    _check_launcher(words, rest)
+    _check_launcher(rest)
     return words, rest
 
 
-def _check_launcher(words: Words, overrides: Sequence[str]) -> None:
-    """Raise ConfigError for a launcher that is not installed, or takes no `jobs`."""
-    chosen = [text.partition("=")[2] for text in overrides if text.startswith("hydra/launcher=")]
-    several = words.jobs is not None and words.jobs > 1
-    if several and chosen and chosen[-1] != "joblib":
-        raise ConfigError("jobs", words.jobs, f"goes with hydra/launcher=joblib, not {chosen[-1]}")
-    for key, value, launcher in [("hydra/launcher", name, name) for name in chosen] + (
-        [("jobs", str(words.jobs), "joblib")] if several else []
-    ):
+def _check_launcher(overrides: Sequence[str]) -> None:
+    """Raise ConfigError for a launcher that is not installed."""
+    for launcher in [text.partition("=")[2] for text in overrides if text.startswith("hydra/launcher=")]:
         package = LAUNCHERS.get(launcher)
         plugin = f"hydra_plugins.hydra_{package}_launcher"
         if package is not None and not (find_spec("hydra_plugins") and find_spec(plugin) and find_spec(package)):
-            raise ConfigError(key, value, "needs the extra sweep: pip install 'a3c-exp[sweep]'")
+            raise ConfigError("hydra/launcher", launcher, "needs the extra sweep: pip install 'a3c-exp[sweep]'")
 
 
 def quoted(text: str) -> str:

@@ -16,7 +16,8 @@ ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
 )
 CGROUPS = Path("/sys/fs/cgroup")
-_sharing_runs = 1
+RUNS_AT_ONCE = "A3C_EXP_RUNS_AT_ONCE"
+"""Environment variable: how many runs share this machine's cores, of which this process is one or starts them."""
 
 
 @contextmanager
@@ -45,18 +46,21 @@ def usable_cores() -> int:
 
 @contextmanager
 def cores_shared(runs: int) -> Iterator[None]:
-    """Within: this process trains beside others, so many in all on this machine, and `cores_of_a_run` is its share."""
-    global _sharing_runs
-    before, _sharing_runs = _sharing_runs, runs
+    """Within: programs that this process starts are so many runs at once, and `cores_of_a_run` is a share."""
+    before = os.environ.get(RUNS_AT_ONCE)
+    os.environ[RUNS_AT_ONCE] = str(runs)
     try:
         yield
     finally:
-        _sharing_runs = before
+        del os.environ[RUNS_AT_ONCE]
+        if before is not None:
+            os.environ[RUNS_AT_ONCE] = before
 
 
 def cores_of_a_run() -> int:
     """Number of cores for the run in this process: the usable ones, or its share of them."""
-    return max(1, usable_cores() // _sharing_runs)
+    runs = os.environ.get(RUNS_AT_ONCE, "1")
+    return max(1, usable_cores() // max(1, int(runs) if runs.isdecimal() else 1))
 
 
 def _quota() -> float:

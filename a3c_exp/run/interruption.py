@@ -1,4 +1,4 @@
-"""Signals that interrupt a run, or ask it for a checkpoint."""
+"""Signals that interrupt a program, or ask a run for a checkpoint."""
 
 from __future__ import annotations
 
@@ -11,29 +11,34 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Interruption:
-    """signal: the one that has interrupted the run; None before. may_break_in: whether a second Ctrl-C still raises.
+    """What signals have asked for.
 
+    signal: the first one that interrupted, but SIGUSR2 if that has come too; None before.
+    count: how many have interrupted. may_break_in: whether a second Ctrl-C raises KeyboardInterrupt.
     save_requested: whether SIGUSR1 has asked for a checkpoint that has not been written yet.
     """
 
     signal: int | None = None
+    count: int = 0
     may_break_in: bool = True
     save_requested: bool = False
 
 
 @contextmanager
 def interruptions(interruption: Interruption) -> Iterator[None]:
-    """Note signals in `interruption`: SIGINT, SIGTERM and SIGUSR2 interrupt, and a second SIGINT raises
-    KeyboardInterrupt; SIGUSR1 asks for a checkpoint.
+    """Note signals in `interruption`: SIGINT, SIGTERM and SIGUSR2 interrupt; SIGUSR1 asks for a checkpoint.
 
-    SIGUSR1 and SIGUSR2 are left to a program that handles them itself, as submitit does.
+    A program's own handler of SIGUSR1 stays. Its own handler of SIGUSR2 is called at the end, when the run has been
+    saved: submitit's ends the process, and has the job queued again.
     Does nothing outside the main thread, where signals do not arrive.
     """
 
     def ask(signum: int, frame: object) -> None:
-        if interruption.signal is not None and signum == signal.SIGINT and interruption.may_break_in:
+        interruption.count += 1
+        if interruption.count > 1 and signum == signal.SIGINT and interruption.may_break_in:
             raise KeyboardInterrupt
-        interruption.signal = interruption.signal or signum
+        if interruption.signal is None or signum == signal.SIGUSR2:  # a batch system may send SIGTERM before it
+            interruption.signal = signum
 
     def save(signum: int, frame: object) -> None:
         interruption.save_requested = True
@@ -41,9 +46,9 @@ def interruptions(interruption: Interruption) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    handlers = {signal.SIGINT: ask, signal.SIGTERM: ask}
-    preemption = {signal.SIGUSR1: save, signal.SIGUSR2: ask}
-    handlers |= {number: f for number, f in preemption.items() if signal.getsignal(number) is signal.SIG_DFL}
+    handlers = dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGUSR2), ask)
+    if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
+        handlers[signal.SIGUSR1] = save
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
@@ -51,3 +56,6 @@ def interruptions(interruption: Interruption) -> Iterator[None]:
         for number, handler in before.items():
             with suppress(TypeError):  # None: a handler that was not set from Python cannot be restored
                 signal.signal(number, handler)
+    requeue = before[signal.SIGUSR2]
+    if interruption.signal == signal.SIGUSR2 and callable(requeue):
+        requeue(signal.SIGUSR2, None)

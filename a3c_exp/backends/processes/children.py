@@ -16,6 +16,7 @@ from multiprocessing.process import BaseProcess
 
 from a3c_exp.backends import forkserver
 from a3c_exp.backends.messages import GRACE_SECONDS, Job, WorkerExit, send_events
+from a3c_exp.common import signals
 from a3c_exp.common.trust import import_plugins
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import RunContext
@@ -24,9 +25,10 @@ from a3c_exp.errors import RunError, one_line
 
 # How often a worker looks whether the fork server is there.
 _SERVER_SECONDS = 1.0
-
-SERVER_DIED = "the fork server, from which workers are started, has died", "server_died"
-"""Error text and `stop_reason` of a run whose workers can no longer be watched or replaced."""
+# How often, and how many seconds apart, a worker is started: the fork server may be dying, and is started again.
+_TRIES, _PAUSE = 10, 0.2
+# The standard library gives a child this exit code if the server has died, which would have reported the real one.
+_EXIT_CODE_LOST = 255
 
 MakeJob = Callable[[], Job]
 
@@ -48,18 +50,22 @@ class Child:
 
     def _start(self, attempt: int) -> tuple[BaseProcess, connection.Connection]:
         make_job = self._prepare(attempt)
-        reader, writer = forkserver.context().Pipe(duplex=False)
-        arguments = make_job, self.worker, self._plugins, writer
-        process = forkserver.context().Process(target=_main, args=arguments, name=self.name, daemon=True)
-        try:
-            with forkserver.without_main():
-                process.start()
-        except (OSError, EOFError) as error:
-            if forkserver.has_died():
-                raise RunError(*SERVER_DIED) from error
-            raise RunError(f"{self.name} could not be started: {one_line(error)}") from error
-        writer.close()  # the child has the only copy left, so the pipe ends with the child
-        return process, reader
+        for _ in range(_TRIES):
+            reader, writer = forkserver.context().Pipe(duplex=False)
+            arguments = make_job, self.worker, self._plugins, writer
+            process = forkserver.context().Process(target=_main, args=arguments, name=self.name, daemon=True)
+            try:
+                forkserver.ensure_running()
+                with forkserver.without_main():
+                    process.start()
+                return process, reader
+            except (OSError, EOFError) as error:
+                complaint = one_line(error)
+                reader.close()  # should the process have begun after all, it ends when it sends
+                time.sleep(_PAUSE)
+            finally:
+                writer.close()  # the child has the only copy left, so the pipe ends with the child
+        raise RunError(f"{self.name} could not be started: {complaint}")
 
     @property
     def sentinel(self) -> int:
@@ -78,30 +84,30 @@ class Child:
 
     def exit(self) -> WorkerExit:
         self.process.join(GRACE_SECONDS)
-        if self.is_lost:
-            text, reason = SERVER_DIED
-            return WorkerExit(text, final=True, reason=reason)
         return WorkerExit(f"{self.name} {_exit_text(self.process.exitcode)}")
-
-    @property
-    def is_lost(self) -> bool:
-        """Return whether the fork server has died, before anybody learned how the process ended or whether it has."""
-        return self.process.exitcode == forkserver.EXIT_CODE_LOST and forkserver.has_died()
 
     def restart(self, attempt: int) -> None:
         process, reader = self.process, self.reader
-        process.kill()  # it may have closed its pipe, and live
+        _end_process(process)  # it may have closed its pipe, and live
         process.join()
-        if forkserver.has_died(0.0):  # the standard library would start another
-            raise RunError(*SERVER_DIED)
         self.process, self.reader = self._start(attempt)
         process.close()
         reader.close()
 
 
+def _end_process(process: BaseProcess) -> None:
+    """Kill a worker's process."""
+    process.kill()
+    if process.exitcode == _EXIT_CODE_LOST and process.pid is not None:
+        with suppress(ProcessLookupError):  # it may live, for up to _SERVER_SECONDS
+            os.kill(process.pid, signal.SIGKILL)
+
+
 def _exit_text(exitcode: int | None) -> str:
     if exitcode is None:
         return "closed its connection"
+    if exitcode == _EXIT_CODE_LOST:
+        return f"ended with exit code {exitcode}, or the fork server, from which it was started, has died"
     if exitcode >= 0:
         return f"ended unexpectedly, with exit code {exitcode}"
     with suppress(ValueError):
@@ -116,11 +122,7 @@ def end(children: Sequence[Child]) -> None:
     deadline = time.monotonic() + GRACE_SECONDS
     for child in children:
         child.process.join(max(0.0, deadline - time.monotonic()))
-        if child.process.is_alive():
-            child.process.kill()
-        elif child.is_lost and child.process.pid is not None:
-            with suppress(ProcessLookupError):  # it may live, for up to _SERVER_SECONDS
-                os.kill(child.process.pid, signal.SIGKILL)
+        _end_process(child.process)
     for child in children:
         child.process.join()
         child.process.close()
@@ -128,10 +130,7 @@ def end(children: Sequence[Child]) -> None:
 
 def _main(make_job: MakeJob, worker: int, plugins: Sequence[str], writer: connection.Connection) -> None:
     """The child's main function."""
-    for number in forkserver.SIGNALS:
-        # Neither SIG_IGN nor blocked: programs that an environment starts would inherit either.
-        signal.signal(number, lambda *_: None)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, forkserver.SIGNALS)
+    signals.ignore()
     threading.Thread(target=_exit_with_parents, daemon=True).start()
     if logging.lastResort is not None:  # what an environment's code, or the closing of one, logs here
         logging.lastResort.setFormatter(logging.Formatter(f"warning: worker {worker}: %(message)s"))

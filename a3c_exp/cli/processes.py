@@ -1,0 +1,238 @@
+"""The runs of a sweep, each in a process of this program, some at a time.
+
+A run's process is `python -m a3c_exp <its overrides> hydra.run.dir=<its folder> existing=resume`. All that is known
+about a run is what it leaves in its folder, and the exit code of its process.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from a3c_exp.cli.existing import Action, find_action
+from a3c_exp.cli.startup import LABEL, PARENT
+from a3c_exp.errors import INTERRUPTED, PREEMPTED, ConfigError, printable
+from a3c_exp.run.files import FolderLockedError, bytes_text, exclusive_folder, size_of
+from a3c_exp.run.interruption import Interruption, interruptions
+from a3c_exp.run.run_folder import read_summary
+
+POLL_SECONDS = 0.1
+LOCK_SECONDS = 0.5
+MOST_TRIES = 2
+"""Processes of one run, if they are killed from outside."""
+
+Status = Literal["ended", "finished before", "failed", "interrupted"]
+
+
+def say(text: str) -> None:
+    """Print a line on stderr, in one piece: several processes do. A stream that has gone is no error."""
+    with suppress(OSError, ValueError):
+        sys.stderr.write(f"{printable(text)}\n")
+        sys.stderr.flush()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A run of a sweep, as it was checked.
+
+    overrides: of its process. label: what distinguishes it from the others. finished: whether it has finished before.
+    """
+
+    overrides: Sequence[str]
+    config: Mapping[str, Any]
+    folder: Path
+    label: str
+    finished: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    program: subprocess.Popen[bytes]
+    started: float
+
+
+class Runs:
+    """The runs of a sweep. They are known by their numbers.
+
+    command: the program and its options, without the overrides of a run. existing: see `cli.existing`.
+    at_once: most runs at the same time.
+    """
+
+    def __init__(self, jobs: Sequence[Job], command: Sequence[str], existing: str, at_once: int) -> None:
+        self._jobs, self._command = jobs, command
+        self._existing, self._at_once = existing, at_once
+        self._noted = Interruption(may_break_in=False)
+        self._asked_to_end = False
+        self._waiting = deque[int]()
+        self._running: dict[int, _Process] = {}
+        self._tries = Counter[int]()
+        self._locked: dict[int, float] = {}  # when its folder's lock is looked at again
+        self._status: dict[int, tuple[Status, str]] = {}
+
+    def run(self) -> int:
+        """Run every job once, until a signal asks for the end; return the exit code."""
+        for number, job in enumerate(self._jobs):
+            if job.finished:
+                self._end(number, "finished before", "has finished before")
+            else:
+                self._waiting.append(number)
+        try:
+            with interruptions(self._noted):
+                while self._running or (self._waiting and self._noted.signal is None):
+                    self._pass_on_signals()
+                    self._start_some()
+                    for number in [n for n, each in self._running.items() if each.program.poll() is not None]:
+                        self._take(number)
+                    time.sleep(POLL_SECONDS)
+        finally:
+            for each in self._running.values():  # nobody would say how they end
+                each.program.kill()
+        return self._report()
+
+    def _pass_on_signals(self) -> None:
+        """Ask the running processes to end after the first signal, and kill them after the second one."""
+        if self._noted.signal is None:
+            return
+        if self._noted.count > 1:
+            for each in self._running.values():
+                each.program.kill()
+        elif not self._asked_to_end:
+            self._asked_to_end = True
+            say("running runs are saved and end, others do not start; a second signal kills")
+            for each in self._running.values():
+                # Ctrl-C reaches them too, from the terminal: another SIGINT would be the second one.
+                each.program.terminate()
+
+    def _start_some(self) -> None:
+        """Start jobs that wait while there is room. One whose folder is locked by another program waits for that."""
+        for number in list(self._waiting):
+            if len(self._running) >= self._at_once or self._noted.signal is not None:
+                return
+            if self._locked.get(number, 0.0) > time.monotonic():
+                continue
+            self._waiting.remove(number)
+            if _is_locked(self._jobs[number].folder):
+                self._wait_for_lock(number)
+            else:
+                self._start(number)
+
+    def _wait_for_lock(self, number: int) -> None:
+        if number not in self._locked:
+            self._say(number, "another process trains there: it is looked at again at the end")
+        self._locked[number] = time.monotonic() + LOCK_SECONDS
+        self._waiting.append(number)
+
+    def _start(self, number: int) -> None:
+        """Start the process of a job, unless another program has finished its run meanwhile."""
+        job = self._jobs[number]
+        existing = "resume" if self._existing == "refuse" and self._tries[number] else self._existing
+        try:
+            if find_action(job.folder, job.config, existing) is Action.LEAVE:
+                self._end(number, "finished before", "has finished before")
+                return
+            self._say(number, job.label)
+            label = f"{self._title(number)}: " if self._at_once > 1 else ""
+            program = subprocess.Popen(
+                [*self._command, *job.overrides, f"existing={existing}"],
+                env={**os.environ, PARENT: str(os.getpid()), LABEL: label},
+            )
+        except (ConfigError, OSError) as error:
+            self._end(number, "failed", str(error))
+            return
+        self._tries[number] += 1
+        self._running[number] = _Process(program, time.monotonic())
+
+    def _take(self, number: int) -> None:
+        """Note the end of a job's process."""
+        job, process = self._jobs[number], self._running.pop(number)
+        code, seconds = process.program.returncode, time.monotonic() - process.started
+        text = _ending(job.folder)
+        if code == 0 or (code < 0 and _has_finished(job)):
+            self._end(number, "ended", f"{text}, {seconds:.1f} s")
+        elif code in (INTERRUPTED, PREEMPTED, 128 + signal.SIGTERM) or self._noted.signal is not None:
+            self._end(number, "interrupted", text or "interrupted")
+        elif code == 2 and _is_locked(job.folder):
+            self._wait_for_lock(number)
+        elif code not in (1, 2) and code > 0:
+            self._end(number, "failed", f"its process ended with exit code {code}")
+        elif code == 1:
+            self._end(number, "failed", f"{text or 'its process ended with exit code 1'}, {seconds:.1f} s")
+        else:
+            problem = "it was refused" if code == 2 else f"its process was killed by {signal.Signals(-code).name}"
+            if self._tries[number] < MOST_TRIES:
+                self._say(number, f"{problem}: it runs again at the end")
+                self._waiting.append(number)
+            else:
+                self._end(number, "failed", f"{problem}, twice")
+
+    def _end(self, number: int, status: Status, text: str) -> None:
+        self._status[number] = status, text
+        label = f"{self._jobs[number].label}: " if status == "finished before" else ""
+        self._say(number, f"{label}{text}")
+
+    def _title(self, number: int) -> str:
+        return f"{number + 1} of {len(self._jobs)}"
+
+    def _say(self, number: int, text: str) -> None:
+        say(f"{self._title(number)}: {text}")
+
+    def _report(self) -> int:
+        """Print how the sweep has ended, with the folders of failed runs; return the exit code."""
+        ended = [each for each, _ in self._status.values() if each in ("ended", "finished before")]
+        root = self._jobs[0].folder.parent
+        size = bytes_text(size_of(root))
+        say(f"{len(ended)} of {len(self._jobs)} runs have finished; {_shown(root)} holds {size}")
+        by_status: dict[Status, list[int]] = {"failed": [], "interrupted": []}
+        for number, (status, text) in sorted(self._status.items()):
+            by_status.setdefault(status, []).append(number)
+            folder = _shown(self._jobs[number].folder)
+            if status == "failed":
+                say(f"failed: {folder}: {text}")
+            elif status == "interrupted" and self._noted.signal is None:
+                say(f"interrupted: {folder}: the same command continues it")
+        if self._noted.signal is not None:
+            return PREEMPTED if self._noted.signal == signal.SIGUSR2 else 128 + self._noted.signal
+        return 1 if by_status["failed"] else PREEMPTED if by_status["interrupted"] else 0
+
+
+def _ending(folder: Path) -> str:
+    """How a run has ended, as its summary says: "total_steps, return 22.1". Empty without a summary."""
+    summary = read_summary(folder)
+    if summary is None:
+        return ""
+    values = {"return": summary.get("mean_return_100"), "best evaluation": summary.get("best_eval_return")}
+    numbers = [f"{name} {value:.1f}" for name, value in values.items() if value is not None]
+    text = ", ".join([str(summary.get("stop_reason")), *numbers])
+    unwritten = summary.get("unwritten")
+    error = summary.get("error") or (f"cannot be written: {', '.join(unwritten)}" if unwritten else "")
+    return f"{text}: {error.strip().splitlines()[-1]}" if error else text  # of a traceback, the line with the error
+
+
+def _has_finished(job: Job) -> bool:
+    with suppress(ConfigError):
+        return find_action(job.folder, job.config, "resume") is Action.LEAVE
+    return False
+
+
+def _is_locked(folder: Path) -> bool:
+    try:
+        with exclusive_folder(folder):
+            return False
+    except FolderLockedError:
+        return True
+    except ConfigError:  # there is no such folder yet
+        return False
+
+
+def _shown(folder: Path) -> str:
+    """A folder as a user types it: relative to the current one where that is shorter."""
+    return min(str(folder), os.path.relpath(folder), key=len)

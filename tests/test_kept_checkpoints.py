@@ -1,0 +1,90 @@
+"""Checkpoints that stay: which a finished run keeps, the one before the latest, and copies of files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs import latest, same, train
+
+from a3c_exp.run import checkpoint as checkpoint_format
+from a3c_exp.run.files import bytes_text, keeping_copy, size_of, write_text
+
+
+@pytest.mark.parametrize(
+    ("keep", "evaluate", "left"),
+    [
+        ("both", 80, {"latest.ckpt", "best.ckpt"}),
+        ("latest", 80, {"latest.ckpt"}),
+        ("best", 80, {"best.ckpt"}),
+        ("best", None, {"latest.ckpt"}),
+        ("none", 80, set()),
+    ],
+)
+def test_a_finished_run_leaves_the_checkpoints_that_are_to_be_kept(
+    keep: str, evaluate: int | None, left: set[str], tmp_path: Path
+) -> None:
+    train(tmp_path, checkpoint={"every": 40, "keep": keep}, eval={"every": evaluate, "episodes": 1})
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == left
+
+
+def test_while_a_run_goes_on_there_is_the_checkpoint_before_the_latest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[dict[str, object]] = []
+    folder = tmp_path / "checkpoints"
+    original = checkpoint_format.save
+
+    def save(path: Path, state: dict[str, object]) -> None:
+        if len(saved) > 1:
+            assert same(latest(tmp_path), saved[-1])
+            assert same(checkpoint_format.load(folder / "previous.ckpt"), saved[-2])
+        original(path, state)
+        saved.append(latest(tmp_path))
+
+    monkeypatch.setattr(checkpoint_format, "save", save)
+    train(tmp_path, checkpoint={"every": 40})
+    assert len(saved) >= 3
+    assert {path.name for path in folder.iterdir()} == {"latest.ckpt"}
+
+
+def test_a_failed_run_leaves_all_its_checkpoints(tmp_path: Path) -> None:
+    (tmp_path / "trigger").touch()
+    failing: dict[str, Any] = {"_target_": "faulty.FailingA3C", "trigger": str(tmp_path / "trigger")}
+    run = train(
+        tmp_path / "run",
+        backend="threads",
+        checkpoint={"every": 8, "keep": "none"},
+        algorithm=failing,
+        plugins=["scripted", "faulty"],
+    )
+    assert run.exit_code == 1
+    assert {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()} == {"latest.ckpt"}
+
+
+def test_a_copy_that_is_kept_is_not_changed_and_counts_once(tmp_path: Path) -> None:
+    file, copy = tmp_path / "file", tmp_path / "copy"
+    with keeping_copy(file, copy):
+        write_text(file, "one")
+    assert not copy.exists()
+    with keeping_copy(file, copy):
+        assert size_of(tmp_path) == 3
+        write_text(file, "other")
+    assert copy.read_text() == "one"
+    assert size_of(tmp_path) == 8
+    assert [bytes_text(size) for size in (0, 950, 34_500_000)] == ["0 B", "950 B", "34.5 MB"]
+
+
+def test_a_copy_and_its_file_are_never_the_same_version(tmp_path: Path) -> None:
+    """Otherwise damage to the one file would be damage to both, if the run is killed then."""
+    file, copy = tmp_path / "file", tmp_path / "copy"
+    for version in ("one", "two", "three"):
+        with keeping_copy(file, copy):
+            write_text(file, version)
+            assert not copy.exists() or not copy.samefile(file)
+    assert (file.read_text(), copy.read_text()) == ("three", "two")
+    with pytest.raises(OSError, match="full"), keeping_copy(file, copy):
+        assert copy.read_text() == "two"
+        raise OSError("the disk is full")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"file": "three", "copy": "two"}
