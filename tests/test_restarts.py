@@ -226,7 +226,7 @@ class TestTheForkServer:
                 alive -= {event.worker} if event is not None else set()
             lost = [child.pid for child in worker_processes()]
             kill_fork_server()
-            seen = []
+            seen: list[Event] = []
             while {event.worker for event in seen if event.restarts} != {0, 1}:
                 seen += [event for event in [next(events)] if event is not None]
             while not {0, 1} <= {event.worker for event in seen if event.contributions}:
