@@ -18,7 +18,7 @@ from hydra.types import RunMode
 from hydra.utils import to_absolute_path
 from omegaconf import DictConfig
 
-from a3c_exp.cli.execute import Plan, check, execute
+from a3c_exp.cli.execute import Plan, check, execute, make
 from a3c_exp.cli.existing import Action, SavedRuns, find_action
 from a3c_exp.cli.hydra_compose import compose_jobs, compose_node, for_hydra, job_config, setting, sweep, to_container
 from a3c_exp.cli.names import folder_names, labels
@@ -42,6 +42,15 @@ def run_sweep(hydra: Any, name: str, flags: Namespace, words: Words) -> int:
 
     name: of the main configuration file.
     """
+    try:
+        return _run_sweep(hydra, name, flags, words)
+    except ConfigError as error:
+        if words.sweep is not None and error.key == "hydra.sweep.dir":  # as it was typed
+            raise ConfigError("sweep", error.value, error.problem) from error
+        raise
+
+
+def _run_sweep(hydra: Any, name: str, flags: Namespace, words: Words) -> int:
     run_folders = [text.partition("=")[2] for text in flags.overrides if text.lstrip("+").startswith("hydra.run.dir=")]
     if run_folders:
         problem = "is the folder of one run: sweep=<folder> or hydra.sweep.dir=<folder> is that of a sweep"
@@ -52,12 +61,13 @@ def run_sweep(hydra: Any, name: str, flags: Namespace, words: Words) -> int:
         raise ConfigError("command line", " ".join(overrides), "is a sweep without a run: one of its choices is empty")
     master = compose_node(hydra, [*overrides, MULTIRUN], name, RunMode.MULTIRUN)
     existing = words.existing or "resume"
-    with named("hydra.sweep.dir" if words.sweep is None else "sweep"):
+    with named("hydra.sweep.dir"):
         if any(_target(master, part) != basic for part, basic in BASIC.items()):
             return _run_with_hydra(hydra, name, overrides, combinations, existing, words.jobs)
         at_once = min(words.jobs or 1, len(combinations))
         with cores_shared(at_once):
             jobs = _check_jobs(hydra, name, combinations, existing, at_once)
+            make(jobs[0].folder.parent)
             return Runs(jobs, _program(flags), existing, at_once).run()
 
 
