@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from a3c_exp.cli.resume import is_resume
+from a3c_exp.cli.resume import names_any
 from a3c_exp.errors import ConfigError
 from a3c_exp.run.run_folder import CHECKPOINTS, LATEST, METRICS_FILE, SUMMARY_FILE
 from a3c_exp.run.saved_state import load_state
@@ -58,7 +58,7 @@ class Program:
         self.folder, self.temporary = folder / "run", folder / "t"  # short: sockets' paths have 107 characters at most
         self.mark = f"A3C_EXP_FAULTS={folder}"
         self._place, self._steps, self._prefix = folder, folder / "steps", prefix
-        place = [] if any(map(is_resume, settings)) else [f"hydra.run.dir={self.folder}"]
+        place = [] if names_any("resume", settings) else [f"hydra.run.dir={self.folder}"]
         self._command = [sys.executable, "-m", "a3c_exp", *place, *settings]
         self._environment = os.environ | dict([self.mark.split("=", 1)]) | (environment or {}) | {
             "TMPDIR": str(self.temporary), hooks.STEPS: str(self._steps),
