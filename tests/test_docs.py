@@ -554,7 +554,8 @@ def test_the_derivatives_that_a_recipe_writes_out_are_those_of_its_loss(inside: 
     outputs.values[mask == 0] = np.nan
     gradients, metrics = algorithm.gradient(outputs, batch, 0.0)
     expected, expected_metrics = differentiate(algorithm, outputs, batch, 0.0)
-    assert has_closed_form(type(algorithm))
+    kind: Any = type(algorithm)
+    assert has_closed_form(kind)
     for name in ("log_probs", "entropy", "values"):
         np.testing.assert_allclose(getattr(gradients, name), getattr(expected, name), atol=1e-6)
     assert metrics == pytest.approx(expected_metrics, abs=1e-6)
