@@ -332,12 +332,12 @@ class TestGradientsThatAreNotFinite:
         assert [event.steps for event in events] == [16] * len(events), "their steps are counted nevertheless"
         assert store.version == 2
         assert np.isfinite(store.parameters.read()).all()
-        assert "rewards of up to 3e+38" in str(end.value) and "env.reward_scale" in str(end.value)
-        assert "diverged" not in str(end.value), "the environment is to blame"
+        assert "3e+38" in str(end.value) and "env.reward_scale" in str(end.value)
+        assert "learning rate" not in str(end.value), "the environment is to blame"
 
     def test_of_sound_numbers_are_a_learning_rate_too_high(self) -> None:
         _, (worker,) = by_descent(optimizer=sgd(1e30), total_steps=10**9)
-        with pytest.raises(RunError, match=r"rollouts was finite\. Training has diverged\. A smaller learning rate"):
+        with pytest.raises(RunError, match=r"rollouts was finite\. .* A smaller learning rate"):
             list(worker.run())
 
     def test_report_no_losses(self) -> None:
