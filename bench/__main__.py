@@ -15,6 +15,7 @@ import datetime
 import io
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 from statistics import median
 
@@ -22,7 +23,7 @@ import torch
 
 from a3c_exp.networks.images import multiplies_bfloat16
 from a3c_exp.run import files, markdown, provenance
-from bench.peers import UnavailableError, peer_versions
+from bench.peers import UnavailableError
 from bench.rows import ROWS, Row
 
 FOLDER = Path(__file__).parent
@@ -142,7 +143,10 @@ def _machine() -> str:
 
 def _versions() -> str:
     """Versions of the installed libraries."""
-    versions = provenance.versions() | peer_versions()
+    installed = {each.name for each in metadata.distributions()}
+    versions = provenance.versions()
+    for name in ("ale-py", "stable-baselines3"):
+        versions[name] = metadata.version(name) if name in installed else None
     return ", ".join(f"{name} {version or '(not here)'}" for name, version in versions.items()) + "."
 
 

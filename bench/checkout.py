@@ -11,8 +11,8 @@ from a3c_exp.core.cpu import ONE_THREAD
 
 HERE = Path(__file__).resolve().parent.parent
 CHILD = Path(__file__).with_name("child.py")
-# A run that takes longer than this hangs: the longest takes a few seconds.
 CHILD_SECONDS = 300.0
+"""A run that takes longer than this hangs: the longest takes a few seconds."""
 
 
 class ChildError(RuntimeError):
@@ -28,19 +28,13 @@ def checked(folder: str | Path) -> Path:
     return path
 
 
-def run_child(checkout: Path, *arguments: str) -> None:
-    """Run `bench/child.py` with the package of a checkout. Raises ChildError.
-
-    arguments: a command of that script and its own arguments, without the checkout.
-    """
-    command, *rest = arguments
-    # Older checkouts draw initial parameters with as many threads as there are cores, which decides their last digits.
-    environment = os.environ | ONE_THREAD | {"PYTHONPATH": str(checkout)}
+def run_child(checkout: Path, command: str, *arguments: str) -> None:
+    """Run a command of `bench/child.py` with the package of a checkout. Raises ChildError."""
     try:
         done = subprocess.run(
-            [sys.executable, str(CHILD), command, str(checkout), *rest],
+            [sys.executable, str(CHILD), command, str(checkout), *arguments],
             cwd=checkout,
-            env=environment,
+            env=os.environ | ONE_THREAD | {"PYTHONPATH": str(checkout)},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

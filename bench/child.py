@@ -1,39 +1,42 @@
 """The script that `bench.same` and `bench.path` run with the package of another checkout, in a process of its own.
 
     python bench/child.py train CHECKOUT key=value ...
-    python bench/child.py path CHECKOUT FOLDER
+    python bench/child.py update CHECKOUT FOLDER
+    python bench/child.py start CHECKOUT FOLDER
 
-This script imports nothing of bench: the other checkout may have a bench of its own, or none. Neither does it name
-anything of a3c_exp but the command and `a3c_exp.train`.
+This script imports nothing of bench: the other checkout may have a bench of its own. Neither does it name anything of
+a3c_exp but the command, `a3c_exp.train`, the class of a run's output, and the worker.
 """
 
 from __future__ import annotations
 
 import collections
-import contextlib
 import csv
 import dataclasses
 import importlib
 import json
 import os
+import re
 import runpy
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import Any
 
-PATH_RUN = (
-    "env=cartpole", "backend=serial", "workers=1", "envs_per_worker=4", "rollout_length=64", "total_steps=2048",
-    "stop.mean_return=null", "eval.every=null", "checkpoint.every=null",
-)  # fmt: skip
+MARK = "0.0417"
+"""The value of an override that nothing else has."""
+RUN = f"env=cartpole env.reward_scale={MARK} backend=serial workers=1 envs_per_worker=4 rollout_length=64"
+RUN += " total_steps=2048 stop.mean_return=null eval.every=null checkpoint.every=null"
 STEPS_OF_AN_UPDATE = 4 * 64
-# Points of the curves: the way that is counted lies between these two.
 FIRST_POINT, LAST_POINT = 4, 5
-# What Python calls the constructors that it generates; a named tuple's is an unnamed function.
+"""Points of the curves: the update that is profiled lies between these two."""
 CONSTRUCTORS = {"__init__", "__new__", "<lambda>", "_make"}
+"""What Python calls the constructors that it generates; a named tuple's is an unnamed function."""
 GENERATED = {"<string>", collections.__file__}
+LEVELS = 4
+"""So deep an override is looked for in lists, mappings and records."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -43,27 +46,19 @@ def main(arguments: Sequence[str]) -> int:
     sys.path[0] = str(place)  # in the place of this script's own folder
     if command == "train":
         return train(place, rest)
-    measure(place, Path(rest[0]))
+    {"update": profile_update, "start": profile_start}[command](place, Path(rest[0]))
     return 0
 
 
-def package_of(checkout: Path) -> ModuleType:
-    """The package, imported. Ends the process where it is that of another checkout."""
-    package = importlib.import_module("a3c_exp")
-    found = Path(str(package.__file__)).resolve()
+def check_package(checkout: Path) -> None:
+    """End the process where the package that is imported is that of another checkout."""
+    found = Path(str(importlib.import_module("a3c_exp").__file__)).resolve()
     if found.parent != checkout / "a3c_exp":
         sys.exit(f"the package that is imported is not that of {checkout}: {found}")
-    return package
 
 
-# -- train ----------------------------------------------------------------------------------------------------------
-
-
-def train(checkout: Path, overrides: Sequence[str]) -> int:
-    """Run `python -m a3c_exp` with a clock that stands still, and moves on with each checkpoint alone."""
-    set_clock(_clock_of_checkpoints())
-    package_of(checkout)
-    _make_every_point()
+def run_command(overrides: Sequence[str]) -> int:
+    """Run `python -m a3c_exp`; its exit code."""
     sys.argv = ["a3c_exp", *overrides]
     try:
         runpy.run_module("a3c_exp", run_name="__main__", alter_sys=True)
@@ -72,19 +67,19 @@ def train(checkout: Path, overrides: Sequence[str]) -> int:
     return 0
 
 
-def _make_every_point() -> None:
-    """Let curves get a point while the last one is still being written: none may depend on the disk."""
-    with contextlib.suppress(ImportError):  # an older checkout, which writes each point at once
-        from a3c_exp.run.output import RunOutput
-
-        RunOutput.busy = property(lambda output: False)  # type: ignore[method-assign,assignment]
+def set_clock(clock: Callable[[], float]) -> None:
+    """Let Python's clocks that never go backwards tell these seconds. To be called before the package is imported."""
+    time.perf_counter = time.monotonic = clock
+    time.perf_counter_ns = time.monotonic_ns = lambda: int(clock() * 1e9)
 
 
-def _clock_of_checkpoints() -> Callable[[], float]:
-    """Seconds: a thousand more for each checkpoint that has taken its place.
+# -- train ----------------------------------------------------------------------------------------------------------
 
-    Curves get their points by the clock. With this one they get them at the same steps in every run, however often the
-    program looks at it.
+
+def train(checkout: Path, overrides: Sequence[str]) -> int:
+    """Run the command with a clock that stands still, and moves on by 1000 s with each saved checkpoint.
+
+    Curves get their points by the clock. With this one they get them at the same steps in every run.
     """
     saved = 0
     replace = os.replace
@@ -95,20 +90,19 @@ def _clock_of_checkpoints() -> Callable[[], float]:
         saved += Path(os.fsdecode(target)).parent.name == "checkpoints"
 
     os.replace = counting  # type: ignore[assignment]
-    return lambda: 1.0 + 1000.0 * saved
+    set_clock(lambda: 1.0 + 1000.0 * saved)
+    check_package(checkout)
+    output = importlib.import_module("a3c_exp.run.output")
+    # A curve gets a point while the last one is still being written, so that none depends on the disk.
+    output.RunOutput.busy = property(lambda self: False)
+    return run_command(overrides)
 
 
-def set_clock(clock: Callable[[], float]) -> None:
-    """Let Python's clocks that never go backwards tell these seconds. To be called before the package is imported."""
-    time.perf_counter = time.monotonic = clock
-    time.perf_counter_ns = time.monotonic_ns = lambda: int(clock() * 1e9)
+# -- update ---------------------------------------------------------------------------------------------------------
 
 
-# -- path -----------------------------------------------------------------------------------------------------------
-
-
-def measure(checkout: Path, folder: Path) -> None:
-    """Train a moment, and write to `folder`/path.json what `bench.path` tells: files, records and frames."""
+def profile_update(checkout: Path, folder: Path) -> None:
+    """Train a moment, and write the files, records and frames of an update to `folder`/update.json."""
     calls = 0
 
     def clock() -> float:
@@ -117,37 +111,73 @@ def measure(checkout: Path, folder: Path) -> None:
         return 10.0 * calls  # so far on whenever it is looked at that each update gets a point of the curves
 
     set_clock(clock)
-    package = package_of(checkout)
+    check_package(checkout)
     importlib.import_module("torch")  # not under the profiler, which would take seconds
-    way = Way(checkout, folder / "run")
-    sys.setprofile(way.note)
+    log_at_once()
+    update = Update(checkout, folder / "run")
+    train_function = importlib.import_module("a3c_exp").train
+    sys.setprofile(update.note)
     try:
-        package.train(list(PATH_RUN), folder=folder / "run")
+        train_function(RUN.split(), folder=folder / "run")
     finally:
         sys.setprofile(None)
     with open(folder / "run" / "metrics.csv", newline="", encoding="utf-8") as file:
         steps = [int(row["step"]) for row in csv.DictReader(file)]
     if steps[LAST_POINT - 1] - steps[FIRST_POINT - 1] != STEPS_OF_AN_UPDATE:
         sys.exit(f"not every update has got a point of the curves; they are at the steps {steps}")
-    found = {"files": sorted(way.files), "records": sorted(way.records), "frames": way.frames}
-    (folder / "path.json").write_text(json.dumps(found), encoding="utf-8")
+    found = {"files": sorted(update.files), "records": sorted(update.records), "frames": update.frames}
+    (folder / "update.json").write_text(json.dumps(found), encoding="utf-8")
 
 
-class Way:
+def log_at_once() -> None:
+    """Let the trainer wait until a point of the curves is in its file: a thread writes it."""
+    output = importlib.import_module("a3c_exp.run.output").RunOutput
+    log = output.log
+
+    def waiting(self: Any, *arguments: Any) -> None:
+        log(self, *arguments)
+        while self.busy:
+            time.sleep(0)
+
+    output.log = waiting
+
+
+class Package:
+    """The functions of a checkout's package, as `file:function`."""
+
+    def __init__(self, checkout: Path) -> None:
+        self._root, self.folder = f"{checkout}/", f"{checkout}/a3c_exp/"
+
+    def has(self, frame: FrameType) -> bool:
+        return frame.f_code.co_filename.startswith(self.folder)
+
+    def name(self, frame: FrameType) -> str:
+        """A comprehension counts as the function that it is in."""
+        function = re.sub(r"(\.<locals>)?\.<\w+>$", "", frame.f_code.co_qualname)
+        return f"{frame.f_code.co_filename.removeprefix(self._root)}:{function}"
+
+    def stack(self, frame: FrameType | None) -> list[FrameType]:
+        """The package's frames from here outwards."""
+        frames = []
+        while frame is not None:
+            if self.has(frame):
+                frames.append(frame)
+            frame = frame.f_back
+        return frames
+
+
+class Update:
     """Calls between two points of the curves.
 
-    checkout: with the package. run: the folder of the run. Its metrics.jsonl, or in earlier checkouts its metrics.csv,
-        grows with each point.
-
-    files, records: by name. frames: the deepest stack, outermost first, as `file:function`.
+    run: the folder of the run, whose metrics.jsonl, or in earlier checkouts metrics.csv, grows with each point.
+    files, records: by name. frames: the deepest stack, outermost first.
     """
 
     def __init__(self, checkout: Path, run: Path) -> None:
         self.files: set[str] = set()
         self.records: set[str] = set()
         self.frames: list[str] = []
-        self._root = f"{checkout}/"
-        self._package = f"{checkout}/a3c_exp/"
+        self._package = Package(checkout)
         self._tables = [(str(run / "metrics.jsonl"), 0), (str(run / "metrics.csv"), 1)]  # with lines that are no point
         self._size = self._points = 0
 
@@ -158,13 +188,12 @@ class Way:
         self._look_at_table()
         if event != "call" or not FIRST_POINT <= self._points < LAST_POINT:
             return
-        name = frame.f_code.co_filename
-        if name.startswith(self._package):
-            self.files.add(name.removeprefix(self._root))
-            stack = list(self._stack(frame))
+        if self._package.has(frame):
+            self.files.add(self._package.name(frame).partition(":")[0])
+            stack = self._package.stack(frame)
             if len(stack) > len(self.frames):
-                self.frames = stack[::-1]
-        if frame.f_code.co_name in CONSTRUCTORS and (name in GENERATED or name.startswith(self._package)):
+                self.frames = [self._package.name(each) for each in reversed(stack)]
+        if frame.f_code.co_name in CONSTRUCTORS:
             self._note_record(frame)
 
     def _look_at_table(self) -> None:
@@ -178,23 +207,87 @@ class Way:
                 self._points = Path(path).read_bytes().count(b"\n") - heads
             return
 
-    def _stack(self, frame: FrameType | None) -> Iterator[str]:
-        """The package's frames from here outwards."""
-        while frame is not None:
-            if frame.f_code.co_filename.startswith(self._package):
-                yield f"{frame.f_code.co_filename.removeprefix(self._root)}:{frame.f_code.co_qualname}"
-            frame = frame.f_back
-
     def _note_record(self, frame: FrameType) -> None:
         code = frame.f_code
-        if not code.co_argcount:
+        if not code.co_argcount or not (code.co_filename in GENERATED or self._package.has(frame)):
             return
         first = frame.f_locals.get(code.co_varnames[0])
         kind = first if isinstance(first, type) else type(first)
         module = sys.modules.get(kind.__module__)
-        ours = (getattr(module, "__file__", None) or "").startswith(self._package)
+        ours = (getattr(module, "__file__", None) or "").startswith(self._package.folder)
         if ours and (dataclasses.is_dataclass(kind) or (issubclass(kind, tuple) and hasattr(kind, "_fields"))):
             self.records.add(f"{kind.__module__}.{kind.__qualname__}")
+
+
+# -- start ----------------------------------------------------------------------------------------------------------
+
+
+def profile_start(checkout: Path, folder: Path) -> None:
+    """Run the command up to the worker's first call, and write where its overrides pass to `folder`/start.json."""
+    start = Start(checkout)
+    sys.setprofile(start.note)
+    code = run_command([*RUN.split(), f"hydra.run.dir={folder / 'run'}"])
+    if code or not start.ended:
+        sys.exit(f"exit code {code}; the worker {'has' if start.ended else 'has not'} started")
+    check_package(checkout)
+    found = {"overrides": sorted(start.functions), "crossings": sorted(start.crossings)}
+    (folder / "start.json").write_text(json.dumps(found), encoding="utf-8")
+
+
+class Start:
+    """The functions of which an argument or a local variable holds the marked override, and the calls that hand it from
+    one folder of the package to another."""
+
+    def __init__(self, checkout: Path) -> None:
+        self.functions: set[str] = set()
+        self.crossings: set[str] = set()
+        self.ended = False
+        self._package = Package(checkout)
+
+    def note(self, frame: FrameType, event: str, argument: object) -> None:
+        """Take in an event of Python's profiler."""
+        if event not in ("call", "return") or not self._package.has(frame) or frame.f_code.co_name == "<module>":
+            return
+        name = self._package.name(frame)
+        if name.startswith("a3c_exp/core/worker.py:Worker."):
+            self.ended = True
+            sys.setprofile(None)
+            return
+        if not any(holds(value) for value in list(frame.f_locals.values())):
+            return
+        self.functions.add(name)
+        callers = self._package.stack(frame.f_back)
+        if event == "call" and callers:
+            caller = self._package.name(callers[0])
+            if os.path.dirname(caller.partition(":")[0]) != os.path.dirname(name.partition(":")[0]):
+                self.crossings.add(f"{caller} -> {name}")
+
+
+def holds(value: Any, levels: int = LEVELS, numbers: bool = True) -> bool:
+    """Whether a value is the marked override, or holds it: as a text, or as its number in lists and mappings.
+
+    The number in a record is none: it is a component, which has been built from the override.
+    """
+    if isinstance(value, str):
+        return MARK in value
+    if isinstance(value, float):
+        return numbers and value == float(MARK)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        numbers, parts = False, [getattr(value, field.name, None) for field in dataclasses.fields(value)]
+    elif isinstance(value, Mapping):
+        parts = _values(value)
+    elif isinstance(value, list | tuple | set | frozenset):
+        parts = list(value)
+    else:
+        return False
+    return levels > 0 and any(holds(part, levels - 1, numbers) for part in parts)
+
+
+def _values(mapping: Mapping[Any, Any]) -> list[Any]:
+    try:
+        return list(mapping.values())
+    except Exception:  # a configuration of OmegaConf with an interpolation that leads nowhere
+        return []
 
 
 if __name__ == "__main__":

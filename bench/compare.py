@@ -19,33 +19,19 @@ from numpy.typing import NDArray
 
 Entries = dict[str, NDArray[Any]]
 
-# Entries of a checkpoint that were renamed: the present name first. A row is for an entry or for all below it.
-SYNONYMS = (
-    ("statistics", "tally"),
-    ("store/optimizer_state", "store/moments"),
-    ("store/stats", "store/statistics"),
-    ("store/rng_states", "store/random_states"),
-    ("store/applied_gradients", "store/updates"),
-)
-# Entries that both runs need to have, so that enough is compared.
+STORE = ("parameters", "optimizer_state", "version", "applied_gradients", "steps", "rng_states")
+STATISTICS = ("steps", "episodes", "recent_returns", "recent_lengths", "recent_end_steps")
 REQUIRED = (
-    "latest.ckpt/store/parameters",
-    "latest.ckpt/store/optimizer_state",
-    "latest.ckpt/store/version",
-    "latest.ckpt/store/applied_gradients",
-    "latest.ckpt/store/steps",
-    "latest.ckpt/store/rng_states",
-    "latest.ckpt/statistics/steps",
-    "latest.ckpt/statistics/episodes",
-    "latest.ckpt/statistics/recent_returns",
-    "latest.ckpt/statistics/recent_lengths",
-    "latest.ckpt/statistics/recent_end_steps",
+    *(f"latest.ckpt/store/{name}" for name in STORE),
+    *(f"latest.ckpt/statistics/{name}" for name in STATISTICS),
     "metrics.csv/step",
     "metrics.csv/train/policy_loss",
 )
-# Entries that depend on the clock, by their last name or their whole name; and the provenance in summary.json.
+"""Entries that both runs need to have, so that enough is compared."""
 TIMES = {"seconds", "training_seconds", "wall_seconds", "steps_per_second", "solved_at_seconds", "solved/1"}
+"""Entries that depend on the clock, by their last name or their whole name."""
 ORIGIN = {"versions", "commit", "command", "machine"}
+"""Entries of summary.json about who has made the run, and where."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +70,7 @@ def difference(here: NDArray[Any], there: NDArray[Any]) -> str | None:
     place = np.unravel_index(int(unequal.argmax()), unequal.shape)
     one, other = np.atleast_1d(here)[place], np.atleast_1d(there)[place]
     where = f"first at {[int(index) for index in place]}: " if here.shape else ""
-    return f"{where}{one} here, {other} there; {int(unequal.sum())} of {unequal.size}{_greatest(here, there)}"
+    return f"{where}{one} here, {other} there; {int(unequal.sum())} of {unequal.size}"
 
 
 def _bits(array: NDArray[Any]) -> NDArray[Any]:
@@ -92,57 +78,38 @@ def _bits(array: NDArray[Any]) -> NDArray[Any]:
     return np.ascontiguousarray(array).view(f"V{array.dtype.itemsize}").reshape(array.shape)
 
 
-def _greatest(here: NDArray[Any], there: NDArray[Any]) -> str:
-    """The greatest difference, as an end of a sentence; empty for what is no number."""
-    try:
-        with np.errstate(all="ignore"):
-            apart = np.abs(_numbers(here) - _numbers(there))
-    except ValueError:
-        return ""
-    return "" if np.isnan(apart).all() else f", at most {np.nanmax(apart):.3g} apart"
-
-
-def _numbers(array: NDArray[Any]) -> NDArray[np.float64]:
-    """As float64; NaN for empty text."""
-    return np.where(array == "", "nan", array).astype(np.float64) if array.dtype.kind == "U" else array.astype(float)
-
-
 # -- reading --------------------------------------------------------------------------------------------------------
 
 
 def read_run(folder: Path) -> Entries:
-    """The content of a run's folder by `file/name`, with the present names and without times.
+    """The content of a run's folder by `file/name`, without times.
 
     A column of metrics.csv is an array of text [rows]. Raises OSError, ValueError and KeyError if it is no run.
     """
     entries: Entries = {}
     for path in sorted((folder / "checkpoints").glob("*.ckpt"), reverse=True):  # latest before best
         entries |= {f"{path.name}/{name}": array for name, array in read_checkpoint(path).items()}
-    entries |= {f"metrics.csv/{name}": array for name, array in _read_metrics(folder / "metrics.csv").items()}
+    with open(folder / "metrics.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    entries |= {f"metrics.csv/{name}": np.array([row[name] for row in rows], np.str_) for name in rows[0]}
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     plain = {name: value for name, value in summary.items() if name not in ORIGIN}
-    return entries | {f"summary.json/{name}": array for name, array in _flat(plain) if not _is_time(name)}
+    entries |= {f"summary.json/{name}": array for name, array in _flat(plain)}
+    return {name: array for name, array in entries.items() if not _is_time(name.partition("/")[2])}
 
 
 def read_checkpoint(path: Path) -> Entries:
-    """All arrays and plain values of a checkpoint by `section/name`, without times."""
+    """All arrays and plain values of a checkpoint by `section/name`."""
     entries: Entries = {}
     with zipfile.ZipFile(path) as archive:
         arrays = set(archive.namelist()) - {"state.json"}
         for name, value in _flat(json.loads(archive.read("state.json"))["state"]):
             if value.dtype.kind == "U" and str(value) in arrays:  # {"__array__": "store/parameters.npy"}
-                name, data = name.rpartition("/")[0], io.BytesIO(archive.read(str(value)))
-                value = np.lib.format.read_array(data, allow_pickle=False)
-            entries[_present_name(name)] = value
-    return {name: value for name, value in entries.items() if not _is_time(name)}
-
-
-def _read_metrics(path: Path) -> Entries:
-    with open(path, newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(file)
-        rows = list(reader)
-    names = [name for name in reader.fieldnames or () if not _is_time(name)]
-    return {name: np.array([row[name] for row in rows], np.str_) for name in names}
+                data = io.BytesIO(archive.read(str(value)))
+                entries[name.rpartition("/")[0]] = np.lib.format.read_array(data, allow_pickle=False)
+            else:
+                entries[name] = value
+    return entries
 
 
 def _flat(value: Any, place: str = "") -> Iterator[tuple[str, NDArray[Any]]]:
@@ -152,13 +119,6 @@ def _flat(value: Any, place: str = "") -> Iterator[tuple[str, NDArray[Any]]]:
             yield from _flat(inner, f"{place}/{name}" if place else str(name))
     else:
         yield place, np.array("null" if value is None else value)
-
-
-def _present_name(name: str) -> str:
-    for present, former in SYNONYMS:
-        if name == former or name.startswith(f"{former}/"):
-            name = present + name[len(former) :]
-    return name
 
 
 def _is_time(name: str) -> bool:

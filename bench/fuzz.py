@@ -64,19 +64,75 @@ GROUPS = ("env", "network", "returns", "critic_returns", "algorithm", "optimizer
 ENVIRONMENTS = ("cartpole", "acrobot", "pendulum", "mountaincar_continuous", "recall", "cartpole_memory")
 """Those that start in milliseconds, for runs."""
 
-NUMBERS = (
-    "0", "1", "-1", "2", "3", "7", "16", "64", "1000", "65535", "65536", "65537", "4294967296", "1e6", "2e9", "1e18",
-    "9223372036854775807", "9223372036854775808", "-9223372036854775809", "9" * 400, "9" * 5000, "0.5", "1e-300",
-    "1e308", "1e309", "-0.0", "nan", "inf", "-inf",
-)  # fmt: skip
-OTHERS = (
-    "null", "true", "false", "''", "auto", "episode", "all", "best", "[]", "{}", "[1,2]", "[[8,4,2]]", "[1,[2,[3]]]",
-    "{1:2}", "{a:1}", "{a:{b:{c:1}}}", "[" * 20 + "]" * 20, "[" * 150 + "]" * 150, "{a:" * 150 + "1" + "}" * 150,
-    "1,2", "range(0,3)", "range(0,1e12)", "choice(1,2)", "glob(*)", "${seed}", "${nowhere}", "${oc.env:HOME}", "${",
-    "'\x1b[31mred'", "\u202eback", "a b", "a'b", '"', "\\", "~", "+", "=", "a=b", "../../x", "x" * 5000, "\u00e9\u4e2d",
-    "{_target_:os.system}", "{_target_:a3c_exp.errors.ConfigError}", "{_target_:a3c_exp.envs.Gym}", "os.system",
-    "a3c_exp.returns.GAE", CODE,
-)  # fmt: skip
+NUMBERS = [
+    "0",
+    "1",
+    "-1",
+    "2",
+    "3",
+    "7",
+    "16",
+    "64",
+    "1000",
+    "65535",
+    "65536",
+    "65537",
+    "4294967296",
+    "1e6",
+    "2e9",
+    "1e18",
+    "0.5",
+    "1e-300",
+    "1e308",
+    "1e309",
+    "-0.0",
+    "nan",
+    "inf",
+]
+NUMBERS += [str(2**63 - 1), str(2**63), str(-(2**63) - 1), "9" * 400, "9" * 5000]
+OTHERS = [
+    "null",
+    "true",
+    "false",
+    "''",
+    "auto",
+    "episode",
+    "all",
+    "best",
+    "[]",
+    "{}",
+    "[1,2]",
+    "[[8,4,2]]",
+    "[1,[2,[3]]]",
+    "{1:2}",
+    "{a:1}",
+    "{a:{b:{c:1}}}",
+]
+OTHERS += [
+    "1,2",
+    "range(0,3)",
+    "range(0,1e12)",
+    "choice(1,2)",
+    "glob(*)",
+    "${seed}",
+    "${nowhere}",
+    "${oc.env:HOME}",
+    "${",
+    "a'b",
+    "~",
+    "+",
+    "=",
+    "a=b",
+]
+OTHERS += [
+    "../../x",
+    "{_target_:os.system}",
+    "{_target_:a3c_exp.errors.ConfigError}",
+    "os.system",
+    "a3c_exp.returns.GAE",
+]
+OTHERS += ["[" * 20 + "]" * 20, "[" * 150 + "]" * 150, "{a:" * 150 + "1" + "}" * 150, "x" * 5000]
+OTHERS += ["'\x1b[31mred'", "\u202eback", "a b", '"', "\\", "\u00e9\u4e2d", CODE]
 
 
 def option_names(hydra: Any) -> dict[str, list[str]]:
@@ -113,9 +169,8 @@ class Overrides:
             return f"{mark}{group}={rng.choice(self._options[group]) if rng.random() < 0.8 else value}"
         key = rng.choice(self._keys)
         if rng.random() < 0.1:
-            key = rng.choice(
-                (key.partition(".")[0], f"{key}.x", key[:-1], key.upper(), f"{key}[0]", f"{key}@y", "hydra")
-            )
+            group = key.partition(".")[0]
+            key = rng.choice((group, f"{key}.x", key[:-1], key.upper(), f"{key}[0]", f"{key}@y", "hydra"))
         return f"{mark}{key}={value}"
 
     def __call__(self, rng: random.Random, folder: Path) -> str:
@@ -126,27 +181,27 @@ class Overrides:
         return "accepted"
 
 
+SETTINGS = (
+    "workers=1|2|3 envs_per_worker=1|2|5 rollout_length=1|5|32|episode gamma=0|0.9|1 update=async|sync lock=true|false "
+    "optimizer_state=shared|per_worker epsilon=0|0.3|1 eval.every=null|50 checkpoint.every=null|1|64 "
+    "seed=0|4611686018427 "
+    "env.normalize_observations=true|false env.normalize_rewards=true|false env.reward_clip=null|1|1e-9 "
+    "env.reward_scale=1|1e-30|1e30 env.max_episode_steps=null|1|7 optimizer.learning_rate=1e-3|1e-30|1e30 "
+    "stop.max_episodes=null|1 stop.max_seconds=null|1e308 stop.window=1|100 record_episodes=0|1|1000 "
+    "checkpoint.keep=both|none|best|latest accumulate_rollouts=1|3"
+)
+"""Settings of whole runs, each with its choices."""
+
+
 def run_overrides(rng: random.Random, options: dict[str, list[str]]) -> list[str]:
     """Overrides that fit one another, most of the time, for a run of 200 steps on the serial backend."""
     choices = [f"env={rng.choice(ENVIRONMENTS)}", "backend=serial", "total_steps=200", "eval.episodes=1"]
     choices += [f"{group}={rng.choice(options[group])}" for group in ("returns", "optimizer", "schedule")]
     choices.append(rng.choice(("network=mlp", "network=lstm", "network=mlp network.hidden_sizes=[]")))
     choices.append(rng.choice(("algorithm=a3c", "algorithm=ppo algorithm.minibatch_size=null")))
-    values: dict[str, tuple[object, ...]] = {
-        "workers": (1, 2, 3), "envs_per_worker": (1, 2, 5), "rollout_length": (1, 5, 32, "episode"),
-        "gamma": (0, 0.9, 1), "update": ("async", "sync"), "lock": ("true", "false"),
-        "optimizer_state": ("shared", "per_worker"),
-        "epsilon": (0, 0.3, 1), "eval.every": ("null", 50), "checkpoint.every": ("null", 1, 64),
-        "env.normalize_observations": ("true", "false"), "env.normalize_rewards": ("true", "false"),
-        "env.reward_clip": ("null", 1, 1e-9), "env.reward_scale": (1, 1e-30, 1e30),
-        "env.max_episode_steps": ("null", 1, 7),
-        "optimizer.learning_rate": (1e-3, 1e-30, 1e30), "stop.max_episodes": ("null", 1),
-        "stop.max_seconds": ("null", 1e308),
-        "record_episodes": (0, 1, 1000), "checkpoint.keep": ("both", "none", "best", "latest"), "seed": (0, 2**62),
-        "accumulate_rollouts": (1, 3), "stop.window": (1, 100),
-    }  # fmt: skip
-    picked = rng.sample(sorted(values), rng.randint(2, 8))
-    return " ".join([*choices, *(f"{key}={rng.choice(values[key])}" for key in picked)]).split()
+    picked = rng.sample(SETTINGS.split(), rng.randint(2, 8))
+    keys = (setting.partition("=") for setting in picked)
+    return " ".join([*choices, *(f"{key}={rng.choice(values.split('|'))}" for key, _, values in keys)]).split()
 
 
 class Runs:
@@ -297,10 +352,8 @@ def all_cases() -> Iterator[dict[str, Case]]:
     with hydra_session() as hydra, tempfile.TemporaryDirectory() as place:
         with contextlib.redirect_stderr(io.StringIO()):
             whole = finished_run(Path(place) / "run")
-        yield {
-            "overrides": Overrides(hydra), "runs of 200 steps": Runs(hydra),
-            **{name: DamagedFile(whole, name) for name in FILES},
-        }  # fmt: skip
+        damaged = {name: DamagedFile(whole, name) for name in FILES}
+        yield {"overrides": Overrides(hydra), "runs of 200 steps": Runs(hydra), **damaged}
 
 
 def parser() -> argparse.ArgumentParser:

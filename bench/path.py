@@ -1,19 +1,25 @@
-"""`python -m bench.path [CHECKOUT]`: files, records and frames that one update passes through.
+"""`python -m bench.path [CHECKOUT]`: what one update passes through, and what the overrides of a command do.
 
-What is profiled: a run on CartPole with one worker of the serial backend, 4 environments and rollouts of 64 steps,
-without evaluations. Its clock moves on so fast that every update gets a point of the curves. Calls are counted from the
-moment when metrics.jsonl (in earlier checkouts metrics.csv) has got its fourth point to the moment when it has got its
-fifth. That is one whole update: the worker's pull, rollout, gradient and push, and the way of its event to the event
-file and to metrics.jsonl. Start-up and shut-down lie outside. Only the main thread is profiled.
+An update: a run on CartPole with one worker of the serial backend, 4 environments and rollouts of 64 steps, without
+evaluations. Its clock moves on so fast that every update gets a point of the curves. Calls are counted from the moment
+when metrics.jsonl (in earlier checkouts metrics.csv) has got its fourth point to the moment when it has got its fifth:
+the worker's pull, rollout, gradient and push, and the way of its event to the thread that writes both files. Start-up
+and shut-down lie outside.
 
-    files     files below a3c_exp/ with a Python function that is called meanwhile
-    records   dataclasses and named tuples of the package of which an instance is constructed meanwhile
-    frames    the most functions below a3c_exp/ that are on the stack at once, from `a3c_exp.train` on; and how many of
-              these are the worker's, inside the last function of the backend
+    files      files below a3c_exp/ with a Python function that is called meanwhile
+    records    dataclasses and named tuples of the package of which an instance is constructed meanwhile
+    frames     the most functions below a3c_exp/ that are on the stack at once, from `a3c_exp.train` on; and how many of
+               these are the worker's, inside the last function of the backend
 
-A comprehension or generator expression counts as the function that it is in this version of Python. The counts depend
-on no name inside the package (but the worker's frames on `backend` in a file's path), so that the same definition
-holds for checkouts before and after a change.
+Overrides: the same run by `python -m a3c_exp`, from its arguments to the first call of the worker. One override has a
+value that nothing else has.
+
+    overrides  functions below a3c_exp/ of which an argument or a local variable is or holds that override: its text,
+               also in a record, or its value in a list or a mapping, but not in a component that was built from it
+    crossings  calls among these that hand it from one folder of the package to another
+
+Only the main thread is profiled. The counts depend on hardly a name inside the package (on `backend` in a file's path,
+and on `Worker` in core/worker.py), so that the same definition holds for checkouts before and after a change.
 """
 
 from __future__ import annotations
@@ -30,7 +36,7 @@ from bench.checkout import HERE, ChildError, checked, run_child
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; 0, 1 where the run fails, or 2 for a bad argument."""
-    parser = argparse.ArgumentParser(prog="python -m bench.path", description="Files, records and frames of an update.")
+    parser = argparse.ArgumentParser(prog="python -m bench.path", description="What an update and overrides pass.")
     parser.add_argument("checkout", nargs="?", default=str(HERE), help="of this repository (default: this one)")
     place = parser.parse_args(arguments).checkout
     try:
@@ -48,10 +54,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def way(checkout: Path) -> dict[str, list[str]]:
-    """The names of the `files`, `records` and `frames` of an update. Raises ChildError."""
-    with tempfile.TemporaryDirectory() as folder:
-        run_child(checkout, "path", folder)
-        found: dict[str, list[str]] = json.loads((Path(folder) / "path.json").read_text(encoding="utf-8"))
+    """The names of the `files`, `records` and `frames` of an update, and of `overrides` and `crossings` of a start.
+
+    Raises ChildError.
+    """
+    found: dict[str, list[str]] = {}
+    for command in ("update", "start"):
+        with tempfile.TemporaryDirectory() as folder:
+            run_child(checkout, command, folder)
+            found |= json.loads((Path(folder) / f"{command}.json").read_text(encoding="utf-8"))
     return found
 
 

@@ -15,40 +15,40 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import mean
 
-CHECKOUT = Path(__file__).resolve().parent.parent
-# Only the time ends a run, and nothing runs beside the training, as in the measurements of other systems.
+from bench.checkout import HERE
+from bench.processes import PROC, tree
+
 ENDLESS = ("stop.mean_return=null", "total_steps=1000000000", "eval.every=null", "checkpoint.every=null")
+"""Only the time ends a run, and nothing runs beside the training, as in the measurements of other systems."""
 START_SECONDS = 120.0
 
 
-def training_speed(*overrides: str, seconds: float) -> float:
+def training_speed(*overrides: str, seconds: float, checkout: Path = HERE) -> float:
     """Environment steps per second of a run of `seconds`, counted from the first step of a worker."""
-    return _speed(*overrides, f"stop.max_seconds={seconds}")
+    with finished(*overrides, f"stop.max_seconds={seconds}", checkout=checkout) as run:
+        return _speed(run)
 
 
 def whole_training_speed(*overrides: str, steps: int) -> float:
     """The same of a run of `steps`. With epochs that take seconds, a run that ends by time would count steps whose
     updates it has not made."""
-    return _speed(*overrides, f"total_steps={steps}")
+    with finished(*overrides, f"total_steps={steps}") as run:
+        return _speed(run)
 
 
-def _speed(*overrides: str) -> float:
-    with finished(*overrides) as run:
-        summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+def _speed(run: Path) -> float:
+    summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     return float(summary["steps"] / summary["training_seconds"])
 
 
 def curve(name: str, *overrides: str, seconds: float) -> float:
     """The mean of a curve over a run of `seconds`, without its first point: not all workers have started then."""
-    with (
-        finished(*overrides, f"stop.max_seconds={seconds}") as run,
-        open(run / "metrics.csv", newline="", encoding="utf-8") as file,
-    ):
-        _, *points = (float(row[name]) for row in csv.DictReader(file) if row.get(name))
+    with finished(*overrides, f"stop.max_seconds={seconds}") as run:
+        _, *points = (float(row[name]) for row in _rows(run / "metrics.csv") if row.get(name))
     return mean(points)
 
 
-def seconds_to_first_update(*overrides: str, checkout: Path = CHECKOUT) -> float:
+def seconds_to_first_update(*overrides: str, checkout: Path = HERE) -> float:
     """Seconds from the command to the first update in the curves, with Python's start, imports and workers."""
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
@@ -65,23 +65,31 @@ def peak_memory(*overrides: str, seconds: float) -> float:
     with tempfile.TemporaryDirectory() as folder, running(folder, *overrides) as process:
         deadline = time.perf_counter() + seconds
         while time.perf_counter() < deadline:
-            peak = max(peak, sum(map(_proportional_set_size, tree(process.pid))))
+            peak = max(peak, sum(memory(pid, "Pss:") for pid in tree(process.pid)))
             time.sleep(0.5)
     return float(peak)
 
 
+def memory(pid: int, *kinds: str) -> int:
+    """Bytes of these kinds in a process's smaps_rollup; 0 for a process that has just ended."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        lines = (PROC / str(pid) / "smaps_rollup").read_text().splitlines()
+        return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(kinds))
+    return 0
+
+
 @contextmanager
-def finished(*overrides: str) -> Iterator[Path]:
+def finished(*overrides: str, checkout: Path = HERE) -> Iterator[Path]:
     """The folder of a run that has ended by itself."""
     with tempfile.TemporaryDirectory() as folder:
-        process = _start(folder, *ENDLESS, *overrides)
+        process = _start(folder, *ENDLESS, *overrides, checkout=checkout)
         if process.wait():
             raise RuntimeError(f"it failed: a3c_exp {' '.join(overrides)}")
         (run,) = Path(folder).glob("outputs/*")
         yield run
 
 
-def _start(folder: str, *overrides: str, checkout: Path = CHECKOUT) -> subprocess.Popen[bytes]:
+def _start(folder: str, *overrides: str, checkout: Path) -> subprocess.Popen[bytes]:
     """Start a checkout's command in `folder`. Its run is in outputs/ there."""
     places = os.pathsep.join(filter(None, [str(checkout), os.environ.get("PYTHONPATH")]))
     command = [sys.executable, "-m", "a3c_exp", *overrides]
@@ -90,7 +98,7 @@ def _start(folder: str, *overrides: str, checkout: Path = CHECKOUT) -> subproces
 
 
 @contextmanager
-def running(folder: str, *overrides: str, checkout: Path = CHECKOUT) -> Iterator[subprocess.Popen[bytes]]:
+def running(folder: str, *overrides: str, checkout: Path = HERE) -> Iterator[subprocess.Popen[bytes]]:
     """A run that has made its first update. It is interrupted on exit, as by Ctrl-C."""
     process = _start(folder, *overrides, checkout=checkout)
     try:
@@ -118,19 +126,6 @@ def _has_updates(folder: str) -> bool:
     return False
 
 
-def tree(pid: int) -> Iterator[int]:
-    """A process and all its descendants."""
-    yield pid
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(FileNotFoundError, ProcessLookupError):
-            for child in children.read_text().split():
-                yield from tree(int(child))
-
-
-def _proportional_set_size(pid: int) -> int:
-    """In bytes; 0 for a process that has just ended."""
-    with suppress(FileNotFoundError, ProcessLookupError):
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
-    return 0
+def _rows(table: Path) -> list[dict[str, str]]:
+    with open(table, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))

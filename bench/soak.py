@@ -24,7 +24,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,20 +35,27 @@ import a3c_exp
 from a3c_exp.errors import one_line
 from a3c_exp.run import markdown
 from a3c_exp.run.files import bytes_text
-from bench.runs import ENDLESS, finished, running
-from bench.watching import SPEEDS, Sample, first_and_last, ratio_interval, speeds, take_sample, watch
+from bench.processes import PROC, tree
+from bench.runs import ENDLESS, finished, memory, running
 
 MEMORY_GROWTH = 0.01
-SLOW_DISK_SHARE = 0.95
 EPISODES_AN_HOUR = 1_000_000
 SAMPLES = 300
+SPEEDS = 10
+"""Speeds of a half of the time that are compared with those of the other half."""
+RESAMPLES = 10_000
 HEADER = ("what", "minutes", "before", "after", "verdict")
 
 # Without learning episodes stay as long as they are. Evaluations and checkpoints are made as in any run.
-_CARTPOLE = (
-    "env=cartpole", "workers=2", "envs_per_worker=16", "optimizer.learning_rate=1e-12", "record_episodes=1000000000",
-)  # fmt: skip
-_WHOLE = (*ENDLESS, *_CARTPOLE, "checkpoint.every=2e6", "eval.every=5e6", "eval.episodes=4")
+CARTPOLE = [
+    "env=cartpole",
+    "workers=2",
+    "envs_per_worker=16",
+    "optimizer.learning_rate=1e-12",
+    "record_episodes=1000000000",
+]
+WHOLE = [*ENDLESS, *CARTPOLE, "checkpoint.every=2e6", "eval.every=5e6", "eval.episodes=4"]
+SHORT_RUN = "env=cartpole workers=2 envs_per_worker=2 rollout_length=8 total_steps=200 eval.every=100 eval.episodes=1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,52 +64,104 @@ class Line:
 
     what: str
     minutes: float
-    before: str
-    after: str
+    before: str = ""
+    after: str = ""
     problem: str = ""
 
     @property
     def cells(self) -> tuple[str, ...]:
-        return (
-            self.what,
-            f"{self.minutes:.1f}",
-            self.before,
-            self.after,
-            f"**{self.problem}**" if self.problem else "ok",
-        )
+        verdict = f"**{self.problem}**" if self.problem else "ok"
+        return self.what, f"{self.minutes:.1f}", self.before, self.after, verdict
 
 
-@dataclass(frozen=True)
-class Limits:
-    """minutes: of a row that takes as long as it is given. runs: of the row `runs`."""
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What all processes of a run hold together. memory: bytes; shared pages count once."""
 
-    minutes: float
-    runs: int
-
-
-Row = Callable[[Limits], Iterator[Line]]
+    memory: int
+    descriptors: int
+    threads: int
 
 
-def steady(label: str, *overrides: str, most_minutes: float = float("inf")) -> Row:
+def take_sample(pid: int) -> Sample:
+    """A sample of a process and all its descendants.
+
+    Pages of files are left out: the system takes them away and gives them back as it likes.
+    """
+    held = descriptors = threads = 0
+    for each in tree(pid):
+        with contextlib.suppress(OSError):  # it has just ended
+            held += memory(each, "Pss_Anon:", "Pss_Shmem:", "SwapPss:")
+            descriptors += len(list((PROC / str(each) / "fd").iterdir()))
+            threads += len(list((PROC / str(each) / "task").iterdir()))
+    return Sample(held, descriptors, threads)
+
+
+# -- rows -----------------------------------------------------------------------------------------------------------
+
+
+def steady(flags: argparse.Namespace, *, label: str, overrides: str, most_minutes: float = 600.0) -> Iterator[Line]:
     """A run at full speed that goes on until it is interrupted."""
+    minutes = min(flags.minutes, most_minutes)
+    with tempfile.TemporaryDirectory() as folder, running(folder, *WHOLE, *overrides.split()) as process:
+        samples, end = [take_sample(process.pid)], time.monotonic() + 60 * minutes
+        while time.monotonic() < end and process.poll() is None:
+            time.sleep(min(5.0, 60 * minutes / SAMPLES))
+            samples.append(take_sample(process.pid))
+        (points,) = Path(folder).glob("outputs/*/metrics.jsonl")
+        both = speeds(points, 2 * SPEEDS)
+        alive = process.poll() is None
+    yield from held_lines(label, minutes, samples)
+    yield speed_line(f"{label}: steps/s", minutes, both[:SPEEDS], both[SPEEDS:])
+    if not alive:
+        yield Line(what=label, minutes=minutes, problem="the run has ended by itself")
 
-    def measure(limits: Limits) -> Iterator[Line]:
-        minutes = min(limits.minutes, most_minutes)
-        every = min(5.0, 60 * minutes / SAMPLES)
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            running(folder, *_WHOLE, *overrides) as process,
-        ):
-            samples = watch(process.pid, 60 * minutes, every, lambda: process.poll() is None)
-            (points,) = Path(folder).glob("outputs/*/metrics.jsonl")
-            both = speeds(points, 2 * SPEEDS)
-            alive = process.poll() is None
-        yield from held_lines(label, minutes, samples)
-        yield speed_line(f"{label}: steps/s", minutes, both[SPEEDS:], both[:SPEEDS])
-        if not alive:
-            yield Line(what=label, minutes=minutes, before="", after="", problem="the run has ended by itself")
 
-    return measure
+def many_runs(flags: argparse.Namespace) -> Iterator[Line]:
+    """Runs by `a3c_exp.train`, one after another in this process, on each backend in turn."""
+    names, samples, started = set(os.listdir("/dev/shm")), list[Sample](), time.monotonic()
+    backends = itertools.cycle(("serial", "threads", "processes", "ga3c"))
+    for number, backend in zip(range(flags.runs), backends, strict=False):
+        overrides = [*SHORT_RUN.split(), f"backend={backend}", f"seed={number}", "stop.mean_return=null"]
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
+            a3c_exp.train(overrides, folder=f"{folder}/run")
+        gc.collect()  # the file behind a store's lock stays open until then: its owners refer to each other
+        samples.append(take_sample(os.getpid()))
+    minutes, label = (time.monotonic() - started) / 60, f"{flags.runs} runs in one process"
+    yield from held_lines(label, minutes, samples)
+    stays = sorted(set(os.listdir("/dev/shm")) - names)
+    problem = f"stays there: {', '.join(stays)}" if stays else ""
+    yield Line(what=f"{label}: /dev/shm", minutes=minutes, before="0", after=str(len(stays)), problem=problem)
+
+
+def many_episodes(flags: argparse.Namespace) -> Iterator[Line]:
+    """Episodes of four steps: each is in episodes.csv, in the order of its worker."""
+    minutes = min(flags.minutes, 3.0)
+    with finished(*CARTPOLE, "env.max_episode_steps=4", f"stop.max_seconds={60 * minutes}") as run:
+        summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+        rows, misplaced = count_episodes(run / "episodes.csv")
+    ended = int(summary["episodes"])
+    rate = 3600 * ended / summary["training_seconds"]
+    problems = [f"{ended - rows:,} lost"] if rows != ended else []
+    problems += [f"{misplaced:,} out of order"] if misplaced else []
+    problems += [f"only {rate:,.0f} an hour"] if rate < EPISODES_AN_HOUR else []
+    after = f"{rows:,} rows ({rate:,.0f} an hour), {misplaced} out of order"
+    before = f"{ended:,} episodes"
+    yield Line(what="short episodes", minutes=minutes, before=before, after=after, problem=", ".join(problems))
+
+
+Row = Callable[[argparse.Namespace], Iterator[Line]]
+ROWS: dict[str, Row] = {
+    "processes": partial(steady, label="processes", overrides="backend=processes"),
+    "ga3c": partial(steady, label="ga3c", overrides="backend=ga3c backend.device=cpu"),
+    "ray": partial(steady, label="ray", overrides="backend=ray"),
+    "workers": partial(steady, label="64 workers", overrides="workers=64 envs_per_worker=1", most_minutes=5.0),
+    "runs": many_runs,
+    "episodes": many_episodes,
+}
+
+
+# -- bars -----------------------------------------------------------------------------------------------------------
 
 
 def held_lines(label: str, minutes: float, samples: Sequence[Sample]) -> Iterator[Line]:
@@ -115,64 +176,30 @@ def held_lines(label: str, minutes: float, samples: Sequence[Sample]) -> Iterato
         yield Line(what=f"{label}: {name}", minutes=minutes, before=f"{before:g}", after=f"{after:g}", problem=more)
 
 
-def speed_line(
-    what: str, minutes: float, later: NDArray[np.float64], earlier: NDArray[np.float64], share: float = 1.0
-) -> Line:
-    """The line on two speeds. share: of the earlier one that the later must reach, unless chance explains less."""
-    ratio, low, high = ratio_interval(later, earlier)
+def first_and_last(values: Sequence[int]) -> tuple[float, float]:
+    """The medians of the first and of the last tenth of the last two thirds of the values: a run settles at first."""
+    kept = values[len(values) // 3 :]
+    count = max(1, len(kept) // 10)
+    return median(kept[:count]), median(kept[-count:])
+
+
+def speed_line(what: str, minutes: float, earlier: NDArray[np.float64], later: NDArray[np.float64]) -> Line:
+    """The line on the speeds of the two halves of the time, with the 95 % bootstrap interval of their ratio."""
+    rng = np.random.default_rng(0)
+    means = [each[rng.integers(len(each), size=(RESAMPLES, len(each)))].mean(axis=1) for each in (later, earlier)]
+    low, high = np.quantile(means[0] / means[1], [0.025, 0.975])
+    ratio = later.mean() / earlier.mean()
     after = f"{later.mean():,.0f} ({ratio:.3f} of it [{low:.3f}, {high:.3f}])"
-    slower = f"slower by {1 - ratio:.1%}" if high < share else ""
+    slower = f"slower by {1 - ratio:.1%}" if high < 1 else ""
     return Line(what=what, minutes=minutes, before=f"{earlier.mean():,.0f}", after=after, problem=slower)
 
 
-def many_runs(limits: Limits) -> Iterator[Line]:
-    """Runs by `a3c_exp.train`, one after another in this process, on each backend in turn."""
-    names, samples, started = set(os.listdir("/dev/shm")), list[Sample](), time.monotonic()
-    backends = itertools.cycle(("serial", "threads", "processes", "ga3c"))
-    for number, backend in zip(range(limits.runs), backends, strict=False):
-        overrides = [
-            "env=cartpole", f"backend={backend}", f"seed={number}", "workers=2", "envs_per_worker=2",
-            "rollout_length=8", "total_steps=200", "eval.every=100", "eval.episodes=1", "stop.mean_return=null",
-        ]  # fmt: skip
-        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
-            a3c_exp.train(overrides, folder=f"{folder}/run")
-        gc.collect()  # the file behind a store's lock stays open until then: its owners refer to each other
-        samples.append(take_sample(os.getpid()))
-    minutes = (time.monotonic() - started) / 60
-    label = f"{limits.runs} runs in one process"
-    yield from held_lines(label, minutes, samples)
-    left = sorted(set(os.listdir("/dev/shm")) - names)
-    problem = f"left behind: {', '.join(left)}" if left else ""
-    yield Line(what=f"{label}: /dev/shm", minutes=minutes, before="0", after=str(len(left)), problem=problem)
-
-
-def slow_disk(limits: Limits) -> Iterator[Line]:
-    """Two runs on a fast disk and two on one whose writes take 200 ms, in turn."""
-    minutes = min(limits.minutes, 8.0)
-    measured: dict[bool, list[NDArray[np.float64]]] = {False: [], True: []}
-    for slow in (False, True, True, False):
-        plugins = ["plugins=[bench.slow_disk]"] if slow else []
-        with finished(*_CARTPOLE, *plugins, f"stop.max_seconds={15 * minutes}") as run:
-            measured[slow].append(speeds(run / "metrics.jsonl", SPEEDS // 2))
-    slow_speeds, fast_speeds = np.concatenate(measured[True]), np.concatenate(measured[False])
-    what = "writes of 200 ms (after) beside a fast disk (before): steps/s"
-    yield speed_line(what, minutes, slow_speeds, fast_speeds, SLOW_DISK_SHARE)
-
-
-def many_episodes(limits: Limits) -> Iterator[Line]:
-    """Episodes of four steps: each is in episodes.csv, in the order of its worker."""
-    minutes = min(limits.minutes, 3.0)
-    with finished(*_CARTPOLE, "env.max_episode_steps=4", f"stop.max_seconds={60 * minutes}") as run:
-        summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
-        rows, misplaced = count_episodes(run / "episodes.csv")
-    ended = int(summary["episodes"])
-    rate = 3600 * ended / summary["training_seconds"]
-    problems = [f"{ended - rows:,} lost"] if rows != ended else []
-    problems += [f"{misplaced:,} out of order"] if misplaced else []
-    problems += [f"only {rate:,.0f} an hour"] if rate < EPISODES_AN_HOUR else []
-    after = f"{rows:,} rows ({rate:,.0f} an hour), {misplaced} out of order"
-    before = f"{ended:,} episodes"
-    yield Line(what="short episodes", minutes=minutes, before=before, after=after, problem=", ".join(problems))
+def speeds(file: Path, count: int, skip: float = 1 / 3) -> NDArray[np.float64]:
+    """Steps a second in each of `count` equal parts of the time in a metrics.jsonl. skip: share of the time before."""
+    points = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    seconds, steps = np.array([(float(each["wall_seconds"]), float(each["step"])) for each in points]).T
+    edges = np.linspace(seconds[0] + skip * (seconds[-1] - seconds[0]), seconds[-1], count + 1)
+    return np.asarray(np.diff(np.interp(edges, seconds, steps)) / np.diff(edges))
 
 
 def count_episodes(table: Path) -> tuple[int, int]:
@@ -187,43 +214,27 @@ def count_episodes(table: Path) -> tuple[int, int]:
     return rows, misplaced
 
 
-ROWS: dict[str, Row] = {
-    "processes": steady("processes", "backend=processes"),
-    "ga3c": steady("ga3c", "backend=ga3c", "backend.device=cpu"),
-    "ray": steady("ray", "backend=ray"),
-    "workers": steady("64 workers", "backend=processes", "workers=64", "envs_per_worker=1", most_minutes=5.0),
-    "runs": many_runs,
-    "disk": slow_disk,
-    "episodes": many_episodes,
-}
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table as it is measured; 0, or 1 if a bar is missed."""
-    flags = _parser().parse_args(arguments)
-    limits, missed = Limits(flags.minutes, flags.runs), 0
+    parser = argparse.ArgumentParser(prog="python -m bench.soak", description="Runs under load for a long time.")
+    parser.add_argument("--only", action="append", choices=list(ROWS), metavar="NAME", help=f"of {', '.join(ROWS)}")
+    parser.add_argument("--minutes", type=float, default=30.0, help="of a row that takes as long as it is given")
+    parser.add_argument("--runs", type=int, default=300, help="of the row runs (default 300)")
+    flags, missed = parser.parse_args(arguments), 0
     print(markdown.table(HEADER), flush=True)
     for name in flags.only or ROWS:
-        for line in _lines(name, limits):
+        for line in _lines(name, flags):
             print(markdown.row(line.cells), flush=True)
             missed += bool(line.problem)
     return int(missed > 0)
 
 
-def _lines(name: str, limits: Limits) -> Iterator[Line]:
+def _lines(name: str, flags: argparse.Namespace) -> Iterator[Line]:
     """The lines of a row; one that says so if a run of it could not be measured."""
     try:
-        yield from ROWS[name](limits)
+        yield from ROWS[name](flags)
     except RuntimeError as error:
-        yield Line(what=name, minutes=limits.minutes, before="", after="", problem=one_line(error))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m bench.soak", description="Runs under load for a long time.")
-    parser.add_argument("--only", action="append", choices=list(ROWS), metavar="NAME", help=f"of {', '.join(ROWS)}")
-    parser.add_argument("--minutes", type=float, default=30.0, help="of a row that takes as long as it is given")
-    parser.add_argument("--runs", type=int, default=300, help="of the row runs (default 300)")
-    return parser
+        yield Line(what=name, minutes=flags.minutes, problem=one_line(error))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from runs import LINUX
 sys.path.insert(0, str(Path(__file__).parent.parent))  # bench is not installed: it belongs to the checkout
 
 from bench.faults import __main__ as command
-from bench.faults import hooks, killing
+from bench.faults import killing
 from bench.faults.bits import Checkpoint, Damage, cut_end, flip_bit
 from bench.faults.cases import Case, Outcome, Row, cells, try_row
 from bench.faults.killing import Kill
@@ -52,7 +52,7 @@ def breaks(rng: random.Random, number: int, folder: Path) -> Outcome:
 def test_a_case_that_ends_badly_is_counted_and_kept(
     case: Case, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "ROWS", {"disk": Row("a full disk", 3, case), "clock": Row("not asked for", 3, case)})
+    monkeypatch.setattr(command, "ROWS", {"disk": Row("a full disk", 3, case), "stop": Row("not asked for", 3, case)})
     assert command.main(["--only", "disk", "--times", "2", "--keep", str(tmp_path)]) == 1
     assert {path.name for path in tmp_path.iterdir()} == {"disk_0", "disk_1"}
     assert fault in (tmp_path / "disk_1" / "fault").read_text()
@@ -67,13 +67,3 @@ def test_the_table_has_the_largest_figure_and_the_same_seed_draws_it_again(tmp_p
     assert once == again != try_row("kill", row, 3, 1, tmp_path)
     most = max(outcome.lost["most steps"] for outcome in once)
     assert cells(row, once)[-1] == f"most steps {most:.0f}"
-
-
-def test_the_clock_jumps_at_its_times_and_by_its_seconds() -> None:
-    now = [10.0]
-    clock = hooks.jumping("1:3600 2.5:-7200", lambda: 1e9, lambda: now[0])
-    found = []
-    for seconds in (10.5, 11.0, 12.6):
-        now[0] = seconds
-        found.append(clock())
-    assert found == [1e9, 1e9 + 3600, 1e9 - 3600]

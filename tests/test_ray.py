@@ -179,12 +179,6 @@ class TestSeveralWorkers:
         assert {value for event in events for value in event.staleness} == {0}
         assert state["version"] >= 40
 
-    def test_the_pushes_that_a_server_takes_are_measured(self, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.syspath_prepend(Path(__file__).parents[1])  # bench is not installed: it belongs to the checkout
-        from bench.capacity import measured_pushes
-
-        assert measured_pushes(100, 0.5, shards=2) > 0
-
     def test_an_error_in_a_worker_is_reported_with_its_traceback(self, cluster: Any) -> None:
         victim = seeding.environment_seeds(0, Role.ENVIRONMENT, 1, 4)[2]
         settings: dict[str, Any] = {"env__kwargs": {"fault": "raise", "victim": victim}, "plugins": ["faulty"]}

@@ -17,8 +17,7 @@ import pytest
 from runs import wait_until
 
 import a3c_exp
-from a3c_exp.cli.startup import conf_folder
-from a3c_exp.run import checkpoint, files
+from a3c_exp.run import files
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # study is not installed: it belongs to the checkout
 
@@ -26,7 +25,6 @@ from study import __main__ as study
 from study import curves, runs, scaling
 from study.document import document
 from study.entries import Entry, Goals, RunFailedError, Source
-from study.presets import PRESETS
 from study.records import Record, Results
 from study.runs import ROOT, Training
 from study.table import SECTIONS
@@ -126,31 +124,7 @@ def test_records_are_never_those_of_other_settings_wherever_writing_is_cut_off(
     assert results.read({"rate": 0.2}) == []
 
 
-def test_records_of_before_a_column_was_added_are_read(tmp_path: Path) -> None:
-    results = Results(tmp_path, "name")
-    results.write({}, [replace(RECORD, best_return=None)])
-    lines = [line.split(",") for line in (tmp_path / "name.csv").read_text().splitlines()]
-    column = lines[0].index("best_return")
-    older = [",".join(cell for place, cell in enumerate(line) if place != column) for line in lines]
-    (tmp_path / "name.csv").write_text("\n".join(older))
-    assert results.read({}) == [replace(RECORD, best_return=None)]
-
-
 # What is run.
-
-
-def test_a_finished_seed_is_not_run_again(places: Path) -> None:
-    recipe = Counting()
-    assert study.train(entry(recipe), 2) == []
-    assert study.train(entry(recipe), 3) == []
-    assert recipe.seeds == [0, 1, 2]
-
-
-def test_other_settings_are_run_anew(places: Path) -> None:
-    study.train(entry(Counting(rate=0.1)), 2)
-    changed = Counting(rate=0.2)
-    study.train(entry(changed), 2)
-    assert changed.seeds == [0, 1]
 
 
 def test_a_failed_seed_is_reported_and_tried_again_next_time(places: Path) -> None:
@@ -181,32 +155,6 @@ def test_the_command_trains_plays_and_writes(
     assert (places / "runs" / "tiny_s0" / "summary.json").stat().st_mtime_ns == trained, "finished: only played again"
 
 
-def test_the_best_parameters_kept_are_played_too(tmp_path: Path) -> None:
-    recipe = Training((*SMALL[:-1], "eval.every=32", "eval.episodes=1"))
-    record = recipe.run(0, tmp_path / "run")
-    assert record.best_return is not None
-    (tmp_path / "run" / "checkpoints" / "best.ckpt").unlink()
-    with pytest.raises(a3c_exp.ConfigError, match="best"):
-        recipe.run(0, tmp_path / "run")
-
-
-def test_a_run_that_cannot_be_made_ends_in_one_line(
-    places: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    broken = Training((*SMALL, "env.id=Nowhere-v0"))
-    monkeypatch.setattr(study, "SECTIONS", {"One": (entry(broken, seeds=1),)})
-    assert study.main([]) == 1
-    assert "exit code 2" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("arguments", [["--env", "chess"], ["--only", "chess"], ["--seeds", "0"], ["--seeds", "two"]])
-def test_bad_arguments_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as refused:
-        study.main(arguments)
-    assert refused.value.code == 2
-    assert arguments[0] in capsys.readouterr().err
-
-
 def test_an_interrupted_study_leaves_no_run_behind(tmp_path: Path) -> None:
     """SIGTERM to the study alone, as a batch system sends it: the run under way ends too."""
     program = (
@@ -226,55 +174,6 @@ def test_an_interrupted_study_leaves_no_run_behind(tmp_path: Path) -> None:
     finally:
         process.kill()
     assert '"stop_reason": "interrupted"' in (tmp_path / "endless_s0" / "summary.json").read_text()
-
-
-def test_a_second_signal_reaches_the_run_too(tmp_path: Path) -> None:
-    """A user who does not want to wait for the run's orderly end presses Ctrl-C again; no process is left."""
-    signals_file = tmp_path / "signals"
-    run = (
-        "import signal, time; from pathlib import Path\n"
-        f"signals_file = Path({str(signals_file)!r}); received = []\n"
-        "def note(*_):\n"
-        "    received.append(1); signals_file.write_text(str(len(received)))\n"
-        "    if len(received) == 2: raise SystemExit\n"
-        "signal.signal(signal.SIGINT, note); signals_file.write_text('0')\n"
-        "for _ in range(6000): time.sleep(0.01)\n"
-    )
-    study = (
-        "import signal; from pathlib import Path; from study.runs import execute\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell lets what it starts with & ignore it
-        f"execute(['-c', {run!r}], Path({str(tmp_path / 'log')!r}))\n"
-    )
-    process = subprocess.Popen([sys.executable, "-c", study], cwd=ROOT, stderr=subprocess.DEVNULL)
-    try:
-        for signals in ("0", "1"):
-            wait_until(lambda: signals_file.exists() and signals_file.read_text() == signals)  # noqa: B023
-            process.send_signal(signal.SIGINT)
-        assert process.wait(30) == -signal.SIGINT
-    finally:
-        process.kill()
-    assert signals_file.read_text() == "2"
-
-
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_a_run_that_was_cut_off_goes_on_from_its_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: signal.Signals
-) -> None:
-    """Hours of training are not done again, whether or not the run could still write its summary."""
-    monkeypatch.setattr(runs, "EPISODES", 2)
-    recipe, folder = Training((*SMALL, "total_steps=12800", "checkpoint.every=640")), tmp_path / "run"
-    latest = folder / "checkpoints" / "latest.ckpt"
-    command = [sys.executable, "-m", "a3c_exp", *recipe.overrides, "seed=0", f"hydra.run.dir={folder}"]
-    process = subprocess.Popen(command, cwd=ROOT)
-    try:
-        wait_until(latest.exists, 60)
-        process.send_signal(how)
-        process.wait(30)
-    finally:
-        process.kill()
-    assert (folder / "summary.json").exists() == (how == signal.SIGTERM)
-    assert recipe.run(0, folder).steps == 12800
-    assert checkpoint.load(latest)["resumed"] == 1
 
 
 @pytest.mark.parametrize(
@@ -305,17 +204,6 @@ def test_what_is_done_with_the_run_that_is_there(
     monkeypatch.setattr(Training, "_returns", lambda *_, **__: np.array([9.0, 10.0]))
     assert recipe.run(0, folder).greedy_return == 9.5
     assert [arguments[2].startswith(trains or "") for arguments in called] == ([] if trains is None else [True])
-
-
-def test_a_run_that_cannot_go_on_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its checkpoint may be one of an older version."""
-    monkeypatch.setattr(runs, "EPISODES", 2)
-    recipe, folder = Training((*SMALL, "checkpoint.every=32")), tmp_path / "run"
-    summary = dict(a3c_exp.train([*recipe.overrides, "seed=0"], folder).summary)
-    (folder / "summary.json").write_text(json.dumps(summary | {"stop_reason": "interrupted"}))
-    (folder / "checkpoints" / "latest.ckpt").write_bytes(b"of another time")
-    assert recipe.run(0, folder).steps == 64
-    assert checkpoint.load(folder / "checkpoints" / "latest.ckpt")["resumed"] == 0
 
 
 def test_the_final_policy_is_played_with_drawn_actions_too(tmp_path: Path) -> None:
@@ -352,35 +240,6 @@ def test_curves_are_kept_and_drawn(places: Path, monkeypatch: pytest.MonkeyPatch
     assert "curves" not in (places / "RESULTS.md").read_text(), "a picture of runs whose records are gone"
 
 
-def test_reports_are_drawn_of_curves_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("matplotlib")
-    folder = tmp_path / "results" / "curves"
-    folder.mkdir(parents=True)
-    monkeypatch.setattr(curves, "REPORTED", {"Env-v0": {"one worker": "a", "two workers": "b"}})
-    configs: Any = {name: {"env": {"id": "Env-v0"}, "reward_threshold": 5.0} for name in ("a", "b")}
-    for seed in range(2):
-        (folder / f"a_s{seed}.csv").write_text(f"{','.join(curves.COLUMNS)}\n0,0.0,1.0\n100,1.0,{seed}\n")
-    assert curves.reports(folder, configs) == [], "the other configuration has not been run"
-    (folder / "b_s0.csv").write_text(f"{','.join(curves.COLUMNS)}\n0,0.0,1.0\n100,1.0,9\n")
-    [section] = curves.reports(folder, configs)
-    assert "](results/curves/Env-v0.png)" in section
-    assert "a run of two workers ends higher than one of one worker: 1.00" in section
-    assert (folder / "Env-v0.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_document_is_written_without_what_draws_curves(
-    places: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It may stand for hours of training."""
-    monkeypatch.setattr(study, "SECTIONS", {"One": (replace(entry(Counting(), 0), curve=True),)})
-    (places / "results").mkdir()
-    Results(places / "results", "name").write(Counting().settings(), [RECORD])
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert study.main([]) == 0
-    assert "matplotlib" in capsys.readouterr().err
-    assert "| Title | 1 of 0 |" in (places / "RESULTS.md").read_text()
-
-
 # What is written.
 
 
@@ -393,25 +252,6 @@ def test_the_table_counts_seeds_that_never_solved_it_as_the_slowest() -> None:
     third = replace(RECORD, seed=2, solved_steps=800, solved_seconds=1.4)
     text = document({"One": [(entry(Counting(), 3), [RECORD, slow, third])]}, 100)
     assert "2 of 3 | 800 (600 to 800) | 1.4 (1.2 to 1.4)" in text
-
-
-def test_a_row_says_which_machine_its_seconds_are_of() -> None:
-    other = replace(RECORD, seed=1, machine="another")
-    rows = [(entry(Counting(), 1), [RECORD]), (entry(Counting(), 2), [RECORD, other])]
-    text = document({"One": rows, "Two": [(entry(Counting(), 1), [other])]}, 100)
-    one, two = text.split("## Two")
-    assert "| 0.90 | 1 |" in one
-    assert "| 0.90 | 1, 2 |" in one
-    assert f"Machine 1: {RECORD.machine}; 2: another. " in one
-    assert "| 0.90 | 2 |" in two
-    assert "Machine 2: another. " in two
-
-
-def test_where_there_is_no_goal_none_is_missed() -> None:
-    aimless = Counting()
-    aimless.settings = lambda: {"reward_threshold": None}  # type: ignore[method-assign]
-    record = replace(RECORD, solved_steps=None, solved_seconds=None)
-    assert "| no threshold | - | - |" in document({"One": [(entry(aimless, 1), [record])]}, 100)
 
 
 def test_presets_stand_beside_what_their_sources_report() -> None:
@@ -429,23 +269,6 @@ def test_presets_stand_beside_what_their_sources_report() -> None:
     )
 
 
-def test_every_preset_is_studied_over_enough_seeds() -> None:
-    studied = {word for entry in PRESETS for word in entry.recipe.command.split() if word.startswith("experiment=")}
-    ours = {f"experiment={path.stem}" for path in (conf_folder() / "experiment").glob("*.yaml")}
-    assert ours - studied == {"experiment=paper", "experiment=ppo"}, "which are for any environment"
-    hours = {"pong", "breakout", "space_invaders", "seaquest"}  # that a run takes
-    assert all(entry.seeds >= 5 for entry in PRESETS if entry.env not in hours)
-    assert {entry.name: entry.seeds for entry in PRESETS if entry.env == "pong"} == {
-        "pong_a3c": 5,
-        "preset_pong": 3,
-        "preset_universe_pong_15_10000000": 2,
-        "preset_ga3c_pong_15_5000000": 2,
-        "preset_a3c_paper_atari_5000000": 1,
-        "preset_a3c_paper_atari_lstm_2000000": 1,
-    }
-    assert len({entry.name for entry in PRESETS}) == len(PRESETS)
-
-
 def test_presets_are_a_study_of_their_own(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = Counting(), Counting()
     preset = Entry("preset", "cartpole", "Preset", other, 1, source=Source("paper", "-"))
@@ -455,21 +278,6 @@ def test_presets_are_a_study_of_their_own(places: Path, monkeypatch: pytest.Monk
     assert study.main(["--presets"]) == 0
     assert study.main(["--only", "preset"]) == 0
     assert (one.seeds, other.seeds) == ([0], [0])
-
-
-def test_where_nothing_is_to_be_trained_it_says_so(places: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert study.main(["--env", "pong"]) == 2
-    assert "no entry fits these arguments; presets are run with --presets" in capsys.readouterr().err
-
-
-def test_an_entry_without_records_says_so() -> None:
-    assert "| Title | 0 of 3, not run yet |" in document({"One": [(entry(Counting()), [])]}, 100)
-
-
-def test_an_entry_whose_records_have_other_settings_says_so() -> None:
-    one = entry(Counting())
-    text = document({"One": [(one, [])]}, 100, outdated={one.name})
-    assert "| Title | 0 of 3, not run with these settings yet |" in text
 
 
 # The number of workers.

@@ -18,7 +18,6 @@ from pathlib import Path
 from a3c_exp.run import markdown
 from bench.faults.bits import Checkpoint, Latest, cut_end, flip_bit
 from bench.faults.cases import Row, cells, try_row
-from bench.faults.clocks import Jump
 from bench.faults.disks import FullDisk
 from bench.faults.killing import Kill, KillParent
 from bench.faults.program import BACKENDS
@@ -35,7 +34,6 @@ ROWS: dict[str, Row] = {
     "bits_cut": Row("a checkpoint that is cut off", 200, Checkpoint(cut_end)),
     "bits_latest": Row("a killed run's `latest.ckpt` damaged", 5, Latest()),
     "stop": Row("SIGSTOP of a worker, then SIGCONT", 9, Stop()),
-    "clock": Row("the clock jumps by hours", 8, Jump()),
 }
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import pickle
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from a3c_exp.errors import ConfigError
 from a3c_exp.run.run_folder import CHECKPOINTS, LATEST, PREVIOUS
@@ -31,38 +29,25 @@ def cut_end(rng: random.Random, data: bytes) -> bytes:
     return data[: rng.randrange(len(data))]
 
 
-def identical(one: Any, other: Any) -> bool:
-    """Return whether two states are equal in every bit."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(identical(one[key], other[key]) for key in one)
-    if isinstance(one, list):
-        return len(one) == len(other) and all(map(identical, one, other))
-    if isinstance(one, np.ndarray):
-        return bool((one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes()))
-    return bool(one == other)
-
-
 class Checkpoint:
     """A finished run's checkpoint that is damaged. It must be refused, or be read as it was."""
 
     def __init__(self, damage: Damage) -> None:
         self._damage = damage
-        self._whole, self._state = b"", dict[str, Any]()
+        self._whole, self._state = b"", b""
 
     def __call__(self, rng: random.Random, number: int, folder: Path) -> Outcome:
         if not self._whole:
             with contextlib.redirect_stderr(io.StringIO()):
                 path = finished_run(folder / "run") / CHECKPOINTS / LATEST
-            self._whole, self._state = path.read_bytes(), load_state(path)
+            self._whole, self._state = path.read_bytes(), pickle.dumps(load_state(path))
         path = folder / LATEST
         path.write_bytes(self._damage(rng, self._whole))
         try:
-            state = load_state(path)
+            state = pickle.dumps(load_state(path))
         except ConfigError as error:
             return Outcome(happened="refused", fault="more than a line" if "\n" in str(error) else "")
-        if identical(state, self._state):
+        if state == self._state:
             return Outcome(happened="read as it was")
         return Outcome(happened="read with other content", fault="damage that is not noticed")
 

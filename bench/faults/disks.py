@@ -45,13 +45,10 @@ def inside(keeper: int) -> list[str]:
 class FullDisk:
     """A run on a disk of random size, and the same command again once there is room."""
 
-    def __init__(self, backend: str = "serial") -> None:
-        self._settings = (*BACKENDS[backend], "total_steps=20000")
-
     def __call__(self, rng: random.Random, number: int, folder: Path) -> Outcome:
         size = rng.randrange(4096, LARGEST)
         with small_disk(folder / "run", size) as keeper:
-            program = Program(folder, self._settings, prefix=inside(keeper))
+            program = Program(folder, (*BACKENDS["serial"], "total_steps=20000"), prefix=inside(keeper))
             program.folder = Path(f"/proc/{keeper}/root{folder}/run")
             program.start()
             code = program.wait()

@@ -93,7 +93,5 @@ class KillParent:
             faults.append(f"left in /dev/shm: {left}")
         if files := program.left_files():
             faults.append(f"left in the temporary folder: {files}")
-        return Outcome(
-            happened=f"{phase}: all ended", lost={"most seconds until the last process had ended": seconds},
-            fault="; ".join(faults),
-        )  # fmt: skip
+        lost = {"most seconds until the last process had ended": seconds}
+        return Outcome(happened=f"{phase}: all ended", lost=lost, fault="; ".join(faults))

@@ -16,13 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from a3c_exp.cli.resume import names_any
 from a3c_exp.errors import ConfigError
 from a3c_exp.run.run_folder import CHECKPOINTS, LATEST, METRICS_FILE, SUMMARY_FILE
 from a3c_exp.run.saved_state import load_state
+from bench.checkout import HERE
 from bench.faults import hooks
-from bench.kills import marked, read_process
-from bench.runs import CHECKOUT
+from bench.processes import marked, read_process
 
 EVERY = 4000
 """Steps between two checkpoints."""
@@ -30,11 +29,9 @@ TOTALS = {"serial": 60_000, "processes": 300_000, "ga3c": 100_000, "ray": 60_000
 """Steps of a run on each backend. It trains for some seconds."""
 MOST_SECONDS = 300.0
 """After so many a run counts as one that does not end."""
-_SMALL = (
-    "env=cartpole", "workers=2", "envs_per_worker=4", "rollout_length=8", "stop.mean_return=null", "eval.every=null",
-    f"checkpoint.every={EVERY}", f"plugins=[{hooks.__name__}]", "existing=resume",
-)  # fmt: skip
-BACKENDS = {name: (*_SMALL, f"backend={name}", f"total_steps={total}") for name, total in TOTALS.items()}
+_SMALL = "env=cartpole workers=2 envs_per_worker=4 rollout_length=8 stop.mean_return=null eval.every=null"
+_SMALL += f" checkpoint.every={EVERY} plugins=[{hooks.__name__}] existing=resume"
+BACKENDS = {name: (*_SMALL.split(), f"backend={name}", f"total_steps={total}") for name, total in TOTALS.items()}
 """The overrides of a run on each backend."""
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -46,24 +43,18 @@ def _shared_memory() -> set[str]:
 class Program:
     """A run in `folder`/run. The same command begins it and continues it.
 
-    settings: overrides, the folder left out; or those of a resumption, `resume=<folder>` among them.
-    environment: variables beside those of this process. prefix: a command that starts the run's.
+    settings: overrides, the folder left out. prefix: a command that starts the run's.
     Its output is in `folder`/output, its temporary files in `folder`/t.
     """
 
-    def __init__(
-        self, folder: Path, settings: Sequence[str], environment: dict[str, str] | None = None,
-        prefix: Sequence[str] = (),
-    ) -> None:  # fmt: skip
+    def __init__(self, folder: Path, settings: Sequence[str], prefix: Sequence[str] = ()) -> None:
         self.folder, self.temporary = folder / "run", folder / "t"  # short: sockets' paths have 107 characters at most
         self.mark = f"A3C_EXP_FAULTS={folder}"
         self._place, self._steps, self._prefix = folder, folder / "steps", prefix
-        place = [] if names_any("resume", settings) else [f"hydra.run.dir={self.folder}"]
-        self._command = [sys.executable, "-m", "a3c_exp", *place, *settings]
-        self._environment = os.environ | dict([self.mark.split("=", 1)]) | (environment or {}) | {
-            "TMPDIR": str(self.temporary), hooks.STEPS: str(self._steps),
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(CHECKOUT), os.environ.get("PYTHONPATH")])),
-        }  # fmt: skip
+        self._command = [sys.executable, "-m", "a3c_exp", f"hydra.run.dir={self.folder}", *settings]
+        self._environment = os.environ | dict([self.mark.split("=", 1)])
+        self._environment |= {"TMPDIR": str(self.temporary), hooks.STEPS: str(self._steps)}
+        self._environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
         self._memory = _shared_memory()
         self.process: subprocess.Popen[bytes] | None = None
         self.started_at = 0.0
@@ -173,10 +164,13 @@ class Program:
         faults += [f"a traceback: {self.output[-1000:]}"] if "Traceback" in self.output else []
         return "; ".join(faults)
 
-    def column(self, name: str, table: str = METRICS_FILE, *, updates: bool = False) -> list[float]:
-        """A column of a table of the run, without empty cells. updates: only of rows about updates; one about an
-        evaluation has the step of the policy, which others have left behind meanwhile."""
-        with open(self.folder / table, newline="", encoding="utf-8") as file:
+    def column(self, name: str, *, updates: bool = False) -> list[float]:
+        """A column of metrics.csv, without empty cells.
+
+        updates: only of rows about updates. A row about an evaluation has the step of the policy, which others have
+        left behind meanwhile.
+        """
+        with open(self.folder / METRICS_FILE, newline="", encoding="utf-8") as file:
             rows = [row for row in csv.DictReader(file) if row.get("train/n_updates") or not updates]
         return [float(row[name]) for row in rows if row.get(name)]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench.faults.cases import Outcome
 from bench.faults.program import BACKENDS, Program
-from bench.kills import marked, read_process, worker_pids
+from bench.processes import marked, read_process, worker_pids
 
 STALL_SECONDS = 15.0
 """backend.stall_seconds: a worker that is stopped for longer is replaced."""
@@ -34,10 +34,9 @@ class Stop:
         backend, is_long = TURNS[number % len(TURNS)], number // len(TURNS) % 2 == 0
         seconds = rng.uniform(*(LONG if is_long else SHORT))
         update = rng.choice(("async", "sync")) if backend == "processes" else "async"
-        program = Program(folder, (
-            *BACKENDS[backend], f"backend.stall_seconds={STALL_SECONDS}", f"update={update}", "total_steps=1e9",
-            f"stop.max_seconds={seconds + STALL_SECONDS}", "checkpoint.every=null",
-        ))  # fmt: skip
+        rules = f"total_steps=1e9 stop.max_seconds={seconds + STALL_SECONDS} checkpoint.every=null"
+        stall = f"backend.stall_seconds={STALL_SECONDS}"
+        program = Program(folder, (*BACKENDS[backend], *rules.split(), stall, f"update={update}"))
         process = program.start()
         program.wait_until(lambda: program.steps > 1000)
         victims = workers(backend, program, process.pid)
