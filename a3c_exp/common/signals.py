@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -29,3 +30,11 @@ def ignore() -> None:
     for number in SIGNALS:
         signal.signal(number, lambda *_: None)
     unblock()
+
+
+def take_back() -> None:
+    """Install this program's handlers of SIGNALS again, where a library has replaced them in C from another thread."""
+    for number in SIGNALS:
+        handler = signal.getsignal(number)
+        if callable(handler) and threading.current_thread() is threading.main_thread():
+            signal.signal(number, handler)

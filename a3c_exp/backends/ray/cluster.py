@@ -12,12 +12,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from math import ceil
 from typing import Any
 
 from a3c_exp.backends.ray.settings import RaySettings
+from a3c_exp.common.signals import take_back
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.errors import RunError
 
@@ -31,6 +32,9 @@ OBJECT_STORE_BYTES = 512 * 2**20
 """Size of Ray's object store beyond the vectors of a run. Ray frees objects some time after they were read, and writes
 to the disk when the store is full. With 1.7 million parameters a server took 6.3 pushes a second with 128 MiB and 35.7
 with 512. The memory is allocated as it is used."""
+
+HANDLER_SECONDS = 0.05
+"""How long SIGTERM may do what Ray wants, while it starts: abort the process 3 s later, without a checkpoint."""
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 20
@@ -133,9 +137,13 @@ def connected(settings: RaySettings, workers: int, spec: StoreSpec) -> Iterator[
             arguments |= _local_cluster(settings, workers, spec) | {"_temp_dir": stack.enter_context(_cluster_folder())}
         # In the main thread Ray would replace the run's signal handlers. Its processes end with the thread.
         thread = stack.enter_context(ThreadPoolExecutor(1))
-        stack.callback(ray.shutdown)
+        stack.callback(lambda: thread.submit(ray.shutdown).result())
+        joining = thread.submit(ray.init, **arguments)
+        while not joining.done():
+            wait([joining], HANDLER_SECONDS)
+            take_back()
         try:
-            thread.submit(ray.init, **arguments).result()
+            joining.result()
         except Exception as error:  # of many kinds, some without a base class of Ray's
             raise RunError(f"backend.address = {settings.address!r}: there is no Ray cluster: {error}") from error
         yield
