@@ -184,7 +184,7 @@ def test_what_hydra_records_is_what_was_typed() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("_target_: a3c_exp.returns.GAE\nlambda_: [1,\n", "returns/mine.yaml, line 3: expected the node content"),
+        ("_target_: a3c_exp.returns.GAE\nlambda_: [1,\n", "returns/mine.yaml, line 3:"),
         ("_target_: a3c_exp.returns.GAE\n  lambda_: 1\n", "returns/mine.yaml, line 2: mapping values are not allowed"),
         ("returns:\n  _target_: a3c_exp.returns.GAE\n", "returns.returns does: a file that sets returns itself begins"),
     ],

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hydra import __version__ as hydra_version
 from hydra import initialize_config_dir, version
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.default_element import ConfigDefault, GroupDefault
@@ -39,6 +40,8 @@ from a3c_exp.errors import ConfigError, did_you_mean
 CONFIG_NAME = "config"
 MOST_JOBS = 10_000
 """Runs of a sweep."""
+DEFAULTS = {"version_base": "1.3"} if Version(hydra_version) < Version("1.4.0rc0") else {}
+"""Hydra 1.3 warns where its defaults are not named, 1.4 where they are."""
 COMPLAINTS = (HydraException, OmegaConfBaseException, YAMLError, ValueError, AssertionError)
 
 
@@ -55,7 +58,8 @@ def hydra_session(config_dir: str | None = None, config_path: str | None = None)
     outer, base, job = GlobalHydra.instance().hydra, version.getbase(), JobRuntime().conf.get("name")
     GlobalHydra.instance().clear()
     try:
-        with initialize_config_dir(str(Path(config_path or conf_folder()).absolute()), "a3c_exp", version_base="1.3"):
+        files = str(Path(config_path or conf_folder()).absolute())
+        with initialize_config_dir(files, "a3c_exp", **DEFAULTS):
             hydra: Any = GlobalHydra.instance().hydra
             if config_dir is not None:
                 search_path, place = hydra.config_loader.get_search_path(), f"file://{Path(config_dir).absolute()}"
@@ -65,7 +69,7 @@ def hydra_session(config_dir: str | None = None, config_path: str | None = None)
     finally:
         if outer is not None:
             GlobalHydra.instance().initialize(outer)
-        if isinstance(base, Version):  # else no program has set it
+        if isinstance(base, (Version, str)):  # else no program has set it
             version.VersionBase.instance().setbase(base)
         JobRuntime().set("name", job)
 
