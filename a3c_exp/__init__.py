@@ -64,7 +64,7 @@ def train(
     Raises ConfigError, before anything is written, if the configuration cannot run. After the checkpoint and the
     summary are written it raises RunError if the run failed or could not be written in full, KeyboardInterrupt if
     Ctrl-C ended it, and SystemExit if SIGTERM did.
-    Hydra's global state is the same afterwards.
+    Hydra's global state, and that of the generators of Python, numpy and torch, is the same afterwards.
     """
     from a3c_exp.cli.execute import Plan, execute
     from a3c_exp.cli.hydra_compose import compose, run_folder
@@ -83,7 +83,10 @@ def train(
                 raise ConfigError(key, value, "is for the command line: `folder` says where a run from Python writes")
         config = compose(overrides, config_dir)
     plan = Plan(config=config, folder=Path(folder) if folder is not None else run_folder(config))
-    finished = execute(plan)
+    from a3c_exp.core.seeding import globals_kept
+
+    with globals_kept():
+        finished = execute(plan)
     assert finished is not None
     if finished.summary["signal"] is not None:
         # The signal ends the caller too: a loop over seeds does not continue with the next one.

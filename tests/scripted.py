@@ -7,8 +7,10 @@ episodes ended, and which observation was the last. The others can be learned in
 from __future__ import annotations
 
 import os
+import random
 import signal
 from collections.abc import Sequence
+from tempfile import NamedTemporaryFile
 from typing import Any, Literal
 
 import gymnasium
@@ -255,9 +257,26 @@ class Echo(gymnasium.Env[Any, Any]):
         return self.observation, 0.0, False, False, {}
 
 
+class GlobalDraws(Bandit):
+    """Draws from the global generators of Python and numpy, and notes the first draws of each copy in a new file."""
+
+    def __init__(self, notes: str) -> None:
+        super().__init__()
+        self.notes: str | None = notes
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, info = super().reset(seed=seed)
+        if self.notes is not None:
+            with NamedTemporaryFile("w", dir=self.notes, delete=False) as file:
+                file.write(f"{random.random()} {np.random.random()}")  # noqa: NPY002
+            self.notes = None
+        return observation, info
+
+
 gymnasium.register("Scripted-v0", entry_point="scripted:Scripted", vector_entry_point="scripted:vector")
 gymnasium.register("Bandit-v0", entry_point="scripted:Bandit")
 gymnasium.register("Corridor-v0", entry_point="scripted:Corridor", max_episode_steps=50)
 gymnasium.register("Target-v0", entry_point="scripted:Target")
 gymnasium.register("Corners-v0", entry_point="scripted:Corners")
 gymnasium.register("Echo-v0", entry_point="scripted:Echo")
+gymnasium.register("GlobalDraws-v0", entry_point="scripted:GlobalDraws")

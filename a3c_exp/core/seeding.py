@@ -6,9 +6,13 @@ draws new numbers instead of playing its first episodes again.
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 
 import numpy as np
+import torch
 
 
 class Role(IntEnum):
@@ -22,6 +26,7 @@ class Role(IntEnum):
     MINIBATCHES = 5
     EVALUATION_ACTIONS = 6
     MODULES = 7
+    GLOBAL = 8
 
 
 def sequence(seed: int, role: Role, worker: int = 0, env: int = 0, resumed: int = 0) -> np.random.SeedSequence:
@@ -42,3 +47,26 @@ def integer(seed: int, role: Role, worker: int = 0, env: int = 0, resumed: int =
 def environment_seeds(seed: int, role: Role, worker: int, count: int, resumed: int = 0) -> list[int]:
     """A seed for the first reset of each of a worker's `count` environments."""
     return [integer(seed, role, worker, env, resumed) for env in range(count)]
+
+
+def seed_globals(seed: int, worker: int, resumed: int = 0) -> None:
+    """Seed the global generators of Python, numpy and torch, from which a user's own environments and modules may draw.
+
+    Worker processes are forked from one server: unseeded, all of them would draw the same numbers.
+    """
+    value = integer(seed, Role.GLOBAL, worker, resumed=resumed)
+    random.seed(value)
+    np.random.seed(value)  # noqa: NPY002
+    torch.default_generator.manual_seed(value)
+
+
+@contextmanager
+def globals_kept() -> Iterator[None]:
+    """Give the global generators of Python, numpy and torch the state back that they had before."""
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    with torch.random.fork_rng(devices=[]):
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)  # noqa: NPY002

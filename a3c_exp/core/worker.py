@@ -293,6 +293,7 @@ def make_actor(
     count, resumed = experiment.envs_per_worker, context.resumed
     seeds = seeding.environment_seeds(experiment.seed, Role.ENVIRONMENT, worker, count, resumed)
     rng = seeding.generator(experiment.seed, Role.ACTIONS, worker, resumed=resumed)
+    seeding.seed_globals(experiment.seed, worker, resumed)
     env = env_settings.make(count, seeds)
     return Actor(
         env, make_network(env), rng, rollout_length=experiment.rollout_length, gamma=experiment.gamma,
