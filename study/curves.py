@@ -103,14 +103,14 @@ def reports(folder: Path, configs: Mapping[str, Mapping[str, Any]]) -> list[str]
             continue
         ranked = rank(runs)
         target = folder / f"{env}.png"
-        target.write_bytes(charts.learning_curves(ranked)[charts.LIGHT.suffix])
+        target.write_bytes(charts.learning_curves(ranked))
         root = folder.parent.parent
         sections.append(
             REPORT.format(
                 env=env,
                 folder=folder.relative_to(root).as_posix(),
                 picture=target.relative_to(root).as_posix(),
-                comparison=comparison(ranked[0], ranked[1]),
+                comparison="\n".join(comparison(ranked)),
             )
         )
     return sections

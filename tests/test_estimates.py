@@ -10,9 +10,7 @@ from a3c_exp.common.estimates import (
     bootstrap_interval,
     improvement_interval,
     interquartile_mean,
-    performance_profile,
     probability_of_improvement,
-    profile_band,
     student_half_width,
     student_quantile,
 )
@@ -28,26 +26,21 @@ def test_mean_and_interval_are_those_of_rliable() -> None:
     """What `aggregate_iqm` and `get_interval_estimates(..., reps=50000)` of rliable 1.2.0 (with arch 7.2.0) give."""
     scores = np.array([187.5, 194.9, 231.0, 240.2, 253.3, 222.1, 236.0, 199.9, 228.4, 245.5])
     assert interquartile_mean(scores) == pytest.approx(226.26666666666668, abs=1e-9)
-    assert bootstrap_interval([scores]) == pytest.approx((206.96666667, 239.78333333), abs=0.7), "both draw at random"
+    assert bootstrap_interval(scores) == pytest.approx((206.96666667, 239.78333333), abs=0.7), "both draw at random"
 
 
 def test_the_interval_of_a_mean_is_that_of_the_normal_approximation() -> None:
     scores = np.random.default_rng(0).normal(10, 2, 400)
-    low, high = bootstrap_interval([scores], lambda drawn: drawn.mean(axis=1))
+    low, high = bootstrap_interval(scores, lambda drawn: drawn.mean(axis=1))
     half = 1.96 * scores.std() / 20
     assert (low, high) == pytest.approx((scores.mean() - half, scores.mean() + half), abs=0.1 * half)
-
-
-def test_seeds_are_drawn_within_their_task() -> None:
-    """All scores together would give draws with more of one task than of the other."""
-    assert bootstrap_interval([[0.0] * 5, [1.0] * 5], lambda drawn: drawn.mean(axis=1)) == (0.5, 0.5)
 
 
 def test_the_band_of_curves_is_the_interval_at_each_of_their_points() -> None:
     curves = np.random.default_rng(0).normal(size=(10, 7)) + np.arange(7.0)
     low, high = bootstrap_band(curves)
     for point in range(7):
-        assert (low[point], high[point]) == pytest.approx(bootstrap_interval([curves[:, point]]), abs=0.15)
+        assert (low[point], high[point]) == pytest.approx(bootstrap_interval(curves[:, point]), abs=0.15)
 
 
 def test_a_band_of_many_seeds_is_computed_in_blocks_and_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,22 +51,13 @@ def test_a_band_of_many_seeds_is_computed_in_blocks_and_is_the_same(monkeypatch:
 
 
 def test_the_probability_of_improvement_counts_pairs_and_halves_ties() -> None:
-    assert probability_of_improvement([([3.0, 1.0], [2.0, 1.0])]) == (1 + 1 + 0 + 0.5) / 4
-    assert probability_of_improvement([([1.0], [0.0]), ([0.0], [1.0])]) == 0.5, "the mean of two tasks"
+    assert probability_of_improvement([3.0, 1.0], [2.0, 1.0]) == (1 + 1 + 0 + 0.5) / 4
 
 
 def test_the_interval_of_an_improvement_that_is_sure_has_no_width() -> None:
-    assert improvement_interval([([5.0, 6.0, 7.0], [1.0, 2.0])]) == (1.0, 1.0)
-    low, high = improvement_interval([([1.0, 2.0, 3.0, 4.0], [1.5, 2.5, 3.5])])
+    assert improvement_interval([5.0, 6.0, 7.0], [1.0, 2.0]) == (1.0, 1.0)
+    low, high = improvement_interval([1.0, 2.0, 3.0, 4.0], [1.5, 2.5, 3.5])
     assert low < 0.5 < high
-
-
-def test_a_performance_profile_is_the_share_of_scores_above() -> None:
-    scores, thresholds = np.array([0.1, 0.5, 0.9, 0.9]), np.array([0.0, 0.5, 0.95])
-    assert performance_profile(scores, thresholds).tolist() == [1.0, 0.5, 0.0]
-    profile, low, high = profile_band([scores[:2], scores[2:]], thresholds)
-    assert profile.tolist() == [1.0, 0.5, 0.0]
-    assert low.tolist() == [1.0, 0.5, 0.0] == high.tolist(), "each task keeps its own number of scores"
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def estimate(values: Sequence[float], statistic: Statistic = interquartile_mean)
     middle = f"{statistic(np.asarray(values, np.float64)):,.1f}"
     if len(values) == 1:
         return middle
-    low, high = bootstrap_interval([values], statistic)
+    low, high = bootstrap_interval(values, statistic)
     return f"{middle} [{low:,.1f}, {high:,.1f}]"
 
 
@@ -47,15 +47,9 @@ def average(scores: Array) -> Array:
     return np.asarray(scores.mean(axis=-1))
 
 
-def bootstrap_interval(strata: Sequence[Any], statistic: Statistic = interquartile_mean) -> tuple[float, float]:
-    """The stratified percentile bootstrap interval of a statistic of scores.
-
-    strata: for each task, the scores of its seeds. Seeds are drawn within each task, so that every draw has the same
-        number of scores of each task. statistic: takes all drawn scores together, [draws, n].
-    """
-    rng = np.random.default_rng(0)
-    drawn = [_drawn(rng, np.asarray(scores, np.float64)) for scores in strata]
-    return _interval(statistic(np.concatenate(drawn, axis=1)))
+def bootstrap_interval(scores: Any, statistic: Statistic = interquartile_mean) -> tuple[float, float]:
+    """The percentile bootstrap interval of a statistic of scores [n]. statistic: takes all draws, [draws, n]."""
+    return _interval(statistic(_drawn(np.random.default_rng(0), scores)))
 
 
 def bootstrap_band(curves: Array) -> tuple[Array, Array]:
@@ -78,43 +72,16 @@ def bootstrap_band(curves: Array) -> tuple[Array, Array]:
     return low, high
 
 
-def probability_of_improvement(pairs: Sequence[tuple[Any, Any]]) -> float:
-    """The probability that a run of one configuration has a higher score than one of another, mean over tasks.
-
-    pairs: for each task, the scores of the first configuration and those of the second. A tie counts half.
-    """
-    return float(np.mean([_improvement(np.asarray(x)[None], np.asarray(y)[None])[0] for x, y in pairs]))
+def probability_of_improvement(x: Any, y: Any) -> float:
+    """The probability that a run with a score of x [n] has a higher one than a run of y [m]. A tie counts half."""
+    return _share_above(np.asarray(x), np.asarray(y))
 
 
-def improvement_interval(pairs: Sequence[tuple[Any, Any]]) -> tuple[float, float]:
-    """The stratified bootstrap interval of `probability_of_improvement`."""
+def improvement_interval(x: Any, y: Any) -> tuple[float, float]:
+    """The bootstrap interval of `probability_of_improvement`."""
     rng = np.random.default_rng(0)
-    drawn = [
-        _improvement(
-            _drawn(rng, np.asarray(x, np.float64), FEW_DRAWS), _drawn(rng, np.asarray(y, np.float64), FEW_DRAWS)
-        )
-        for x, y in pairs
-    ]
-    return _interval(np.mean(drawn, axis=0))
-
-
-def performance_profile(scores: Array, thresholds: Array) -> Array:
-    """The share of scores [..., n] above each of the thresholds [points]: [..., points]."""
-    ordered = np.sort(scores, axis=-1)
-    above = [np.mean(ordered > threshold, axis=-1) for threshold in thresholds]
-    return np.stack(above, axis=-1)
-
-
-def profile_band(strata: Sequence[Any], thresholds: Array) -> tuple[Array, Array, Array]:
-    """The performance profile of the scores of all tasks, and its stratified bootstrap interval, each [points].
-
-    strata: for each task, the scores of its seeds.
-    """
-    rng = np.random.default_rng(0)
-    scores = [np.asarray(each, np.float64) for each in strata]
-    drawn = np.concatenate([_drawn(rng, each, FEW_DRAWS) for each in scores], axis=1)
-    low, high = np.quantile(performance_profile(drawn, thresholds), BOUNDS, axis=0)
-    return performance_profile(np.concatenate(scores), thresholds), low, high
+    draws = zip(_drawn(rng, x, FEW_DRAWS), _drawn(rng, y, FEW_DRAWS), strict=True)
+    return _interval(np.array([_share_above(a, b) for a, b in draws]))
 
 
 def student_half_width(values: Any) -> float:
@@ -152,14 +119,10 @@ def spread(values: Sequence[float | None], digits: int) -> str:
     return f"{shown} ({min(reached):,.{digits}f} to {max(reached):,.{digits}f})"
 
 
-def _drawn(rng: np.random.Generator, scores: Array, draws: int = DRAWS) -> Array:
+def _drawn(rng: np.random.Generator, scores: Any, draws: int = DRAWS) -> Array:
     """Scores [n] drawn with replacement: [draws, n]."""
-    return np.asarray(scores[rng.integers(scores.size, size=(draws, scores.size))])
-
-
-def _improvement(x: Array, y: Array) -> Array:
-    """The share of pairs in which x [draws, n] is above y [draws, m], a tie half: [draws]."""
-    return np.stack([_share_above(a, b) for a, b in zip(x, y, strict=True)])
+    every = np.asarray(scores, np.float64)
+    return np.asarray(every[rng.integers(every.size, size=(draws, every.size))])
 
 
 def _share_above(x: Array, y: Array) -> float:

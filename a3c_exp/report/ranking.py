@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from statistics import mean, median
-from typing import Any
 
 import numpy as np
 
@@ -21,9 +20,17 @@ from a3c_exp.common.estimates import (
 from a3c_exp.report.runs import RecordedRun
 
 COLUMNS = (
-    "rank", "configuration", "runs", "solved", "final return", "best return",
-    "steps until solved", "seconds until solved", "steps/s", "staleness",
-)  # fmt: skip
+    "rank",
+    "configuration",
+    "runs",
+    "solved",
+    "final return",
+    "best return",
+    "steps until solved",
+    "seconds until solved",
+    "steps/s",
+    "staleness",
+)
 
 EXPLANATION = """\
 Configurations are ranked by their final return, the mean of the last 100 training episodes (of all, where fewer have
@@ -80,25 +87,19 @@ def cells(ranked: Ranked) -> list[str]:
     ]
 
 
-def comparison(first: Ranked, second: Ranked) -> str | None:
-    """The probability that a run of the first configuration ends higher than one of the second, in a sentence; None if
-    one of them has no return."""
-    if not (first.final_returns and second.final_returns):
-        return None
-    return improvement((first.name, [first.final_returns]), (second.name, [second.final_returns]))
-
-
-def improvement(first: tuple[str, Sequence[Any]], second: tuple[str, Sequence[Any]]) -> str:
-    """The same of configurations in several environments.
-
-    first, second: the name, and for each environment the final returns.
-    """
-    (name, scores), (other, other_scores) = first, second
-    pairs = list(zip(scores, other_scores, strict=True))
-    probability, (low, high) = probability_of_improvement(pairs), improvement_interval(pairs)
-    alone = min(len(each) for each in (*scores, *other_scores)) == 1
+def comparison(ranked: Sequence[Ranked]) -> list[str]:
+    """The probability that a run of the first configuration ends higher than one of the second, in a sentence; none if
+    there is no second one, or one of them has no return."""
+    if len(ranked) < 2 or not (ranked[0].final_returns and ranked[1].final_returns):
+        return []
+    first, second = ranked[:2]
+    probability = probability_of_improvement(first.final_returns, second.final_returns)
+    low, high = improvement_interval(first.final_returns, second.final_returns)
+    alone = min(len(first.final_returns), len(second.final_returns)) == 1
     interval = "" if alone else f" [{low:.2f}, {high:.2f}]"
-    return f"Probability that a run of {name} ends higher than one of {other}: {probability:.2f}{interval}."
+    return [
+        f"Probability that a run of {first.name} ends higher than one of {second.name}: {probability:.2f}{interval}."
+    ]
 
 
 def _count(runs: Sequence[RecordedRun]) -> str:

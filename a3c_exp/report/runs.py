@@ -21,7 +21,6 @@ from a3c_exp.config.removed import without_removed
 from a3c_exp.config.schema import TARGET
 from a3c_exp.core.events import RECENT
 from a3c_exp.errors import FAILED, ConfigError, shown
-from a3c_exp.run.files import size_of
 from a3c_exp.run.metrics import SECONDS, STEP, points_file, read_points
 from a3c_exp.run.run_folder import CONFIG_FILE, SUMMARY_FILE
 
@@ -36,16 +35,20 @@ BROKEN = (*FAILED, "interrupted")
 UNFINISHED = "unfinished"
 """The stop reason of a run without a summary: it is going on, or it was killed."""
 
-RETURN, EPISODES = "rollout/ep_rew_mean", "rollout/episodes"
-
 SUMMARY_NUMBERS = (
-    "steps", "training_seconds", "wall_seconds", "solved_at_steps", "solved_at_seconds", "mean_return_100",
-    "best_eval_return", "steps_per_second", "staleness_mean",
-)  # fmt: skip
+    "steps",
+    "training_seconds",
+    "wall_seconds",
+    "solved_at_steps",
+    "solved_at_seconds",
+    "mean_return_100",
+    "best_eval_return",
+    "steps_per_second",
+    "staleness_mean",
+)
 """What a report takes from summary.json, each a number or null."""
 
-LARGEST_NUMBER = 1e100
-"""Of what is reported: the square of a larger one is no number any more."""
+RETURN, EPISODES = "rollout/ep_rew_mean", "rollout/episodes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +72,9 @@ class RecordedRun:
     settings: its configuration with dotted keys. threshold: the return that counts as solved; None for none.
     final_return: mean of the last 100 training episodes, or of all where fewer have ended. best_return: of the best
         evaluation, or the highest mean of 100 training episodes of a run without evaluations.
-    size: bytes in its folder.
     """
 
     folder: Path
-    config: dict[str, Any]
     settings: dict[str, Any]
     summary: dict[str, Any]
     curve: Curve
@@ -87,7 +88,6 @@ class RecordedRun:
     solved_seconds: float | None
     steps_per_second: float | None
     staleness: float | None
-    size: int
 
     @property
     def environment(self) -> str:
@@ -119,9 +119,7 @@ def find_runs(folders: Iterable[Path]) -> tuple[list[RecordedRun], dict[Path, st
         for place in [place for place in places if place not in runs and place not in left_out]:
             try:
                 run = read_run(place)
-            except ConfigError as error:
-                left_out[place] = f"cannot be read: {error}"
-            except UnreadableError as error:
+            except (ConfigError, UnreadableError) as error:
                 left_out[place] = f"cannot be read: {error}"
             else:
                 if run.stop_reason in BROKEN:
@@ -145,7 +143,8 @@ def read_run(folder: Path) -> RecordedRun:
     """The run in `folder`. Raises UnreadableError for damaged files, and ConfigError as `without_removed`."""
     with _named(CONFIG_FILE):
         config = parse_yaml(read_text(folder / CONFIG_FILE))
-        _check_config(config)
+        if not isinstance(config, dict) or not isinstance(config.get("env"), dict):
+            raise UnreadableError("it is not the configuration of a run")
     config = without_removed(config)
     config.pop(TYPED, None)
     with _named(SUMMARY_FILE):
@@ -153,7 +152,8 @@ def read_run(folder: Path) -> RecordedRun:
             summary = parse_json(read_text(folder / SUMMARY_FILE))
         except FileNotFoundError:
             summary = {"stop_reason": UNFINISHED}
-        _check_summary(summary)
+        if not isinstance(summary, dict) or not isinstance(summary.get("stop_reason"), str):
+            raise UnreadableError("it is not the summary of a run")
     points = points_file(folder)
     with _named(points.name):
         curve = read_curve(points)
@@ -171,62 +171,39 @@ def _named(name: str) -> Iterator[None]:
         raise UnreadableError(f"{name}: {error.strerror}") from error
 
 
-def _check_config(config: Any) -> None:
-    """Raise UnreadableError for a configuration that a report cannot use: most settings may be anything plain."""
-    if not isinstance(config, dict):
-        raise UnreadableError("it holds no settings")
-    if not isinstance(config.get("env"), dict):
-        raise UnreadableError("it has no environment")
-    for key, value in flatten(config):
-        if key.rpartition(".")[2] == TARGET and not isinstance(value, str):
-            raise UnreadableError(f"{key} is {shown(value)}, and must be the name of a class")
-    _number(config, "reward_threshold")
-
-
-def _check_summary(summary: Any) -> None:
-    if not isinstance(summary, dict):
-        raise UnreadableError("it is no summary of a run")
-    if not isinstance(summary.get("stop_reason"), str):
-        raise UnreadableError(f"stop_reason is {shown(summary.get('stop_reason'))}, and must be a text")
-    if not isinstance(summary.get("machine") or {}, dict):
-        raise UnreadableError(f"machine is {shown(summary['machine'])}, and must be a mapping")
-    for name in SUMMARY_NUMBERS:
-        _number(summary, name)
-
-
-def recorded(folder: Path, config: dict[str, Any], summary: dict[str, Any], curve: Curve) -> RecordedRun:
-    """The run that a configuration, a summary and a curve describe."""
+def recorded(folder: Path, config: Mapping[str, Any], summary: dict[str, Any], curve: Curve) -> RecordedRun:
+    """The run that a configuration, a summary and a curve describe. Raises UnreadableError for text in place of a
+    number."""
     settings = _settings(config)
-    threshold = _number(settings, "reward_threshold")
-    last = {"steps": curve.steps, "seconds": curve.seconds, "return": curve.returns}
-    ends = {name: float(column[-1]) if len(column) else None for name, column in last.items()}
-    steps = _first(_number(summary, "steps"), ends["steps"])
-    seconds = _first(_number(summary, "training_seconds"), _number(summary, "wall_seconds"), ends["seconds"])
-    solved_steps, solved_seconds = _number(summary, "solved_at_steps"), _number(summary, "solved_at_seconds")
-    unfinished = summary["stop_reason"] == UNFINISHED
+    with _named(CONFIG_FILE):
+        threshold = _number(settings, "reward_threshold")
+    with _named(SUMMARY_FILE):
+        numbers = {name: _number(summary, name) for name in SUMMARY_NUMBERS}
+    columns = (curve.steps, curve.seconds, curve.returns)
+    last_step, last_second, last_return = (float(each[-1]) if len(each) else None for each in columns)
+    best = float(curve.returns[curve.full].max()) if curve.full.any() else None
+    solved_steps, solved_seconds = numbers["solved_at_steps"], numbers["solved_at_seconds"]
     reached = np.flatnonzero(curve.full & (curve.returns >= (math.inf if threshold is None else threshold)))
-    if unfinished and reached.size:
+    if summary["stop_reason"] == UNFINISHED and reached.size:
         solved_steps, solved_seconds = float(curve.steps[reached[0]]), float(curve.seconds[reached[0]])
+    steps = _first(numbers["steps"], last_step)
+    seconds = _first(numbers["training_seconds"], numbers["wall_seconds"], last_second)
     speed = steps / seconds if steps is not None and seconds else None
     return RecordedRun(
         folder=folder,
-        config=config,
         settings=settings,
         summary=summary,
         curve=curve,
-        stop_reason=str(summary["stop_reason"]),
+        stop_reason=summary["stop_reason"],
         threshold=threshold,
         steps=steps,
         seconds=seconds,
-        final_return=_first(_number(summary, "mean_return_100"), ends["return"]),
-        best_return=_first(
-            _number(summary, "best_eval_return"), float(curve.returns[curve.full].max()) if curve.full.any() else None
-        ),
+        final_return=_first(numbers["mean_return_100"], last_return),
+        best_return=_first(numbers["best_eval_return"], best),
         solved_steps=solved_steps,
         solved_seconds=solved_seconds,
-        steps_per_second=_first(_number(summary, "steps_per_second"), speed),
-        staleness=_number(summary, "staleness_mean"),
-        size=size_of(folder),
+        steps_per_second=_first(numbers["steps_per_second"], speed),
+        staleness=numbers["staleness_mean"],
     )
 
 
@@ -240,16 +217,9 @@ def _number(values: Mapping[str, Any], name: str) -> float | None:
     value = values.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise UnreadableError(f"{name} is {shown(value)}, and must be a number")
-    return None if not math.isfinite(value) else _sized(float(value), name)
-
-
-def _sized(value: float, name: str) -> float:
-    """A number that estimates and pictures can be made of. Raises UnreadableError for one that is larger."""
-    if abs(value) > LARGEST_NUMBER:
-        raise UnreadableError(f"{name} is {value:g}, which is too large")
-    return value
+    return float(value) if math.isfinite(value) else None
 
 
 def read_curve(path: Path) -> Curve:
@@ -262,8 +232,7 @@ def read_curve(path: Path) -> Curve:
     for point in read_points(path):
         row = [point[STEP], point[SECONDS], point.get(RETURN, math.nan)]
         if all(map(math.isfinite, row)):
-            place = f"a number at step {point[STEP]:g}"
-            rows.append([*(_sized(value, place) for value in row), point.get(EPISODES, math.inf)])
+            rows.append([*row, point.get(EPISODES, math.inf)])
     steps, seconds, returns, episodes = np.ascontiguousarray(np.array(sorted(rows), np.float64).reshape(-1, 4).T)
     return Curve(steps, seconds, returns, episodes >= RECENT)
 
@@ -317,7 +286,7 @@ def _differs(key: str, runs: Sequence[RecordedRun]) -> bool:
     values: dict[Any, set[str]] = {}  # by the class of the component that the setting is one of
     for run in runs:
         value = _as_json(run.settings.get(key))
-        values.setdefault(None if key == component else run.settings.get(component), set()).add(value)
+        values.setdefault(None if key == component else str(run.settings.get(component)), set()).add(value)
     return any(len(different) > 1 for different in values.values())
 
 
