@@ -9,9 +9,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
+import yaml
+
 from bench.checkout import HERE
+
+ZOO: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("zoo.yaml").read_text(encoding="utf-8"))
+"""The zoo's settings, by "algorithm environment"."""
 
 
 class UnavailableError(Exception):

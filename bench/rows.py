@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bench.peers import stable_baselines3
+from bench.peers import ZOO, stable_baselines3
 from bench.runs import curve, peak_memory, seconds_to_first_update, training_speed, whole_training_speed
 from bench.stepping import atari_random_stepping, random_stepping
-from study.peers import ZOO
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ PPO_LUNAR = (
 )
 PPO_ROUND = 2 * 8 * 1024
 PPO_ROUND_SECONDS = 0.8
-ZOO_PPO = {key: value for key, value in ZOO["PPO", "LunarLander-v3"].items() if key not in ("steps", "envs")}
+ZOO_PPO = {key: value for key, value in ZOO["PPO LunarLander-v3"].items() if key not in ("steps", "envs")}
 
 
 def _training(label: str, overrides: str) -> Measurement:

@@ -1,26 +1,26 @@
 """`python -m study`: train the runs without a record, then write RESULTS.md from results/.
 
-A recorded run is not repeated while its settings are the same. An interrupted study continues, and so does the run that
-was interrupted.
+A recorded run is not repeated. An interrupted study continues, and so does the run that was interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from a3c_exp.errors import ConfigError
 from a3c_exp.run import files
 from study import curves, scaling
 from study.document import document
-from study.entries import Entry, RunFailedError
+from study.entries import SECTIONS, Entry, Recorded
 from study.records import Results
-from study.runs import EPISODES, ROOT
+from study.runs import EPISODES, ROOT, RunFailedError
 from study.sources import records as sources
-from study.table import SECTIONS, WORKERS
 
 RECORDS, DOCUMENT = ROOT / "results", ROOT / "RESULTS.md"
 RUNS = ROOT / "outputs" / "study"
@@ -38,14 +38,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not chosen:
         print("study: no entry fits these arguments; presets are run with --presets", file=sys.stderr)
         return 2
+    if importlib.util.find_spec("matplotlib") is None:
+        print("study: it needs matplotlib: pip install -e '.[bench]'", file=sys.stderr)
+        return 2
     failures: list[str] = []
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        for entry in chosen:  # before hours of training
-            Results(RECORDS, entry.name).read(entry.recipe.settings())
         if not flags.table:
+            for entry in chosen:  # before hours of training
+                Results(RECORDS, entry.name).check(entry.recipe.settings())
             for entry in chosen:
-                failures += train(entry, entry.seeds if flags.seeds is None else flags.seeds)
+                failures += train(entry)
         write()
     except KeyboardInterrupt:
         print("interrupted: the same command continues", file=sys.stderr)
@@ -58,12 +61,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(bool(failures))
 
 
-def train(entry: Entry, seeds: int) -> list[str]:
+def train(entry: Entry) -> list[str]:
     """Train the seeds without a record. Returns a line for each failure."""
     failures = []
-    results, settings = Results(RECORDS, entry.name), entry.recipe.settings()
-    for seed in range(seeds):
-        records = results.read(settings)
+    results = Results(RECORDS, entry.name)
+    for seed in range(entry.seeds):
+        records = results.read()
         if any(record.seed == seed for record in records):
             continue
         print(f"{entry.name}, seed {seed}: ", end="", flush=True)
@@ -76,77 +79,49 @@ def train(entry: Entry, seeds: int) -> list[str]:
             continue
         if entry.curve:
             curves.keep(run, RECORDS / "curves" / f"{entry.name}_s{seed}.csv")
-        results.write(settings, sorted([*records, record], key=lambda record: record.seed))
+        results.write(entry.recipe.settings(), [*records, record])
         solved = "-" if record.solved_seconds is None else f"{record.solved_seconds:.1f} s"
         print(f"greedy return {record.greedy_return:.1f}, solved after {solved}, {record.seconds:.1f} s in all")
     return failures
 
 
 def write() -> None:
-    """Write RESULTS.md and its figure from all records that fit the present settings."""
-    outdated = _outdated()
-    for name, settings in outdated.items():
-        print(f"{name}: its records have other settings ({', '.join(settings)}) and are left out", file=sys.stderr)
-    found = {
-        heading: [(entry, Results(RECORDS, entry.name).read(entry.recipe.settings())) for entry in section]
-        for heading, section in SECTIONS.items()
-    }
-    drawn = dict[str, dict[str, list[Path]]]()
-    for entry, records in (line for section in found.values() for line in section):
-        if entry.curve and records:
-            kept = [RECORDS / "curves" / f"{entry.name}_s{record.seed}.csv" for record in records]
-            drawn.setdefault(entry.env, {})[entry.title] = kept
-    picture = RECORDS / "curves" / "curves.svg"
-    if drawn:
-        try:
-            curves.draw(drawn, picture)
-        except ImportError:
-            print(f"{picture.name} is not drawn again: it needs matplotlib, pip install -e '.[bench]'", file=sys.stderr)
-    else:
-        picture.unlink(missing_ok=True)
-    shown = picture.relative_to(DOCUMENT.parent) if picture.exists() else None
-    by_workers = {count: Results(RECORDS, entry.name).read(entry.recipe.settings()) for count, entry in WORKERS.items()}
-    others = [scaling.section(by_workers)] if by_workers[1] else []
-    others += [sources.section(RECORDS / "sources"), *_reports()]
-    files.write_text(DOCUMENT, document(found, EPISODES, shown, set(outdated), others))
+    """Write RESULTS.md and its figures from all records, each with the settings that were recorded with it."""
+    found = {heading: [recorded(entry) for entry in section] for heading, section in SECTIONS.items()}
+    by_name = {each.entry.name: each for section in found.values() for each in section}
+    folder, shown = RECORDS / "curves", dict[str, dict[str, list[Path]]]()
+    for each in by_name.values():
+        if each.entry.curve and each.records:
+            kept = [folder / f"{each.entry.name}_s{record.seed}.csv" for record in each.records]
+            shown.setdefault(each.entry.env, {})[each.entry.title] = kept
+    figure = folder / "curves.svg"
+    if shown:
+        curves.draw(shown, figure)
+    others = [scaling.section({name: each.records for name, each in by_name.items()})]
+    others.append(sources.section(RECORDS / "sources"))
+    others += curves.reports(folder, {name: each.settings for name, each in by_name.items()})
+    place = figure.relative_to(DOCUMENT.parent) if shown else None
+    files.write_text(DOCUMENT, document(found, EPISODES, place, [text for text in others if text]))
 
 
-def _reports() -> list[str]:
-    """The reports on learning curves, drawn anew where there is matplotlib; none without it."""
-    configs = {entry.name: entry.recipe.settings() for section in SECTIONS.values() for entry in section}
-    try:
-        return curves.reports(RECORDS / "curves", configs)
-    except ImportError:
-        print("reports are left out: they need matplotlib, pip install -e '.[bench]'", file=sys.stderr)
-        return []
-
-
-def _outdated() -> dict[str, list[str]]:
-    """Entries whose settings are not those of their records any more, and which settings."""
-    entries = {entry.name: entry for section in SECTIONS.values() for entry in section}
-    changes = {name: Results(RECORDS, name).changes(entry.recipe.settings()) for name, entry in entries.items()}
-    return {name: settings for name, settings in changes.items() if settings}
+def recorded(entry: Entry) -> Recorded:
+    """An entry with its records."""
+    results = Results(RECORDS, entry.name)
+    return Recorded(entry, results.read(), results.settings())
 
 
 def _parser() -> argparse.ArgumentParser:
-    names = list(dict.fromkeys(entry.name for section in SECTIONS.values() for entry in section))
-    environments = sorted({entry.env for section in SECTIONS.values() for entry in section})
+    entries = [entry for section in SECTIONS.values() for entry in section]
+    names, environments = list(dict.fromkeys(each.name for each in entries)), sorted({each.env for each in entries})
     parser = argparse.ArgumentParser(prog="python -m study", description="Learning over seeds; writes RESULTS.md.")
     parser.add_argument("--env", choices=environments, help="only the entries of this environment")
     parser.add_argument("--presets", action="store_true", help="the presets, instead of the environments")
     parser.add_argument("--only", choices=names, action="append", metavar="NAME", help="only this entry; any number")
-    parser.add_argument("--seeds", type=_count, help="so many seeds, instead of each entry's own number")
     parser.add_argument("--table", action="store_true", help="train nothing: write RESULTS.md from the records")
     return parser
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number >= 1, not {text!r}")
-    return int(text)
-
-
-def _interrupt(signum: int, frame: object) -> None:
+def _interrupt(signum: int, frame: object) -> NoReturn:
     raise KeyboardInterrupt
 
 

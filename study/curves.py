@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from a3c_exp.report import charts
 from a3c_exp.report import runs as run_curves
-from a3c_exp.report.ranking import comparison, rank
+from a3c_exp.report.ranking import Ranked, comparison, rank
 from a3c_exp.report.runs import RecordedRun, recorded
 from a3c_exp.run import files
 from a3c_exp.run.metrics import SECONDS, STEP
@@ -103,7 +103,7 @@ def reports(folder: Path, configs: Mapping[str, Mapping[str, Any]]) -> list[str]
             continue
         ranked = rank(runs)
         target = folder / f"{env}.png"
-        target.write_bytes(charts.learning_curves(ranked))
+        draw_report(ranked, target)
         root = folder.parent.parent
         sections.append(
             REPORT.format(
@@ -114,6 +114,11 @@ def reports(folder: Path, configs: Mapping[str, Mapping[str, Any]]) -> list[str]
             )
         )
     return sections
+
+
+def draw_report(ranked: Sequence[Ranked], target: Path) -> None:
+    """Draw the learning curves of configurations as `python -m a3c_exp.report` does, as PNG."""
+    target.write_bytes(charts.learning_curves(ranked))
 
 
 def _as_run(path: Path, config: Mapping[str, Any]) -> RecordedRun:

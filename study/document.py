@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean, median
 
 from a3c_exp.common.estimates import average, estimate, median_reached, spread
 from a3c_exp.run import markdown
-from study.entries import Entry, Goals
+from study.entries import Goals, Recorded
 from study.records import Record
 
 COLUMNS = (
-    "", "seeds", "greedy return: IQM [95 %]", "mean", "worst, best seed", "wanted", "reached",
-    "solved", "steps to it", "seconds to it", "steps/s", "staleness", "machine", "zoo A2C", "zoo PPO",
-)  # fmt: skip
+    " | seeds | greedy return: IQM [95 %] | mean | worst, best seed | wanted | reached | solved | steps to it "
+    "| seconds to it | steps/s | staleness | machine | zoo A2C | zoo PPO"
+)
 PRESET_COLUMNS = (
-    "system", "source", "what it reports", "seeds", "greedy return: IQM [95 %]", "of the best kept", "drawn return",
-    "training return", "solved", "seconds to it", "ended by", "seconds", "steps", "steps/s", "staleness", "machine",
-)  # fmt: skip
+    "system | source | what it reports | seeds | greedy return: IQM [95 %] | of the best kept | drawn return "
+    "| training return | solved | seconds to it | ended by | seconds | steps | steps/s | staleness | machine"
+)
 
 PREAMBLE = """\
 # Learning
@@ -74,51 +74,54 @@ A line a run over steps and over minutes of training, a row an environment, from
 
 
 def document(
-    sections: Mapping[str, Sequence[tuple[Entry, Sequence[Record]]]], episodes: int, picture: Path | None = None,
-    outdated: Set[str] = frozenset(), others: Sequence[str] = (),
-) -> str:  # fmt: skip
+    sections: Mapping[str, Sequence[Recorded]],
+    episodes: int,
+    picture: Path | None = None,
+    others: Sequence[str] = (),
+) -> str:
     """The whole text.
 
-    picture: figure of the curves, relative to RESULTS.md; None for none. outdated: entries whose settings are not those
-    of their records any more. others: sections after the tables.
+    picture: figure of the curves, relative to RESULTS.md; None for none. others: sections after the tables.
     """
     parts = [PREAMBLE.format(episodes=episodes)]
-    seen = sorted({record.machine for lines in sections.values() for _, records in lines for record in records})
+    seen = sorted({record.machine for lines in sections.values() for line in lines for record in line.records})
     machines = {machine: number for number, machine in enumerate(seen, 1)}
     for heading, lines in sections.items():
         preface = f"{PRESETS}\n" if _are_presets(lines) else ""
-        parts.append(f"## {heading}\n\n{preface}{_table(lines, machines, outdated)}\n\n{_origin(lines, machines)}\n")
+        parts.append(f"## {heading}\n\n{preface}{_table(lines, machines)}\n\n{_origin(lines, machines)}\n")
     parts.extend(others)
     if picture is not None:
         parts.append(CURVES.format(picture=picture.as_posix(), folder=picture.parent.as_posix()))
     return "\n".join(parts)
 
 
-def _are_presets(lines: Sequence[tuple[Entry, Sequence[Record]]]) -> bool:
-    return all(entry.source for entry, _ in lines)
+def _are_presets(lines: Sequence[Recorded]) -> bool:
+    return all(line.entry.source for line in lines)
 
 
-def _table(lines: Sequence[tuple[Entry, Sequence[Record]]], machines: Mapping[str, int], outdated: Set[str]) -> str:
-    columns, cells = (PRESET_COLUMNS, _preset_cells) if _are_presets(lines) else (COLUMNS, _cells)
+def _table(lines: Sequence[Recorded], machines: Mapping[str, int]) -> str:
+    head_line, cells = (PRESET_COLUMNS, _preset_cells) if _are_presets(lines) else (COLUMNS, _cells)
+    columns = head_line.split(" | ")
     rows = []
-    for entry, records in lines:
+    for line in lines:
+        entry = line.entry
         head = [entry.title, *((entry.source.name, entry.source.reports) if entry.source else ())]
-        why = "not run with these settings yet" if entry.name in outdated else "not run yet"
-        blank = [f"0 of {entry.seeds}, {why}", *[""] * (len(columns) - len(head) - 1)]
-        where = ", ".join(str(number) for number in sorted({machines[record.machine] for record in records}))
-        rows.append([*head, *(cells(entry, records, where) if records else blank)])
+        blank = [f"0 of {entry.seeds}, not run yet", *[""] * (len(columns) - len(head) - 1)]
+        where = ", ".join(str(number) for number in sorted({machines[record.machine] for record in line.records}))
+        rows.append([*head, *(cells(line, where) if line.records else blank)])
     return markdown.table(columns, rows)
 
 
-def _cells(entry: Entry, records: Sequence[Record], machines: str) -> list[str]:
+def _cells(line: Recorded, machines: str) -> list[str]:
+    entry, records = line.entry, line.records
     greedy = [record.greedy_return for record in records]
     return [
-        _seeds(entry, records),
+        _seeds(line),
         estimate(greedy),
         f"{mean(greedy):.1f}",
         f"{min(greedy):.1f}, {max(greedy):.1f}",
         *(_wanted(entry.goals, greedy, records) if entry.goals else ("", "")),
-        _solved(entry, records),
+        _solved(line),
         spread([record.solved_steps for record in records], 0),
         spread([record.solved_seconds for record in records], 1),
         f"{median(record.steps_per_second for record in records):,.0f}",
@@ -128,16 +131,17 @@ def _cells(entry: Entry, records: Sequence[Record], machines: str) -> list[str]:
     ]
 
 
-def _preset_cells(entry: Entry, records: Sequence[Record], machines: str) -> list[str]:
+def _preset_cells(line: Recorded, machines: str) -> list[str]:
+    records = line.records
     trained = [record.last_100 for record in records if record.last_100 is not None]
     best = [record.best_return for record in records if record.best_return is not None]
     return [
-        _seeds(entry, records),
+        _seeds(line),
         estimate([record.greedy_return for record in records]),
         f"{mean(best):.1f}, {min(best):.1f}" if best else "-",
         _drawn(records),
         estimate(trained, average),
-        _solved(entry, records),
+        _solved(line),
         spread([record.solved_seconds for record in records], 1),
         _ends(records),
         *(
@@ -162,14 +166,15 @@ def _ends(records: Sequence[Record]) -> str:
     return ", ".join(f"{reason}" + f" {count}" * (len(reasons) > 1) for reason, count in reasons.most_common())
 
 
-def _seeds(entry: Entry, records: Sequence[Record]) -> str:
-    return f"{len(records)}" if len(records) == entry.seeds else f"{len(records)} of {entry.seeds}"
+def _seeds(line: Recorded) -> str:
+    count, wanted = len(line.records), line.entry.seeds
+    return f"{count}" if count == wanted else f"{count} of {wanted}"
 
 
-def _solved(entry: Entry, records: Sequence[Record]) -> str:
-    solved = sum(record.solved_steps is not None for record in records)
-    has_threshold = entry.recipe.settings().get("reward_threshold", True) is not None
-    return f"{solved} of {len(records)}" if has_threshold else "no threshold"
+def _solved(line: Recorded) -> str:
+    solved = sum(record.solved_steps is not None for record in line.records)
+    has_threshold = line.settings.get("reward_threshold", True) is not None
+    return f"{solved} of {len(line.records)}" if has_threshold else "no threshold"
 
 
 def _staleness(records: Sequence[Record]) -> str:
@@ -189,19 +194,20 @@ def _wanted(goals: Goals, greedy: Sequence[float], records: Sequence[Record]) ->
     return wanted, ", ".join("yes" if reached else "no" for *_, reached in found)
 
 
-def _origin(lines: Sequence[tuple[Entry, Sequence[Record]]], machines: Mapping[str, int]) -> str:
+def _origin(lines: Sequence[Recorded], machines: Mapping[str, int]) -> str:
     """Commands, commits and machines of a table."""
     parts = [
         "Each with `seed=0`, `seed=1` and so on:",
         "",
         "```sh",
-        *(entry.recipe.command for entry, _ in lines),
+        *(line.entry.recipe.command for line in lines),
         "```",
     ]
-    full_length = [entry.source.full for entry, _ in lines if entry.source and entry.source.full]
+    sources = [line.entry.source for line in lines if line.entry.source]
+    full_length = [source.full for source in sources if source.full]
     if full_length:
         parts += ["", FULL_LENGTH, "", "```sh", *full_length, "```"]
-    records = [record for _, records in lines for record in records]
+    records = [record for line in lines for record in line.records]
     if records:
         commits = sorted({record.commit for record in records})
         here = {record.machine for record in records}

@@ -1,13 +1,17 @@
-"""Entries of the study: one for each row of its tables."""
+"""Entries of the study, one for each row of RESULTS.md: they stand in entries.yaml."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import yaml
+
+from study.peers import StableBaselines3
 from study.records import Record
+from study.runs import EPISODES, Training
 
 
 class Recipe(Protocol):
@@ -25,14 +29,6 @@ class Recipe(Protocol):
     def run(self, seed: int, folder: Path) -> Record:
         """Train in `folder` and evaluate. Raises RunFailedError."""
         ...
-
-
-class RunFailedError(Exception):
-    """A training run that failed; the message names its log. code: its exit code."""
-
-    def __init__(self, message: str, code: int | None = None) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 @dataclass(frozen=True)
@@ -58,7 +54,7 @@ class Source:
 @dataclass(frozen=True)
 class Entry:
     """title: its row in the table. published: results of rl-baselines3-zoo's A2C and PPO, one run each, with their
-    deviation. source: of a preset. curve: whether to keep the learning curves and draw them."""
+    deviation. source: of a preset. curve: whether to keep the learning curves and plot them."""
 
     name: str
     env: str
@@ -69,3 +65,41 @@ class Entry:
     published: tuple[str, str] | None = None
     source: Source | None = None
     curve: bool = False
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """An entry with its records, and the settings with which they were made."""
+
+    entry: Entry
+    records: Sequence[Record]
+    settings: Mapping[str, Any]
+
+
+def _entry(row: Mapping[str, Any]) -> Entry:
+    recipe: Recipe
+    if "peer" in row:
+        recipe = StableBaselines3(**row["peer"])
+    else:
+        overrides = tuple(row["command"].split())
+        recipe = Training(overrides, row.get("drawn", EPISODES), row.get("max_episode_steps"))
+    return Entry(
+        row["name"],
+        row["env"],
+        row["title"],
+        recipe,
+        row["seeds"],
+        Goals(**row["goals"]) if "goals" in row else None,
+        tuple(row["published"]) if "published" in row else None,
+        Source(**row["source"]) if "source" in row else None,
+        row.get("curve", False),
+    )
+
+
+def _sections() -> dict[str, list[Entry]]:
+    text = Path(__file__).with_name("entries.yaml").read_text(encoding="utf-8")
+    return {heading: [_entry(row) for row in rows] for heading, rows in yaml.safe_load(text).items()}
+
+
+SECTIONS = _sections()
+"""All entries by the headings of RESULTS.md. One with several numbers of workers may be in more than one of them."""

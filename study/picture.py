@@ -7,18 +7,15 @@ eval.every=null checkpoint.every=null`, and the same with workers=16.
 
 from __future__ import annotations
 
-import argparse
-import csv
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from study.curves import read_curve
+from study.records import Results
 from study.runs import ROOT
 
 if TYPE_CHECKING:  # only drawing needs it
@@ -32,69 +29,29 @@ GRID = 200
 INCHES, DPI = (8.0, 3.2), 160
 BLUE, ORANGE, GREY = "#1f6fb4", "#d9651a", "#8a8a8a"
 
-
-@dataclass(frozen=True)
-class Curve:
-    """The runs results/curves/<name>_s*.csv. label: with its place in the panel, in data coordinates."""
-
-    name: str
-    label: str
-    place: tuple[float, float]
-    colour: str
-
-
-@dataclass(frozen=True)
-class Panel:
-    """Curves of one environment. threshold: its reward threshold. A run may end when it has reached that."""
-
-    title: str
-    threshold: float
-    curves: tuple[Curve, ...]
-
-
-@dataclass(frozen=True)
-class Times:
-    """The seconds to the reward threshold in the records results/<name>.csv, a point for each seed."""
-
-    name: str
-    label: str
-    colour: str
-
-
-PANELS = (
-    Panel("LunarLander, A3C", 200, (
-        Curve("lunar", "2 workers", (0.55, -130), BLUE),
-        Curve("lunar_workers_16", "16 workers", (0.55, -170), ORANGE),
-    )),
-    Panel("Pong from its pictures", 18, (
-        Curve("preset_pong", "PPO", (3.0, 4.0), BLUE),
-        Curve("pong_a3c", "A3C", (3.0, 1.2), ORANGE),
-    )),
-)  # fmt: skip
-TIMES = (
-    ("CartPole", (
-        Times("cartpole", "a3c_exp, A3C", BLUE),
-        Times("sb3_a2c_cartpole", "sb3, A2C", GREY),
-        Times("sb3_ppo_cartpole", "sb3, PPO", GREY),
-    )),
-    ("LunarLander", (
-        Times("lunar", "a3c_exp, A3C", BLUE),
-        Times("preset_fast_lunar", "a3c_exp, PPO", BLUE),
-        Times("sb3_ppo_lunar", "sb3, PPO", GREY),
-    )),
-)  # fmt: skip
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m study.picture", description=f"Draws {PICTURE.relative_to(ROOT)}.")
-    parser.add_argument("--to", type=Path, default=PICTURE, help="another file to write")
-    target = parser.parse_args(arguments).to
-    try:
-        draw(target)
-    except ImportError:
-        print("study.picture needs matplotlib: pip install -e '.[bench]'", file=sys.stderr)
-        return 1
-    return 0
+Curves = dict[str, tuple[str, tuple[float, float], str]]
+"""By entry, of which results/curves has the runs: label, its place in data coordinates, colour."""
+LUNAR: Curves = {
+    "lunar": ("2 workers", (0.55, -130), BLUE),
+    "lunar_workers_16": ("16 workers", (0.55, -170), ORANGE),
+}
+PONG: Curves = {
+    "preset_pong": ("PPO", (3.0, 4.0), BLUE),
+    "pong_a3c": ("A3C", (3.0, 1.2), ORANGE),
+}
+TIMES = {
+    "CartPole": {
+        "cartpole": ("a3c_exp, A3C", BLUE),
+        "sb3_a2c_cartpole": ("sb3, A2C", GREY),
+        "sb3_ppo_cartpole": ("sb3, PPO", GREY),
+    },
+    "LunarLander": {
+        "lunar": ("a3c_exp, A3C", BLUE),
+        "preset_fast_lunar": ("a3c_exp, PPO", BLUE),
+        "sb3_ppo_lunar": ("sb3, PPO", GREY),
+    },
+}
+"""By environment, the entries with their labels and colours: a point for each seed."""
 
 
 def draw(target: Path) -> None:
@@ -107,23 +64,24 @@ def draw(target: Path) -> None:
     ):
         figure = Figure(figsize=INCHES, layout="constrained")
         left, middle, right = figure.subplots(1, 3, width_ratios=(1.1, 1.1, 1))
-        for axes, panel in zip((left, middle), PANELS, strict=True):
-            _draw_curves(axes, panel)
+        _draw_curves(left, "LunarLander, A3C", 200, LUNAR)
+        _draw_curves(middle, "Pong from its pictures", 18, PONG)
         _draw_times(right)
         figure.savefig(target, format="png", dpi=DPI, metadata={"Software": None})
 
 
-def _draw_curves(axes: Axes, panel: Panel) -> None:
-    for curve in panel.curves:
-        runs = [read_curve(path) for path in sorted((RESULTS / "curves").glob(f"{curve.name}_s*.csv"))]
+def _draw_curves(axes: Axes, title: str, threshold: float, curves: Curves) -> None:
+    """Draw the runs of one environment. threshold: at which a run may have ended."""
+    for name, (label, place, colour) in curves.items():
+        runs = [read_curve(path) for path in sorted((RESULTS / "curves").glob(f"{name}_s*.csv"))]
         for run in runs:
-            axes.plot(run[:, 0] / 1e6, run[:, -1], color=curve.colour, linewidth=0.5, alpha=0.4)
+            axes.plot(run[:, 0] / 1e6, run[:, -1], color=colour, linewidth=0.5, alpha=0.4)
         steps, returns = _on_one_grid(runs)
-        axes.fill_between(steps / 1e6, returns.min(0), returns.max(0), color=curve.colour, alpha=0.22, linewidth=0)
-        axes.plot(steps / 1e6, returns.mean(0), color=curve.colour, linewidth=1.4)
-        axes.text(*curve.place, f"{curve.label}, {len(runs)} seeds", color=curve.colour)
-    axes.axhline(panel.threshold, color=GREY, linewidth=0.8, linestyle=":")
-    axes.set_title(panel.title)
+        axes.fill_between(steps / 1e6, returns.min(0), returns.max(0), color=colour, alpha=0.22, linewidth=0)
+        axes.plot(steps / 1e6, returns.mean(0), color=colour, linewidth=1.4)
+        axes.text(*place, f"{label}, {len(runs)} seeds", color=colour)
+    axes.axhline(threshold, color=GREY, linewidth=0.8, linestyle=":")
+    axes.set_title(title)
     axes.set_xlabel("environment steps [million]")
     axes.set_ylabel("mean return of 100 episodes")
     axes.grid(alpha=0.25)
@@ -137,16 +95,16 @@ def _on_one_grid(runs: Sequence[NDArray[np.float64]]) -> tuple[NDArray[np.float6
 
 def _draw_times(axes: Axes) -> None:
     row, ticks = 0.0, dict[float, str]()
-    for environment, entries in TIMES:
+    for environment, entries in TIMES.items():
         axes.text(0.75, row, environment, va="center", fontweight="bold")
-        for entry in entries:
+        for name, (label, colour) in entries.items():
             row += 1
-            ticks[row] = entry.label
-            seconds = _seconds_to_threshold(entry.name)
-            axes.plot(seconds, [row] * len(seconds), "o", color=entry.colour, alpha=0.45, markersize=4, mew=0)
+            ticks[row] = label
+            seconds = _seconds_to_threshold(name)
+            axes.plot(seconds, [row] * len(seconds), "o", color=colour, alpha=0.45, markersize=4, mew=0)
             median = float(np.median(seconds))
-            axes.plot([median], [row], "|", color=entry.colour, markersize=13, mew=1.8)
-            axes.text(max(seconds) * 1.25, row, f"{median:,.1f} s", va="center", color=entry.colour)
+            axes.plot([median], [row], "|", color=colour, markersize=13, mew=1.8)
+            axes.text(max(seconds) * 1.25, row, f"{median:,.1f} s", va="center", color=colour)
         row += 1
     axes.set_xscale("log")
     axes.set_xlim(0.6, 1500)
@@ -162,12 +120,12 @@ def _draw_times(axes: Axes) -> None:
 def _seconds_to_threshold(name: str) -> list[float]:
     """Of every seed of an entry. Raises ValueError for a record of another machine, or of a seed that never got there:
     the figure would mislead."""
-    with open(RESULTS / f"{name}.csv", newline="", encoding="utf-8") as file:
-        rows: list[dict[str, Any]] = list(csv.DictReader(file))
-    if any(row["machine"] != MACHINE or not row["solved_seconds"] for row in rows):
+    records = Results(RESULTS, name).read()
+    seconds = [record.solved_seconds for record in records if record.solved_seconds and record.machine == MACHINE]
+    if len(seconds) < len(records):
         raise ValueError(f"results/{name}.csv: must be solved by every seed, on {MACHINE}")
-    return [float(row["solved_seconds"]) for row in rows]
+    return seconds
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    draw(PICTURE)

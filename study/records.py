@@ -1,4 +1,7 @@
-"""Records of finished runs: a line each in results/<entry>.csv, with the settings of the entry in its .yaml."""
+"""Records of finished runs: a line each in results/<entry>.csv, with the settings of the entry in its .yaml.
+
+A record is read by the settings that were recorded with it, whatever this version has become. Nothing deletes one.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,25 @@ import csv
 import inspect
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import reduce
 from pathlib import Path
 from pydoc import locate
 from types import NoneType
-from typing import Any, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import yaml
 
 from a3c_exp.common.settings import flatten
+from a3c_exp.config.final import RESOLVED
 from a3c_exp.config.removed import without_removed
+from a3c_exp.errors import FolderError
 from a3c_exp.run import files
+
+Row = TypeVar("Row")
+
+UNRESOLVED = ("auto", "background")
+"""Values of settings that stand for others; which ones, a run finds out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +38,8 @@ class Record:
     last_100: mean return of the last 100 training episodes.
     greedy_*: return of the final policy's most likely actions, over `greedy_episodes` whole episodes. best_return: mean
         return of as many episodes with the best checkpoint; None if there is none.
-    drawn_*: mean and lowest return of the final policy with drawn actions, over `drawn_episodes`; None in records that
-        are older, or of another framework.
+    drawn_*: mean and lowest return of the final policy with sampled actions, over `drawn_episodes`; None in records
+        that are older, or of another framework.
     stop_reason: why training ended, as the run's summary has it; None as for drawn_*.
     command: for one seed, as a user types it.
     """
@@ -64,39 +74,67 @@ class Results:
         self._table = folder / f"{name}.csv"
         self._settings = folder / f"{name}.yaml"
 
-    def read(self, settings: Mapping[str, Any]) -> list[Record]:
-        """The records with these settings, by seed; none if the recorded settings are others.
+    def read(self) -> list[Record]:
+        """The records, by seed."""
+        return read_rows(self._table, Record)
 
-        A setting that is newer than the records is assumed to have no effect at its default. Raises ConfigError for
-        records with a removed setting that did something.
+    def settings(self) -> dict[str, Any]:
+        """The settings with which the records were made; empty without records."""
+        return dict(yaml.safe_load(self._settings.read_text(encoding="utf-8"))) if self._table.exists() else {}
+
+    def check(self, settings: Mapping[str, Any]) -> None:
+        """Raise FolderError if the records were made with other settings, and ConfigError if with a removed one.
+
+        `auto` is equal to whatever was recorded for it. A setting that is newer than the records is assumed to have no
+        effect at its default.
         """
-        if not self._table.exists() or self.changes(settings):
-            return []
-        with open(self._table, newline="", encoding="utf-8") as file:
-            return sorted((_record(row) for row in csv.DictReader(file)), key=lambda record: record.seed)
-
-    def changes(self, settings: Mapping[str, Any]) -> list[str]:
-        """The settings that are others than those of the records; none if there are no records. Raises as `read`."""
-        if not self._table.exists():
-            return []
-        recorded = without_removed(yaml.safe_load(self._settings.read_text()))
-        then, now = dict(flatten(recorded)), dict(flatten(settings))
-        gone = then.keys() - now.keys()
-        changed = {key for key in then.keys() & now.keys() if then[key] != now[key]}
+        recorded = self.settings()
+        if not recorded:
+            return
+        then, now = dict(flatten(without_removed(recorded))), dict(flatten(settings))
+        same = {key for key in RESOLVED if now.get(key) in UNRESOLVED}
+        changed = {key for key in then.keys() & now.keys() if then[key] != now[key]} - same
+        changed |= then.keys() - now.keys()
         changed |= {key for key in now.keys() - then.keys() if not _is_default(settings, key, now[key])}
-        return sorted(gone | changed)
+        if changed:
+            others = ", ".join(sorted(changed))
+            problem = f"its records have other settings ({others}); they stay: move it away to run anew"
+            raise FolderError(self._table, problem, "results")
 
     def write(self, settings: Mapping[str, Any], records: Sequence[Record]) -> None:
-        """Replace the settings and the records."""
-        self._table.parent.mkdir(exist_ok=True)
-        text = io.StringIO()
-        writer = csv.DictWriter(text, [field.name for field in fields(Record)], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(asdict(record) for record in records)
-        if self._table.exists() and not self.read(settings):
-            self._table.unlink()  # first: an interruption must not leave old records with new settings
-        files.write_text(self._settings, yaml.safe_dump(dict(settings), sort_keys=False))
-        files.write_text(self._table, text.getvalue())
+        """Replace the records; with the first ones the settings are written too."""
+        if not self._table.exists():
+            self._settings.parent.mkdir(exist_ok=True)
+            files.write_text(self._settings, yaml.safe_dump(dict(settings), sort_keys=False))
+        write_rows(self._table, Record, records)
+
+
+def read_rows(path: Path, kind: type[Row]) -> list[Row]:
+    """The rows of a table by seed, each a record of the class `kind`; none without the file.
+
+    An empty cell is None, and so is one of a column that the table has not: older records have fewer columns.
+    """
+    if not path.exists():
+        return []
+    hints = get_type_hints(kind)
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = sorted(csv.DictReader(file), key=lambda row: int(row["seed"]))
+    return [kind(**{name: _value(row.get(name), hint) for name, hint in hints.items()}) for row in rows]
+
+
+def write_rows(path: Path, kind: type[Row], rows: Sequence[Any]) -> None:
+    """Replace the rows of a table, in the order of their seeds."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(get_type_hints(kind)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(row) for row in sorted(rows, key=lambda row: int(row.seed)))
+    files.write_text(path, text.getvalue())
+
+
+def _value(cell: str | None, hint: Any) -> Any:
+    kind = next(part for part in (*get_args(hint), hint) if part is not NoneType)
+    return kind(cell) if cell else None
 
 
 def _is_default(settings: Mapping[str, Any], key: str, value: Any) -> bool:
@@ -106,11 +144,3 @@ def _is_default(settings: Mapping[str, Any], key: str, value: Any) -> bool:
     target = locate(component.get("_target_", ""))
     parameter = inspect.signature(target).parameters.get(name) if callable(target) else None
     return parameter is None or parameter.default in (value, inspect.Parameter.empty)
-
-
-def _record(row: Mapping[str, str]) -> Record:
-    values: dict[str, Any] = {}
-    for name, hint in get_type_hints(Record).items():
-        kind = next(part for part in (*get_args(hint), hint) if part is not NoneType)
-        values[name] = None if row.get(name, "") == "" else kind(row[name])  # older records have fewer columns
-    return Record(**values)

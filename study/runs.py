@@ -6,7 +6,6 @@ import contextlib
 import datetime
 import json
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,26 +17,24 @@ from typing import Any, Literal
 
 import a3c_exp
 from a3c_exp.common.estimates import Array as Floats
-from a3c_exp.errors import FAILED
-from a3c_exp.run.run_folder import SUMMARY_FILE, latest_checkpoint
-from study.entries import RunFailedError
+from a3c_exp.run.run_folder import SUMMARY_FILE
 from study.records import Record
 
 ROOT = Path(__file__).resolve().parent.parent
 EPISODES = 100
-# Seed of the final evaluation, plus the run's own. Evaluations never share environment seeds with training.
 FIRST_EVALUATION_SEED = 10_000
-# Stop reasons of a run that can be resumed: stopped by a signal, or killed before it wrote a summary.
-INTERRUPTED, KILLED = "interrupted", "killed"
-UNUSABLE = (None, *FAILED)
-REFUSED = 2  # exit code of a command with a configuration that cannot run
+"""Seed of the final evaluation, plus the run's own. Evaluations never share environment seeds with training."""
+
+
+class RunFailedError(Exception):
+    """A training run that failed; the message names its log."""
 
 
 @dataclass(frozen=True)
 class Training:
     """`python -m a3c_exp <overrides>`.
 
-    drawn: episodes of the final policy in which its actions are drawn. max_episode_steps: the time limit of all
+    drawn: episodes of the final policy in which its actions are sampled. max_episode_steps: the time limit of all
         episodes after training; None: the environment's own.
     """
 
@@ -53,20 +50,11 @@ class Training:
         return _settings(self.overrides)
 
     def run(self, seed: int, folder: Path) -> Record:
-        """Train in `folder` and evaluate. If the run is there already, it is resumed, or only evaluated after its end.
-
-        Anything else in the folder is replaced.
-        """
-        overrides = [*self.overrides, f"seed={seed}"]
-        config = a3c_exp.compose(overrides)
-        stopped = _stop_reason(folder, config)
+        """Train in `folder` and evaluate. A run that is there already is resumed, or only evaluated after its end."""
         # A resumed run with a limit in seconds would start counting again.
-        resumable = config["stop"]["max_seconds"] is None and latest_checkpoint(folder).is_file()
-        cut_off = stopped in (INTERRUPTED, KILLED)
-        done = resumable and _resume(folder) if cut_off else stopped not in UNUSABLE
-        if not done:
-            shutil.rmtree(folder, ignore_errors=True)
-            execute(["-m", "a3c_exp", *overrides, f"hydra.run.dir={folder}"], folder.with_suffix(".log"))
+        existing = "resume" if self.settings()["stop"]["max_seconds"] is None else "restart"
+        place = (f"hydra.run.dir={folder}", f"existing={existing}")
+        execute(["-m", "a3c_exp", *self.overrides, f"seed={seed}", *place], folder.with_suffix(".log"))
         summary = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
         final = self._returns(folder, seed, "latest")
         best = self._returns(folder, seed, "best") if summary["best_eval_return"] is not None else None
@@ -80,10 +68,8 @@ class Training:
         from a3c_exp.cli.evaluate import Options, evaluate_run, load_run
         from a3c_exp.core.cpu import one_thread
 
-        options = Options(
-            episodes=EPISODES if greedy else self.drawn, checkpoint=checkpoint, greedy=greedy,
-            seed=FIRST_EVALUATION_SEED + seed,
-        )  # fmt: skip
+        episodes, first = EPISODES if greedy else self.drawn, FIRST_EVALUATION_SEED + seed
+        options = Options(episodes=episodes, checkpoint=checkpoint, greedy=greedy, seed=first)
         with one_thread():
             loaded = load_run(folder, checkpoint)
             if self.max_episode_steps is not None:
@@ -118,32 +104,7 @@ def execute(arguments: Sequence[str], log: Path) -> None:
                     process.send_signal(signal.SIGINT)
                     process.wait()
     if code:
-        raise RunFailedError(f"exit code {code}: {shlex.join(command)}; its output is in {log}", code)
-
-
-def _resume(folder: Path) -> bool:
-    """Resume the run in `folder`. Returns False if its checkpoint is refused, as one of an older version."""
-    try:
-        execute(["-m", "a3c_exp", f"resume={folder}"], folder.with_suffix(".log"))
-    except RunFailedError as failure:
-        if failure.code != REFUSED:
-            raise
-        return False
-    return True
-
-
-def _stop_reason(folder: Path, config: Mapping[str, Any]) -> Any:
-    """The stop reason of the run in `folder`; None if there is no run with this configuration."""
-    from a3c_exp.config.final import as_typed
-    from a3c_exp.config.saved import read_config
-
-    try:
-        if as_typed(read_config(folder)) != config:
-            return None
-        summary = folder / SUMMARY_FILE
-        return json.loads(summary.read_text(encoding="utf-8"))["stop_reason"] if summary.exists() else KILLED
-    except (OSError, ValueError, KeyError, a3c_exp.ConfigError):
-        return None
+        raise RunFailedError(f"exit code {code}: {shlex.join(command)}; its output is in {log}")
 
 
 def _record(

@@ -9,6 +9,8 @@ from a3c_exp.common.estimates import median_reached
 from a3c_exp.run import markdown
 from study.records import Record
 
+ENTRIES = {1: "lunar_workers_1", 2: "lunar", 4: "lunar_workers_4", 8: "lunar_workers_8", 16: "lunar_workers_16"}
+"""By the number of workers. `lunar` has one for each core of a machine of two."""
 HEADING = "Are N workers N times as fast?"
 COLUMNS = (
     "workers",
@@ -35,11 +37,13 @@ learns worse because its own transitions resemble one another, the reason that M
 many workers; with two environments and 128 steps of each in an update, nothing of it is seen here."""
 
 
-def section(records: Mapping[int, Sequence[Record]]) -> str:
-    """The section from the records of each number of workers; one worker must be among them."""
-    table = markdown.table(
-        COLUMNS, [_row(workers, rows, records[1]) for workers, rows in sorted(records.items()) if rows]
-    )
+def section(records: Mapping[str, Sequence[Record]]) -> str:
+    """The section from the records by entry; empty without those of one worker."""
+    one = records.get(ENTRIES[1])
+    if not one:
+        return ""
+    by_workers = {workers: records.get(name, ()) for workers, name in ENTRIES.items()}
+    table = markdown.table(COLUMNS, [_row(workers, rows, one) for workers, rows in by_workers.items() if rows])
     return f"## {HEADING}\n\n{TEXT.format(table=table)}\n"
 
 

@@ -18,7 +18,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.logger import Logger
 
 from a3c_exp.run import provenance
-from study.peers import ZOO
+from bench.peers import ZOO
 from study.runs import EPISODES, FIRST_EVALUATION_SEED, describe
 
 
@@ -30,7 +30,8 @@ class Watch:
         self.environments = environments
         self.returns = list[float]()
         self.ended = set[int]()
-        self.solved: tuple[int, float] | None = None
+        self.solved_steps: int | None = None
+        self.solved_seconds: float | None = None
         self.started = time.perf_counter()
 
     def __call__(self, local: dict[str, Any], global_: dict[str, Any]) -> bool:
@@ -39,13 +40,15 @@ class Watch:
                 self.returns.append(float(info["episode"]["r"]))
                 self.ended.add(index)
         enough = len(self.returns) >= 100 and len(self.ended) == self.environments
-        if self.solved is None and enough and np.mean(self.returns[-100:]) >= self.reward_threshold:
-            self.solved = local["self"].num_timesteps, time.perf_counter() - self.started
+        if self.solved_steps is None and enough and np.mean(self.returns[-100:]) >= self.reward_threshold:
+            self.solved_steps = local["self"].num_timesteps
+            self.solved_seconds = round(time.perf_counter() - self.started, 3)
         return True
 
 
 def main(algorithm: str, env_id: str, reward_threshold: float, seed: int) -> dict[str, Any]:
-    settings = dict(ZOO[algorithm, env_id])
+    """The run's record, by its columns."""
+    settings = dict(ZOO[f"{algorithm} {env_id}"])
     steps, count = settings.pop("steps"), settings.pop("envs")
     torch.set_num_threads(1)  # its fastest setting for networks of this size
     # By default it prepares for rendering, and LunarLander then makes particles whenever an engine fires.
@@ -62,8 +65,8 @@ def main(algorithm: str, env_id: str, reward_threshold: float, seed: int) -> dic
         "steps": model.num_timesteps,
         "seconds": round(seconds, 3),
         "steps_per_second": round(model.num_timesteps / seconds, 1),
-        "solved_steps": watch.solved and watch.solved[0],
-        "solved_seconds": watch.solved and round(watch.solved[1], 3),
+        "solved_steps": watch.solved_steps,
+        "solved_seconds": watch.solved_seconds,
         "last_100": round(float(np.mean(watch.returns[-100:])), 3),
         "greedy_return": round(float(np.mean(returns)), 3),
         "greedy_deviation": round(float(np.std(returns, ddof=1)), 3),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,6 +15,7 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # study is not installed: it belongs to the checkout
 
+from study.records import read_rows, write_rows
 from study.sources import __main__ as command
 from study.sources import a3c, dppo_cartpole, dppo_pendulum, records
 from study.sources.dppo_pendulum import Agent, Peculiarities, Shared, Statistics, advantages
@@ -170,23 +172,24 @@ def test_command_runs_each_source_once_for_a_seed_and_its_table_shows_the_record
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(command, "FOLDER", tmp_path)
+    monkeypatch.setattr(records, "SOURCES", {name: replace(one, seeds=1) for name, one in records.SOURCES.items()})
     full = records.train
     monkeypatch.setattr(records, "train", lambda name, seed: full(name, seed, episodes=2))
     for name in records.SOURCES:
-        assert command.main([name, "--seeds", "1"]) == 0
-        (line,) = records.read(tmp_path, name)
+        assert command.main([name]) == 0
+        (line,) = read_rows(tmp_path / f"{name}.csv", records.Line)
         assert len(line.returns.split()) == line.episodes >= 2
         assert f"{name}, seed 0: last hundred {line.last_100:.1f}" in capsys.readouterr().out
-        assert command.main([name, "--seeds", "1"]) == 0
+        assert command.main([name]) == 0
         assert capsys.readouterr().out == ""
     section = records.section(tmp_path)
-    assert all(f"| `{name}` |" in section and "1 of " in section for name in records.SOURCES)
+    assert all(f"| `{name}` |" in section for name in records.SOURCES)
 
 
 def test_a_run_whose_parameters_became_nan_is_counted_as_lost(tmp_path: Path) -> None:
     line = records.train("threads_n_step_zero", 0, episodes=2)
-    lost = records.Line(1, float("nan"), None, 2, line.command, line.commit, line.date, "nan nan")
-    records.write(tmp_path, "threads_n_step_zero", [lost, line])
+    lost = replace(line, seed=1, last_100=float("nan"))
+    write_rows(tmp_path / "threads_n_step_zero.csv", records.Line, [lost, line])
     row = next(row for row in records.section(tmp_path).splitlines() if "`threads_n_step_zero`" in row)
     assert "| 2 of 10 | 1 |" in row
     assert "nan" not in row

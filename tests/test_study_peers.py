@@ -9,7 +9,8 @@ import pytest
 
 pytest.importorskip("stable_baselines3", reason="peers: pip install 'a3c-exp[bench]'")
 
-from study import peers, stable_baselines3
+from bench.peers import ZOO
+from study import stable_baselines3
 from study.records import Record
 from study.stable_baselines3 import Watch
 
@@ -25,18 +26,17 @@ def episodes(watch: Watch, env: int, returns: float, count: int, steps: int = 0)
 def test_its_threshold_is_a_mean_over_a_hundred_episodes_with_one_of_every_environment() -> None:
     watch = Watch(reward_threshold=10.0, environments=2)
     episodes(watch, env=0, returns=10.0, count=150, steps=150)
-    assert watch.solved is None, "the other's first episode may be a long one that fails"
+    assert watch.solved_steps is None, "the other's first episode may be a long one that fails"
     episodes(watch, env=1, returns=9.0, count=1, steps=151)
-    assert watch.solved is None, "a mean of 9.99"
+    assert watch.solved_steps is None, "a mean of 9.99"
     episodes(watch, env=0, returns=11.0, count=1, steps=152)
-    assert watch.solved is not None
-    assert watch.solved[0] == 152
+    assert watch.solved_steps == 152
     episodes(watch, env=0, returns=12.0, count=1, steps=153)
-    assert watch.solved[0] == 152, "the first time counts"
+    assert watch.solved_steps == 152, "the first time counts"
 
 
 def test_a_run_becomes_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(peers.ZOO, ("A2C", "CartPole-v1"), {"steps": 2000, "envs": 2, "learning_rate": "lin_1e-3"})
+    monkeypatch.setitem(ZOO, "A2C CartPole-v1", {"steps": 2000, "envs": 2, "learning_rate": "lin_1e-3"})
     monkeypatch.setattr(stable_baselines3, "EPISODES", 3)
     found = stable_baselines3.main("A2C", "CartPole-v1", reward_threshold=1.0, seed=5)
     record = Record(seed=5, staleness_mean=None, staleness_max=None, command="", **found)

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from study.records import read_rows, write_rows
 from study.runs import ROOT
 from study.sources import records
 
@@ -16,17 +17,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command. A record is written after each seed, so an interrupted command can be repeated."""
     parser = argparse.ArgumentParser(prog="python -m study.sources", description="A source's algorithm, literally.")
     parser.add_argument("name", choices=records.SOURCES)
-    parser.add_argument("--seeds", type=int, help="so many seeds, instead of the source's own number")
-    flags = parser.parse_args(arguments)
-    seeds = records.SOURCES[flags.name].seeds if flags.seeds is None else flags.seeds
-    for seed in range(seeds):
-        lines = records.read(FOLDER, flags.name)
+    name = parser.parse_args(arguments).name
+    table = FOLDER / f"{name}.csv"
+    for seed in range(records.SOURCES[name].seeds):
+        lines = read_rows(table, records.Line)
         if any(line.seed == seed for line in lines):
             continue
-        line = records.train(flags.name, seed)
-        records.write(FOLDER, flags.name, [*lines, line])
+        line = records.train(name, seed)
+        write_rows(table, records.Line, [*lines, line])
         greedy = "" if line.greedy_return is None else f", greedy return {line.greedy_return:.1f}"
-        print(f"{flags.name}, seed {seed}: last hundred {line.last_100:.1f}{greedy}", flush=True)
+        print(f"{name}, seed {seed}: last hundred {line.last_100:.1f}{greedy}", flush=True)
     return 0
 
 

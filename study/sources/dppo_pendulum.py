@@ -41,7 +41,6 @@ class Peculiarities:
     softplus: bool = True  # False: exp(z - 0.37), as large at z = 0
     clipped_actions: bool = True  # False: the action is kept as it was drawn
     local_step: bool = True
-    trained_old_policy: bool = True
     passes_apart: bool = True  # False: each pass is one of the actor and one of the critic
     adam_per_worker: bool = True  # False: all workers push with one Adam
 
@@ -192,11 +191,9 @@ class Agent:
         ratio = np.exp(-0.5 * noise**2) / deviation / (np.exp(-0.5 * old_noise**2) / old_deviation)
         free = ratio * advantage <= np.clip(ratio, 1 - CLIP, 1 + CLIP) * advantage
         error = -(ratio * advantage * free) / np.float32(len(states))  # with respect to log(ratio)
-        gradients = [(self.actor, self.actor.gradient(new, self._log_prob_error(new[-1], error, noise, deviation)))]
-        if self._options.trained_old_policy:
-            error = self._log_prob_error(old[-1], -error, old_noise, old_deviation)
-            gradients.append((self.old, self.old.gradient(old, error)))
-        return tuple(gradients)
+        of_new = self._log_prob_error(new[-1], error, noise, deviation)
+        of_old = self._log_prob_error(old[-1], -error, old_noise, old_deviation)
+        return (self.actor, self.actor.gradient(new, of_new)), (self.old, self.old.gradient(old, of_old))
 
     def _log_prob_error(self, outputs: Array, error: Array, noise: Array, deviation: Array) -> Array:
         slope = 1 - np.tanh(outputs[:, 0]) ** 2 if self._options.squashed_mean else np.float32(1)

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import csv
 import datetime
-import io
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
-from functools import partial
+from collections.abc import Callable
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from statistics import mean
-from typing import Protocol
 
 import numpy as np
 
 from a3c_exp.common.estimates import average, estimate
-from a3c_exp.run import files, markdown, provenance
+from a3c_exp.run import markdown, provenance
+from study.records import read_rows
 from study.sources import a3c, dppo_cartpole, dppo_pendulum
 
 REPOSITORY = "https://github.com/ChuaCheowHuan/reinforcement_learning/blob/master"
 
 
-class Run(Protocol):
-    """A source's algorithm: the returns of its episodes, and the greedy return; None if its source has none."""
-
-    def __call__(self, seed: int, episodes: int | None) -> tuple[list[float], float | None]: ...
+Run = Callable[[int, int | None], tuple[list[float], float | None]]
+"""A source's algorithm, of a seed and a number of episodes other than its own: the returns of its episodes, and the
+greedy return; None if its source has none."""
 
 
 @dataclass(frozen=True)
@@ -54,16 +50,16 @@ class Line:
     returns: str
 
 
-def _a3c(seed: int, episodes: int | None, name: str) -> tuple[list[float], None]:
-    return a3c.run(name, seed, episodes or a3c.EPISODES), None
+def _a3c(name: str) -> Run:
+    return lambda seed, episodes: (a3c.run(name, seed, episodes or a3c.EPISODES), None)
 
 
-def _pendulum(seed: int, episodes: int | None, without: Sequence[str] = ()) -> tuple[list[float], None]:
+def _pendulum(*without: str) -> Run:
     options = dppo_pendulum.Peculiarities(**dict.fromkeys(without, False))
-    return dppo_pendulum.run(seed, episodes or dppo_pendulum.EPISODES, options), None
+    return lambda seed, episodes: (dppo_pendulum.run(seed, episodes or dppo_pendulum.EPISODES, options), None)
 
 
-def _cartpole(seed: int, episodes: int | None) -> tuple[list[float], float]:
+def _cartpole(seed: int, episodes: int | None) -> tuple[list[float], float | None]:
     return dppo_cartpole.run(seed, episodes or dppo_cartpole.EPISODES)
 
 
@@ -73,38 +69,59 @@ def _notebook(path: str) -> str:
 
 SOURCES = {
     "threads_n_step_zero": Source(
-        _notebook("A3C/A3C_disc_miss.ipynb"), "two plots: 200 from about 185 and 325 to 400 and 465", 175, 10,
-        partial(_a3c, name="threads_n_step_zero"),
+        title=_notebook("A3C/A3C_disc_miss.ipynb"),
+        reports="two plots: 200 from about 185 and 325 to 400 and 465",
+        bar=175,
+        seeds=10,
+        run=_a3c("threads_n_step_zero"),
     ),
     "threads_n_step_max": Source(
-        _notebook("A3C/A3C_disc_max.ipynb"), "two plots: 200 from about 195 and 280 on", 190, 10,
-        partial(_a3c, name="threads_n_step_max"),
+        title=_notebook("A3C/A3C_disc_max.ipynb"),
+        reports="two plots: 200 from about 195 and 280 on",
+        bar=190,
+        seeds=10,
+        run=_a3c("threads_n_step_max"),
     ),
     "parameter_server_cartpole": Source(
-        _notebook("A3C/A3C_disc_max_dist.ipynb"), "two plots: 200 from about 180 and 270 on", 190, 10,
-        partial(_a3c, name="parameter_server_cartpole"),
+        title=_notebook("A3C/A3C_disc_max_dist.ipynb"),
+        reports="two plots: 200 from about 180 and 270 on",
+        bar=190,
+        seeds=10,
+        run=_a3c("parameter_server_cartpole"),
     ),
     "dppo_pendulum": Source(
-        _notebook("DPPO/DPPO_cont_GAE_dist_GPU.ipynb"), "two plots: about -410 and -290 after 500 episodes", -410, 10,
-        _pendulum,
+        title=_notebook("DPPO/DPPO_cont_GAE_dist_GPU.ipynb"),
+        reports="two plots: about -410 and -290 after 500 episodes",
+        bar=-410,
+        seeds=10,
+        run=_pendulum(),
     ),
     "dppo_cartpole": Source(
-        "[playground/PPO.py](https://github.com/Ceruleanacg/Learning-Notes/blob/bb3421b/playground/PPO.py)",
-        "no figure", 475, 10, _cartpole,
+        title="[playground/PPO.py](https://github.com/Ceruleanacg/Learning-Notes/blob/bb3421b/playground/PPO.py)",
+        reports="no figure",
+        bar=475,
+        seeds=10,
+        run=_cartpole,
     ),
-}  # fmt: skip
-# What makes DPPO learn Pendulum: its local step does harm, so the others are left out together with it.
-SOURCES |= {
-    "dppo_pendulum_without_" + "_and_".join(without): Source(
-        f"the same without {', '.join(without).replace('_', ' ')}", "-", -410, 10 if len(without) == 1 else 5,
-        partial(_pendulum, without=without),
+}
+WITHOUT = (
+    "local_step",
+    "local_step softplus",
+    "local_step adam_per_worker",
+    "local_step clipped_actions",
+    "local_step clipped_actions squashed_mean",
+    "local_step centred_rewards",
+    "local_step passes_apart",
+)
+"""What makes DPPO learn Pendulum: its local step does harm, so the others are left out together with it."""
+for names in map(str.split, WITHOUT):
+    SOURCES["dppo_pendulum_without_" + "_and_".join(names)] = Source(
+        title=f"the same without {', '.join(names).replace('_', ' ')}",
+        reports="-",
+        bar=-410,
+        seeds=10 if len(names) == 1 else 5,
+        run=_pendulum(*names),
     )
-    for without in (
-        ("local_step",), ("local_step", "softplus"), ("local_step", "adam_per_worker"),
-        ("local_step", "clipped_actions"), ("local_step", "clipped_actions", "squashed_mean"),
-        ("local_step", "centred_rewards"), ("local_step", "passes_apart"),
-    )
-}  # fmt: skip
 
 
 def train(name: str, seed: int, episodes: int | None = None) -> Line:
@@ -112,37 +129,15 @@ def train(name: str, seed: int, episodes: int | None = None) -> Line:
     with np.errstate(all="ignore"):
         returns, greedy = SOURCES[name].run(seed, episodes)
     return Line(
-        seed=seed, last_100=round(mean(returns[-100:]), 2), greedy_return=greedy, episodes=len(returns),
-        command=f"python -m study.sources {name}", commit=provenance.commit() or "unknown",
-        date=datetime.date.today().isoformat(), returns=" ".join(f"{value:.5g}" for value in returns),
-    )  # fmt: skip
-
-
-def read(folder: Path, name: str) -> list[Line]:
-    """The records, by seed."""
-    path = folder / f"{name}.csv"
-    if not path.exists():
-        return []
-    with open(path, newline="", encoding="utf-8") as file:
-        return [_line(row) for row in csv.DictReader(file)]
-
-
-def write(folder: Path, name: str, lines: Sequence[Line]) -> None:
-    """Replace the records."""
-    folder.mkdir(parents=True, exist_ok=True)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, [field.name for field in fields(Line)], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(asdict(line) for line in sorted(lines, key=lambda line: line.seed))
-    files.write_text(folder / f"{name}.csv", text.getvalue())
-
-
-def _line(row: dict[str, str]) -> Line:
-    greedy = float(row["greedy_return"]) if row["greedy_return"] else None
-    return Line(
-        seed=int(row["seed"]), last_100=float(row["last_100"]), greedy_return=greedy, episodes=int(row["episodes"]),
-        command=row["command"], commit=row["commit"], date=row["date"], returns=row["returns"],
-    )  # fmt: skip
+        seed=seed,
+        last_100=round(mean(returns[-100:]), 2),
+        greedy_return=greedy,
+        episodes=len(returns),
+        command=f"python -m study.sources {name}",
+        commit=provenance.commit() or "unknown",
+        date=datetime.date.today().isoformat(),
+        returns=" ".join(f"{value:.5g}" for value in returns),
+    )
 
 
 TEXT = """\
@@ -165,25 +160,18 @@ def section(folder: Path) -> str:
     """The part of RESULTS.md."""
     rows = []
     for name, source in SOURCES.items():
-        lines = read(folder, name)
+        lines = read_rows(folder / f"{name}.csv", Line)
         scores = [line.last_100 if line.greedy_return is None else line.greedy_return for line in lines]
         kept = [score for score in scores if isfinite(score)]
-        head = (
-            f"`{name}`",
-            source.title,
-            source.reports,
-            f"{len(lines)} of {source.seeds}",
-            f"{len(scores) - len(kept)}",
-        )
-        if not kept:
-            rows.append([*head, "", "", f">= {source.bar:g}", ""])
-            continue
-        reached = mean(kept) >= source.bar and len(kept) == len(scores)
-        rows.append(
-            [*head, estimate(kept, average), f"{min(kept):.1f}, {max(kept):.1f}",
-             f">= {source.bar:g}", "yes" if reached else "no"]
-        )  # fmt: skip
-    table = markdown.table(COLUMNS, rows)
+        reached = bool(kept) and mean(kept) >= source.bar and len(kept) == len(scores)
+        figures = [estimate(kept, average), f"{min(kept):.1f}, {max(kept):.1f}"] if kept else ["", ""]
+        verdict = ("yes" if reached else "no") if kept else ""
+        seeds, lost = f"{len(lines)} of {source.seeds}", f"{len(scores) - len(kept)}"
+        head = [f"`{name}`", source.title, source.reports, seeds, lost]
+        rows.append([*head, *figures, f">= {source.bar:g}", verdict])
     return TEXT.format(
-        table=table, greedy=dppo_cartpole.GREEDY_EPISODES, limit=dppo_cartpole.GREEDY_LIMIT, steps=dppo_cartpole.STEPS
+        table=markdown.table(COLUMNS, rows),
+        greedy=dppo_cartpole.GREEDY_EPISODES,
+        limit=dppo_cartpole.GREEDY_LIMIT,
+        steps=dppo_cartpole.STEPS,
     )

@@ -22,9 +22,14 @@ class Network:
     """
 
     def __init__(
-        self, sizes: Sequence[int], rng: np.random.Generator, *, heads: int = 1, ceiling: float = np.inf,
+        self,
+        sizes: Sequence[int],
+        rng: np.random.Generator,
+        *,
+        heads: int = 1,
+        ceiling: float = np.inf,
         deviations: Sequence[float | None] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         layers = list(pairwise(sizes))
         self.values = np.zeros(sum((inputs + 1) * outputs for inputs, outputs in layers), np.float32)
         self._layers, start = [], 0
