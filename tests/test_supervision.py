@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+
 import pytest
 from stores import make_store
 
 from a3c_exp.backends.messages import WorkerExit, failed
-from a3c_exp.backends.supervision import RESTORING_CONTRIBUTIONS, Restarts, RestartSettings, StallWatch
+from a3c_exp.backends.supervision import RESTORING_CONTRIBUTIONS, Restarts, RestartSettings, StallWatch, Supervisor
+from a3c_exp.backends.threads import ThreadSource, join_all
 from a3c_exp.core.events import Event
 from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.store import SharedStore
@@ -171,3 +175,31 @@ class TestHeartbeat:
         heartbeat = Heartbeat()
         heartbeat.beat()
         assert heartbeat.value == 1
+
+
+class OneEvent:
+    """A job that sends one event."""
+
+    def run(self) -> Iterator[Event]:
+        yield Event(0, contributions=1)
+
+    def close(self) -> None:
+        pass
+
+
+def test_workers_that_run_are_supervised_while_the_others_are_started() -> None:
+    store, threads = make_store(), list[ThreadSource]()
+
+    def start() -> Iterator[ThreadSource]:
+        for worker in range(1000):
+            threads.append(ThreadSource(f"worker {worker}", worker, lambda attempt: OneEvent(), beat=lambda: 0))
+            yield threads[-1]
+            time.sleep(0.01)
+
+    outputs = Supervisor(start(), RestartSettings(), store).run()
+    try:
+        assert isinstance(next(filter(None, outputs)), Event)
+        store.stop()
+        assert len([*filter(None, outputs)]) == len(threads) - 1 < 999, "a run that is over starts no more workers"
+    finally:
+        assert join_all(threads)

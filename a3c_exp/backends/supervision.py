@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from multiprocessing import connection
 from typing import Protocol
@@ -196,12 +196,17 @@ class EventSource(Protocol):
 
 
 class Supervisor:
-    """Receives the events of workers, and replaces those that die, hang or fail. A worker's key is its index."""
+    """Receives the events of workers, and replaces those that die, hang or fail. A worker's key is its index.
 
-    def __init__(self, sources: Sequence[EventSource], settings: RestartSettings, store: SharedStore) -> None:
-        self._sources = sources
+    starting: starts another worker with each item. Those that run are supervised meanwhile: hundreds take a minute.
+    """
+
+    def __init__(self, starting: Iterable[EventSource], settings: RestartSettings, store: SharedStore) -> None:
+        self._starting = iter(starting)
+        self._store = store
+        self._sources: list[EventSource] = []
         self._restarts, self._watch = Restarts(settings, store), StallWatch(settings.stall_seconds)
-        self._running = set(range(len(sources)))
+        self._running: set[int] = set()
         self._hung: dict[int, str] = {}  # killed here, and why
 
     def run(self) -> Generator[Event | None, None, None]:
@@ -209,19 +214,30 @@ class Supervisor:
 
         Raises RunError for a failure that has to end the run.
         """
-        while self._running:
+        while (began := self._start_some()) or self._running:
             running = {key: self._sources[key] for key in sorted(self._running)}
             # The pipe alone does not tell that a worker is gone: a program that the worker started may hold it open.
             handles = [
                 end for source in running.values() for end in (source.reader, source.sentinel) if end is not None
             ]
-            ready = connection.wait(handles, MERGE_SECONDS)
+            ready = connection.wait(handles, 0 if began else MERGE_SECONDS)
             if not ready:
                 yield None
             for key, source in running.items():
                 if source.reader in ready or source.sentinel in ready:
                     yield from self._take(key, source)
             self._kill_stalled()
+
+    def _start_some(self) -> bool:
+        """Start workers for up to MERGE_SECONDS; return whether any was started. A run that is over starts no more."""
+        count, until = len(self._sources), time.monotonic() + MERGE_SECONDS
+        while not self._store.stopped and time.monotonic() < until:
+            source = next(self._starting, None)
+            if source is None:
+                break
+            self._running.add(len(self._sources))
+            self._sources.append(source)
+        return len(self._sources) > count
 
     def _take(self, key: int, source: EventSource) -> Iterator[Event]:
         """Process the next message of a worker."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import Pipe, connection
@@ -39,10 +39,14 @@ class Threads(RestartSettings, Backend):
 
     def run(self, context: RunContext, store: SharedStore) -> Generator[Event | None, None, None]:
         threads: list[ThreadSource] = []
-        try:
+
+        def start() -> Iterator[ThreadSource]:
             for worker in range(context.experiment.worker_count):
                 threads.append(_start_worker(context, store, worker))
-            yield from Supervisor(threads, self, store).run()
+                yield threads[-1]
+
+        try:
+            yield from Supervisor(start(), self, store).run()
         finally:
             store.stop()
             join_all(threads)

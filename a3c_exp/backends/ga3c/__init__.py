@@ -120,11 +120,17 @@ class Ga3c(RestartSettings, Backend):
     ) -> Generator[Event | None, None, None]:
         threads: list[ThreadSource] = []
         agents: list[Child] = []
-        try:
-            threads.extend(self._start_threads(context, store, buffers))
+
+        def start() -> Iterator[Child | ThreadSource]:
+            for thread in self._start_threads(context, store, buffers):
+                threads.append(thread)
+                yield thread
             for index in range(context.experiment.worker_count):
                 agents.append(AgentProcess(context, store, index, buffers, distribution))
-            yield from Supervisor([*agents, *threads], self, store).run()
+                yield agents[-1]
+
+        try:
+            yield from Supervisor(start(), self, store).run()
         finally:
             store.stop()
             buffers.closing = True

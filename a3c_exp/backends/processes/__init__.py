@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -38,10 +38,14 @@ class Processes(RestartSettings, Backend):
     def run(self, context: RunContext, store: SharedStore) -> Generator[Event | None, None, None]:
         forkserver.ensure_running()
         children: list[Child] = []
-        try:
+
+        def start() -> Iterator[Child]:
             for worker in range(context.experiment.worker_count):
                 children.append(Child(context, store, worker, partial(_prepare, context, store, worker)))
-            yield from Supervisor(children, self, store).run()
+                yield children[-1]
+
+        try:
+            yield from Supervisor(start(), self, store).run()
         finally:
             store.stop()
             end(children)
