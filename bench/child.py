@@ -93,7 +93,7 @@ def train(checkout: Path, overrides: Sequence[str]) -> int:
     set_clock(lambda: 1.0 + 1000.0 * saved)
     check_package(checkout)
     output = importlib.import_module("a3c_exp.run.output")
-    # A curve gets a point while the last one is still being written, so that none depends on the disk.
+    # In versions with a thread that writes curves, a point does not wait for the last one.
     output.RunOutput.busy = property(lambda self: False)
     return run_command(overrides)
 
@@ -130,13 +130,13 @@ def profile_update(checkout: Path, folder: Path) -> None:
 
 
 def log_at_once() -> None:
-    """Let the trainer wait until a point of the curves is in its file: a thread writes it."""
+    """Let the trainer wait until a point of the curves is in its file: in earlier versions a thread writes it."""
     output = importlib.import_module("a3c_exp.run.output").RunOutput
     log = output.log
 
     def waiting(self: Any, *arguments: Any) -> None:
         log(self, *arguments)
-        while self.busy:
+        while getattr(self, "busy", False):
             time.sleep(0)
 
     output.log = waiting

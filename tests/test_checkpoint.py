@@ -178,11 +178,6 @@ def test_a_header_that_makes_no_sense_is_refused(tmp_path: Path, header: Any) ->
     assert "is no checkpoint" in refusal(archive(tmp_path / "c", header))
 
 
-def test_a_compressed_archive_which_could_grow_without_end_is_refused(tmp_path: Path) -> None:
-    path = archive(tmp_path / "c", {"version": checkpoint.VERSION, "state": {}}, zipfile.ZIP_DEFLATED)
-    assert "compressed" in refusal(path)
-
-
 class Mischief:
     """Unpickled, it leaves a file behind."""
 

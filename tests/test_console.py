@@ -104,8 +104,6 @@ def test_the_speed_is_that_of_the_last_seconds_not_of_the_whole_run(tmp_path: Pa
     [
         ({}, "1:30 left"),  # 900,000 steps at 10,000 a second
         ({"max_seconds": 25}, "0:15 left"),
-        ({"max_episodes": 60}, "0:50 left"),
-        ({"max_seconds": 25, "max_episodes": 60}, "0:15 left"),
         ({"max_seconds": 5}, "0:00 left"),
     ],
 )
@@ -177,7 +175,7 @@ def test_the_live_line_is_cut_to_the_terminals_width(tmp_path: Path) -> None:
     os.close(ours)
 
 
-def test_a_terminal_that_goes_away_does_not_end_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_terminal_that_goes_away_does_not_end_the_run(tmp_path: Path) -> None:
     class Gone(Screen):
         def write(self, text: str) -> int:
             raise OSError(5, "Input/output error")
@@ -187,7 +185,6 @@ def test_a_terminal_that_goes_away_does_not_end_the_run(tmp_path: Path, capsys: 
             shown.pass_by(1, 0)
         shown.progress.close(shown.statistics)
     assert (tmp_path / "train.log").read_text().count("1M steps") == 4
-    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

@@ -1,122 +1,59 @@
-"""The files of a run while it goes on: a slow disk holds up the curves and nothing else."""
+"""The files of a run while it goes on."""
 
 from __future__ import annotations
 
-import csv
-import json
-import subprocess
-import sys
-import threading
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from runs import config, train_config
 
 from a3c_exp.core.events import Episodes
-from a3c_exp.run.files import Appender
+from a3c_exp.run.metrics import read_points
 from a3c_exp.run.output import RunOutput
-from a3c_exp.run.statistics import TrainingClock
-
-
-class StuckDisk:
-    """Every write of the curves and of episodes.csv waits until the disk is released, at most a minute."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.free, flush = threading.Event(), Appender.flush
-        self.free.set()
-
-        def wait_and_flush(appender: Appender) -> None:
-            assert self.free.wait(60)
-            flush(appender)
-
-        monkeypatch.setattr(Appender, "flush", wait_and_flush)
-
-
-def steps_in(folder: Path, name: str) -> list[int]:
-    with open(folder / name, newline="", encoding="utf-8") as file:
-        return [int(row["step"]) for row in csv.DictReader(file)]
 
 
 def one_episode(step: int) -> Episodes:
     return Episodes(np.array([1.0]), np.array([4]), np.array([step]), 1)
 
 
-def test_curves_and_episodes_wait_for_the_disk_and_their_caller_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = StuckDisk(monkeypatch)
+def test_episodes_are_written_with_the_next_point_and_the_table_with_a_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
     output = RunOutput(tmp_path, {}, None, episode_rows=10)
-    assert not output.busy
-    disk.free.clear()
-    for step in (1, 2, 3):
-        output.add_episodes(0, one_episode(step), seconds=step)
-        output.log(step, {"rollout/ep_rew_mean": float(step)}, seconds=step)
-    assert output.busy
-    assert (tmp_path / "metrics.jsonl").read_bytes() == b""
-    disk.free.set()
-    output.close_curves(success=True)
-    assert steps_in(tmp_path, "metrics.csv") == [1, 2, 3]
-    assert steps_in(tmp_path, "episodes.csv") == [1, 2, 3]
+    output.add_episodes(0, one_episode(4), seconds=1.0)
+    assert "\n4," not in (tmp_path / "episodes.csv").read_text()
+    output.log(5, {"rollout/ep_rew_mean": 1.0}, seconds=1.0)
+    assert "\n4," in (tmp_path / "episodes.csv").read_text()
+    assert not (tmp_path / "metrics.csv").exists()
+    output.save("latest.ckpt", {"steps": 5})
+    assert len(read_points(tmp_path / "metrics.csv")) == 1
     assert not output.unwritten
 
 
-def test_a_run_trains_to_its_end_while_the_disk_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One point of the curves waits at a time; the others' data adds up. The disk is released when training ends."""
-    disk, stop = StuckDisk(monkeypatch), TrainingClock.stop
-    points: list[int] = []
-    log = RunOutput.log
-
-    def log_and_hang(output: RunOutput, step: int, *others: Any) -> None:
-        points.append(step)
-        disk.free.clear()
-        log(output, step, *others)
-
-    def stop_and_release(clock: TrainingClock) -> None:
-        stop(clock)
-        monkeypatch.setattr(RunOutput, "log", log)
-        disk.free.set()
-
-    monkeypatch.setattr(RunOutput, "log", log_and_hang)
-    monkeypatch.setattr(TrainingClock, "stop", stop_and_release)
-    monkeypatch.setattr("a3c_exp.run.trainer.LOG_SECONDS", 0.0)
-    done = train_config(config(total_steps=2000, env__kwargs={"length": 3}), tmp_path)
-    assert done.summary["stop_reason"] == "total_steps"
-    assert len(points) == 1
-    assert steps_in(tmp_path, "metrics.csv") == [points[0], done.summary["steps"]]
-    assert len(steps_in(tmp_path, "episodes.csv")) == done.summary["episodes"]
-
-
-def test_an_error_that_is_no_full_disk_reaches_the_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_written_is_named_until_it_is(tmp_path: Path) -> None:
     output = RunOutput(tmp_path, {}, None)
-    monkeypatch.setattr(output._writer, "log", lambda *_: 1 / 0)
-    output.log(1, {"a": 1.0}, 1.0)
-    with pytest.raises(ZeroDivisionError):
-        output.close_curves(success=True)
+    output.save("latest.ckpt", {"steps": 1})
+    assert output.unwritten == {"latest.ckpt"}, "there is no folder for it"
+    (tmp_path / "checkpoints").mkdir()
+    output.save("latest.ckpt", {"steps": 2})
+    assert not output.unwritten
 
 
-def test_no_thread_stays_when_the_files_are_closed(tmp_path: Path) -> None:
-    before = set(threading.enumerate())
-    output = RunOutput(tmp_path, {}, None)
-    output.log(1, {"a": 1.0}, 1.0)
-    assert set(threading.enumerate()) - before
-    output.close_curves(success=True)
-    assert not set(threading.enumerate()) - before
-
-
-IN_A_THREAD = """
-import sys, threading
-import torch  # before the main thread is through: it cannot be imported afterwards
-import a3c_exp
-overrides = ["env=cartpole", "backend=serial", "total_steps=4000", "eval.every=null"]
-threading.Thread(target=a3c_exp.train, args=(overrides,), kwargs={"folder": sys.argv[1]}).start()
-"""
-
-
-def test_a_run_in_a_thread_outlives_the_main_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_replaced", [True, False])
+def test_nothing_is_written_into_a_folder_that_has_taken_the_place_of_the_runs(
+    is_replaced: bool, tmp_path: Path
+) -> None:
     folder = tmp_path / "run"
-    subprocess.run([sys.executable, "-c", IN_A_THREAD, folder], check=True, capture_output=True, timeout=120)
-    summary = json.loads((folder / "summary.json").read_text())
-    assert (summary["stop_reason"], summary["error"]) == ("total_steps", None)
-    assert steps_in(folder, "metrics.csv")[-1] == summary["steps"]
+    (folder / "checkpoints").mkdir(parents=True)
+    output = RunOutput(folder, {}, None, episode_rows=10)
+    folder.rename(tmp_path / "renamed")
+    if is_replaced:
+        (folder / "checkpoints").mkdir(parents=True)
+    output.add_episodes(0, one_episode(4), seconds=1.0)
+    output.log(5, {"a": 1.0}, seconds=1.0)
+    output.save("latest.ckpt", {"steps": 1})
+    output.keep_checkpoints("none")
+    output.close_curves(success=True)
+    summary = output.write_summary({"steps": 1})
+    assert output.lost
+    assert summary["unwritten"] == ["curves", "episodes.csv", "latest.ckpt", "metrics.csv", "summary.json"]
+    assert [path.name for path in tmp_path.glob("run/**/*")] == (["checkpoints"] if is_replaced else [])

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
-import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -38,68 +36,61 @@ def run(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
+def latest(run: Path) -> Path:
+    return run / "checkpoints" / "latest.ckpt"
+
+
+MISSING = object()
+
+
 def rewrite(path: Path, place: str, value: Any) -> None:
-    """Replace a value in a checkpoint, by its dotted place; arrays of any kind too."""
+    """Replace a value in a checkpoint, by its dotted place, or take it away."""
     state = checkpoint.load(path)
     *parents, last = place.split(".")
     node = state
     for name in parents:
         node = node[name]
     node[last] = value
+    if value is MISSING:
+        del node[last]
     checkpoint.save(path, state)
 
 
-def latest(run: Path) -> Path:
-    return run / "checkpoints" / "latest.ckpt"
-
-
 @pytest.mark.parametrize(
-    ("place", "value", "problem"),
+    ("place", "value", "shown"),
     [
-        ("store.steps", None, "store.steps is None, and must be a whole number from 0 to"),
-        ("store.steps", "many", "store.steps is 'many', and must be a whole number"),
-        ("store.steps", math.inf, "store.steps is inf, and must be a whole number"),
-        ("store.steps", 2**63, "store.steps is 9223372036854775808, and must be a whole number"),
-        ("store.steps", 1.5, "store.steps is 1.5, and must be a whole number"),
-        ("store.version", True, "store.version is True, and must be a whole number"),
-        ("store", [1], "store is [1], and must be a mapping"),
-        ("store.parameters", None, "store.parameters is None, and must be an array of numbers of 1 dimension"),
-        ("store.parameters", np.array(["a", "b"]), "store.parameters is an array of <U1 (2,), and must be"),
-        ("store.parameters", np.zeros(3, np.complex64), "store.parameters is an array of complex64 (3,), and must be"),
-        ("store.optimizer_state", np.zeros(3, np.float32), "store.optimizer_state is an array of float32 (3,), and"),
-        ("store.stats", np.full(7, math.inf), "store.stats is an array of float64 (7,), and must be finite"),
-        ("store.rng_states", np.full((1, 6), 2**40, np.uint64), "store.rng_states is an array of uint64 (1, 6), and"),
-        ("store.constants", {"x": 1}, "store.constants is {'x': 1}, and must"),
-        ("statistics.seconds", "1", "statistics.seconds is '1', and must be a finite number"),
-        ("statistics.cut_eval_episodes", "1", "statistics.cut_eval_episodes is '1', and must be a whole number"),
-        ("statistics.staleness", [1, 2], "statistics.staleness is [1, 2], and must be a list of 3 numbers"),
-        ("resumed", -1, "resumed is -1, and must be a whole number"),
-        ("training_seconds", math.nan, "training_seconds is nan, and must be a finite number"),
-        ("best_eval_return", "good", "best_eval_return is 'good', and must be a finite number, or null"),
-        ("solved", [1, "x"], "solved is [1, 'x'], and must be a list of 2 numbers, or null"),
+        ("store.steps", None, "None"),
+        ("store.steps", 2**63, "9223372036854775808"),
+        ("store.steps", -1, "-1"),
+        ("store.version", True, "True"),
+        ("store", [1], "missing"),
+        ("store.parameters", np.array(["a", "b"]), "array(['a', 'b']"),
+        ("store.parameters", np.full(3, math.nan, np.float32), "array([nan, nan, nan]"),
+        ("store.optimizer_state", np.zeros(3, np.float32), "array([0., 0., 0.]"),
+        ("store.stats", np.full(2, math.inf), "array([inf, inf])"),
+        ("store.rng_states", np.zeros((1, 2), np.uint64), "array([[0, 0]]"),
+        ("store.constants", {"x": 1}, "{'x': 1}"),
+        ("statistics.seconds", "1", "'1'"),
+        ("statistics.seconds", MISSING, "missing"),
+        ("statistics.staleness", [1, 2], "[1, 2]"),
+        ("training_seconds", math.nan, "nan"),
+        ("best_eval_return", "good", "'good'"),
+        ("solved", [1, "x"], "[1, 'x']"),
     ],
 )
-def test_a_wrong_value_is_named(place: str, value: Any, problem: str, run: Path) -> None:
+def test_a_wrong_value_is_named(place: str, value: Any, shown: str, run: Path) -> None:
     rewrite(latest(run), place, value)
     with pytest.raises(ConfigError) as error:
         load_state(latest(run))
-    assert error.value.problem.startswith(f"is a damaged checkpoint: {problem}")
-
-
-def test_a_missing_value_is_named(run: Path) -> None:
-    state = checkpoint.load(latest(run))
-    del state["statistics"]["seconds"]
-    checkpoint.save(latest(run), state)
-    with pytest.raises(ConfigError, match=r"statistics\.seconds is missing"):
-        load_state(latest(run))
+    named = "store.parameters" if place == "store" else place
+    assert error.value.problem.startswith(f"is a damaged checkpoint: {named} is {shown}")
+    assert "\n" not in str(error.value)
 
 
 def test_older_checkpoints_without_later_values_are_read(run: Path) -> None:
-    state = checkpoint.load(latest(run))
     for name in ("restarts", "env_errors", "late_gradients", "cut_eval_episodes"):
-        del state["statistics"][name]
-    del state["store"]["worker_episodes"]
-    checkpoint.save(latest(run), state)
+        rewrite(latest(run), f"statistics.{name}", MISSING)
+    rewrite(latest(run), "store.worker_episodes", MISSING)
     whole = config(**RUN) | {"total_steps": 128}
     assert train_config(whole, run, resume=True).summary["steps"] == 128
 
@@ -107,23 +98,13 @@ def test_older_checkpoints_without_later_values_are_read(run: Path) -> None:
 # What users type.
 
 
-def refused_by_every_command(run: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """The line in which evaluate and resume refuse a run, with exit code 2."""
-    for code in (
-        evaluate.main([str(run), "episodes=1", "plugins=[scripted]"]),
-        main([f"resume={run}", "plugins=[scripted]"]),
-    ):
-        assert code == 2
-    first, second = (line.partition(": ")[2] for line in capsys.readouterr().err.splitlines())
-    assert first.partition(" = ")[2] == second.partition(" = ")[2]
-    return first
-
-
 def test_parameters_that_are_not_finite_are_no_policy(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     parameters = checkpoint.load(latest(run))["store"]["parameters"]
     rewrite(latest(run), "store.parameters", np.full_like(parameters, math.nan))
-    line = refused_by_every_command(run, capsys)
-    assert "must be finite: the training had diverged, or the file has been changed" in line
+    assert evaluate.main([str(run), "episodes=1", "plugins=[scripted]"]) == 2
+    assert main([f"resume={run}", "plugins=[scripted]"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2 and all("store.parameters is array([nan, " in line for line in lines)
 
 
 def test_a_checkpoint_that_is_a_fifo_is_refused_at_once(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,7 +116,7 @@ def test_a_checkpoint_that_is_a_fifo_is_refused_at_once(run: Path, capsys: pytes
     assert "holds latest.ckpt, which is neither a file nor a folder" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "episodes.csv", "train.log", "checkpoints/latest.ckpt.partial"])
+@pytest.mark.parametrize("name", ["metrics.jsonl", "train.log", "checkpoints/latest.ckpt.partial"])
 def test_a_folder_with_a_fifo_is_not_written_to(name: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """To open one for writing would wait for a reader."""
     (run / name).unlink(missing_ok=True)
@@ -147,54 +128,35 @@ def test_a_folder_with_a_fifo_is_not_written_to(name: str, run: Path, capsys: py
 # The archive.
 
 
-def replace_entry(path: Path, name: str, content: bytes) -> None:
-    """Replace an entry of a checkpoint by other bytes, with a right checksum."""
-    with zipfile.ZipFile(path) as archive:
-        entries = {each: archive.read(each) for each in archive.namelist()} | {name: content}
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
-        for each, data in entries.items():
-            archive.writestr(each, data)
-
-
-def npy(header: str, data: bytes = b"") -> bytes:
-    text = header.encode()
-    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + data
-
-
 @pytest.mark.parametrize(
     "header",
     [
         "{'descr': '<f4', 'fortran_order': False, 'shape': (",  # tokenize.TokenError
         "{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776,), }",
         "{'descr': '<f4', 'fortran_order': False, 'shape': (-1,), }",
-        "{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }",
         "{'descr': '|O', 'fortran_order': False, 'shape': (1,), }",
         "[" * 5000,
     ],
 )
 def test_an_array_whose_header_does_not_fit_is_refused(header: str, run: Path) -> None:
-    replace_entry(latest(run), "store/parameters.npy", npy(header, bytes(8)))
+    with zipfile.ZipFile(latest(run)) as archive:
+        entries = {each: archive.read(each) for each in archive.namelist()}
+    text = header.encode()
+    entries["store/parameters.npy"] = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(8)
+    with zipfile.ZipFile(latest(run), "w") as archive:
+        for name, data in entries.items():
+            archive.writestr(name, data)
     with pytest.raises(ConfigError, match="is no checkpoint, or a damaged one") as error:
         load_state(latest(run))
     assert "\n" not in str(error.value)
 
 
-def test_a_header_that_numpy_mends_with_a_warning_is_refused_in_one_line(run: Path) -> None:
-    """A number with an L, as Python 2 wrote them: the warning would be a second line on the terminal."""
-    header = "{'descr': '<f4', 'fortran_order': False, 'shape': (2L,), }"
-    replace_entry(latest(run), "store/parameters.npy", npy(header, bytes(8)))
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        with pytest.raises(ConfigError, match="is no checkpoint, or a damaged one"):
-            load_state(latest(run))
-    assert not told
-
-
 def test_an_array_in_many_places_does_not_fill_the_memory(run: Path) -> None:
-    state = {"version": checkpoint.VERSION, "state": [{"__array__": "store/parameters.npy"}] * 1000}
-    replace_entry(latest(run), "state.json", json.dumps(state).encode())
-    with pytest.raises(ConfigError, match=r"store/parameters.npy has two places"):
-        load_state(latest(run))
+    with zipfile.ZipFile(latest(run), "a") as archive:
+        many = '{"version": %d, "state": {"x": [%s]}}'
+        places = ",".join(['{"__array__": "store/parameters.npy"}'] * 1000)
+        archive.writestr("state.json", many % (checkpoint.VERSION, places))
+    assert len({id(array) for array in checkpoint.load(latest(run))["x"]}) == 1
 
 
 # The checkpoint that a run goes on from.

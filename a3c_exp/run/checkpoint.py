@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import os
-import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -83,12 +81,12 @@ def load(path: Path) -> dict[str, Any]:
     try:
         with open_regular(path, _memory()) as file, zipfile.ZipFile(file) as archive:
             _check_sizes(archive, os.fstat(file.fileno()).st_size)
-            header = json.loads(_entry(archive, _STATE))
+            header = json.loads(archive.read(_STATE))
             if int(header["version"]) != VERSION:
                 raise FolderError(path, written_by(path.absolute().parent.parent))
-            with warnings.catch_warnings():
-                warnings.simplefilter("error")  # numpy mends some damaged headers, with a warning
-                state = _join(header["state"], archive, set())
+            # Each once, wherever the state has it: a small file cannot fill the memory.
+            arrays = {name: _array(archive.read(name)) for name in archive.namelist() if name != _STATE}
+            state = _join(header["state"], arrays)
     except FileNotFoundError:
         raise FolderError(path, "there is no such checkpoint") from None
     except FolderError:
@@ -117,36 +115,17 @@ def _check_sizes(archive: zipfile.ZipFile, size: int) -> None:
         raise ValueError(f"{_STATE} has {plain:,} bytes, and may have {MOST_BYTES:,}")
 
 
-def _entry(archive: zipfile.ZipFile, name: str) -> bytes:
-    """The bytes of a file in the archive, checked against its checksum."""
-    if archive.getinfo(name).compress_type != zipfile.ZIP_STORED:
-        raise ValueError(f"{name} is compressed")  # never written by save: could unpack to any size
-    return archive.read(name)
-
-
-def _join(value: Any, archive: zipfile.ZipFile, taken: set[str]) -> Any:
-    """`value` with its arrays put back in their places. taken: names of arrays so far, each of which has one place."""
+def _join(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """`value` with its arrays put back in their places."""
     if isinstance(value, list):
-        return [_join(item, archive, taken) for item in value]
+        return [_join(item, arrays) for item in value]
     if not isinstance(value, dict):
         return value
-    if _ARRAY not in value:
-        return {key: _join(item, archive, taken) for key, item in value.items()}
-    name = value[_ARRAY]
-    if name in taken:
-        raise ValueError(f"{name} has two places")  # else a small file could fill the memory
-    taken.add(name)
-    return _array(_entry(archive, name))
+    if _ARRAY in value:
+        return arrays[value[_ARRAY]]
+    return {key: _join(item, arrays) for key, item in value.items()}
 
 
 def _array(data: bytes) -> np.ndarray:
-    """The array in a .npy file, whose header must describe the bytes that follow, no more and no fewer."""
-    file = io.BytesIO(data)
-    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-    read_header = readers[np.lib.format.read_magic(file)]
-    shape, _, dtype = read_header(file)
-    if not dtype.hasobject and dtype.itemsize * math.prod(shape) != len(data) - file.tell():
-        raise ValueError(f"{len(data) - file.tell()} bytes are no array of {dtype} and shape {shape}")
-    file.seek(0)
-    array: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
+    array: np.ndarray = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
     return array

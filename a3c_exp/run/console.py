@@ -67,11 +67,6 @@ class LiveLineHandler(logging.StreamHandler[TextIO]):
         if self._line:
             self._put(self._line)
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (logging's name)
-        """Ignore a stream that has gone (a closed terminal or pipe): the run continues without it."""
-        if not isinstance(sys.exc_info()[1], OSError):
-            super().handleError(record)
-
     def _put(self, text: str) -> None:
         try:
             self.stream.write(text)
@@ -91,9 +86,6 @@ class _Plain(logging.Formatter):
 
 class _Dated(logging.Formatter):
     """The message, with date and level in front."""
-
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
@@ -134,7 +126,7 @@ def run_log(path: Path, stream: TextIO | None = None, label: str = "") -> Iterat
     """
     terminal = LiveLineHandler(sys.stderr if stream is None else stream, label)
     file = _File(path, encoding="utf-8", delay=False)
-    file.setFormatter(_Dated())
+    file.setFormatter(_Dated("%(asctime)s %(levelname)s %(message)s"))
     level, propagate, showwarning = log.level, log.propagate, warnings.showwarning
 
     def show_warning(
@@ -165,8 +157,7 @@ class Progress:
 
     On a terminal it is one live line. The log gets a plain line every `interval` seconds, and a last one.
 
-    total_steps, max_seconds, max_episodes: limits of the run, for the time left. All of them include earlier sessions
-        of a resumed run.
+    total_steps, max_seconds: limits of the run, for the time left. Both include earlier sessions of a resumed run.
     interval: seconds between plain lines.
     """
 
@@ -176,19 +167,17 @@ class Progress:
         total_steps: int,
         *,
         max_seconds: float | None = None,
-        max_episodes: int | None = None,
         interval: float = 10.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._terminal = terminal
         self._total_steps = total_steps
         self._max_seconds = max_seconds
-        self._max_episodes = max_episodes
         self._interval = interval
         self._clock = clock
         self._next = clock()
         self._next_plain = self._next + interval
-        self._samples: deque[tuple[float, int, int]] = deque()  # (time, steps, episodes) of the last seconds
+        self._samples: deque[tuple[float, int]] = deque()  # (time, steps) of the last seconds
 
     def update(self, statistics: RunStatistics, best_eval: float | None = None) -> None:
         """Show the progress. Cheap enough to call for every event: mostly it only reads the clock."""
@@ -223,7 +212,7 @@ class Progress:
         log.info(self.line(statistics, best_eval, steps_per_second))
 
     def _sample(self, now: float, statistics: RunStatistics) -> None:
-        self._samples.append((now, statistics.steps, statistics.episodes))
+        self._samples.append((now, statistics.steps))
         while self._samples[0][0] < now - _SPEED_SECONDS and len(self._samples) > 2:
             self._samples.popleft()
 
@@ -235,8 +224,7 @@ class Progress:
         activity: str = "",
     ) -> str:
         """The text of the line, which fits into 80 columns without an activity. See `wait` and `close`."""
-        speed, episodes_per_second = self._speeds()
-        speed = speed if steps_per_second is None else steps_per_second
+        speed = self._speed() if steps_per_second is None else steps_per_second
         parts = [
             f"{_amount(statistics.steps)} / {_amount(self._total_steps)} steps",
             f"{_amount(speed)}/s",
@@ -244,7 +232,7 @@ class Progress:
         ]
         if best_eval is not None:
             parts.append(f"best eval {_number(best_eval)}")
-        left = self._seconds_left(statistics, speed, episodes_per_second)
+        left = self._seconds_left(statistics, speed)
         if activity:
             parts.append(activity)
         elif left is not None:
@@ -253,23 +241,20 @@ class Progress:
             parts.append(f"{statistics.rejected:,} updates rejected")
         return " | ".join(parts)
 
-    def _speeds(self) -> tuple[float, float]:
-        """Steps per second and episodes per second, over the last _SPEED_SECONDS."""
+    def _speed(self) -> float:
+        """Steps per second, over the last _SPEED_SECONDS."""
         if len(self._samples) < 2:
-            return 0.0, 0.0
-        (start, steps, episodes), (end, steps_now, episodes_now) = self._samples[0], self._samples[-1]
-        span = end - start
-        return ((steps_now - steps) / span, (episodes_now - episodes) / span) if span > 0 else (0.0, 0.0)
+            return 0.0
+        (start, steps), (end, steps_now) = self._samples[0], self._samples[-1]
+        return (steps_now - steps) / (end - start) if end > start else 0.0
 
-    def _seconds_left(self, statistics: RunStatistics, speed: float, episodes_per_second: float) -> float | None:
+    def _seconds_left(self, statistics: RunStatistics, speed: float) -> float | None:
         """Seconds until the first limit of the run at this speed; None while they are unknown."""
         ends = []
         if speed > 0:
             ends.append((self._total_steps - statistics.steps) / speed)
         if self._max_seconds is not None:
             ends.append(self._max_seconds - statistics.seconds)
-        if self._max_episodes is not None and episodes_per_second > 0:
-            ends.append((self._max_episodes - statistics.episodes) / episodes_per_second)
         return max(0.0, min(ends)) if ends else None
 
 

@@ -53,10 +53,7 @@ class EpisodeLog:
             log.warning("episodes.csv has %d rows (record_episodes): later episodes are not recorded", self._rows)
 
     def flush(self) -> None:
-        """Write what was added. Raises OSError if it does not fit on the disk: the next call tries again.
-
-        Another thread may `add` meanwhile.
-        """
+        """Write what was added. Raises OSError if it does not fit on the disk: the next call tries again."""
         self._file.flush()
 
     def close(self) -> None:

@@ -100,9 +100,8 @@ class Appender:
         self._pending.append(piece)
 
     def flush(self) -> None:
-        """Write what has been added. Raises OSError if it does not fit. Another thread may `add` meanwhile."""
-        count = len(self._pending)
-        rest = memoryview(b"".join(self._pending[:count]))
+        """Write what has been added. Raises OSError if it does not fit."""
+        rest = memoryview(b"".join(self._pending))
         end = self._end + len(rest)
         try:
             while rest:
@@ -111,7 +110,7 @@ class Appender:
             self._file.truncate(self._end)
             raise
         self._end = end
-        del self._pending[:count]
+        self._pending.clear()
 
     def close(self) -> None:
         """Write what has been added, and close the file."""

@@ -173,7 +173,7 @@ class Trainer:
         stop = experiment.stop
         # The limit is for this session; the seconds of the statistics include earlier ones.
         limit = None if stop.max_seconds is None else self._statistics.seconds + stop.max_seconds
-        self._progress = Progress(terminal, experiment.total_steps, max_seconds=limit, max_episodes=stop.max_episodes)
+        self._progress = Progress(terminal, experiment.total_steps, max_seconds=limit)
         for warning in experiment.warnings:
             log.warning(warning)
 
@@ -282,8 +282,7 @@ class Trainer:
         if self._checkpoint_due(statistics.steps) or self._interruption.save_requested:
             self._interruption.save_requested = False
             self._output.save(run_folder.LATEST, self._checkpoint(self._store.state()))
-        # While a slow disk takes the last point, the data of the next one adds up.
-        if statistics.has_new_data and not self._output.busy and self._curve_point_due(statistics.seconds):
+        if statistics.has_new_data and self._curve_point_due(statistics.seconds):
             self._log_curve_point()
         self._progress.update(statistics, self._best.mean_return)
 
