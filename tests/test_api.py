@@ -108,7 +108,7 @@ SCRIPTED = ["env=gym", "env.id=scripted:Scripted-v0", "plugins=[scripted]"]
 
 def test_a_run_that_fails_raises_once_its_summary_is_written(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=rf"^{re.escape(str(tmp_path / 'run'))}: .*worker 0: environment 0 "):
-        a3c_exp.train([*QUICK, *SCRIPTED, "+env.kwargs.fails_at=9"], tmp_path / "run")
+        a3c_exp.train([*QUICK, *SCRIPTED, "+env.kwargs.fails_at=9", "backend.max_restarts=0"], tmp_path / "run")
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["stop_reason"] == "env_errors"
 
 

@@ -119,7 +119,7 @@ def test_what_is_not_known_is_not_made_up_and_rejected_updates_are_shown(tmp_pat
     with Shown(tmp_path) as shown:
         shown.progress.update(shown.statistics)
         assert shown.rows() == ["0 / 1M steps | 0/s | return -"]
-        shown.statistics.add(Event(0, rejected=3))
+        shown.statistics.add(Event(0, counts={"rejected": 3}))
         shown.pass_by(1, 0)
         assert "| 3 updates rejected" in shown.rows()[-1]
 

@@ -70,7 +70,7 @@ class Rooted(A3C):
 def explanation_of(whole: dict[str, Any], change: Change = unchanged) -> str:
     """The explanation by a worker that learns from one rollout, which `change` has spoiled."""
     _, (worker,) = make_workers(whole | {"plugins": PLUGINS})
-    (event, *_) = [event for event in learn_once(worker, change) if event.rejected]
+    (event, *_) = [event for event in learn_once(worker, change) if event.counts.get("rejected", 0)]
     assert event.explanation is not None
     assert event.metrics == {}
     return event.explanation
@@ -92,7 +92,9 @@ def with_parameter(whole: dict[str, Any], name: str, value: float) -> str:
         dict(network.named_parameters())[name].view(-1)[0] = value
     store.initialize(network.vector)
     steps = worker._learner.learn([rollout], worker._learner.pull())
-    (explanation, *_) = [step.explanation for step in steps if isinstance(step, Event) and step.rejected]
+    (explanation, *_) = [
+        step.explanation for step in steps if isinstance(step, Event) and step.counts.get("rejected", 0)
+    ]
     assert explanation is not None
     return explanation
 
@@ -112,7 +114,7 @@ class TestCauses:
     def test_a_learning_rate_far_too_high(self) -> None:
         _, (worker,) = make_workers(config(optimizer=sgd(1e30)))
         events = (step for step in worker.run() if isinstance(step, Event))
-        text = next(event for event in events if event.rejected).explanation
+        text = next(event for event in events if event.counts.get("rejected", 0)).explanation
         assert text is not None
         assert re.match(
             r"worker 0, step 16: a gradient that was not finite was refused\. Not finite: gradient of", text
@@ -192,7 +194,7 @@ class TestOnce:
         _, (worker,) = make_workers(config())
         spoil = spoiled("rewards", np.nan)
         events = [event for change in (unchanged, spoil, spoil) for event in learn_once(worker, change)]
-        assert [event.rejected for event in events] == [0, 1, 1]
+        assert [event.counts.get("rejected", 0) for event in events] == [0, 1, 1]
         assert [event.explanation is None for event in events] == [True, False, True]
 
     def test_merged_events_keep_the_first_one(self) -> None:

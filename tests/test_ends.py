@@ -150,38 +150,13 @@ def test_a_rollout_that_others_are_put_beside_has_its_own_ends() -> None:
     np.testing.assert_array_equal((together.rewards - raw_rewards(together)).sum(0), [BONUS] * 3)
 
 
-class TestAnError:
-    """An episode that an error cuts has met no time limit."""
-
-    @staticmethod
-    def collect(count: int, kind: str) -> Rollout:
-        kwargs: dict[str, Any] = {"fault": "raise", "lengths": [0], "at": [4]}
-        kwargs |= {"victim": 0} if kind == "python" else {"autoreset_mode": kind}
-        env = Gym(id="faulty:Misbehaving-v0", vectorized=kind != "python", kwargs=kwargs).make(count, range(count))
-        actor = Actor(
-            env, FixedPolicy(lambda step: 0, value), np.random.default_rng(0), rollout_length=6, gamma=GAMMA,
-            time_limit_is_terminal=True, terminal_reward=BONUS,
-        )  # fmt: skip
-        return actor.collect(START)
-
-    @pytest.mark.parametrize(("count", "kind"), [(1, "python"), *((2, kind) for kind in KINDS)])
-    def test_truncates_and_is_no_death(self, count: int, kind: str) -> None:
-        rollout = self.collect(count, kind)
-        assert rollout.truncated[2, 0] and not rollout.terminated.any()
-        assert rollout.next_values[2, 0] == 3 + 1, "of the last observation before it"
-        assert (rollout.rewards >= 0).all() and not rollout.valid[3, 0]
-
-    def test_beside_a_time_limit(self) -> None:
-        """max_steps_guard cuts environment 1 after 5 steps, an error environment 0 after 3."""
-        settings: dict[str, Any] = {"fault": "raise", "lengths": [0], "at": [4], "victim": 0}
-        env = Gym(id="faulty:Misbehaving-v0", kwargs=settings, max_steps_guard=5).make(2, range(2))
-        policy = FixedPolicy(lambda step: 0, value)
-        rng = np.random.default_rng(0)
-        actor = Actor(env, policy, rng, rollout_length=6, gamma=GAMMA, time_limit_is_terminal=True)
-        rollout = actor.collect(START)
-        np.testing.assert_array_equal(np.argwhere(rollout.terminated), [[4, 1]])
-        np.testing.assert_array_equal(np.argwhere(rollout.truncated), [[2, 0]])
-        assert rollout.next_values[4, 1] == 0
+def test_the_guard_is_a_time_limit_too() -> None:
+    env = Gym(id=SCRIPTED, kwargs={"lengths": [0]}, max_steps_guard=5).make(2, range(2))
+    policy, rng = FixedPolicy(lambda step: 0, value), np.random.default_rng(0)
+    actor = Actor(env, policy, rng, rollout_length=6, gamma=GAMMA, time_limit_is_terminal=True)
+    rollout = actor.collect(START)
+    np.testing.assert_array_equal(np.argwhere(rollout.terminated), [[4, 0], [4, 1]])
+    assert not rollout.truncated.any() and not rollout.next_values[4].any()
 
 
 ENDINGS = {"env__time_limit_is_terminal": True, "env__terminal_reward": BONUS}

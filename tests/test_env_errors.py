@@ -1,23 +1,31 @@
-"""Environments that misbehave: the step is no transition, a new episode begins, and the others go on."""
+"""Environments that raise, return what cannot be used, or hang: the error says why, and the worker is replaced."""
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from backend_runs import ga3c, nobody_works
 from faulty import SPOILED
 from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
+from policies import FixedPolicy
+from runs import config, latest, same, train, train_config, wait_until
 from scripted import Echo, Scripted
 
 from a3c_exp.common.arrays import Array
-from a3c_exp.envs import EnvBatch, Gym, Step, SyncEnvBatch
+from a3c_exp.core.rollout import Actor
+from a3c_exp.core.store import Snapshot
+from a3c_exp.envs import EnvBatch, EnvError, Gym, Step, SyncEnvBatch
 from a3c_exp.envs.atari import Atari, _AtariBatch
-from a3c_exp.envs.errors import GOOD_STEPS, MOST_IN_A_ROW, close_within
+from a3c_exp.envs.errors import close_within
 from a3c_exp.errors import ConfigError, RunError
+from a3c_exp.run.policy import MOST_FAILURES, evaluate_policy
 
 NAME = "faulty:Misbehaving-v0"
 SEEDS = [4, 5, 6]
@@ -35,16 +43,16 @@ TEXTS = {
 }
 
 
-def batch_of(fault: str, *, on_error: Any = "restart", guard: int | None = 1_000_000, **kwargs: Any) -> EnvBatch:
+def batch_of(fault: str, *, guard: int | None = 1_000_000, **kwargs: Any) -> EnvBatch:
     """Three environments, of which the second goes wrong."""
     kwargs = {"fault": fault, "victim": SEEDS[1], "lengths": [0]} | kwargs
-    return Gym(id=NAME, kwargs=kwargs, on_error=on_error, max_steps_guard=guard).make(3, SEEDS)
+    return Gym(id=NAME, kwargs=kwargs, max_steps_guard=guard).make(3, SEEDS)
 
 
-def vector_of(fault: str, mode: str = "NextStep", *, on_error: Any = "restart", **kwargs: Any) -> EnvBatch:
+def vector_of(fault: str, mode: str = "NextStep", *, guard: int | None = None, **kwargs: Any) -> EnvBatch:
     """Three environments in a native vector."""
     kwargs = {"fault": fault, "autoreset_mode": mode, "lengths": [0]} | kwargs
-    return Gym(id=NAME, vectorized=True, kwargs=kwargs, on_error=on_error).make(3, SEEDS)
+    return Gym(id=NAME, vectorized=True, kwargs=kwargs, max_steps_guard=guard).make(3, SEEDS)
 
 
 def play(batch: EnvBatch, steps: int) -> list[Step]:
@@ -52,106 +60,45 @@ def play(batch: EnvBatch, steps: int) -> list[Step]:
     return [batch.step(np.array([0, 1, 0])) for _ in range(steps)]
 
 
-def test_every_kind_of_fault_is_tested() -> None:
-    assert TEXTS.keys() == SPOILED.keys()
-
-
 @pytest.mark.parametrize("fault", SPOILED)
 class TestAStepThatGoesWrong:
-    def test_is_no_transition_and_the_others_go_on(self, fault: str) -> None:
-        steps, sound = play(batch_of(fault, at=[4]), 6), play(batch_of("", at=[4]), 6)
-        broken = steps[3]
-        assert broken.broken is not None
-        assert (broken.broken.tolist(), broken.valid.tolist()) == ([False, True, False], [True, False, True])
-        assert broken.reward[1] == 0 and not broken.episode_over.any()
-        assert broken.obs[1].tolist() == [5, 1, 0, -1], "the first observation of its next episode"
-        for step, expected in zip(steps, sound, strict=True):
-            np.testing.assert_array_equal(step.obs[::2], expected.obs[::2])
-            np.testing.assert_array_equal(step.reward[::2], expected.reward[::2])
-            assert step is broken or (step.broken is None and step.valid.all() and step.errors == 0)
-        assert steps[5].obs[1].tolist() == [5, 1, 2, 1], "which goes on"
+    def test_is_an_error_with_its_environment_its_value_and_its_step(self, fault: str) -> None:
+        with pytest.raises(EnvError) as failed:
+            play(batch_of(fault, at=[4]), 4)
+        first, *more = str(failed.value).splitlines()
+        assert first.startswith("environment 1 (Misbehaving-v0) ") and TEXTS[fault] in first
+        raised = fault in ("raise", "exit")
+        assert ("faulty.py:" in first) == bool(more) == raised, "an exception has its place and its traceback"
+        assert failed.value.reason == "env_errors" and not failed.value.at_start
 
-    def test_is_reported_with_its_environment_and_its_value(self, fault: str) -> None:
-        broken = play(batch_of(fault, at=[4]), 4)[3]
-        (text,) = broken.warnings
-        assert broken.errors == 1
-        assert text.startswith("environment 1 (Misbehaving-v0) ") and TEXTS[fault] in text
-        assert "\n" not in text
-        assert "faulty.py:" in text or fault not in ("raise", "exit")
+    def test_is_one_of_a_native_vector_too(self, fault: str) -> None:
+        with pytest.raises(EnvError, match="Misbehaving-v0") as failed:
+            play(vector_of(fault, at=[4]), 4)
+        assert "step 4" in str(failed.value)
 
-    def test_ends_the_run_if_it_is_to_stop_at_errors(self, fault: str) -> None:
-        with pytest.raises(RunError) as failed:
-            play(batch_of(fault, at=[4], on_error="stop"), 4)
-        assert failed.value.reason == "env_errors"
-        assert TEXTS[fault] in str(failed.value)
-        assert ("Traceback" in str(failed.value)) == (fault in ("raise", "exit"))
-
-    def test_begins_all_episodes_of_a_native_vector_anew(self, fault: str) -> None:
-        steps = play(vector_of(fault, at=[4]), 6)
-        broken = steps[3]
-        assert broken.broken is not None and broken.broken.all()
-        assert not broken.valid.any() and not broken.reward.any() and not broken.episode_over.any()
-        assert broken.obs.tolist() == [[seed, 1, 0, -1] for seed in SEEDS]
-        assert steps[5].obs[:, 1:3].tolist() == [[1, 2]] * 3
-        (text,) = broken.warnings
-        assert broken.errors == 1 and "all begin a new episode" in text
-        assert ("environment 1 (Misbehaving-v0)" in text) == (fault not in ("raise", "exit", "shape", "dtype"))
-        with pytest.raises(RunError, match=r"Misbehaving-v0.*\(env.on_error=stop\)"):
-            play(vector_of(fault, at=[4], on_error="stop"), 4)
+    def test_leaves_a_batch_that_begins_again_with_a_reset(self, fault: str) -> None:
+        for batch in batch_of(fault, at=[4]), vector_of(fault, at=[4]):
+            with pytest.raises(EnvError):
+                play(batch, 4)
+            obs = batch.reset()
+            assert obs[:, 2].tolist() == [0, 0, 0]
+            assert batch.step(np.array([0, 1, 0])).obs[:, 2].tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize("make", [batch_of, vector_of])
-class TestAResetThatGoesWrong:
-    def test_is_tried_again_and_counted_with_the_next_step(self, make: Any) -> None:
-        (step,) = play(make("reset", at=[1, 2]), 1)
-        assert step.errors == 2 and step.broken is None and step.valid.all()
-        assert "in a reset" in step.warnings[0]
-        assert np.isfinite(step.obs).all()
-
-    def test_gets_another_seed_from_which_the_episodes_follow(self, make: Any) -> None:
-        one, other = (make("reset", at=[1]).reset() for _ in range(2))
-        np.testing.assert_array_equal(one, other)
-        assert one[1, 0] != SEEDS[1]
-
-    def test_is_given_up_after_ten_in_a_row(self, make: Any) -> None:
-        with pytest.raises(RunError, match=f"the last of {MOST_IN_A_ROW} errors in a row") as failed:
-            make("reset", at=range(1, 100)).reset()
-        assert failed.value.reason == "env_errors"
-
-
-def test_a_reset_after_an_end_leaves_the_last_transition_as_it_is() -> None:
-    steps = play(batch_of("reset", at=[2], lengths=[2]), 3)
-    assert steps[1].terminated.all() and steps[1].valid.all() and steps[1].broken is None
-    assert steps[1].errors == 1
-    assert steps[1].obs[:, 2].tolist() == [0, 0, 0]
-
-
-class TestErrorsInARow:
-    def test_end_the_run_at_the_tenth(self) -> None:
-        steps = []
-        batch = batch_of("raise", every=1)
-        batch.reset()
-        with pytest.raises(RunError, match=f"the last of {MOST_IN_A_ROW} errors in a row"):
-            steps += [batch.step(np.zeros(3, np.int64)) for _ in range(100)]
-        with pytest.raises(RunError, match="in a row"):
-            play(vector_of("nan reward", at=range(1, 100)), 100)
-
-    def test_are_none_with_an_episode_or_enough_steps_between_them(self) -> None:
-        assert sum(step.errors for step in play(batch_of("raise", every=4, lengths=[2]), 200)) > 40
-        assert sum(step.errors for step in play(vector_of("raise", at=range(4, 200, 4), lengths=[2]), 200)) > 40
-        with pytest.raises(RunError, match="in a row"):
-            play(batch_of("raise", every=4), 200)
-        assert sum(step.errors for step in play(batch_of("raise", every=GOOD_STEPS), 12 * GOOD_STEPS)) == 12
+def test_a_reset_that_raises_is_an_error(make: Any) -> None:
+    with pytest.raises(EnvError, match="in a reset") as failed:
+        make("reset", at=[1]).reset()
+    assert not failed.value.at_start, "it may be a matter of luck"
 
 
 class TestObservations:
-    """Those that a conversion would change silently are errors."""
+    """Those that a conversion would change silently are errors. A replacement would give the same first ones."""
 
     @pytest.mark.parametrize(
         ("space", "observation", "text"),
         [
             (Discrete(5, start=3), 8, "an observation that is not in Discrete"),
-            (Discrete(5), -1, "an observation that is not in Discrete"),
             (Discrete(5), 1.0, "an observation of float64, not int64"),
             (MultiDiscrete([2, 3]), np.array([0, 3]), "an observation that is not in MultiDiscrete"),
             (Box(0, 255, (6, 6), np.uint8), np.full((6, 6), 0.5), "an observation of float64, not uint8"),
@@ -163,8 +110,9 @@ class TestObservations:
         ],
     )
     def test_are_refused(self, space: Space[Any], observation: Any, text: str) -> None:
-        with pytest.raises(RunError, match=rf"environment 0 \(Echo\) returned .*{text}"):
-            SyncEnvBatch([Echo(space, Discrete(2), observation)], [0], on_error="stop").reset()
+        with pytest.raises(EnvError, match=rf"environment 0 \(Echo\) returned .*{text}") as failed:
+            SyncEnvBatch([Echo(space, Discrete(2), observation)], [0]).reset()
+        assert failed.value.at_start and "\n" not in str(failed.value)
 
     @pytest.mark.parametrize(
         ("space", "observation"),
@@ -177,63 +125,57 @@ class TestObservations:
         ],
     )
     def test_are_converted_if_nothing_is_lost(self, space: Space[Any], observation: Any) -> None:
-        batch = SyncEnvBatch([Echo(space, Discrete(2), observation)] * 2, [0, 1], on_error="stop")
+        batch = SyncEnvBatch([Echo(space, Discrete(2), observation)] * 2, [0, 1])
         np.testing.assert_array_equal(batch.reset(), batch.encode([observation] * 2))
-        step = batch.step(np.array([0, 1]))
-        assert step.valid.all() and step.broken is None
+        assert batch.step(np.array([0, 1])).valid.all()
 
 
 class TestEpisodesWithoutAnEnd:
-    def test_are_truncated_with_a_warning(self) -> None:
+    def test_are_truncated(self) -> None:
         steps = play(batch_of("", guard=5), 12)
         assert [step.truncated.all() for step in steps] == [(t + 1) % 5 == 0 for t in range(12)]
         assert steps[4].final_obs[:, 2].tolist() == [5, 5, 5] and not steps[4].obs[:, 2].any()
-        assert steps[4].errors == 0 and len(steps[4].warnings) == 3
-        assert "environment 0 (Misbehaving-v0): an episode has not ended after 5 steps" in steps[4].warnings[0]
-
-    def test_are_no_more_than_a_shorter_time_limit_allows(self) -> None:
-        batch = Gym(id="scripted:Corridor-v0", max_episode_steps=5, max_steps_guard=10).make(1, [0])
-        batch.reset()
-        steps = [batch.step(np.zeros(1, np.int64)) for _ in range(12)]
-        assert steps[4].truncated[0] and not any(step.warnings for step in steps)
+        assert not any(step.truncated.any() for step in play(batch_of("", guard=None), 50))
 
     @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
     def test_in_a_native_vector_end_all_its_episodes(self, mode: str) -> None:
         """The first environment never ends its episode; the others end theirs in time."""
-        kwargs = {"autoreset_mode": mode, "lengths": [0, 3, 3], "fault": ""}
-        batch = Gym(id=NAME, vectorized=True, kwargs=kwargs, max_steps_guard=5).make(3, [0, 1, 2])
-        steps = play(batch, 6)
+        steps = play(vector_of("", mode, guard=5, lengths=[3, 3, 0]), 6)
         guarded = steps[4]
         assert guarded.truncated.all() and not guarded.terminated.any()
-        assert guarded.final_obs[0].tolist() == [0, 0, 5, 0]
+        assert guarded.final_obs[1].tolist()[2] == 5
         assert not guarded.obs[:, 2].any()
-        assert guarded.warnings and "environment 0 (Misbehaving-v0)" in guarded.warnings[0]
         assert steps[5].valid.all() and steps[5].obs[:, 2].tolist() == [1, 1, 1]
 
+    def test_are_told_once_in_the_log(self, tmp_path: Path) -> None:
+        settings: dict[str, Any] = {"env__kwargs": {"lengths": [0]}, "env__max_steps_guard": 10, "total_steps": 320}
+        train(tmp_path, "scripted:Scripted-v0", **settings)
+        assert (tmp_path / "train.log").read_text().count("env.max_steps_guard") == 1
+
     def test_the_setting(self) -> None:
-        with pytest.raises(ConfigError, match="max_steps_guard = 0: must be a whole number >= 1, or null"):
+        with pytest.raises(ConfigError) as refused:
             Atari(game="pong", max_steps_guard=0)
-        assert not any(step.truncated.any() for step in play(batch_of("", guard=None), 50))
+        assert (refused.value.key, refused.value.value) == ("max_steps_guard", 0)
 
 
 class Games:
-    """The emulator as `_AtariBatch` sees it; its answers go wrong."""
+    """The emulator as `_AtariBatch` sees it; its third answer goes wrong."""
 
     num_envs = 2
     single_observation_space = Box(0, 255, (1, 4, 4), np.uint8)
     single_action_space = Discrete(2)
 
-    def __init__(self, fault: str, at: int) -> None:
-        self.fault, self.at, self.taken, self.resets = fault, at, 0, 0
+    def __init__(self, fault: str) -> None:
+        self.fault = fault
+        self.taken = 0
 
     def reset(self, seed: Any = None) -> Any:
-        self.resets += 1
-        return np.full((2, 1, 4, 4), self.resets, np.uint8), {"lives": np.array([3, 3])}
+        return np.zeros((2, 1, 4, 4), np.uint8), {"lives": np.array([3, 3])}
 
     def step(self, actions: Array) -> Any:
         self.taken += 1
         none, obs, reward = np.zeros(2, bool), np.zeros((2, 1, 4, 4), np.uint8), np.ones(2)
-        if self.taken == self.at:
+        if self.taken == 3:
             match self.fault:
                 case "raise":
                     raise RuntimeError("scripted to fail")
@@ -247,15 +189,135 @@ class Games:
 
 
 @pytest.mark.parametrize("fault", ["raise", "shape", "dtype", "nan reward"])
-def test_atari_begins_all_games_anew(fault: str) -> None:
-    games: Any = Games(fault, at=3)
+def test_an_emulator_that_goes_wrong_is_an_error(fault: str) -> None:
+    games: Any = Games(fault)
     batch = _AtariBatch(games, [0, 1], True, "pong")
     batch.reset()
-    steps = [batch.step(np.zeros(2, np.int64)) for _ in range(4)]
-    assert steps[2].broken is not None and steps[2].broken.all() and not steps[2].valid.any()
-    assert (steps[2].obs == 2).all(), "of the second reset"
-    assert steps[2].errors == 1 and "pong" in steps[2].warnings[0]
-    assert steps[3].valid.all() and steps[3].broken is None
+    for _ in range(2):
+        assert batch.step(np.zeros(2, np.int64)).valid.all()
+    with pytest.raises(EnvError, match="pong"):
+        batch.step(np.zeros(2, np.int64))
+
+
+class Own:
+    """A batch of a user's own around another one, which changes its steps."""
+
+    def __init__(self, env: EnvBatch, change: Any) -> None:
+        self._env, self._change = env, change
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+    def step(self, actions: Array) -> Step:
+        step: Step = self._change(self._env.step(actions))
+        return step
+
+
+SPOILED_STEPS = {
+    "a reward that is nan": lambda step: step._replace(reward=step.reward + np.array([0, np.nan], np.float32)),
+    "an observation that is": lambda step: step._replace(obs=step.obs + np.inf),
+    "an observation that is nan": lambda step: step._replace(truncated=~step.truncated, final_obs=step.obs + np.nan),
+}
+
+
+@pytest.mark.parametrize("text", SPOILED_STEPS)
+def test_a_batch_of_a_users_own_may_not_give_what_is_not_finite(text: str) -> None:
+    env: Any = Own(Gym(id="scripted:Scripted-v0", kwargs={"lengths": [0]}).make(2, [0, 1]), SPOILED_STEPS[text])
+    policy = FixedPolicy(lambda step: 0, lambda observations: observations[:, 0])
+    actor = Actor(env, policy, np.random.default_rng(0), rollout_length=4, gamma=0.5)
+    with np.errstate(invalid="ignore"), pytest.raises(EnvError, match=f"Own returned {text}"):
+        actor.collect(Snapshot(0, 0, None), 0.0)
+
+
+class Still:
+    """As much of a policy as an evaluation needs."""
+
+    def predict(self, observations: Array, state: Any, greedy: bool) -> tuple[Array, None]:
+        return np.zeros(len(observations), np.int64), None
+
+
+class TestAnEvaluation:
+    def test_begins_again_after_an_error(self, caplog: pytest.LogCaptureFixture) -> None:
+        env = Gym(id=NAME, kwargs={"fault": "nan reward", "at": [2, 7], "lengths": [3]}).make(2, [0, 1])
+        with caplog.at_level(logging.WARNING):
+            episodes = evaluate_policy(Still(), env, 6)  # type: ignore[arg-type]
+        assert episodes.lengths.tolist() == [3] * 6 and np.isfinite(episodes.returns).all()
+        assert "environment 0 (Misbehaving-v0)" in caplog.text
+
+    def test_ends_with_the_last_of_too_many(self) -> None:
+        env = Gym(id=NAME, kwargs={"fault": "nan reward", "every": 2, "lengths": [3]}).make(1, [0])
+        with pytest.raises(EnvError, match="the reward nan"):
+            evaluate_policy(Still(), env, 1)  # type: ignore[arg-type]
+        assert env._envs[0].unwrapped.resets == MOST_FAILURES  # type: ignore[attr-defined]
+
+    def test_fails_if_a_return_is_not_finite(self) -> None:
+        env: Any = Own(
+            Gym(id="scripted:Scripted-v0").make(1, [0]),
+            lambda step: step._replace(reward=step.reward * np.float32(np.nan)),
+        )
+        with pytest.raises(RunError, match="has the return nan"):
+            evaluate_policy(Still(), env, 1)  # type: ignore[arg-type]
+
+
+def flaky(fault: str, **settings: Any) -> dict[str, Any]:
+    """A run whose environments go wrong at each 40th step of theirs: many times as often as they may in a row."""
+    whole = {
+        "env__kwargs": {"fault": fault, "every": 40, "lengths": [4, 7]}, "plugins": ["faulty"], "workers": 2,
+        "env__normalize_observations": True, "env__normalize_rewards": True, "env__reward_scale": 0.01,
+        "backend__max_restarts": 3, "total_steps": 1600, "eval__every": None,
+    }  # fmt: skip
+    return whole | settings
+
+
+class TestAWholeRun:
+    def sound(self, folder: Path, restarts: int) -> None:
+        """A run has ended by itself, after so many restarts at least; nothing that it wrote is NaN."""
+        summary = json.loads((folder / "summary.json").read_text())
+        assert summary["stop_reason"] == "total_steps"
+        assert summary["env_errors"] == summary["restarts"] >= restarts
+        assert summary["rejected_updates"] == 0
+        store = latest(folder)["store"]
+        assert all(np.isfinite(store[name]).all() for name in ("parameters", "optimizer_state", "stats"))
+        assert store["steps"] == summary["steps"] >= 1600
+        assert "(Misbehaving-v0) r" in (folder / "train.log").read_text()
+        assert "async/env_errors" in (folder / "metrics.csv").read_text()
+        wait_until(nobody_works)
+
+    @pytest.mark.parametrize("fault", ["raise", "exit", "nan observation", "shape"])
+    def test_on_serial_trains_to_its_end_and_is_reproduced(self, fault: str, tmp_path: Path) -> None:
+        for folder in ("one", "other"):
+            train(tmp_path / folder, NAME, **flaky(fault))
+            self.sound(tmp_path / folder, restarts=6)
+        assert same(latest(tmp_path / "one")["store"], latest(tmp_path / "other")["store"])
+
+    def test_on_threads_too(self, tmp_path: Path) -> None:
+        train(tmp_path, NAME, "threads", **flaky("nan reward"))
+        self.sound(tmp_path, restarts=6)
+
+    @pytest.mark.parametrize("backend", ["processes", "ga3c"])
+    def test_on_the_backends_of_processes_too(self, backend: str, tmp_path: Path) -> None:
+        """They make many more steps: a process takes seconds to start, and the other worker goes on."""
+        settings = flaky("raise", env__kwargs={"fault": "raise", "every": 300, "lengths": [4, 7]}, total_steps=8000)
+        whole = ga3c(NAME, **settings) if backend == "ga3c" else config(NAME, backend, **settings)
+        train_config(whole, tmp_path)
+        self.sound(tmp_path, restarts=1)
+
+    @pytest.mark.parametrize("fault", ["raise", "reset"])
+    def test_ends_if_no_update_comes_between_the_failures(self, fault: str, tmp_path: Path) -> None:
+        done = train(tmp_path, NAME, **flaky(fault, env__kwargs={"fault": fault, "every": 1, "lengths": [4]}))
+        assert (done.summary["stop_reason"], done.exit_code) == ("max_restarts", 1)
+        assert done.summary["error"].startswith("worker ") and "scripted to fail" in done.summary["error"]
+        assert 3 <= done.summary["restarts"] <= 6
+
+    @pytest.mark.parametrize("backend", ["serial", "threads"])
+    def test_ends_at_the_first_error_without_restarts(self, backend: str, tmp_path: Path) -> None:
+        done = train(tmp_path, NAME, backend, **flaky("nan reward", backend__max_restarts=0))
+        assert (done.summary["stop_reason"], done.exit_code) == ("env_errors", 1)
+        assert done.summary["error"].startswith("worker ") and "returned the reward nan" in done.summary["error"]
+
+    def test_whose_environments_cannot_be_closed_ends_nevertheless(self, tmp_path: Path) -> None:
+        done = train(tmp_path, NAME, **flaky("close", workers=1, total_steps=64))
+        assert (done.summary["stop_reason"], done.exit_code) == ("total_steps", 0)
 
 
 class TestClose:

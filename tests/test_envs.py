@@ -253,7 +253,7 @@ class TestVectorEnvBatch:
                 return (*super().step(actions)[:4], {})
 
         env = Forgetful([lambda: scripted.Scripted(lengths=[1])], autoreset_mode=AutoresetMode.SAME_STEP)
-        batch = VectorEnvBatch(env, [0], on_error="stop")
+        batch = VectorEnvBatch(env, [0])
         batch.reset()
         with pytest.raises(RunError, match="final_obs"):
             batch.step(np.array([0]))

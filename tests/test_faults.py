@@ -39,7 +39,7 @@ class TestAWorkerThatFails:
         """The summary of a run whose second worker goes wrong."""
         faulty = {"fault": fault, "victim": VICTIM, **kwargs}
         settings: dict[str, Any] = {"plugins": ["faulty"], "workers": 2, "envs_per_worker": 1, "total_steps": 10**9}
-        settings |= {"env__on_error": "stop"}
+        settings |= {"backend__max_restarts": 0}
         return self.checked(train(folder, "faulty:Faulty-v0", backend, env__kwargs=faulty, **settings))
 
     def checked(self, done: Run) -> dict[str, Any]:

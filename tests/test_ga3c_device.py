@@ -313,7 +313,7 @@ class TestLearner:
         before = store.state()
         with parameters_on(device, store):
             (event,) = self.learn(experiment, store, [rollout])
-        assert (event.rejected, event.updates, event.steps) == (1, 0, 16)
+        assert (event.counts.get("rejected", 0), event.updates, event.steps) == (1, 0, 16)
         np.testing.assert_array_equal(store.state()["parameters"], before["parameters"])
 
 

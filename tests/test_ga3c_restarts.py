@@ -226,7 +226,9 @@ def open_pipes() -> int:
 
 def restarts_of(events: Sequence[Event]) -> tuple[int, str]:
     """Number of restarts, and all warnings."""
-    return sum(event.restarts for event in events), "\n".join(line for event in events for line in event.warnings)
+    return sum(event.counts.get("restarts", 0) for event in events), "\n".join(
+        line for event in events for line in event.warnings
+    )
 
 
 def assert_totals(events: Sequence[Event], state: dict[str, Any]) -> None:
@@ -277,19 +279,17 @@ Break = Callable[..., list[int]]
 def broken(monkeypatch: pytest.MonkeyPatch) -> Break:
     """Replaces a method of the networks of predictors or trainers by one that first does something with its number.
 
-    A call counts in all networks of the kind together, from 1; `per_network` in each.
+    A call counts in all networks of the kind together, from 1.
     """
     build = build_thread_network
 
-    def install(kind: str, action: Callable[[int], object], per_network: bool = False) -> list[int]:
+    def install(kind: str, action: Callable[[int], object]) -> list[int]:
         numbers, calls = itertools.count(1), list[int]()
         name = "evaluate" if kind == "trainer" else "act_forward"
 
         def building(experiment: Any, store: Any) -> Any:
-            nonlocal numbers
             network = build(experiment, store)
             if threading.current_thread().name.startswith(kind):
-                numbers = itertools.count(1) if per_network else numbers
                 method = getattr(network, name)
 
                 def failing(*arguments: Any) -> Any:
@@ -417,9 +417,9 @@ class TestFailingAgents:
         assert restarts_of(found)[1].startswith("worker 1 hung: its environment had not stepped for 1.5 s")
 
 
-def raise_at(number: int) -> Callable[[int], None]:
+def raise_at(number: int, ever_after: bool = False) -> Callable[[int], None]:
     def action(call: int) -> None:
-        if call == number:
+        if call == number or (ever_after and call > number):
             raise RuntimeError("scripted to break")
 
     return action
@@ -450,7 +450,7 @@ class TestFailingServices:
         assert dropped > 0 if kind == "trainer" else dropped == 0
 
     def test_one_that_goes_on_raising_ends_the_run_in_the_end(self, kind: str, broken: Break) -> None:
-        broken(kind, raise_at(3), per_network=True)
+        broken(kind, raise_at(3, ever_after=True))
         events, state, error = drain(ga3c(workers=2, total_steps=10**9, **RESTARTS))
         assert error is not None
         assert error.reason == "max_restarts"
@@ -526,7 +526,7 @@ def test_agents_are_replaced_after_the_death_of_the_fork_server() -> None:
         restarted: set[int] = set()
         while restarted != {0, 1, 2}:
             event = next(events)
-            restarted |= {event.worker} if event is not None and event.restarts else set()
+            restarted |= {event.worker} if event is not None and event.counts.get("restarts", 0) else set()
         steps = store.steps
         wait_until(lambda: (next(events), store.steps > steps + 100)[1])
         store.stop()

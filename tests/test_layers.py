@@ -62,6 +62,11 @@ def test_networks_do_not_import_algorithms_and_errors_import_nothing_of_ours() -
     assert not GRAPH["a3c_exp.errors"]
 
 
+def test_run_imports_no_backends() -> None:
+    run = [module for module in SOURCES if module.startswith("a3c_exp.run")]
+    assert not [name for module in run for name in GRAPH[module] if name.startswith("a3c_exp.backends")]
+
+
 def test_no_modules_import_one_another_in_a_circle() -> None:
     """Imports for type checking and inside functions count too."""
     TopologicalSorter(GRAPH).prepare()  # raises CycleError, with the circle

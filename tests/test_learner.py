@@ -175,7 +175,7 @@ def test_a_network_that_has_diverged_has_a_gradient_that_is_rejected_without_war
     network.vector *= 1e30
     with np.errstate(over="raise", invalid="raise", divide="raise"):
         event = learn(experiment_of(name), network, rollout)
-    assert (event.rejected, event.updates, event.metrics) == (1, 0, {})
+    assert (event.counts.get("rejected", 0), event.updates, event.metrics) == (1, 0, {})
     assert not np.isfinite(network.gradient).all()
 
 

@@ -139,7 +139,9 @@ def test_gradients_that_are_not_finite_are_refused_one_by_one() -> None:
     events: list[Event] = []
     with pytest.raises(RunError, match="worker 0: no gradient of the last 20 rollouts was finite"):
         events += (step for step in worker.run() if isinstance(step, Event))
-    assert sum(event.rejected for event in events) > 2 * MAX_CONSECUTIVE_NONFINITE, "of many minibatches each"
+    assert sum(event.counts.get("rejected", 0) for event in events) > 2 * MAX_CONSECUTIVE_NONFINITE, (
+        "of many minibatches each"
+    )
     assert np.isfinite(store.parameters.read()).all()
 
 
@@ -151,10 +153,10 @@ def test_one_rollout_that_cannot_be_learned_from_is_one_however_many_minibatches
     events: list[Event] = []
     for step in worker.run():
         events += [step] if isinstance(step, Event) else []
-        if sum(event.rejected for event in events):
+        if sum(event.counts.get("rejected", 0) for event in events):
             for env in worker._actor.env._envs:  # type: ignore[attr-defined]
                 env.unwrapped.fails_at = None
-    rejected = [event.rejected for event in events]
+    rejected = [event.counts.get("rejected", 0) for event in events]
     assert sum(rejected) > MAX_CONSECUTIVE_NONFINITE
     assert rejected == sorted(rejected, reverse=True), "only the first rollout"
     assert store.version == rejected.count(0) > 0
@@ -246,7 +248,7 @@ def test_a_late_worker_goes_on_with_its_next_minibatch() -> None:
     while not made:
         made += sum(step.updates for step in map(next, running) if isinstance(step, Event))
     event = next(steps)
-    assert isinstance(event, Event) and (event.late, event.steps) == (1, 16)
+    assert isinstance(event, Event) and (event.counts.get("late_gradients", 0), event.steps) == (1, 16)
     assert next(steps) is YieldPoint.BEFORE_PUSH, "of its second minibatch, which nothing has made late"
     assert next(steps) is YieldPoint.WAITING
 

@@ -175,14 +175,14 @@ class TestSeveralWorkers:
     def test_a_quorum_does_not_wait_for_a_slow_worker(self, cluster: Any, shards: int, tmp_path: Path) -> None:
         backend = {"_target_": RAY, "max_restarts": 0, "shards": shards}
         events, state = rounds_without_the_slow(tmp_path, standing_still(tmp_path) | {"backend": backend})
-        assert any(event.late for event in events if event.worker == 2)
+        assert any(event.counts.get("late_gradients", 0) for event in events if event.worker == 2)
         assert {value for event in events for value in event.staleness} == {0}
         assert state["version"] >= 40
 
     def test_an_error_in_a_worker_is_reported_with_its_traceback(self, cluster: Any) -> None:
         victim = seeding.environment_seeds(0, Role.ENVIRONMENT, 1, 4)[2]
         settings: dict[str, Any] = {"env__kwargs": {"fault": "raise", "victim": victim}, "plugins": ["faulty"]}
-        settings |= {"env__on_error": "stop"}
+        settings |= {"backend__max_restarts": 0}
         _, _, error = drain(on_ray("faulty:Faulty-v0", total_steps=10**9, workers=2, **settings))
         assert str(error).startswith("worker 1: environment 2 (Faulty-v0) raised")
         assert str(error).endswith("RuntimeError: scripted to fail")

@@ -16,8 +16,9 @@ from a3c_exp.backends.ray.cluster import death_text
 from a3c_exp.backends.ray.driver import Driver, _RunningWorker
 from a3c_exp.backends.ray.settings import RaySettings
 from a3c_exp.backends.ray.wire import SEQUENCE_STRIDE, ServerStatus
-from a3c_exp.backends.supervision import Restarts, RestartSettings, StallWatch
+from a3c_exp.backends.supervision import Restarts, RestartSettings
 from a3c_exp.core.events import Event
+from a3c_exp.core.heartbeat import StallWatch
 from a3c_exp.errors import RunError
 
 
@@ -163,7 +164,7 @@ class TestAFailure:
 
     def fail(self, case: Case) -> list[Event | None]:
         worker = case.driver._workers.pop("run 1")
-        return list(case.driver._on_failure(worker, WorkerExit("it failed", raised=True)))
+        return list(case.driver._on_failure(worker, WorkerExit("it failed", is_own=True)))
 
     def test_is_judged_once_all_that_the_worker_had_sent_is_known(self, case: Case) -> None:
         """The status that was on its way may have been made before its last push. It had learned something, so it is
@@ -171,7 +172,7 @@ class TestAFailure:
         case.statuses = [status_of(), status_of(Event(1, contributions=1))]
         *_, restart = self.fail(case)
         assert restart is not None
-        assert (restart.worker, restart.restarts) == (1, 1)
+        assert (restart.worker, restart.counts.get("restarts", 0)) == (1, 1)
         case.started.assert_called_once_with(1)
 
     def test_before_any_update_ends_the_run(self, case: Case) -> None:

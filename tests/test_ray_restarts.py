@@ -27,7 +27,7 @@ def restart_of(run: EndlessRun) -> Event:
     """The next event that reports a restart."""
     deadline = time.monotonic() + SECONDS
     for event in run.events:
-        if event is not None and event.restarts:
+        if event is not None and event.counts.get("restarts", 0):
             return event
         assert time.monotonic() < deadline, "no worker was replaced"
     pytest.fail("the run has ended")
@@ -38,7 +38,7 @@ class TestAKilledWorker:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def find_stop_reason(stop: object, statistics: RunStatistics, *_: object) -> str | None:
-            return "max_episodes" if statistics.restarts == 3 else None
+            return "max_episodes" if statistics.counts["restarts"] == 3 else None
 
         monkeypatch.setattr("a3c_exp.run.trainer.find_stop_reason", find_stop_reason)
         killed: set[int] = set()
@@ -81,7 +81,7 @@ class TestAKilledWorker:
         settings: dict[str, Any] = {"env__kwargs": {"fault": "kill", "at": 1}, "plugins": ["faulty"]}
         with (
             EndlessRun("faulty:Faulty-v0", backend={"max_restarts": 1}, **settings) as run,
-            pytest.raises(RunError, match=r"had been replaced once \(backend.max_restarts\)") as caught,
+            pytest.raises(RunError, match=r"had been replaced once .*backend.max_restarts") as caught,
         ):
             run.run_until(lambda: False)
         assert caught.value.reason == "max_restarts"
@@ -114,18 +114,13 @@ class TestAWorkerThatRaises:
         loss = {"_target_": "faulty.FailingA3C", "trigger": str(trigger)}
         return EndlessRun(SCRIPTED, algorithm=loss, plugins=["scripted", "faulty"], backend=RESTARTS)
 
-    def test_after_its_first_update_is_replaced_but_no_more_than_three_times_in_a_row(self, trigger: Path) -> None:
+    def test_after_its_first_update_is_replaced(self, trigger: Path) -> None:
         with self.failing(trigger) as run:
             run.wait_for_events({0})
-            for _ in range(3):
-                trigger.touch()
-                (warning,) = restart_of(run).warnings
-                assert "RuntimeError: scripted to fail\nanother one takes its place" in warning
-                run.wait_for_events({0})
             trigger.touch()
-            with pytest.raises(RunError, match="had been replaced 3 times in a row") as caught:
-                run.run_until(lambda: False)
-            assert caught.value.reason == "max_restarts"
+            (warning,) = restart_of(run).warnings
+            assert "RuntimeError: scripted to fail\nanother one takes its place" in warning
+            run.wait_for_events({0})
 
     def test_before_it_ends_the_run_with_its_traceback(self, trigger: Path) -> None:
         trigger.touch()

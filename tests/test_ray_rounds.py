@@ -157,7 +157,7 @@ class TestAQuorum:
         learn(workers[0], 0, -1.0)
         assert pull_all([workers[0], workers[2]]) == [5.0, 5.0]
         events = {event.worker: event for event in servers.events()}
-        assert {index: event.late for index, event in events.items()} == {0: 0, 1: 0, 2: 1}
+        assert {index: event.counts.get("late_gradients", 0) for index, event in events.items()} == {0: 0, 1: 0, 2: 1}
         assert sum(event.updates for event in events.values()) == 2
         assert servers.fetch()["steps"] == 5
 
@@ -175,7 +175,7 @@ class TestAQuorum:
         assert pull_all([workers[0]]) == [1.0 + 3.0]
         join_all([thread])
         events = {event.worker: event for event in servers.events()}
-        assert (events[2].late, events[2].staleness) == (1, {1: 1})
+        assert (events[2].counts.get("late_gradients", 0), events[2].staleness) == (1, {1: 1})
         assert servers.fetch()["version"] == 2
 
     @pytest.mark.parametrize("late", ["drop", "next"])

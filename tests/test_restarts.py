@@ -35,7 +35,7 @@ def faulty(fault: str, backend: str = "processes", **settings: Any) -> dict[str,
 
 def replaced(events: list[Event]) -> bool:
     """Return whether a worker was replaced, and its replacement has learned something."""
-    restart = next((index for index, event in enumerate(events) if event.restarts), len(events))
+    restart = next((index for index, event in enumerate(events) if event.counts.get("restarts", 0)), len(events))
     return any(event.worker == events[restart].worker and event.contributions for event in events[restart + 1 :])
 
 
@@ -57,7 +57,7 @@ def failure(whole: dict[str, Any]) -> RunError:
 
 
 def restarts(events: list[Event]) -> int:
-    return sum(event.restarts for event in events)
+    return sum(event.counts.get("restarts", 0) for event in events)
 
 
 class TestAKilledWorker:
@@ -76,9 +76,9 @@ class TestAKilledWorker:
         os.kill(int(note.read_text()), signal.SIGKILL)
 
     def test_whose_replacements_die_as_well_ends_the_run(self) -> None:
-        error = failure(faulty("kill", faults={"victim": None}))
+        error = failure(faulty("kill", faults={"victim": None, "at": 1}))
         assert error.reason == "max_restarts"
-        assert "was killed by SIGKILL\nIt had been replaced 3 times in a row" in str(error)
+        assert "was killed by SIGKILL\nIt had been replaced 3 times" in str(error)
 
     def test_ends_the_run_without_restarts(self) -> None:
         error = failure(faulty("kill", backend__max_restarts=0))
@@ -123,7 +123,7 @@ class TestAWorkerThatHangs:
             victim = next(child.pid for child in worker_processes() if child.name == "worker 1")
             assert victim is not None
             os.kill(victim, signal.SIGSTOP)
-            assert next(event for event in events if event is not None and event.restarts).worker == 1
+            assert next(event for event in events if event is not None and event.counts.get("restarts", 0)).worker == 1
             store.stop()
 
     def test_in_a_thread_ends_the_run(self, tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ class TestAWorkerThatRaises:
                     waiting_for.discard(event.worker)
                     if not waiting_for:
                         trigger.touch()
-                if event.restarts:
+                if event.counts.get("restarts", 0):
                     store.stop()
         assert len(warnings) == 1
         assert "RuntimeError: scripted to fail\nanother one takes its place" in warnings[0]
@@ -182,7 +182,7 @@ class TestAWholeRun:
     @pytest.fixture(autouse=True)
     def _ends_after_a_restart(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def find_stop_reason(stop: object, statistics: RunStatistics, *_: object) -> str | None:
-            return "max_episodes" if statistics.restarts else None
+            return "max_episodes" if statistics.counts["restarts"] else None
 
         monkeypatch.setattr("a3c_exp.run.trainer.find_stop_reason", find_stop_reason)
 
@@ -205,13 +205,13 @@ class TestAWholeRun:
 
 class TestTooManyRestarts:
     def test_end_a_run_that_is_saved_and_says_why(self, tmp_path: Path) -> None:
-        done = train_config(faulty("kill", faults={"victim": None}), tmp_path)
+        done = train_config(faulty("kill", faults={"victim": None, "at": 1}), tmp_path)
         log = (tmp_path / "train.log").read_text()
         assert (done.summary["stop_reason"], done.exit_code) == ("max_restarts", 1)
         assert done.summary["restarts"] >= 3
-        assert "replaced 3 times in a row" in done.summary["error"]
-        assert "replaced 3 times in a row" in log
-        assert latest(tmp_path)["store"]["steps"] == done.summary["steps"] > 0
+        assert "replaced 3 times" in done.summary["error"]
+        assert "replaced 3 times" in log
+        assert latest(tmp_path)["store"]["steps"] == done.summary["steps"]
 
 
 class TestTheForkServer:
@@ -227,14 +227,14 @@ class TestTheForkServer:
             lost = [child.pid for child in worker_processes()]
             kill_fork_server()
             seen: list[Event] = []
-            while {event.worker for event in seen if event.restarts} != {0, 1}:
+            while {event.worker for event in seen if event.counts.get("restarts", 0)} != {0, 1}:
                 seen += [event for event in [next(events)] if event is not None]
             while not {0, 1} <= {event.worker for event in seen if event.contributions}:
                 seen += [event for event in [next(events)] if event is not None]
             assert not {child.pid for child in worker_processes()} & set(lost)
             assert not any(_is_worker(pid) for pid in lost)
             store.stop()
-            assert not any(event.restarts for event in events if event is not None)
+            assert not any(event.counts.get("restarts", 0) for event in events if event is not None)
         wait_until(nobody_works)
 
     def test_ends_the_run_without_restarts(self) -> None:

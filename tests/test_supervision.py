@@ -9,11 +9,12 @@ import pytest
 from stores import make_store
 
 from a3c_exp.backends.messages import WorkerExit, failed
-from a3c_exp.backends.supervision import RESTORING_CONTRIBUTIONS, Restarts, RestartSettings, StallWatch, Supervisor
+from a3c_exp.backends.supervision import Restarts, RestartSettings, Supervisor
 from a3c_exp.backends.threads import ThreadSource, join_all
 from a3c_exp.core.events import Event
-from a3c_exp.core.heartbeat import Heartbeat
+from a3c_exp.core.heartbeat import Heartbeat, StallWatch
 from a3c_exp.core.store import SharedStore
+from a3c_exp.envs import EnvError
 from a3c_exp.errors import ConfigError, RunError
 
 KILLED = WorkerExit("worker 1 was killed by SIGKILL")
@@ -31,33 +32,32 @@ def contribute(restarts: Restarts, count: int, worker: int = 1) -> None:
 class TestRestarts:
     def test_a_killed_worker_is_replaced_and_the_event_says_so(self) -> None:
         event = made().on_failure(1, 1, KILLED)
-        assert (event.worker, event.restarts) == (1, 1)
+        assert (event.worker, event.counts) == (1, {"restarts": 1})
         assert event.warnings == ("worker 1 was killed by SIGKILL: another one takes its place",)
 
-    def test_so_many_times_in_a_row(self) -> None:
+    def test_so_many_times_without_a_contribution_in_between(self) -> None:
         restarts = made(3)
         for attempt in (1, 2, 3):
-            assert restarts.on_failure(1, 1, KILLED).restarts == 1
+            assert "restarts" in restarts.on_failure(1, 1, KILLED).counts
             assert restarts.attempt(1) == attempt
-        with pytest.raises(RunError, match=r"killed by SIGKILL\n.*replaced 3 times in a row .*max_restarts") as caught:
+        with pytest.raises(RunError, match=r"killed by SIGKILL\n.*replaced 3 times .*max_restarts") as caught:
             restarts.on_failure(1, 1, KILLED)
         assert caught.value.reason == "max_restarts"
 
     def test_every_worker_is_counted_alone(self) -> None:
         restarts = made(1)
-        assert restarts.on_failure(0, 0, KILLED).restarts == restarts.on_failure(1, 1, KILLED).restarts == 1
-
-    def test_and_from_the_beginning_after_a_thousand_contributions(self) -> None:
-        """They count from the last replacement: those before it are not added."""
-        restarts = made(1)
-        contribute(restarts, RESTORING_CONTRIBUTIONS - 1)
-        restarts.on_failure(1, 1, KILLED)
-        contribute(restarts, RESTORING_CONTRIBUTIONS)
-        assert restarts.on_failure(1, 1, KILLED).restarts == 1
-        contribute(restarts, RESTORING_CONTRIBUTIONS - 1)
+        for worker in (0, 1):
+            assert "restarts" in restarts.on_failure(worker, worker, KILLED).counts
+        contribute(restarts, 1, worker=0)
         with pytest.raises(RunError):
             restarts.on_failure(1, 1, KILLED)
-        assert restarts.attempt(1) == 2, "seeds never return"
+
+    def test_and_from_the_beginning_after_a_contribution(self) -> None:
+        restarts = made(1)
+        for _ in range(5):
+            assert "restarts" in restarts.on_failure(1, 1, KILLED).counts
+            contribute(restarts, 1)
+        assert restarts.attempt(1) == 5, "seeds never return"
 
     def test_one_that_raises_before_its_first_contribution_would_raise_again(self) -> None:
         with pytest.raises(RunError, match="RuntimeError: out of luck") as caught:
@@ -68,7 +68,7 @@ class TestRestarts:
         restarts = made()
         contribute(restarts, 1)
         event = restarts.on_failure(1, 1, RAISED)
-        assert event.restarts == 1
+        assert event.counts.get("restarts", 0) == 1
         assert event.warnings[0].startswith("worker 1 failed:\n")
         assert event.warnings[0].endswith("RuntimeError: out of luck\nanother one takes its place")
 
@@ -77,7 +77,18 @@ class TestRestarts:
         restarts = made()
         contribute(restarts, 1)
         with pytest.raises(RunError, match=r"^diverged$") as caught:
-            restarts.on_failure(1, 1, failed("worker 1", RunError("diverged", "env_errors")))
+            restarts.on_failure(1, 1, failed("worker 1", RunError("diverged", "stalled")))
+        assert caught.value.reason == "stalled"
+
+    def test_an_environments_error_is_counted_and_its_worker_replaced(self) -> None:
+        event = made().on_failure(1, 1, failed("worker 1", EnvError("environment 0 raised\nTraceback")))
+        assert event.counts == {"restarts": 1, "env_errors": 1}
+        assert event.warnings == ("worker 1: environment 0 raised\nTraceback\nanother one takes its place",)
+
+    def test_one_whose_first_observations_cannot_be_used_ends_the_run(self) -> None:
+        end = failed("worker 1", EnvError("environment 0 returned None", at_start=True))
+        with pytest.raises(RunError, match=r"^worker 1: environment 0 returned None$") as caught:
+            made().on_failure(1, 1, end)
         assert caught.value.reason == "env_errors"
 
     def test_without_restarts_the_first_failure_ends_the_run(self) -> None:
@@ -89,7 +100,7 @@ class TestRestarts:
         store = make_store()
         store.stop()
         event = made(store=store).on_failure(1, 1, KILLED)
-        assert event.restarts == 0
+        assert event.counts.get("restarts", 0) == 0
         assert event.warnings == ("at the end of the run: worker 1 was killed by SIGKILL",)
 
     @pytest.mark.parametrize(("key", "value"), [("max_restarts", -1), ("stall_seconds", 0.0)])

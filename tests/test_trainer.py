@@ -237,10 +237,10 @@ class TestEvaluation:
 
     def test_a_failing_one_ends_the_run_with_its_traceback(self, tmp_path: Path) -> None:
         victim = seeding.environment_seeds(0, Role.EVALUATION, 0, 4)[0]
-        settings: dict[str, Any] = {"env__kwargs": {"fault": "raise", "victim": victim, "at": 1}, "plugins": ["faulty"]}
-        settings |= {"env__on_error": "stop"}
+        faults = {"fault": "raise", "victim": victim, "every": 1}
+        settings: dict[str, Any] = {"env__kwargs": faults, "plugins": ["faulty"], "eval__every": 16}
         for backend in ("serial", "threads"):
-            done = train(tmp_path / backend, "faulty:Faulty-v0", backend, eval__every=16, total_steps=10**9, **settings)
+            done = train(tmp_path / backend, "faulty:Misbehaving-v0", backend, total_steps=10**9, **settings)
             assert done.summary["stop_reason"] == "env_errors"
             assert "evaluation" in done.summary["error"] and "scripted to fail" in done.summary["error"]
             assert done.exit_code == 1

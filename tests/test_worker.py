@@ -135,7 +135,7 @@ class TestTheLoop:
         next(completing)
         event = next(completing)
         assert isinstance(event, Event)
-        assert (event.updates, event.rejected, store.version) == (1, 1, 1)
+        assert (event.updates, event.counts.get("rejected", 0), store.version) == (1, 1, 1)
         assert sum(event.staleness.values()) == 0, "its own gradient is in no update"
         assert next(step.updates for step in waiting if isinstance(step, Event)) == 0
 
@@ -166,7 +166,7 @@ class TestTheLoop:
         events = events_of(worker)
         assert [event.steps for event in events] == [1, 1, 0] * 2 + [1, 1]
         assert [event.updates for event in events] == [event.steps for event in events]
-        assert (store.version, sum(event.rejected for event in events)) == (6, 0)
+        assert (store.version, sum(event.counts.get("rejected", 0) for event in events)) == (6, 0)
 
 
 class TestTheGradient:
@@ -328,7 +328,7 @@ class TestGradientsThatAreNotFinite:
         with pytest.raises(RunError, match=r"^worker 0: no gradient of the last 20 rollouts was finite\. ") as end:
             events += (step for step in worker.run() if isinstance(step, Event))
         assert [event.updates for event in events] == [1] * 2 + [0] * MAX_CONSECUTIVE_NONFINITE
-        assert [event.rejected for event in events] == [0] * 2 + [1] * MAX_CONSECUTIVE_NONFINITE
+        assert [event.counts.get("rejected", 0) for event in events] == [0] * 2 + [1] * MAX_CONSECUTIVE_NONFINITE
         assert [event.steps for event in events] == [16] * len(events), "their steps are counted nevertheless"
         assert store.version == 2
         assert np.isfinite(store.parameters.read()).all()
@@ -344,7 +344,7 @@ class TestGradientsThatAreNotFinite:
         _, worker = self.sick()
         with pytest.raises(RunError):
             for step in worker.run():
-                if isinstance(step, Event) and step.rejected:
+                if isinstance(step, Event) and step.counts.get("rejected", 0):
                     assert step.metrics == {}
 
     def test_are_counted_anew_after_one_good_gradient(self) -> None:
@@ -353,16 +353,16 @@ class TestGradientsThatAreNotFinite:
         steps = (step for step in worker.run() if isinstance(step, Event))
         rejected = 0
         while rejected < MAX_CONSECUTIVE_NONFINITE - 1:
-            rejected += next(steps).rejected
+            rejected += next(steps).counts.get("rejected", 0)
         for env in envs:
             env.fails_at = None
         for env in envs:
             env.moment = env.lengths[0] - 1  # the sick episodes end
-        assert next(steps).rejected == 0
+        assert next(steps).counts.get("rejected", 0) == 0
         for env in envs:
             env.fails_at = 0
         for _ in range(MAX_CONSECUTIVE_NONFINITE):
-            assert next(steps).rejected == 1
+            assert next(steps).counts.get("rejected", 0) == 1
         with pytest.raises(RunError):
             next(steps)
 

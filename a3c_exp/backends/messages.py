@@ -12,7 +12,8 @@ from typing import Protocol
 
 from a3c_exp.core.events import Event
 from a3c_exp.core.worker import YieldPoint
-from a3c_exp.errors import FAILURES, RunError, stop_reason
+from a3c_exp.envs import EnvError
+from a3c_exp.errors import FAILURES, RunError
 
 # A worker's events are merged over this time before they are passed on: it makes thousands of updates a second.
 MERGE_SECONDS = 0.1
@@ -28,27 +29,25 @@ class WorkerExit:
     """The end of a worker.
 
     failure: error text for the user; None if the worker did not fail.
-    raised: an exception ended it; otherwise it was killed or vanished.
+    is_own: an error of the program, which another worker would make again. Otherwise an environment failed, or the
+        worker was killed or vanished.
     final: the failure ends the run, since a replacement would be no better.
     reason: the run's `stop_reason` if the failure ends it.
     """
 
     failure: str | None = None
-    raised: bool = False
+    is_own: bool = False
     final: bool = False
     reason: str = "failed"
 
 
 def failed(who: str, error: BaseException) -> WorkerExit:
-    """The end of a worker by an exception. A RunError is final."""
-    return WorkerExit(failure_text(who, error), True, isinstance(error, RunError), stop_reason(error))
-
-
-def failure_text(who: str, error: BaseException) -> str:
-    """Error text for the user: a RunError's message alone, any other exception with its traceback."""
+    """The end of a worker by an exception. A RunError is final, unless it is an environment's."""
+    if isinstance(error, EnvError):
+        return WorkerExit(f"{who}: {error}", is_own=error.at_start, reason=error.reason)
     if isinstance(error, RunError):
-        return str(error)
-    return f"{who} failed:\n{''.join(traceback.format_exception(error)).rstrip()}"
+        return WorkerExit(str(error), final=True, reason=error.reason)
+    return WorkerExit(f"{who} failed:\n{''.join(traceback.format_exception(error)).rstrip()}", is_own=True)
 
 
 def batch_events(outputs: Iterator[Event | YieldPoint]) -> Iterator[Event]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
-from a3c_exp.backends.messages import failure_text
+from a3c_exp.backends.messages import failed
+from a3c_exp.backends.supervision import MaxRestarts, Restarts, incarnation
 from a3c_exp.core import seeding
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Backend, RunContext
@@ -15,15 +15,17 @@ from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.seeding import Role
 from a3c_exp.core.store import SharedStore
 from a3c_exp.core.worker import Worker, YieldPoint
-from a3c_exp.errors import FAILURES, RunError, stop_reason
+from a3c_exp.errors import FAILURES
 
 
 @dataclass(frozen=True, kw_only=True)
-class Serial(Backend):
+class Serial(MaxRestarts, Backend):
     """Workers take turns in a random order drawn from the seed, so asynchrony itself is reproduced bit for bit.
 
     A turn is a worker's push, and its next pull and gradient. Between two turns of a worker each of the others has one
     turn on average. So a gradient is as stale as with workers of equal speed: with A3C workers - 1 updates on average.
+
+    A worker that fails is built again in its place. Nobody sees whether one hangs.
     """
 
     deterministic: ClassVar[bool] = True
@@ -33,32 +35,49 @@ class Serial(Backend):
 
     def run(self, context: RunContext, store: SharedStore) -> Generator[Event | None, None, None]:
         rng = seeding.generator(context.experiment.seed, Role.SCHEDULER, resumed=context.resumed)
-        workers: list[Worker] = []
+        restarts = Restarts(self, store)
+        places = [_place(context, index, store, restarts) for index in range(context.experiment.worker_count)]
         try:
-            for index in range(context.experiment.worker_count):
-                with _failing(index):
-                    workers.append(Worker(context, index, store))
-            running = [(index, worker.run()) for index, worker in enumerate(workers)]
+            for place in places:  # all are built before the first has a turn
+                yield from _turn(place)
+            running = list(places)
             while running:
-                turn = int(rng.integers(len(running))) if len(running) > 1 else 0
-                index, steps = running[turn]
-                with _failing(index):
-                    for step in steps:
-                        if isinstance(step, YieldPoint):
-                            break
-                        yield step
-                    else:
-                        workers[index].close()
-                        del running[turn]
+                index = int(rng.integers(len(running))) if len(running) > 1 else 0
+                if (yield from _turn(running[index])):
+                    del running[index]
         finally:
-            for worker in workers:
+            for place in places:
+                place.close()
+
+
+def _place(
+    context: RunContext, index: int, store: SharedStore, restarts: Restarts
+) -> Generator[Event | YieldPoint, None, None]:
+    """Run a worker, and after a failure another one in its place. Pauses once it has been built, and as it does."""
+    while True:
+        worker: Worker | None = None
+        try:
+            worker = Worker(incarnation(context, restarts.attempt(index)), index, store)
+            yield YieldPoint.BEFORE_PULL
+            for output in worker.run():
+                if isinstance(output, Event):
+                    restarts.on_event(index, output)
+                yield output
+            return
+        except FAILURES as error:
+            event = restarts.on_failure(index, index, failed(f"worker {index}", error))
+        finally:
+            if worker is not None:
                 worker.close()
+        yield event
+        if "restarts" not in event.counts:
+            return
 
 
-@contextmanager
-def _failing(worker: int) -> Iterator[None]:
-    """Within: an exception becomes a RunError that names the worker."""
-    try:
-        yield
-    except FAILURES as error:
-        raise RunError(failure_text(f"worker {worker}", error), stop_reason(error)) from error
+def _turn(outputs: Iterator[Event | YieldPoint]) -> Generator[Event, None, bool]:
+    """Yield the events of a worker until it pauses. Returns whether it has ended."""
+    for output in outputs:
+        if isinstance(output, YieldPoint):
+            return False
+        yield output
+    return True

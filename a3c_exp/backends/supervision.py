@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
+from collections.abc import Generator, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from multiprocessing import connection
 from typing import Protocol
@@ -16,35 +16,41 @@ from typing import Protocol
 from a3c_exp.backends.messages import MERGE_SECONDS, WorkerExit
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import RunContext
+from a3c_exp.core.heartbeat import StallWatch
 from a3c_exp.core.store import SharedStore
 from a3c_exp.errors import RunError, require
 
-RESTORING_CONTRIBUTIONS = 1000
-"""After so many contributions (see `Event`) since its last replacement a worker may be replaced `max_restarts` times
-again."""
 RESUMED_STRIDE = 1 << 16
 """Added to the number of resumptions for a replacement, so that it draws random numbers that no other worker draws."""
-LONGEST_TICK = 1.0
-"""Most seconds that count between two looks at the heartbeats: the whole program may have been stopped in between."""
-LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class RestartSettings:
-    """When workers are replaced; settings of every backend whose workers run beside each other.
+class MaxRestarts:
+    """The setting of every backend that replaces workers.
 
-    max_restarts: replacements in a row of one worker; the count begins anew after RESTORING_CONTRIBUTIONS. 0: the first
-        worker that fails ends the run.
+    max_restarts: replacements of one worker without an update of its own between them. 0: the first failure of a worker
+        ends the run.
+    """
+
+    max_restarts: int = 3
+
+    def __post_init__(self) -> None:
+        require(self.max_restarts >= 0, "max_restarts", self.max_restarts, "a whole number >= 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestartSettings(MaxRestarts):
+    """Settings of every backend whose workers run beside each other.
+
     stall_seconds: a worker that has not stepped for so long hangs; None: nobody looks. Its start and the first reset of
         its environments count too; waiting for others does not.
     """
 
-    max_restarts: int = 3
     stall_seconds: float | None = 300.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         stall = self.stall_seconds
-        require(self.max_restarts >= 0, "max_restarts", self.max_restarts, "a whole number >= 0")
         require(stall is None or stall > 0, "stall_seconds", stall, "a number of seconds > 0, or null")
 
 
@@ -52,23 +58,19 @@ class RestartSettings:
 class _History:
     """A worker's place in the run.
 
-    attempts: workers that had it before the current one. in_a_row: those that count for `max_restarts`.
-    contributed: whether any of them has contributed. since_restart: contributions of the current one.
+    attempts: workers that had it before the current one. in_a_row: those of them that have failed since the last
+    contribution (see `Event`). contributed: whether any of them has contributed.
     """
 
     attempts: int = 0
     in_a_row: int = 0
     contributed: bool = False
-    since_restart: int = 0
 
 
 class Restarts:
-    """Decides whether a worker that has ended too early is replaced, and counts.
+    """Decides whether a worker that has ended too early is replaced, and counts. Workers are named by any key."""
 
-    Workers are named by any key.
-    """
-
-    def __init__(self, settings: RestartSettings, store: SharedStore) -> None:
+    def __init__(self, settings: MaxRestarts, store: SharedStore) -> None:
         self._maximum, self._store = settings.max_restarts, store
         self._histories: defaultdict[Hashable, _History] = defaultdict(_History)
 
@@ -77,9 +79,7 @@ class Restarts:
         if event.contributions:
             history = self._histories[key]
             history.contributed = True
-            history.since_restart += event.contributions
-            if history.since_restart >= RESTORING_CONTRIBUTIONS:
-                history.in_a_row = 0
+            history.in_a_row = 0
 
     def attempt(self, key: Hashable) -> int:
         """Number of workers that had this place before the current one."""
@@ -96,60 +96,25 @@ class Restarts:
         if is_over and not serves_others and not end.final:
             return Event(worker, warnings=(f"at the end of the run: {end.failure}",))
         history = self._histories[key]
-        raises_at_once = end.raised and not history.contributed
-        if self._maximum == 0 or end.final or raises_at_once:
+        if self._maximum == 0 or end.final or (end.is_own and not history.contributed):
             raise RunError(end.failure, end.reason)
         history.in_a_row += 1
         if history.in_a_row > self._maximum:
-            times = "once" if self._maximum == 1 else f"{self._maximum} times in a row"
-            raise RunError(f"{end.failure}\nIt had been replaced {times} (backend.max_restarts).", "max_restarts")
+            times = "once" if self._maximum == 1 else f"{self._maximum} times"
+            text = f"It had been replaced {times} without an update in between (backend.max_restarts)."
+            raise RunError(f"{end.failure}\n{text}", "max_restarts")
         history.attempts += 1
-        history.since_restart = 0
         separator = "\n" if "\n" in end.failure else ": "
-        return Event(worker, restarts=1, warnings=(f"{end.failure}{separator}another one takes its place",))
+        event = Event(worker, warnings=(f"{end.failure}{separator}another one takes its place",))
+        event.count("restarts")
+        if end.reason == "env_errors":
+            event.count("env_errors")
+        return event
 
 
 def incarnation(context: RunContext, attempt: int) -> RunContext:
     """The context of a worker that has had so many predecessors: its environments draw numbers of their own."""
     return replace(context, resumed=context.resumed + RESUMED_STRIDE * attempt)
-
-
-class StallWatch:
-    """Finds workers whose heartbeats have stopped. seconds: see `RestartSettings.stall_seconds`."""
-
-    def __init__(self, seconds: float | None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._seconds, self._clock = seconds, clock
-        self._last: dict[Hashable, tuple[int, float]] = {}  # by worker: its last beat, and idle seconds since
-        self._looked_at = clock()
-
-    def due(self) -> float | None:
-        """Seconds since the last look, if it is time for another; then `is_stalled` is asked about every worker."""
-        now = self._clock()
-        elapsed = now - self._looked_at
-        if self._seconds is None or elapsed < min(LOOK_SECONDS, self._seconds / 2):
-            return None
-        self._looked_at = now
-        return min(elapsed, LONGEST_TICK)
-
-    def is_stalled(self, key: Hashable, beat: int, elapsed: float) -> bool:
-        """Return whether a worker has not stepped for too long, given its heartbeat and the seconds since the last
-        look."""
-        last, idle = self._last.get(key, (beat, 0.0))
-        idle = 0.0 if beat != last else idle + elapsed
-        self._last[key] = beat, idle
-        return self._seconds is not None and idle >= self._seconds
-
-    def idle(self, key: Hashable) -> float:
-        """Seconds that a worker had not stepped at the last look."""
-        return self._last[key][1]
-
-    def forget(self, key: Hashable) -> None:
-        """Forget a worker that has ended: another begins in its place."""
-        self._last.pop(key, None)
-
-    def describe(self, name: str, inactivity: str = "its environment had not stepped") -> str:
-        """Error text about a worker that is stalled. inactivity: see `EventSource`."""
-        return f"{name} hung: {inactivity} for {self._seconds:g} s (backend.stall_seconds)"
 
 
 class EventSource(Protocol):
@@ -253,8 +218,8 @@ class Supervisor:
             source.on_exit(replaced=False)
             return
         event = self._restarts.on_failure(key, source.worker, message, serves_others=source.serves_others)
-        source.on_exit(replaced=bool(event.restarts))
-        if event.restarts:
+        source.on_exit(replaced="restarts" in event.counts)
+        if "restarts" in event.counts:
             source.restart(self._restarts.attempt(key))
             self._watch.forget(key)
             self._running.add(key)

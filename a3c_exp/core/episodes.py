@@ -43,14 +43,12 @@ class RunningEpisodes:
         returns[first] += self._returns
         lengths[first] += self._lengths
         complete = ends[tails]
-        # An environment may go wrong in the first step of an episode, of which nothing is then to be told.
-        reported = complete & (lengths > 0)
         self._returns = np.where(complete, 0.0, returns)[last]
         self._lengths = np.where(complete, 0, lengths)[last]
 
-        envs, times = np.divmod(tails[reported], length)
+        envs, times = np.divmod(tails[complete], length)
         self._ended_once[envs] = True
         order = np.argsort(times, kind="stable")
         end_steps = (steps + (times[order] + 1) * self._count).astype(np.int64)
-        returns, lengths = returns[reported][order], lengths[reported][order]
+        returns, lengths = returns[complete][order], lengths[complete][order]
         return Episodes(returns, lengths, end_steps, self.envs_with_finished_episode)

@@ -5,12 +5,42 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 RECENT = 100
 """Number of last episodes that a mean return is taken over: the usual window for solving an environment."""
+
+
+class Count(NamedTuple):
+    """The names of a count in summary.json and in the curves; None: it has no curve."""
+
+    summary: str
+    curve: str | None
+
+
+COUNTS = {
+    "rejected": Count("rejected_updates", "train/rejected_updates"),
+    "restarts": Count("restarts", "async/restarts"),
+    "env_errors": Count("env_errors", "async/env_errors"),
+    "late_gradients": Count("late_gradients", "async/late_gradients"),
+    "cut_eval_episodes": Count("cut_eval_episodes", None),
+}
+"""Whatever a run counts besides steps, updates and episodes, by its name in events and checkpoints.
+
+rejected: gradients that were not finite, and so were not applied. restarts: workers that were replaced. env_errors:
+those of them whose environment went wrong. late_gradients: their synchronous round was over when they came.
+cut_eval_episodes: episodes of evaluations that `eval.max_steps` has cut.
+"""
+
+
+def add_counts(counts: dict[str, int], more: dict[str, int]) -> dict[str, int]:
+    """Two mappings of counts as one."""
+    if not more or not counts:
+        return counts or more
+    return {name: counts.get(name, 0) + more.get(name, 0) for name in {**counts, **more}}
 
 
 @dataclass(slots=True)
@@ -65,28 +95,23 @@ class Event:
     """Report of one worker on one or more updates.
 
     updates: optimizer steps that this worker made. In a synchronous round only the worker that closes it makes one.
-    rejected: gradients that were not finite, and so were not applied.
     steps: environment transitions collected.
     metrics: by name (policy_loss, value_loss, entropy, grad_norm, ...), one entry an update.
     staleness: how many updates had which staleness: updates that landed between a pull and the push based on it.
     contributions: gradients that it has pushed; rollouts of a GA3C agent; batches of a predictor.
-    env_errors: steps and resets of environments that went wrong. restarts: workers that were replaced.
-    late: gradients whose synchronous round was over when they came.
+    counts: what is counted besides, by the names in COUNTS; what has not happened is not in it.
     warnings: lines for the log. left: the rule of `Stop` by which the worker leaves the run.
     explanation: of a learner's first rejected gradient, a line for the log; the first if there are several.
     """
 
     worker: int
     updates: int = 0
-    rejected: int = 0
     steps: int = 0
     metrics: dict[str, Metric] = field(default_factory=dict)
     staleness: Counter[int] = field(default_factory=Counter)
     episodes: Episodes = field(default_factory=Episodes)
     contributions: int = 0
-    env_errors: int = 0
-    restarts: int = 0
-    late: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     left: str | None = None
     explanation: str | None = None
@@ -103,6 +128,10 @@ class Event:
             metric = Metric(value)
             self.metrics[name] = self.metrics[name].merge(metric) if name in self.metrics else metric
 
+    def count(self, name: str) -> None:
+        """Count one more of what COUNTS names."""
+        self.counts[name] = self.counts.get(name, 0) + 1
+
     def count_update(self, staleness: int, applied: int) -> None:
         """Record the staleness of an applied gradient. applied: its optimizer step; 0 in a round, whose step is counted
         apart."""
@@ -117,15 +146,12 @@ class Event:
         return Event(
             worker=self.worker,
             updates=self.updates + later.updates,
-            rejected=self.rejected + later.rejected,
             steps=self.steps + later.steps,
             metrics=metrics,
             staleness=self.staleness + later.staleness,
             episodes=self.episodes.merge(later.episodes),
             contributions=self.contributions + later.contributions,
-            env_errors=self.env_errors + later.env_errors,
-            restarts=self.restarts + later.restarts,
-            late=self.late + later.late,
+            counts=add_counts(self.counts, later.counts),
             warnings=self.warnings + later.warnings,
             left=self.left or later.left,
             explanation=self.explanation or later.explanation,

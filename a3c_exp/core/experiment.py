@@ -229,6 +229,11 @@ class Backend(ABC):
     def check(self, experiment: Experiment) -> None:
         """Raise ConfigError for what this backend cannot run, or not here."""
 
+    @property
+    def stall_seconds(self) -> float | None:
+        """Seconds after which an environment that does not step hangs, in evaluations too; None: nobody looks."""
+        return None
+
     def settings_to_trust(self) -> dict[str, object]:
         """Settings, by name, that connect to other programs: see `Environment.settings_to_trust`."""
         return {}

@@ -6,11 +6,17 @@ its process has been stopped, whatever it was doing.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Hashable
+
 import numpy as np
 from numpy.typing import NDArray
 
 PAUSE_SECONDS = 0.1
 """The longest time that a worker waits for others without a beat."""
+LONGEST_TICK = 1.0
+"""Most seconds that count between two looks at the heartbeats: the whole program may have been stopped in between."""
+LOOK_SECONDS = 0.5
 
 
 class Heartbeat:
@@ -32,3 +38,44 @@ class Heartbeat:
     def value(self) -> int:
         """The cell's number."""
         return int(self._cell[0])
+
+
+class StallWatch:
+    """Finds workers whose heartbeats have stopped.
+
+    seconds: a worker that has not beaten for so long hangs; None: nobody looks.
+    """
+
+    def __init__(self, seconds: float | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds, self._clock = seconds, clock
+        self._last: dict[Hashable, tuple[int, float]] = {}  # by worker: its last beat, and idle seconds since
+        self._looked_at = clock()
+
+    def due(self) -> float | None:
+        """Seconds since the last look, if it is time for another; then `is_stalled` is asked about every worker."""
+        now = self._clock()
+        elapsed = now - self._looked_at
+        if self._seconds is None or elapsed < min(LOOK_SECONDS, self._seconds / 2):
+            return None
+        self._looked_at = now
+        return min(elapsed, LONGEST_TICK)
+
+    def is_stalled(self, key: Hashable, beat: int, elapsed: float) -> bool:
+        """Return whether a worker has not stepped for too long, given its heartbeat and the seconds since the last
+        look."""
+        last, idle = self._last.get(key, (beat, 0.0))
+        idle = 0.0 if beat != last else idle + elapsed
+        self._last[key] = beat, idle
+        return self._seconds is not None and idle >= self._seconds
+
+    def idle(self, key: Hashable) -> float:
+        """Seconds that a worker had not stepped at the last look."""
+        return self._last[key][1]
+
+    def forget(self, key: Hashable) -> None:
+        """Forget a worker that has ended: another begins in its place."""
+        self._last.pop(key, None)
+
+    def describe(self, name: str, inactivity: str = "its environment had not stepped") -> str:
+        """Error text about a worker that is stalled. inactivity: what a heartbeat that stands still means."""
+        return f"{name} hung: {inactivity} for {self._seconds:g} s (backend.stall_seconds)"

@@ -47,7 +47,3 @@ class DiscountedRewards:
             out[t] = self._sums
             self._sums[ended[t]] = 0.0
         return out
-
-    def restart(self, environments: Bools) -> None:
-        """Start the sums of these environments ([B]) again."""
-        self._sums[environments] = 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
@@ -17,8 +17,7 @@ from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.normalization import Normalizer, RunningStats
 from a3c_exp.core.rewards import DiscountedRewards, RewardShaping
 from a3c_exp.core.store import Snapshot
-from a3c_exp.envs import EnvBatch, Step
-from a3c_exp.errors import RunError
+from a3c_exp.envs import EnvBatch, EnvError, Step
 from a3c_exp.networks.distributions import Distribution, mixed_with_uniform
 from a3c_exp.networks.recurrent import RecurrentInput, reset_state
 from a3c_exp.returns import Trajectory
@@ -31,15 +30,12 @@ class Rollout(Trajectory):
 
     observations: as the network gets them, normalized with the statistics of the pull; pictures of bytes as they are.
     actions: as the distribution samples them, before `to_env`.
-    truncated: also the last transition before an environment went wrong, which has the value of the state after it.
-    valid: bool; False if the row is no transition (a vector environment spent the step on a reset, or the environment
-        went wrong in it).
+    valid: bool; False if the row is no transition: a vector environment spent the step on a reset.
     version: of the parameters that acted; int64 [T, B] where it may change inside a rollout.
     state: the recurrent state at t = 0, float32 [B, S]; None for a network without one.
     episodes: those that ended in it.
     transitions: how many rows are transitions.
     stats: statistics of the raw observations and returns, for the shared ones; None if nothing is normalized.
-    env_errors: steps and resets of environments that went wrong. warnings: lines for the log.
     """
 
     log_probs: Floats
@@ -51,17 +47,12 @@ class Rollout(Trajectory):
     episodes: Episodes
     transitions: int
     stats: RunningStats | None
-    env_errors: int = 0
-    warnings: tuple[str, ...] = ()
 
     @property
     def recurrent_input(self) -> RecurrentInput | None:
         """Input with which a recurrent network computes these rows as the actor did; None for one without a state."""
         return None if self.state is None else RecurrentInput(self.state, episode_boundaries(self))
 
-
-MOST_LEFT_OUT = 100
-"""Steps in a row that leave no transition in any environment of an actor, and end the run."""
 
 STEP_FIELDS = (
     "observations", "actions", "log_probs", "rewards", "values", "next_values", "terminated", "truncated", "valid",
@@ -107,8 +98,6 @@ def concat_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
         episodes=merge_episodes(rollouts),
         transitions=sum(rollout.transitions for rollout in rollouts),
         stats=merge_stats(rollouts),
-        env_errors=sum(rollout.env_errors for rollout in rollouts),
-        warnings=tuple(text for rollout in rollouts for text in rollout.warnings),
     )
 
 
@@ -140,22 +129,10 @@ class PolicyNetwork(Protocol):
         """V(s), float32 [B]. state: the one before s."""
 
 
-@dataclass(slots=True)
-class _Rows:
-    """The rows of a rollout as they come.
-
-    They are kept as they are. An environment never writes into an array again, and to concatenate T of them at once is
-    cheaper than to copy each.
-
-    first, first_state: the observations and the recurrent state before the first row. acted: of each row the actions,
-        log-probabilities, values, the recurrent state after its observations, and the environments' answer.
-    broken: whether an environment went wrong.
-    """
-
-    first: Array
-    first_state: Array | None
-    acted: list[tuple[Array, Floats, Floats, Array | None, Step]] = field(default_factory=list)
-    broken: bool = False
+# A row of a rollout as it comes: actions, log-probabilities, values, the recurrent state after the observations, and
+# the environments' answer. An environment never writes into an array again, and to concatenate T of them at once is
+# cheaper than to copy each.
+_Row = tuple[Array, Floats, Floats, Array | None, Step]
 
 
 class Actor:
@@ -165,15 +142,13 @@ class Actor:
     rollout_length: steps of a rollout, or "episode" for one whole episode. With one environment a rollout also ends
         where an episode does, so it never spans two episodes (Mnih et al. 2016, algorithm S3).
     reward_scale, reward_clip, terminal_reward: see `RewardShaping`. Reported returns are those of the raw rewards.
-    time_limit_is_terminal: a truncated episode becomes a terminated one, whose last state has the value 0. One that an
-        error cut stays truncated, and after the last row the next state is valued as ever.
+    time_limit_is_terminal: a truncated episode becomes a terminated one, whose last state has the value 0. After the
+        last row the next state is valued as ever.
     epsilon: probability of a uniformly random action, for categorical distributions only. Log-probabilities are those
         of the mixture, since that is what acted.
     heartbeat: beats with each step.
-    name: used in messages.
 
-    Where an environment goes wrong, the step is no transition, and the one before it counts as truncated. A rollout has
-    at least one transition: rows before the first that are none for this reason are left out.
+    Raises EnvError where an environment goes wrong.
     """
 
     def __init__(
@@ -181,24 +156,18 @@ class Actor:
         rollout_length: int | Literal["episode"], gamma: float, reward_scale: float = 1.0,
         reward_clip: float | Schedule | None = None, terminal_reward: float | None = None,
         time_limit_is_terminal: bool = False, epsilon: float | Schedule = 0.0,
-        heartbeat: Heartbeat | None = None, name: str = "an actor",
+        heartbeat: Heartbeat | None = None,
     ) -> None:  # fmt: skip
-        self._heartbeat, self._name = Heartbeat() if heartbeat is None else heartbeat, name
+        self._heartbeat = Heartbeat() if heartbeat is None else heartbeat
         self.env, self.rng, self._network = env, rng, network
         self._length = None if rollout_length == "episode" else rollout_length
         self._shape_rewards = RewardShaping(scale=reward_scale, clip=reward_clip, terminal=terminal_reward)
         self._time_limit_is_terminal, self._epsilon = time_limit_is_terminal, epsilon
         self._single = env.count == 1
         self._state = network.initial_state(env.count)
-        try:
-            self._observations = env.reset()
-        except RunError as error:
-            raise RunError(f"{name}: {error}", error.reason) from error
+        self._observations = env.reset()
         self._episodes = RunningEpisodes(env.count)
         self._discounted = DiscountedRewards(env.count, gamma)
-        self._left_out = 0
-        # Of the steps since the last rollout was returned: what went wrong, and episodes that ended in rows left out.
-        self._env_errors, self._warnings, self._broken_episodes = 0, list[str](), Episodes()
 
     @property
     def envs_with_finished_episode(self) -> int:
@@ -211,12 +180,10 @@ class Actor:
         snapshot: the pull that the network acts with. progress: share of the run that is done, for schedules.
         """
         normalizer = snapshot.normalizer
-        try:
-            rows = self._interact(snapshot, value(self._epsilon, progress))
-        except RunError as error:
-            raise RunError(f"{self._name}: {error}", error.reason) from error
-        actions, log_probs, acted_values, states, steps = zip(*rows.acted, strict=True)
-        raw = _stack([rows.first, *[step.obs for step in steps[:-1]]])
+        first, first_state = self._observations, self._state
+        rows = self._interact(snapshot, value(self._epsilon, progress))
+        actions, log_probs, acted_values, states, steps = zip(*rows, strict=True)
+        raw = _stack([first, *[step.obs for step in steps[:-1]]])
         values, rewards = _stack(acted_values), _stack([step.reward for step in steps])
         terminated = _stack([step.terminated for step in steps])
         truncated = _stack([step.truncated for step in steps])
@@ -227,15 +194,9 @@ class Actor:
             terminated, truncated = terminated | truncated, np.zeros_like(truncated)
         next_values = self._next_values(values, terminated, truncated, steps, states, normalizer)
         ended = episode_over = terminated | truncated
-        if any(step.life_lost is not None for step in (steps if rows.broken else steps[:1])):
-            episode_over = ended & ~self._flags(steps, "life_lost")
-        if rows.broken:
-            broken = self._flags(steps, "broken")
-            # `next_values` has the value of the state after that transition, with its recurrent state: the next row's.
-            truncated[:-1] |= broken[1:] & valid[:-1] & ~ended[:-1]
-            ended, episode_over = terminated | truncated | broken, episode_over | broken
-        finished = self._episodes.finish(rewards, valid, episode_over, snapshot.steps)
-        episodes, errors, warnings = self._take_reports(finished)
+        if steps[0].life_lost is not None:
+            episode_over = ended & ~_stack([step.life_lost for step in steps])
+        episodes = self._episodes.finish(rewards, valid, episode_over, snapshot.steps)
         learned_rewards, stats = self._shape_rewards(rewards, terminated, valid, progress), None
         if normalizer is not None:
             stats = self._measure(normalizer, raw, learned_rewards, ended, valid)
@@ -244,8 +205,8 @@ class Actor:
             observations=raw if normalizer is None else normalizer.observations(raw),
             actions=_stack(actions), log_probs=_stack(log_probs), rewards=learned_rewards, values=values,
             next_values=next_values, terminated=terminated, truncated=truncated, valid=valid,
-            version=snapshot.version, state=rows.first_state, episodes=episodes,
-            transitions=int(np.count_nonzero(valid)), stats=stats, env_errors=errors, warnings=warnings,
+            version=snapshot.version, state=first_state, episodes=episodes,
+            transitions=int(np.count_nonzero(valid)), stats=stats,
         )  # fmt: skip
 
     def collect_several(self, snapshot: Snapshot, progress: float, count: int) -> list[Rollout]:
@@ -256,15 +217,14 @@ class Actor:
             snapshot = snapshot._replace(steps=snapshot.steps + rollouts[-1].transitions)
         return rollouts
 
-    def _interact(self, snapshot: Snapshot, epsilon: float) -> _Rows:
+    def _interact(self, snapshot: Snapshot, epsilon: float) -> list[_Row]:
         """Act and step until the rollout is full."""
         network, env, rng, length, normalizer = self._network, self.env, self.rng, self._length, snapshot.normalizer
         distribution = network.distribution
         beat = self._heartbeat.beat
         observations, state = self._observations, self._state
-        rows = _Rows(observations, state)
-        acted = rows.acted
-        while length is None or len(acted) < length:
+        rows: list[_Row] = []
+        while length is None or len(rows) < length:
             network_observations = observations if normalizer is None else normalizer.observations(observations)
             parameters, values, state = network.act_forward(network_observations, state)
             if epsilon:
@@ -272,71 +232,24 @@ class Actor:
             actions, log_probs = distribution.sample(parameters, rng)
             step = env.step(distribution.to_env(actions))
             beat()
-            acted.append((actions, log_probs, values, state, step))
+            rows.append((actions, log_probs, values, state, step))
             observations = step.obs
             if state is not None:
                 state = reset_state(state, episode_boundaries(step))
-            if step.warnings or step.broken is not None:
-                self._note_errors(step)
-                steps = [row[-1] for row in acted]
-                if step.broken is not None and not any(row.valid.any() for row in steps):
-                    self._leave_out(steps, snapshot.steps)
-                    rows = _Rows(observations, state)
-                    acted = rows.acted
-                    continue
-                rows.broken |= step.broken is not None
-            if self._single and (step.terminated[0] or step.truncated[0] or rows.broken):
+            if self._single and (step.terminated[0] or step.truncated[0]):
                 break
         self._observations, self._state = observations, state
-        self._left_out = 0
         return rows
 
-    def _note_errors(self, step: Step) -> None:
-        broken = 0 if step.broken is None else int(np.count_nonzero(step.broken))
-        self._env_errors += step.errors or broken
-        self._warnings += [f"{self._name}: {text}" for text in step.warnings]
-
-    def _leave_out(self, steps: Sequence[Step], steps_before: int) -> None:
-        """Drop the first rows of a rollout, none of which is a transition; the last is of a step that went wrong."""
-        broken = self._flags(steps, "broken")
-        self._left_out += 1
-        if self._left_out == MOST_LEFT_OUT:
-            raise RunError(f"{MOST_LEFT_OUT} steps in a row went wrong in all environments", "env_errors")
-        nothing = np.zeros(broken.shape, np.float32)
-        episodes = self._episodes.finish(nothing, np.zeros_like(broken), broken, steps_before)
-        self._broken_episodes = self._broken_episodes.merge(episodes)
-        self._discounted.restart(np.logical_or.reduce(broken))
-
-    def _take_reports(self, episodes: Episodes) -> tuple[Episodes, int, tuple[str, ...]]:
-        """The episodes of a rollout with those that ended before its first row, and what went wrong."""
-        if not self._env_errors and not self._warnings:
-            return episodes, 0, ()
-        episodes = self._broken_episodes.merge(episodes)
-        errors, warnings = self._env_errors, tuple(self._warnings)
-        self._env_errors, self._warnings, self._broken_episodes = 0, [], Episodes()
-        return episodes, errors, warnings
-
-    def _flags(self, steps: Sequence[Step], name: Literal["broken", "life_lost"]) -> Bools:
-        """A flag of each step, bool [T, B]; false in steps without it."""
-        none = np.zeros(self.env.count, np.bool_)
-        return _stack([none if getattr(step, name) is None else getattr(step, name) for step in steps])
-
     def _require_finite(self, observations: Array, rewards: Floats | None = None) -> None:
-        """Raise ValueError for observations [..., B, *shape] or rewards that are not finite.
+        """Raise EnvError for observations or rewards that are not finite.
 
         The batches of this package never give such. A user's own may.
         """
-        what = "an observation"
-        if observations.dtype.kind != "f" or all_finite(observations):
-            if rewards is None or all_finite(rewards):
-                return
-            what, observations = "a reward", rewards
-        place = tuple(np.argwhere(~np.isfinite(observations))[0].tolist())
-        where = "" if rewards is None else f" of environment {place[1]}"
-        raise ValueError(
-            f"{self._name}: {what}{where} is {observations[place]}: {type(self.env).__name__} should begin a new "
-            "episode there and flag the step as broken (docs/extending.md)"
-        )
+        for what, numbers in (("an observation", observations), ("a reward", rewards)):
+            if numbers is not None and numbers.dtype.kind == "f" and not all_finite(numbers):
+                found = numbers[~np.isfinite(numbers)][0]
+                raise EnvError(f"{type(self.env).__name__} returned {what} that is {found}")
 
     def _next_values(
         self, values: Floats, terminated: Bools, truncated: Bools,

@@ -184,8 +184,9 @@ class SharedStore:
         with self.parameters.lock:  # so that the gradient is visible before the row's round
             self._close_stepped_round(rounds)
             if self.spec.quorum is not None and push.snapshot.rounds < rounds.completed:
-                push.event.late = int(push.gradient is not None)
-                if not push.event.late or self.spec.late == "drop":
+                if push.gradient is not None:
+                    push.event.count("late_gradients")
+                if push.gradient is None or self.spec.late == "drop":
                     return Ticket(push.event)
                 staleness = self.version - push.snapshot.version
             rounds.submit(worker, push.gradient, push.weight, round)

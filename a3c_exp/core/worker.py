@@ -128,8 +128,6 @@ class Learner:
         event = Event(self._worker) if event is None else event
         event.steps = sum(rollout.transitions for rollout in rollouts)
         event.episodes = merge_episodes(rollouts)
-        event.env_errors = sum(rollout.env_errors for rollout in rollouts)
-        event.warnings += tuple(text for rollout in rollouts for text in rollout.warnings)
         if minibatches is None:
             pushes = self._gradient(rollouts, snapshot, event)
         else:
@@ -137,7 +135,7 @@ class Learner:
             pushes = self._minibatch_gradients(rollouts, event, minibatches)
         pushed = rejected = 0
         for push in pushes:
-            pushed, rejected = pushed + 1, rejected + push.event.rejected
+            pushed, rejected = pushed + 1, rejected + push.event.counts.get("rejected", 0)
             yield YieldPoint.BEFORE_PUSH
             yield from self._push(push)
         self._check_divergence(all_rejected=0 < pushed == rejected)
@@ -242,15 +240,16 @@ class Learner:
         if self._prepared % PARAMETER_NORM_EVERY == 0:
             event.add({"parameter_norm": euclidean_norm([network.vector])})
         self._prepared += 1
-        if not math.isfinite(norm):
-            event.rejected = 1
+        is_finite = math.isfinite(norm)
+        if not is_finite:
+            event.count("rejected")
             event.metrics.clear()
             explanation = explain_divergence(network, batches)
             if not self._explanation:
                 refused = f"{self._name}, step {snapshot.steps:,}: a gradient that was not finite was refused."
                 event.explanation = f"{refused} {explanation}"
             self._explanation = explanation
-        gradient = None if event.rejected or not weight else network.gradient
+        gradient = network.gradient if is_finite and weight else None
         event.contributions = int(gradient is not None)
         return Push(gradient=gradient, snapshot=snapshot, event=event, weight=weight, stats=stats, rng=self._rng)
 
@@ -299,5 +298,5 @@ def make_actor(
         env, make_network(env), rng, rollout_length=experiment.rollout_length, gamma=experiment.gamma,
         reward_scale=env_settings.reward_scale, reward_clip=env_settings.reward_clip,
         terminal_reward=env_settings.terminal_reward, time_limit_is_terminal=env_settings.time_limit_is_terminal,
-        epsilon=experiment.epsilon, heartbeat=heartbeat, name=f"worker {worker}",
+        epsilon=experiment.epsilon, heartbeat=heartbeat,
     )  # fmt: skip

@@ -11,9 +11,19 @@ from __future__ import annotations
 
 from a3c_exp.envs.atari import Atari
 from a3c_exp.envs.batch import EnvBatch, Environment, Step
-from a3c_exp.envs.errors import close_within
+from a3c_exp.envs.errors import EnvError, close_within
 from a3c_exp.envs.gym import Gym
 from a3c_exp.envs.sync_batch import SyncEnvBatch
 from a3c_exp.envs.vector_batch import VectorEnvBatch
 
-__all__ = ["Atari", "EnvBatch", "Environment", "Gym", "Step", "SyncEnvBatch", "VectorEnvBatch", "close_within"]
+__all__ = [
+    "Atari",
+    "EnvBatch",
+    "EnvError",
+    "Environment",
+    "Gym",
+    "Step",
+    "SyncEnvBatch",
+    "VectorEnvBatch",
+    "close_within",
+]

@@ -134,12 +134,8 @@ def reward_fault(reward: Any) -> str | None:
 
 
 def step_fault(answer: Any) -> str:
-    """The fault of a step's answer that is no tuple of five, or whose flags are no truth values."""
-    if not isinstance(answer, tuple):
-        return f"{_short(answer)}, not (observation, reward, terminated, truncated, info),"
-    if len(answer) != 5:
-        return f"{len(answer)} values, not the 5 of (observation, reward, terminated, truncated, info),"
-    return f"the flags terminated={_short(answer[2])}, truncated={_short(answer[3])}, which are no truth values,"
+    """The fault of a step's answer that is not a tuple of five, or whose flags are not truth values."""
+    return f"{_short(answer)}, not (observation, reward, terminated, truncated, info),"
 
 
 def rewards_of(rewards: Any, count: int) -> Floats:

@@ -16,17 +16,9 @@ from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array
 from a3c_exp.envs.answers import WrongAnswerError, rewards_of
-from a3c_exp.envs.batch import (
-    EnvBatch,
-    Environment,
-    Normalization,
-    Step,
-    require_guard,
-    require_normalization,
-    require_shaping,
-)
+from a3c_exp.envs.batch import EnvBatch, Environment, Step
 from a3c_exp.envs.cropping import Crop, CroppedGames, screen_size
-from a3c_exp.envs.errors import MAX_STEPS_GUARD, OnError
+from a3c_exp.envs.errors import MAX_STEPS_GUARD
 from a3c_exp.envs.spaces import encoder
 from a3c_exp.envs.vector_batch import NativeBatch
 from a3c_exp.envs.window import Window, WindowError
@@ -70,17 +62,8 @@ class Atari(Environment):
         to height x width; None: all of it. The console's picture has 210 rows and 160 columns, in a few games more
         rows. Needs the extra `pictures`.
     threads: for stepping one worker's games. With as many workers as cores, more than 1 slows the others down.
-    reward_scale, reward_clip: training's rewards are the game's times the scale, clipped to (-clip, clip);
-        the clip may be a schedule.
-    terminal_reward: added to training's reward where an episode ends by death, before scale and clip; null: nothing.
-        With terminal_on_life_loss every lost life is a death.
-    time_limit_is_terminal: in training, a game that max_frames cuts ends by death, with value 0 after it.
-    normalize_observations: subtract a mean of the pixels and divide by a standard deviation: by running statistics
-        that all workers share, 'shared' of all pixels or true of each; by a given mean and deviation; or 'background',
-        by the most frequent gray of a short random play, and 64. False: the brightest pixel becomes 1.
-    normalize_rewards: by running statistics that all workers share.
-    on_error: 'restart' all games after a step or a reset that went wrong, or 'stop' the run.
-    max_steps_guard: a game of so many steps is truncated, with a warning; null: it is not.
+    reward_clip: 1 by default, as Mnih et al. clip. The other settings are those of every `Environment`; with
+        terminal_on_life_loss every lost life is a death to `terminal_reward`.
     """
 
     game: str
@@ -96,16 +79,10 @@ class Atari(Environment):
     width: int = 84
     crop: Crop | None = None
     threads: int = 1
-    reward_scale: float = 1.0
     reward_clip: float | Schedule | None = 1.0
-    terminal_reward: float | None = None
-    time_limit_is_terminal: bool = False
-    normalize_observations: Normalization = False
-    normalize_rewards: bool = False
-    on_error: OnError = "restart"
-    max_steps_guard: int | None = MAX_STEPS_GUARD
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(
             0 <= self.repeat_action_probability < 1,
             "repeat_action_probability",
@@ -120,9 +97,6 @@ class Atari(Environment):
             top, bottom, left, right = self.crop
             allowed = "[top, bottom, left, right], with 0 <= top < bottom and 0 <= left < right"
             require(0 <= top < bottom and 0 <= left < right, "crop", list(self.crop), allowed)
-        require_shaping(self.reward_scale, self.reward_clip, self.terminal_reward)
-        require_guard(self.max_steps_guard)
-        require_normalization(self.normalize_observations)
 
     def make(self, count: int, seeds: Sequence[int], render_mode: str | None = None) -> EnvBatch:
         """`count` games, each with its seed (0 <= seed < 2**31). Raises ConfigError where there is no such game.
@@ -143,7 +117,7 @@ class Atari(Environment):
             raise ConfigError("game", self.game, problem)
         window = self._window() if render_mode == "human" else None
         env, losses = self._games(count), self.terminal_on_life_loss
-        return _AtariBatch(env, seeds, losses, self.game, self.on_error, self.max_steps_guard, window)
+        return _AtariBatch(env, seeds, losses, self.game, self.max_steps_guard, window)
 
     def _window(self) -> Window:
         """A window in which a game runs as fast as on the console."""
@@ -183,9 +157,9 @@ class _AtariBatch(NativeBatch):
 
     def __init__(
         self, env: VectorEnv[Any, Any, Any], seeds: Sequence[int], terminal_on_life_loss: bool, name: str,
-        on_error: OnError = "restart", max_steps_guard: int | None = MAX_STEPS_GUARD, window: Window | None = None,
+        max_steps_guard: int | None = MAX_STEPS_GUARD, window: Window | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(int(env.num_envs), name, seeds, on_error, max_steps_guard)
+        super().__init__(int(env.num_envs), name, seeds, max_steps_guard)
         self.observation_space, self.encode = encoder(env.single_observation_space)
         assert isinstance(env.single_action_space, Discrete)
         self.action_space = env.single_action_space

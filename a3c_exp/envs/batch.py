@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -12,7 +13,7 @@ from gymnasium.spaces import Box, Space
 from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array
-from a3c_exp.envs.errors import MAX_STEPS_GUARD, OnError
+from a3c_exp.envs.errors import MAX_STEPS_GUARD
 from a3c_exp.errors import require
 from a3c_exp.schedules import Schedule, require_throughout
 
@@ -35,11 +36,6 @@ class Step(NamedTuple):
         directly after one that ended; its reward is 0 and no episode ends in it.
     life_lost: bool [K], true if `terminated` holds for the learner alone. The episode, its return and its length go on,
         and `obs` is its next observation. None if that never happens.
-    broken: bool [K], true if the environment went wrong in this step. The row is no transition (not `valid`, reward 0,
-        no end), and `obs` is the first observation of a new episode. The transition before it was the last of its
-        episode. None if nothing went wrong.
-    errors: steps and resets that went wrong, since the last step. warnings: lines for the log, of these and of others.
-
     The arrays may be kept, since a batch never writes into one again. They must not be written into: steps may share
     them (an all-false `terminated`), and so may the fields of one step (obs and final_obs if nothing ended).
     """
@@ -51,9 +47,6 @@ class Step(NamedTuple):
     final_obs: Array
     valid: NDArray[np.bool_]
     life_lost: NDArray[np.bool_] | None = None
-    broken: NDArray[np.bool_] | None = None
-    errors: int = 0
-    warnings: tuple[str, ...] = ()
 
     @property
     def episode_over(self) -> NDArray[np.bool_]:
@@ -100,51 +93,27 @@ class EnvBatch(Protocol):
         """Release the environments' resources. The batch cannot be used afterwards. Closing twice is harmless."""
 
 
-def require_shaping(scale: float, clip: float | Schedule | None, terminal: float | None) -> None:
-    """Raise ConfigError for a scale, a clip or a terminal reward that rewards cannot have."""
-    require(math.isfinite(scale) and scale > 0, "reward_scale", scale, "a finite number > 0")
-    if clip is not None:
-        require_throughout(lambda most: most > 0, "reward_clip", clip, "a number > 0 (null: no clip)")
-    fits = terminal is None or abs(terminal) <= float(np.finfo(np.float32).max)
-    require(fits, "terminal_reward", terminal, "a finite number, or null for none")
-
-
-def require_guard(most: int | None) -> None:
-    """Raise ConfigError for a `max_steps_guard` that no environment can have."""
-    require(most is None or most >= 1, "max_steps_guard", most, "a whole number >= 1, or null")
-
-
-def require_normalization(setting: Normalization) -> None:
-    """Raise ConfigError for a `normalize_observations` whose mean or deviation is none of bytes."""
-    if isinstance(setting, tuple):
-        mean, deviation = setting
-        fits = 0 <= mean <= 255 and 0.01 <= deviation <= 255
-        require(fits, "normalize_observations", list(setting), "a mean of 0 to 255 and a deviation of 0.01 to 255")
-
-
+@dataclass(frozen=True, kw_only=True)
 class Environment(ABC):
     """The component of the `env` group: it makes batches, and has the settings of rewards and observations.
 
-    Every environment component derives from this class. Whoever collects rollouts applies these settings; a batch gives
-    everything raw.
+    Every environment component derives from this class, as a frozen dataclass with settings of its own. Whoever
+    collects rollouts applies the settings of this class; a batch gives everything raw.
+
     reward_scale, reward_clip: training multiplies rewards by the scale, and then clips them to (-clip, clip). The clip
-        is a number or a schedule. Reported returns are those of the environment itself.
+        is a number or a schedule; None: no clip. Reported returns are those of the environment itself.
     terminal_reward: added to the reward of a step that ends an episode by death, before scale and clip, in training
         alone. A life that ends the episode for the learner alone is a death too. None: nothing is added.
     time_limit_is_terminal: in training, an episode that a time limit or `max_steps_guard` cuts ends by death: the value
         of its last state counts as 0. (A native vector restarts all of its episodes if one reaches the guard.) A
-        rollout's own end, and an episode that an error cuts, are bootstrapped in any case.
+        rollout's own end is bootstrapped in any case.
     normalize_observations: true: subtract the running mean of each number of an observation and divide by its running
         standard deviation, which all workers share; 'shared': one mean and one deviation for all numbers, as for the
         pixels of pictures; or false. For pictures of bytes also a mean and a deviation, or 'background': the most
         frequent byte of a short random play, and 64. 'auto': 'background' for pictures of bytes whose pixels the
         network scales, and false for all else.
     normalize_rewards: whether training divides rewards by the standard deviation of the discounted return, running too.
-
-    Its batches apply two more settings, for environments that misbehave:
-    on_error: 'restart' a new episode after a step or a reset that went wrong, or 'stop' the run. 10 errors in a row
-        stop it in any case.
-    max_steps_guard: an episode of so many steps is truncated, with a warning; None: it is not.
+    max_steps_guard: an episode of so many steps is truncated, with a warning; None: it is not. Batches apply it.
     """
 
     reward_scale: float = 1.0
@@ -153,8 +122,21 @@ class Environment(ABC):
     time_limit_is_terminal: bool = False
     normalize_observations: Normalization = False
     normalize_rewards: bool = False
-    on_error: OnError = "restart"
     max_steps_guard: int | None = MAX_STEPS_GUARD
+
+    def __post_init__(self) -> None:
+        scale, clip, terminal, guard = self.reward_scale, self.reward_clip, self.terminal_reward, self.max_steps_guard
+        require(math.isfinite(scale) and scale > 0, "reward_scale", scale, "a finite number > 0")
+        if clip is not None:
+            require_throughout(lambda most: most > 0, "reward_clip", clip, "a number > 0 (null: no clip)")
+        fits = terminal is None or abs(terminal) <= float(np.finfo(np.float32).max)
+        require(fits, "terminal_reward", terminal, "a finite number, or null for none")
+        require(guard is None or guard >= 1, "max_steps_guard", guard, "a whole number >= 1, or null")
+        if isinstance(self.normalize_observations, tuple):
+            mean, deviation = self.normalize_observations
+            fits = 0 <= mean <= 255 and 0.01 <= deviation <= 255
+            allowed = "a mean of 0 to 255 and a deviation of 0.01 to 255"
+            require(fits, "normalize_observations", [mean, deviation], allowed)
 
     @abstractmethod
     def make(self, count: int, seeds: Sequence[int], render_mode: str | None = None) -> EnvBatch:

@@ -15,20 +15,11 @@ from gymnasium.vector import VectorEnv
 
 from a3c_exp.common.trust import is_allowed_module, is_plain
 from a3c_exp.envs.atari import INSTALL
-from a3c_exp.envs.batch import (
-    EnvBatch,
-    Environment,
-    Normalization,
-    require_guard,
-    require_normalization,
-    require_shaping,
-)
-from a3c_exp.envs.errors import MAX_STEPS_GUARD, OnError
+from a3c_exp.envs.batch import EnvBatch, Environment
 from a3c_exp.envs.spaces import action_problem, observation_problem
 from a3c_exp.envs.sync_batch import Env, SyncEnvBatch
 from a3c_exp.envs.vector_batch import VectorEnvBatch, autoreset_mode
 from a3c_exp.errors import ConfigError, did_you_mean, one_line, require
-from a3c_exp.schedules import Schedule
 
 T = TypeVar("T")
 
@@ -65,16 +56,7 @@ class Gym(Environment):
         With arguments as {name: {argument: value}}.
     max_episode_steps: the time limit; null keeps the registered one. An episode that reaches it is truncated.
     vectorized: use the environment's native vector form, where it has one (CartPole-v1), instead of a Python loop.
-    reward_scale, reward_clip: training's rewards are the environment's times the scale, clipped to (-clip, clip);
-        the clip may be a schedule.
-    terminal_reward: added to training's reward where an episode ends by death, before scale and clip; null: nothing.
-    time_limit_is_terminal: in training, an episode that a time limit cuts ends by death, with value 0 after it.
-    normalize_observations: by running statistics that all workers share: true, of each number of an observation;
-        'shared', of all of them together. For pictures of bytes also by a given mean and deviation, or 'background': by
-        the most frequent byte of a short random play, and 64. 'auto': 'background' for such pictures, else false.
-    normalize_rewards: by running statistics that all workers share.
-    on_error: 'restart' a new episode after a step or a reset that went wrong, or 'stop' the run.
-    max_steps_guard: an episode of so many steps is truncated, with a warning; null: it is not.
+    The other settings are those of every `Environment`.
     """
 
     id: str
@@ -82,21 +64,11 @@ class Gym(Environment):
     wrappers: tuple[str | dict[str, dict[str, Any]], ...] = ()
     max_episode_steps: int | None = None
     vectorized: bool = False
-    reward_scale: float = 1.0
-    reward_clip: float | Schedule | None = None
-    terminal_reward: float | None = None
-    time_limit_is_terminal: bool = False
-    normalize_observations: Normalization = False
-    normalize_rewards: bool = False
-    on_error: OnError = "restart"
-    max_steps_guard: int | None = MAX_STEPS_GUARD
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         limit = self.max_episode_steps
         require(limit is None or limit >= 1, "max_episode_steps", limit, "a whole number >= 1, or null")
-        require_shaping(self.reward_scale, self.reward_clip, self.terminal_reward)
-        require_guard(self.max_steps_guard)
-        require_normalization(self.normalize_observations)
         require(not (self.vectorized and self.wrappers), "vectorized", True, "false where wrappers are used")
         for name in ("id", "max_episode_steps", "disable_env_checker", "num_envs"):
             require(name not in self.kwargs, f"kwargs.{name}", self.kwargs.get(name), "left out: it is set elsewhere")
@@ -135,13 +107,13 @@ class Gym(Environment):
         if self.vectorized:
             vector = self._native(spec, count, render_mode)
             self._check(vector, vector.single_observation_space, vector.single_action_space)
-            return VectorEnvBatch(vector, seeds, self.on_error, self.max_steps_guard)
+            return VectorEnvBatch(vector, seeds, self.max_steps_guard)
         envs: list[Env] = []
         for _ in range(count):
             envs.append(self._one(spec, render_mode))
             if len(envs) == 1:
                 self._check(envs[0], envs[0].observation_space, envs[0].action_space)
-        return SyncEnvBatch(envs, seeds, self.on_error, self.max_steps_guard)
+        return SyncEnvBatch(envs, seeds, self.max_steps_guard)
 
     def _spec(self) -> EnvSpec:
         """gymnasium's specification of `id`. Imports the module that registers it if `id` names one."""

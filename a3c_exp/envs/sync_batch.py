@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.envs.answers import AnswerCheck, WrongAnswerError, listed_rewards, reward_fault, step_fault
 from a3c_exp.envs.batch import Step
-from a3c_exp.envs.errors import MAX_STEPS_GUARD, EnvErrors, OnError, another_seed
+from a3c_exp.envs.errors import MAX_STEPS_GUARD, EnvError, env_error
 from a3c_exp.envs.spaces import decoder, encoder
 from a3c_exp.errors import FAILURES
 
@@ -26,8 +26,9 @@ class SyncEnvBatch:
 
     envs: K environments with the same spaces, and with the same time limit where they have one.
     seeds: K numbers, each used in its environment's first reset.
-    on_error, max_steps_guard: see `Environment`. An environment that goes wrong begins a new episode, and the others go
-        on.
+    max_steps_guard: see `Environment`.
+
+    Raises EnvError where an environment goes wrong. `reset` begins all episodes again.
 
     gymnasium's outermost wrappers (TimeLimit around OrderEnforcing) cost two more Python calls a step, a tenth of
     CartPole's whole step. If they are outermost, `step` calls what they wrap, and the limit is kept here with the same
@@ -35,16 +36,14 @@ class SyncEnvBatch:
     """
 
     def __init__(
-        self, envs: Sequence[Env], seeds: Sequence[int], on_error: OnError = "restart",
-        max_steps_guard: int | None = MAX_STEPS_GUARD,
-    ) -> None:  # fmt: skip
+        self, envs: Sequence[Env], seeds: Sequence[int], max_steps_guard: int | None = MAX_STEPS_GUARD
+    ) -> None:
         if not envs or len(seeds) != len(envs):
             raise ValueError(f"{len(envs)} environments need as many seeds, and at least one; got {len(seeds)}")
         self.count = len(envs)
         self.observation_space, self.encode = encoder(envs[0].observation_space)
         self.action_space, self.decode = decoder(envs[0].action_space)
         self._check = AnswerCheck(envs[0].observation_space)
-        self._errors = EnvErrors(_name(envs[0]), self.count, on_error)
         # For an environment a Python int is faster than a numpy one. Other actions are rows of an array.
         self._each: Callable[[Array], Sequence[Any] | Array] = self.decode
         if isinstance(envs[0].action_space, Discrete):
@@ -55,8 +54,7 @@ class SyncEnvBatch:
         self._seeds: list[int | None] = [int(seed) for seed in seeds]
         unwrapped = [_without_limit(env) for env in envs]
         self._steps = [env.step for env, _ in unwrapped]
-        limit, guard = unwrapped[0][1], float("inf") if max_steps_guard is None else float(max_steps_guard)
-        self._limit, self._guarded = min(limit, guard), guard < limit
+        self._limit = min(unwrapped[0][1], float("inf") if max_steps_guard is None else float(max_steps_guard))
         self._tick = 0
         self._began = [0] * self.count
         self._due = self._limit
@@ -66,59 +64,33 @@ class SyncEnvBatch:
     def reset(self) -> Array:
         """Start an episode in every environment, and return the first observations [K, ...]."""
         self._began = [self._tick] * self.count
-        obs = np.concatenate([self._first_observation(index) for index in range(self.count)])
-        # What went wrong here is reported with the next step.
-        self._due = self._tick if self._errors.warnings else self._tick + self._limit
-        return obs
+        self._due = self._tick + self._limit
+        return np.concatenate([self._first_observation(index, at_start=True) for index in range(self.count)])
 
     def step(self, actions: Array) -> Step:
         """Take actions [K, ...]. Where an episode ends, `obs` is already the first observation of the next one."""
         each = self._each(actions)
-        observations, rewards, ended, failed = [], [], [], []
+        observations, rewards, ended = [], [], []
+        self._tick += 1
         for index, (step, action) in enumerate(zip(self._steps, each, strict=True)):
             try:
                 answer = step(action)
-                try:
-                    observation, reward, terminated, truncated, _ = answer
-                    if terminated or truncated:
-                        ended.append((index, terminated, truncated))
-                except (TypeError, ValueError):
-                    raise WrongAnswerError(step_fault(answer)) from None
             except FAILURES as error:
-                observation, reward = None, 0.0
-                failed.append((index, error))
+                raise self._error(error, index) from error
+            try:
+                observation, reward, terminated, truncated, _ = answer
+                if terminated or truncated:
+                    ended.append((index, terminated, truncated))
+            except (TypeError, ValueError):
+                raise self._error(WrongAnswerError(step_fault(answer)), index) from None
             observations.append(observation)
             rewards.append(reward)
-        self._tick += 1
         obs, earned = self._check.observations(observations), listed_rewards(rewards)
-        if obs is None or earned is None:  # one that failed has no observation
-            return self._mend(observations, rewards, ended, dict(failed))
+        if obs is None or earned is None:
+            raise self._wrong_answer(observations, rewards)
         if not ended and self._tick < self._due:
             return Step(obs, earned, self._none, self._none, obs, self._all)
         return self._restart(obs, earned, ended)
-
-    def _mend(
-        self, observations: list[Any], rewards: list[Any], ended: list[tuple[int, bool, bool]],
-        failed: dict[int, BaseException],
-    ) -> Step:  # fmt: skip
-        """Begin a new episode in each environment that went wrong. The rows of the others are what they are."""
-        broken, rows = self._none.copy(), []
-        reward = np.zeros(self.count, np.float32)
-        for index, (observation, given) in enumerate(zip(observations, rewards, strict=True)):
-            error = failed.get(index)
-            if error is None and (fault := reward_fault(given) or self._check.fault(observation)):
-                error = WrongAnswerError(fault)
-            if error is None:
-                rows.append(self.encode([observation]))
-                reward[index] = np.asarray(given, np.float32).item()
-                continue
-            broken[index] = True
-            began = self._began[index]
-            self._errors.add(error, tick=self._tick, began=began, unit=index, env=index, moment=self._tick - began)
-            self._began[index] = self._tick
-            rows.append(self._first_observation(index))
-        step = self._restart(np.concatenate(rows), reward, [end for end in ended if not broken[end[0]]])
-        return step._replace(valid=~broken, broken=broken)
 
     def _restart(self, obs: Array, reward: Floats, ended: list[tuple[int, bool, bool]]) -> Step:
         """Apply the time limit, and restart ended episodes, whose last observations go to `final_obs`."""
@@ -126,40 +98,36 @@ class SyncEnvBatch:
         for index, dead, cut in ended:
             terminated[index], truncated[index] = dead, cut
         if self._tick >= self._due:
-            late = self._tick - np.array(self._began) >= self._limit
-            endless = np.flatnonzero(late & ~(terminated | truncated)) if self._guarded else self._none[:0]
-            for index in endless.tolist():
-                self._errors.warn_of_endless(index, int(self._limit))
-            truncated |= late
+            truncated |= self._tick - np.array(self._began) >= self._limit
         final_obs, obs = obs, obs.copy()
         for index in np.flatnonzero(terminated | truncated).tolist():
             self._began[index] = self._tick
             obs[index] = self._first_observation(index)[0]
         self._due = min(self._began) + self._limit
-        step = Step(obs, reward, terminated, truncated, final_obs, self._all)
-        if not self._errors.warnings:
-            return step
-        errors, warnings = self._errors.take()
-        return step._replace(errors=errors, warnings=warnings)
+        return Step(obs, reward, terminated, truncated, final_obs, self._all)
 
-    def _first_observation(self, index: int) -> Array:
-        """Start an episode and return its first observation [1, ...]. Tries again after an error.
+    def _first_observation(self, index: int, at_start: bool = False) -> Array:
+        """Start an episode and return its first observation [1, ...]."""
+        seed, self._seeds[index] = self._seeds[index], None
+        try:
+            observation, _ = self._envs[index].reset(seed=seed)
+        except FAILURES as error:
+            raise env_error(error, _name(self._envs[index]), index=index) from error
+        row = self._check.observations([observation])
+        if row is None:
+            wrong = WrongAnswerError(str(self._check.fault(observation)))
+            raise env_error(wrong, _name(self._envs[index]), index=index, at_start=at_start)
+        return row
 
-        `_began` has been set before: an error here is in a row with those that came after that.
-        """
-        while True:
-            seed = self._seeds[index]
-            try:
-                observation, _ = self._envs[index].reset(seed=seed)
-                row = self._check.observations([observation])
-                if row is None:
-                    raise WrongAnswerError(str(self._check.fault(observation)))
-            except FAILURES as error:
-                self._errors.add(error, tick=self._tick, began=self._began[index], unit=index, env=index)
-                self._seeds[index] = None if seed is None else another_seed(seed)
-            else:
-                self._seeds[index] = None
-                return row
+    def _wrong_answer(self, observations: list[Any], rewards: list[Any]) -> EnvError:
+        """The error of the first environment whose reward or observation cannot be used."""
+        for index, (observation, reward) in enumerate(zip(observations, rewards, strict=True)):
+            if fault := reward_fault(reward) or self._check.fault(observation):
+                return self._error(WrongAnswerError(fault), index)
+        return self._error(WrongAnswerError("observations of several shapes"), 0)
+
+    def _error(self, error: BaseException, index: int) -> EnvError:
+        return env_error(error, _name(self._envs[index]), index=index, step=self._tick - self._began[index])
 
     def render(self) -> NDArray[np.uint8] | None:
         """A picture of the first environment; None if it draws in a window of its own."""

@@ -1,4 +1,4 @@
-"""Environments that step in one call, and what happens if one goes wrong; gymnasium's, in any autoreset mode."""
+"""Environments that step in one call; gymnasium's, in any autoreset mode."""
 
 from __future__ import annotations
 
@@ -13,25 +13,23 @@ from numpy.typing import NDArray
 from a3c_exp.common.arrays import Array, Bools
 from a3c_exp.envs.answers import AnswerCheck, WrongAnswerError, rewards_of
 from a3c_exp.envs.batch import Step
-from a3c_exp.envs.errors import MAX_STEPS_GUARD, EnvErrors, OnError, another_seed
+from a3c_exp.envs.errors import MAX_STEPS_GUARD, env_error
 from a3c_exp.envs.spaces import decoder, encoder
 from a3c_exp.errors import FAILURES
 
 
 class NativeBatch(ABC):
-    """K environments that step in one call. If one of them goes wrong, all K begin a new episode.
+    """K environments that step in one call.
 
-    A subclass says how they begin and step. Both raise whatever went wrong.
+    A subclass says how they begin and step. Both raise whatever went wrong, of which `reset` and `step` make an
+    EnvError.
 
-    name: of the environments. seeds: one for each environment, used in the first reset. on_error, max_steps_guard: see
-    `Environment`.
+    name: of the environments. seeds: one for each environment, used in the first reset. max_steps_guard: see
+    `Environment`; an episode of so many steps ends all K, since they begin together.
     """
 
-    def __init__(
-        self, count: int, name: str, seeds: Sequence[int], on_error: OnError, max_steps_guard: int | None
-    ) -> None:
-        self.count = count
-        self._errors = EnvErrors(name, 1, on_error, together=True)
+    def __init__(self, count: int, name: str, seeds: Sequence[int], max_steps_guard: int | None) -> None:
+        self.count, self._name = count, name
         self._seeds: list[int] | None = [int(seed) for seed in seeds]
         self._guard = np.iinfo(np.int64).max if max_steps_guard is None else max_steps_guard
         # The step at which each episode began, and the first at which one may have reached the guard.
@@ -46,19 +44,15 @@ class NativeBatch(ABC):
         """Take actions [K, ...]."""
 
     def reset(self) -> Array:
-        """Start an episode in every environment, and return the first observations [K, ...]. Tries again after an
-        error."""
+        """Start an episode in every environment, and return the first observations [K, ...]."""
+        seeds, self._seeds = self._seeds, None
         self._began[:] = self._tick
-        while True:
-            try:
-                obs = self._begin(self._seeds)
-            except FAILURES as error:
-                self._note(error, in_reset=True)
-                self._seeds = None if self._seeds is None else [another_seed(seed) for seed in self._seeds]
-            else:
-                self._seeds = None
-                self._due = self._tick if self._errors.warnings else self._tick + self._guard
-                return obs
+        self._due = self._tick + self._guard
+        try:
+            return self._begin(seeds)
+        except FAILURES as error:
+            wrong = isinstance(error, WrongAnswerError)
+            raise env_error(error, self._name, index=_index(error), at_start=wrong and self._tick == 0) from error
 
     def step(self, actions: Array) -> Step:
         """Take actions [K, ...]."""
@@ -66,38 +60,27 @@ class NativeBatch(ABC):
         try:
             step = self._advance(actions)
         except FAILURES as error:
-            return self._begin_anew(error)
+            index = _index(error)
+            moment = self._tick if index is None else self._tick - int(self._began[index])
+            raise env_error(error, self._name, index=index, step=moment) from error
         self._began[step.episode_over] = self._tick
-        return step if self._tick < self._due else self._report(step)
+        return step if self._tick < self._due else self._cut(step)
 
-    def _begin_anew(self, error: BaseException) -> Step:
-        """A step in which something went wrong: no row is a transition."""
-        self._note(error)
-        obs, none = self.reset(), np.zeros(self.count, np.bool_)
-        errors, warnings = self._errors.take()
-        self._due = self._tick + self._guard
-        reward = np.zeros(self.count, np.float32)
-        return Step(obs, reward, none, none, obs, none, broken=~none, errors=errors, warnings=warnings)
+    def _cut(self, step: Step) -> Step:
+        """Truncate all episodes, and begin new ones, if one has so many steps as `max_steps_guard`."""
+        self._due = int(self._began.min()) + self._guard
+        if self._tick < self._due:
+            return step
+        over, obs = step.terminated | step.truncated, self.reset()
+        final_obs = np.where(over.reshape(-1, *[1] * (obs.ndim - 1)), step.final_obs, step.obs)
+        truncated = step.truncated | (step.valid & ~over)
+        life_lost = None if step.life_lost is None else np.zeros_like(step.life_lost)
+        return step._replace(obs=obs, truncated=truncated, final_obs=final_obs, life_lost=life_lost)
 
-    def _report(self, step: Step) -> Step:
-        """Add errors of the last reset to a step. If an episode has too many steps, all K begin a new one."""
-        due = int(self._began.min()) + self._guard
-        if self._tick >= due:
-            self._errors.warn_of_endless(int(self._began.argmin()), self._guard)
-            over, obs = step.terminated | step.truncated, self.reset()
-            final_obs = np.where(over.reshape(-1, *[1] * (obs.ndim - 1)), step.final_obs, step.obs)
-            truncated = step.truncated | (step.valid & ~over)
-            step = step._replace(obs=obs, truncated=truncated, final_obs=final_obs, life_lost=None)
-            due = self._tick + self._guard
-        self._due = due
-        errors, warnings = self._errors.take()
-        return step._replace(errors=errors, warnings=warnings)
 
-    def _note(self, error: BaseException, in_reset: bool = False) -> None:
-        index = error.index if isinstance(error, WrongAnswerError) else None
-        moment = self._tick if index is None else self._tick - int(self._began[index])
-        latest = int(self._began.max())
-        self._errors.add(error, tick=self._tick, began=latest, env=index, moment=None if in_reset else moment)
+def _index(error: BaseException) -> int | None:
+    """The index of the environment that an error is of, if it is known."""
+    return error.index if isinstance(error, WrongAnswerError) else None
 
 
 class VectorEnvBatch(NativeBatch):
@@ -113,13 +96,12 @@ class VectorEnvBatch(NativeBatch):
     """
 
     def __init__(
-        self, env: VectorEnv[Any, Any, Any], seeds: Sequence[int], on_error: OnError = "restart",
-        max_steps_guard: int | None = MAX_STEPS_GUARD,
-    ) -> None:  # fmt: skip
+        self, env: VectorEnv[Any, Any, Any], seeds: Sequence[int], max_steps_guard: int | None = MAX_STEPS_GUARD
+    ) -> None:
         if len(seeds) != env.num_envs:
             raise ValueError(f"{env.num_envs} environments need as many seeds; got {len(seeds)}")
         name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
-        super().__init__(int(env.num_envs), name, seeds, on_error, max_steps_guard)
+        super().__init__(int(env.num_envs), name, seeds, max_steps_guard)
         self.observation_space, self.encode = encoder(env.single_observation_space)
         self.action_space, self.decode = decoder(env.single_action_space)
         self._check = AnswerCheck(env.single_observation_space)

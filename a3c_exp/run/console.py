@@ -237,8 +237,8 @@ class Progress:
             parts.append(activity)
         elif left is not None:
             parts.append(f"{duration(left)} left")
-        if statistics.rejected:
-            parts.append(f"{statistics.rejected:,} updates rejected")
+        if rejected := statistics.counts.get("rejected"):
+            parts.append(f"{rejected:,} updates rejected")
         return " | ".join(parts)
 
     def _speed(self) -> float:
@@ -263,7 +263,7 @@ _SPEED_SECONDS = 10.0
 
 
 class LimitedWarnings:
-    """Warnings about environments, of which a run may have thousands: the log shows the first MOST_WARNINGS."""
+    """Warnings about failed workers, of which a run may have thousands: the log shows the first MOST_WARNINGS."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -273,7 +273,7 @@ class LimitedWarnings:
         if self._count <= MOST_WARNINGS:
             log.warning("%s", text)
         if self._count == MOST_WARNINGS:
-            log.warning("further warnings about environments are not shown; async/env_errors counts errors")
+            log.warning("further failures of workers are not shown; async/restarts counts them")
 
 
 def duration(seconds: float) -> str:

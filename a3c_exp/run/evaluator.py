@@ -11,11 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from a3c_exp.backends.messages import GRACE_SECONDS
-from a3c_exp.backends.supervision import StallWatch
 from a3c_exp.core import seeding
 from a3c_exp.core.experiment import Experiment
-from a3c_exp.core.heartbeat import Heartbeat
+from a3c_exp.core.heartbeat import Heartbeat, StallWatch
 from a3c_exp.core.seeding import Role
 from a3c_exp.envs import close_within
 from a3c_exp.errors import RunError
@@ -25,6 +23,8 @@ log = logging.getLogger("a3c_exp")
 
 # How often a caller that waits for an evaluation checks whether it should stop.
 _POLL_SECONDS = 0.1
+# From asking an evaluation to end to leaving it behind.
+_GRACE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +135,10 @@ class Evaluator:
         self.activity = f"evaluation: {ended} of {self._experiment.eval.episodes} episodes, step {steps:,}"
 
     def close(self) -> None:
-        """End the evaluation without a result. One that hangs in its environment is abandoned after GRACE_SECONDS."""
+        """End the evaluation without a result. One that hangs in its environment is abandoned after a second."""
         self._closed = True
         if self._thread is not None:
-            self._thread.join(GRACE_SECONDS)
+            self._thread.join(_GRACE_SECONDS)
 
     def _work(self, state: dict[str, Any]) -> None:
         try:

@@ -20,7 +20,7 @@ from a3c_exp.core.experiment import Eval, Experiment, build_network
 from a3c_exp.core.normalization import NormalizedObservations, Normalizer
 from a3c_exp.core.rollout import episode_boundaries
 from a3c_exp.core.seeding import Role
-from a3c_exp.envs import EnvBatch
+from a3c_exp.envs import EnvBatch, EnvError
 from a3c_exp.errors import RunError
 from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.cnn import ImageEncoder
@@ -29,6 +29,9 @@ from a3c_exp.networks.recurrent import reset_state
 log = logging.getLogger("a3c_exp")
 
 # Environments of an evaluation, stepped together: a batch of 16 costs little more than one.
+MOST_FAILURES = 10
+"""Failures of an evaluation's environments without an ended episode in between, which end it."""
+
 BATCH = 16
 
 # Index of the seeds of `evaluate_run`: other episodes than those by which the run chose its best checkpoint.
@@ -164,8 +167,9 @@ def evaluate_policy(
     state in which the last one was cut.
 
     Each environment plays a fixed share of the episodes: counting those that end first would favour short ones.
-    An episode in which its environment went wrong is left out, with a warning, and another one is played in its place.
-    Raises RunError if that happens too often in a row, or if a return is not finite.
+    If an environment goes wrong, the episodes under way are left out, with a warning, and others are played in their
+    place. Raises EnvError after MOST_FAILURES without an ended episode in between, and RunError for a return that is
+    not finite.
     stopped: called at each step; once it returns True, only the episodes that have ended are returned.
     on_step: called before each step of the first environment's first episode.
     watch: called after each step, with the number of episodes that have ended and of steps of each environment.
@@ -174,7 +178,8 @@ def evaluate_policy(
     quota[: episodes % env.count] += 1
     returns, lengths = np.zeros(env.count), np.zeros(env.count, np.int64)
     done: list[tuple[float, int]] = []
-    warnings: list[str] = []
+    failures: list[str] = []
+    failures_in_a_row = 0
     observations, first = env.reset(), quota[0]
     state: Array | None = None
     ticks = cut_count = 0
@@ -182,13 +187,19 @@ def evaluate_policy(
         if quota[0] == first:
             on_step(env)
         actions, state = policy.predict(observations, state, greedy)
-        step = env.step(actions)
+        try:
+            step = env.step(actions)
+        except EnvError as error:
+            failures.append(str(error).partition("\n")[0])
+            failures_in_a_row += 1
+            if failures_in_a_row == MOST_FAILURES:
+                raise
+            observations, state = env.reset(), None
+            returns[:] = lengths[:] = 0
+            continue
         observations = step.obs
         returns += step.reward
         lengths += step.valid
-        warnings += step.warnings
-        if step.broken is not None:
-            returns[step.broken] = lengths[step.broken] = 0
         cut = (lengths >= max_steps) & ~step.episode_over
         if state is not None:
             state = reset_state(state, episode_boundaries(step) | cut)
@@ -196,14 +207,15 @@ def evaluate_policy(
             if quota[index]:
                 if not math.isfinite(returns[index]):
                     raise RunError(f"environment {index} of an evaluation has the return {returns[index]}")
+                failures_in_a_row = 0
                 quota[index] -= 1
                 done.append((returns[index], lengths[index]))
                 cut_count += int(cut[index])
             returns[index] = lengths[index] = 0
         ticks += 1
         watch(len(done), ticks)
-    if warnings:
-        log.warning("warnings in an evaluation: %d, the first: %s", len(warnings), warnings[0])
+    if failures:
+        log.warning("an evaluation has begun again after errors: %d, the first: %s", len(failures), failures[0])
     return PlayedEpisodes(
         np.array([r for r, _ in done]),
         np.array([n for _, n in done], np.int64),

@@ -14,6 +14,7 @@ import numpy as np
 
 from a3c_exp.common.reading import LARGEST
 from a3c_exp.core.counters import RNG_WORDS
+from a3c_exp.core.events import COUNTS
 from a3c_exp.errors import FolderError, shown
 from a3c_exp.run import checkpoint, run_folder
 
@@ -105,12 +106,8 @@ _STATE: Mapping[str, Check] = {
     "store.pixels?": _array("f1", finite=True),  # of runs of before: see `config.saved`
     "statistics.steps": _count,
     "statistics.updates": _count,
-    "statistics.rejected": _count,
     "statistics.episodes": _count,
-    "statistics.restarts?": _count,
-    "statistics.env_errors?": _count,
-    "statistics.late_gradients?": _count,
-    "statistics.cut_eval_episodes?": _count,
+    **{f"statistics.{name}?": _count for name in COUNTS},
     "statistics.seconds": _number,
     "statistics.staleness": lambda value: _list(value, _count, 3),
     "statistics.recent_end_steps": _array("i1"),

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from a3c_exp.core.events import RECENT, Episodes, Event
+from a3c_exp.core.events import COUNTS, RECENT, Episodes, Event
 from a3c_exp.core.store import SharedStore
 
 
@@ -39,8 +39,8 @@ class RunStatistics:
     window: most episodes that `reached` is asked about.
     clock: monotonic seconds.
 
-    steps, updates, rejected, episodes, restarts, env_errors, late, cut_eval_episodes (episodes of evaluations that were
-        cut): totals of the run, earlier sessions of a resumed run included.
+    steps, updates, episodes, counts: totals of the run, earlier sessions of a resumed run included. counts: by the
+        names in COUNTS.
     begun: whether `begin` has been called. left: workers that have left the run in this session, by rule.
     """
 
@@ -51,12 +51,8 @@ class RunStatistics:
         self.left: Counter[str] = Counter()
         self.steps = 0
         self.updates = 0
-        self.rejected = 0
         self.episodes = 0
-        self.restarts = 0
-        self.env_errors = 0
-        self.late = 0
-        self.cut_eval_episodes = 0
+        self.counts = dict.fromkeys(COUNTS, 0)
         self.begun = False
         self._clock = clock
         self._earlier_seconds = 0.0
@@ -71,9 +67,10 @@ class RunStatistics:
 
     def _new_window(self) -> None:
         self._window_totals = self._totals
+        self._has_counted = False
         self._window_episodes = self.episodes
         self._sums: dict[str, float] = {}
-        self._counts: dict[str, int] = {}
+        self._metric_counts: dict[str, int] = {}
         self._window_staleness = [0, 0, 0]  # sum, count, maximum
 
     def begin(self, seconds_ago: float) -> None:
@@ -85,13 +82,12 @@ class RunStatistics:
         """Add an event. Called thousands of times a second, so it takes a few microseconds."""
         self.steps += event.steps
         self.updates += event.updates
-        self.rejected += event.rejected
-        self.restarts += event.restarts
-        self.env_errors += event.env_errors
-        self.late += event.late
+        if event.counts:
+            self.counts = {name: number + event.counts.get(name, 0) for name, number in self.counts.items()}
+            self._has_counted = True
         if event.left:
             self.left[event.left] += 1
-        sums, counts = self._sums, self._counts
+        sums, counts = self._sums, self._metric_counts
         for name, metric in event.metrics.items():
             total = metric.sum
             if total == total:  # not NaN: a metric without a value must not spoil the window's mean
@@ -118,11 +114,11 @@ class RunStatistics:
     @property
     def has_new_data(self) -> bool:
         """Return whether a total has grown since the last `window()` or `restore`; episodes alone do not count."""
-        return self._totals != self._window_totals
+        return self._has_counted or self._totals != self._window_totals
 
     @property
     def _totals(self) -> tuple[int, ...]:
-        return self.steps, self.updates, self.rejected, self.restarts, self.env_errors, self.late
+        return self.steps, self.updates
 
     @property
     def seconds(self) -> float:
@@ -180,8 +176,8 @@ class RunStatistics:
 
         rollout/ep_rew_mean, ep_len_mean: over the last 100 episodes; present if an episode ended in the window.
         train/*: means of the events' metrics over the window's updates. A metric whose name has a slash keeps it.
-        train/n_updates, rejected_updates, rollout/episodes: totals of the run.
-        async/restarts, env_errors, late_gradients: totals of the run; present once they are not 0.
+        train/n_updates, rejected_updates, rollout/episodes, and the curves of COUNTS: totals of the run; the last are
+            present once they are not 0.
         async/staleness_mean, staleness_max: of the window's updates. time/steps_per_second: of the window.
         """
         now = self._clock()
@@ -192,13 +188,11 @@ class RunStatistics:
             values["rollout/ep_len_mean"] = self._recent_mean(2)
         values["rollout/episodes"] = self.episodes
         for name, total in self._sums.items():
-            values[name if "/" in name else f"train/{name}"] = total / self._counts[name]
+            values[name if "/" in name else f"train/{name}"] = total / self._metric_counts[name]
         values["train/n_updates"] = self.updates
-        values["train/rejected_updates"] = self.rejected
-        faults = ("restarts", self.restarts), ("env_errors", self.env_errors), ("late_gradients", self.late)
-        for name, total in faults:
-            if total:
-                values[f"async/{name}"] = total
+        for name, (_, curve) in COUNTS.items():
+            if curve is not None and (self.counts[name] or name == "rejected"):
+                values[curve] = self.counts[name]
         total_staleness, count, maximum = self._window_staleness
         if count:
             values["async/staleness_mean"] = total_staleness / count
@@ -217,15 +211,11 @@ class RunStatistics:
             "steps": self.steps,
             "episodes": self.episodes,
             "updates": self.updates,
-            "rejected_updates": self.rejected,
             "wall_seconds": round(seconds, 3),
             "mean_return_100": self.mean_return_100,
             "staleness_mean": self.staleness_mean,
             "staleness_max": self.staleness_max,
-            "restarts": self.restarts,
-            "env_errors": self.env_errors,
-            "late_gradients": self.late,
-            "cut_eval_episodes": self.cut_eval_episodes,
+            **{COUNTS[name].summary: number for name, number in self.counts.items()},
         }
 
     def state(self) -> dict[str, Any]:
@@ -233,12 +223,8 @@ class RunStatistics:
         return {
             "steps": self.steps,
             "updates": self.updates,
-            "rejected": self.rejected,
             "episodes": self.episodes,
-            "restarts": self.restarts,
-            "env_errors": self.env_errors,
-            "late_gradients": self.late,
-            "cut_eval_episodes": self.cut_eval_episodes,
+            **self.counts,
             "seconds": self.seconds,
             "staleness": list(self._staleness()),
             "recent_end_steps": np.array([end for end, _, _ in self._recent], np.int64),
@@ -250,10 +236,8 @@ class RunStatistics:
         """Continue from `state()`. `reached` waits again until every environment has ended an episode."""
         self.steps = state["steps"]
         self.updates = state["updates"]
-        self.rejected = state["rejected"]
         self.episodes = state["episodes"]
-        self.restarts, self.env_errors = state.get("restarts", 0), state.get("env_errors", 0)  # older ones have none
-        self.late, self.cut_eval_episodes = state.get("late_gradients", 0), state.get("cut_eval_episodes", 0)
+        self.counts = {name: state.get(name, 0) for name in COUNTS}  # older checkpoints have not all of them
         self._earlier_seconds = state["seconds"]
         self._staleness_sum, self._staleness_count, self._staleness_max = state["staleness"]
         columns = (state[f"recent_{name}"].tolist() for name in ("end_steps", "returns", "lengths"))

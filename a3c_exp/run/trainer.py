@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from a3c_exp.backends.supervision import RestartSettings
 from a3c_exp.common.reading import parse_yaml, read_text
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.events import Event
@@ -148,8 +147,8 @@ class Trainer:
         self._statistics = RunStatistics(environments, window=experiment.stop.window)
         self._clock, self._best = TrainingClock(store), BestPolicy()
         self._resumed = 0
-        self._warned_of_rejected = self._warned_of_cut = False  # in this session, whatever there was in an earlier one
-        self._env_warnings = LimitedWarnings()
+        self._warned: set[str] = set()  # in this session, whatever there was in an earlier one
+        self._failures = LimitedWarnings()
         self._solved: tuple[int, float] | None = None  # steps and seconds of training
         self._evaluated: dict[str, Any] = {}  # the checkpoint of what is being evaluated
         self._stop_reason: str | None = None
@@ -164,7 +163,7 @@ class Trainer:
             experiment,
             background=not experiment.backend.deterministic,
             stopped=lambda: self._interruption.signal is not None,
-            stall_seconds=experiment.backend.stall_seconds if isinstance(experiment.backend, RestartSettings) else None,
+            stall_seconds=experiment.backend.stall_seconds,
             on_wait=self._show_evaluation,
         )
         self._evaluation_due = Every(experiment.eval.every, steps)
@@ -240,7 +239,7 @@ class Trainer:
             self._run_periodic_tasks()
         self._clock.stop()
         self._log_curve_point()
-        if self._statistics.rejected and not self._statistics.updates:
+        if self._statistics.counts.get("rejected") and not self._statistics.updates:
             raise RunError("no gradient was finite, so nothing has been learned: a warning in train.log says more")
         if self._stop_reason is None:
             rule = leaving_rule(self._experiment.stop, self._statistics)
@@ -250,19 +249,24 @@ class Trainer:
         statistics, threshold = self._statistics, self._experiment.reward_threshold
         if not statistics.begun and (seconds := self._store.training_seconds):
             statistics.begin(seconds)
-        if event.rejected and not self._warned_of_rejected:
-            self._warned_of_rejected = True
-            log.warning("%s", event.explanation or "a gradient that was not finite was refused")
+        if "rejected" in event.counts:
+            self._warn_once("rejected", event.explanation or "a gradient that was not finite was refused")
         for warning in event.warnings:
-            if event.restarts:  # a line for each, however many there are
-                log.warning("%s", warning)
-            else:
-                self._env_warnings.warn(warning)
+            self._failures.warn(warning)
         statistics.add(event)
         if len(event.episodes):
+            guard = self._experiment.env.max_steps_guard
+            if guard is not None and event.episodes.lengths.max() >= guard:
+                text = f"worker {event.worker}: an episode was truncated after {guard:,} steps (env.max_steps_guard)"
+                self._warn_once("guard", text)
             self._output.add_episodes(event.worker, event.episodes, self._clock.seconds)
         if self._solved is None and threshold is not None and statistics.reached(threshold):
             self._solved = statistics.steps, self._clock.seconds
+
+    def _warn_once(self, what: str, text: str) -> None:
+        if what not in self._warned:
+            self._warned.add(what)
+            log.warning("%s", text)
 
     def _find_stop_reason(self, wait_for_all: bool = True) -> str | None:
         """The reason to end now: "interrupted", or a rule of `stop`. wait_for_all: see `rules.find_stop_reason`."""
@@ -306,11 +310,11 @@ class Trainer:
         result: EvalResult | None = self._evaluator.result(wait)
         if result is None:
             return
-        if result.cut and not self._warned_of_cut:
-            self._warned_of_cut, limits = True, self._experiment.eval
-            text = "evaluation at step %d: %d of %d episodes were cut after %d steps (eval.max_steps)"
-            log.warning(text, result.steps, result.cut, limits.episodes, limits.max_steps)
-        self._statistics.cut_eval_episodes += result.cut
+        if result.cut:
+            limits = self._experiment.eval
+            cut = f"{result.cut} of {limits.episodes} episodes were cut after {limits.max_steps} steps (eval.max_steps)"
+            self._warn_once("cut", f"evaluation at step {result.steps}: {cut}")
+            self._statistics.counts["cut_eval_episodes"] += result.cut
         values = {"eval/mean_reward": result.mean_return, "eval/mean_ep_length": result.mean_length}
         self._output.log(result.steps, values, self._statistics.seconds)
         if self._best.is_better(result, equal_counts=run_folder.BEST in self._output.unwritten):

@@ -85,7 +85,6 @@ class Agent:
             channel.put_rollout(slot, rollout, self._network.versions[-len(rollout.rewards) :])
             self._network.versions.clear()
             event = Event(self._index, episodes=rollout.episodes, contributions=1)  # a trainer reports the steps
-            event.env_errors, event.warnings = rollout.env_errors, rollout.warnings
             event.left = rules.add(rollout.episodes)
             now = time.perf_counter()
             event.add({"ga3c/agent_wait": channel.waited / (now - began)})

@@ -215,9 +215,7 @@ class SharedBuffers:
         return Rollout(
             **columns,
             state=arrays["state"][slot] if self.spec.state_size else None,
-            episodes=Episodes(),  # the agent reports them, and what went wrong
-            env_errors=0,
-            warnings=(),
+            episodes=Episodes(),  # the agent reports them
             transitions=int(np.count_nonzero(columns["valid"])),
             stats=RunningStats(arrays["stats"][slot].copy()) if arrays["stats"].size else None,
         )

@@ -16,9 +16,10 @@ from a3c_exp.backends.ray.cluster import death_text, lost_errors
 from a3c_exp.backends.ray.server import ParameterServer
 from a3c_exp.backends.ray.settings import RaySettings
 from a3c_exp.backends.ray.wire import SEQUENCE_STRIDE, ServerStatus, merge_shards, shard_slices, shard_spec, shard_state
-from a3c_exp.backends.supervision import Restarts, StallWatch, incarnation
+from a3c_exp.backends.supervision import Restarts, incarnation
 from a3c_exp.core.events import Event, Metric
 from a3c_exp.core.experiment import RunContext
+from a3c_exp.core.heartbeat import StallWatch
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import SharedStore
 from a3c_exp.errors import RunError
@@ -268,7 +269,7 @@ class Driver:
         self._watch.forget(worker.index)
         yield from self._catch_up()
         event = self._restarts.on_failure(worker.index, worker.index, end)
-        if event.restarts:
+        if "restarts" in event.counts:
             self._start_worker(worker.index)
         else:
             self._has_ended = True
