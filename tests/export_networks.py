@@ -22,13 +22,6 @@ class Residual(nn.Module):
         return x + torch.relu(self.second(x))
 
 
-class AsksForLength(Residual):
-    """One whose code asks for the number of rows as Python does."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x).reshape(len(x), 2, -1).flatten(1)
-
-
 class Branches(Residual):
     """One whose code depends on the numbers, which no graph can hold."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
+from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 from runs import CORNERS, TARGET, train
 
 import a3c_exp
@@ -31,11 +29,10 @@ ALLOWED = "plugins=[scripted,export_networks]"
 BFLOAT16 = onnx.TensorProto.BFLOAT16
 
 MLP: dict[str, Any] = {"_target_": "a3c_exp.networks.Mlp", "hidden_sizes": [16], "policy_gain": 1.0}
-STD = MLP | {"state_dependent_std": True, "initial_std": 0.5}
 CNN = {"_target_": "a3c_exp.networks.Cnn", "layers": [[8, 3, 2]], "features_dim": 32, "policy_gain": 1.0}
-PADDED = CNN | {"layers": [[8, 3, 2], [8, 3, 2]], "features_dim": None, "padding": "same", "activation": "elu"}
-IMPALA = {"_target_": "a3c_exp.networks.Impala", "sections": [4, 8], "blocks": 1, "features_dim": 16}
-LSTM = {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 16, "policy_gain": 1.0}
+PADDED = CNN | {"layers": [[8, 3, 2], [8, 3, 2]], "features_dim": None, "padding": "same"}
+PADDED |= {"activation": "elu", "precision": "bfloat16"}
+LSTM = {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 16, "policy_gain": 1.0, "head_bias": False}
 MEMORY = {"_target_": "export_networks.Memory"}
 
 PICTURE = Box(0, 255, (12, 12, 3), np.uint8)
@@ -74,17 +71,13 @@ def wander() -> Iterator[Callable[[Space[Any], Space[Any]], str]]:
 
 def exported(folder: Path, *arguments: str) -> tuple[Any, Any]:
     """The model of a run's file, and a session of it."""
-    assert export.main([str(folder), ALLOWED, "steps=400", *arguments]) == 0
+    assert export.main([str(folder), ALLOWED, "steps=100", *arguments]) == 0
     path = folder / "policy.onnx"
     return onnx.load(path), onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
 
 def run(session: Any, **inputs: Any) -> dict[str, np.ndarray]:
     return dict(zip([each.name for each in session.get_outputs()], session.run(None, inputs), strict=True))
-
-
-def forms(values: Any) -> dict[str, list[Any]]:
-    return {value.name: value.shape for value in values}
 
 
 def load(folder: Path) -> Policy:
@@ -99,29 +92,26 @@ class Case(NamedTuple):
     normalize: bool | str = False
 
 
-GREEDY = {
-    "discrete, explored in training": Case(VECTOR, Discrete(4), MLP, {"epsilon": 0.5}, normalize=True),
-    "user's encoder, continuous": Case(Discrete(5), UNEVEN, {"_target_": "export_networks.AsksForLength"}),
-    "pictures in bfloat16, several choices": Case(PICTURE, MultiDiscrete([2, 3]), CNN | {"precision": "bfloat16"}),
-    "continuous, no biases of heads": Case(VECTOR, UNEVEN, MLP | {"head_bias": False}),
-    "pictures, padded": Case(PICTURE, Discrete(4), PADDED, normalize="shared"),
-    "normalized pictures, yes or no": Case(PICTURE, MultiBinary(3), IMPALA | {"precision": "auto"}, normalize=True),
+CASES = {
+    "vectors, explored in training": Case(VECTOR, Discrete(4), MLP, {"epsilon": 0.5}, normalize=True),
+    "one-hot, user's encoder, continuous": Case(Discrete(5), UNEVEN, {"_target_": "export_networks.Residual"}),
+    "pictures in bfloat16, several choices": Case(PICTURE, MultiDiscrete([2, 3]), PADDED, normalize="shared"),
 }
 
 
-@pytest.mark.parametrize("case", GREEDY.values(), ids=GREEDY)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_the_file_takes_the_actions_of_the_policy(
     case: Case, wander: Callable[..., str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Of an observation at a time, and of any number of them; `act` takes the environment's own observations."""
     name = wander(case.observations, case.actions)
-    train(tmp_path, name, network=case.network, env__normalize_observations=case.normalize,
-          total_steps=64, plugins=PLUGINS, **case.settings)  # fmt: skip
+    settings = case.settings | {"total_steps": 64, "plugins": PLUGINS}
+    train(tmp_path, name, network=case.network, env__normalize_observations=case.normalize, **settings)
     capfd.readouterr()
     model, session = exported(tmp_path)
     said = capfd.readouterr()
     assert said.err == ""
-    assert said.out.startswith(f"{tmp_path / 'policy.onnx'}: equal to the policy on 400 observations, largest ")
+    assert said.out.startswith(f"{tmp_path / 'policy.onnx'}: equal to the policy on 104 observations, largest ")
     assert said.out.count("\n") == 1
     assert BFLOAT16 not in {each.data_type for each in model.graph.initializer}
     assert BFLOAT16 not in [each.i for node in model.graph.node for each in node.attribute if each.name == "to"]
@@ -141,14 +131,12 @@ def test_the_file_takes_the_actions_of_the_policy(
             np.testing.assert_allclose(alone[key][0], output[row], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "network", [LSTM, LSTM | {"head_bias": False}, MEMORY], ids=["LSTM", "LSTM, no biases of heads", "the user's"]
-)
+@pytest.mark.parametrize("network", [LSTM, pytest.param(MEMORY, marks=pytest.mark.slow)], ids=["LSTM", "the user's"])
 def test_a_memory_is_carried_from_step_to_step(network: dict[str, Any], tmp_path: Path) -> None:
     train(tmp_path, TARGET, network=network, env__kwargs={"length": 5}, optimizer__learning_rate=1e-5, plugins=PLUGINS)
     _, session = exported(tmp_path)
     policy = load(tmp_path)
-    state = np.zeros((1, forms(session.get_inputs())["state"][1]), np.float32)
+    state = np.zeros((1, session.get_inputs()[1].shape[1]), np.float32)
     actions = []
     for number in np.linspace(-1, 1, 20, dtype=np.float32):
         outputs = run(session, observation=np.array([[number]]), state=state)
@@ -191,17 +179,11 @@ def test_the_file_says_where_it_comes_from(corners: Path) -> None:
     assert str(Path(a3c_exp.__file__).parent).encode() not in model.SerializeToString(), "no paths of this machine"
 
 
-def test_as_a_program_it_prints_one_line(tmp_path: Path) -> None:
-    train(tmp_path, "CartPole-v1", env__normalize_observations=True)
-    command = [sys.executable, "-m", "a3c_exp.export", str(tmp_path), "file=else.onnx"]
-    done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    assert done.stdout.startswith("else.onnx: equal to the policy on 2,0")
-    assert done.stdout.count("\n") == 1
-    assert "policy.onnx" not in os.listdir(tmp_path)
+def test_another_file_is_written_in_its_place(cheap: Path, tmp_path: Path) -> None:
+    before = (cheap / "policy.onnx").stat().st_mtime_ns
+    assert export.main([str(cheap), ALLOWED, "steps=40", f"file={tmp_path / 'else.onnx'}"]) == 0
+    assert (cheap / "policy.onnx").stat().st_mtime_ns == before
+    assert (tmp_path / "else.onnx").read_bytes()
 
 
 class TestAFileThatIsNotWritten:
@@ -249,24 +231,22 @@ class TestAFileThatIsNotWritten:
         train(tmp_path, TARGET, network={"_target_": "export_networks.Branches"}, total_steps=16, plugins=PLUGINS)
         self.failed(tmp_path, 2, "network = 'Branches': cannot be exported to ONNX by torch ", capfd)
 
-    @pytest.mark.parametrize("library", ["onnx", "onnxruntime", "onnxscript"])
     def test_one_for_which_a_package_is_missing(
-        self, library: str, cheap: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+        self, cheap: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        monkeypatch.setitem(sys.modules, library, None)
-        self.failed(cheap, 2, f"needs {library}: pip install 'a3c-exp[onnx]'", capfd)
+        monkeypatch.setitem(sys.modules, "onnxscript", None)
+        self.failed(cheap, 2, "needs onnxscript: pip install 'a3c-exp[onnx]'", capfd)
 
     @pytest.mark.parametrize(
         ("arguments", "complaint"),
         [
-            (["steps=0"], "steps = 0: must be a whole number >= 1"),
-            (["step=3"], "step = 3: is no setting of Options: did you mean 'steps'?"),
-            (["checkpoint=newest"], "checkpoint = 'newest': must be 'best'"),
+            (["steps=0"], "steps = 0: "),
+            (["step=3"], "did you mean 'steps'?"),
+            (["checkpoint=newest"], "checkpoint = 'newest': "),
             (["checkpoint=best"], "there is no such checkpoint"),
-            (["file=nowhere/policy.onnx"], "file = 'nowhere/policy.onnx': must be in a folder that exists"),
-            (["file=/"], "file = '/': must be a file, not a folder"),
+            (["file=nowhere/policy.onnx"], "file = 'nowhere/policy.onnx': "),
+            (["file=/"], "file = '/': "),
             (["plugins=[]"], "allow it with plugins=[scripted]"),
-            (["fast"], "command line = 'fast': must be key=value"),
         ],
     )
     def test_one_of_a_wrong_command(

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -61,17 +61,10 @@ def write_policy(path: Path, folder: Path, loaded: Loaded, steps: int) -> str:
         "steps": str(loaded.steps),
         "commit": commit_of(folder) or "unknown",
     }
-    found = ""
-
-    def write(file: IO[bytes]) -> None:
-        nonlocal found
-        file.write(data)
-        file.flush()
-        found = check(Path(file.name), loaded.policy, env, steps)
-
     try:
         data = make_model(loaded.policy, env, about).SerializeToString()
-        atomic_write(path, write)
+        found = check(data, loaded.policy, env, steps)
+        atomic_write(path, lambda file: file.write(data))
     except (ConfigError, RunError):
         raise
     except Exception as error:  # a full disk, or whatever onnxruntime raises
@@ -117,8 +110,11 @@ def make_model(policy: Policy, env: EnvBatch, about: Mapping[str, str]) -> Model
     try:
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()), torch.no_grad():
             warnings.simplefilter("ignore")
+            # Traced by itself, torch.onnx would quietly fix the number of rows if the code needs that.
+            shapes = {name: {0: torch.export.Dim("N")} for name in arguments}
+            graph = torch.export.export(module, (), arguments, dynamic_shapes=shapes)
             program = torch.onnx.export(
-                _trace(module, arguments), dynamo=True, verbose=False, input_names=list(arguments), output_names=names
+                graph, dynamo=True, verbose=False, input_names=list(arguments), output_names=names
             )
     except Exception as error:  # the exporter raises anything, and so does a user's module
         problem = f"cannot be exported to ONNX by torch {torch.__version__}: {one_line(error)[:300]}"
@@ -135,21 +131,8 @@ def make_model(policy: Policy, env: EnvBatch, about: Mapping[str, str]) -> Model
     return model
 
 
-def _trace(module: nn.Module, arguments: dict[str, Tensor]) -> torch.export.ExportedProgram:
-    """The graph of a module for any number of rows.
-
-    torch.onnx could trace the module itself, but it would quietly fix the number of rows if the code needs that.
-    The strict way reads the code of the module. It takes longer, and can trace `len(x)`, which the other way cannot.
-    """
-    shapes = {name: {0: torch.export.Dim("N")} for name in arguments}
-    try:
-        return torch.export.export(module, (), arguments, dynamic_shapes=shapes, strict=False)
-    except Exception:  # of any kind
-        return torch.export.export(module, (), arguments, dynamic_shapes=shapes, strict=True)
-
-
-def check(path: Path, policy: Policy, env: EnvBatch, steps: int) -> str:
-    """Compare a file with its policy on at least `steps` observations of episodes that the policy plays.
+def check(data: bytes, policy: Policy, env: EnvBatch, steps: int) -> str:
+    """Compare a model's file with its policy on at least `steps` observations of episodes that the policy plays.
 
     The file's actions are compared with those that the policy would choose by the file's own distribution parameters,
     so that a near tie of two choices is no difference.
@@ -158,7 +141,7 @@ def check(path: Path, policy: Policy, env: EnvBatch, steps: int) -> str:
     import onnxruntime
 
     onnxruntime.set_default_logger_severity(4)  # it would tell which devices this machine lacks
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
     names = [each.name for each in session.get_outputs()]
     observations = env.reset()
     state = policy.initial_state(env.count)
