@@ -38,14 +38,14 @@ def spec(workers: int = 2, **settings: Any) -> StoreSpec:
 
 
 class Cluster:
-    """Servers whose calls all run in one thread, as those of an actor do.
+    """Servers whose calls all run in one thread, as those of an actor do. They begin with the state of `initial`, or 0.
 
     calls: names of the methods that were called. lose_answers: number of calls whose answers will be lost, though the
     server takes the message. down: servers that have died and are not restarted yet; all calls are lost.
     refused: number of calls of servers that were down. fetched: the state that was last fetched.
     """
 
-    def __init__(self, whole: StoreSpec, shards: int = 1) -> None:
+    def __init__(self, whole: StoreSpec, shards: int = 1, initial: SharedStore | None = None) -> None:
         self.spec = whole
         self.shards = shard_slices(whole.size, shards)
         self.loop = asyncio.new_event_loop()
@@ -55,8 +55,9 @@ class Cluster:
         self.calls: list[str] = []
         self.down: set[int] = set()
         self.pending: dict[int, list[Future[Any]]] = {}
-        initial = SharedStore(whole)
-        initial.initialize(np.zeros(whole.size, np.float32))
+        if initial is None:
+            initial = SharedStore(whole)
+            initial.initialize(np.zeros(whole.size, np.float32))
         self.fetched = initial.state()
         self.servers = [self.new_server(index) for index in range(shards)]
         self.begin()

@@ -50,7 +50,6 @@ def push(
     weight: int | None = None,
     stats: RunningStats | None = None,
     rng: np.random.Generator | None = None,
-    round: int | None = None,
 ) -> Ticket:
     """Push a gradient. snapshot: None for a pull just before. weight: None for that of its steps."""
     snapshot = pull(store, worker) if snapshot is None else snapshot
@@ -58,7 +57,7 @@ def push(
     rng = np.random.default_rng(0) if rng is None else rng
     event = Event(worker, steps=steps)
     return store.push(
-        worker, Push(gradient=gradient, snapshot=snapshot, event=event, weight=weight, stats=stats, rng=rng), round
+        worker, Push(gradient=gradient, snapshot=snapshot, event=event, weight=weight, stats=stats, rng=rng)
     )
 
 

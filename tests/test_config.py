@@ -133,8 +133,6 @@ def test_synchronous_rounds_have_one_optimizer_state(config: dict[str, Any]) -> 
         ({"quorum": 0, "update": "sync"}, "quorum = 0: must be a"),
         ({"quorum": 2}, "quorum = 2: needs update=sync: there"),
         ({"quorum": 4, "update": "sync"}, "quorum = 4: must be at"),
-        ({"late": "next", "update": "sync"}, "late = 'next': needs a quorum:"),
-        ({"late": "never"}, "late = 'never': must be 'drop'"),
     ],
 )
 def test_a_quorum_needs_rounds_that_it_can_close(settings: dict[str, Any], words: str, config: dict[str, Any]) -> None:
@@ -192,10 +190,6 @@ def test_what_runs_but_is_probably_not_meant_is_warned_about() -> None:
     assert load_experiment(compose([*agents, "backend.training_batch=20"])).warnings == []
     (warning,) = load_experiment(compose([*agents, "backend.training_batch=21"])).warnings
     assert warning.startswith("backend: training_batch=21 is more than agents have room for")
-    late = ["update=sync", "quorum=1", "late=next"]
-    assert load_experiment(compose([*late, "optimizer.staleness_power=0"])).warnings == []
-    (warning,) = load_experiment(compose([*late, "optimizer.staleness_power=0.5"])).warnings
-    assert warning.startswith("late: a round's average has no staleness of its own")
 
 
 def test_wrappers_that_normalise_by_themselves_are_warned_about() -> None:

@@ -11,20 +11,20 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
-from backend_runs import SETTINGS, rounds_without_the_slow, standing_still
+from backend_runs import rounds_without_the_slow, standing_still
 from runs import TARGET, config, drain, latest, make_store, processes, same, train_config, wait_until
 
 import a3c_exp
+from a3c_exp.backends.ray import cluster as cluster_module
 from a3c_exp.backends.ray.cluster import find_fault, restrict_to_loopback
 from a3c_exp.backends.ray.driver import CachedStore
 from a3c_exp.config.builder import load_experiment
-from a3c_exp.core import seeding
 from a3c_exp.core.experiment import RunContext
-from a3c_exp.core.seeding import Role
+from a3c_exp.errors import ConfigError
 from a3c_exp.run.metrics import read_points
 
 restrict_to_loopback()
@@ -114,42 +114,47 @@ class EndlessRun:
             event = next(self.events)
             counts.update([] if event is None else [event.worker])
 
-    def server_answers(self) -> bool:
-        """Whether the first server is alive, with or without a state."""
+    def servers_answer(self) -> bool:
+        """Whether all servers are alive, with or without a state."""
         assert self.store.driver is not None
         try:
-            return bool(ray.get(self.store.driver._servers[0].status.remote(), timeout=10))
+            return bool(ray.get([server.state.remote() for server in self.store.driver._servers], timeout=10))
         except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
             return False
 
 
-class TestOneWorkerThatWaitsEqualsOneOnAnyBackend:
-    SETTINGS: ClassVar[dict[str, dict[str, Any]]] = {
-        "the defaults": {},
-        "normalized": {"env": TARGET, "env__normalize_observations": True, "env__normalize_rewards": True},
-        "synchronous": {"update": "sync"},
-        "v-trace, which pulls twice": {"returns": "a3c_exp.returns.VTrace"},
-        "minibatches": {"algorithm": PPO, "returns": "a3c_exp.returns.GAE", "optimizer_state": "per_worker"},
-        "a module of a user's own": SETTINGS["a module of a user's own"],
-        "a loss with a module": SETTINGS["a loss with a module"],
-    }
-
-    @pytest.mark.parametrize("name", SETTINGS)
-    def test_bit_for_bit(self, cluster: Any, name: str) -> None:
-        settings = self.SETTINGS[name]
-        _, expected, _ = drain(config(**settings))
-        shards = 2 if name == "the defaults" else 1
-        _, state, error = drain(on_ray(backend={"in_flight": 0, "shards": shards}, **settings))
-        assert error is None
-        assert state["version"] >= 3
-        for key, value in expected.items():
-            assert same(state[key], value), key
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"env": TARGET, "env__normalize_observations": True, "env__normalize_rewards": True},
+        {"algorithm": PPO, "returns": "a3c_exp.returns.GAE", "optimizer_state": "per_worker"},
+    ],
+    ids=["normalized", "minibatches"],
+)
+def test_one_worker_that_waits_does_bit_for_bit_what_one_does_on_any_backend(
+    cluster: Any, settings: dict[str, Any]
+) -> None:
+    """More settings, without Ray, are in test_ray_protocol."""
+    _, expected, _ = drain(config(**settings))
+    _, state, error = drain(on_ray(backend={"in_flight": 0, "shards": 2}, **settings))
+    assert error is None
+    assert state["version"] >= 3
+    for key, value in expected.items():
+        assert same(state[key], value), key
 
 
 class TestSeveralWorkers:
-    @pytest.mark.parametrize("backend", [{}, {"in_flight": 3, "shards": 2}])
-    def test_every_update_step_and_episode_is_counted_once(self, cluster: Any, backend: dict[str, Any]) -> None:
-        events, state, error = drain(on_ray(backend=backend, workers=2, total_steps=3200))
+    def test_every_update_step_and_episode_is_counted_once(self, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Ray keeps no record of the calls: by default it would have one of each of the latest 100,000."""
+        records: dict[str, bool] = {}
+        options = ray.actor.ActorClass.options
+
+        def noted(actor: Any, **settings: Any) -> Any:
+            records[actor.__ray_metadata__.class_name] = settings.get("enable_task_events", True)
+            return options(actor, **settings)
+
+        monkeypatch.setattr(ray.actor.ActorClass, "options", noted)
+        events, state, error = drain(on_ray(backend={"in_flight": 3, "shards": 2}, workers=2, total_steps=3200))
         assert error is None
         assert {event.worker for event in events} <= {0, 1}
         steps = sum(event.steps for event in events)
@@ -158,69 +163,41 @@ class TestSeveralWorkers:
         assert steps == state["steps"] == sum(len(event.episodes) for event in events) >= 3200
         assert np.isfinite(state["parameters"]).all()
         metrics = {name for event in events for name in event.metrics if name.startswith("ray/")}
-        names = "push_ms", "pull_ms", "wait_share", "workers_alive"
-        assert metrics == {f"ray/{name}" for name in names}
+        assert metrics == {"ray/push_ms", "ray/pull_ms", "ray/wait_share", "ray/workers_alive"}
+        assert records == {"ParameterServer": False, "WorkerActor": False}
 
-    def test_rounds_are_of_one_gradient_from_each(self, cluster: Any) -> None:
-        events, state, error = drain(on_ray(workers=2, update="sync", total_steps=16 * 2 * 20))
-        assert error is None
-        assert {value for event in events for value in event.staleness} == {0}
-        assert sum(event.updates for event in events) == state["version"]
-        # The first worker makes rounds alone until the other has started; later rounds have a gradient of each.
-        pushes = Counter(event.worker for event in events for _ in range(sum(event.staleness.values())))
-        assert sum(pushes.values()) == state["steps"] / 16
-        assert max(pushes.values()) <= state["version"] <= max(pushes.values()) + 1
-
-    @pytest.mark.parametrize("shards", [1, 2])
-    def test_a_quorum_does_not_wait_for_a_slow_worker(self, cluster: Any, shards: int, tmp_path: Path) -> None:
-        backend = {"_target_": RAY, "max_restarts": 0, "shards": shards}
+    def test_a_quorum_does_not_wait_for_a_slow_worker(self, cluster: Any, tmp_path: Path) -> None:
+        backend = {"_target_": RAY, "max_restarts": 0}
         events, state = rounds_without_the_slow(tmp_path, standing_still(tmp_path) | {"backend": backend})
         assert any(event.counts.get("late_gradients", 0) for event in events if event.worker == 2)
         assert {value for event in events for value in event.staleness} == {0}
         assert state["version"] >= 40
 
-    def test_an_error_in_a_worker_is_reported_with_its_traceback(self, cluster: Any) -> None:
-        victim = seeding.environment_seeds(0, Role.ENVIRONMENT, 1, 4)[2]
-        settings: dict[str, Any] = {"env__kwargs": {"fault": "raise", "victim": victim}, "plugins": ["faulty"]}
-        settings |= {"backend__max_restarts": 0}
-        _, _, error = drain(on_ray("faulty:Faulty-v0", total_steps=10**9, workers=2, **settings))
-        assert str(error).startswith("worker 1: environment 2 (Faulty-v0) raised")
-        assert str(error).endswith("RuntimeError: scripted to fail")
-        wait_until(lambda: not actors("WorkerActor") + actors("ParameterServer"), SECONDS)
+
+def test_a_quorum_has_one_server() -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_experiment(on_ray(workers=3, update="sync", quorum=2, backend={"shards": 2}))
+    assert (refused.value.key, refused.value.value) == ("backend.shards", 2)
 
 
-class TestARunOnRay:
-    def test_saves_evaluates_and_is_resumed_on_other_backends(self, cluster: Any, tmp_path: Path) -> None:
-        settings: dict[str, Any] = {"workers": 2, "eval__every": 400, "checkpoint__every": 400}
-        settings |= {"optimizer": "a3c_exp.optimizers.RMSProp", "optimizer__learning_rate": 1e-2}
-        first = train_config(on_ray(total_steps=1600, **settings), tmp_path)
-        assert first.summary["stop_reason"] == "total_steps"
-        assert first.summary["best_eval_return"] is not None
-        saved = latest(tmp_path)
-        assert saved["store"]["steps"] == first.summary["steps"] >= 1600
-        second = train_config(config(total_steps=3200, **settings), tmp_path, resume=True)
-        assert second.summary["steps"] >= 3200
-        assert latest(tmp_path)["store"]["version"] > saved["store"]["version"]
-        third = train_config(on_ray(total_steps=4800, **settings), tmp_path, resume=True)
-        assert third.summary["resumed"] == 2
-        assert third.summary["steps"] >= 4800
+def test_a_run_saves_evaluates_and_is_resumed_on_other_backends(cluster: Any, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"workers": 2, "eval__every": 400, "checkpoint__every": 400}
+    settings |= {"optimizer": "a3c_exp.optimizers.RMSProp", "optimizer__learning_rate": 1e-2}
+    first = train_config(on_ray(total_steps=1600, **settings), tmp_path)
+    assert first.summary["stop_reason"] == "total_steps"
+    assert first.summary["best_eval_return"] is not None
+    saved = latest(tmp_path)
+    assert saved["store"]["steps"] == first.summary["steps"] >= 1600
+    second = train_config(config(total_steps=3200, **settings), tmp_path, resume=True)
+    assert second.summary["steps"] >= 3200
+    assert latest(tmp_path)["store"]["version"] > saved["store"]["version"]
+    third = train_config(on_ray(total_steps=4800, **settings), tmp_path, resume=True)
+    assert third.summary["resumed"] == 2
+    assert third.summary["steps"] >= 4800
 
 
-def test_ray_is_told_to_keep_no_record_of_the_calls(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By default it keeps one of each of the latest 100,000 calls, hundreds of megabytes in the head's process."""
-    records: dict[str, bool] = {}
-    options = ray.actor.ActorClass.options
-
-    def noted(actor: Any, **settings: Any) -> Any:
-        records[actor.__ray_metadata__.class_name] = settings.get("enable_task_events", True)
-        return options(actor, **settings)
-
-    monkeypatch.setattr(ray.actor.ActorClass, "options", noted)
-    drain(on_ray())
-    assert records == {"ParameterServer": False, "WorkerActor": False}
-
-
-def test_a_cluster_answers_before_it_is_joined(cluster: Any) -> None:
+def test_a_cluster_answers_before_it_is_joined(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "is_joined", lambda: False)
     assert find_fault(cluster.address) is None
 
 
@@ -228,31 +205,23 @@ class TestFaults:
     def test_a_server_that_is_killed_restarts_from_the_last_checkpoint(
         self, cluster: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
+        """While it has no state yet, a checkpoint has the state that was fetched before."""
         with EndlessRun(workers=2, backend={"shards": 2}) as run:
             run.wait_for_events({0, 1})
             saved = run.store.state()
             run.wait_for_events({0, 1})
-            os.kill(min(actors("ParameterServer")), signal.SIGKILL)
-            run.run_until(lambda: "a parameter server has died" in caplog.text)
-            run.run_until(lambda: run.store.state()["version"] > saved["version"])
-            assert run.store.steps > saved["steps"], "steps that were made are not made again"
-
-    def test_a_server_that_has_restarted_and_has_no_state_yet_is_not_saved(
-        self, cluster: Any, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        """A checkpoint at this moment has the state that was fetched before."""
-        with EndlessRun() as run:
-            run.wait_for_events({0})
-            saved = run.store.state()
-            (server,) = actors("ParameterServer")
-            os.kill(server, signal.SIGKILL)
-            wait_until(lambda: set(actors("ParameterServer")) - {server}, SECONDS)
-            wait_until(run.server_answers, SECONDS)
+            servers = set(actors("ParameterServer"))
+            os.kill(min(servers), signal.SIGKILL)
+            wait_until(lambda: set(actors("ParameterServer")) - servers, SECONDS)
+            wait_until(run.servers_answer, SECONDS)
             state = run.store.state()
             assert saved["parameters"].any()
             assert np.array_equal(state["parameters"], saved["parameters"])
             assert state["version"] == saved["version"]
             assert f"its state is taken as of update {saved['version']}" in caplog.text
+            run.run_until(lambda: "a parameter server has died" in caplog.text)
+            run.run_until(lambda: run.store.state()["version"] > saved["version"])
+            assert run.store.steps > saved["steps"], "steps that were made are not made again"
 
     def test_workers_of_a_node_that_dies_are_replaced_where_there_is_room(self, cluster: Any) -> None:
         """The head has room for one worker of two CPUs, and so has each other node."""

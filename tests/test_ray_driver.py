@@ -56,7 +56,8 @@ class Case:
         }
         driver._restarts = Restarts(RestartSettings(), make_store())
         driver._watch = StallWatch(1.0, lambda: self.clock)
-        driver._members, driver._occupied_at, driver._has_ended = [], self.clock, False
+        driver._members = []
+        driver._has_ended = False
         driver._status_calls, driver._incarnation, driver._begun = {}, 1, True
         self.started = driver._start_worker = mock.MagicMock()  # type: ignore[method-assign]
         driver._request_status(0)
@@ -112,31 +113,20 @@ def test_a_cluster_that_is_gone_at_the_end_leaves_the_cached_state(monkeypatch: 
 
 
 class TestPlacement:
-    """Worker 0 runs, and the cluster has no room for worker 1. Both have waited for longer than one may."""
+    """Worker 0 runs, and the cluster has no room for worker 1."""
 
     @pytest.fixture
     def crowded(self, monkeypatch: pytest.MonkeyPatch) -> Case:
         case = Case(monkeypatch, workers=2)
         case.tell(status_of(members=(0,)))
-        self.wait(case)
+        case.clock += driver_module.PLACEMENT_SECONDS + 1
+        case.driver._check_placement()
         return case
 
-    def wait(self, case: Case) -> None:
-        """Let more time pass than a run waits without a worker."""
-        case.clock += driver_module.START_SECONDS + 1
-        case.driver._check_placement()
-
-    def test_a_member_that_leaves_before_its_result_is_known_is_no_failure(self, crowded: Case) -> None:
-        """It is closing its environments."""
-        del crowded.driver._workers["run 1"]
-        crowded.tell(status_of())
-        self.wait(crowded)
-
-    def test_the_death_of_the_last_member_leaves_time_to_replace_it(self, crowded: Case) -> None:
-        list(crowded.driver._on_failure(crowded.driver._workers.pop("run 0"), WorkerExit("it died")))
+    def test_rounds_do_not_wait_for_one_that_has_no_room(self, crowded: Case) -> None:
         crowded.driver._check_placement()
-        with pytest.raises(RunError, match="no room for any worker"):
-            self.wait(crowded)
+        for server in crowded.servers:
+            server.leave.remote.assert_called_once_with(1)
 
     @pytest.mark.parametrize("dies", [False, True])
     def test_one_that_never_joined_is_ended_with_the_run(self, dies: bool, crowded: Case) -> None:

@@ -6,18 +6,22 @@ import threading
 from concurrent.futures import Future
 from typing import Any
 
-import numpy as np
+import backend_runs
 import pytest
-from runs import wait_until
+from runs import TARGET, config, drain, make_store, same, wait_until
 from servers import SECONDS, SIZE, Cluster, LostError, MakeCluster, generator, learn, pull, push_of, spec, vector
 
 from a3c_exp.backends.ray.actors import send_beats
 from a3c_exp.backends.ray.client import RemoteStore
 from a3c_exp.backends.ray.wire import Message, Reply, shard_slices, shard_spec
+from a3c_exp.config.builder import load_experiment
+from a3c_exp.core.cpu import one_thread
+from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.heartbeat import Heartbeat
-from a3c_exp.core.normalization import RunningStats
-from a3c_exp.core.store import SharedStore, Snapshot
-from a3c_exp.optimizers import Adam
+from a3c_exp.core.store import Snapshot
+from a3c_exp.core.worker import Worker
+
+PPO = {"_target_": "a3c_exp.algorithms.PPO", "minibatch_size": 8, "epochs": 3}
 
 
 def started(cluster: MakeCluster, shards: int = 1, in_flight: int = 0) -> tuple[Cluster, RemoteStore]:
@@ -37,26 +41,33 @@ def test_a_vector_and_the_parts_of_its_network_are_split() -> None:
     assert len(shard_slices(2, 5)) == 2, "no server is without a number"
 
 
+SETTINGS: dict[str, dict[str, Any]] = {
+    "the defaults": {},
+    "normalized": {"env": TARGET, "env__normalize_observations": True, "env__normalize_rewards": True},
+    "synchronous": {"update": "sync"},
+    "v-trace, which pulls twice": {"returns": "a3c_exp.returns.VTrace"},
+    "minibatches in rounds": {"algorithm": PPO, "returns": "a3c_exp.returns.GAE", "update": "sync"},
+    "a module of a user's own": backend_runs.SETTINGS["a module of a user's own"],
+    "a loss with a module": backend_runs.SETTINGS["a loss with a module"],
+}
+
+
 class TestOneWorker:
-    def test_that_waits_for_each_push_does_what_it_does_on_one_machine(self, cluster: MakeCluster) -> None:
-        settings = {"optimizer": Adam(learning_rate=0.1), "optimizer_state_per_worker": True, "observation_shape": (2,)}
-        whole = spec(1, **settings, normalize_observations=True)
-        servers, local = cluster(whole, shards=3), SharedStore(whole)
-        local.initialize(vector())
-        remote, rng = servers.started(), generator(1)
-        for _ in range(5):
-            gradient = rng.normal(size=SIZE).astype(np.float32)
-            stats = RunningStats.of(rng.normal(size=(3, 2)), None)
-            expected, parameters = vector(), vector()
-            local_snapshot, snapshot = local.pull(0, expected), remote.pull(0, parameters)
-            assert parameters.tobytes() == expected.tobytes()
-            assert (snapshot.version, snapshot.steps) == (local_snapshot.version, local_snapshot.steps)
-            local.push(0, push_of(0, gradient, local_snapshot, 3, stats, rng))
-            remote.push(0, push_of(0, gradient, snapshot, 3, stats, rng))
-        remote.leave(0)
+    @pytest.mark.parametrize("name", SETTINGS)
+    def test_that_waits_is_a_worker_of_the_serial_backend_bit_for_bit(self, name: str, cluster: MakeCluster) -> None:
+        whole = config(**SETTINGS[name])
+        experiment = load_experiment(whole)
+        local = make_store(experiment)
+        servers = cluster(local.spec, shards=2, initial=local)
+        worker = Worker(RunContext(experiment=experiment), 0, servers.remote(in_flight=0))
+        with one_thread():
+            list(worker.run())
+        worker.close()
+        _, expected, _ = drain(whole)
         state = servers.fetch()
-        for name, value in local.state().items():
-            assert np.array_equal(state[name], value), name
+        assert state["version"] >= 3
+        for key, value in expected.items():
+            assert same(state[key], value), key
 
     def test_does_not_wait_for_replies_that_arrive_while_it_collects(self, cluster: MakeCluster) -> None:
         """With one push in flight, a rollout begins with the parameters of the one before; after a quick reply, with

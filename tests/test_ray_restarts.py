@@ -8,7 +8,6 @@ import signal
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from runs import SCRIPTED, latest, train_config, wait_until
@@ -19,8 +18,6 @@ from a3c_exp.errors import RunError
 from a3c_exp.run.statistics import RunStatistics
 
 pytestmark = pytest.mark.usefixtures("cluster")
-
-RESTARTS = {"max_restarts": 3}
 
 
 def restart_of(run: EndlessRun) -> Event:
@@ -33,88 +30,51 @@ def restart_of(run: EndlessRun) -> Event:
     pytest.fail("the run has ended")
 
 
-class TestAKilledWorker:
-    def test_is_replaced_each_time_and_the_run_ends_by_its_own_rule(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def find_stop_reason(stop: object, statistics: RunStatistics, *_: object) -> str | None:
-            return "max_episodes" if statistics.counts["restarts"] == 3 else None
+def test_a_killed_worker_is_replaced_and_the_run_ends_by_its_own_rule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find_stop_reason(stop: object, statistics: RunStatistics, *_: object) -> str | None:
+        return "max_episodes" if statistics.counts["restarts"] == 1 else None
 
-        monkeypatch.setattr("a3c_exp.run.trainer.find_stop_reason", find_stop_reason)
-        killed: set[int] = set()
+    def kill_worker() -> None:
+        live = wait_until(lambda: len(found := actors("WorkerActor")) == 2 and found, SECONDS)
+        os.kill(min(live), signal.SIGKILL)
 
-        def kill_workers() -> None:
-            for _ in range(3):
-                victims = wait_until(lambda: len(live := set(actors("WorkerActor")) - killed) == 2 and live, SECONDS)
-                killed.add(min(victims))
-                os.kill(min(victims), signal.SIGKILL)
-
-        thread = threading.Thread(target=kill_workers)
-        thread.start()
-        done = train_config(on_ray(workers=2, backend=RESTARTS, total_steps=10**9), tmp_path)
-        thread.join(SECONDS)
-        assert (done.summary["stop_reason"], done.exit_code, done.summary["restarts"]) == ("max_episodes", 0, 3)
-        assert latest(tmp_path)["store"]["steps"] == done.summary["steps"] > 0
-        assert "async/restarts" in (tmp_path / "metrics.csv").read_text().splitlines()[0]
-        warnings = [line for line in (tmp_path / "train.log").read_text().splitlines() if "another one takes" in line]
-        assert len(warnings) == 3
-        # The reason is in the words of Ray, which has several for a killed process.
-        assert all(re.search(r"worker [01] died: \w.*: another one takes", warning) for warning in warnings), warnings
-
-    def test_of_synchronous_rounds_is_replaced_too(self) -> None:
-        with EndlessRun(workers=2, update="sync", backend=RESTARTS) as run:
-            run.wait_for_events({0, 1})
-            os.kill(min(actors("WorkerActor")), signal.SIGKILL)
-            assert restart_of(run).worker in (0, 1)
-            run.wait_for_events({0, 1}, count=3)
-
-    def test_ends_the_run_without_restarts(self) -> None:
-        with EndlessRun() as run:
-            run.wait_for_events({0})
-            (victim,) = actors("WorkerActor")
-            os.kill(victim, signal.SIGKILL)
-            with pytest.raises(RunError, match=r"^worker 0 died: .*") as caught:
-                run.run_until(lambda: False)
-            assert caught.value.reason == "failed"
-
-    def test_whose_replacements_die_as_well_ends_the_run(self) -> None:
-        settings: dict[str, Any] = {"env__kwargs": {"fault": "kill", "at": 1}, "plugins": ["faulty"]}
-        with (
-            EndlessRun("faulty:Faulty-v0", backend={"max_restarts": 1}, **settings) as run,
-            pytest.raises(RunError, match=r"had been replaced once .*backend.max_restarts") as caught,
-        ):
-            run.run_until(lambda: False)
-        assert caught.value.reason == "max_restarts"
+    monkeypatch.setattr("a3c_exp.run.trainer.find_stop_reason", find_stop_reason)
+    thread = threading.Thread(target=kill_worker)
+    thread.start()
+    done = train_config(on_ray(workers=2, backend={"max_restarts": 3}, total_steps=10**9), tmp_path)
+    thread.join(SECONDS)
+    assert (done.summary["stop_reason"], done.exit_code, done.summary["restarts"]) == ("max_episodes", 0, 1)
+    assert latest(tmp_path)["store"]["steps"] == done.summary["steps"] > 0
+    (warning,) = [line for line in (tmp_path / "train.log").read_text().splitlines() if "another one takes" in line]
+    # The reason is in the words of Ray, which has several for a killed process.
+    assert re.search(r"worker [01] died: \w.*: another one takes", warning), warning
 
 
-class TestAWorkerThatHangs:
-    @pytest.mark.parametrize("update", ["async", "sync"])
-    def test_is_killed_and_replaced(self, update: str) -> None:
-        """In rounds the other waits for it meanwhile, which is no stall; and so may the one whose process stops."""
-        with EndlessRun(workers=2, update=update, backend=RESTARTS | {"stall_seconds": 3.0}) as run:
-            run.wait_for_events({0, 1}, count=2)
-            victim = min(actors("WorkerActor"))
-            os.kill(victim, signal.SIGSTOP)
-            event = restart_of(run)
-            (warning,) = event.warnings
-            assert warning.startswith(f"worker {event.worker} hung: its environment had not stepped for 3 s")
-            assert "and was killed" in warning
-            run.wait_for_events({0, 1}, count=2)
-            wait_until(lambda: victim not in actors("WorkerActor"), SECONDS)
-            assert run.store.driver is not None
-            assert sorted(worker.attempt for worker in run.store.driver._workers.values()) == [0, 1]
+def test_a_worker_that_hangs_is_killed_and_replaced() -> None:
+    """In rounds the other waits for it meanwhile, which is no stall; and so may the one whose process stops."""
+    with EndlessRun(workers=2, update="sync", backend={"max_restarts": 3, "stall_seconds": 3.0}) as run:
+        run.wait_for_events({0, 1}, count=2)
+        victim = min(actors("WorkerActor"))
+        os.kill(victim, signal.SIGSTOP)
+        event = restart_of(run)
+        (warning,) = event.warnings
+        assert warning.startswith(f"worker {event.worker} hung: its environment had not stepped for 3 s")
+        assert "and was killed" in warning
+        run.wait_for_events({0, 1}, count=2)
+        wait_until(lambda: victim not in actors("WorkerActor"), SECONDS)
+        assert run.store.driver is not None
+        assert sorted(worker.attempt for worker in run.store.driver._workers.values()) == [0, 1]
 
 
 class TestAWorkerThatRaises:
-    @pytest.fixture
-    def trigger(self, tmp_path: Path) -> Path:
-        return tmp_path / "trigger"
-
     def failing(self, trigger: Path) -> EndlessRun:
         loss = {"_target_": "faulty.FailingA3C", "trigger": str(trigger)}
-        return EndlessRun(SCRIPTED, algorithm=loss, plugins=["scripted", "faulty"], backend=RESTARTS)
+        return EndlessRun(SCRIPTED, algorithm=loss, plugins=["scripted", "faulty"], backend={"max_restarts": 1})
 
-    def test_after_its_first_update_is_replaced(self, trigger: Path) -> None:
+    def test_after_its_first_update_is_replaced(self, tmp_path: Path) -> None:
+        trigger = tmp_path / "trigger"
         with self.failing(trigger) as run:
             run.wait_for_events({0})
             trigger.touch()
@@ -122,7 +82,8 @@ class TestAWorkerThatRaises:
             assert "RuntimeError: scripted to fail\nanother one takes its place" in warning
             run.wait_for_events({0})
 
-    def test_before_it_ends_the_run_with_its_traceback(self, trigger: Path) -> None:
+    def test_before_it_ends_the_run_with_its_traceback(self, tmp_path: Path) -> None:
+        trigger = tmp_path / "trigger"
         trigger.touch()
         with self.failing(trigger) as run, pytest.raises(RunError) as caught:
             run.run_until(lambda: False)

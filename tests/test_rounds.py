@@ -68,7 +68,7 @@ class TestPushesIntoRounds:
     def test_a_push_for_a_later_round_makes_the_steps_of_rounds_that_do_not_wait_for_it(self) -> None:
         store = make_store(synchronous=True, workers=2)
         first = push(store, 0, ones(1))
-        later = push(store, 1, ones(4), round=2)
+        later = push(store, 1, ones(4), pull(store)._replace(rounds=1))
         assert first.done() and not later.done()
         assert store.version == 1
         assert push(store, 0, ones(2)).done() and later.done()
@@ -149,25 +149,8 @@ class TestAQuorum:
         assert event_of(again).staleness == {0: 1} and not event_of(again).counts.get("late_gradients", 0)
         np.testing.assert_array_equal(store.parameters.read(), -ones(1 + 3))
 
-    @pytest.mark.parametrize("rounds", [1, 2])
-    def test_may_average_a_late_gradient_into_the_next_round(self, rounds: int) -> None:
-        store = make_store(synchronous=True, quorum=2, late="next")
-        old = pull(store, 2)
-        for _ in range(rounds):
-            for worker in range(2):
-                push(store, worker, ones())
-        late = push(store, 2, ones(5), old)
-        assert not late.done()
-        member = push(store, 0, ones(1))
-        assert member.done() and late.done()
-        assert (event_of(late).counts.get("late_gradients", 0), event_of(late).staleness) == (1, {rounds: 1})
-        assert event_of(member).staleness == {0: 1}
-        assert store.counters.gradients_of(2) == 1
-        np.testing.assert_array_equal(store.parameters.read(), -ones(rounds + 3))
-
-    @pytest.mark.parametrize("late", ["drop", "next"])
-    def test_nothing_is_late_without_a_gradient(self, late: str) -> None:
-        store = make_store(synchronous=True, quorum=1, workers=2, late=late)
+    def test_nothing_is_late_without_a_gradient(self) -> None:
+        store = make_store(synchronous=True, quorum=1, workers=2)
         old = pull(store, 1)
         push(store, 0, ones())
         refused = push(store, 1, None, old, steps=3)
@@ -272,8 +255,7 @@ class TestTurnsWithAQuorum:
         for seed in range(60):
             rng = np.random.default_rng(seed)
             workers = int(rng.integers(2, 6))
-            quorum, late = int(rng.integers(1, workers)), str(rng.choice(["drop", "next"]))
-            store = make_store(synchronous=True, workers=workers, quorum=quorum, late=late)
+            store = make_store(synchronous=True, workers=workers, quorum=int(rng.integers(1, workers)))
             snapshots = [pull(store, worker) for worker in range(workers)]
             waits: dict[int, Callable[[], bool]] = {}
             for _ in range(200):

@@ -48,14 +48,13 @@ def check_combination(experiment: Experiment) -> None:
 
 
 def _check_quorum(experiment: Experiment) -> None:
-    """Raise ConfigError for rounds of a quorum where there are none, or none that can be late."""
+    """Raise ConfigError for rounds of a quorum where there are none, or not so many workers."""
     quorum, workers = experiment.quorum, experiment.worker_count
     if quorum == "all":
-        if experiment.late != "drop":
-            raise ConfigError("late", experiment.late, "needs a quorum: without one a round waits for all")
-    elif experiment.update != "sync":
+        return
+    if experiment.update != "sync":
         raise ConfigError("quorum", quorum, "needs update=sync: there are no rounds without it")
-    elif quorum > workers:
+    if quorum > workers:
         raise ConfigError("quorum", quorum, f"must be at most the number of workers, which is {workers}")
 
 

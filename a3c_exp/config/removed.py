@@ -16,6 +16,7 @@ REMOVED: dict[str, object] = {
     "backend.placement": "spread",
     "backend.wire_dtype": "float32",
     "env.on_error": "restart",
+    "late": "drop",
 }
 """Settings that are gone, by dotted keys, and the value that meant nothing: a saved configuration with another value is
 refused."""

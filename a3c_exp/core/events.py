@@ -98,7 +98,7 @@ class Event:
     steps: environment transitions collected.
     metrics: by name (policy_loss, value_loss, entropy, grad_norm, ...), one entry an update.
     staleness: how many updates had which staleness: updates that landed between a pull and the push based on it.
-    contributions: gradients that it has pushed; rollouts of a GA3C agent; batches of a predictor.
+    contributions: gradients that it has pushed; rollouts of a GA3C agent.
     counts: what is counted besides, by the names in COUNTS; what has not happened is not in it.
     warnings: lines for the log. left: the rule of `Stop` by which the worker leaves the run.
     explanation: of a learner's first rejected gradient, a line for the log; the first if there are several.

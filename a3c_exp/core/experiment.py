@@ -120,9 +120,7 @@ class Experiment:
     reward_threshold: mean return of the last 100 training episodes that counts as solved; None: no threshold.
     update: 'async', each worker pushes when it is ready; 'sync', one step for a round of one gradient from each worker.
     quorum: gradients that close a synchronous round, or one from each living worker if these are fewer; 'all': always
-        one from each.
-    late: what becomes of a gradient whose round a quorum has closed: 'drop', it enters no update, though its steps and
-        episodes count; 'next', it enters the round that is open.
+        one from each. A gradient whose round a quorum has closed enters no update, though its steps and episodes count.
     lock: one update at a time. Without it workers may overwrite each other (Hogwild). Synchronous rounds always lock.
     optimizer_state: running means of RMSProp or Adam: one for all workers ('shared') or one for each ('per_worker').
     stop, eval, checkpoint: see their classes.
@@ -150,7 +148,6 @@ class Experiment:
     reward_threshold: float | None = None
     update: Literal["async", "sync"] = "async"
     quorum: int | Literal["all"] = "all"
-    late: Literal["drop", "next"] = "drop"
     lock: bool = False
     optimizer_state: Literal["shared", "per_worker"] = "shared"
     stop: Stop = field(default_factory=Stop)
@@ -202,8 +199,6 @@ class Experiment:
                 found["critic_returns"] = self.critic_returns.warning(self.rollout_length)
         if self.network.takes_pictures and self.optimizer.has_large_first_step:
             found["optimizer"] = RMSPROP_WARNING
-        if self.late == "next" and self.optimizer.staleness_power:
-            found["late"] = "a round's average has no staleness of its own, so optimizer.staleness_power does nothing"
         return [f"{name}: {text}" for name, text in found.items() if text]
 
 
@@ -283,7 +278,6 @@ def store_spec(experiment: Experiment, network: ActorCritic, observation_space: 
         synchronous=experiment.update == "sync",
         locked=experiment.lock,
         quorum=None if quorum == "all" or quorum >= experiment.worker_count else quorum,
-        late=experiment.late,
         optimizer_state_per_worker=experiment.optimizer_state == "per_worker",
         observation_shape=normalized.shape,
         normalize_observations=normalized.measured,

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +39,7 @@ class StoreSpec:
 
     size: P, the length of the parameter vector. param_slices: where each part of the network lies in it.
     synchronous, locked, optimizer_state_per_worker: update=sync, lock=true, optimizer_state=per_worker.
-    quorum, late: see `Experiment`; None: all workers.
+    quorum: see `Experiment`; None: all workers.
     normalize_observations: by running statistics. observation_shape: of their mean. network_normalizes: it is the
         network that scales the observations, pictures of bytes.
     """
@@ -52,7 +52,6 @@ class StoreSpec:
     total_steps: int
     synchronous: bool = False
     quorum: int | None = None
-    late: Literal["drop", "next"] = "drop"
     locked: bool = False
     optimizer_state_per_worker: bool = False
     observation_shape: tuple[int, ...] = ()

@@ -18,7 +18,7 @@ from a3c_exp.common.arrays import Array, ArraySpecs, Floats
 # Columns of a worker's row, which only that worker writes. A row has 8 numbers, one cache line.
 ROUND, WEIGHT, FINISHED = range(3)
 ROW_WIDTH = 8
-COMPLETED, STEP_ROUND, STEP_VERSION, TURNS = range(4)
+COMPLETED, TURNS = range(2)
 
 HAS_LEFT = np.iinfo(np.int64).max
 """Finished rollouts of a worker that has left: no other worker waits for it."""
@@ -51,8 +51,8 @@ class SynchronousRounds:
         """Number of rounds that are over."""
         return int(self._flags[COMPLETED])
 
-    def submit(self, worker: int, gradient: Floats | None, weight: int, round: int | None = None) -> None:
-        """Put a worker's gradient [P] into a round: the next one, or the round of that index.
+    def submit(self, worker: int, gradient: Floats | None, weight: int, round: int) -> None:
+        """Put a worker's gradient [P] into the round of that index.
 
         gradient: None submits nothing, but the round no longer waits for the worker.
         weight: of the gradient in the round's average.
@@ -61,11 +61,7 @@ class SynchronousRounds:
         if gradient is not None:
             self._gradients[worker] = gradient
         row[WEIGHT] = 0 if gradient is None else weight
-        row[ROUND] = self.completed + 1 if round is None else round
-
-    def round_of(self, worker: int) -> int:
-        """The round to which the worker last submitted."""
-        return int(self._rows[worker, ROUND])
+        row[ROUND] = round
 
     def waits(self, worker: int) -> bool:
         """Return whether the round to which the worker last submitted is still open."""
@@ -95,18 +91,6 @@ class SynchronousRounds:
             return None
         gradient: Floats = (weights / weights.sum()).astype(np.float32) @ self._gradients
         return gradient
-
-    def announce_step(self, version: int) -> None:
-        """Note that the step of the current round will make the parameters' version `version`. See `has_stepped`."""
-        self._flags[STEP_VERSION] = version
-        self._flags[STEP_ROUND] = self.completed + 1  # last: a half-written note is of an earlier round
-
-    def has_stepped(self, version: int) -> bool:
-        """Return whether the current round's step has been made, given the parameters' version.
-
-        It has, but the round is still open, if the worker that made it was killed in between.
-        """
-        return bool(self._flags[STEP_ROUND] == self.completed + 1 and self._flags[STEP_VERSION] == version)
 
     def close_round(self) -> None:
         """End the current round: its members go on."""

@@ -152,21 +152,21 @@ class SharedStore:
         if self.rounds is None:
             return Snapshot(self.parameters.pull(into), self.counters.steps, self.normalizer())
         with self.parameters.lock:
-            self._close_stepped_round(self.rounds)
-            version, rounds = self.parameters.copy(into), self.rounds.completed
+            version = self.parameters.copy(into)
+            rounds = self.rounds.completed
         return Snapshot(version, self.counters.steps, self.normalizer(), rounds)
 
     def peek(self) -> Snapshot:
         """Return what a pull brings besides the parameters, for a worker whose network is elsewhere."""
         return Snapshot(self.parameters.version, self.counters.steps, self.normalizer())
 
-    def push(self, worker: int, push: Push, round: int | None = None) -> Ticket:
-        """Step the parameters, or submit to a synchronous round: the next one, or the round of that index."""
+    def push(self, worker: int, push: Push) -> Ticket:
+        """Step the parameters, or submit to the synchronous round after those that were over at the pull."""
         self.counters.count(worker, push.event.steps, push.stats)
         self.counters.count_episodes(worker, len(push.event.episodes))
         ticket = Ticket(push.event)
         if self.rounds is not None:
-            ticket = self._submit(self.rounds, worker, push, round)
+            ticket = self._submit(self.rounds, worker, push)
             ticket.done()  # whoever completes a round makes its step
         elif push.gradient is not None:
             snapshot = push.snapshot
@@ -175,60 +175,42 @@ class SharedStore:
         self.counters.save_rng_state(worker, push.rng)
         return ticket
 
-    def _submit(self, rounds: SynchronousRounds, worker: int, push: Push, round: int | None) -> Ticket:
-        """Submit to a round. With a quorum, the round that a gradient belongs to may be over: it is late.
-
-        A late gradient is dropped, and then nobody waits, or submitted to the current round.
-        """
-        staleness = 0
+    def _submit(self, rounds: SynchronousRounds, worker: int, push: Push) -> Ticket:
+        """Submit to a round. With a quorum it may be over: the gradient is late. It is dropped, and nobody waits."""
         with self.parameters.lock:  # so that the gradient is visible before the row's round
-            self._close_stepped_round(rounds)
-            if self.spec.quorum is not None and push.snapshot.rounds < rounds.completed:
+            if push.snapshot.rounds < rounds.completed:
                 if push.gradient is not None:
                     push.event.count("late_gradients")
-                if push.gradient is None or self.spec.late == "drop":
-                    return Ticket(push.event)
-                staleness = self.version - push.snapshot.version
-            rounds.submit(worker, push.gradient, push.weight, round)
-        return Ticket(push.event, partial(self.close_rounds, worker, push, staleness))
+                return Ticket(push.event)
+            rounds.submit(worker, push.gradient, push.weight, push.snapshot.rounds + 1)
+        return Ticket(push.event, partial(self._close_rounds, rounds, worker, push))
 
-    def _close_stepped_round(self, rounds: SynchronousRounds) -> None:
-        """End a round whose step was made by a worker that died before it could end it. The caller holds the lock.
-
-        With a quorum nobody else may wait in it, and the next gradient would be taken for one of its members.
-        """
-        if self.spec.quorum is not None and rounds.has_stepped(self.version):
-            rounds.close_round()
-
-    def close_rounds(self, worker: int, push: Push, staleness: int = 0) -> bool:
+    def _close_rounds(self, rounds: SynchronousRounds, worker: int, push: Push) -> bool:
         """Make the steps of complete rounds, and return whether the worker's own round is over.
 
         Whoever finds a round complete makes its step, so no round depends on one particular worker.
-        staleness: of the worker's gradient, rounds whose steps it has missed.
         """
-        rounds = self.rounds
-        assert rounds is not None
         while rounds.waits(worker) and rounds.is_complete():
             with self.parameters.lock:
                 if rounds.waits(worker) and rounds.is_complete():
-                    self.close_round(push)
+                    self._close_round(rounds, push)
         if rounds.waits(worker):
             return False
         if rounds.counted(worker):
             self.counters.count_gradient(worker)
-            push.event.count_update(staleness, applied=0)
+            push.event.count_update(0, applied=0)
         return True
 
-    def close_round(self, push: Push) -> None:
-        """Make the step of the current round, and end it. The caller holds the lock. push: of a worker that waits."""
-        rounds = self.rounds
-        assert rounds is not None
-        gradient = None if rounds.has_stepped(self.version) else rounds.average()
+    def _close_round(self, rounds: SynchronousRounds, push: Push) -> None:
+        """End the current round, and make its step. The caller holds the lock. push: of a worker that waits.
+
+        The step comes last: if this worker is killed in between, the round has none, rather than two.
+        """
+        gradient = rounds.average()
+        rounds.close_round()
         if gradient is not None:
-            rounds.announce_step(self.version + 1)
             self.parameters.step_round(gradient, push.snapshot.steps)
             push.event.updates += 1
-        rounds.close_round()
 
     def finish_rollout(self, worker: int) -> None:
         if self.rounds is not None:
@@ -277,9 +259,12 @@ class SharedStore:
         if stats is None:
             return None
         return Normalizer.from_row(
-            stats.row, spec.observation_shape, spec.normalize_observations, spec.normalize_rewards,
+            stats.row,
+            spec.observation_shape,
+            spec.normalize_observations,
+            spec.normalize_rewards,
             spec.network_normalizes,
-        )  # fmt: skip
+        )
 
     def stop(self) -> None:
         """Ask every worker to end before its next rollout."""

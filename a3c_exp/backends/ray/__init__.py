@@ -27,7 +27,14 @@ class Ray(RaySettings, Backend):
     """
 
     def check(self, experiment: Experiment) -> None:
-        """Raise ConfigError if Ray is missing, or no cluster answers at the address."""
+        """Raise ConfigError if Ray is missing, no cluster answers at the address, or shards had rounds of a quorum.
+
+        Servers know nothing of each other: each would let other gradients into a round.
+        """
+        if self.shards > 1 and experiment.quorum not in ("all", experiment.worker_count):
+            raise ConfigError(
+                "backend.shards", self.shards, "must be 1 with a quorum: one server decides who is in a round"
+            )
         if importlib.util.find_spec("ray") is None:
             raise ConfigError("backend.address", self.address, f"needs Ray: {INSTALL}")
         fault = None if self.address == "local" else find_fault(self.address)

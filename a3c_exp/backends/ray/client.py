@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,14 +48,12 @@ class Transport:
 class _Call:
     """A call of several servers.
 
-    arguments, futures: by server. later: messages for the other servers, once the first one has answered.
-    sent_at, answered_at: seconds; the latter of the last reply so far.
+    arguments, futures: by server. sent_at, answered_at: seconds; the latter of the last reply so far.
     """
 
     method: str
-    arguments: Mapping[int, tuple[Any, ...]]
-    later: list[Message] = field(default_factory=list)
-    futures: dict[int, Future[Any]] = field(default_factory=dict)
+    arguments: list[tuple[Any, ...]]
+    futures: list[Future[Any]] = field(default_factory=list)
     sent_at: float = field(default_factory=time.perf_counter)
     answered_at: float = 0.0
 
@@ -63,7 +61,7 @@ class _Call:
         self.answered_at = time.perf_counter()
 
     def done(self) -> bool:
-        return all(future.done() for future in self.futures.values())
+        return all(future.done() for future in self.futures)
 
 
 class RemoteStore:
@@ -82,8 +80,6 @@ class RemoteStore:
         self._transport = transport
         self._max_pending = 0 if spec.synchronous else transport.in_flight
         self._shards = shard_slices(spec.size, transport.servers)
-        # With a quorum the first server gets a message first, and the others follow what it decides.
-        self._first_decides = spec.synchronous and spec.quorum is not None and len(self._shards) > 1
         self._sequence = first_sequence
         self._pending: deque[_Call] = deque()
         self._replies: list[Reply] = []
@@ -135,7 +131,7 @@ class RemoteStore:
         # Copies, since a message whose server dies is sent again later.
         gradient = None if push.gradient is None else push.gradient.copy()
         rng = copy.deepcopy(push.rng)
-        rounds = max(reply.rounds for reply in self._replies[: 1 if self._first_decides else None])
+        rounds = max(reply.rounds for reply in self._replies)
         messages: list[Message] = []
         for shard, reply in zip(self._shards, self._replies, strict=True):
             own = Push(
@@ -146,7 +142,7 @@ class RemoteStore:
                 stats=push.stats,
                 rng=rng,
             )
-            messages.append(Message(worker=worker, incarnation=reply.incarnation, push=own, round=rounds + 1))
+            messages.append(Message(worker=worker, incarnation=reply.incarnation, push=own))
         self._send(messages)
         return Ticket(None)
 
@@ -181,43 +177,31 @@ class RemoteStore:
 
     def _send(self, messages: list[Message]) -> None:
         """Send one message to each server under the next sequence number, and do not wait."""
-        now, later = messages, messages[:0]
-        if self._first_decides:
-            while self._pending:
-                self._receive()
-            now, later = messages[:1], messages[1:]
-            now[0].known = min(reply.rounds for reply in self._replies[1:])
         self._sequence += 1
         for message in messages:
             message.sequence = self._sequence
             message.first_unacknowledged = self._sequence - len(self._pending)
-        call = self._begin("push", {server: (message,) for server, message in enumerate(now)})
-        call.later = later
-        self._pending.append(call)
+        self._pending.append(self._begin("push", [(message,) for message in messages]))
         self._has_news = True
 
     def _call_all(self, method: str, *arguments: Any) -> list[Any]:
         """Call all servers with the same arguments, and wait for their answers."""
-        return self._answers(self._begin(method, dict.fromkeys(range(len(self._shards)), arguments)))
+        return self._answers(self._begin(method, [arguments] * len(self._shards)))
 
-    def _begin(self, method: str, arguments: Mapping[int, tuple[Any, ...]]) -> _Call:
+    def _begin(self, method: str, arguments: list[tuple[Any, ...]]) -> _Call:
+        """Start a call of each server with its own arguments."""
         call = _Call(method, arguments)
-        for server in arguments:
-            call.futures[server] = self._transport.call(server, method, *arguments[server])
-            call.futures[server].add_done_callback(call.on_answer)
+        for server, own in enumerate(arguments):
+            future = self._transport.call(server, method, *own)
+            future.add_done_callback(call.on_answer)
+            call.futures.append(future)
         return call
 
     def _receive(self) -> None:
-        """Wait for the replies to the oldest message. Where the first server decides, send it on to the others."""
-        first = last = self._pending.popleft()
-        replies = self._answers(first)
-        if first.later:
-            for message in first.later:
-                _follow(message, replies[0])
-            last = self._begin("push", {server: (message,) for server, message in enumerate(first.later, 1)})
-            replies += self._answers(last)
-        self._take(replies)
-        self._round_trips.append(last.answered_at - first.sent_at)
+        """Wait for the replies to the oldest message."""
+        call = self._pending.popleft()
+        self._take(self._answers(call))
+        self._round_trips.append(call.answered_at - call.sent_at)
         self._has_news = True
 
     def _answers(self, call: _Call) -> list[Any]:
@@ -229,7 +213,7 @@ class RemoteStore:
         answers: dict[int, Any] = {}
         while len(answers) < len(call.futures):
             self._heartbeat.beat()
-            waiting = {server: future for server, future in call.futures.items() if server not in answers}
+            waiting = {server: future for server, future in enumerate(call.futures) if server not in answers}
             wait(waiting.values(), PAUSE_SECONDS, FIRST_COMPLETED)
             for server, future in waiting.items():
                 if not future.done():
@@ -248,10 +232,3 @@ class RemoteStore:
     def _take(self, replies: list[Reply]) -> None:
         self._replies = replies
         self.stopped = self.stopped or any(reply.stopped for reply in replies)
-
-
-def _follow(message: Message, reply: Reply) -> None:
-    """Write what the first server has decided into a message for another one. It holds for its own incarnation only."""
-    same = reply.incarnation == message.incarnation
-    message.round = reply.round if same else 0
-    message.members = reply.members if same else {}

@@ -6,7 +6,6 @@ import logging
 import os
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -39,13 +38,6 @@ HANDLER_SECONDS = 0.05
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 20
 """The longest wait for the answer of a cluster. Healthy ones take a second or two, most of it to import Ray here."""
-
-# `ray status`, which an alarm ends inside Ray's own code too, and whatever becomes of the process that waits for it.
-PROBE = """
-import runpy, signal, sys
-signal.alarm(int(sys.argv.pop(1)))
-runpy.run_module("ray.scripts.scripts", run_name="__main__")
-"""
 
 
 def lost_errors() -> tuple[type[BaseException], ...]:
@@ -105,12 +97,15 @@ def find_fault(address: str) -> str | None:
             socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
         except (OSError, ValueError, OverflowError) as error:
             return f"this one does not answer ({error})"
-    command = [sys.executable, "-c", PROBE, str(ANSWER_SECONDS), "status", "--address", address]
-    probe = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "ray.scripts.scripts", "status", "--address", address]
+    try:
+        probe = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=ANSWER_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return f"it does not answer as a cluster does, within {ANSWER_SECONDS} s"
     if probe.returncode == 0:
         return None
-    if probe.returncode == -signal.SIGALRM:
-        return f"it does not answer as a cluster does, within {ANSWER_SECONDS} s"
     lines = probe.stderr.strip().splitlines()
     return lines[-1].strip() if lines else f"`ray status` ends with {probe.returncode}"
 

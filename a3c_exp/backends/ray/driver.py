@@ -34,7 +34,7 @@ FINAL_FETCH_SECONDS = 120.0
 PLACEMENT_SECONDS = 30.0
 """After so long, rounds stop waiting for a worker that the cluster has no room for, and the user is warned."""
 START_SECONDS = 600.0
-"""Longest wait for the servers, or for a worker while there is none. A cluster that grows on demand needs minutes."""
+"""Longest wait for the servers. A cluster that grows on demand needs minutes."""
 
 
 class CachedStore(SharedStore):
@@ -104,7 +104,6 @@ class Driver:
         self._status_calls: dict[Any, int] = {}
         self._workers: dict[Any, _RunningWorker] = {}
         self._members: list[int] = []
-        self._occupied_at = time.monotonic()  # when there last was a member, or a worker was started
         self._has_ended = False  # a worker has, and is not replaced
         self._restarts, self._watch = Restarts(settings, store), StallWatch(settings.stall_seconds)
         store.driver = self
@@ -241,7 +240,6 @@ class Driver:
         context = incarnation(self._context, attempt)
         run = handle.run.remote(context, index, self._spec, self._servers, attempt)
         self._workers[run] = _RunningWorker(index, handle, run, attempt)
-        self._occupied_at = time.monotonic()
 
     def _on_worker_exit(self, call: Any) -> Iterator[Event | None]:
         """Process the end of a worker: by itself, by an error, or by the death of its process."""
@@ -299,20 +297,14 @@ class Driver:
             server.leave.remote(worker.index, SEQUENCE_STRIDE * (worker.attempt + 1))
 
     def _check_placement(self) -> None:
-        """Let rounds go on without workers that the cluster has no room for yet, and the run end without them.
-
-        Raises RunError if there has been no worker for long.
-        """
-        now = time.monotonic()
-        if self._members:
-            self._occupied_at = now
+        """Let rounds go on without workers that the cluster has no room for yet, and the run end without them."""
         waiting = [worker for worker in self._workers.values() if not worker.joined]
         if self._has_ended and (self._store.stopped or self._store.steps >= self._spec.total_steps):
             for worker in waiting:
                 self._kill_worker(worker)
             return
         for worker in waiting:
-            if worker.skipped or now - worker.started_at < PLACEMENT_SECONDS:
+            if worker.skipped or time.monotonic() - worker.started_at < PLACEMENT_SECONDS:
                 continue
             worker.skipped = True
             for server in self._servers:
@@ -320,8 +312,6 @@ class Driver:
             available = self._ray.cluster_resources().get("CPU", 0)
             needed = self._settings.cpus_per_worker * self._spec.workers
             log.warning("worker %d has not started: %g CPUs are needed, %g available", worker.index, needed, available)
-        if waiting and now - self._occupied_at > START_SECONDS:
-            raise RunError("the cluster had no room for any worker: see backend.cpus_per_worker")
 
     # -- what the store asks for --------------------------------------------------------------------------------------
 

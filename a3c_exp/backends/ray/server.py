@@ -9,18 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from a3c_exp.backends.messages import MERGE_SECONDS
-from a3c_exp.backends.ray.membership import Membership
 from a3c_exp.backends.ray.wire import Message, Reply, ServerStatus
 from a3c_exp.core.events import Event
 from a3c_exp.core.parameters import StoreSpec
-from a3c_exp.core.store import Push, SharedStore, Ticket
+from a3c_exp.core.store import SharedStore
 
 
 class ParameterServer:
@@ -44,8 +42,6 @@ class ParameterServer:
         self._taken: dict[int, int] = {}
         self._answered: dict[int, int] = {}
         self._members: set[int] = set()
-        self._membership = Membership(2 * spec.workers + 8)
-        self._entered: dict[int, int] = {}  # by worker, the round of its last gradient; 0 for none
         self._events: dict[int, Event] = {}
         self._beats: dict[int, tuple[int, int]] = {}
 
@@ -103,11 +99,7 @@ class ParameterServer:
             self._answered[worker] = max(sequence, self._answered.get(worker, 0))
             self._notify()
         await self._until(lambda: self._answered.get(worker, 0) >= sequence)
-        reply = self._reply()
-        if message.known is None:
-            return reply
-        members = self._membership.between(message.known, reply.rounds)
-        return reply._replace(round=self._entered.get(worker, 0), members=members)
+        return self._reply()
 
     async def _process(self, message: Message) -> None:
         """Apply a gradient and keep its event for the driver, or take a worker that has finished its rollout out of
@@ -116,55 +108,18 @@ class ParameterServer:
         is_current = message.incarnation == self._incarnation
         if is_current:
             self._add_member(worker)
-            for round, members in (message.members or {}).items():
-                self._membership.add(round, members)
         if push is not None:
-            push = push if is_current else replace(push, gradient=None)
-            ticket = self._submit(message, push, is_current)
+            if not is_current:  # it enters no round
+                push = replace(push, gradient=None, snapshot=push.snapshot._replace(rounds=-1))
+            ticket = store.push(worker, push)
             self._notify()
             await self._until(ticket.done)
             earlier = self._events.get(worker)
             self._events[worker] = push.event if earlier is None else earlier.merge(push.event)
-        elif is_current and message.members is None:
+        elif is_current:
             store.finish_rollout(worker)
             self._notify()
             await self._until(lambda: not store.round_in_progress(worker))
-
-    def _submit(self, message: Message, push: Push, is_current: bool) -> Ticket:
-        """Hand a push to the store, unless it is for a synchronous round that is over or of an earlier incarnation.
-
-        With a quorum the store itself sees that a round is over, and what becomes of the gradient.
-        """
-        worker, store, rounds = message.worker, self._store, self._store.rounds
-        if rounds is None:
-            return store.push(worker, push)
-        self._entered[worker] = 0
-        decides = message.members is None
-        if is_current and decides and self._spec.quorum is not None:
-            current = rounds.completed + 1
-            ticket = store.push(worker, push)
-            if rounds.round_of(worker) == current:
-                self._entered[worker] = current
-                self._membership.add(current, {worker: message.sequence})
-            return ticket
-        is_open = is_current and message.round > rounds.completed
-        if is_open and decides:
-            return store.push(worker, push, message.round)
-        store.counters.count(worker, push.event.steps, push.stats)
-        store.counters.count_episodes(worker, len(push.event.episodes))
-        store.counters.save_rng_state(worker, push.rng)
-        if not is_open:
-            return Ticket(push.event)
-        rounds.submit(worker, push.gradient, push.weight, message.round)
-        return Ticket(push.event, partial(self._follow, worker, push))
-
-    def _follow(self, worker: int, push: Push) -> bool:
-        """End rounds whose members have all come, and return whether the worker's own round is over."""
-        rounds = self._store.rounds
-        assert rounds is not None
-        while rounds.waits(worker) and self._membership.is_complete(rounds.completed + 1, self._taken):
-            self._store.close_round(push)
-        return not rounds.waits(worker)
 
     def _reply(self) -> Reply:
         store, parameters = self._store, np.empty(self._spec.size, np.float32)
@@ -202,8 +157,6 @@ class ParameterServer:
         self._store.restore({**state, "steps": max(state["steps"], self._store.steps)})
         self._incarnation = incarnation
         self._members = set(members)
-        self._membership.clear()
-        self._entered.clear()
         for worker in range(self._spec.workers):
             if incarnation > 1 and worker not in self._members:
                 self._store.leave(worker)

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from a3c_exp.backends.ray.membership import Members
 from a3c_exp.common.arrays import Floats
 from a3c_exp.core.events import Event
 from a3c_exp.core.normalization import Normalizer
@@ -28,11 +27,8 @@ class Message:
     """A worker's push to one server, or its word that it has finished with a rollout.
 
     incarnation: of the server whose parameters the gradient is based on.
-    push: with the server's shard of the gradient; None if the rollout is finished. Events are reported by the first
-        server, so the others get no more than the steps.
-    round: index of the synchronous round that the gradient belongs to, the same for all servers; 0: of none.
-    known: to the first server of several, with a quorum: rounds that are over on all the others; None: not asked for.
-    members: to the others: the members of later rounds, as the first has decided; None: this server decides.
+    push: with the server's shard of the gradient; None if the rollout is finished. Its synchronous round is the same
+        for all servers. Events are reported by the first server, so the others get no more than the steps.
     sequence: number of the message among those of its worker. The replacement of a dead worker starts far above, see
         SEQUENCE_STRIDE.
     first_unacknowledged: the lowest sequence number to which the worker has no reply yet.
@@ -41,9 +37,6 @@ class Message:
     worker: int
     incarnation: int
     push: Push | None = None
-    round: int = 0
-    known: int | None = None
-    members: Mapping[int, Members] | None = None
     sequence: int = 0
     first_unacknowledged: int = 0
 
@@ -52,8 +45,6 @@ class Reply(NamedTuple):
     """A server's answer to every call of a worker: its parameters, and the state of the run.
 
     rounds: number of synchronous rounds that are over.
-    round, members: if `Message.known` asks: the round that the gradient has entered, 0 for none, and the members of
-        rounds.
     """
 
     incarnation: int
@@ -63,8 +54,6 @@ class Reply(NamedTuple):
     parameters: Floats
     stopped: bool
     rounds: int
-    round: int = 0
-    members: Mapping[int, Members] = {}
 
 
 class ServerStatus(NamedTuple):
