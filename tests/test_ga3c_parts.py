@@ -1,4 +1,4 @@
-"""The parts of GA3C: rollouts side by side, queues and buffers, rates."""
+"""The parts of GA3C: rollouts side by side, queues and buffers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,9 @@ from backend_runs import ga3c
 from numpy.typing import NDArray
 from runs import SCRIPTED, TARGET, config, make_store
 
-from a3c_exp.backends.ga3c import services
 from a3c_exp.backends.ga3c.agent import RemoteNetwork
 from a3c_exp.backends.ga3c.buffers import WAITING, WORKING, BufferSpec, Prediction, SharedBuffers
 from a3c_exp.backends.ga3c.queues import IndexQueue, write_index
-from a3c_exp.backends.ga3c.services import RateMeter
-from a3c_exp.backends.messages import MERGE_SECONDS
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.experiment import Experiment, build_network
 from a3c_exp.core.heartbeat import Heartbeat
@@ -147,19 +144,3 @@ class TestSharedBuffers:
         np.testing.assert_allclose(remote.values(observations, None), network.values(observations), rtol=1e-6)
         assert remote.versions == [0], "those of the actions alone"
         server.join()
-
-
-def test_a_rate_is_that_of_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Clock:
-        now = 100.0
-
-        def monotonic(self) -> float:
-            return self.now
-
-    clock = Clock()
-    monkeypatch.setattr(services, "time", clock)
-    rate = RateMeter("rate", threads=3)
-    assert rate.add(5) == {}
-    clock.now += 2 * MERGE_SECONDS
-    assert rate.add(5) == {"rate": pytest.approx(3 * 10 / (2 * MERGE_SECONDS))}
-    assert rate.add(5) == {}

@@ -1,5 +1,4 @@
-"""GA3C goes on without the dead: agents, predictors and trainers are replaced, and nothing that they had is lost twice,
-used twice or left behind."""
+"""GA3C goes on without the dead: agents are replaced, and nothing that they had is used twice or left behind."""
 
 from __future__ import annotations
 
@@ -16,10 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import backend_runs
 import numpy as np
 import pytest
 from agents import FailingAgent
-from backend_runs import ga3c, kill_fork_server, nobody_works, running, totals, worker_processes
+from backend_runs import kill_fork_server, nobody_works, running, totals, worker_processes
 from killing import killed_at_line
 from runs import CORRIDOR, LINUX, SCRIPTED, drain, train_config, wait_until
 from scripted import Scripted
@@ -37,10 +37,14 @@ from a3c_exp.core.experiment import build_network
 from a3c_exp.core.rollout import STEP_FIELDS, Rollout, concat_rollouts
 from a3c_exp.errors import RunError
 
-RESTARTS: dict[str, Any] = {"backend__max_restarts": 3}
 AGENTS, ENVS, LENGTH, SLOTS = 2, 4, 4, 2
 OBSERVATION_SIZE = 4
 MOST_LINES = 1000
+
+
+def ga3c(*arguments: Any, **settings: Any) -> dict[str, Any]:
+    """A configuration of GA3C whose agents are replaced."""
+    return backend_runs.ga3c(*arguments, **{"backend__max_restarts": 3} | settings)
 
 
 # -- one agent that is killed at each line ----------------------------------------------------------------------------
@@ -181,16 +185,6 @@ class TestBuffers:
         replies = [os.read(reader.fileno(), 99).count(buffers_module.REPLIED) for reader, _ in buffers._notifications]
         assert replies == [1, 1]
 
-    def test_what_a_service_has_not_finished_is_taken_first_by_another(self, buffers: SharedBuffers) -> None:
-        queue = buffers.requests
-        for index in range(4):
-            write_index(queue.writer, index)
-        taken = queue.take(3, 1.0)
-        queue.drop(taken[:1])
-        queue.put_back(taken)
-        assert len(queue) == 3
-        assert queue.take(9, 1.0) == [1, 2, 3]
-
     def test_agents_that_may_be_replaced_have_not_ended(self, buffers: SharedBuffers) -> None:
         status = buffers.request_arrays["status"]
         assert buffers.channel(0)._status[0] == WORKING
@@ -226,9 +220,8 @@ def open_pipes() -> int:
 
 def restarts_of(events: Sequence[Event]) -> tuple[int, str]:
     """Number of restarts, and all warnings."""
-    return sum(event.counts.get("restarts", 0) for event in events), "\n".join(
-        line for event in events for line in event.warnings
-    )
+    warnings = "\n".join(line for event in events for line in event.warnings)
+    return sum(event.counts.get("restarts", 0) for event in events), warnings
 
 
 def assert_totals(events: Sequence[Event], state: dict[str, Any]) -> None:
@@ -272,19 +265,16 @@ class Chains:
             self.rows[int(observations[0, 0]), episode, moment] += 1
 
 
-Break = Callable[..., list[int]]
+Break = Callable[[str, Callable[[int], object]], None]
 
 
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> Break:
-    """Replaces a method of the networks of predictors or trainers by one that first does something with its number.
-
-    A call counts in all networks of the kind together, from 1.
-    """
+    """Lets the networks of predictors or trainers do something else before each pass, given the number of the pass."""
     build = build_thread_network
 
-    def install(kind: str, action: Callable[[int], object]) -> list[int]:
-        numbers, calls = itertools.count(1), list[int]()
+    def install(kind: str, action: Callable[[int], object]) -> None:
+        numbers = itertools.count(1)
         name = "evaluate" if kind == "trainer" else "act_forward"
 
         def building(experiment: Any, store: Any) -> Any:
@@ -293,15 +283,13 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Break:
                 method = getattr(network, name)
 
                 def failing(*arguments: Any) -> Any:
-                    calls.append(next(numbers))
-                    action(calls[-1])
+                    action(next(numbers))
                     return method(*arguments)
 
                 setattr(network, name, failing)
             return network
 
         monkeypatch.setattr(services, "build_thread_network", building)
-        return calls
 
     return install
 
@@ -311,34 +299,30 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Break:
 class TestKilledAgents:
     """Real processes, killed by SIGKILL."""
 
-    @pytest.mark.parametrize(("victims", "rollouts"), [([1], 2), ([0, 1, 2], 1)], ids=["one", "all"])
-    def test_are_replaced_and_the_run_ends_at_its_steps(self, victims: list[int], rollouts: int) -> None:
-        total = 6000
+    def test_are_replaced_and_the_run_ends_at_its_steps(self) -> None:
+        """Predictors and trainers do not take the death of all for the end."""
         found: list[Event] = []
-        settings = {"backend__rollouts": rollouts, "backend__training_batch": 16}
-        whole = ga3c(CORRIDOR, workers=3, total_steps=total, **settings, **RESTARTS)
-        with running(whole) as (events, store):
+        victims = [0, 1, 2]
+        one_slot = {"backend__rollouts": 1, "backend__training_batch": 16}
+        with running(ga3c(CORRIDOR, workers=3, total_steps=3000, **one_slot)) as (events, store):
             for event in events:
                 found += filter(None, [event])
                 if found and victims:
                     kill(victims)
-                    count, victims = len(victims), []
+                    victims = []
             state = store.state()
         restarts, warnings = restarts_of(found)
-        assert restarts == count == warnings.count("was killed by SIGKILL: another one takes its place")
+        assert restarts == 3 == warnings.count("was killed by SIGKILL: another one takes its place")
         assert_totals(found, state)
-        assert total <= state["steps"] < total + 3 * 16 * (rollouts + 1)
+        assert 3000 <= state["steps"] < 3000 + 3 * 16 * 2
 
-    @pytest.mark.parametrize(("lock", "rollouts", "threads"), [(True, 1, 1), (False, 2, 2)])
-    def test_at_any_moment_leave_no_torn_or_repeated_transition(
-        self, lock: bool, rollouts: int, threads: int, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        chains, rng, kills = Chains(), random.Random(rollouts + 10 * threads), 8
+    def test_at_any_moment_leave_no_torn_or_repeated_transition(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        chains, rng, kills = Chains(), random.Random(22), 6
         monkeypatch.setattr(services, "concat_rollouts", chains)
         found: list[Event] = []
-        settings = {"workers": 3, "envs_per_worker": 2, "rollout_length": 5, "total_steps": 10**9, "lock": lock}
-        counts = {"backend__rollouts": rollouts, "backend__trainers": threads, "backend__predictors": threads}
-        with running(ga3c(SCRIPTED, **settings, **counts, backend__max_restarts=99)) as (events, store):
+        settings = {"workers": 3, "envs_per_worker": 2, "rollout_length": 5, "total_steps": 10**9}
+        counts = {"backend__rollouts": 2, "backend__trainers": 2, "backend__predictors": 2, "backend__max_restarts": 99}
+        with running(ga3c(SCRIPTED, **settings, **counts)) as (events, store):
             alive_at = 0
             for event in events:
                 found += filter(None, [event])
@@ -356,10 +340,10 @@ class TestKilledAgents:
 
     def test_are_not_replaced_once_the_run_is_over(self, broken: Break) -> None:
         """They die in their last rollouts, which are lost. Nobody waits for them."""
-        broken("predictor", lambda call: time.sleep(0.02))
+        broken("predictor", lambda number: time.sleep(0.02))
         found: list[Event] = []
         settings = {"env__kwargs": {"lengths": (0,)}, "rollout_length": 64, "workers": 2, "total_steps": 10**9}
-        with running(ga3c(SCRIPTED, **settings, **RESTARTS)) as (events, store):
+        with running(ga3c(SCRIPTED, **settings)) as (events, store):
             for event in events:
                 found += filter(None, [event])
                 if found and not store.stopped:
@@ -380,36 +364,32 @@ class TestKilledAgents:
 @LINUX
 @pytest.mark.usefixtures("nothing_left")
 class TestFailingAgents:
-    def fail(self, monkeypatch: pytest.MonkeyPatch, victim: int = 1, **settings: Any) -> None:
+    def fail(self, monkeypatch: pytest.MonkeyPatch, victim: int, **settings: Any) -> None:
         monkeypatch.setattr(backend, "Agent", partial(FailingAgent, victim=victim, **settings))
 
-    @pytest.mark.parametrize("agents", [1, 3])
-    def test_one_that_raises_after_its_first_rollout_is_replaced(
-        self, agents: int, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_one_that_raises_after_its_first_rollout_is_replaced(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Even if it is alone: predictors and trainers do not take its death for the end."""
-        self.fail(monkeypatch, victim=agents // 2, after=1, how="raise")
-        events, state, error = drain(ga3c(workers=agents, total_steps=480 * agents, **RESTARTS))
+        self.fail(monkeypatch, victim=0, after=1, how="raise")
+        events, state, error = drain(ga3c(total_steps=480))
         assert error is None
         restarts, warnings = restarts_of(events)
         assert restarts == 1
-        assert warnings.startswith(f"worker {agents // 2} failed:\nTraceback")
-        assert "scripted to fail" in warnings
+        assert warnings.startswith("worker 0 failed:\nTraceback")
         assert_totals(events, state)
-        assert state["steps"] >= 480 * agents
+        assert state["steps"] >= 480
 
     def test_one_that_raises_before_ends_the_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Another one would raise too."""
-        self.fail(monkeypatch, after=0, how="raise")
-        events, _, error = drain(ga3c(workers=3, total_steps=10**9, **RESTARTS))
+        self.fail(monkeypatch, victim=1, after=0, how="raise")
+        events, _, error = drain(ga3c(workers=3, total_steps=10**9))
         assert str(error).startswith("worker 1 failed:\nTraceback")
         assert restarts_of(events)[0] == 0
 
     def test_one_that_hangs_is_killed_and_replaced(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The others go on meanwhile."""
-        self.fail(monkeypatch, after=1, how="hang")
+        self.fail(monkeypatch, victim=1, after=1, how="hang")
         found: list[Event] = []
-        with running(ga3c(workers=2, total_steps=10**9, backend__stall_seconds=1.5, **RESTARTS)) as (events, store):
+        with running(ga3c(workers=2, total_steps=10**9, backend__stall_seconds=1.5)) as (events, store):
             for event in events:
                 found += filter(None, [event])
                 if restarts_of(found)[0]:
@@ -417,88 +397,36 @@ class TestFailingAgents:
         assert restarts_of(found)[1].startswith("worker 1 hung: its environment had not stepped for 1.5 s")
 
 
-def raise_at(number: int, ever_after: bool = False) -> Callable[[int], None]:
-    def action(call: int) -> None:
-        if call == number or (ever_after and call > number):
-            raise RuntimeError("scripted to break")
-
-    return action
-
-
-@LINUX
-@pytest.mark.usefixtures("nothing_left")
-@pytest.mark.parametrize("kind", ["predictor", "trainer"])
-class TestFailingServices:
-    @pytest.mark.parametrize(("agents", "rollouts", "lock"), [(1, 1, False), (3, 2, True)])
-    def test_one_that_raises_is_replaced(
-        self, kind: str, agents: int, rollouts: int, lock: bool, broken: Break, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """The agents whose requests it had taken get their replies; those whose rollouts it had get their slots."""
-        chains = Chains()
-        monkeypatch.setattr(services, "concat_rollouts", chains)
-        calls = broken(kind, raise_at(7))
-        settings = {"workers": agents, "backend__rollouts": rollouts, "lock": lock, "backend__training_batch": 16}
-        events, state, error = drain(ga3c(SCRIPTED, total_steps=480, **settings, **RESTARTS))
-        assert error is None
-        assert len(calls) > 7
-        restarts, warnings = restarts_of(events)
-        assert restarts == 1
-        assert warnings.startswith(f"{kind} 0 failed:\nTraceback")
-        assert_totals(events, state)
-        assert set(chains.rows.values()) == {1}
-        dropped = sum(chains.rows.values()) - state["steps"]
-        assert dropped > 0 if kind == "trainer" else dropped == 0
-
-    def test_one_that_goes_on_raising_ends_the_run_in_the_end(self, kind: str, broken: Break) -> None:
-        broken(kind, raise_at(3, ever_after=True))
-        events, state, error = drain(ga3c(workers=2, total_steps=10**9, **RESTARTS))
-        assert error is not None
-        assert error.reason == "max_restarts"
-        assert str(error).startswith(f"{kind} 0 failed:\nTraceback")
-        assert restarts_of(events)[0] == 3
-        assert np.isfinite(state["parameters"]).all()
-
-    def test_one_that_raises_at_its_first_batch_ends_the_run(self, kind: str, broken: Break) -> None:
-        broken(kind, raise_at(1))
-        events, _, error = drain(ga3c(workers=2, total_steps=10**9, **RESTARTS))
-        assert str(error).startswith(f"{kind} 0 failed:\nTraceback")
-        assert restarts_of(events)[0] == 0
-
-    def test_one_that_raises_when_the_run_is_almost_over_is_replaced_too(self, kind: str, broken: Break) -> None:
-        """Agents finish their last rollouts, which are learned from."""
-
-        def end_the_run_and_fail(call: int) -> None:
-            if call == 3:
-                store.stop()
-                raise RuntimeError("scripted to break")
-
-        calls = broken(kind, end_the_run_and_fail)
-        with running(ga3c(SCRIPTED, workers=3, total_steps=10**9, **RESTARTS)) as (events, store):
-            found = list(filter(None, events))
-        assert restarts_of(found)[0] == 1
-        if kind == "predictor":  # of a trainer's batch nothing may be left to learn from
-            assert len(calls) > 3
-
-
-class TestHungServices:
+class TestServices:
     @LINUX
     @pytest.mark.usefixtures("nothing_left")
-    @pytest.mark.parametrize(
-        ("kind", "inactivity"),
-        [("predictor", "it had not finished a batch of predictions"), ("trainer", "it had not made an update")],
-    )
-    def test_end_the_run_with_the_reason(self, kind: str, inactivity: str, broken: Break, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("kind", ["predictor", "trainer"])
+    def test_one_that_raises_ends_the_run(self, kind: str, broken: Break) -> None:
+        def break_down(number: int) -> None:
+            if number == 7:
+                raise RuntimeError("scripted to break")
+
+        broken(kind, break_down)
+        events, state, error = drain(ga3c(workers=2, total_steps=10**9))
+        assert str(error).startswith(f"{kind} 0 failed:\nTraceback")
+        assert restarts_of(events)[0] == 0
+        assert np.isfinite(state["parameters"]).all()
+
+    @LINUX
+    @pytest.mark.usefixtures("nothing_left")
+    @pytest.mark.parametrize("kind", ["predictor", "trainer"])
+    def test_one_that_hangs_ends_the_run_with_the_reason(self, kind: str, broken: Break, tmp_path: Path) -> None:
         release = threading.Event()
 
-        def hang(call: int) -> None:
-            if call >= 5:
+        def hang(number: int) -> None:
+            if number >= 5:
                 release.wait()
 
         broken(kind, hang)
         try:
-            done = train_config(ga3c(workers=2, total_steps=10**9, backend__stall_seconds=1.5, **RESTARTS), tmp_path)
+            done = train_config(ga3c(workers=2, total_steps=10**9, backend__stall_seconds=1.5), tmp_path)
             assert (done.summary["stop_reason"], done.exit_code) == ("stalled", 1)
-            assert done.summary["error"].startswith(f"{kind} 0 hung: {inactivity} for 1.5 s")
+            assert done.summary["error"].startswith(f"{kind} 0 hung: it had not finished a batch for 1.5 s")
             assert (tmp_path / "checkpoints" / "latest.ckpt").is_file()
             assert not worker_processes()
         finally:
@@ -507,10 +435,9 @@ class TestHungServices:
 
     def test_waiting_is_no_stall(self, broken: Break) -> None:
         """Agents wait for the predictor, and the trainer for agents, longer than `stall_seconds`."""
-        stall = 1.5
         slow = iter([0.5] * 5)
-        broken("predictor", lambda call: time.sleep(next(slow, 0.0) if call > 3 else 0.0))
-        events, _, error = drain(ga3c(workers=2, total_steps=160, backend__stall_seconds=stall, **RESTARTS))
+        broken("predictor", lambda number: time.sleep(next(slow, 0.0) if number > 3 else 0.0))
+        events, _, error = drain(ga3c(workers=2, total_steps=160, backend__stall_seconds=1.5))
         assert error is None
         assert restarts_of(events) == (0, "")
 
@@ -518,7 +445,7 @@ class TestHungServices:
 @LINUX
 @pytest.mark.usefixtures("nothing_left")
 def test_agents_are_replaced_after_the_death_of_the_fork_server() -> None:
-    with running(ga3c(CORRIDOR, workers=3, total_steps=10**9, **RESTARTS)) as (events, store):
+    with running(ga3c(CORRIDOR, workers=3, total_steps=10**9)) as (events, store):
         wait_until(lambda: (next(events), store.steps > 100)[1])
         pids = [process.pid for process in worker_processes()]
         assert len(pids) == 3

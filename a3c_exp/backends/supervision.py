@@ -96,7 +96,8 @@ class Restarts:
         if is_over and not serves_others and not end.final:
             return Event(worker, warnings=(f"at the end of the run: {end.failure}",))
         history = self._histories[key]
-        if self._maximum == 0 or end.final or (end.is_own and not history.contributed):
+        is_hopeless = end.final or serves_others or (end.is_own and not history.contributed)
+        if self._maximum == 0 or is_hopeless:
             raise RunError(end.failure, end.reason)
         history.in_a_row += 1
         if history.in_a_row > self._maximum:
@@ -123,7 +124,7 @@ class EventSource(Protocol):
     name: for messages. worker: the index of its rows in the store. reader: the receiving end of the pipe.
     sentinel: becomes ready when the source has ended; None for a thread. beat: its heartbeat, see `Heartbeat`.
     inactivity: what a heartbeat that stands still means, for messages: "its environment had not stepped".
-    serves_others: others need it until they have ended, so it is replaced even after the last step of the run.
+    serves_others: others need it until they have ended, so its failure ends the run.
     """
 
     @property

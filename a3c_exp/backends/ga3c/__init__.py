@@ -47,7 +47,7 @@ class Ga3c(RestartSettings, Backend):
     and a predictor's parameters change only between two batches.
 
     An agent that dies is replaced; its finished rollouts are learned from, and its other slots are its successor's. A
-    predictor or trainer that raises is replaced too. One that hangs ends the run: nobody can end a thread from outside.
+    predictor or trainer that raises or hangs ends the run.
 
     predictors, trainers: threads of each kind.
     prediction_batch: see `PredictionBatch`.
@@ -146,17 +146,22 @@ class Ga3c(RestartSettings, Backend):
             heartbeat = Heartbeat()
             arguments = experiment, store, buffers, self.prediction_batch, gathering, heartbeat
             predictor = partial(PredictorService, *arguments)
-            yield _service(f"predictor {index}", 0, predictor, heartbeat, "it had not finished a batch of predictions")
+            yield _service(f"predictor {index}", 0, predictor, heartbeat)
         gathering = Gathering(self.trainers)
         for index in range(self.trainers):
             row = experiment.worker_count + index
             trainer = partial(TrainerService, context, store, buffers, self.training_batch, gathering, index)
-            yield _service(f"trainer {index}", row, trainer, store.heartbeat(row), "it had not made an update")
+            yield _service(f"trainer {index}", row, trainer, store.heartbeat(row))
 
 
-def _service(name: str, row: int, make: Callable[[], Job], heartbeat: Heartbeat, inactivity: str) -> ThreadSource:
+def _service(name: str, row: int, make: Callable[[], Job], heartbeat: Heartbeat) -> ThreadSource:
     return ThreadSource(
-        name, row, lambda attempt: make(), beat=lambda: heartbeat.value, inactivity=inactivity, serves_others=True
+        name,
+        row,
+        lambda attempt: make(),
+        beat=lambda: heartbeat.value,
+        inactivity="it had not finished a batch",
+        serves_others=True,
     )
 
 

@@ -170,11 +170,7 @@ class SharedBuffers:
 
     def take_requests(self, count: int, seconds: float) -> list[int]:
         """Take up to `count` requests, see `IndexQueue.take`. Those of agents that have been replaced are left out."""
-        taken = self.requests.take(count, seconds)
-        valid = [request for request in taken if self._is_valid(request)]
-        if len(valid) < len(taken):
-            self.requests.drop(set(taken).difference(valid))
-        return valid
+        return [request for request in self.requests.take(count, seconds) if self._is_valid(request)]
 
     def _is_valid(self, request: int) -> bool:
         """Return whether a request is that of a current agent, not of a predecessor."""
@@ -193,7 +189,6 @@ class SharedBuffers:
             if reply.next_state is not None:
                 arrays["next_state"][agents] = reply.next_state.reshape(*shape, -1)[rows]
             arrays["version"][agents] = reply.version
-            self.requests.drop(requests)
             for agent in agents:
                 self._notify(agent, REPLIED)
 

@@ -28,15 +28,15 @@ _ALL = 1 << 14  # no fewer indices than a pipe holds: 64 KiB
 class IndexQueue:
     """Indices (int32) from all agents through one pipe, for threads of this process to take.
 
-    An index that has been taken is held until it is dropped or put back. Any thread may call any method, but only one
-    at a time may `take`.
+    An index that has been taken is held until it is dropped. Any thread may call any method, but only one at a time may
+    `take`.
     """
 
     def __init__(self) -> None:
         self._reader, self.writer = Pipe(duplex=False)
         self._poll = polling(self._reader)
         self._lock = threading.Lock()
-        self._indices = deque[int]()  # those that have left the pipe, and come before all that are in it
+        self._indices = deque[int]()  # those that have left the pipe, before all that are in it
         self._held = set[int]()
 
     def take(self, count: int, seconds: float) -> list[int]:
@@ -54,13 +54,6 @@ class IndexQueue:
         """Hold these no longer."""
         with self._lock:
             self._held.difference_update(indices)
-
-    def put_back(self, indices: Iterable[int]) -> None:
-        """Queue those of them that are held again, before all others."""
-        with self._lock:
-            held = [index for index in indices if index in self._held]
-            self._held.difference_update(held)
-            self._indices.extendleft(reversed(held))
 
     def known(self) -> set[int]:
         """All indices that are queued or held."""

@@ -66,8 +66,6 @@ class PredictorService:
     """Answers the requests of agents with the parameters that it pulls between two batches.
 
     heartbeat: stands still while a batch is computed.
-
-    One that raises leaves its requests to others.
     """
 
     def __init__(
@@ -87,45 +85,43 @@ class PredictorService:
         self._max_requests = batch.maximum // buffers.spec.envs
         self._wait = batch.wait
         self._version = -1
-        self._taken: list[int] = []  # requests without a reply
 
     def run(self) -> Iterator[Event]:
         """Answer until no request will come any more. Yields an Event now and then, with metrics alone."""
-        requests, rate = self._buffers.requests, RateMeter("ga3c/predictions_per_second", self._gathering.threads)
-        event, is_first = Event(worker=0), True
-        while self._gather():
-            taken, left = len(self._taken), len(requests)
-            self._predict()
-            event.contributions += 1
-            count = taken * self._buffers.spec.envs
-            event.add({"ga3c/prediction_batch": count, "ga3c/prediction_queue": taken + left})
-            due = rate.add(count)
-            if due or is_first:  # the first shows at once that this predictor works
-                event.add(due)
+        event = Event(worker=0)
+        due = 0.0
+        while requests := self._gather():
+            waiting = len(requests) + len(self._buffers.requests)
+            self._predict(requests)
+            count = len(requests) * self._buffers.spec.envs
+            event.add({"ga3c/prediction_batch": count, "ga3c/prediction_queue": waiting})
+            now = time.monotonic()
+            if now >= due:
                 yield event
-                event, is_first = Event(worker=0), False
+                event = Event(worker=0)
+                due = now + MERGE_SECONDS
 
-    def _gather(self) -> bool:
-        """Take the requests of the next batch. False if there will be no more."""
+    def _gather(self) -> list[int]:
+        """Take the requests of the next batch. Empty if there will be no more."""
         buffers = self._buffers
+        taken: list[int] = []
         with self._gathering.turn(self._heartbeat):
-            while not self._taken:
+            while not taken:
                 self._heartbeat.beat()
                 ended = buffers.agents_ended  # before the queue is read: what they sent before they ended is answered
-                self._taken = buffers.take_requests(self._max_requests, POLL_SECONDS)
-                if buffers.closing or (ended and not self._taken):
-                    return False
+                taken = buffers.take_requests(self._max_requests, POLL_SECONDS)
+                if buffers.closing or (ended and not taken):
+                    return []
             wanted = min(self._max_requests, buffers.busy_agents // self._gathering.threads)
             due = time.monotonic() + self._wait
-            while len(self._taken) < wanted and (left := due - time.monotonic()) > 0:
+            while len(taken) < wanted and (left := due - time.monotonic()) > 0:
                 self._heartbeat.beat()
-                self._taken += buffers.take_requests(self._max_requests - len(self._taken), left)
-        return True
+                taken += buffers.take_requests(self._max_requests - len(taken), left)
+        return taken
 
-    def _predict(self) -> None:
-        """Reply to the requests that have been taken."""
+    def _predict(self, requests: list[int]) -> None:
         arrays, network, spec = self._buffers.request_arrays, self._network, self._buffers.spec
-        agents = [request % spec.agents for request in self._taken]
+        agents = [request % spec.agents for request in requests]
         if self._version != self._store.version:
             snapshot = self._store.pull(0, network.vector)
             self._version = snapshot.version
@@ -134,12 +130,10 @@ class PredictorService:
         observations, state = _flat(arrays["observations"][agents]), None
         if spec.state_size:
             state = _flat(arrays["state"][agents])
-        self._buffers.reply(self._taken, Prediction(*network.act_forward(observations, state), self._version))
-        self._taken = []
+        self._buffers.reply(requests, Prediction(*network.act_forward(observations, state), self._version))
 
     def close(self) -> None:
-        """Leave the requests that have no reply to other predictors."""
-        self._buffers.requests.put_back(self._taken)
+        """Nothing is open."""
 
 
 def _flat(rows: Array) -> Array:
@@ -152,8 +146,6 @@ class TrainerService:
 
     index: of this trainer. Its row of the store lies after those of the agents.
     batch: transitions to learn from at once, at least. A batch is smaller only if all agents wait for it.
-
-    One that raises drops the rollouts that it learns from.
     """
 
     def __init__(
@@ -175,15 +167,13 @@ class TrainerService:
         network = build_thread_network(experiment, store)
         self._heartbeat = store.heartbeat(row)
         self._learner = Learner(experiment, network, row, store, rng, f"trainer {index}", self._heartbeat)
-        self._taken: list[int] = []  # slots that have not been released
 
     def run(self) -> Iterator[Event | YieldPoint]:
         """Learn until no rollout will come any more. Yields as a worker does."""
         buffers, learner = self._buffers, self._learner
-        rate = RateMeter("ga3c/trainings_per_second", self._gathering.threads)
-        while self._gather():
+        while slots := self._gather():
             self._heartbeat.beat()
-            rollout = concat_rollouts([buffers.rollout(slot) for slot in self._taken])
+            rollout = concat_rollouts([buffers.rollout(slot) for slot in slots])
             snapshot = learner.pull()
             versions = np.asarray(rollout.version)[rollout.valid]
             oldest = int(versions.min(initial=snapshot.version))
@@ -191,9 +181,8 @@ class TrainerService:
             event.add(
                 {
                     "ga3c/training_batch": rollout.transitions,
-                    "ga3c/training_queue": len(self._taken) + len(buffers.finished),
+                    "ga3c/training_queue": len(slots) + len(buffers.finished),
                     "ga3c/lag": snapshot.version - float(versions.mean()) if versions.size else 0.0,
-                    **rate.add(1),
                 }
             )
             # Staleness counts from the oldest parameters that acted.
@@ -201,19 +190,16 @@ class TrainerService:
                 if buffers.closing:  # the run is being saved, or has been: nothing may be pushed any more
                     return
                 yield step
-            self._release()
+            buffers.release(slots)
 
     def close(self) -> None:
-        """Release the slots of an unfinished batch."""
-        self._release()
+        """Nothing is open."""
 
-    def _release(self) -> None:
-        slots, self._taken = self._taken, []
-        self._buffers.release(slots)
-
-    def _gather(self) -> bool:
-        """Take the slots of the next batch. False if there will be no more."""
-        buffers, slots, transitions = self._buffers, self._taken, 0
+    def _gather(self) -> list[int]:
+        """Take the slots of the next batch. Empty if there will be no more."""
+        buffers = self._buffers
+        slots: list[int] = []
+        transitions = 0
         with self._gathering.turn(self._heartbeat):
             while transitions < self._batch:
                 self._heartbeat.beat()
@@ -225,25 +211,4 @@ class TrainerService:
                     transitions += buffers.rollout(taken[0]).transitions
                 elif (slots and all_wait) or ended:
                     break
-        return bool(slots) and not buffers.closing
-
-
-class RateMeter:
-    """Measures a rate per second, over MERGE_SECONDS or more. One thread reports the rate of all of its kind."""
-
-    def __init__(self, name: str, threads: int) -> None:
-        self._name = name
-        self._threads = threads
-        self._count = 0
-        self._began = time.monotonic()
-
-    def add(self, count: int) -> dict[str, float]:
-        """Count, and return the rate by its name when it is due; otherwise nothing."""
-        self._count += count
-        seconds = time.monotonic() - self._began
-        if seconds < MERGE_SECONDS:
-            return {}
-        rate = self._threads * self._count / seconds
-        self._count = 0
-        self._began = self._began + seconds
-        return {self._name: rate}
+        return [] if buffers.closing else slots

@@ -18,8 +18,8 @@ from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import SharedStore
 from a3c_exp.errors import ConfigError, one_line
 
-# An upper bound of the files that a run has open besides those of its workers.
 OWN_FILES = 64
+"""An upper bound of the files that a run has open besides those of its workers."""
 
 
 def check_processes(experiment: Experiment, *, files_each: int) -> None:
@@ -51,13 +51,12 @@ def allow_files(workers: int, each: int) -> None:
     """
     needed = workers * each + OWN_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and needed > hard:
-        most = max(0, hard - OWN_FILES) // each
-        raise ConfigError(
-            "workers", workers, f"must be at most {most}: no more than {hard} files may be open (ulimit -Hn)"
-        )
-    if soft != resource.RLIM_INFINITY and needed > soft:
+    if soft == resource.RLIM_INFINITY or needed <= soft:
+        return
+    try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    except ValueError as error:
+        raise ConfigError("workers", workers, f"needs {needed} open files: the limit is {hard} (ulimit -Hn)") from error
 
 
 def shared_store(spec: StoreSpec) -> SharedStore:
