@@ -55,9 +55,8 @@ def test_it_is_what_the_environments_of_two_games_begin_with(game: str, gray: in
     assert measure_background(Atari(game=game)) == (gray, 64)
 
 
-@pytest.mark.parametrize("backend", ["serial", "processes"])
-def test_a_run_and_its_policy_subtract_it(backend: str, tmp_path: Path) -> None:
-    whole = config(CORNERS, backend, total_steps=400, **PICTURES)
+def test_a_run_and_its_policy_subtract_it(tmp_path: Path) -> None:
+    whole = config(CORNERS, "processes", total_steps=400, **PICTURES)
     train_config(whole, tmp_path)
     saved = yaml.safe_load((tmp_path / "config.yaml").read_text())
     assert saved["env"]["normalize_observations"] == [255.0, QUARTER]
@@ -72,13 +71,6 @@ def test_a_run_and_its_policy_subtract_it(backend: str, tmp_path: Path) -> None:
     assert (pixels.center, pixels.scale) == (255.0, 1 / QUARTER)
 
 
-def test_a_run_learns_bit_for_bit_as_with_the_two_numbers(tmp_path: Path) -> None:
-    train(tmp_path / "measured", CORNERS, **PICTURES)
-    train(tmp_path / "given", CORNERS, **PICTURES | {"env__normalize_observations": [255, 64]})
-    one, other = (latest(tmp_path / name)["store"]["parameters"] for name in ("measured", "given"))
-    np.testing.assert_array_equal(one, other)
-
-
 AUTO: dict[str, Any] = {"env__normalize_observations": "auto"}
 
 
@@ -89,12 +81,6 @@ def test_auto_is_the_background_of_pictures_whose_pixels_the_network_scales() ->
 @pytest.mark.parametrize("check", [True, False])
 def test_auto_is_false_for_all_other_observations(check: bool) -> None:
     assert load_experiment(config(TARGET, **AUTO), check=check).env.normalize_observations is False
-
-
-def test_auto_is_false_for_a_network_that_takes_pictures_as_they_are() -> None:
-    raw = {"_target_": "user_modules.SeenRaw"}
-    whole = config(CORNERS, network=raw, plugins=["scripted", "user_modules"], **AUTO)
-    assert load_experiment(whole).env.normalize_observations is False
 
 
 def test_parameters_of_a_run_on_vectors_are_taken_by_one_with_auto_and_the_other_way_round(tmp_path: Path) -> None:

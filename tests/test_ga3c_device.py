@@ -49,13 +49,12 @@ from a3c_exp.schedules import Linear
 CPU = torch.device("cpu")
 LSTM = {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 4}
 GROUPS = {"critic": ParamGroup(learning_rate=0.3, max_grad_norm=0.5)}
-OPTIMIZERS: dict[str, Optimizer] = {
-    "RMSProp": RMSProp(learning_rate=0.01, epsilon_inside=True, initial_mean_square=1.0, momentum=0.5),
-    "Adam, clipped": Adam(learning_rate=0.01, max_grad_norm=0.7),
-    "Adam, short memory": Adam(learning_rate=0.01, betas=(0.9, 0.5)),
-    "SGD with momentum": SGD(learning_rate=0.01, momentum=0.5),
-    "groups, stale": RMSProp(learning_rate=0.01, max_grad_norm=0.7, staleness_power=0.5, param_groups=GROUPS),
-}
+OPTIMIZERS: list[Optimizer] = [
+    RMSProp(learning_rate=0.01, epsilon_inside=True, initial_mean_square=1.0, momentum=0.5),
+    Adam(learning_rate=0.01, max_grad_norm=0.7, betas=(0.9, 0.5)),
+    SGD(learning_rate=0.01, momentum=0.5),
+    RMSProp(learning_rate=0.01, max_grad_norm=0.7, staleness_power=0.5, param_groups=GROUPS),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -72,15 +71,15 @@ def start_store(**spec_settings: Any) -> SharedStore:
 
 class TestSteps:
     @pytest.mark.parametrize("locked", [False, True], ids=["without a lock", "locked"])
-    @pytest.mark.parametrize("name", OPTIMIZERS)
+    @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=["rmsprop", "adam", "sgd", "groups, stale"])
     @every_device
-    def test_they_are_those_of_the_host(self, name: str, locked: bool, device: torch.device) -> None:
+    def test_they_are_those_of_the_host(self, optimizer: Optimizer, locked: bool, device: torch.device) -> None:
         """The learning rate falls, and every gradient is two updates stale but the first ones."""
-        settings = {"optimizer": OPTIMIZERS[name], "locked": locked, "schedule": Linear(start=1.0, end=0.0)}
+        settings = {"optimizer": optimizer, "locked": locked, "schedule": Linear(start=1.0, end=0.0)}
         on_host, on_device = start_store(**settings), start_store(**settings)
         rng = np.random.default_rng(1)
         with parameters_on(device, on_device):
-            for t in range(60):
+            for t in range(20):
                 gradient = (rng.normal(size=SIZE) * 10 ** rng.uniform(-3, 2)).astype(np.float32)
                 snapshot = Snapshot(version=max(0, t - 2), steps=t * 10, normalizer=None)
                 for store, vector in ((on_host, gradient), (on_device, torch.from_numpy(gradient.copy()).to(device))):
@@ -99,15 +98,12 @@ class TestSteps:
     ) -> None:
         slices = make_spec().param_slices
         optimizer = SGD(learning_rate=0.1, max_grad_norm=0.5, param_groups=groups)
-        for numbers in ([1.0, -2, 3, 4, 5, 6], [0.0] * 6, [1e30, -1e30, 1, 1, 1, 1e30]):
+        for numbers in ([1.0, -2, 3, 4, 5, 6], [0.0] * 6, [1e30, -1e30, 1, 1, 1, 1e30], [1, 2, math.nan, 3, 4, 5]):
             gradient = np.array(numbers, np.float32)
             tensor = torch.from_numpy(gradient.copy()).to(device)
-            assert clip(tensor, optimizer, slices) == pytest.approx(clip(gradient, optimizer, slices), rel=1e-6)
+            norm = clip(gradient, optimizer, slices)
+            assert clip(tensor, optimizer, slices) == pytest.approx(norm, rel=1e-6, nan_ok=True)
             np.testing.assert_allclose(tensor.cpu(), gradient, rtol=1e-6)
-        tensor = torch.tensor([1.0, 2, math.nan, 3, 4, 5], device=device)
-        before = tensor.clone()
-        assert not math.isfinite(clip(tensor, optimizer, slices))
-        assert torch.equal(tensor.nan_to_num(), before.nan_to_num())
 
     @every_device
     def test_adam_leaves_an_element_alone_whose_mean_has_no_mean_square(self, device: torch.device) -> None:
@@ -182,33 +178,24 @@ class TestStore:
     @every_device
     def test_with_a_lock_no_update_is_lost_and_nobody_sees_half_of_one(self, device: torch.device) -> None:
         """Every element has the same number after each update: minus the version."""
-        size, threads, updates = 300_000, 3, 15
+        size, threads, updates = 100_000, 3, 10
         store = SharedStore(make_spec(size=size, param_slices={}, locked=True))
         store.initialize(np.zeros(size, np.float32))
         seen: list[tuple[int, float, float]] = []
-        ended = threading.Event()
 
         def learn(worker: int) -> None:
             gradient = torch.ones(size, device=device)
             for _ in range(updates):
                 push(store, worker, gradient, Snapshot(version=0, steps=0, normalizer=None))
 
-        def act() -> None:
-            into = torch.empty(size, device=device)
-            while not ended.is_set():
-                version = store.pull(0, into).version
-                seen.append((version, float(into.min()), float(into.max())))
-
         with parameters_on(device, store):
             learners = [threading.Thread(target=learn, args=(worker,)) for worker in range(threads)]
-            actor = threading.Thread(target=act)
-            for thread in (actor, *learners):
-                thread.start()
             for thread in learners:
-                thread.join()
-            ended.set()
-            actor.join()
-        assert seen
+                thread.start()
+            into = torch.empty(size, device=device)
+            while any(thread.is_alive() for thread in learners):
+                version = store.pull(0, into).version
+                seen.append((version, float(into.min()), float(into.max())))
         assert all(low == high == -version for version, low, high in seen)
         np.testing.assert_array_equal(store.state()["parameters"], -float(threads * updates))
         assert store.version == threads * updates
@@ -231,14 +218,12 @@ def test_auto_is_a_gpu_if_there_is_one_but_not_for_a_recurrent_network(monkeypat
 
 # Small denominators would make steps of rounding errors.
 LEARNERS: dict[str, dict[str, Any]] = {
-    "mlp": {"env": SCRIPTED},
     "shared": {"env": CORRIDOR, "network__shared": True},
     "gaussian": {"env": TARGET},
     "pictures": {"env": CORNERS, "network": SMALL_CNN | {"precision": "float32"}},
     "lstm": {"env": SCRIPTED, "network": LSTM},
     "the rest shorter": {"env": SCRIPTED, "envs_per_worker": 1, "env__kwargs": {"lengths": (3, 5, 2)}},
     "ppo": {"env": SCRIPTED, "algorithm": {"_target_": "a3c_exp.algorithms.PPO", "minibatch_size": 8, "epochs": 2}},
-    "v-trace, locked": {"env": SCRIPTED, "returns": "a3c_exp.returns.VTrace", "lock": True},
     "a module of the loss": SETTINGS["a loss with a module"],
 }
 
@@ -324,7 +309,7 @@ class TestRuns:
     def _on_device(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(backend, "find_device", lambda network, name: CPU)
 
-    @pytest.mark.parametrize("name", ["the defaults", "rmsprop, locked", "continuous actions, normalized", "pictures"])
+    @pytest.mark.parametrize("name", ["rmsprop, locked", "continuous actions, normalized"])
     def test_one_agent_that_waits_for_its_updates_is_a_serial_run(self, name: str) -> None:
         alone = {"backend__rollouts": 1, "backend__training_batch": 1}
         _, state, error = drain(ga3c(**{"env": BANDIT} | SETTINGS[name] | alone))
@@ -334,31 +319,28 @@ class TestRuns:
         np.testing.assert_allclose(state["parameters"], expected["parameters"], rtol=1e-2, atol=1e-3)
         np.testing.assert_allclose(state["stats"], expected["stats"], rtol=1e-3)
 
-    @pytest.mark.parametrize("lock", [False, True])
-    def test_every_update_and_step_is_counted_once(self, lock: bool) -> None:
+    def test_every_update_and_step_is_counted_once(self) -> None:
         threads = {"backend__trainers": 2, "backend__predictors": 2}
-        events, state, error = drain(ga3c(CORRIDOR, workers=3, total_steps=800, lock=lock, **threads))
+        events, state, error = drain(ga3c(CORRIDOR, workers=3, total_steps=800, lock=True, **threads))
         assert error is None
         updates, steps, measured, _ = totals(events)
         assert updates == measured == state["version"]
         assert steps == state["steps"] >= 800
         assert np.isfinite(state["parameters"]).all()
 
-    def test_cartpole_is_learned_evaluated_saved_and_resumed(self, tmp_path: Path) -> None:
-        """Random actions last for 22 steps on average."""
-        size: dict[str, Any] = {"workers": 4, "envs_per_worker": 4, "rollout_length": 16, "total_steps": 60_000}
-        saved = {"eval": {"every": 20_000, "episodes": 5}, "checkpoint": {"every": 5_000}}
-        whole = ga3c("CartPole-v1", gamma=0.99, optimizer__learning_rate=3e-3, **size, **saved)
+    def test_the_bandit_is_learned_evaluated_saved_and_resumed(self, tmp_path: Path) -> None:
+        saved = {"eval": {"every": 2000, "episodes": 20}, "checkpoint": {"every": 1000}}
+        whole = ga3c(BANDIT, workers=2, total_steps=4000, **saved)
         done = train_config(whole, tmp_path)
         assert (done.summary["stop_reason"], done.summary["error"]) == ("total_steps", None)
-        assert done.summary["best_eval_return"] > 150
+        assert done.summary["best_eval_return"] == 1
         assert "the network and the optimizer compute on device cpu" in (tmp_path / "train.log").read_text()
         before = latest(tmp_path)["store"]
         assert before["version"] == done.summary["updates"] > 50
-        done = train_config(whole | {"total_steps": 64_000}, tmp_path, resume=True)
+        done = train_config(whole | {"total_steps": 4400}, tmp_path, resume=True)
         after = latest(tmp_path)["store"]
         assert done.summary["stop_reason"] == "total_steps"
-        assert after["steps"] >= 64_000
+        assert after["steps"] >= 4400
         assert after["version"] > before["version"]
         assert not same(after["parameters"], before["parameters"])
 

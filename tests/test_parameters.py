@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from stores import SIZE, event_of, make_spec, make_store, ones, pull, push
 
+from a3c_exp.backends import forkserver
 from a3c_exp.backends.processes import Processes
 from a3c_exp.backends.processes.resources import FileLock
 from a3c_exp.core.store import SharedStore
@@ -99,6 +100,7 @@ def _push_many(store: SharedStore, worker: int, count: int) -> None:
 
 @pytest.mark.parametrize(("kind", "locked"), [("threads", True), ("processes", True), ("processes", False)])
 def test_every_update_is_counted_and_with_the_lock_none_is_lost(kind: str, locked: bool) -> None:
+    forkserver.ensure_running()  # with all imports
     store = Processes().store(make_spec(locked=locked)) if kind == "processes" else make_store(locked=locked)
     store.initialize(np.zeros(SIZE, np.float32))
     start: Any = threading.Thread if kind == "threads" else multiprocessing.get_context("forkserver").Process
@@ -120,6 +122,7 @@ def _die_with_the_lock(lock: FileLock, acquired: Any) -> None:
 
 def test_a_lock_whose_holder_was_killed_is_free() -> None:
     """A multiprocessing.Lock would block everybody for ever here."""
+    forkserver.ensure_running()
     context = multiprocessing.get_context("forkserver")
     lock, acquired = FileLock(), context.Event()
     child = context.Process(target=_die_with_the_lock, args=(lock, acquired))

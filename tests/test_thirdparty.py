@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 import torch
 from backend_runs import ATTENTION, totals
-from runs import BACKENDS, CORRIDOR, TARGET, config, drain, latest, same, train, train_config
+from runs import CORRIDOR, config, drain, latest, same, train, train_config
 from thirdparty import Attention, Predictor
 from workers import make_workers
 
 import a3c_exp
-from a3c_exp.cli import evaluate
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.config.saved import read_config
 from a3c_exp.core.experiment import build_network
@@ -27,17 +26,22 @@ LSTM = {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 8, "encoder": {"_tar
 CONSTANTS = {"actor_encoder.directions", "critic_encoder.directions", "loss_module.scale"}
 
 # One episode an update, of an environment without randomness: see tests/test_resume.py.
-ONE_BY_ONE = {"env": CORRIDOR, "envs_per_worker": 1, "rollout_length": "episode"}
-BETWEEN_EPISODES: dict[str, Any] = ONE_BY_ONE | {"total_steps": 800}
+BETWEEN_EPISODES: dict[str, Any] = {
+    "env": CORRIDOR,
+    "envs_per_worker": 1,
+    "rollout_length": "episode",
+    "total_steps": 800,
+}
 
 
 def resume(folder: Path, **changes: Any) -> Any:
     return train_config(read_config(folder, ATTENTION["plugins"]) | changes, folder, resume=True)
 
 
-@pytest.mark.parametrize("backend", [*BACKENDS, "ga3c"])
-@pytest.mark.parametrize("network", [ATTENTION["network"], LSTM], ids=["attention", "lstm"])
-def test_several_workers_train(network: dict[str, Any], backend: str) -> None:
+@pytest.mark.parametrize(
+    ("backend", "network"), [("processes", ATTENTION["network"]), ("threads", LSTM), ("ga3c", LSTM)]
+)
+def test_several_workers_train(backend: str, network: dict[str, Any]) -> None:
     settings = PREDICTING | {"network": network, "workers": 3, "total_steps": 800}
     device = {"backend__device": "cpu"} if backend == "ga3c" else {}
     whole = config("CartPole-v1", backend, **settings, **device)
@@ -51,13 +55,11 @@ def test_several_workers_train(network: dict[str, Any], backend: str) -> None:
     assert np.isfinite(state["parameters"]).all()
 
 
-@pytest.mark.parametrize("network", [ATTENTION["network"], LSTM], ids=["attention", "lstm"])
-@pytest.mark.parametrize("goes_on", ["serial", "processes"])
-def test_a_run_in_two_parts_equals_the_run_in_one(network: dict[str, Any], goes_on: str, tmp_path: Path) -> None:
-    settings = BETWEEN_EPISODES | PREDICTING | {"network": network}
+def test_a_run_in_two_parts_equals_the_run_in_one(tmp_path: Path) -> None:
+    settings = BETWEEN_EPISODES | PREDICTING
     train(tmp_path / "one", **settings)
     train(tmp_path / "two", stop__max_episodes=20, **settings)
-    whole = config(backend=goes_on, **settings)
+    whole = config(backend="processes", **settings)
     resume(tmp_path / "two", stop=whole["stop"], backend=whole["backend"])
     one, two = latest(tmp_path / "one")["store"], latest(tmp_path / "two")["store"]
     assert one["steps"] == two["steps"] >= 800
@@ -85,9 +87,8 @@ class TestConstants:
         one, other = (build_network(load_experiment(config(seed=seed, **PREDICTING)))[0].constants() for seed in (0, 1))
         assert not any(torch.equal(one[name], other[name]) for name in CONSTANTS)
 
-    @pytest.mark.parametrize("backend", BACKENDS)
-    def test_are_in_the_checkpoint(self, backend: str, tmp_path: Path) -> None:
-        whole = config(backend=backend, **PREDICTING)
+    def test_are_in_the_checkpoint(self, tmp_path: Path) -> None:
+        whole = config(**PREDICTING)
         train_config(whole, tmp_path)
         saved = latest(tmp_path)["store"]["constants"]
         expected = build_network(load_experiment(whole))[0].constants()
@@ -145,9 +146,3 @@ class TestAfterTraining:
         network = a3c_exp.load(tmp_path, plugins=ATTENTION["plugins"]).network
         expected = state["store"]["constants"]["actor_encoder.directions"]
         np.testing.assert_array_equal(network.constants()["actor_encoder.directions"], expected)
-
-    def test_it_is_evaluated_by_the_command(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        train(tmp_path, TARGET, **PREDICTING)
-        command = [str(tmp_path), "episodes=3", f"plugins=[{','.join(ATTENTION['plugins'])}]"]
-        assert evaluate.main(command) == 0
-        assert "3 episodes" in capsys.readouterr().out
