@@ -37,19 +37,20 @@ HEADER = ("what", "a3c_exp", "compared with", "its figure", "ratio (lowest - hig
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command. Returns 0, also if a bar is missed, which the table shows; 2 for a bad argument."""
-    flags = _parser().parse_args(arguments)
-    rounds, seconds = (1, 2.0) if flags.quick else (flags.rounds, flags.seconds)
+    names = [row.name for row in ROWS]
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Speed and memory, beside others'.")
+    parser.add_argument("--only", action="append", choices=names, metavar="NAME", help=f"one of {', '.join(names)}")
+    parser.add_argument("--rounds", type=int, default=3, help="how often everything is measured (default 3)")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement (default 10)")
+    flags = parser.parse_args(arguments)
     commit = provenance.commit() or "no commit"
-    measured = f"{datetime.date.today()}, {commit[:7]}{commit[40:]}, {rounds} x {seconds:g} s, {_machine()}"
+    how = f"{flags.rounds} x {flags.seconds:g} s"
+    measured = f"{datetime.date.today()}, {commit[:7]}{commit[40:]}, {how}, {_machine()}"
     for row in ROWS:
-        if flags.only is not None and row.name not in flags.only:
-            continue
-        lines = [[*line, measured] for line in table_lines(row, rounds, seconds)]
-        print(f"\n{markdown.table(HEADER, lines)}\n", flush=True)
-        if not flags.quick:
+        if flags.only is None or row.name in flags.only:
+            lines = [[*line, measured] for line in table_lines(row, flags.rounds, flags.seconds)]
+            print(f"\n{markdown.table(HEADER, lines)}\n", flush=True)
             record(row.name, lines)
-    if flags.quick:
-        print("RESULTS.md is left as it is: figures of a single short round are none")
     return 0
 
 
@@ -69,23 +70,13 @@ def record(name: str, lines: list[list[str]]) -> None:
     files.write_text(FOLDER / "RESULTS.md", "\n\n".join(parts) + "\n")
 
 
-def _parser() -> argparse.ArgumentParser:
-    names = [row.name for row in ROWS]
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Speed and memory, beside others'.")
-    parser.add_argument("--only", action="append", choices=names, metavar="NAME", help=f"one of {', '.join(names)}")
-    parser.add_argument("--quick", action="store_true", help="one short round of each, to see that it works")
-    parser.add_argument("--rounds", type=int, default=3, help="how often everything is measured (default 3)")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement (default 10)")
-    return parser
-
-
 def table_lines(row: Row, rounds: int, seconds: float) -> list[list[str]]:
     """Measure a row. Returns one line of cells for each system that it is compared with."""
     found: dict[str, list[float]] = {}
     missing: dict[str, str] = {}
     for number in range(rounds):
         for measurement in (row.subject, *row.against):
-            if missing.keys() & {measurement.label, row.subject.label}:
+            if measurement.label in missing:
                 continue
             try:
                 figure = measurement.measure(seconds)
@@ -94,38 +85,33 @@ def table_lines(row: Row, rounds: int, seconds: float) -> list[list[str]]:
                 continue
             found.setdefault(measurement.label, []).append(figure)
             print(f"{row.name}, round {number + 1}: {measurement.label}: {_figure(figure)} {row.unit}", file=sys.stderr)
-    if row.subject.label in missing:
-        return [[row.title, missing[row.subject.label], "", "", "", *_bar(None, row.at_least, row.at_most)]]
     ours = found[row.subject.label]
-    own = f"{_figure(median(ours))} {row.unit}"
+    head = [row.title, f"{_figure(median(ours))} {row.unit}"]
     if not row.against:
-        return [[row.title, own, "", "", "", *_bar(median(ours), row.at_least, row.at_most)]]
+        return [[*head, "", "", "", *_bar(median(ours), row.at_least, row.at_most)]]
     lines = []
     for other in row.against:
         bar = row.at_least if other is row.against[0] else None
         if other.label in missing:
-            comparison = [missing[other.label], "", *_bar(None, bar, None)]
+            comparison = [missing[other.label], "", *_bar(None, bar)]
         else:
-            comparison = _comparison(ours, found[other.label], row.unit, bar)
-        lines.append([row.title, own, other.label, *comparison])
+            theirs = found[other.label]
+            ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+            spread = f"{_figure(median(ratios))} ({_figure(min(ratios))} - {_figure(max(ratios))})"
+            comparison = [f"{_figure(median(theirs))} {row.unit}", spread, *_bar(median(ratios), bar)]
+        lines.append([*head, other.label, *comparison])
     return lines
 
 
-def _comparison(ours: list[float], theirs: list[float], unit: str, bar: float | None) -> list[str]:
-    ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
-    spread = f"{_figure(median(ratios))} ({_figure(min(ratios))} - {_figure(max(ratios))})"
-    return [f"{_figure(median(theirs))} {unit}", spread, *_bar(median(ratios), bar, None)]
-
-
-def _bar(value: float | None, at_least: float | None, at_most: float | None) -> list[str]:
+def _bar(value: float | None, at_least: float | None, at_most: float | None = None) -> list[str]:
     """The bar, and whether `value` reaches it. None: it could not be measured."""
-    if at_least is None and at_most is None:
+    if at_least is not None:
+        bar, reached = f">= {at_least:g}", value is not None and value >= at_least
+    elif at_most is not None:
+        bar, reached = f"<= {at_most:g}", value is not None and value <= at_most
+    else:
         return ["", ""]
-    bar = f">= {at_least:g}" if at_least is not None else f"<= {at_most:g}"
-    if value is None:
-        return [bar, "not measured"]
-    reached = value >= at_least if at_least is not None else at_most is not None and value <= at_most
-    return [bar, "yes" if reached else "no"]
+    return [bar, "not measured" if value is None else "yes" if reached else "no"]
 
 
 def _figure(value: float) -> str:

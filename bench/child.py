@@ -11,9 +11,11 @@ a3c_exp but the command, `a3c_exp.train`, the class of a run's output, and the w
 from __future__ import annotations
 
 import collections
+import contextlib
 import csv
 import dataclasses
 import importlib
+import itertools
 import json
 import os
 import re
@@ -46,7 +48,9 @@ def main(arguments: Sequence[str]) -> int:
     sys.path[0] = str(place)  # in the place of this script's own folder
     if command == "train":
         return train(place, rest)
-    {"update": profile_update, "start": profile_start}[command](place, Path(rest[0]))
+    folder = Path(rest[0])
+    found = profile_update(place, folder / "run") if command == "update" else profile_start(place, folder / "run")
+    (folder / "found.json").write_text(json.dumps(found), encoding="utf-8")
     return 0
 
 
@@ -101,32 +105,25 @@ def train(checkout: Path, overrides: Sequence[str]) -> int:
 # -- update ---------------------------------------------------------------------------------------------------------
 
 
-def profile_update(checkout: Path, folder: Path) -> None:
-    """Train a moment, and write the files, records and frames of an update to `folder`/update.json."""
-    calls = 0
-
-    def clock() -> float:
-        nonlocal calls
-        calls += 1
-        return 10.0 * calls  # so far on whenever it is looked at that each update gets a point of the curves
-
-    set_clock(clock)
+def profile_update(checkout: Path, folder: Path) -> dict[str, list[str]]:
+    """Train a moment in `folder`. Returns the files, records and frames of an update."""
+    calls = itertools.count(1)
+    set_clock(lambda: 10.0 * next(calls))  # so far on whenever it is looked at that each update gets a point
     check_package(checkout)
     importlib.import_module("torch")  # not under the profiler, which would take seconds
     log_at_once()
-    update = Update(checkout, folder / "run")
+    update = Update(checkout, folder)
     train_function = importlib.import_module("a3c_exp").train
     sys.setprofile(update.note)
     try:
-        train_function(RUN.split(), folder=folder / "run")
+        train_function(RUN.split(), folder=folder)
     finally:
         sys.setprofile(None)
-    with open(folder / "run" / "metrics.csv", newline="", encoding="utf-8") as file:
+    with open(folder / "metrics.csv", newline="", encoding="utf-8") as file:
         steps = [int(row["step"]) for row in csv.DictReader(file)]
     if steps[LAST_POINT - 1] - steps[FIRST_POINT - 1] != STEPS_OF_AN_UPDATE:
         sys.exit(f"not every update has got a point of the curves; they are at the steps {steps}")
-    found = {"files": sorted(update.files), "records": sorted(update.records), "frames": update.frames}
-    (folder / "update.json").write_text(json.dumps(found), encoding="utf-8")
+    return {"files": sorted(update.files), "records": sorted(update.records), "frames": update.frames}
 
 
 def log_at_once() -> None:
@@ -156,20 +153,20 @@ class Package:
         function = re.sub(r"(\.<locals>)?\.<\w+>$", "", frame.f_code.co_qualname)
         return f"{frame.f_code.co_filename.removeprefix(self._root)}:{function}"
 
-    def stack(self, frame: FrameType | None) -> list[FrameType]:
-        """The package's frames from here outwards."""
-        frames = []
+    def stack(self, frame: FrameType | None) -> list[str]:
+        """The package's functions on the stack, outermost first."""
+        names = []
         while frame is not None:
             if self.has(frame):
-                frames.append(frame)
+                names.append(self.name(frame))
             frame = frame.f_back
-        return frames
+        return names[::-1]
 
 
 class Update:
     """Calls between two points of the curves.
 
-    run: the folder of the run, whose metrics.jsonl, or in earlier checkouts metrics.csv, grows with each point.
+    run: the folder of the run, whose metrics.jsonl grows with each point.
     files, records: by name. frames: the deepest stack, outermost first.
     """
 
@@ -178,7 +175,7 @@ class Update:
         self.records: set[str] = set()
         self.frames: list[str] = []
         self._package = Package(checkout)
-        self._tables = [(str(run / "metrics.jsonl"), 0), (str(run / "metrics.csv"), 1)]  # with lines that are no point
+        self._table = run / "metrics.jsonl"
         self._size = self._points = 0
 
     def note(self, frame: FrameType, event: str, argument: object) -> None:
@@ -190,22 +187,16 @@ class Update:
             return
         if self._package.has(frame):
             self.files.add(self._package.name(frame).partition(":")[0])
-            stack = self._package.stack(frame)
-            if len(stack) > len(self.frames):
-                self.frames = [self._package.name(each) for each in reversed(stack)]
+            self.frames = max(self.frames, self._package.stack(frame), key=len)
         if frame.f_code.co_name in CONSTRUCTORS:
             self._note_record(frame)
 
     def _look_at_table(self) -> None:
-        for path, heads in self._tables:
-            try:
-                size = os.stat(path).st_size
-            except FileNotFoundError:
-                continue
+        with contextlib.suppress(FileNotFoundError):
+            size = self._table.stat().st_size
             if size != self._size:
                 self._size = size
-                self._points = Path(path).read_bytes().count(b"\n") - heads
-            return
+                self._points = self._table.read_bytes().count(b"\n")
 
     def _note_record(self, frame: FrameType) -> None:
         code = frame.f_code
@@ -222,25 +213,22 @@ class Update:
 # -- start ----------------------------------------------------------------------------------------------------------
 
 
-def profile_start(checkout: Path, folder: Path) -> None:
-    """Run the command up to the worker's first call, and write where its overrides pass to `folder`/start.json."""
+def profile_start(checkout: Path, folder: Path) -> dict[str, list[str]]:
+    """Run the command up to the worker's first call. Returns where its overrides pass."""
     start = Start(checkout)
     sys.setprofile(start.note)
-    code = run_command([*RUN.split(), f"hydra.run.dir={folder / 'run'}"])
+    code = run_command([*RUN.split(), f"hydra.run.dir={folder}"])
     if code or not start.ended:
         sys.exit(f"exit code {code}; the worker {'has' if start.ended else 'has not'} started")
     check_package(checkout)
-    found = {"overrides": sorted(start.functions), "crossings": sorted(start.crossings)}
-    (folder / "start.json").write_text(json.dumps(found), encoding="utf-8")
+    return {"overrides": sorted(start.functions)}
 
 
 class Start:
-    """The functions of which an argument or a local variable holds the marked override, and the calls that hand it from
-    one folder of the package to another."""
+    """The functions of which an argument or a local variable holds the marked override."""
 
     def __init__(self, checkout: Path) -> None:
         self.functions: set[str] = set()
-        self.crossings: set[str] = set()
         self.ended = False
         self._package = Package(checkout)
 
@@ -252,15 +240,8 @@ class Start:
         if name.startswith("a3c_exp/core/worker.py:Worker."):
             self.ended = True
             sys.setprofile(None)
-            return
-        if not any(holds(value) for value in list(frame.f_locals.values())):
-            return
-        self.functions.add(name)
-        callers = self._package.stack(frame.f_back)
-        if event == "call" and callers:
-            caller = self._package.name(callers[0])
-            if os.path.dirname(caller.partition(":")[0]) != os.path.dirname(name.partition(":")[0]):
-                self.crossings.add(f"{caller} -> {name}")
+        elif any(holds(value) for value in list(frame.f_locals.values())):
+            self.functions.add(name)
 
 
 def holds(value: Any, levels: int = LEVELS, numbers: bool = True) -> bool:

@@ -19,12 +19,10 @@ from numpy.typing import NDArray
 
 Entries = dict[str, NDArray[Any]]
 
-STORE = ("parameters", "optimizer_state", "version", "applied_gradients", "steps", "rng_states")
-STATISTICS = ("steps", "episodes", "recent_returns", "recent_lengths", "recent_end_steps")
 REQUIRED = (
-    *(f"latest.ckpt/store/{name}" for name in STORE),
-    *(f"latest.ckpt/statistics/{name}" for name in STATISTICS),
-    "metrics.csv/step",
+    "latest.ckpt/store/parameters",
+    "latest.ckpt/store/optimizer_state",
+    "latest.ckpt/statistics/recent_returns",
     "metrics.csv/train/policy_loss",
 )
 """Entries that both runs need to have, so that enough is compared."""
@@ -56,26 +54,21 @@ def compare(here: Entries, there: Entries) -> Comparison:
 
 
 def difference(here: NDArray[Any], there: NDArray[Any]) -> str | None:
-    """The difference between two arrays, as text; None for the same bits."""
+    """The difference between two arrays, as text; None for the same bits. NaN equals NaN, and 0 is not -0."""
     if here.shape != there.shape:
         return f"shape {list(here.shape)} here, {list(there.shape)} there"
     if "U" in (here.dtype.kind, there.dtype.kind):
-        unequal = np.atleast_1d(here.astype(str) != there.astype(str))
+        here, there = here.astype(str), there.astype(str)
+        unequal = np.atleast_1d(here != there)
     elif here.dtype != there.dtype:
         return f"{here.dtype} here, {there.dtype} there"
     else:
-        unequal = np.atleast_1d(_bits(here) != _bits(there))
+        bits = f"V{here.dtype.itemsize}"
+        unequal = np.atleast_1d(np.ascontiguousarray(here).view(bits) != np.ascontiguousarray(there).view(bits))
     if not unequal.any():
         return None
-    place = np.unravel_index(int(unequal.argmax()), unequal.shape)
-    one, other = np.atleast_1d(here)[place], np.atleast_1d(there)[place]
-    where = f"first at {[int(index) for index in place]}: " if here.shape else ""
-    return f"{where}{one} here, {other} there; {int(unequal.sum())} of {unequal.size}"
-
-
-def _bits(array: NDArray[Any]) -> NDArray[Any]:
-    """The array's bytes, an element each: NaN equals NaN, and 0 is not -0."""
-    return np.ascontiguousarray(array).view(f"V{array.dtype.itemsize}").reshape(array.shape)
+    first = int(unequal.argmax())
+    return f"{here.flat[first]} here, {there.flat[first]} there; {int(unequal.sum())} of {unequal.size}"
 
 
 # -- reading --------------------------------------------------------------------------------------------------------

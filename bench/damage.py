@@ -15,72 +15,45 @@ from typing import Any
 import numpy as np
 import yaml
 
-Place = tuple[Any, Any]
-"""A list or a mapping, and the index or key of a value in it."""
-
-NUMBERS = [
-    0,
-    1,
-    -1,
-    2**31,
-    2**53,
-    2**63 - 1,
-    2**63,
-    -(2**70),
-    10**400,
-    0.5,
-    1e308,
-    5e-324,
-    math.inf,
-    -math.inf,
-    math.nan,
-]
+WHOLE: list[Any] = [0, 1, -1, 2**31, 2**53, 2**63 - 1, 2**63, -(2**70), 10**400]
+FRACTIONS: list[Any] = [0.5, 1e308, 5e-324, math.inf, -math.inf, math.nan]
 TEXTS = ["", "x", "1", "nan", "\x1b[31m", "\u202e", "x" * 1000, "${seed}", "${", "${oc.env:HOME}", "../x", "os.system"]
 NESTED: list[Any] = [[], {}, [1, 2], {"a": 1}, {"_target_": "os.system"}, {"__array__": "store/parameters.npy"}]
+VALUES = [None, True, False, *WHOLE, *FRACTIONS, *TEXTS, *NESTED]
 ODD: list[Any] = [{1, 2}, datetime.date(2024, 1, 1), (1, 2), b"bytes", {1: 2}, {None: 1}]
 """Values that YAML has and JSON has not."""
 KEYS = ["x", "\x1b[2J", "_target_", "__array__", "a.b"]
 
+CODE = "!!python/object/apply:os.system ['touch canary']"
 ALIASES = "\n".join(f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 9) if n else 1}]" for n in range(12))
-CODE = "a: !!python/object/apply:os.system ['touch canary']"
-YAML_LINES = ["a: &a [1, 2]\nb: *a", "a: &a {b: *a}", CODE, "a: 2024-01-01", "a: !!binary aGk=", "<<: {a: 1}", "1: 2"]
-YAML_LINES += [
-    "? [1, 2]\n: 3",
-    f"a: {'9' * 5000}",
-    f"a: {'[' * 900}{']' * 900}",
-    "seed: 1",
-    "---\na: 1",
-    "a: 'b",
-    ALIASES,
-]
+YAML_LINES = ["a: &a [1, 2]\nb: *a", "a: &a {b: *a}", f"a: {CODE}", "a: 2024-01-01", "a: !!binary aGk=", ALIASES]
+YAML_LINES += ["<<: {a: 1}", "1: 2", "? [1, 2]\n: 3", f"a: {'9' * 5000}", f"a: {'[' * 900}{']' * 900}", "seed: 1"]
+YAML_LINES += ["---\na: 1", "a: 'b"]
 
 CELLS = [b"", b"x", b"nan", b"inf", b"-1", b"1e400", b"9" * 5000, b'"', b"1,2", b"\x00", b"\xff", b"\n", b"x" * 200_000]
+SIZES = (0, -1, 3, 2**40, 2**64)
 HEADERS = ["{'descr': ((((", "__import__('os')", "{", "'"]
-HEADERS += [
-    f"{{'descr': '{kind}', 'fortran_order': False, 'shape': ({size},), }}"
-    for kind in ("<f4", "|O", "<U9")
-    for size in (0, -1, 3, 2**40, 2**64)
-]
+HEADERS += [f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({size},), }}" for size in SIZES]
+HEADERS += [f"{{'descr': '|O', 'fortran_order': False, 'shape': ({size},), }}" for size in SIZES]
 
 
 def any_bytes(rng: random.Random, data: bytes) -> bytes:
     """Flip bits, cut the end off, or repeat or take away a piece."""
     start, end = sorted(rng.randrange(len(data) + 1) for _ in range(2))
-    match rng.randrange(4):
-        case 0:
-            return data[:start]
-        case 1:
-            return data[:start] + data[end:]
-        case 2:
-            return data[:end] + data[start:]
+    pieces = [data[:start], data[:start] + data[end:], data[:end] + data[start:]]
+    return rng.choice([*pieces, flip_bits(rng, data, rng.randint(1, 8))])
+
+
+def flip_bits(rng: random.Random, data: bytes, count: int = 1) -> bytes:
+    """Change so many bits."""
     changed = bytearray(data)
-    for _ in range(rng.randint(1, 8)):
+    for _ in range(count):
         changed[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
     return bytes(changed)
 
 
-def _places(value: Any) -> Iterator[Place]:
-    """The places of all values in nested data."""
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """The places of all values in nested data: a list or a mapping, and the index or key."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in list(items):
         yield value, key
@@ -99,7 +72,7 @@ def _change(rng: random.Random, value: Any, odd: list[Any]) -> None:
             deep: Any = 1
             for _ in range(rng.choice((20, 100))):
                 deep = [deep]
-            holder[key] = rng.choice([None, True, False, deep, *NUMBERS, *TEXTS, *NESTED, *odd])
+            holder[key] = rng.choice([deep, *VALUES, *odd])
 
 
 def yaml_file(rng: random.Random, data: bytes) -> bytes:
@@ -152,24 +125,21 @@ def checkpoint(rng: random.Random, data: bytes) -> bytes:
 
 
 def _npy(rng: random.Random, data: bytes) -> bytes:
-    """An array's file with another array in it, or with a wrong header."""
+    """An array's file with an array of another type, shape or content in it, or with a wrong header."""
     if rng.random() < 0.3:
         header = rng.choice(HEADERS).encode()
         return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + data[-8:]
+    array = np.load(io.BytesIO(data), allow_pickle=False)
+    wrong = [
+        np.zeros(array.shape, rng.choice(["f2", "f8", "i1", "i8", "u8", "?", "c8", "U3", "S3", "M8[s]"])),
+        np.zeros(rng.choice([(), (0,), (1,), (3, 3), (2, 1, 5), (1, 1, 1, 1)]), array.dtype),
+        array.reshape(-1)[: rng.randrange(array.size + 1)],
+    ]
+    if array.dtype.kind == "f":
+        wrong.append(np.full_like(array, rng.choice([math.nan, math.inf, -math.inf, 3e38, -1e-38])))
+    if array.dtype.kind in "iu":
+        limits = np.iinfo(array.dtype)
+        wrong.append(np.full_like(array, rng.choice([0, 1, limits.max, limits.min])))
     file = io.BytesIO()
-    np.save(file, _wrong_array(rng, np.load(io.BytesIO(data), allow_pickle=False)))
+    np.save(file, wrong[rng.randrange(len(wrong))])
     return file.getvalue()
-
-
-def _wrong_array(rng: random.Random, array: np.ndarray) -> np.ndarray:
-    """An array of another type, shape or content."""
-    match rng.randrange(5):
-        case 0:
-            return np.zeros(array.shape, rng.choice(["f2", "f8", "i1", "i8", "u8", "?", "c8", "U3", "S3", "M8[s]"]))
-        case 1:
-            return np.zeros(rng.choice([(), (0,), (1,), (3, 3), (2, 1, 5), (1, 1, 1, 1)]), array.dtype)
-        case 2 if array.dtype.kind == "f":
-            return np.full_like(array, rng.choice([math.nan, math.inf, -math.inf, 3e38, -1e-38]))
-        case 3 if array.dtype.kind in "iu":
-            return np.full_like(array, rng.choice([0, 1, np.iinfo(array.dtype).max, np.iinfo(array.dtype).min]))
-    return array.reshape(-1)[: rng.randrange(array.size + 1)]

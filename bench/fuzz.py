@@ -49,7 +49,7 @@ MEMORY = 12 * 2**30
 FAULTS = ("traceback", "no end", "code ran", "unclear line")
 
 CANARY = "canary"
-CODE = f"!!python/object/apply:os.system ['touch {CANARY}']"
+"""The file that code named by an input would make."""
 
 
 class NoEndError(BaseException):
@@ -62,75 +62,14 @@ GROUPS = ("env", "network", "returns", "critic_returns", "algorithm", "optimizer
 ENVIRONMENTS = ("cartpole", "acrobot", "pendulum", "mountaincar_continuous", "recall", "cartpole_memory")
 """Those that start in milliseconds, for runs."""
 
-NUMBERS = [
-    "0",
-    "1",
-    "-1",
-    "2",
-    "3",
-    "7",
-    "16",
-    "64",
-    "1000",
-    "65535",
-    "65536",
-    "65537",
-    "4294967296",
-    "1e6",
-    "2e9",
-    "1e18",
-    "0.5",
-    "1e-300",
-    "1e308",
-    "1e309",
-    "-0.0",
-    "nan",
-    "inf",
-]
-NUMBERS += [str(2**63 - 1), str(2**63), str(-(2**63) - 1), "9" * 400, "9" * 5000]
-OTHERS = [
-    "null",
-    "true",
-    "false",
-    "''",
-    "auto",
-    "episode",
-    "all",
-    "best",
-    "[]",
-    "{}",
-    "[1,2]",
-    "[[8,4,2]]",
-    "[1,[2,[3]]]",
-    "{1:2}",
-    "{a:1}",
-    "{a:{b:{c:1}}}",
-]
-OTHERS += [
-    "1,2",
-    "range(0,3)",
-    "range(0,1e12)",
-    "choice(1,2)",
-    "glob(*)",
-    "${seed}",
-    "${nowhere}",
-    "${oc.env:HOME}",
-    "${",
-    "a'b",
-    "~",
-    "+",
-    "=",
-    "a=b",
-]
-OTHERS += [
-    "../../x",
-    "{_target_:os.system}",
-    "{_target_:a3c_exp.errors.ConfigError}",
-    "os.system",
-    "a3c_exp.returns.GAE",
-]
-OTHERS += ["[" * 20 + "]" * 20, "[" * 150 + "]" * 150, "{a:" * 150 + "1" + "}" * 150, "x" * 5000]
-OTHERS += ["'\x1b[31mred'", "\u202eback", "a b", '"', "\\", "\u00e9\u4e2d", CODE]
+_NUMBERS = "0 1 -1 2 3 7 16 64 1000 65535 65536 65537 4294967296 1e6 2e9 1e18 0.5 1e-300 1e308 1e309 -0.0 nan inf"
+NUMBERS = [*_NUMBERS.split(), str(2**63 - 1), str(2**63), str(-(2**63) - 1), "9" * 400, "9" * 5000]
+_WORDS = "null true false '' auto episode all best [] {} [1,2] [[8,4,2]] [1,[2,[3]]] {1:2} {a:1} {a:{b:{c:1}}} ~ + ="
+_SYNTAX = "1,2 range(0,3) range(0,1e12) choice(1,2) glob(*) ${seed} ${nowhere} ${oc.env:HOME} ${ a'b a=b ../../x"
+_CODE = "{_target_:os.system} {_target_:a3c_exp.errors.ConfigError} os.system a3c_exp.returns.GAE"
+OTHERS = [*_WORDS.split(), *_SYNTAX.split(), *_CODE.split(), damage.CODE, "x" * 5000]
+OTHERS += ["[" * 20 + "]" * 20, "[" * 150 + "]" * 150, "{a:" * 150 + "1" + "}" * 150]
+OTHERS += ["'\x1b[31mred'", "\u202eback", "a b", '"', "\\", "\u00e9\u4e2d"]
 
 
 def option_names(hydra: Any) -> dict[str, list[str]]:
@@ -156,9 +95,6 @@ class Overrides:
         self._options = option_names(hydra)
         self._keys = setting_names()
 
-    def draw(self, rng: random.Random) -> list[str]:
-        return [self._one(rng) for _ in range(rng.randint(1, 4))]
-
     def _one(self, rng: random.Random) -> str:
         mark = rng.choices(("", "+", "++", "~"), (40, 1, 1, 1))[0]
         value = rng.choice(NUMBERS if rng.random() < 0.6 else OTHERS)
@@ -172,10 +108,9 @@ class Overrides:
         return f"{mark}{key}={value}"
 
     def __call__(self, rng: random.Random, folder: Path) -> str:
-        overrides = self.draw(rng)
+        overrides = [self._one(rng) for _ in range(rng.randint(1, 4))]
         folder.joinpath("case").write_text(repr(overrides))
-        config = to_container(compose_node(self._hydra, overrides))
-        load_experiment(config)
+        load_experiment(to_container(compose_node(self._hydra, overrides)))
         return "accepted"
 
 
@@ -191,25 +126,24 @@ SETTINGS = (
 """Settings of whole runs, each with its choices."""
 
 
-def run_overrides(rng: random.Random, options: dict[str, list[str]]) -> list[str]:
-    """Overrides that fit one another, most of the time, for a run of 200 steps on the serial backend."""
-    choices = [f"env={rng.choice(ENVIRONMENTS)}", "backend=serial", "total_steps=200", "eval.episodes=1"]
-    choices += [f"{group}={rng.choice(options[group])}" for group in ("returns", "optimizer", "schedule")]
-    choices.append(rng.choice(("network=mlp", "network=lstm", "network=mlp network.hidden_sizes=[]")))
-    choices.append(rng.choice(("algorithm=a3c", "algorithm=ppo algorithm.minibatch_size=null")))
-    picked = rng.sample(SETTINGS.split(), rng.randint(2, 8))
-    keys = (setting.partition("=") for setting in picked)
-    return " ".join([*choices, *(f"{key}={rng.choice(values.split('|'))}" for key, _, values in keys)]).split()
-
-
 class Runs:
-    """Cases of whole runs of 200 steps."""
+    """Cases of whole runs of 200 steps on the serial backend, with overrides that fit one another most of the time."""
 
     def __init__(self, hydra: Any) -> None:
         self._options = option_names(hydra)
 
+    def _overrides(self, rng: random.Random) -> list[str]:
+        choices = [f"env={rng.choice(ENVIRONMENTS)}", "backend=serial", "total_steps=200", "eval.episodes=1"]
+        choices += [f"{group}={rng.choice(self._options[group])}" for group in ("returns", "optimizer", "schedule")]
+        choices.append(rng.choice(("network=mlp", "network=lstm", "network=mlp network.hidden_sizes=[]")))
+        choices.append(rng.choice(("algorithm=a3c", "algorithm=ppo algorithm.minibatch_size=null")))
+        for setting in rng.sample(SETTINGS.split(), rng.randint(2, 8)):
+            key, _, values = setting.partition("=")
+            choices.append(f"{key}={rng.choice(values.split('|'))}")
+        return " ".join(choices).split()
+
     def __call__(self, rng: random.Random, folder: Path) -> str:
-        overrides = run_overrides(rng, self._options)
+        overrides = self._overrides(rng)
         folder.joinpath("case").write_text(repr(overrides))
         try:
             a3c_exp.train(overrides, folder / "run")
@@ -225,14 +159,12 @@ class Runs:
 
 def use_policy(folder: Path) -> str:
     """Evaluate the run's policy."""
-    code, text = _called(evaluate.main, [str(folder), "episodes=1"])
-    return "ran" if code == 0 else ended(text)
+    return _called(evaluate.main, [str(folder), "episodes=1"])
 
 
 def resume(folder: Path) -> str:
     """Go on with the run, for a few steps more than it has."""
-    code, text = _called(train_command, [f"resume={folder}", "total_steps=300"])
-    return "ran" if code == 0 else ended(text)
+    return _called(train_command, [f"resume={folder}", "total_steps=300"])
 
 
 def report(folder: Path) -> str:
@@ -272,19 +204,17 @@ class DamagedFile:
 
 def finished_run(folder: Path) -> Path:
     """A small run, with episodes and without a best checkpoint."""
-    settings = (
-        "env=cartpole backend=serial workers=1 envs_per_worker=2 rollout_length=8 total_steps=256 eval.every=null"
-    )
-    a3c_exp.train([*settings.split(), "network.hidden_sizes=[8]"], folder)
+    settings = "env=cartpole backend=serial workers=1 envs_per_worker=2 rollout_length=8 total_steps=256"
+    a3c_exp.train([*settings.split(), "eval.every=null", "network.hidden_sizes=[8]"], folder)
     return folder
 
 
-def _called(command: Callable[[Sequence[str]], int], arguments: list[str]) -> tuple[int, str]:
-    """A command's exit code, and what it wrote on stderr."""
+def _called(command: Callable[[Sequence[str]], int], arguments: list[str]) -> str:
+    """What became of a command."""
     errors = io.StringIO()
     with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
         code = command(arguments)
-    return code, errors.getvalue()
+    return "ran" if code == 0 else ended(errors.getvalue())
 
 
 def ended(text: str) -> str:
@@ -348,19 +278,15 @@ def all_cases() -> Iterator[dict[str, Case]]:
         yield {"overrides": Overrides(hydra), "runs of 200 steps": Runs(hydra), **damaged}
 
 
-def parser() -> argparse.ArgumentParser:
-    command = argparse.ArgumentParser(prog="python -m bench.fuzz", description="Wrong and damaged input at random.")
-    command.add_argument("--seed", type=int, default=0, help="of the cases (default 0)")
-    command.add_argument("--overrides", type=int, default=10_000, help="cases of overrides (default 10000)")
-    command.add_argument("--runs", type=int, default=200, help="cases of whole runs (default 200)")
-    command.add_argument("--files", type=int, default=500, help="cases of each file of a run (default 500)")
-    command.add_argument("--keep", type=Path, default=Path("outputs/fuzz"), help="folder for cases that end badly")
-    return command
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command. Returns 1 if a case has ended badly."""
-    flags = parser().parse_args(arguments)
+    parser = argparse.ArgumentParser(prog="python -m bench.fuzz", description="Wrong and damaged input at random.")
+    parser.add_argument("--seed", type=int, default=0, help="of the cases (default 0)")
+    parser.add_argument("--overrides", type=int, default=10_000, help="cases of overrides (default 10000)")
+    parser.add_argument("--runs", type=int, default=200, help="cases of whole runs (default 200)")
+    parser.add_argument("--files", type=int, default=500, help="cases of each file of a run (default 500)")
+    parser.add_argument("--keep", type=Path, default=Path("outputs/fuzz"), help="folder for cases that end badly")
+    flags = parser.parse_args(arguments)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
     counts = {"overrides": flags.overrides, "runs of 200 steps": flags.runs}
     print(markdown.table(("kind", "times tried", "what happened")), flush=True)

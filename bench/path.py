@@ -2,9 +2,8 @@
 
 An update: a run on CartPole with one worker of the serial backend, 4 environments and rollouts of 64 steps, without
 evaluations. Its clock moves on so fast that every update gets a point of the curves. Calls are counted from the moment
-when metrics.jsonl (in earlier checkouts metrics.csv) has got its fourth point to the moment when it has got its fifth:
-the worker's pull, rollout, gradient and push, and the way of its event to the thread that writes both files. Start-up
-and shut-down lie outside.
+when metrics.jsonl has got its fourth point to the moment when it has got its fifth: the worker's pull, rollout,
+gradient and push, and the way of its event to the thread that writes both files. Start-up and shut-down lie outside.
 
     files      files below a3c_exp/ with a Python function that is called meanwhile
     records    dataclasses and named tuples of the package of which an instance is constructed meanwhile
@@ -16,7 +15,6 @@ value that nothing else has.
 
     overrides  functions below a3c_exp/ of which an argument or a local variable is or holds that override: its text,
                also in a record, or its value in a list or a mapping, but not in a component that was built from it
-    crossings  calls among these that hand it from one folder of the package to another
 
 Only the main thread is profiled. The counts depend on hardly a name inside the package (on `backend` in a file's path,
 and on `Worker` in core/worker.py), so that the same definition holds for checkouts before and after a change.
@@ -41,12 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     place = parser.parse_args(arguments).checkout
     try:
         found = way(checked(place))
-    except ValueError as error:
+    except (ValueError, ChildError) as error:
         print(f"bench.path: {error}", file=sys.stderr)
-        return 2
-    except ChildError as error:
-        print(f"bench.path: the run in {place} failed: {error}", file=sys.stderr)
-        return 1
+        return 1 if isinstance(error, ChildError) else 2
     for kind, names in found.items():
         print(f"{len(names)} {kind}" + (f", {of_worker(names)} of them the worker's" if kind == "frames" else ""))
         print("".join(f"  {name}\n" for name in names), end="")
@@ -54,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def way(checkout: Path) -> dict[str, list[str]]:
-    """The names of the `files`, `records` and `frames` of an update, and of `overrides` and `crossings` of a start.
+    """The names of the `files`, `records` and `frames` of an update, and of the `overrides` of a start.
 
     Raises ChildError.
     """
@@ -62,7 +57,7 @@ def way(checkout: Path) -> dict[str, list[str]]:
     for command in ("update", "start"):
         with tempfile.TemporaryDirectory() as folder:
             run_child(checkout, command, folder)
-            found |= json.loads((Path(folder) / f"{command}.json").read_text(encoding="utf-8"))
+            found |= json.loads((Path(folder) / "found.json").read_text(encoding="utf-8"))
     return found
 
 

@@ -25,27 +25,22 @@ START_SECONDS = 120.0
 
 def training_speed(*overrides: str, seconds: float, checkout: Path = HERE) -> float:
     """Environment steps per second of a run of `seconds`, counted from the first step of a worker."""
-    with finished(*overrides, f"stop.max_seconds={seconds}", checkout=checkout) as run:
-        return _speed(run)
+    return whole_training_speed(*overrides, f"stop.max_seconds={seconds}", checkout=checkout)
 
 
-def whole_training_speed(*overrides: str, steps: int) -> float:
-    """The same of a run of `steps`. With epochs that take seconds, a run that ends by time would count steps whose
-    updates it has not made."""
-    with finished(*overrides, f"total_steps={steps}") as run:
-        return _speed(run)
-
-
-def _speed(run: Path) -> float:
-    summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+def whole_training_speed(*overrides: str, checkout: Path = HERE) -> float:
+    """The same of a run that overrides end. With epochs that take seconds, a run that ends by time would count steps
+    whose updates it has not made."""
+    with finished(*overrides, checkout=checkout) as run:
+        summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     return float(summary["steps"] / summary["training_seconds"])
 
 
 def curve(name: str, *overrides: str, seconds: float) -> float:
     """The mean of a curve over a run of `seconds`, without its first point: not all workers have started then."""
     with finished(*overrides, f"stop.max_seconds={seconds}") as run:
-        _, *points = (float(row[name]) for row in _rows(run / "metrics.csv") if row.get(name))
-    return mean(points)
+        rows = list(csv.DictReader((run / "metrics.csv").read_text(encoding="utf-8").splitlines()))
+    return mean([float(row[name]) for row in rows if row.get(name)][1:])
 
 
 def seconds_to_first_update(*overrides: str, checkout: Path = HERE) -> float:
@@ -124,8 +119,3 @@ def _has_updates(folder: str) -> bool:
             rows = map(json.loads, file) if path.suffix == ".jsonl" else csv.DictReader(file)
             return any(int(row["train/n_updates"]) > 0 for row in rows)
     return False
-
-
-def _rows(table: Path) -> list[dict[str, str]]:
-    with open(table, newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))

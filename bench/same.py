@@ -81,45 +81,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     equal, here, there = True, dict[str, None](), dict[str, None]()
     for name in flags.only or ROWS:
         started = time.perf_counter()
-        outcome = outcome_of(name, other)
-        if isinstance(outcome, str):
-            differing = [outcome]
-        else:
-            differing = outcome.differences
-            here |= dict.fromkeys(outcome.here)
-            there |= dict.fromkeys(outcome.there)
-        equal = equal and not differing
-        print(f"{name:<17}{outcome_text(differing)}  ({time.perf_counter() - started:.1f} s)", flush=True)
+        try:
+            outcome = outcome_of(name, other)
+        except (ChildError, ValueError, OSError, KeyError) as error:
+            outcome = Comparison([f"a run failed: {error}"], [], [])
+        here |= dict.fromkeys(outcome.here)
+        there |= dict.fromkeys(outcome.there)
+        equal = equal and not outcome.differences
+        verdict = f"DIFFERS in {len(outcome.differences)}: {outcome.differences[0]}" if outcome.differences else "equal"
+        print(f"{name:<17}{verdict}  ({time.perf_counter() - started:.1f} s)", flush=True)
     for side, names in (("here", here), ("there", there)):
         if names:
             print(f"only {side}: {', '.join(names)}")
     return 0 if equal else 1
 
 
-def outcome_text(differing: Sequence[str]) -> str:
-    """A row's outcome as a part of a line."""
-    if not differing:
-        return "equal"
-    further = f" (and {len(differing) - 1} more)" if len(differing) > 1 else ""
-    return f"DIFFERS {differing[0]}{further}"
-
-
-def outcome_of(name: str, other: Path) -> Comparison | str:
-    """Make a row's run here and in another checkout, and compare them. Returns a text if a run failed."""
+def outcome_of(name: str, other: Path) -> Comparison:
+    """Make a row's run here and in another checkout at once, and compare them. Raises as `trained`."""
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as both:
         sides = {"here": HERE, "there": other}
-        runs = {side: both.submit(trained, name, place, Path(folder) / side) for side, place in sides.items()}
-        entries: dict[str, Entries] = {}
-        for side, run in runs.items():
-            try:
-                entries[side] = run.result()
-            except (ChildError, ValueError, OSError, KeyError) as error:
-                return f"the run failed {side}: {error}"
-        return compare(entries["here"], entries["there"])
+        runs = [both.submit(trained, name, place, Path(folder) / side) for side, place in sides.items()]
+        return compare(*(run.result() for run in runs))
 
 
 def trained(name: str, checkout: Path, folder: Path) -> Entries:
-    """The result of a row's run in a checkout. Raises ChildError if it fails."""
+    """The result of a row's run in a checkout. Raises ChildError if it fails, and as `read_run`."""
     overrides = f"{ALWAYS} {ROWS[name]}".split()
     last_of_each = {override.partition("=")[0]: override for override in overrides}
     run_child(checkout, "train", f"hydra.run.dir={folder}", *last_of_each.values())

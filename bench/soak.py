@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,14 +48,8 @@ RESAMPLES = 10_000
 HEADER = ("what", "minutes", "before", "after", "verdict")
 
 # Without learning episodes stay as long as they are. Evaluations and checkpoints are made as in any run.
-CARTPOLE = [
-    "env=cartpole",
-    "workers=2",
-    "envs_per_worker=16",
-    "optimizer.learning_rate=1e-12",
-    "record_episodes=1000000000",
-]
-WHOLE = [*ENDLESS, *CARTPOLE, "checkpoint.every=2e6", "eval.every=5e6", "eval.episodes=4"]
+CARTPOLE = "env=cartpole workers=2 envs_per_worker=16 optimizer.learning_rate=1e-12 record_episodes=1000000000"
+AROUND = "checkpoint.every=2e6 eval.every=5e6 eval.episodes=4"
 SHORT_RUN = "env=cartpole workers=2 envs_per_worker=2 rollout_length=8 total_steps=200 eval.every=100 eval.episodes=1"
 
 
@@ -74,8 +69,7 @@ class Line:
         return self.what, f"{self.minutes:.1f}", self.before, self.after, verdict
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(NamedTuple):
     """What all processes of a run hold together. memory: bytes; shared pages count once."""
 
     memory: int
@@ -103,7 +97,10 @@ def take_sample(pid: int) -> Sample:
 def steady(flags: argparse.Namespace, *, label: str, overrides: str, most_minutes: float = 600.0) -> Iterator[Line]:
     """A run at full speed that goes on until it is interrupted."""
     minutes = min(flags.minutes, most_minutes)
-    with tempfile.TemporaryDirectory() as folder, running(folder, *WHOLE, *overrides.split()) as process:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        running(folder, *ENDLESS, *f"{CARTPOLE} {AROUND} {overrides}".split()) as process,
+    ):
         samples, end = [take_sample(process.pid)], time.monotonic() + 60 * minutes
         while time.monotonic() < end and process.poll() is None:
             time.sleep(min(5.0, 60 * minutes / SAMPLES))
@@ -137,17 +134,15 @@ def many_runs(flags: argparse.Namespace) -> Iterator[Line]:
 def many_episodes(flags: argparse.Namespace) -> Iterator[Line]:
     """Episodes of four steps: each is in episodes.csv, in the order of its worker."""
     minutes = min(flags.minutes, 3.0)
-    with finished(*CARTPOLE, "env.max_episode_steps=4", f"stop.max_seconds={60 * minutes}") as run:
+    with finished(*CARTPOLE.split(), "env.max_episode_steps=4", f"stop.max_seconds={60 * minutes}") as run:
         summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
         rows, misplaced = count_episodes(run / "episodes.csv")
     ended = int(summary["episodes"])
     rate = 3600 * ended / summary["training_seconds"]
-    problems = [f"{ended - rows:,} lost"] if rows != ended else []
-    problems += [f"{misplaced:,} out of order"] if misplaced else []
-    problems += [f"only {rate:,.0f} an hour"] if rate < EPISODES_AN_HOUR else []
     after = f"{rows:,} rows ({rate:,.0f} an hour), {misplaced} out of order"
-    before = f"{ended:,} episodes"
-    yield Line(what="short episodes", minutes=minutes, before=before, after=after, problem=", ".join(problems))
+    fits = rows == ended and not misplaced and rate >= EPISODES_AN_HOUR
+    problem = "" if fits else "episodes are lost, out of order or too few"
+    yield Line(what="short episodes", minutes=minutes, before=f"{ended:,} episodes", after=after, problem=problem)
 
 
 Row = Callable[[argparse.Namespace], Iterator[Line]]
@@ -220,21 +215,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", action="append", choices=list(ROWS), metavar="NAME", help=f"of {', '.join(ROWS)}")
     parser.add_argument("--minutes", type=float, default=30.0, help="of a row that takes as long as it is given")
     parser.add_argument("--runs", type=int, default=300, help="of the row runs (default 300)")
-    flags, missed = parser.parse_args(arguments), 0
+    flags, missed = parser.parse_args(arguments), False
     print(markdown.table(HEADER), flush=True)
     for name in flags.only or ROWS:
-        for line in _lines(name, flags):
-            print(markdown.row(line.cells), flush=True)
-            missed += bool(line.problem)
-    return int(missed > 0)
-
-
-def _lines(name: str, flags: argparse.Namespace) -> Iterator[Line]:
-    """The lines of a row; one that says so if a run of it could not be measured."""
-    try:
-        yield from ROWS[name](flags)
-    except RuntimeError as error:
-        yield Line(what=name, minutes=flags.minutes, problem=one_line(error))
+        try:
+            for line in ROWS[name](flags):
+                print(markdown.row(line.cells), flush=True)
+                missed = missed or bool(line.problem)
+        except RuntimeError as error:  # a run that could not be measured
+            print(markdown.row(Line(what=name, minutes=flags.minutes, problem=one_line(error)).cells), flush=True)
+            missed = True
+    return int(missed)
 
 
 if __name__ == "__main__":

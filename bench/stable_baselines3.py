@@ -19,25 +19,31 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import VecFrameStack
 
 
-def main(
-    algorithm: str, env_id: str, environments: int, seconds: float, settings: dict[str, Any], way: str = "fastest"
-) -> float:
-    """Train for at least `seconds`, in whole iterations (a rollout and its updates). Returns steps per second without
-    those of the first iteration."""
-    kind = getattr(stable_baselines3, algorithm)
+def make_model(algorithm: str, env_id: str, environments: int, way: str = "fastest", **settings: Any) -> Any:
+    """A2C or PPO with its environments. settings: arguments other than the library's defaults."""
     envs: Any
+    policy, seed = "MlpPolicy", settings.get("seed")
     if "NoFrameskip" in env_id:
         import ale_py  # noqa: F401 - registers the games
 
         policy, envs = "CnnPolicy", VecFrameStack(make_atari_env(env_id, environments), 4)
     elif way == "default":
-        policy, envs = "MlpPolicy", make_vec_env(env_id, environments)
+        envs = make_vec_env(env_id, environments, seed=seed)
     else:
         torch.set_num_threads(1)  # its fastest setting for networks of this size
         # By default it prepares for rendering, and LunarLander then makes particles whenever an engine fires.
-        policy, envs = "MlpPolicy", make_vec_env(env_id, environments, env_kwargs={"render_mode": None})
-    model = kind(policy, envs, device="cpu", **settings)
+        envs = make_vec_env(env_id, environments, seed=seed, env_kwargs={"render_mode": None})
+    model = getattr(stable_baselines3, algorithm)(policy, envs, device="cpu", **settings)
     model.set_logger(Logger(None, []))  # its default leaves a folder in /tmp
+    return model
+
+
+def main(
+    algorithm: str, env_id: str, environments: int, seconds: float, settings: dict[str, Any], way: str = "fastest"
+) -> float:
+    """Train for at least `seconds`, in whole iterations (a rollout and its updates). Returns steps per second without
+    those of the first iteration."""
+    model = make_model(algorithm, env_id, environments, way, **settings)
     rollout = model.n_steps * environments
     starts: list[tuple[int, float]] = []  # steps and time at the start of each iteration but the first
 

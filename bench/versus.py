@@ -37,7 +37,14 @@ RESAMPLES = 10_000
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; 0, or 2 for a bad argument."""
-    flags = _parser().parse_args(arguments)
+    parser = argparse.ArgumentParser(prog="python -m bench.versus", description="Training speed beside a checkout's.")
+    parser.add_argument("checkout", help="another checkout of this repository")
+    parser.add_argument("--only", action="append", choices=list(ROWS), metavar="NAME", help=f"of {', '.join(ROWS)}")
+    parser.add_argument("--pairs", type=int, default=10, help="how many pairs of runs (default 10)")
+    parser.add_argument("--seconds", type=float, default=6.0, help="of training in each run (default 6)")
+    for flag, runs in (("--set", "all runs"), ("--here", "the runs here"), ("--there", "the runs there")):
+        parser.add_argument(flag, action="append", default=[], metavar="KEY=VALUE", help=f"a setting of {runs}")
+    flags = parser.parse_args(arguments)
     try:
         other = checked(flags.checkout)
     except ValueError as error:
@@ -47,11 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in flags.only or ROWS:
         measured: list[tuple[float, float]] = []
         for pair in range(flags.pairs):
-            # The first of a pair changes, in case that being first matters.
-            order = (0, 1) if pair % 2 == 0 else (1, 0)
+            order = (0, 1) if pair % 2 == 0 else (1, 0)  # the first changes, in case that being first matters
             figures = {side: measure(name, *sides[side], flags.seconds) for side in order}
             measured.append((figures[0], figures[1]))
-        print(_line(name, measured, flags.seconds), flush=True)
+        print(_line(name, measured), flush=True)
     return 0
 
 
@@ -63,15 +69,14 @@ def measure(name: str, checkout: Path, overrides: Sequence[str], seconds: float)
     return training_speed(*settings, seconds=seconds, checkout=checkout)
 
 
-def _line(name: str, measured: Sequence[tuple[float, float]], seconds: float) -> str:
+def _line(name: str, measured: Sequence[tuple[float, float]]) -> str:
     ratios = [here / there for here, there in measured]
     low, high = interval(ratios)
     here, there = (median(column) for column in zip(*measured, strict=True))
-    if name == START:
-        figures = f"here {here:.2f} s, there {there:.2f} s; {len(measured)} pairs"
-    else:
-        figures = f"here {here:,.0f} steps/s, there {there:,.0f}; {len(measured)} pairs of {seconds:g} s"
-    return f"{name:16} {median(ratios):.3f} ({low:.3f} to {high:.3f})  {figures}"
+    figures = (
+        f"here {here:,.2f} s, there {there:,.2f}" if name == START else f"here {here:,.0f} steps/s, there {there:,.0f}"
+    )
+    return f"{name:16} {median(ratios):.3f} ({low:.3f} to {high:.3f})  {figures}; {len(measured)} pairs"
 
 
 def interval(ratios: Sequence[float]) -> tuple[float, float]:
@@ -80,17 +85,6 @@ def interval(ratios: Sequence[float]) -> tuple[float, float]:
     samples = rng.choice(np.array(ratios), (RESAMPLES, len(ratios)))
     low, high = np.percentile(np.median(samples, axis=1), [2.5, 97.5])
     return float(low), float(high)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m bench.versus", description="Training speed beside a checkout's.")
-    parser.add_argument("checkout", help="another checkout of this repository")
-    parser.add_argument("--only", action="append", choices=list(ROWS), metavar="NAME", help=f"of {', '.join(ROWS)}")
-    parser.add_argument("--pairs", type=int, default=10, help="how many pairs of runs (default 10)")
-    parser.add_argument("--seconds", type=float, default=6.0, help="of training in each run (default 6)")
-    for flag, runs in (("--set", "all runs"), ("--here", "the runs here"), ("--there", "the runs there")):
-        parser.add_argument(flag, action="append", default=[], metavar="KEY=VALUE", help=f"a setting of {runs}")
-    return parser
 
 
 if __name__ == "__main__":

@@ -28,13 +28,17 @@ RUNS = ROOT / "outputs" / "study"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command. Returns 0; 1 if a run failed; 2 for bad arguments or records; 130 after Ctrl-C."""
-    flags = _parser().parse_args(arguments)
-    entries = list({entry.name: entry for section in SECTIONS.values() for entry in section}.values())
-    if flags.only:
-        entries = [entry for entry in entries if entry.name in flags.only]
-    else:  # presets are a study of their own
-        entries = [entry for entry in entries if flags.presets == (entry.source is not None)]
-    chosen = [entry for entry in entries if flags.env in (None, entry.env)]
+    entries = {entry.name: entry for section in SECTIONS.values() for entry in section}
+    environments = sorted({entry.env for entry in entries.values()})
+    parser = argparse.ArgumentParser(prog="python -m study", description="Learning over seeds; writes RESULTS.md.")
+    parser.add_argument("--env", choices=environments, help="only the entries of this environment")
+    parser.add_argument("--presets", action="store_true", help="the presets, instead of the environments")
+    parser.add_argument("--only", choices=entries, action="append", metavar="NAME", help="only this entry; any number")
+    parser.add_argument("--table", action="store_true", help="train nothing: write RESULTS.md from the records")
+    flags = parser.parse_args(arguments)
+    # Presets are a study of their own.
+    names = flags.only or [name for name, entry in entries.items() if flags.presets == (entry.source is not None)]
+    chosen = [entries[name] for name in names if flags.env in (None, entries[name].env)]
     if not chosen:
         print("study: no entry fits these arguments; presets are run with --presets", file=sys.stderr)
         return 2
@@ -108,17 +112,6 @@ def recorded(entry: Entry) -> Recorded:
     """An entry with its records."""
     results = Results(RECORDS, entry.name)
     return Recorded(entry, results.read(), results.settings())
-
-
-def _parser() -> argparse.ArgumentParser:
-    entries = [entry for section in SECTIONS.values() for entry in section]
-    names, environments = list(dict.fromkeys(each.name for each in entries)), sorted({each.env for each in entries})
-    parser = argparse.ArgumentParser(prog="python -m study", description="Learning over seeds; writes RESULTS.md.")
-    parser.add_argument("--env", choices=environments, help="only the entries of this environment")
-    parser.add_argument("--presets", action="store_true", help="the presets, instead of the environments")
-    parser.add_argument("--only", choices=names, action="append", metavar="NAME", help="only this entry; any number")
-    parser.add_argument("--table", action="store_true", help="train nothing: write RESULTS.md from the records")
-    return parser
 
 
 def _interrupt(signum: int, frame: object) -> NoReturn:

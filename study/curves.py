@@ -17,6 +17,7 @@ from a3c_exp.report.ranking import Ranked, comparison, rank
 from a3c_exp.report.runs import RecordedRun, recorded
 from a3c_exp.run import files
 from a3c_exp.run.metrics import SECONDS, STEP
+from study.text import text
 
 if TYPE_CHECKING:  # only drawing needs it
     from matplotlib.axes import Axes
@@ -75,17 +76,6 @@ def _draw_panel(axes: Axes, curves: Mapping[str, Sequence[Path]], column: int, u
 REPORTED = {"LunarLander-v3": {"2 workers": "lunar", "16 workers": "lunar_workers_16"}}
 """Records whose report is in RESULTS.md, by environment: the entries of its configurations. They were trained to their
 last step (`stop.mean_return=null`)."""
-REPORT = """\
-## Learning curves of {env}
-
-Over steps and over seconds of training, of runs to their last step ([{folder}/]({folder}/)), as
-`python -m a3c_exp.report` draws them: the interquartile mean over seeds with its 95 % bootstrap band; dotted: the
-`reward_threshold`.
-
-![Mean returns of {env} over steps and over seconds]({picture})
-
-{comparison}
-"""
 
 
 def reports(folder: Path, configs: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -105,14 +95,8 @@ def reports(folder: Path, configs: Mapping[str, Mapping[str, Any]]) -> list[str]
         target = folder / f"{env}.png"
         draw_report(ranked, target)
         root = folder.parent.parent
-        sections.append(
-            REPORT.format(
-                env=env,
-                folder=folder.relative_to(root).as_posix(),
-                picture=target.relative_to(root).as_posix(),
-                comparison="\n".join(comparison(ranked)),
-            )
-        )
+        places = {"folder": folder.relative_to(root).as_posix(), "picture": target.relative_to(root).as_posix()}
+        sections.append(text("report", env=env, comparison="\n".join(comparison(ranked)), **places))
     return sections
 
 

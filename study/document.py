@@ -11,6 +11,7 @@ from a3c_exp.common.estimates import average, estimate, median_reached, spread
 from a3c_exp.run import markdown
 from study.entries import Goals, Recorded
 from study.records import Record
+from study.text import text
 
 COLUMNS = (
     " | seeds | greedy return: IQM [95 %] | mean | worst, best seed | wanted | reached | solved | steps to it "
@@ -21,56 +22,7 @@ PRESET_COLUMNS = (
     "| training return | solved | seconds to it | ended by | seconds | steps | steps/s | staleness | machine"
 )
 
-PREAMBLE = """\
-# Learning
-
-Written by `make learn` from the records in [results/](results/): trained with the settings that `env=<name>` ships,
-the final policy then played greedily over {episodes} episodes with seeds of their own. IQM: the interquartile mean
-over seeds without the lowest and the highest quarter (of three seeds or fewer, the mean), with its 95 % bootstrap
-interval. Of two or three seeds that interval is their range, and settles nothing. Seeds "2 of 5": the rest has not
-been run yet, and may change the result. A bar is for the mean over seeds, or for the worst seed if it says
-so; the interval is not considered. Solved: 100 training episodes in a row, at least one of each environment
-among all so far, have had a mean of the environment's `reward_threshold`, if it has one. Steps and seconds (of
-training) until then are medians over all seeds, "never" if half of them never did, with the range of those that did.
-Seconds and steps/s are of the machine whose number a row has (below its table; its raw environments are timed in
-[bench/RESULTS.md](bench/RESULTS.md)), and depend on how busy it was: one command has taken up to five times as long
-there. They are orders of magnitude; speeds that are compared are timed side by side in bench/RESULTS.md.
-Staleness: updates of others between a worker's pull and its push, mean of the run. Zoo: what rl-baselines3-zoo
-reports, one run each, mean and deviation of the reward, after how many steps (LunarLander in version 2); greedily, but
-for Atari games, where its actions are drawn. Experiments on the way to these settings are in
-[docs/tuning.md](docs/tuning.md).
-
-```sh
-make learn
-make learn ENV=cartpole
-make presets
-```
-"""
-PRESETS = """\
-Written by `make presets`. Each preset is trained to its own end, or to that in its row, with the settings of its source
-(the head of its file in [conf/experiment/](conf/experiment/) names the differences). Greedy return: of the final
-policy, and of the parameters kept because evaluation beside training found them best (`best.ckpt`; mean and worst
-seed), both in the same fresh episodes; of `shared_adam_lunar_continuous` they end after 300 steps, as in training; of
-`dppo_cartpole` and `dppo_cluster_cartpole` after 500, while training has no limit. Drawn return: of the final policy
-with actions that are drawn, as some sources test it; in parentheses each seed's lowest episode (of 100; of
-`ga3c_cartpole` of 18, as its source does).
-Training return: the mean of the last 100 training episodes, actions drawn as they are in training, mean over the seeds
-with its 95 % bootstrap interval;
-solved: that mean has reached the preset's `reward_threshold`; ended by: the rule that ended training, with the number
-of runs where they differ, and "-" in older records; `worker_return`: workers have left by their own mean return, all or
-most of them. Seconds, steps and steps/s of training are medians.
-"""
-
 FULL_LENGTH = "At their full length (here they are shortened; a rate that falls does so within the shortened run):"
-
-CURVES = """\
-## Curves
-
-A line a run over steps and over minutes of training, a row an environment, from the records in
-[{folder}/]({folder}/). Minutes are those of the machine of the record.
-
-![The mean return of 100 training episodes over the steps and over the minutes of training]({picture})
-"""
 
 
 def document(
@@ -83,15 +35,15 @@ def document(
 
     picture: figure of the curves, relative to RESULTS.md; None for none. others: sections after the tables.
     """
-    parts = [PREAMBLE.format(episodes=episodes)]
+    parts = [text("learning", episodes=episodes)]
     seen = sorted({record.machine for lines in sections.values() for line in lines for record in line.records})
     machines = {machine: number for number, machine in enumerate(seen, 1)}
     for heading, lines in sections.items():
-        preface = f"{PRESETS}\n" if _are_presets(lines) else ""
+        preface = text("presets") + "\n" if _are_presets(lines) else ""
         parts.append(f"## {heading}\n\n{preface}{_table(lines, machines)}\n\n{_origin(lines, machines)}\n")
     parts.extend(others)
     if picture is not None:
-        parts.append(CURVES.format(picture=picture.as_posix(), folder=picture.parent.as_posix()))
+        parts.append(text("curves", picture=picture.as_posix(), folder=picture.parent.as_posix()))
     return "\n".join(parts)
 
 

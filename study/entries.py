@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import yaml
 
@@ -13,22 +13,9 @@ from study.peers import StableBaselines3
 from study.records import Record
 from study.runs import EPISODES, Training
 
-
-class Recipe(Protocol):
-    """A training configuration that can be run with a seed."""
-
-    @property
-    def command(self) -> str:
-        """The command of a run, without its seed."""
-        ...
-
-    def settings(self) -> Mapping[str, Any]:
-        """All settings that its results depend on, but the seed."""
-        ...
-
-    def run(self, seed: int, folder: Path) -> Record:
-        """Train in `folder` and evaluate. Raises RunFailedError."""
-        ...
+Recipe = Training | StableBaselines3
+"""A configuration that can be trained with a seed: `command` without the seed, `settings()` that its results depend on,
+and `run(seed, folder)`, which may raise RunFailedError."""
 
 
 @dataclass(frozen=True)

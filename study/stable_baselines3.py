@@ -11,14 +11,12 @@ from importlib import metadata
 from typing import Any
 
 import numpy as np
-import stable_baselines3
-import torch
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.logger import Logger
 
 from a3c_exp.run import provenance
 from bench.peers import ZOO
+from bench.stable_baselines3 import make_model
 from study.runs import EPISODES, FIRST_EVALUATION_SEED, describe
 
 
@@ -50,12 +48,8 @@ def main(algorithm: str, env_id: str, reward_threshold: float, seed: int) -> dic
     """The run's record, by its columns."""
     settings = dict(ZOO[f"{algorithm} {env_id}"])
     steps, count = settings.pop("steps"), settings.pop("envs")
-    torch.set_num_threads(1)  # its fastest setting for networks of this size
-    # By default it prepares for rendering, and LunarLander then makes particles whenever an engine fires.
-    envs = make_vec_env(env_id, count, seed=seed, env_kwargs={"render_mode": None})
-    arguments = {key: _schedule(value) for key, value in settings.items()}
-    model = getattr(stable_baselines3, algorithm)("MlpPolicy", envs, seed=seed, device="cpu", **arguments)
-    model.set_logger(Logger(None, []))  # its default leaves a folder in /tmp
+    arguments: dict[str, Any] = {key: _schedule(value) for key, value in settings.items()}
+    model = make_model(algorithm, env_id, count, seed=seed, **arguments)
     watch = Watch(reward_threshold, count)
     model.learn(steps, callback=watch)
     seconds = time.perf_counter() - watch.started

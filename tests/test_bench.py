@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # bench is not installed:
 from bench import __main__ as bench
 from bench.peers import UnavailableError
 from bench.rows import ROWS, Measurement, Row
-from bench.runs import curve, peak_memory, training_speed
+from bench.runs import peak_memory, training_speed
 from bench.stepping import random_stepping
 
 
@@ -33,11 +33,6 @@ def test_a_row_runs_beside_what_it_is_compared_with() -> None:
     (line,) = bench.table_lines(Row("name", "title", ours, (theirs,), at_least=1e-9), rounds=1, seconds=0.2)
     assert len(line) == len(bench.HEADER) - 1, "the last one says when"
     assert line[0] == "title" and line[-1] == "yes"
-
-
-def test_a_curve_of_a_run_has_a_mean() -> None:
-    overrides = ("env=cartpole", "backend=ga3c", "workers=2", "envs_per_worker=4", "network.hidden_sizes=[8]")
-    assert 1 <= curve("ga3c/prediction_batch", *overrides, seconds=2.0) <= 8
 
 
 @LINUX

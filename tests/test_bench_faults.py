@@ -11,13 +11,15 @@ from runs import LINUX
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # bench is not installed: it belongs to the checkout
 
+from bench.damage import flip_bits
 from bench.faults import __main__ as command
 from bench.faults import killing
-from bench.faults.bits import Checkpoint, Damage, cut_end, flip_bit
+from bench.faults.bits import Checkpoint, Damage, cut_end
 from bench.faults.cases import Case, Outcome, Row, cells, try_row
 from bench.faults.killing import Kill
 
 
+@pytest.mark.slow
 @LINUX
 @pytest.mark.parametrize("backend", ["serial", "processes"])
 def test_a_run_killed_at_a_random_moment_of_its_training_is_resumed_by_the_same_command(
@@ -29,7 +31,7 @@ def test_a_run_killed_at_a_random_moment_of_its_training_is_resumed_by_the_same_
     assert (outcome.happened, outcome.fault) == ("training: resumed", "")
 
 
-@pytest.mark.parametrize(("damage", "happened"), [(flip_bit, {"refused", "read as it was"}), (cut_end, {"refused"})])
+@pytest.mark.parametrize(("damage", "happened"), [(flip_bits, {"refused", "read as it was"}), (cut_end, {"refused"})])
 def test_a_damaged_checkpoint_is_refused_or_read_as_it_was(damage: Damage, happened: set[str], tmp_path: Path) -> None:
     outcomes = try_row("bits", Row("", 50, Checkpoint(damage)), 50, 0, tmp_path)
     assert {outcome.happened for outcome in outcomes} == happened

@@ -28,7 +28,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", fuzz.FILES)
 def test_a_damaged_file_is_used_or_refused_in_one_line(name: str, whole: Path, tmp_path: Path) -> None:
-    outcomes = fuzz.try_all(name, fuzz.DamagedFile(whole, name), 5, 1, tmp_path)
+    outcomes = fuzz.try_all(name, fuzz.DamagedFile(whole, name), 4, 1, tmp_path)
     assert set(outcomes) <= {"ran", "one line", "left out by name"}, sorted(tmp_path.iterdir())
 
 

@@ -21,15 +21,9 @@ def test_an_update_of_this_checkout_is_counted(
     assert any(name.startswith("a3c_exp/networks/") for name in found["files"])
     assert any(name.endswith(".Rollout") for name in found["records"])
     assert found["frames"][0] == "a3c_exp/__init__.py:train"
-    assert "a3c_exp/__main__.py:main" in found["overrides"]
-    assert found["crossings"]
+    assert found["overrides"]
     worker = path.of_worker(found["frames"])
     assert 0 < worker < len(found["frames"])
     monkeypatch.setattr(path, "way", lambda checkout: found)
     assert path.main([]) == 0
     assert f"{len(found['frames'])} frames, {worker} of them the worker's" in capsys.readouterr().out.splitlines()
-
-
-def test_a_folder_that_is_no_checkout_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert path.main([str(tmp_path)]) == 2
-    assert capsys.readouterr().err.count("\n") == 1

@@ -265,7 +265,7 @@ def test_presets_stand_beside_what_their_sources_report() -> None:
 
 def test_presets_are_a_study_of_their_own(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = Counting(), Counting()
-    preset = Entry("preset", "cartpole", "Preset", other, 1, source=Source("paper", "-"))
+    preset = replace(entry(other, 1), name="preset", source=Source("paper", "-"))
     monkeypatch.setattr(study, "SECTIONS", {"One": (entry(one, 1),), "Presets": (preset,)})
     assert study.main([]) == 0
     assert (one.seeds, other.seeds) == ([0], [])

@@ -16,21 +16,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from a3c_exp.run import markdown
-from bench.faults.bits import Checkpoint, Latest, cut_end, flip_bit
+from bench.damage import flip_bits
+from bench.faults.bits import Checkpoint, Latest, cut_end
 from bench.faults.cases import Row, cells, try_row
 from bench.faults.disks import FullDisk
 from bench.faults.killing import Kill, KillParent
 from bench.faults.program import BACKENDS
 from bench.faults.stopping import Stop
 
+KILLS = {f"kill_{name}": Row(f"SIGKILL of all processes, {name}", 25, Kill(name)) for name in BACKENDS}
+PARENTS = {f"parent_{name}": Row(f"SIGKILL of the main process, {name}", 5, KillParent(name)) for name in BACKENDS}
 ROWS: dict[str, Row] = {
-    **{f"kill_{name}": Row(f"SIGKILL of all processes, {name}", 25, Kill(name)) for name in BACKENDS},
-    **{
-        f"parent_{name}": Row(f"SIGKILL of the main process, {name}", 3 if name == "ray" else 5, KillParent(name))
-        for name in BACKENDS
-    },
+    **KILLS,
+    **PARENTS,
     "disk": Row("a full disk", 20, FullDisk()),
-    "bits_flip": Row("a checkpoint with one bit changed", 4000, Checkpoint(flip_bit)),
+    "bits_flip": Row("a checkpoint with one bit changed", 4000, Checkpoint(flip_bits)),
     "bits_cut": Row("a checkpoint that is cut off", 200, Checkpoint(cut_end)),
     "bits_latest": Row("a killed run's `latest.ckpt` damaged", 5, Latest()),
     "stop": Row("SIGSTOP of a worker, then SIGCONT", 9, Stop()),
@@ -39,7 +39,13 @@ ROWS: dict[str, Row] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command. Returns 1 if a case has ended badly."""
-    flags = parser().parse_args(arguments)
+    parser = argparse.ArgumentParser(prog="python -m bench.faults", description="Faults caused in whole runs.")
+    names = list(dict.fromkeys([*(name.partition("_")[0] for name in ROWS), *ROWS]))
+    parser.add_argument("--only", action="append", choices=names, metavar="NAME", help=f"of {', '.join(names)}")
+    parser.add_argument("--times", type=int, help="cases of each row (default: as docs/reliability.md says)")
+    parser.add_argument("--seed", type=int, default=0, help="of the cases (default 0)")
+    parser.add_argument("--keep", type=Path, default=Path("outputs/faults"), help="folder for cases that end badly")
+    flags = parser.parse_args(arguments)
     wrong = 0
     print(markdown.table(("fault", "times tried", "what happened", "what was lost")), flush=True)
     for name, row in ROWS.items():
@@ -49,16 +55,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         wrong += sum(bool(outcome.fault) for outcome in outcomes)
         print(markdown.row(cells(row, outcomes)), flush=True)
     return int(wrong > 0)
-
-
-def parser() -> argparse.ArgumentParser:
-    command = argparse.ArgumentParser(prog="python -m bench.faults", description="Faults caused in whole runs.")
-    names = list(dict.fromkeys([*(name.partition("_")[0] for name in ROWS), *ROWS]))
-    command.add_argument("--only", action="append", choices=names, metavar="NAME", help=f"of {', '.join(names)}")
-    command.add_argument("--times", type=int, help="cases of each row (default: as docs/reliability.md says)")
-    command.add_argument("--seed", type=int, default=0, help="of the cases (default 0)")
-    command.add_argument("--keep", type=Path, default=Path("outputs/faults"), help="folder for cases that end badly")
-    return command
 
 
 if __name__ == "__main__":

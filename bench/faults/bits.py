@@ -19,12 +19,6 @@ from bench.fuzz import finished_run
 Damage = Callable[[random.Random, bytes], bytes]
 
 
-def flip_bit(rng: random.Random, data: bytes) -> bytes:
-    changed = bytearray(data)
-    changed[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-    return bytes(changed)
-
-
 def cut_end(rng: random.Random, data: bytes) -> bytes:
     return data[: rng.randrange(len(data))]
 

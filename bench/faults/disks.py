@@ -52,29 +52,24 @@ class FullDisk:
             program.folder = Path(f"/proc/{keeper}/root{folder}/run")
             program.start()
             code = program.wait()
-            if code is None:
-                program.kill()
-                return Outcome(happened="does not end", fault=f"{size} bytes")
-            output, summary, known = program.output, program.summary(), program.steps
+            output, summary, saved = program.output, program.summary(), 0
             faults = ["a traceback"] if "Traceback" in output else []
             try:
-                saved = program.saved_steps()
+                saved = program.saved_steps() or 0
             except ConfigError as error:
-                saved = None
                 faults.append(str(error))
             happened = _happened(code, output, list(summary.get("unwritten", ())))
             if not happened:
                 faults.append(f"exit code {code}, {size} bytes: {output[-1000:]}")
-            grow = ["mount", "-o", "remount,size=64m", str(folder / "run")]
-            subprocess.run([*inside(keeper), *grow], check=True)
+            known = max(program.steps, summary.get("steps", 0))
+            subprocess.run([*inside(keeper), "mount", "-o", "remount,size=64m", str(folder / "run")], check=True)
             faults.append(program.finish())
-            lost = known - (saved or 0) if code else 0
-        again = "" if code == 0 else ", then resumed" if saved is not None else ", then begun anew"
-        fault = "; ".join(filter(None, faults))
-        return Outcome(happened=happened + again, lost={"most steps": max(0.0, float(lost))}, fault=fault)
+        again = "" if code == 0 else ", then resumed" if saved else ", then begun anew"
+        lost = {"most steps": float(max(0, known - saved)) if code else 0.0}
+        return Outcome(happened=happened + again, lost=lost, fault="; ".join(filter(None, faults)))
 
 
-def _happened(code: int, output: str, unwritten: list[str]) -> str:
+def _happened(code: int | None, output: str, unwritten: list[str]) -> str:
     """What the run has said; empty if it should have said something else."""
     if code == 2 and "cannot be written" in output:
         return "refused in one line, exit code 2"

@@ -12,29 +12,20 @@ from bench.faults.program import BACKENDS, EVERY, TOTALS, Program
 
 PHASES = ("start", "training", "checkpoint", "evaluation", "end")
 """Of a run, in which the moment is drawn. Evaluation: a run that evaluates after each checkpoint's interval."""
-DELAYS = {"training": 0.1, "checkpoint": 0.003, "evaluation": 0.5, "end": 0.2}
+DELAYS = {"start": 3.0, "training": 0.1, "checkpoint": 0.003, "evaluation": 0.5, "end": 0.2}
 """Most seconds from the sign of a phase to the moment."""
-START_CPU_SECONDS = 3.0
-"""Processor time of the main process from the command to about its first checkpoint."""
 LATE_SECONDS = 0.5
 """So much training may be lost beyond an interval: events come a tenth of a second late, and a save takes time."""
-ORPHAN_SECONDS = {"ray": 180.0}
-"""In which every process must have ended after the main one: Ray's own helpers need most of a minute."""
-OTHERS_SECONDS = 60.0
 
 
 def wait_for(program: Program, phase: str, rng: random.Random, total: int) -> None:
     """Wait for a random moment in a phase of a run; no longer than the run goes on."""
-    if phase == "start":
-        seconds = rng.uniform(0.0, START_CPU_SECONDS)
-        program.wait_until(lambda: program.cpu_seconds() >= seconds or program.latest.exists())
-        return
-    # Before the last quarter: the run must not end within the delay.
-    steps = total if phase == "end" else rng.randrange(EVERY, 3 * total // 4)
-    program.wait_until(lambda: program.steps >= steps and (phase == "end" or program.latest.exists()))
+    if phase != "start":
+        # Before the last quarter: the run must not end within the delay.
+        steps = total if phase == "end" else rng.randrange(EVERY, 3 * total // 4)
+        program.wait_until(lambda: program.steps >= steps and program.latest.exists())
     if phase == "checkpoint":
-        partial = program.latest.with_name(f"{program.latest.name}.partial")
-        program.wait_until(partial.exists)
+        program.wait_until(program.latest.with_name(f"{program.latest.name}.partial").exists)
     time.sleep(rng.uniform(0.0, DELAYS[phase]))
 
 
@@ -51,23 +42,22 @@ class Kill:
         program.start()
         wait_for(program, phase, rng, self._total)
         program.kill()
-        known, ended, files, faults = program.steps, bool(program.summary()), program.left_files(), list[str]()
+        known, ended, files = program.steps, bool(program.summary()), len(list(program.temporary.iterdir()))
         try:
             saved = program.saved_steps()
         except ConfigError as error:
             return Outcome(happened=f"{phase}: no loadable checkpoint", fault=str(error))
-        faults.append(program.finish())
+        faults = [program.finish()]
         summary = program.summary()
         if not ended and (summary.get("resumed") == 0) is not (saved is None):
             faults.append(f"resumed {summary.get('resumed')} times, with {saved} steps saved")
         lost = max(0, known - (saved or 0))
         if saved is not None and lost > EVERY + LATE_SECONDS * (summary.get("steps_per_second") or 0.0):
             faults.append(f"{lost} steps lost, with a checkpoint every {EVERY}")
-        if left := program.left_memory():
-            faults.append(f"left in /dev/shm: {left}")
+        faults += program.left_behind(files=False)
         happened = "had ended" if ended else "begun anew" if saved is None else "resumed"
         figures = {"most steps" if saved is not None else "most steps before the first checkpoint": float(lost)}
-        figures |= {"temporary files that nobody deletes": float(len(files))} if files else {}
+        figures |= {"temporary files that nobody deletes": float(files)} if files else {}
         return Outcome(happened=f"{phase}: {happened}", lost=figures, fault="; ".join(filter(None, faults)))
 
 
@@ -76,22 +66,19 @@ class KillParent:
 
     def __init__(self, backend: str) -> None:
         self._backend = backend
+        self._most_seconds = 180.0 if backend == "ray" else 60.0  # Ray's own helpers need most of a minute
 
     def __call__(self, rng: random.Random, number: int, folder: Path) -> Outcome:
         phase = ("training", "start")[number % 2]
         program = Program(folder, BACKENDS[self._backend])
-        process = program.start()
+        program.start()
         wait_for(program, phase, rng, TOTALS[self._backend])
-        process.kill()
-        process.wait()
-        most, faults = ORPHAN_SECONDS.get(self._backend, OTHERS_SECONDS), list[str]()
-        seconds = program.seconds_to_end(most)
-        if seconds >= most:
-            faults.append(f"processes that go on after {most:.0f} s")
+        program.process.kill()
+        program.process.wait()
+        seconds, faults = program.seconds_to_end(self._most_seconds), list[str]()
+        if seconds >= self._most_seconds:
+            faults.append(f"processes that go on after {seconds:.0f} s")
             program.kill()
-        if left := program.left_memory():
-            faults.append(f"left in /dev/shm: {left}")
-        if files := program.left_files():
-            faults.append(f"left in the temporary folder: {files}")
+        faults += program.left_behind(files=True)
         lost = {"most seconds until the last process had ended": seconds}
         return Outcome(happened=f"{phase}: all ended", lost=lost, fault="; ".join(faults))

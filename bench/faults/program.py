@@ -14,14 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from a3c_exp.errors import ConfigError
-from a3c_exp.run.run_folder import CHECKPOINTS, LATEST, METRICS_FILE, SUMMARY_FILE
+from a3c_exp.run.run_folder import CHECKPOINTS, LATEST, METRICS_FILE, POINTS_FILE, SUMMARY_FILE
 from a3c_exp.run.saved_state import load_state
 from bench.checkout import HERE
-from bench.faults import hooks
-from bench.processes import marked, read_process
+from bench.processes import marked
 
 EVERY = 4000
 """Steps between two checkpoints."""
@@ -30,14 +27,10 @@ TOTALS = {"serial": 60_000, "processes": 300_000, "ga3c": 100_000, "ray": 60_000
 MOST_SECONDS = 300.0
 """After so many a run counts as one that does not end."""
 _SMALL = "env=cartpole workers=2 envs_per_worker=4 rollout_length=8 stop.mean_return=null eval.every=null"
-_SMALL += f" checkpoint.every={EVERY} plugins=[{hooks.__name__}] existing=resume"
+_SMALL += f" checkpoint.every={EVERY} existing=resume"
 BACKENDS = {name: (*_SMALL.split(), f"backend={name}", f"total_steps={total}") for name, total in TOTALS.items()}
 """The overrides of a run on each backend."""
 SHARED_MEMORY = Path("/dev/shm")
-
-
-def _shared_memory() -> set[str]:
-    return set(os.listdir(SHARED_MEMORY))
 
 
 class Program:
@@ -47,55 +40,38 @@ class Program:
     Its output is in `folder`/output, its temporary files in `folder`/t.
     """
 
+    process: subprocess.Popen[bytes]
+
     def __init__(self, folder: Path, settings: Sequence[str], prefix: Sequence[str] = ()) -> None:
         self.folder, self.temporary = folder / "run", folder / "t"  # short: sockets' paths have 107 characters at most
         self.mark = f"A3C_EXP_FAULTS={folder}"
-        self._place, self._steps, self._prefix = folder, folder / "steps", prefix
-        self._command = [sys.executable, "-m", "a3c_exp", f"hydra.run.dir={self.folder}", *settings]
-        self._environment = os.environ | dict([self.mark.split("=", 1)])
-        self._environment |= {"TMPDIR": str(self.temporary), hooks.STEPS: str(self._steps)}
-        self._environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
-        self._memory = _shared_memory()
-        self.process: subprocess.Popen[bytes] | None = None
-        self.started_at = 0.0
+        self._output = folder / "output"
+        self._command = [*prefix, sys.executable, "-m", "a3c_exp", f"hydra.run.dir={self.folder}", *settings]
+        self._memory = set(os.listdir(SHARED_MEMORY))
 
-    def start(self) -> subprocess.Popen[bytes]:
-        """Begin the run, or continue it; its main process."""
+    def start(self) -> None:
+        """Begin the run, or continue it."""
         self.temporary.mkdir(exist_ok=True)
-        self._steps.unlink(missing_ok=True)
-        with open(self._place / "output", "ab") as output:
-            self.process = subprocess.Popen(
-                [*self._prefix, *self._command], env=self._environment, stdout=output, stderr=subprocess.STDOUT
-            )
-        self.started_at = time.monotonic()
-        return self.process
+        environment = os.environ | dict([self.mark.split("=", 1)]) | {"TMPDIR": str(self.temporary)}
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
+        with open(self._output, "ab") as output:
+            self.process = subprocess.Popen(self._command, env=environment, stdout=output, stderr=subprocess.STDOUT)
 
-    def wait(self, seconds: float = MOST_SECONDS) -> int | None:
-        """Wait for its end; its exit code, or None if it goes on."""
-        assert self.process is not None
+    def wait(self) -> int | None:
+        """Wait for its end; its exit code. If it does not end, it is killed, and the answer is None."""
         with suppress(subprocess.TimeoutExpired):
-            return self.process.wait(seconds)
+            return self.process.wait(MOST_SECONDS)
+        self.kill()
         return None
 
-    def wait_until(self, condition: Callable[[], Any], seconds: float = MOST_SECONDS) -> bool:
-        """Wait for a condition. False if the run ended before, or has not met it in time."""
-        assert self.process is not None
-        deadline = time.monotonic() + seconds
-        while not condition():
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                return False
-            time.sleep(0.002)
-        return True
-
-    def cpu_seconds(self) -> float:
-        """Processor time of the main process. On a busy machine too it tells how far the start is."""
-        assert self.process is not None
-        stat = read_process(self.process.pid, "stat").rpartition(")")[2].split()
-        return sum(map(int, stat[11:13])) / os.sysconf("SC_CLK_TCK") if stat else 0.0
+    def wait_until(self, condition: Callable[[], Any]) -> None:
+        """Wait for a condition; no longer than the run goes on."""
+        deadline = time.monotonic() + MOST_SECONDS
+        while self.process.poll() is None and time.monotonic() < deadline and not condition():
+            time.sleep(0.005)
 
     def kill(self) -> None:
         """Kill every process of the run, the main process first."""
-        assert self.process is not None
         self.process.kill()
         while pids := marked(self.mark):
             for pid in pids:
@@ -114,13 +90,14 @@ class Program:
     @property
     def output(self) -> str:
         """Everything that it has said."""
-        return (self._place / "output").read_text(encoding="utf-8", errors="replace")
+        return self._output.read_text(encoding="utf-8", errors="replace")
 
     @property
     def steps(self) -> int:
-        """Steps that the run knew of last."""
-        with suppress(OSError, ValueError, IndexError):  # it has none yet
-            return int(np.fromfile(self._steps, np.int64)[0])
+        """Steps in its curves, which get a point twice a second."""
+        with suppress(OSError):
+            lines = (self.folder / POINTS_FILE).read_bytes().splitlines(keepends=True)
+            return max((int(json.loads(line)["step"]) for line in lines if line.endswith(b"\n")), default=0)
         return 0
 
     @property
@@ -140,14 +117,12 @@ class Program:
     def finish(self) -> str:
         """Start it once more, and wait for its end. What is not as it should be; empty if all is."""
         self.start()
-        code = self.wait()
-        if code is None:
-            self.kill()
-            return "does not end"
-        return self.fault(code)
+        return self.fault(self.wait())
 
-    def fault(self, code: int, reason: str = "total_steps") -> str:
-        """What is not as it should be of a run that has ended; empty if all is."""
+    def fault(self, code: int | None, reason: str = "total_steps") -> str:
+        """What is not as it should be of a run that has ended with an exit code; empty if all is."""
+        if code is None:
+            return "does not end"
         summary, faults = self.summary(), list[str]()
         if code or summary.get("stop_reason") != reason:
             faults.append(f"exit code {code}, ended by {summary.get('stop_reason')}: {self.output[-1000:]}")
@@ -158,31 +133,30 @@ class Program:
             faults.append(str(error))
         if steps is None or steps != summary.get("steps"):
             faults.append(f"{summary.get('steps')} steps in {SUMMARY_FILE}, {steps} in {LATEST}")
-        if any(values != sorted(values) for values in (self.column("wall_seconds"), self.column("step", updates=True))):
+        if not self._is_in_order():
             faults.append(f"{METRICS_FILE} is not in order")
         faults += [f"half a file is left: {path.name}" for path in self.folder.rglob("*.partial")]
         faults += [f"a traceback: {self.output[-1000:]}"] if "Traceback" in self.output else []
         return "; ".join(faults)
 
-    def column(self, name: str, *, updates: bool = False) -> list[float]:
-        """A column of metrics.csv, without empty cells.
+    def _is_in_order(self) -> bool:
+        """Whether times, and steps in rows about updates, rise in metrics.csv.
 
-        updates: only of rows about updates. A row about an evaluation has the step of the policy, which others have
-        left behind meanwhile.
+        A row about an evaluation has the step of the policy, which others have left behind meanwhile.
         """
         with open(self.folder / METRICS_FILE, newline="", encoding="utf-8") as file:
-            rows = [row for row in csv.DictReader(file) if row.get("train/n_updates") or not updates]
-        return [float(row[name]) for row in rows if row.get(name)]
+            rows = list(csv.DictReader(file))
+        seconds = [float(row["wall_seconds"]) for row in rows if row["wall_seconds"]]
+        steps = [float(row["step"]) for row in rows if row.get("train/n_updates")]
+        return seconds == sorted(seconds) and steps == sorted(steps)
 
-    def left_memory(self) -> set[str]:
-        """Files in /dev/shm that are new since the start, and that no living process has mapped."""
-        new = {name for name in _shared_memory() - self._memory if (SHARED_MEMORY / name).is_file()}
+    def left_behind(self, *, files: bool) -> list[str]:
+        """What stays in /dev/shm since the start without a living process that has mapped it; with `files` in the
+        temporary folder too."""
+        new = {name for name in os.listdir(SHARED_MEMORY) if (SHARED_MEMORY / name).is_file()} - self._memory
         for maps in Path("/proc").glob("[0-9]*/maps") if new else ():
             with suppress(OSError):
                 text = maps.read_text(encoding="utf-8", errors="replace")
                 new = {name for name in new if f"{SHARED_MEMORY}/{name}" not in text}
-        return new
-
-    def left_files(self) -> list[str]:
-        """Temporary files of the run."""
-        return sorted(path.name for path in self.temporary.iterdir())
+        stays = [f"left behind: {SHARED_MEMORY}/{name}" for name in new]
+        return stays + [f"left behind: {path}" for path in self.temporary.iterdir() if files]

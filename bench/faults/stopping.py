@@ -20,11 +20,11 @@ SHORT, LONG = (2.0, 8.0), (60.0, 65.0)
 TURNS = ("processes", "ga3c", "ray")
 
 
-def workers(backend: str, program: Program, pid: int) -> list[int]:
-    """Processes of the workers of a run whose main process is `pid`."""
+def workers(backend: str, program: Program) -> list[int]:
+    """Processes of the workers of a run."""
     if backend == "ray":
         return [each for each in marked(program.mark) if read_process(each, "cmdline").startswith("ray::WorkerActor")]
-    return worker_pids(pid)
+    return worker_pids(program.process.pid)
 
 
 class Stop:
@@ -37,9 +37,9 @@ class Stop:
         rules = f"total_steps=1e9 stop.max_seconds={seconds + STALL_SECONDS} checkpoint.every=null"
         stall = f"backend.stall_seconds={STALL_SECONDS}"
         program = Program(folder, (*BACKENDS[backend], *rules.split(), stall, f"update={update}"))
-        process = program.start()
+        program.start()
         program.wait_until(lambda: program.steps > 1000)
-        victims = workers(backend, program, process.pid)
+        victims = workers(backend, program)
         if not victims:
             program.kill()
             return Outcome(happened=f"{backend}: no worker found", fault=program.output[-1000:])
@@ -48,13 +48,9 @@ class Stop:
         time.sleep(seconds)
         with suppress(ProcessLookupError):  # it has been replaced
             os.kill(victim, signal.SIGCONT)
-        code = program.wait()
-        if code is None:
-            program.kill()
-            return Outcome(happened=f"{backend}: does not end", fault=program.output[-1000:])
-        restarts, fault = program.summary().get("restarts", 0), program.fault(code, "max_seconds")
+        fault = program.fault(program.wait(), "max_seconds")
+        restarts = program.summary().get("restarts", 0)
         if bool(restarts) is not is_long:
             fault = f"{fault}; {restarts} restarts after {seconds:.0f} s: {program.output[-1000:]}"
-        went_on = "replaced" if restarts else "went on"
-        length = "a minute" if is_long else "a moment"
+        length, went_on = "a minute" if is_long else "a moment", "replaced" if restarts else "went on"
         return Outcome(happened=f"{backend}, {length}: {went_on}", fault=fault)
