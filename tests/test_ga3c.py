@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -118,7 +118,7 @@ class TestEveryTransitionIsLearnedFromOnce:
     def learned(self, monkeypatch: pytest.MonkeyPatch) -> list[Rollout]:
         """Copies of all rollouts that trainers learn from."""
         rollouts: list[Rollout] = []
-        _on_training(monkeypatch, lambda batch: rollouts.extend(map(_copied, batch)))
+        _on_training(monkeypatch, lambda batch: rollouts.extend(copy.deepcopy(batch)))
         return rollouts
 
     @pytest.mark.parametrize(("agents", "environments", "trainers"), [(3, 1, 2), (2, 3, 1)])
@@ -187,14 +187,6 @@ def _on_training(monkeypatch: pytest.MonkeyPatch, listener: Callable[[Sequence[R
         return concat_rollouts(rollouts)
 
     monkeypatch.setattr(services, "concat_rollouts", noted)
-
-
-def _copied(rollout: Rollout) -> Rollout:
-    return Rollout(**{field.name: _copy(getattr(rollout, field.name)) for field in fields(Rollout)})
-
-
-def _copy(value: Any) -> Any:
-    return value.copy() if isinstance(value, np.ndarray) else value
 
 
 def _flat(array: Array) -> Array:

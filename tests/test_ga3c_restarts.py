@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import itertools
 import os
-import random
 import signal
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import backend_runs
 import numpy as np
 import pytest
-from agents import FailingAgent
 from backend_runs import kill_fork_server, nobody_works, running, totals, worker_processes
 from killing import killed_at_line
 from runs import CORRIDOR, LINUX, SCRIPTED, drain, train_config, wait_until
-from scripted import Scripted
 
 from a3c_exp.backends import forkserver
-from a3c_exp.backends import ga3c as backend
 from a3c_exp.backends.ga3c import buffers as buffers_module
 from a3c_exp.backends.ga3c import services
 from a3c_exp.backends.ga3c.buffers import ENDED, STARTING, WORKING, AgentChannel, BufferSpec, Prediction, SharedBuffers
@@ -34,7 +28,8 @@ from a3c_exp.backends.ga3c.queues import bytes_in, write_index
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.events import Episodes, Event
 from a3c_exp.core.experiment import build_network
-from a3c_exp.core.rollout import STEP_FIELDS, Rollout, concat_rollouts
+from a3c_exp.core.rollout import STEP_FIELDS, Rollout
+from a3c_exp.core.seeding import Role, environment_seeds
 from a3c_exp.errors import RunError
 
 AGENTS, ENVS, LENGTH, SLOTS = 2, 4, 4, 2
@@ -239,32 +234,6 @@ def kill(victims: Sequence[int]) -> None:
                 os.kill(process.pid, signal.SIGKILL)
 
 
-class Chains:
-    """Copies of all rows of Scripted-v0 that trainers learn from, checked: none is torn, none comes twice."""
-
-    def __init__(self) -> None:
-        self.rows = Counter[tuple[int, ...]]()
-
-    def __call__(self, rollouts: Sequence[Rollout]) -> Rollout:
-        for rollout in rollouts:
-            for env in range(rollout.rewards.shape[1]):
-                self.add(rollout, env)
-        return concat_rollouts(rollouts)
-
-    def add(self, rollout: Rollout, env: int) -> None:
-        observations, names = rollout.observations[:, env], set(rollout.observations[:, env, 0].tolist())
-        assert len(names) == 1
-        moments = [(int(row[1]), int(row[2])) for row in observations]
-        first = moments[0][0] * 3 + moments[0][1]
-        assert moments == [divmod(moment, 3) for moment in range(first, first + len(moments))]
-        for (episode, moment), action, reward, ended in zip(
-            moments, rollout.actions[:, env], rollout.rewards[:, env], rollout.terminated[:, env], strict=True
-        ):
-            assert reward == Scripted.reward(episode, moment + 1, int(action))
-            assert ended == (moment == 2)
-            self.rows[int(observations[0, 0]), episode, moment] += 1
-
-
 Break = Callable[[str, Callable[[int], object]], None]
 
 
@@ -316,28 +285,6 @@ class TestKilledAgents:
         assert_totals(found, state)
         assert 3000 <= state["steps"] < 3000 + 3 * 16 * 2
 
-    def test_at_any_moment_leave_no_torn_or_repeated_transition(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        chains, rng, kills = Chains(), random.Random(22), 6
-        monkeypatch.setattr(services, "concat_rollouts", chains)
-        found: list[Event] = []
-        settings = {"workers": 3, "envs_per_worker": 2, "rollout_length": 5, "total_steps": 10**9}
-        counts = {"backend__rollouts": 2, "backend__trainers": 2, "backend__predictors": 2, "backend__max_restarts": 99}
-        with running(ga3c(SCRIPTED, **settings, **counts)) as (events, store):
-            alive_at = 0
-            for event in events:
-                found += filter(None, [event])
-                restarts, _ = restarts_of(found)
-                if restarts == kills and store.steps > alive_at + 100:
-                    store.stop()
-                elif restarts < kills and store.steps > alive_at:
-                    time.sleep(rng.uniform(0, 0.01))
-                    kill([rng.randrange(3)])
-                    alive_at = store.steps
-            state = store.state()
-        assert_totals(found, state)
-        assert set(chains.rows.values()) == {1}
-        assert sum(chains.rows.values()) == state["steps"]
-
     def test_are_not_replaced_once_the_run_is_over(self, broken: Break) -> None:
         """They die in their last rollouts, which are lost. Nobody waits for them."""
         broken("predictor", lambda number: time.sleep(0.02))
@@ -363,38 +310,25 @@ class TestKilledAgents:
 
 @LINUX
 @pytest.mark.usefixtures("nothing_left")
-class TestFailingAgents:
-    def fail(self, monkeypatch: pytest.MonkeyPatch, victim: int, **settings: Any) -> None:
-        monkeypatch.setattr(backend, "Agent", partial(FailingAgent, victim=victim, **settings))
-
-    def test_one_that_raises_after_its_first_rollout_is_replaced(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Even if it is alone: predictors and trainers do not take its death for the end."""
-        self.fail(monkeypatch, victim=0, after=1, how="raise")
-        events, state, error = drain(ga3c(total_steps=480))
-        assert error is None
-        restarts, warnings = restarts_of(events)
-        assert restarts == 1
-        assert warnings.startswith("worker 0 failed:\nTraceback")
-        assert_totals(events, state)
-        assert state["steps"] >= 480
-
-    def test_one_that_raises_before_ends_the_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Another one would raise too."""
-        self.fail(monkeypatch, victim=1, after=0, how="raise")
-        events, _, error = drain(ga3c(workers=3, total_steps=10**9))
-        assert str(error).startswith("worker 1 failed:\nTraceback")
-        assert restarts_of(events)[0] == 0
-
-    def test_one_that_hangs_is_killed_and_replaced(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The others go on meanwhile."""
-        self.fail(monkeypatch, victim=1, after=1, how="hang")
-        found: list[Event] = []
-        with running(ga3c(workers=2, total_steps=10**9, backend__stall_seconds=1.5)) as (events, store):
-            for event in events:
-                found += filter(None, [event])
-                if restarts_of(found)[0]:
-                    store.stop()
-        assert restarts_of(found)[1].startswith("worker 1 hung: its environment had not stepped for 1.5 s")
+@pytest.mark.parametrize("fault", ["raise", "hang"])
+def test_the_agent_of_an_environment_that_goes_wrong_is_replaced(fault: str, tmp_path: Path) -> None:
+    """The others go on meanwhile."""
+    victim = environment_seeds(0, Role.ENVIRONMENT, 1, 4)[2]
+    faulty = {"fault": fault, "victim": victim, "release": str(tmp_path / "never")}
+    settings = {"workers": 2, "plugins": ["faulty"], "backend__stall_seconds": 1.5, "total_steps": 10**9}
+    found: list[Event] = []
+    with running(ga3c("faulty:Faulty-v0", env__kwargs=faulty, **settings)) as (events, store):
+        for event in events:
+            found += filter(None, [event])
+            if restarts_of(found)[0]:
+                store.stop()
+        state = store.state()
+    restarts, warnings = restarts_of(found)
+    assert restarts == 1
+    assert warnings.startswith(
+        "worker 1 hung: its" if fault == "hang" else "worker 1: environment 2 (Faulty-v0) raised"
+    )
+    assert_totals(found, state)
 
 
 class TestServices:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import threading
@@ -16,16 +17,18 @@ from typing import Any
 import numpy as np
 import pytest
 from backend_runs import rounds_without_the_slow, standing_still
-from runs import TARGET, config, drain, latest, make_store, processes, same, train_config, wait_until
+from runs import SCRIPTED, TARGET, config, drain, latest, make_store, processes, same, train_config, wait_until
 
 import a3c_exp
 from a3c_exp.backends.ray import cluster as cluster_module
 from a3c_exp.backends.ray.cluster import find_fault, restrict_to_loopback
 from a3c_exp.backends.ray.driver import CachedStore
 from a3c_exp.config.builder import load_experiment
+from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import RunContext
-from a3c_exp.errors import ConfigError
+from a3c_exp.errors import ConfigError, RunError
 from a3c_exp.run.metrics import read_points
+from a3c_exp.run.statistics import RunStatistics
 
 restrict_to_loopback()
 ray = pytest.importorskip("ray", reason="clusters: pip install 'a3c-exp[ray]'")
@@ -163,7 +166,7 @@ class TestSeveralWorkers:
         assert steps == state["steps"] == sum(len(event.episodes) for event in events) >= 3200
         assert np.isfinite(state["parameters"]).all()
         metrics = {name for event in events for name in event.metrics if name.startswith("ray/")}
-        assert metrics == {"ray/push_ms", "ray/pull_ms", "ray/wait_share", "ray/workers_alive"}
+        assert metrics == {"ray/wait_share", "ray/workers_alive"}
         assert records == {"ParameterServer": False, "WorkerActor": False}
 
     def test_a_quorum_does_not_wait_for_a_slow_worker(self, cluster: Any, tmp_path: Path) -> None:
@@ -201,6 +204,80 @@ def test_a_cluster_answers_before_it_is_joined(cluster: Any, monkeypatch: pytest
     assert find_fault(cluster.address) is None
 
 
+def restart_of(run: EndlessRun) -> Event:
+    """The next event that reports a restart."""
+    deadline = time.monotonic() + SECONDS
+    for event in run.events:
+        if event is not None and event.counts.get("restarts", 0):
+            return event
+        assert time.monotonic() < deadline, "no worker was replaced"
+    pytest.fail("the run has ended")
+
+
+def test_a_killed_worker_is_replaced_and_the_run_ends_by_its_own_rule(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find_stop_reason(stop: object, statistics: RunStatistics, *_: object) -> str | None:
+        return "max_episodes" if statistics.counts["restarts"] == 1 else None
+
+    def kill_worker() -> None:
+        live = wait_until(lambda: len(found := actors("WorkerActor")) == 2 and found, SECONDS)
+        os.kill(min(live), signal.SIGKILL)
+
+    monkeypatch.setattr("a3c_exp.run.trainer.find_stop_reason", find_stop_reason)
+    thread = threading.Thread(target=kill_worker)
+    thread.start()
+    done = train_config(on_ray(workers=2, backend={"max_restarts": 3}, total_steps=10**9), tmp_path)
+    thread.join(SECONDS)
+    assert (done.summary["stop_reason"], done.exit_code, done.summary["restarts"]) == ("max_episodes", 0, 1)
+    assert latest(tmp_path)["store"]["steps"] == done.summary["steps"] > 0
+    (warning,) = [line for line in (tmp_path / "train.log").read_text().splitlines() if "another one takes" in line]
+    # The reason is in the words of Ray, which has several for a killed process.
+    assert re.search(r"worker [01] died: \w.*: another one takes", warning), warning
+
+
+def test_a_worker_that_hangs_is_killed_and_replaced(cluster: Any) -> None:
+    """In rounds the other waits for it meanwhile, which is no stall; and so may the one whose process stops."""
+    with EndlessRun(workers=2, update="sync", backend={"max_restarts": 3, "stall_seconds": 3.0}) as run:
+        run.wait_for_events({0, 1}, count=2)
+        victim = min(actors("WorkerActor"))
+        os.kill(victim, signal.SIGSTOP)
+        event = restart_of(run)
+        (warning,) = event.warnings
+        assert warning.startswith(f"worker {event.worker} hung: its environment had not stepped for 3 s")
+        assert "and was killed" in warning
+        run.wait_for_events({0, 1}, count=2)
+        wait_until(lambda: victim not in actors("WorkerActor"), SECONDS)
+        assert run.store.driver is not None
+        assert sorted(worker.attempt for worker in run.store.driver._workers.values()) == [0, 1]
+
+
+@pytest.mark.usefixtures("cluster")
+class TestAWorkerThatRaises:
+    def failing(self, trigger: Path) -> EndlessRun:
+        loss = {"_target_": "faulty.FailingA3C", "trigger": str(trigger)}
+        return EndlessRun(SCRIPTED, algorithm=loss, plugins=["scripted", "faulty"], backend={"max_restarts": 1})
+
+    def test_after_its_first_update_is_replaced(self, tmp_path: Path) -> None:
+        trigger = tmp_path / "trigger"
+        with self.failing(trigger) as run:
+            run.wait_for_events({0})
+            trigger.touch()
+            (warning,) = restart_of(run).warnings
+            assert "RuntimeError: scripted to fail\nanother one takes its place" in warning
+            run.wait_for_events({0})
+
+    def test_before_it_ends_the_run_with_its_traceback(self, tmp_path: Path) -> None:
+        trigger = tmp_path / "trigger"
+        trigger.touch()
+        with self.failing(trigger) as run, pytest.raises(RunError) as caught:
+            run.run_until(lambda: False)
+        assert str(caught.value).startswith("worker 0 failed:\nTraceback")
+        assert str(caught.value).endswith("RuntimeError: scripted to fail")
+        assert caught.value.reason == "failed"
+        wait_until(lambda: not actors("WorkerActor") + actors("ParameterServer"), SECONDS)
+
+
 class TestFaults:
     def test_a_server_that_is_killed_restarts_from_the_last_checkpoint(
         self, cluster: Any, caplog: pytest.LogCaptureFixture
@@ -223,6 +300,7 @@ class TestFaults:
             run.run_until(lambda: run.store.state()["version"] > saved["version"])
             assert run.store.steps > saved["steps"], "steps that were made are not made again"
 
+    @pytest.mark.slow
     def test_workers_of_a_node_that_dies_are_replaced_where_there_is_room(self, cluster: Any) -> None:
         """The head has room for one worker of two CPUs, and so has each other node."""
         node = cluster.add_node(num_cpus=2, **ports())
@@ -242,11 +320,10 @@ class TestFaults:
         cluster.remove_node(node)
 
     @pytest.mark.slow
-    @pytest.mark.parametrize("what", ["worker", "server", "node"])
+    @pytest.mark.parametrize("what", ["worker", "server"])
     def test_a_run_that_is_hit_half_way_is_solved(self, what: str, cluster: Any, tmp_path: Path) -> None:
         """CartPole to a mean of 475 over 100 episodes, which takes about 110,000 steps. The run continues after that,
         so that the death is noticed however fast the machine is."""
-        node = cluster.add_node(num_cpus=1, **ports()) if what == "node" else None
 
         def half_way() -> bool:
             points = read_points(tmp_path / "metrics.jsonl")
@@ -254,10 +331,7 @@ class TestFaults:
 
         def hit() -> None:
             wait_until(half_way, SECONDS)
-            if node is not None:
-                cluster.remove_node(node, allow_graceful=False)
-            else:
-                os.kill(min(actors({"worker": "WorkerActor", "server": "ParameterServer"}[what])), signal.SIGKILL)
+            os.kill(min(actors({"worker": "WorkerActor", "server": "ParameterServer"}[what])), signal.SIGKILL)
 
         thread = threading.Thread(target=hit)
         thread.start()

@@ -85,7 +85,7 @@ class TestOneWorker:
         assert servers.calls == ["join", *["push"] * 4, "leave"], "parameters come with the replies"
         (event,) = servers.events()
         assert (event.updates, event.steps, sum(event.staleness.values())) == (4, 20, 4)
-        assert {"ray/pull_ms", "ray/push_ms", "ray/wait_share"} <= set(event.metrics)
+        assert 0 <= event.metrics["ray/wait_share"].mean <= 1
 
     def test_has_no_more_pushes_in_flight_than_allowed(self, cluster: MakeCluster) -> None:
         servers = cluster(spec(2, synchronous=True))  # no round is ever complete

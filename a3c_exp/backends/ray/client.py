@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -48,17 +48,12 @@ class Transport:
 class _Call:
     """A call of several servers.
 
-    arguments, futures: by server. sent_at, answered_at: seconds; the latter of the last reply so far.
+    arguments, futures: by server.
     """
 
     method: str
     arguments: list[tuple[Any, ...]]
-    futures: list[Future[Any]] = field(default_factory=list)
-    sent_at: float = field(default_factory=time.perf_counter)
-    answered_at: float = 0.0
-
-    def on_answer(self, _: Future[Any]) -> None:
-        self.answered_at = time.perf_counter()
+    futures: list[Future[Any]]
 
     def done(self) -> bool:
         return all(future.done() for future in self.futures)
@@ -86,7 +81,6 @@ class RemoteStore:
         self._has_news = False  # whether a message was sent, or a reply has arrived, since the last pull
         self._measured_at = time.perf_counter()
         self._wait_seconds = 0.0
-        self._round_trips: list[float] = []
         self._heartbeat = Heartbeat()
         self.stopped = False
 
@@ -127,7 +121,7 @@ class RemoteStore:
 
         The event of the ticket is None: the first server reports it.
         """
-        push.event.add(self._measurements())
+        push.event.add({"ray/wait_share": self._wait_share()})
         # Copies, since a message whose server dies is sent again later.
         gradient = None if push.gradient is None else push.gradient.copy()
         rng = copy.deepcopy(push.rng)
@@ -163,17 +157,13 @@ class RemoteStore:
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
-    def _measurements(self) -> dict[str, float]:
-        """Mean round trip of messages, and waiting time in `pull`, since the last push."""
+    def _wait_share(self) -> float:
+        """The share of the time since the last push that `pull` has waited."""
         now = time.perf_counter()
         share = self._wait_seconds / (now - self._measured_at)
-        values = {"ray/pull_ms": 1e3 * self._wait_seconds, "ray/wait_share": share}
-        if self._round_trips:
-            values["ray/push_ms"] = 1e3 * sum(self._round_trips) / len(self._round_trips)
         self._measured_at = now
         self._wait_seconds = 0.0
-        self._round_trips = []
-        return values
+        return share
 
     def _send(self, messages: list[Message]) -> None:
         """Send one message to each server under the next sequence number, and do not wait."""
@@ -190,18 +180,12 @@ class RemoteStore:
 
     def _begin(self, method: str, arguments: list[tuple[Any, ...]]) -> _Call:
         """Start a call of each server with its own arguments."""
-        call = _Call(method, arguments)
-        for server, own in enumerate(arguments):
-            future = self._transport.call(server, method, *own)
-            future.add_done_callback(call.on_answer)
-            call.futures.append(future)
-        return call
+        futures = [self._transport.call(server, method, *own) for server, own in enumerate(arguments)]
+        return _Call(method, arguments, futures)
 
     def _receive(self) -> None:
         """Wait for the replies to the oldest message."""
-        call = self._pending.popleft()
-        self._take(self._answers(call))
-        self._round_trips.append(call.answered_at - call.sent_at)
+        self._take(self._answers(self._pending.popleft()))
         self._has_news = True
 
     def _answers(self, call: _Call) -> list[Any]:
