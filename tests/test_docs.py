@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import io
 import json
 import os
 import re
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ import gymnasium
 import numpy as np
 import pytest
 import yaml
+from tensorboard.backend.event_processing import event_file_inspector
 
 import a3c_exp
 from a3c_exp.__main__ import main
@@ -33,6 +36,7 @@ from a3c_exp.algorithms.algorithm import differentiate, has_closed_form
 from a3c_exp.backends.ray import Ray
 from a3c_exp.cli import evaluate
 from a3c_exp.cli.completion import SCRIPTS as COMPLETION
+from a3c_exp.cli.hydra_compose import compose_jobs, hydra_session, to_container
 from a3c_exp.cli.program import command as program_command
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.errors import FAILED
@@ -46,13 +50,12 @@ PATHS = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md"))]
 DOCUMENTS = {path.name: path.read_text(encoding="utf-8") for path in PATHS}
 README, DESIGN, EXTENDING, GUIDE = (DOCUMENTS[f"{name}.md"] for name in ("README", "design", "extending", "guide"))
 
-# With these a command of the documents runs for a moment. Workers are two if a command leaves that to the machine.
-SMALL = ["total_steps=200", "envs_per_worker=2", "rollout_length=8", "eval.every=100", "eval.episodes=1"]
-# Images take milliseconds each, and a game's emulator most of a second to start.
-SMALL_IMAGES = ["total_steps=64", "envs_per_worker=2", "eval.every=null"]
+# With these a command of the documents runs for a moment.
+SMALL = ["total_steps=64", "workers=2", "envs_per_worker=2", "rollout_length=8", "eval.every=null"]
 ATARI = {"env=atari", "env=pong", "experiment=pong"}
+# Images take milliseconds each, and a game's emulator most of a second to start.
 IMAGES = ATARI | {"network=cnn", "network=pixels"}
-DEFAULTS = {"backend": "serial", "workers": "2"}
+SMALL_IMAGES = ["total_steps=16", "workers=1", "envs_per_worker=1"]
 
 
 def blocks(document: str, language: str) -> list[str]:
@@ -82,9 +85,10 @@ def code(cell: str) -> list[str]:
 def small(arguments: list[str]) -> list[str]:
     """A training command in its small form."""
     keys = {argument.partition("=")[0] for argument in arguments}
-    extra = [f"{key}={value}" for key, value in DEFAULTS.items() if key not in keys]
-    settings = SMALL_IMAGES if IMAGES & set(arguments) else SMALL
-    return arguments + extra + (settings[:1] if "resume" in keys else settings)
+    if "resume" in keys:
+        return [*arguments, "total_steps=300"]
+    backend = [] if "backend" in keys else ["backend=serial"]
+    return [*arguments, *backend, *SMALL, *(SMALL_IMAGES if IMAGES & set(arguments) else [])]
 
 
 def summary(folder: Path) -> dict[str, Any]:
@@ -105,7 +109,7 @@ def python(folder: Path, *arguments: str) -> str:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a small run with evaluations."""
     folder = tmp_path_factory.mktemp("finished") / "run"
-    assert main(small([f"hydra.run.dir={folder}"])) == 0
+    assert main([*small([f"hydra.run.dir={folder}"]), "total_steps=200", "eval.every=100", "eval.episodes=1"]) == 0
     return folder
 
 
@@ -132,11 +136,14 @@ def train(arguments: list[str], here: Path) -> None:
 
 
 def sweep(arguments: list[str], here: Path) -> None:
-    """One run for each value of the first choice: to compose a job takes longer than to run it."""
-    flag, choice, *others = [word for word in arguments if not word.startswith("jobs=")]
-    assert main(small([flag, choice, *[other.partition(",")[0] for other in others]])) == 0
-    folder = "*_sweep" if flag == "-m" else Path(flag.partition("=")[2]).name
-    assert len(list((here / "outputs").glob(f"{folder}/*/summary.json"))) == len(choice.split(","))
+    """One run, of the first choices: each is a process of its own, which takes seconds to start."""
+    flag, *choices = [word for word in arguments if not word.startswith("jobs=")]
+    first = [choice.partition(",")[0] for choice in choices]
+    if flag != "-m":  # as with -m, but into a folder that is named: tested with sweeps
+        load_experiment(a3c_exp.compose(first))
+        return
+    assert main(small([flag, *first])) == 0
+    assert len(list((here / "outputs").glob("*_sweep/*/summary.json"))) == 1
 
 
 def train_or_sweep(arguments: list[str], here: Path) -> None:
@@ -155,8 +162,7 @@ def exports(arguments: list[str], here: Path) -> None:
     pytest.importorskip("onnx")
     assert export.main([*arguments, "steps=40"]) == 0
     assert len(list(here.rglob("policy.onnx"))) == 1
-    if "greedy=false" not in arguments:
-        exec(EXPORTED_SCRIPT, {})
+    exec(EXPORTED_SCRIPT, {})
 
 
 def reports(arguments: list[str], here: Path) -> None:
@@ -189,7 +195,7 @@ def makes(arguments: list[str], here: Path) -> None:
     settings = [shlex.split(word.partition("=")[2]) for word in arguments if "=" in word]
     assert [word for words in settings for word in words if word not in done.stdout] == []
     if arguments[0] == "train":
-        train([word for words in settings for word in words], here)
+        load_experiment(a3c_exp.compose([word for words in settings for word in words]), check=False)
 
 
 def installs(arguments: list[str], here: Path) -> None:
@@ -201,9 +207,11 @@ def installs(arguments: list[str], here: Path) -> None:
 
 
 def finds_curves(arguments: list[str], here: Path) -> None:
-    shown = python(here, "-m", "tensorboard.main", *arguments, "--inspect")
+    shown = io.StringIO()
+    with redirect_stdout(shown):
+        event_file_inspector.inspect(arguments[arguments.index("--logdir") + 1])
     names = ("rollout/ep_rew_mean", "train/policy_loss", "async/staleness_mean", "eval/mean_reward", "time/")
-    assert [name for name in names if name not in shown] == []
+    assert [name for name in names if name not in shown.getvalue()] == []
 
 
 HOW: dict[str, Callable[[list[str], Path], None]] = {
@@ -225,8 +233,10 @@ def run_shown(words: list[str], here: Path) -> None:
     """Run a command with the run in outputs/ in the place of the reader's."""
     words = [word.replace("<run>", "run").replace("/<sweep>", "") for word in words]
     if words[:2] == ["python", "-m"] and words[2].startswith("bench."):
-        shown = python(ROOT, *words[1:3], "--help")  # that it runs is tested by its own tests
-        assert [word for word in words[3:] if word.startswith("--") and word not in shown] == []
+        shown = io.StringIO()
+        with redirect_stdout(shown), pytest.raises(SystemExit):  # that it runs is tested by its own tests
+            importlib.import_module(words[2]).main(["--help"])
+        assert [word for word in words[3:] if word.startswith("--") and word not in shown.getvalue()] == []
         return None
     starts = [kind for kind in HOW if words[: len(kind.split())] == kind.split()]
     assert starts, f"no kind of command that is tested here: {shlex.join(words)}"
@@ -248,16 +258,17 @@ def test_a_command_runs(words: list[str], here: Path) -> None:
     run_shown(words, here)
 
 
-@pytest.mark.parametrize("words", distinct("RESULTS.md", "tuning.md"), ids=shlex.join)
-def test_a_command_behind_the_results_is_of_a_run_that_can_be_made(words: list[str], here: Path) -> None:
-    """Its environment and network are made. That every choice in them also trains is tested with the configurations."""
-    if words[:3] != ["python", "-m", "a3c_exp"]:
-        assert words[0] == "make" or importlib.util.find_spec(words[2])
-        return
-    if "pong" in " ".join(words) or "atari" in " ".join(words):
-        pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
-    first_values = [re.sub(r",(?![^\[]*\]).*", "", word) for word in words[3:] if word != "-m"]
-    load_experiment(a3c_exp.compose([*first_values, "seed=1"]))
+def test_commands_of_the_notes_on_tuning_are_of_runs_that_can_be_made() -> None:
+    """Those of RESULTS.md are of entries of the study, which have been run."""
+    jobs = []
+    for words in distinct("tuning.md"):
+        if words[:3] == ["python", "-m", "a3c_exp"]:
+            first_values = [re.sub(r",(?![^\[]*\]).*", "", word) for word in words[3:] if word != "-m"]
+            jobs.append([*first_values, "seed=1"])
+    with hydra_session() as hydra:
+        for node in compose_jobs(hydra, jobs, "config"):
+            load_experiment(to_container(node), check=False)
+    assert len(jobs) >= 10
 
 
 def test_what_is_shown_for_clusters_can_be_read_and_made() -> None:
@@ -278,7 +289,7 @@ def test_what_is_shown_for_clusters_can_be_read_and_made() -> None:
 
 def small_python(block: str) -> str:
     """A block of Python whose runs are small."""
-    settings = ", ".join(f'"{setting}"' for setting in [*SMALL, "workers=2"])
+    settings = ", ".join(f'"{setting}"' for setting in SMALL)
     return re.sub(r"a3c_exp\.(train|compose)\(\[", rf"a3c_exp.\1([{settings}, ", block)
 
 
@@ -442,7 +453,7 @@ def test_the_picture_of_the_readme_is_drawn_by_its_command(tmp_path: Path) -> No
     pytest.importorskip("matplotlib", reason="draws the picture: pip install -e '.[bench]'")
     assert "python -m study.picture" in README
     [picture] = re.findall(r"^!\[[^]]+\]\(([^)]+)\)$", README, re.MULTILINE)
-    python(ROOT, "-m", "study.picture", "--to", str(tmp_path / "picture.png"))
+    importlib.import_module("study.picture").draw(tmp_path / "picture.png")
     drawn, committed = (tmp_path / "picture.png").read_bytes(), (ROOT / picture).read_bytes()
     assert drawn.startswith(b"\x89PNG")
     assert committed[16:24] == drawn[16:24], "width and height"
@@ -496,12 +507,16 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def inside(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The project as the current folder, on the module path as `python -m` has it there, without earlier outputs."""
-    monkeypatch.chdir(project)
-    monkeypatch.syspath_prepend(project)
-    shutil.rmtree(project / "outputs", ignore_errors=True)
-    yield project
+def inside(request: pytest.FixtureRequest, project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The project as the current folder, on the module path as `python -m` has it there, without earlier outputs.
+
+    Its parameter: another folder's files.
+    """
+    folder = write(request.getfixturevalue("tmp_path"), *request.param) if hasattr(request, "param") else project
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    shutil.rmtree(folder / "outputs", ignore_errors=True)
+    yield folder
     gymnasium.registry.pop("Thermostat-v0", None)
     for name in [name for name in sys.modules if name.partition(".")[0] == "my_a3c"]:
         del sys.modules[name]
@@ -534,13 +549,10 @@ def test_recipes_run_from_the_command_line_alone(arguments: list[str], inside: P
         assert f"`{line}`" in " ".join(EXTENDING.split())
 
 
-@pytest.mark.parametrize("number", [0, -1], ids=["the first alone", "all"])
-def test_recipes_run_in_worker_processes(number: int, tmp_path: Path) -> None:
-    """The first is complete by itself; the last uses all that came before."""
-    write(tmp_path, *(FIRST if number == 0 else FILES))
-    arguments = RECIPES[0] if number == 0 else recipe("experiment=mine")
-    python(tmp_path, "-m", "a3c_exp", *arguments, *SMALL, "workers=2", "backend=processes")
-    assert summary(only_run(tmp_path))["stop_reason"] == "total_steps"
+@pytest.mark.parametrize("inside", [FIRST], indirect=True)
+def test_the_first_recipe_is_complete_by_itself(inside: Path) -> None:
+    assert main(small(RECIPES[0])) == 0
+    assert summary(only_run(inside))["stop_reason"] == "total_steps"
 
 
 def test_the_derivatives_that_a_recipe_writes_out_are_those_of_its_loss(inside: Path) -> None:
@@ -561,6 +573,7 @@ def test_the_derivatives_that_a_recipe_writes_out_are_those_of_its_loss(inside: 
     assert metrics == pytest.approx(expected_metrics, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_the_environment_of_the_recipe_is_learned_to_its_reward_threshold(inside: Path) -> None:
     quick = ["backend=serial", "workers=1", "total_steps=200000", "eval.every=null"]
     assert main([*recipe("env=thermostat"), *quick]) == 0
