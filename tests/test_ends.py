@@ -12,12 +12,12 @@ import pytest
 from policies import FixedPolicy
 from runs import SCRIPTED, config, train
 from scripted import Scripted, vector
-from workers import LSTM, make_workers, next_event
+from workers import make_workers, next_event
 
 from a3c_exp.common.arrays import Array
 from a3c_exp.core.normalization import Normalizer, RunningStats
 from a3c_exp.core.rewards import RewardShaping
-from a3c_exp.core.rollout import Actor, Rollout, concat_rollouts
+from a3c_exp.core.rollout import Actor, Rollout
 from a3c_exp.core.store import Snapshot
 from a3c_exp.envs import Atari, EnvBatch, Gym, VectorEnvBatch
 from a3c_exp.errors import ConfigError
@@ -136,20 +136,6 @@ def test_the_terminal_reward_is_in_the_deviation_by_which_rewards_are_divided() 
     np.testing.assert_allclose(rollout.stats.row[-3:], [2, sums.mean(), 2 * sums.var()])
 
 
-def test_a_rollout_that_others_are_put_beside_has_its_own_ends() -> None:
-    """Several rollouts of one environment, of which the shorter are filled up."""
-    actor = make_actor(count=1, length=20, time_limit_is_terminal=True, terminal_reward=BONUS)
-    rollouts = [
-        replace(rollout, version=np.zeros(rollout.rewards.shape, np.int64))
-        for rollout in actor.collect_several(START, 0.0, 3)
-    ]
-    together = concat_rollouts(rollouts)
-    assert [len(rollout.rewards) for rollout in rollouts] == [3, 4, 2]
-    np.testing.assert_array_equal(together.terminated.sum(0), [1, 1, 1])
-    np.testing.assert_array_equal(together.rewards[~together.valid], 0)
-    np.testing.assert_array_equal((together.rewards - raw_rewards(together)).sum(0), [BONUS] * 3)
-
-
 def test_the_guard_is_a_time_limit_too() -> None:
     env = Gym(id=SCRIPTED, kwargs={"lengths": [0]}, max_steps_guard=5).make(2, range(2))
     policy, rng = FixedPolicy(lambda step: 0, value), np.random.default_rng(0)
@@ -184,16 +170,6 @@ class TestAWorker:
         assert rollout.terminated.any() and not rollout.truncated.any()
         np.testing.assert_allclose(rollout.rewards - raw_rewards(rollout), BONUS * rollout.terminated, atol=1e-4)
 
-    def test_starts_its_recurrent_state_anew_there_as_ever(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        plain, changed = (
-            self.rollout(monkeypatch, network=LSTM, envs_per_worker=2, env__time_limit_is_terminal=on)
-            for on in (False, True)
-        )
-        assert plain.recurrent_input is not None and changed.recurrent_input is not None
-        np.testing.assert_array_equal(plain.values, changed.values)
-        np.testing.assert_array_equal(plain.recurrent_input[1], changed.recurrent_input[1])
-        assert plain.truncated.any() and not changed.truncated.any()
-
 
 class TestAtari:
     """Breakout in small pictures, whose only action is to fire: five lives, the first lost after about 20 steps."""
@@ -210,15 +186,6 @@ class TestAtari:
             return actor.collect(START)
         finally:
             actor.env.close()
-
-    def test_a_game_that_is_cut_ends_by_death(self) -> None:
-        cut = replace(self.GAME, max_frames=40, terminal_reward=-0.5)
-        plain, changed = self.collect(cut, 25), self.collect(replace(cut, time_limit_is_terminal=True), 25)
-        assert plain.truncated.any() and not plain.terminated.any() and not (plain.rewards < 0).any()
-        np.testing.assert_array_equal(changed.terminated, plain.truncated)
-        np.testing.assert_array_equal(changed.next_values, ~plain.truncated)
-        np.testing.assert_array_equal(changed.rewards - plain.rewards, -0.5 * plain.truncated)
-        assert changed.episodes.returns.tolist() == plain.episodes.returns.tolist()
 
     def test_a_lost_life_is_a_death_of_the_learner(self) -> None:
         lives = replace(self.GAME, terminal_reward=-0.5)

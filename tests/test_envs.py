@@ -9,7 +9,6 @@ import gymnasium
 import numpy as np
 import pytest
 import scripted
-from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from a3c_exp.common.arrays import Array
@@ -93,15 +92,6 @@ class TestEveryBatchMeansTheSame:
             assert len(found) >= 25
             assert found == true_transitions(seed, len(found))
 
-    def test_all_ways_for_an_episode_to_end_were_among_them(self, kind: str) -> None:
-        found = [transition for row in collected_transitions(scripted_batch(kind), 40) for transition in row]
-        assert {(t.terminated, t.truncated) for t in found} == {
-            (False, False),
-            (True, False),
-            (False, True),
-            (True, True),
-        }
-
     def test_a_row_that_is_no_transition_follows_an_end_and_has_reward_0(self, kind: str) -> None:
         batch = scripted_batch(kind)
         obs, ended_before, invalid = batch.reset(), np.zeros(3, np.bool_), 0
@@ -154,15 +144,6 @@ def outcomes(batch: EnvBatch, actions: Array) -> list[list[Array]]:
 
 
 class TestSyncEnvBatch:
-    def test_an_episode_restarts_in_the_step_that_ends_it(self) -> None:
-        batch = Gym(id="scripted:Scripted-v0", kwargs={"lengths": [2]}).make(1, [7])
-        assert batch.reset().tolist() == [[7, 0, 0, -1]]
-        assert batch.step(np.array([1])).obs.tolist() == [[7, 0, 1, 1]]
-        step = batch.step(np.array([0]))
-        assert step.terminated.tolist() == [True]
-        assert step.final_obs.tolist() == [[7, 0, 2, 0]]
-        assert step.obs.tolist() == [[7, 1, 0, -1]]
-
     @pytest.mark.parametrize("limit", [1, 2, 3, 5])
     def test_the_time_limit_means_what_gymnasiums_wrapper_means(self, limit: int) -> None:
         class Seen(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -199,12 +180,6 @@ class TestSyncEnvBatch:
         batch = environment.make(2, [0, 1])
         assert batch.reset()[:, -1].tolist() == [0, 0]
         assert batch.step(np.array([0, 1])).obs[:, -1].tolist() == [1, 1]
-
-    def test_an_observation_of_another_shape_than_declared_is_refused(self) -> None:
-        env = scripted.Scripted()
-        env.observation_space = Box(0.0, 1.0, (3,), np.float32)
-        with pytest.raises(RunError, match=r"shape \(4,\), not \(3,\)"):
-            SyncEnvBatch([env], [0]).reset()
 
 
 class TestVectorEnvBatch:

@@ -13,19 +13,17 @@ import numpy as np
 import pytest
 import torch
 from policies import FixedPolicy
-from runs import config, train_config
+from runs import config
 
 import a3c_exp
-from a3c_exp.cli import evaluate
 from a3c_exp.common.arrays import Array
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.events import Episodes
 from a3c_exp.core.rollout import Actor
 from a3c_exp.core.store import Snapshot
-from a3c_exp.envs import Atari, EnvBatch, Environment, VectorEnvBatch
-from a3c_exp.envs.window import Window
+from a3c_exp.envs import Atari, EnvBatch, VectorEnvBatch
 from a3c_exp.errors import ConfigError
-from a3c_exp.run.policy import Policy, evaluate_policy, make_policy
+from a3c_exp.run.policy import Policy, evaluate_policy
 
 START = Snapshot(version=0, steps=0, normalizer=None)
 ALE = pytest.importorskip("ale_py.vector_env", reason="Atari games: pip install 'a3c-exp[atari]'")
@@ -74,36 +72,23 @@ def test_its_transitions_are_those_of_the_environment_that_restarts_a_step_late(
     theirs.close()
 
 
-def test_arrays_have_the_documented_shapes_and_types_and_are_not_written_to_again() -> None:
-    batch = Atari(game="pong", max_frames=20).make(3, [0, 1, 2])
-    assert batch.reset().shape == (3, 4, 84, 84)
-    steps = [batch.step(np.zeros(3, np.int64)) for _ in range(12)]
-    arrays = [[step.obs, step.reward, step.terminated, step.truncated, step.final_obs, step.valid] for step in steps]
-    copies = [[array.copy() for array in row] for row in arrays]
-    for _ in range(3):
-        batch.step(np.ones(3, np.int64))
-    for row, copy in zip(arrays, copies, strict=True):
-        assert [array.dtype for array in row] == [np.uint8, np.float32, bool, bool, np.uint8, bool]
-        assert [array.shape[0] for array in row] == [3] * 6
-        for array, before in zip(row, copy, strict=True):
-            np.testing.assert_array_equal(array, before)
-    assert any(step.truncated.any() for step in steps)
-    batch.close()
-    batch.close()
-
-
 class TestACrop:
     @pytest.fixture(autouse=True)
     def scaling(self) -> None:
         pytest.importorskip("cv2", reason="what scales: pip install 'a3c-exp[pictures]'")
 
-    @pytest.mark.parametrize(("game", "rows"), [("breakout", 210), ("carnival", 214)])
-    def test_of_the_whole_picture_changes_nothing(self, game: str, rows: int) -> None:
+    def test_of_the_whole_picture_changes_nothing(self) -> None:
         """Not a point of any observation, with games that end in between and frames from before and after that."""
         whole = Atari(
-            game=game, height=42, width=36, frame_stack=3, noop_max=0, max_frames=100, repeat_action_probability=0.25
+            game="carnival",
+            height=42,
+            width=36,
+            frame_stack=3,
+            noop_max=0,
+            max_frames=100,
+            repeat_action_probability=0.25,
         )
-        cropped, plain = replace(whole, crop=(0, rows, 0, 160)).make(2, SEEDS), whole.make(2, SEEDS)
+        cropped, plain = replace(whole, crop=(0, 214, 0, 160)).make(2, SEEDS), whole.make(2, SEEDS)
         assert cropped.observation_space == plain.observation_space
         assert cropped.action_space == plain.action_space
         found, expected = transitions(cropped, 60), transitions(plain, 60)
@@ -193,8 +178,6 @@ def test_evaluations_are_of_whole_games() -> None:
     for terminal_on_life_loss in (False, True):
         env_settings = settings | {"terminal_on_life_loss": terminal_on_life_loss}
         experiment = load_experiment(config(network=NETWORK) | {"env": env_settings})
-        with pytest.raises(ValueError, match="parameters"):  # the network of such pictures has more
-            make_policy(experiment, {"parameters": np.zeros(0), "stats": np.zeros(0)})
         env = experiment.env.make(2, [0, 1])
         played.append(evaluate_policy(Firing(), env, 2))
         env.close()
@@ -202,6 +185,7 @@ def test_evaluations_are_of_whole_games() -> None:
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_the_first_updates_leave_the_convolutions_alive(tmp_path: Path) -> None:
     """A rectifier that a large step has pushed below 0 for every picture never learns again. With optimizer=rmsprop a
     fifth of the last layer's units are alive after these 20 updates, and later none."""
@@ -258,60 +242,40 @@ class TestAWindow:
             batch.step(np.ones(1, np.int64))
         batch.close()
 
-    def test_is_what_evaluate_opens(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It gives back the same returns as an evaluation without one."""
-        env = {"_target_": "a3c_exp.envs.Atari", "game": "breakout", "max_frames": 24} | SMALL
-        train_config(config(network=NETWORK, total_steps=16) | {"env": env}, tmp_path)
-        shown: list[Array] = []
-        monkeypatch.setattr(Window, "show", lambda window, picture: shown.append(picture))
-        loaded = evaluate.load_run(tmp_path)
-        plain, drawn = (
-            evaluate.evaluate_run(loaded, tmp_path, evaluate.Options(episodes=1, render=render))
-            for render in (None, "human")
-        )
-        assert (drawn.lengths.tolist(), drawn.returns.tolist()) == (plain.lengths.tolist(), plain.returns.tolist())
-        assert len(shown) == drawn.lengths[0] + 1 > 4
-        assert {picture.shape for picture in shown} == {(48, 48, 3)}
 
-
-def test_it_is_an_environment_component() -> None:
-    assert isinstance(QUICK, Environment)
-
-
-def failure(make: Callable[[], object]) -> str:
+def failure(make: Callable[[], object]) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
         make()
     assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return caught.value
 
 
 class TestErrors:
     """Each is one line that names the key, the value and what is allowed."""
 
     @pytest.mark.parametrize(
-        ("game", "expected"),
+        ("game", "hint"),
         [
-            ("pongg", "game = 'pongg': there is no such game: did you mean 'pong'?"),
-            ("SpaceInvaders", "game = 'SpaceInvaders': there is no such game: did you mean 'space_invaders' or"),
-            ("", "game = '': there is no such game: there are 10"),
-            # It takes two players, and the program that asks for it alone is ended by the emulator.
-            ("combat", "game = 'combat': there is no such game"),
+            ("pongg", "'pong'"),
+            ("SpaceInvaders", "'space_invaders'"),
+            ("", "there are 10"),
+            ("combat", "no such game"),  # for two players: the emulator would end the program
         ],
     )
-    def test_a_game_that_does_not_exist(self, game: str, expected: str) -> None:
-        assert failure(lambda: Atari(game=game).make(1, [0])).startswith(expected)
+    def test_a_game_that_does_not_exist(self, game: str, hint: str) -> None:
+        error = failure(lambda: Atari(game=game).make(1, [0]))
+        assert (error.key, error.value) == ("game", game) and hint in error.problem
 
     def test_a_form_of_drawing_that_is_not_offered(self) -> None:
-        message = failure(lambda: Atari(game="pong").make(1, [0], "ansi"))
-        assert message == "game = 'pong': cannot be drawn as 'ansi'; it offers rgb_array and human"
+        error = failure(lambda: Atari(game="pong").make(1, [0], "ansi"))
+        assert error.key == "game" and "'ansi'" in error.problem and "human" in error.problem
 
-    def test_a_window_without_pygame(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(sys.modules, "pygame", None)
-        message = failure(lambda: Atari(game="pong").make(1, [0], "human"))
-        assert message == (
-            "game = 'pong': cannot be drawn as 'human': needs a package that is not installed: "
-            "pip install 'gymnasium[classic-control]'"
-        )
+    def test_what_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for module in ("pygame", "cv2"):
+            monkeypatch.setitem(sys.modules, module, None)
+        assert "gymnasium[classic-control]" in failure(lambda: Atari(game="pong").make(1, [0], "human")).problem
+        error = failure(lambda: Atari(game="pong", crop=(34, 194, 0, 160)).make(1, [0]))
+        assert error.key == "crop" and "a3c-exp[pictures]" in error.problem
 
     @pytest.mark.skipif(sys.platform != "linux", reason="other systems always have a display")
     @pytest.mark.parametrize("driver", [None, "x11"])
@@ -321,39 +285,24 @@ class TestErrors:
             monkeypatch.delenv(name, raising=False)
         if driver is not None:
             monkeypatch.setenv("SDL_VIDEODRIVER", driver)
-        message = failure(lambda: Atari(game="pong").make(1, [0], "human"))
-        assert message.startswith("game = 'pong': cannot be drawn as 'human': no display ")
+        assert "no display " in failure(lambda: Atari(game="pong").make(1, [0], "human")).problem
 
     @pytest.mark.parametrize(
-        ("values", "expected"),
+        ("key", "value"),
         [
-            (
-                {"repeat_action_probability": 1.0},
-                "repeat_action_probability = 1.0: must be a number from 0 to less than 1",
-            ),
-            ({"noop_max": -1}, "noop_max = -1: must be a whole number from 0 to 10000"),
-            ({"frame_skip": 0}, "frame_skip = 0: must be a whole number from 1 to 1000"),
-            ({"frame_stack": 0}, "frame_stack = 0: must be a whole number from 1 to 64"),
-            ({"threads": 0}, "threads = 0: must be a whole number from 1 to 1024"),
-            ({"reward_scale": 0.0}, "reward_scale = 0.0: must be a finite number > 0"),
-            ({"reward_clip": 0.0}, "reward_clip = 0.0: must be a number > 0 (null: no clip), or a schedule"),
-            *(
-                ({"crop": crop}, f"crop = {list(crop)}: must be [top, bottom, left, right], with 0 <= top < bottom and")
-                for crop in ((-1, 9, 0, 9), (9, 9, 0, 9), (0, 9, -1, 9), (0, 9, 9, 8))
-            ),
+            ("repeat_action_probability", 1.0),
+            ("noop_max", -1),
+            *((key, 0) for key in ("frame_skip", "frame_stack", "threads", "height")),
+            ("reward_scale", 0.0),
+            ("reward_clip", 0.0),
+            *(("crop", crop) for crop in ((-1, 9, 0, 9), (9, 9, 0, 9), (0, 9, -1, 9), (0, 9, 9, 8))),
         ],
     )
-    def test_values_out_of_range(self, values: dict[str, Any], expected: str) -> None:
-        assert failure(lambda: Atari(game="pong", **values)).startswith(expected)
+    def test_values_out_of_range(self, key: str, value: Any) -> None:
+        error = failure(lambda: Atari(game="pong", **{key: value}))
+        assert (error.key, error.value) == (key, list(value) if key == "crop" else value)
 
     @pytest.mark.parametrize("crop", [(0, 211, 0, 160), (0, 210, 0, 161)])
     def test_a_crop_beyond_the_picture(self, crop: Any) -> None:
-        message = failure(lambda: Atari(game="pong", crop=crop).make(1, [0]))
-        assert message == f"crop = {list(crop)}: must be within [0, 210, 0, 160], the picture of pong"
-
-    def test_a_crop_without_what_scales(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(sys.modules, "cv2", None)
-        message = failure(lambda: Atari(game="pong", crop=(34, 194, 0, 160)).make(1, [0]))
-        assert message == (
-            "crop = [34, 194, 0, 160]: needs a package that is not installed: pip install 'a3c-exp[pictures]'"
-        )
+        error = failure(lambda: Atari(game="pong", crop=crop).make(1, [0]))
+        assert (error.key, error.value) == ("crop", list(crop)) and "[0, 210, 0, 160]" in error.problem

@@ -63,14 +63,6 @@ class TestARun:
         train_config(config(record_episodes=0, **THREE_STEPS), tmp_path)
         assert not (tmp_path / "episodes.csv").exists()
 
-    def test_goes_on_where_the_file_cannot_be_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It is told once and in the summary, as for the other files."""
-        monkeypatch.setattr(EpisodeLog, "flush", full)
-        monkeypatch.setattr(EpisodeLog, "close", full)
-        done = train_config(config(**THREE_STEPS), tmp_path)
-        assert done.summary["unwritten"] == ["episodes.csv"]
-        assert (tmp_path / "train.log").read_text().count("episodes.csv cannot be written") == 1
-
 
 class TestEpisodeLog:
     def test_has_a_limit_which_is_told_once(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

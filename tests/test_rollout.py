@@ -52,12 +52,6 @@ def test_rows_are_transitions_in_order() -> None:
     assert rollout.transitions == 4
 
 
-def test_the_next_rollout_continues_where_the_last_one_stopped() -> None:
-    actor = make_actor(length=4, lengths=(10,))
-    collect(actor)
-    np.testing.assert_array_equal(collect(actor).observations[:, 0, 2], [4, 5, 6, 7])
-
-
 def test_with_one_environment_a_rollout_ends_with_the_episode() -> None:
     actor = make_actor(length=5, lengths=(3, 7))
     first, second = collect(actor), collect(actor)
@@ -86,11 +80,6 @@ def test_after_a_truncated_step_the_next_value_is_that_of_the_final_observation(
     """Not 0 (a time limit is no terminal state), nor the value of the next episode's first state."""
     rollout = collect(make_actor(length=5, lengths=(3,), ends=("truncated",)))
     np.testing.assert_array_equal(rollout.next_values[:, 0], [1, 2, 3])
-
-
-def test_an_episode_that_ends_both_ways_has_terminated() -> None:
-    rollout = collect(make_actor(length=5, lengths=(3,), ends=("both",)))
-    np.testing.assert_array_equal(rollout.next_values[:, 0], [1, 2, 0])
 
 
 def test_after_the_last_row_the_next_value_is_that_of_the_state_that_comes_next() -> None:

@@ -57,14 +57,6 @@ class TestPushesIntoRounds:
         assert first.done() and second.done()
         assert (store.version, store.steps) == (0, 20)
 
-    def test_the_weight_may_differ_from_the_steps_that_are_counted(self) -> None:
-        """A minibatch of 30 transitions, and one of 10 that comes with the 100 steps of its rollout."""
-        store = make_store(synchronous=True, workers=2)
-        push(store, 0, ones(1), steps=0, weight=30)
-        push(store, 1, ones(5), steps=100, weight=10)
-        np.testing.assert_allclose(store.parameters.read(), -ones(2))
-        assert store.steps == 100
-
     def test_a_push_for_a_later_round_makes_the_steps_of_rounds_that_do_not_wait_for_it(self) -> None:
         store = make_store(synchronous=True, workers=2)
         first = push(store, 0, ones(1))
@@ -156,13 +148,6 @@ class TestAQuorum:
         refused = push(store, 1, None, old, steps=3)
         assert refused.done() and not event_of(refused).counts.get("late_gradients", 0)
         assert store.steps == 4
-
-    def test_a_refused_gradient_is_a_submission(self) -> None:
-        store = make_store(synchronous=True, quorum=2)
-        refused = push(store, 0, None)
-        assert not refused.done()
-        assert push(store, 1, ones(3)).done() and refused.done()
-        np.testing.assert_array_equal(store.parameters.read(), -ones(3))
 
     def test_larger_than_the_living_is_all_of_them(self) -> None:
         store = make_store(synchronous=True, quorum=3, workers=4)

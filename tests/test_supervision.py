@@ -12,7 +12,7 @@ from a3c_exp.backends.messages import WorkerExit, failed
 from a3c_exp.backends.supervision import Restarts, RestartSettings, Supervisor
 from a3c_exp.backends.threads import ThreadSource, join_all
 from a3c_exp.core.events import Event
-from a3c_exp.core.heartbeat import Heartbeat, StallWatch
+from a3c_exp.core.heartbeat import StallWatch
 from a3c_exp.core.store import SharedStore
 from a3c_exp.envs import EnvError
 from a3c_exp.errors import ConfigError, RunError
@@ -181,11 +181,6 @@ class TestHeartbeat:
         store.heartbeat(1).beat()
         store.heartbeat(1)
         assert store.counters.heartbeat_of(1) == 0
-
-    def test_one_of_its_own_memory_is_read_directly(self) -> None:
-        heartbeat = Heartbeat()
-        heartbeat.beat()
-        assert heartbeat.value == 1
 
 
 class OneEvent:

@@ -166,7 +166,6 @@ def test_a_containers_quota_counts(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(f"{text}\n")
     monkeypatch.setattr(cpu, "CGROUPS", tmp_path)
-    monkeypatch.setattr(cpu, "_own_groups", lambda: [("", "/here"), ("cpu,cpuacct", "/here")])
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
     assert cpu.usable_cores() == cores
 

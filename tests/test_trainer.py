@@ -8,7 +8,6 @@ import json
 import logging
 import math
 import os
-import re
 import signal
 import threading
 import time
@@ -20,7 +19,7 @@ from unittest.mock import MagicMock, Mock
 import gymnasium
 import numpy as np
 import pytest
-from runs import BACKENDS, BANDIT, SCRIPTED, TARGET, config, drain, latest, same, train, train_config
+from runs import BACKENDS, BANDIT, SCRIPTED, TARGET, config, latest, same, train, train_config
 from scripted import Answer, Bandit
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
@@ -31,10 +30,8 @@ from a3c_exp.config.saved import read_config
 from a3c_exp.core import seeding
 from a3c_exp.core.seeding import Role
 from a3c_exp.errors import ConfigError
-from a3c_exp.run import checkpoint, console, evaluator
-from a3c_exp.run.console import LiveLineHandler, Progress
+from a3c_exp.run import checkpoint, evaluator
 from a3c_exp.run.evaluator import EvalResult, Evaluator
-from a3c_exp.run.output import RunOutput
 from a3c_exp.run.policy import Policy, evaluate_policy
 from a3c_exp.run.trainer import Run
 
@@ -129,8 +126,9 @@ ENDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("reason", ENDS)
+@pytest.mark.parametrize(
+    ("backend", "reason"), [*itertools.product(["serial", "threads"], ENDS), ("processes", "max_episodes")]
+)
 def test_a_run_ends_by_its_rule_and_is_saved_as_it_is_then(reason: str, backend: str, tmp_path: Path) -> None:
     done = train(tmp_path, backend=backend, **{"workers": 2, "total_steps": 10**9} | ENDS[reason])
     summary, state = done.summary, latest(tmp_path)
@@ -264,34 +262,6 @@ class TestEvaluation:
         again = train_config(config(SCRIPTED, **endless, total_steps=240), tmp_path, resume=True)
         assert again.summary["cut_eval_episodes"] == 16
 
-    def test_the_last_one_is_shown_while_it_lasts_and_does_not_slow_the_last_line(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        played, shown = evaluate_policy, list[str]()
-        line = Progress.line
-
-        def slow(*arguments: Any, watch: Callable[[int, int], None], **others: Any) -> Any:
-            def slowly(ended: int, steps: int) -> None:
-                watch(ended, steps)
-                time.sleep(0.1)
-
-            return played(*arguments, watch=slowly, **others)
-
-        def noted(*arguments: Any, **others: Any) -> str:
-            shown.append(line(*arguments, **others))
-            return shown[-1]
-
-        monkeypatch.setattr(evaluator, "evaluate_policy", slow)
-        monkeypatch.setattr(Progress, "line", noted)
-        monkeypatch.setattr(LiveLineHandler, "show", lambda handler, text: None)
-        monkeypatch.setattr("a3c_exp.run.console._is_terminal", lambda stream: True)
-        done = train(tmp_path, SCRIPTED, "threads", env__kwargs={"lengths": [10]}, eval__every=10**9)
-        during = [text for text in shown if "evaluation: " in text]
-        assert len(during) >= 3
-        assert all(re.search(r"\| evaluation: [04] of 4 episodes, step \d+$", text) for text in during)
-        speed = f"| {console._amount(done.summary['steps_per_second'])}/s |"
-        assert all(speed in text for text in (*during, shown[-1]))
-
     def interrupt_first_step(
         self, number: int, monkeypatch: pytest.MonkeyPatch, then: Callable[..., Any] = Policy.predict
     ) -> None:
@@ -314,41 +284,15 @@ class TestEvaluation:
         assert latest(tmp_path)["store"]["steps"] == 160
         assert signal.getsignal(signal.SIGINT) is handler
 
-    def test_the_last_one_keeps_nobody_where_it_hangs(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        released = threading.Event()
-        self.interrupt_first_step(signal.SIGTERM, monkeypatch, then=lambda *_: released.wait() and 1 / 0)
-        done = train(tmp_path, backend="threads", eval__every=10**9)
-        assert any(thread.name == "evaluation" for thread in threading.enumerate()), "it hangs still"
-        released.set()
-        assert (done.summary["stop_reason"], done.exit_code) == ("total_steps", 143)
-
-    @pytest.mark.parametrize("every", [10**9, 40])
-    def test_one_that_hangs_is_left_behind(self, every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Neither the run nor its end waits for it, whether it is the last one or one beside training."""
+    def test_one_that_hangs_is_left_behind(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Neither the run nor its end waits for it."""
         released = threading.Event()
         monkeypatch.setattr(Policy, "predict", lambda *_, **__: released.wait() and 1 / 0)
-        done = train(tmp_path, backend="threads", eval__every=every, total_steps=400, backend__stall_seconds=1.5)
+        done = train(tmp_path, backend="threads", eval__every=40, total_steps=400, backend__stall_seconds=1.5)
         assert any(thread.name == "evaluation" for thread in threading.enumerate()), "it hangs still"
         released.set()
         assert (done.summary["stop_reason"], done.exit_code) == ("total_steps", 0)
         assert (tmp_path / "train.log").read_text().count("the evaluation hung") == 1
-
-    def test_the_last_one_is_no_time_of_training(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The last point of the training is drawn before it begins, or its speed would be too low."""
-        submit, log, order = Evaluator.submit, RunOutput.log, list[str]()
-
-        def watched(evaluator: Evaluator, state: dict[str, Any]) -> None:
-            order.append("evaluation")
-            submit(evaluator, state)
-
-        def noted(output: RunOutput, step: int, values: dict[str, float], seconds: float) -> None:
-            order.append(f"{'speed' if 'time/steps_per_second' in values else 'point'} at {step}")
-            log(output, step, values, seconds)
-
-        monkeypatch.setattr(Evaluator, "submit", watched)
-        monkeypatch.setattr(RunOutput, "log", noted)
-        train(tmp_path, eval__every=10**9)
-        assert order[-3:-1] == ["speed at 160", "evaluation"]
 
     def test_no_state_is_evaluated_twice(self, tmp_path: Path) -> None:
         train(tmp_path, eval__every=160, total_steps=320)
@@ -421,10 +365,6 @@ class TestWhereItRuns:
         thread.start()
         thread.join()
         assert done[0].summary["stop_reason"] == "total_steps"
-
-    def test_the_same_run_through_the_runner_as_through_the_backend(self, tmp_path: Path) -> None:
-        train(tmp_path)
-        assert same(latest(tmp_path)["store"], drain(config())[1])
 
     def test_a_run_that_diverges_says_why_keeps_what_is_sound_and_warns_again_when_resumed(
         self, tmp_path: Path

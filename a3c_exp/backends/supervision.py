@@ -127,26 +127,17 @@ class EventSource(Protocol):
     serves_others: others need it until they have ended, so its failure ends the run.
     """
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def worker(self) -> int: ...
-
-    @property
-    def reader(self) -> connection.Connection: ...
+    name: str
+    worker: int
+    reader: connection.Connection
+    inactivity: str
+    serves_others: bool
 
     @property
     def sentinel(self) -> int | None: ...
 
     @property
     def beat(self) -> int: ...
-
-    @property
-    def inactivity(self) -> str: ...
-
-    @property
-    def serves_others(self) -> bool: ...
 
     def kill(self) -> bool:
         """Kill it, and return whether that is possible."""

@@ -54,9 +54,12 @@ class Threads(RestartSettings, Backend):
 
 def _start_worker(context: RunContext, store: SharedStore, worker: int) -> ThreadSource:
     return ThreadSource(
-        f"worker {worker}", worker, lambda attempt: Worker(incarnation(context, attempt), worker, store),
-        beat=lambda: store.counters.heartbeat_of(worker), on_exit=lambda: store.leave(worker),
-    )  # fmt: skip
+        f"worker {worker}",
+        worker,
+        lambda attempt: Worker(incarnation(context, attempt), worker, store),
+        beat=lambda: store.counters.heartbeat_of(worker),
+        on_exit=lambda: store.leave(worker),
+    )
 
 
 class ThreadSource:
@@ -68,10 +71,16 @@ class ThreadSource:
     """
 
     def __init__(
-        self, name: str, worker: int, make_job: Callable[[int], Job], *, beat: Callable[[], int],
-        on_exit: Callable[[], object] = lambda: None, inactivity: str = "its environment had not stepped",
+        self,
+        name: str,
+        worker: int,
+        make_job: Callable[[int], Job],
+        *,
+        beat: Callable[[], int],
+        on_exit: Callable[[], object] = lambda: None,
+        inactivity: str = "its environment had not stepped",
         serves_others: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.inactivity = inactivity
         self.serves_others = serves_others
         self.name = name

@@ -64,41 +64,16 @@ def cores_of_a_run() -> int:
 
 
 def _quota() -> float:
-    """Cores that the control groups of this process grant it: the smallest quota of its group and the groups above."""
-    quotas = [math.inf]
-    for controllers, path in _own_groups():
-        if controllers == "":
-            quotas += [_quota_in(folder, "cpu.max") for folder in _upwards(CGROUPS, path)]
-        elif "cpu" in controllers.split(","):
-            quotas += [_quota_in(folder, "cpu.cfs_quota_us") for folder in _upwards(CGROUPS / "cpu", path)]
-    return min(quotas)
+    """Cores that this process's container grants it. Inside a container the folder CGROUPS is the container's own.
 
-
-def _own_groups() -> list[tuple[str, str]]:
-    """The controllers and the path of each control group that this process is in. Version 2 names no controllers."""
+    A file has microseconds of computing in each period. Version 2 of control groups has both in one file.
+    """
     try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:  # not on Linux
-        return []
-    return [(controllers, path) for _, controllers, path in (line.split(":", 2) for line in lines)]
-
-
-def _upwards(root: Path, path: str) -> Iterator[Path]:
-    """The folder of a control group and those above it. Inside a container `path` may be missing below `root`."""
-    group = root / path.lstrip("/")
-    while group != root and root in group.parents:
-        yield group
-        group = group.parent
-    yield root
-
-
-def _quota_in(folder: Path, name: str) -> float:
-    """The quota in one group's file: microseconds of computing in each period ("cpu.max" has both in one line)."""
-    try:
-        words = (folder / name).read_text().split()
-        if len(words) == 1:
-            words.append((folder / "cpu.cfs_period_us").read_text().strip())
-        granted, period = (math.inf if word in ("max", "-1") else float(word) for word in words)
-    except (OSError, ValueError):
+        if (CGROUPS / "cpu.max").exists():
+            granted, period = (CGROUPS / "cpu.max").read_text().split()
+        else:
+            granted = (CGROUPS / "cpu/cpu.cfs_quota_us").read_text().strip()
+            period = (CGROUPS / "cpu/cpu.cfs_period_us").read_text().strip()
+        return math.inf if granted in ("max", "-1") else float(granted) / float(period)
+    except (OSError, ValueError):  # there is no quota, or this is not Linux
         return math.inf
-    return granted / period if granted > 0 else math.inf

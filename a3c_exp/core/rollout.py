@@ -252,9 +252,14 @@ class Actor:
                 raise EnvError(f"{type(self.env).__name__} returned {what} that is {found}")
 
     def _next_values(
-        self, values: Floats, terminated: Bools, truncated: Bools,
-        steps: Sequence[Step], states: Sequence[Array | None], normalizer: Normalizer | None,
-    ) -> Floats:  # fmt: skip
+        self,
+        values: Floats,
+        terminated: Bools,
+        truncated: Bools,
+        steps: Sequence[Step],
+        states: Sequence[Array | None],
+        normalizer: Normalizer | None,
+    ) -> Floats:
         """V(s_{t+1}) [T, B], with one call of the network for all states that no step of the rollout has valued.
 
         states: of each step, the recurrent state [B, S] after its observations, before ended episodes reset it: a final

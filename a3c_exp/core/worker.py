@@ -33,6 +33,8 @@ MAX_CONSECUTIVE_NONFINITE = 20
 # The norm of all parameters is measured at one push of so many: it changes slowly, and millions of numbers are read.
 PARAMETER_NORM_EVERY = 10
 
+Backward = Callable[[OutputGradients], None]
+
 # A gradient that is not finite is refused and reported: numpy need not warn as well.
 _ignore_nonfinite = np.errstate(over="ignore", invalid="ignore", divide="ignore")
 
@@ -99,9 +101,15 @@ class Learner:
     """
 
     def __init__(
-        self, experiment: Experiment, network: ActorCritic, worker: int, store: Store, rng: np.random.Generator,
-        name: str, heartbeat: Heartbeat,
-    ) -> None:  # fmt: skip
+        self,
+        experiment: Experiment,
+        network: ActorCritic,
+        worker: int,
+        store: Store,
+        rng: np.random.Generator,
+        name: str,
+        heartbeat: Heartbeat,
+    ) -> None:
         self._experiment, self._network, self._worker, self._store = experiment, network, worker, store
         self._rng, self._name, self._total_steps = rng, name, experiment.total_steps
         self._heartbeat = heartbeat
@@ -196,9 +204,8 @@ class Learner:
         return self._differentiate(outputs, batch, snapshot, backward)
 
     def _differentiate(
-        self, outputs: NetworkOutputs, batch: BatchArrays, snapshot: Snapshot,
-        backward: Callable[[OutputGradients], None],
-    ) -> dict[str, float]:  # fmt: skip
+        self, outputs: NetworkOutputs, batch: BatchArrays, snapshot: Snapshot, backward: Backward
+    ) -> dict[str, float]:
         """Take the loss's derivatives back to the parameters, and return its metrics."""
         progress, algorithm = progress_of(snapshot.steps, self._total_steps), self._experiment.algorithm
         gradient, metrics = algorithm.gradient(outputs, batch, progress, self._network.loss_module)
@@ -277,8 +284,9 @@ def _critic_metrics(batch: BatchArrays) -> dict[str, float]:
     """Metrics of the values with which the actor acted."""
     values, mask = batch.values, batch.mask
     return {
-        "explained_variance": explained_variance(values, batch.targets, mask), "mean_value": mean_value(values, mask),
-    }  # fmt: skip
+        "explained_variance": explained_variance(values, batch.targets, mask),
+        "mean_value": mean_value(values, mask),
+    }
 
 
 def make_actor(

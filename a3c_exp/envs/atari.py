@@ -35,8 +35,13 @@ _FRAMES_PER_SECOND = 60
 # console's screen has 210 x 160 points.
 MAX_NOOPS = 10_000
 LIMITS = {
-    "frame_skip": 1000, "max_frames": 2**31 - 1, "frame_stack": 64, "height": 1024, "width": 1024, "threads": 1024
-}  # fmt: skip
+    "frame_skip": 1000,
+    "max_frames": 2**31 - 1,
+    "frame_stack": 64,
+    "height": 1024,
+    "width": 1024,
+    "threads": 1024,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,9 +161,14 @@ class _AtariBatch(NativeBatch):
     """
 
     def __init__(
-        self, env: VectorEnv[Any, Any, Any], seeds: Sequence[int], terminal_on_life_loss: bool, name: str,
-        max_steps_guard: int | None = MAX_STEPS_GUARD, window: Window | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        env: VectorEnv[Any, Any, Any],
+        seeds: Sequence[int],
+        terminal_on_life_loss: bool,
+        name: str,
+        max_steps_guard: int | None = MAX_STEPS_GUARD,
+        window: Window | None = None,
+    ) -> None:
         super().__init__(int(env.num_envs), name, seeds, max_steps_guard)
         self.observation_space, self.encode = encoder(env.single_observation_space)
         assert isinstance(env.single_action_space, Discrete)

@@ -33,17 +33,6 @@ HARMLESS_WRAPPERS = frozenset({
 })  # fmt: skip
 """Wrappers of gymnasium that a run's folder may name: they only change what passes through them."""
 
-# How to install the package of an environment, by the start of its entry point.
-_PACKAGES = {
-    "ale_py": INSTALL,
-    "gymnasium.envs.box2d": "pip install 'gymnasium[box2d]'",
-    "gymnasium.envs.classic_control": "pip install 'gymnasium[classic-control]'",
-    "gymnasium.envs.mujoco": "pip install 'gymnasium[mujoco]'",
-    "gymnasium.envs.phys2d": "pip install 'gymnasium[jax]'",
-    "gymnasium.envs.tabular": "pip install 'gymnasium[jax]'",
-    "gymnasium.envs.toy_text": "pip install 'gymnasium[toy-text]'",
-}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Gym(Environment):
@@ -195,7 +184,7 @@ class Gym(Environment):
         except ConfigError:
             raise
         except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-            raise ConfigError("id", self.id, _missing(spec, error)) from error
+            raise ConfigError("id", self.id, f"needs a package that is not installed: {one_line(error)}") from error
         except Exception as error:
             key, value = ("kwargs", self.kwargs) if self.kwargs else ("id", self.id)
             raise ConfigError(key, value, f"{spec.id} cannot be made: {one_line(error)}") from error
@@ -256,12 +245,3 @@ def _wrapper(name: str) -> Callable[..., Env]:
     ]
     guess = did_you_mean(attribute, known, list_all=False)
     raise ConfigError("wrappers", name, f"{source.__name__} has no such wrapper: {guess}".rstrip(": "))
-
-
-def _missing(spec: EnvSpec, error: Exception) -> str:
-    """The command that installs what is missing, in a line."""
-    entry = str(spec.entry_point)
-    for start, line in _PACKAGES.items():
-        if entry.startswith(start):
-            return f"needs a package that is not installed: {line}"
-    return f"needs a package that is not installed: {one_line(error)}"

@@ -29,10 +29,9 @@ from a3c_exp.networks.recurrent import reset_state
 log = logging.getLogger("a3c_exp")
 
 # Environments of an evaluation, stepped together: a batch of 16 costs little more than one.
-MOST_FAILURES = 10
-"""Failures of an evaluation's environments without an ended episode in between, which end it."""
-
 BATCH = 16
+# Failures of an evaluation's environments without an ended episode in between, which end it.
+MOST_FAILURES = 10
 
 # Index of the seeds of `evaluate_run`: other episodes than those by which the run chose its best checkpoint.
 REPLAY = 1
