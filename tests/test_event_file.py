@@ -14,20 +14,6 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from a3c_exp.run.event_file import EventFile, masked_crc32c, record, scalar
 
 
-@pytest.mark.parametrize(
-    ("data", "crc"),
-    [
-        (b"", 0),
-        (b"123456789", 0xE3069283),  # the check value of CRC-32C
-        (bytes(32), 0x8A9136AA),  # RFC 3720, B.4
-        (b"\xff" * 32, 0x62A8AB43),
-    ],
-)
-def test_the_checksum_is_crc_32c_masked(data: bytes, crc: int) -> None:
-    rotated = (crc >> 15 | crc << 17) & 0xFFFFFFFF
-    assert masked_crc32c(data) == (rotated + 0xA282EAD8) % 2**32
-
-
 @given(st.binary(max_size=300))
 def test_the_checksum_is_tensorboards(data: bytes) -> None:
     assert masked_crc32c(data) == reference(data)
