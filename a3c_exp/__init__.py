@@ -68,6 +68,7 @@ def train(
     """
     from a3c_exp.cli.execute import Plan, execute
     from a3c_exp.cli.hydra_compose import compose, run_folder
+    from a3c_exp.common.reading import expanded
 
     if isinstance(overrides, Mapping):
         config = dict(overrides)
@@ -82,7 +83,8 @@ def train(
             if key == "resume" or key.partition(".")[0] == "hydra":
                 raise ConfigError(key, value, "is for the command line: `folder` says where a run from Python writes")
         config = compose(overrides, config_dir)
-    plan = Plan(config=config, folder=Path(folder) if folder is not None else run_folder(config))
+    place = expanded(folder) if folder is not None else run_folder(config)
+    plan = Plan(config=config, folder=place.absolute())
     from a3c_exp.core.seeding import globals_kept
 
     with globals_kept():
@@ -104,6 +106,6 @@ def load(folder: str | Path, plugins: Sequence[str] = (), trust: Sequence[str] =
         list is not used. trust: settings of that configuration that may write files or connect, by their keys: those
         of a folder count for nothing else. Raises ConfigError.
     """
-    from a3c_exp.cli.evaluate import load
+    from a3c_exp.cli.evaluate import load_run
 
-    return load(Path(folder), plugins=plugins, trust=trust)
+    return load_run(Path(folder), plugins=plugins, trust=trust).policy

@@ -33,8 +33,23 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     import a3c_exp.__main__ as program
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(program, "prestart_default", lambda arguments: None)
+    monkeypatch.setattr(program, "start_server", lambda: None)
     return tmp_path
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runs of a sweep are made by the test's own process: one of their own imports everything for seconds."""
+    import a3c_exp.__main__ as program
+
+    class Process:
+        def __init__(self, command: list[str], env: dict[str, str]) -> None:
+            self.returncode = program.main(command[command.index("a3c_exp") + 1 :])
+
+        def poll(self) -> int:
+            return self.returncode
+
+    monkeypatch.setattr("a3c_exp.cli.processes.Popen", Process)
 
 
 @pytest.fixture

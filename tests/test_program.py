@@ -11,10 +11,11 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
-from runs import QUICK, train
+from runs import QUICK
 
 import a3c_exp
 import a3c_exp.__main__ as training
@@ -53,6 +54,7 @@ def test_pip_installs_it() -> None:
     assert callable(getattr(importlib.import_module(module), function))
 
 
+@pytest.mark.slow
 def test_it_trains_with_worker_processes(installed: Path) -> None:
     """Workers may import the main module again, which is the program here."""
     words = ["backend=processes", "workers=2", "total_steps=200", "eval.every=null", "hydra.run.dir=run"]
@@ -77,11 +79,8 @@ def test_it_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (
-            ["evalute"],
-            "command = 'evalute': is no command: did you mean 'evaluate'? Allowed: evaluate, export, report,",
-        ),
-        (["completion", "fish"], "completion = 'fish': must be bash or zsh"),
+        (["evalute"], "command = 'evalute': is no command: did you mean 'evaluate'?"),
+        (["completion", "fish"], "completion = 'fish': must be bash"),
     ],
 )
 def test_bad_input_is_refused(words: list[str], complaint: str) -> None:
@@ -137,7 +136,7 @@ def test_every_choice_and_setting_can_be_completed() -> None:
     assert candidates("a3c-exp completion ") == sorted(SCRIPTS)
 
 
-@pytest.mark.parametrize("name", ["$(touch pwned)", "$(touch${IFS}pwned)", "a;b", "two words", "`x`", "*"])
+@pytest.mark.parametrize("name", ["$(touch${IFS}pwned)", "a;b", "two words", "`x`", "*"])
 def test_a_folder_that_a_shell_would_obey_is_not_completed(name: str, here: Path) -> None:
     (here / name).mkdir()
     (here / "läufe").mkdir()
@@ -148,34 +147,38 @@ def test_a_folder_that_a_shell_would_obey_is_not_completed(name: str, here: Path
 # from=<run>
 
 
-def test_a_saved_configuration_runs_again(tmp_path: Path) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
-    assert training.main([*QUICK, "gamma=0.9", "env=acrobot", f"hydra.run.dir={first}"]) == 0
-    changes = ["seed=5", "returns=n_step", "returns.n=7", "critic_returns=gae"]
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run, in a folder of its own."""
+    folder = tmp_path_factory.mktemp("from") / "first"
+    changes = ["gamma=0.9", "env=acrobot", "optimizer.max_grad_norm=7"]
+    assert training.main([*QUICK, *changes, f"hydra.run.dir={folder}"]) == 0
+    return folder
+
+
+def configuration(run: Path) -> dict[str, Any]:
+    read: dict[str, Any] = yaml.safe_load((run / "config.yaml").read_text())
+    return read
+
+
+def test_a_saved_configuration_runs_again(first: Path, tmp_path: Path) -> None:
+    second = tmp_path / "second"
+    adam = "optimizer={_target_: a3c_exp.optimizers.Adam, learning_rate: 1e-3}"
+    changes = ["seed=5", "returns=n_step", "returns.n=7", "critic_returns=gae", adam]
     assert training.main([f"from={first}", *changes, f"hydra.run.dir={second}"]) == 0
-    before, after = (yaml.safe_load((folder / "config.yaml").read_text()) for folder in (first, second))
+    before, after = configuration(first), configuration(second)
     assert after["returns"] == {"_target_": "a3c_exp.returns.NStep", "n": 7}
     assert after["critic_returns"]["_target_"] == "a3c_exp.returns.GAE"
-    unchanged = before.keys() - {"seed", "returns", "critic_returns"}
+    assert after["optimizer"] == {"_target_": "a3c_exp.optimizers.Adam", "learning_rate": 1e-3}, "it is written out"
+    unchanged = before.keys() - {"seed", "returns", "critic_returns", "optimizer"}
     assert {key: before[key] for key in unchanged} == {key: after[key] for key in unchanged}
     assert (before["seed"], after["seed"]) == (0, 5)
     assert json.loads((second / "summary.json").read_text())["steps"] == 64
 
 
-def test_a_component_that_is_written_out_replaces_the_saved_one(tmp_path: Path) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
-    assert training.main([*QUICK, "optimizer.max_grad_norm=7", f"hydra.run.dir={first}"]) == 0
-    written_out = "optimizer={_target_: a3c_exp.optimizers.Adam, learning_rate: 1e-3}"
-    assert training.main([f"from={first}", written_out, f"hydra.run.dir={second}"]) == 0
-    after = yaml.safe_load((second / "config.yaml").read_text())["optimizer"]
-    assert after == {"_target_": "a3c_exp.optimizers.Adam", "learning_rate": 1e-3}
-
-
-def test_a_run_again_has_a_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    train(tmp_path / "first", "CartPole-v1", plugins=[])
-    assert training.main(["from=first", "seed=2"]) == 0
-    [folder] = (tmp_path / "outputs").iterdir()
+def test_a_run_again_has_a_new_folder(first: Path, here: Path) -> None:
+    assert training.main([f"from={first}", "seed=2"]) == 0
+    [folder] = (here / "outputs").iterdir()
     assert folder.name.endswith("_s2")
 
 
@@ -184,34 +187,27 @@ def test_a_run_again_has_a_new_folder(tmp_path: Path, monkeypatch: pytest.Monkey
     [
         (["from=nowhere"], "from = 'nowhere': must be the"),
         (["from="], "from = '': must be one"),
-        (["from=first", "from=second"], "from = 'first, second': must be one"),
-        (["from=first", "-m", "seed=1,2"], "from = 'first': cannot go with"),
-        (["from=first", "seed=1,2"], "seed = '1,2': cannot go with"),
-        (["from=first", "~env"], "env = None: cannot go with"),
-        (["from=first", "hydra.job.chdir=true"], "hydra.job.chdir = 'true': cannot go with"),
-        (["from=first", "sed=1"], "sed = 1: is no setting"),
-        (["from=first", "returns=gea"], "returns = 'gea': is no option:"),
-        (["from=first", "gamma=${nothing}"], "gamma = '${nothing}': cannot be resolved:"),
-        (["from=first"], "env.id = 'scripted:Bandit-v0': imports scripted: allow"),
-        (["from=first", "plugins=[scripted]", "hydra.run.dir=first"], "hydra.run.dir ="),
+        (["from=FIRST", "-m", "seed=1,2"], "from = 'FIRST': cannot go with"),
+        (["from=FIRST", "seed=1,2"], "seed = '1,2': cannot go with"),
+        (["from=FIRST", "~env"], "env = None: cannot go with"),
+        (["from=FIRST", "hydra.job.chdir=true"], "hydra.job.chdir = True: cannot go with"),
+        (["from=FIRST", "sed=1"], "sed = 1: is no setting"),
+        (["from=FIRST", "returns=gea"], "returns = 'gea': is no option:"),
+        (["from=FIRST", "gamma=${nothing}"], "gamma = '${nothing}': cannot be resolved:"),
+        (["from=FIRST", "hydra.run.dir=FIRST"], "hydra.run.dir ="),
     ],
 )
 def test_what_cannot_run_again_is_one_line(
-    words: list[str], complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    words: list[str], complaint: str, first: Path, here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    train(tmp_path / "first")
-    capfd.readouterr()
-    assert training.main(words) == 2
+    assert training.main([word.replace("FIRST", str(first)) for word in words]) == 2
     error = capfd.readouterr().err
-    assert error.startswith(f"a3c_exp: {complaint}")
+    assert error.startswith(f"a3c_exp: {complaint}".replace("FIRST", str(first)))
     assert error.count("\n") == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["first"]
+    assert list(here.iterdir()) == []
 
 
-def test_python_takes_the_configuration_itself(tmp_path: Path) -> None:
+def test_python_takes_the_configuration_itself(first: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="train takes the content of a config"):
-        a3c_exp.train([f"from={tmp_path}"])
-    train(tmp_path / "first", "CartPole-v1", plugins=[])
-    again = a3c_exp.train(yaml.safe_load((tmp_path / "first" / "config.yaml").read_text()), tmp_path / "second")
-    assert again.exit_code == 0
+        a3c_exp.train([f"from={first}"])
+    assert a3c_exp.train(configuration(first), tmp_path / "second").exit_code == 0

@@ -61,10 +61,9 @@ ALIAS_BOMB = "\n".join(f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 9) if n else 1
     [
         (ALIAS_BOMB, "has an alias in line 1: write the value"),
         ("a: &a [*a]", "has an alias in line 1"),
-        ("b: 1\na: !!set {x, y}", "has the tag tag:yaml.org,2002:set in line 2, and may have none"),
-        ("a: !!python/object/apply:os.system [x]", "has the tag tag:yaml.org,2002:python/object/apply:os.system"),
-        ("a: 2024-01-01", "has the date 2024-01-01 in line 1: put it in"),
-        ("a: 1\nb: 2\na: 3", "has the key 'a' twice, in line 1 and after it"),
+        ("b: 1\na: !!set {x, y}", "a must be plain"),
+        ("a: !!python/object/apply:os.system [x]", "is no YAML: line 1: could not determine a constructor"),
+        ("a: 2024-01-01", "a must be plain"),
         (f"a: {'[' * 900}{']' * 900}", "is nested more than 32 levels deep in line 1"),
         (f"a: {'9' * 5000}", "has a number that is too long, or a key that is no text"),
         ("? [1, 2]\n: 3", "is no YAML: line 1: found"),

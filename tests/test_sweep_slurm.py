@@ -66,6 +66,7 @@ class Sweeps:
 
 
 @LINUX
+@pytest.mark.slow
 def test_each_run_is_a_job_of_slurm(sweep: Sweeps) -> None:
     sweep.finish(sweep.start(*QUICK, *SLURM, "seed=0,1"), 0)
     found = sweep.summaries()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from a3c_exp.cli.startup import conf_folder
+from a3c_exp.common.settings import flatten
 
 COMMANDS = {
     "train": "a3c_exp.__main__",
@@ -100,25 +101,17 @@ def _folders(start: str) -> Iterator[str]:
     yield from (f"{path}/" for path in folders if re.fullmatch(r"[\w@%+=:,./-]+", str(path)))
 
 
-def _main_file() -> dict[str, Any]:
-    return _read(conf_folder() / "config.yaml")
-
-
 def _choices() -> dict[str, Any]:
     """Each group with the option that is chosen by default."""
-    entries = [entry for entry in _main_file()["defaults"] if isinstance(entry, dict)]
+    entries = [entry for entry in _read(conf_folder() / "config.yaml")["defaults"] if isinstance(entry, dict)]
     chosen = {name: option for entry in entries for name, option in entry.items()}
     return {name: option for name, option in chosen.items() if (conf_folder() / name).is_dir()}
 
 
 def _settings() -> dict[str, Any]:
     """The settings of conf/config.yaml by their dotted keys."""
-    content = {name: value for name, value in _main_file().items() if name not in ("defaults", "hydra")}
-    flat: dict[str, Any] = {}
-    for name, value in content.items():
-        inner = {f"{name}.{key}": each for key, each in value.items()} if isinstance(value, Mapping) else {name: value}
-        flat.update(inner)
-    return flat
+    content = _read(conf_folder() / "config.yaml")
+    return dict(flatten({name: value for name, value in content.items() if name not in ("defaults", "hydra")}))
 
 
 def _names_in_file(group: str, option: str) -> set[str]:

@@ -49,9 +49,11 @@ class Loaded:
 
 
 def load_run(
-    folder: str | Path, which: Literal["best", "latest"] | None = None, plugins: Sequence[str] = (),
+    folder: str | Path,
+    which: Literal["best", "latest"] | None = None,
+    plugins: Sequence[str] = (),
     trust: Sequence[str] = (),
-) -> Loaded:  # fmt: skip
+) -> Loaded:
     """The policy of a run's best checkpoint, or of its latest if it has no best one, or of `which`.
 
     plugins: as in training; those in the folder's configuration do not count. trust: settings of that configuration
@@ -68,14 +70,6 @@ def load_run(
         return Loaded(make_policy(experiment, state["store"]), experiment, state["store"]["steps"], path)
     except STATE_ERRORS as error:
         raise ConfigError("checkpoint", str(path), f"does not fit the run's {CONFIG_FILE}: {error}") from error
-
-
-def load(
-    folder: str | Path, which: Literal["best", "latest"] | None = None, plugins: Sequence[str] = (),
-    trust: Sequence[str] = (),
-) -> Policy:  # fmt: skip
-    """The policy of a run: `load(folder).act(observation)`. See `load_run`."""
-    return load_run(folder, which, plugins, trust).policy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,12 +118,12 @@ def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> PlayedEpisod
         env = loaded.experiment.env.make(count, seeds, render_mode)
     except ConfigError as error:
         raise error.under("env") from error
-    line = LiveLine(options.episodes)
+    line, most = LiveLine(options.episodes), _max_steps(loaded, options)
+    on_step = recorder or (lambda env: None)
     try:
         episodes = evaluate_policy(
-            policy, env, options.episodes, options.greedy, on_step=recorder or (lambda env: None),
-            max_steps=_max_steps(loaded, options), watch=line,
-        )  # fmt: skip
+            policy, env, options.episodes, options.greedy, on_step=on_step, max_steps=most, watch=line
+        )
     finally:
         line.close()
         env.close()
@@ -206,14 +200,16 @@ class Recorder:
 def format_returns(episodes: Episodes) -> str:
     """All returns in the order in which episodes ended; their mean with a 95 % interval (Student's t), their standard
     deviation and extremes; the mean length."""
-    returns, count = episodes.returns, len(episodes)
-    lines = ["returns: " + " ".join(f"{value:.6g}" for value in returns)]
-    mean = f"mean return {returns.mean():.6g}"
-    if count > 1:
-        mean += f" +- {student_half_width(returns):.3g} (95 % interval), standard deviation {returns.std(ddof=1):.3g}"
-    lines.append(f"{count} episode{'s' if count > 1 else ''}: {mean}")
-    lines.append(f"lowest {returns.min():.6g}, highest {returns.max():.6g}, mean length {episodes.lengths.mean():.6g}")
-    return "\n".join(lines)
+    count, mean, deviation, lowest, highest, length = _cells(episodes)
+    several = len(episodes) > 1
+    spread = f" (95 % interval), standard deviation {deviation}" if several else ""
+    return "\n".join(
+        [
+            "returns: " + " ".join(f"{value:.6g}" for value in episodes.returns),
+            f"{count} episode{'s' if several else ''}: mean return {mean}{spread}",
+            f"lowest {lowest}, highest {highest}, mean length {length}",
+        ]
+    )
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -224,9 +220,7 @@ def _command(folder: Path, settings: Sequence[str]) -> int:
     options = build(parse_key_values(settings), Options)
     if not (folder / CONFIG_FILE).exists() and (runs := run_folders(folder)):
         return _evaluate_sweep(folder, runs, options)
-    with one_thread():
-        loaded = load_run(folder, options.checkpoint, options.plugins, options.trust)
-        episodes = evaluate_run(loaded, folder, options)
+    loaded, episodes = _play(folder, options)
     print(f"policy: {loaded.checkpoint.name}, after {loaded.steps:,} steps")
     print(format_returns(episodes))
     if cut := describe_cut(episodes, loaded, options):
@@ -234,9 +228,13 @@ def _command(folder: Path, settings: Sequence[str]) -> int:
     return 0
 
 
-COLUMNS = (
-    "run", "policy", "steps", "episodes", "mean return", "standard deviation", "lowest", "highest", "mean length"
-)  # fmt: skip
+def _play(run: Path, options: Options) -> tuple[Loaded, PlayedEpisodes]:
+    with one_thread():
+        loaded = load_run(run, options.checkpoint, options.plugins, options.trust)
+        return loaded, evaluate_run(loaded, run, options)
+
+
+STATISTICS = ("episodes", "mean return", "standard deviation", "lowest", "highest", "mean length")
 
 
 def _evaluate_sweep(folder: Path, runs: Sequence[Path], options: Options) -> int:
@@ -246,28 +244,24 @@ def _evaluate_sweep(folder: Path, runs: Sequence[Path], options: Options) -> int
     Returns 1 if there are such runs.
     """
     failures, notes = [], []
-    print(markdown.table(COLUMNS), flush=True)
+    print(markdown.table(("run", "policy", "steps", *STATISTICS)), flush=True)
     for run in runs:
         try:
-            with one_thread():
-                loaded = load_run(run, options.checkpoint, options.plugins, options.trust)
-                episodes = evaluate_run(loaded, run, options)
+            loaded, episodes = _play(run, options)
         except (ConfigError, RunError) as error:
-            failures.append(f"{run}: {' '.join(str(error).split())}")
+            failures.append(f"not evaluated: {run}: {' '.join(str(error).split())}")
             continue
         name = printable(str(run.relative_to(folder.resolve())))
+        print(markdown.row([name, loaded.checkpoint.name, f"{loaded.steps:,}", *_cells(episodes)]), flush=True)
         if cut := describe_cut(episodes, loaded, options):
             notes.append(f"{run}: {cut}")
-        print(markdown.row([name, loaded.checkpoint.name, f"{loaded.steps:,}", *_cells(episodes)]), flush=True)
-    for note in notes:
+    for note in [*notes, *failures]:
         print(printable(f"a3c_exp: {note}"), file=sys.stderr)
-    for failure in failures:
-        print(printable(f"a3c_exp: not evaluated: {failure}"), file=sys.stderr)
     return int(bool(failures))
 
 
 def _cells(episodes: Episodes) -> list[str]:
-    """Of a row of the table: see COLUMNS."""
+    """The number of episodes; the mean return with its interval, its deviation, the extremes; the mean length."""
     returns, several = episodes.returns, len(episodes) > 1
     interval = f" +- {student_half_width(returns):.3g}" if several else ""
     return [

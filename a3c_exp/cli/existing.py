@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from contextlib import suppress
 from enum import Enum
@@ -30,6 +31,9 @@ from a3c_exp.run.run_folder import (
     POINTS_FILE,
     PREVIOUS,
     SUMMARY_FILE,
+    check_files,
+    check_links,
+    check_writable,
     latest_checkpoint,
     read_summary,
 )
@@ -52,9 +56,13 @@ def find_action(folder: Path, config: Mapping[str, Any], existing: str) -> Actio
     """What is to be done in `folder` for a run of `config`. Changes nothing.
 
     existing: see above.
-    Raises FolderError for a run that is refused: any with `refuse`, one with other settings with `resume`. Settings are
-    compared as they were typed: `auto` is equal to whatever it stood for then.
+    Raises FolderError for a folder that a run may not or cannot write to, and for a run that is refused: any with
+    `refuse`, one with other settings with `resume`. Settings are compared as they were typed: `auto` is equal to
+    whatever it stood for then.
     """
+    check_links(folder)
+    check_files(folder)
+    check_writable(folder)
     if existing == CONTINUE:
         return Action.RESUME
     if not (folder / CONFIG_FILE).exists():
@@ -65,13 +73,37 @@ def find_action(folder: Path, config: Mapping[str, Any], existing: str) -> Actio
     if existing == "restart":
         _check_own(folder)
         return Action.BEGIN
-    difference = _difference(as_typed(config), as_typed(read_config(folder, config.get("plugins") or ())))
-    if difference:
-        raise FolderError(folder, f"has a run with other settings: {difference}; existing=restart begins it anew")
+    asked, found = typed_settings(config), typed_settings(read_config(folder, config.get("plugins") or ()))
+    differences = [key for key in {**asked, **found} if asked.get(key, ...) != found.get(key, ...)]
+    if differences:
+        shown = ", ".join(f"{key}={found.get(key)}, not {asked.get(key)}" for key in differences[:3])
+        raise FolderError(folder, f"has a run with other settings: {shown}; existing=restart begins it anew")
     summary = read_summary(folder)
     if summary is None or summary.get("stop_reason") in CUT or summary.get("unwritten"):
         return Action.RESUME if latest_checkpoint(folder).exists() else Action.BEGIN
     return Action.BEGIN if summary.get("stop_reason") in FAILED else Action.LEAVE
+
+
+def typed_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a configuration as they were typed, by dotted keys, with lists for tuples."""
+    typed = as_typed(config)
+    if isinstance(start := typed.get("init_from"), str):
+        typed["init_from"] = str(expanded(start).absolute())
+    return dict(flatten(json.loads(json.dumps(typed))))
+
+
+def saved_runs(sweep: Path) -> dict[str, Path]:
+    """The folders of the runs in a sweep's folder, by `identity` of their configurations."""
+    found = {}
+    for file in sorted(sweep.glob(f"*/{CONFIG_FILE}")):
+        with suppress(ConfigError):  # it is refused only if a run wants to be there
+            found[identity(read_config(file.parent))] = file.parent
+    return found
+
+
+def identity(config: Mapping[str, Any]) -> str:
+    """A text that two configurations share if they are the same: of all settings but `plugins`."""
+    return json.dumps(typed_settings({**config, "plugins": []}), sort_keys=True)
 
 
 def _check_nothing_is_lost(folder: Path) -> None:
@@ -109,38 +141,3 @@ def clear(folder: Path, *, keep_log: bool) -> None:
     names = (EPISODES_FILE, POINTS_FILE, METRICS_FILE, CONFIG_FILE)
     for path in [folder / SUMMARY_FILE, *checkpoints, *events, *log, *(folder / name for name in names)]:
         path.unlink(missing_ok=True)
-
-
-def _difference(asked: Mapping[str, Any], found: Mapping[str, Any]) -> str:
-    """The settings in which two configurations differ: "gamma=0.9, not 0.5". Empty if they do not."""
-    from omegaconf import OmegaConf
-
-    plain: Any = OmegaConf.to_container(OmegaConf.create(dict(asked)))  # as it is saved: with lists for tuples
-    ours, theirs = (dict(flatten(_with_absolute_path(each))) for each in (plain, found))
-    none = object()
-    keys = [key for key in [*ours, *(theirs.keys() - ours.keys())] if ours.get(key, none) != theirs.get(key, none)]
-    return ", ".join(f"{key}={theirs.get(key)}, not {ours.get(key)}" for key in keys[:3])
-
-
-def _with_absolute_path(config: Mapping[str, Any]) -> dict[str, Any]:
-    start = config.get("init_from")
-    return {**config, "init_from": str(expanded(start).absolute())} if isinstance(start, str) else dict(config)
-
-
-class SavedRuns:
-    """The runs in a sweep's folder, as they are now."""
-
-    def __init__(self, sweep: Path) -> None:
-        self._found: list[tuple[Path, dict[str, Any]]] = []
-        for file in sorted(sweep.glob(f"*/{CONFIG_FILE}")):
-            with suppress(ConfigError):  # it is refused only if a run wants to be there
-                self._found.append((file.parent, as_typed(read_config(file.parent))))
-
-    def find(self, config: Mapping[str, Any]) -> Path | None:
-        """The folder of the run of a configuration; None if there is none."""
-        plain = {key: value for key, value in config.items() if isinstance(value, (str, int, float, bool))}
-        for folder, found in self._found:
-            likely = all(found.get(key) == value for key, value in plain.items() if key != "init_from")
-            if likely and not _difference(config, {**found, "plugins": config.get("plugins") or []}):
-                return folder
-        return None

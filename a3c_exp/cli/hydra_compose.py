@@ -6,6 +6,7 @@ type: config.schema checks both. Hydra's global state is restored: notebooks and
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -84,30 +85,51 @@ def compose(overrides: Sequence[str] = (), config_dir: str | None = None) -> dic
 
 
 def compose_node(
-    hydra: Any, overrides: Sequence[str], config_name: str = CONFIG_NAME, mode: RunMode = RunMode.RUN
+    hydra: Any,
+    overrides: Sequence[str],
+    config_name: str = CONFIG_NAME,
+    mode: RunMode = RunMode.RUN,
+    files: Files | None = None,
 ) -> DictConfig:
-    """One job's composed configuration, Hydra's own settings under `hydra` included. Raises ConfigError."""
+    """One job's composed configuration, Hydra's own settings under `hydra` included. Raises ConfigError.
+
+    files: those of an earlier call, which are not composed again.
+    """
+    files = Files(hydra, config_name) if files is None else files
     typed = parse(overrides)
-    files = Files(hydra, config_name)
-    node = files.compose(typed, mode)
-    set_typed(node, files, typed)
+    for override in typed:
+        if override.is_sweep_override() and mode is RunMode.RUN:
+            problem = "several values need -m (or quotes, if they are one text)"
+            raise ConfigError(override.key_or_group, override.get_value_string(), problem)
+    settings = [each for each in typed if files.is_setting(each.key_or_group, each.package, each.value())]
+    choices = [each for each in typed if each not in settings]
+    # Each job of a sweep has one of several values.
+    single = [each for each in settings if not (each.is_delete() or each.is_sweep_override())]
+    node = files.compose(choices, mode)
+    with open_dict(node):
+        for override in single:
+            if override.key_or_group == "plugins":  # which the next step imports
+                set_value(node, "plugins", override.value())
+        _drop_foreign_settings(node, files, choices)
+        for override in settings:
+            if override.is_delete():
+                _delete(node, override)
+            elif override in single:
+                set_value(node, override.key_or_group, override.value(), add=override.is_add())
+        own = [override for override in typed if not override.is_hydra_override()]
+        node.hydra.overrides.task = [override.input_line for override in own]
+        form = node.hydra.job.config.override_dirname
+        lines = sorted(str(each.input_line) for each in own if each.key_or_group not in form.exclude_keys)
+        node.hydra.job.override_dirname = form.item_sep.join(lines).replace("=", form.kv_sep)
     return node
 
 
 def compose_jobs(hydra: Any, jobs: Iterable[Sequence[str]], config_name: str) -> Iterator[DictConfig]:
-    """The configuration of each job of a sweep: that of `compose_node`, with its number. Raises ConfigError.
-
-    Files are composed once for all jobs that differ in values of settings alone, so an item may be changed by the next.
-    """
-    files, composed = Files(hydra, config_name), dict[object, DictConfig]()
+    """The configuration of each job of a sweep: that of `compose_node`, with its number. Raises ConfigError."""
+    files = Files(hydra, config_name, reuse=True)
     first: DictConfig | None = None
     for number, job in enumerate(jobs):
-        typed = parse(job)
-        kind = tuple(map(files.kind, typed))
-        if kind not in composed or any(files.is_setting(o) and o.type is not OverrideType.CHANGE for o in typed):
-            composed[kind] = files.compose(typed, RunMode.RUN)
-        node = composed[kind]
-        set_typed(node, files, typed)
+        node = compose_node(hydra, job, config_name, files=files)
         first = node if first is None else first
         OmegaConf.copy_cache(first, node)  # all jobs have the same ${now:}
         with open_dict(node):
@@ -117,36 +139,40 @@ def compose_jobs(hydra: Any, jobs: Iterable[Sequence[str]], config_name: str) ->
 
 
 class Files:
-    """The configuration files: which groups and options there are, and what Hydra composes of them."""
+    """The configuration files: which groups and options there are, and what Hydra composes of them.
 
-    def __init__(self, hydra: Any, config_name: str) -> None:
+    reuse: whether the same choices come again and again, as in the jobs of a sweep.
+    """
+
+    def __init__(self, hydra: Any, config_name: str, *, reuse: bool = False) -> None:
         self._hydra = hydra
         self._loader = hydra.config_loader
         self._name = config_name
+        self._reuse = reuse
+        self._composed: dict[tuple[object, ...], DictConfig] = {}
 
     def is_group(self, key: str) -> bool:
         return "." not in key and self._loader.repository.group_exists(key)
 
-    def is_setting(self, override: Override) -> bool:
+    def is_setting(self, key: str, package: str | None, value: object) -> bool:
         """Return whether an override is about the value of a setting: no choice in a group, and not Hydra's own."""
-        if override.package is not None or override.key_or_group.partition(".")[0].partition("/")[0] == "hydra":
+        if package is not None or key.partition(".")[0].partition("/")[0] == "hydra":
             return False
-        component = not override.is_delete() and isinstance(override.value(), dict)
-        return component or not self.is_group(override.key_or_group)
+        return isinstance(value, dict) or not self.is_group(key)
 
-    def kind(self, override: Override) -> object:
-        """What of an override decides which files are composed and which settings are set. Not a setting's value."""
-        is_value = self.is_setting(override) and override.type is OverrideType.CHANGE
-        return override.key_or_group if is_value and not isinstance(override.value(), dict) else (override.input_line,)
-
-    def compose(self, typed: Iterable[Override], mode: RunMode = RunMode.RUN) -> DictConfig:
-        """What the choices among the overrides compose. Raises ConfigError."""
-        choices = [override for override in typed if not self.is_setting(override)]
-        self._check(typed, choices, mode)
+    def compose(self, choices: Sequence[Override], mode: RunMode = RunMode.RUN) -> DictConfig:
+        """What choices compose. Raises ConfigError."""
+        key = (mode, *(choice.input_line for choice in choices))
+        if key in self._composed:
+            return copy.deepcopy(self._composed[key])
+        self._check(choices)
         try:
-            return self._compose(choices, mode)
+            node = self._compose(choices, mode)
         except COMPLAINTS as complaint:
             raise self._blame(choices, mode, complaint) from complaint
+        if self._reuse:
+            self._composed[key] = copy.deepcopy(node)
+        return node
 
     def _compose(self, choices: Iterable[Override], mode: RunMode) -> DictConfig:
         texts = [
@@ -167,25 +193,20 @@ class Files:
                 continue
             key, text = override.get_key_element().lstrip("~"), first_line(complaint)
             value = None if override.is_sweep_override() else override.value()
-            if override.is_hydra_override():
-                return ConfigError(key, value, f"is no setting of Hydra: {text}")
             if override.is_delete():
                 return ConfigError(f"~{key}", value, "is not what has been chosen")
             if override.package is not None:
                 hint = ": network=lstm has an encoder" if override.key_or_group == "network" else ""
                 return ConfigError(key, value, f"there is no {override.package} to choose one for{hint}")
-            return ConfigError(key, value, f"cannot be composed: {text}")
+            hydras = override.is_hydra_override()
+            return ConfigError(key, value, f"{'is no setting of Hydra' if hydras else 'cannot be composed'}: {text}")
         return ConfigError("command line", " ".join(str(o.input_line) for o in choices), first_line(complaint))
 
-    def _check(self, typed: Iterable[Override], choices: Iterable[Override], mode: RunMode) -> None:
-        """Raise ConfigError for a main file or an option that does not exist, and for several values in one run."""
+    def _check(self, choices: Iterable[Override]) -> None:
+        """Raise ConfigError for a main file or an option that does not exist."""
         names = [name for name in self._loader.get_group_options("") if not name.startswith("_")]
         if self._name not in names:
             raise ConfigError("--config-name", self._name, f"is no configuration: {did_you_mean(self._name, names)}")
-        for override in typed:
-            if override.is_sweep_override() and mode is RunMode.RUN:
-                problem = "several values need -m (or quotes, if they are one text)"
-                raise ConfigError(override.key_or_group, override.get_value_string(), problem)
         main = self._loader.repository.load_config(self._name)
         defaults = {each.group: each.value for each in main.defaults_list or [] if isinstance(each, GroupDefault)}
         for override in choices:
@@ -219,78 +240,60 @@ class Files:
         return names.union(*(self.names_in_file(group, path) for path in parents if path not in (None, "_self_")))
 
 
-def set_typed(node: DictConfig, files: Files, typed: Sequence[Override]) -> None:
-    """Set the typed settings in a composition of files, in order, and record what was typed. Raises ConfigError."""
-    settings = [override for override in typed if files.is_setting(override)]
-    choices = [override for override in typed if not files.is_setting(override)]
-    with open_dict(node):
-        for override in settings:
-            if override.key_or_group == "plugins":
-                _set(node, override)
-        _drop_foreign_settings(node, files, choices)
-        for override in settings:
-            _set(node, override)
-        own = [override for override in typed if not override.is_hydra_override()]
-        node.hydra.overrides.task = [override.input_line for override in own]
-        form = node.hydra.job.config.override_dirname
-        lines = sorted(str(each.input_line) for each in own if each.key_or_group not in form.exclude_keys)
-        node.hydra.job.override_dirname = form.item_sep.join(lines).replace("=", form.kv_sep)
-
-
-def _set(node: DictConfig, override: Override) -> None:
-    key = override.key_or_group
-    if override.is_sweep_override():  # each job has one of the values
-        return
-    try:
-        there = OmegaConf.select(node, key)
-    except OmegaConfBaseException:
-        there = None
-    if override.is_delete():
-        if there is None:
-            raise ConfigError(key, override.value(), "is no setting that ~ could take away")
-        if override.value() not in (None, there):
-            raise ConfigError(f"~{key}", override.value(), f"is not its value, which is {there}")
-        place, _, name = key.rpartition(".")
-        del (OmegaConf.select(node, place) if place else node)[name]
-        return
-    value = override.value()
-    if override.is_add() and there is not None and not isinstance(value, (dict, list)):
-        raise ConfigError(f"+{key}", value, f"is a setting that is there already: {key}={value}, without +")
-    set_value(node, key, value)
-
-
-def set_value(node: DictConfig, key: str, value: Any) -> None:
+def set_value(node: DictConfig, key: str, value: Any, *, add: bool = False) -> None:
     """Set the value at a dotted key. A mapping is merged with what is there, unless it is a component that is written
-    out. Raises ConfigError."""
-    written_out = isinstance(value, dict) and TARGET in value
+    out.
+
+    add: a value that is there already is refused. Raises ConfigError.
+    """
+    if add and _value_at(node, key) is not None and not isinstance(value, (dict, list)):
+        raise ConfigError(f"+{key}", value, f"is a setting that is there already: {key}={value}, without +")
     try:
-        OmegaConf.update(node, key, value, merge=isinstance(value, dict) and not written_out, force_add=True)
+        merge = isinstance(value, dict) and TARGET not in value
+        OmegaConf.update(node, key, value, merge=merge, force_add=True)
     except (OmegaConfBaseException, ValueError, TypeError) as complaint:
         raise ConfigError(key, value, f"does not fit what it would replace: {first_line(complaint)}") from complaint
+
+
+def _delete(node: DictConfig, override: Override) -> None:
+    """Take away the setting that `~key`, or `~key=value`, names. Raises ConfigError."""
+    key, value = override.key_or_group, override.value()
+    there = _value_at(node, key)
+    if there is None:
+        raise ConfigError(key, value, "is no setting that ~ could take away")
+    if value not in (None, there):
+        raise ConfigError(f"~{key}", value, f"is not its value, which is {there}")
+    place, _, name = key.rpartition(".")
+    del (OmegaConf.select(node, place) if place else node)[name]
+
+
+def _value_at(node: DictConfig, key: str) -> Any:
+    """The value at a dotted key; None if there is none."""
+    try:
+        return OmegaConf.select(node, key)
+    except OmegaConfBaseException:
+        return None
 
 
 def _drop_foreign_settings(node: DictConfig, files: Files, choices: Sequence[Override]) -> None:
     """Delete what presets have set for components that others, chosen on the command line, replace.
 
     A component that is chosen by name keeps the settings of presets that it knows: `experiment=pong algorithm=a3c`
-    keeps the entropy's weight and drops PPO's epochs. A mistyped setting, which neither knows, stays and is refused.
+    keeps the entropy's weight and drops PPO's epochs. A mistyped setting in its own file stays, and is refused.
     """
     for choice in choices:
         named = not (choice.is_delete() or choice.is_sweep_override() or choice.is_hydra_override())
-        place = choice.package or choice.key_or_group
-        component = OmegaConf.select(node, place) if named else None
+        component = OmegaConf.select(node, choice.package or choice.key_or_group) if named else None
         if not isinstance(component, DictConfig) or TARGET not in component:
             continue
-        foreign = {str(key) for key in component} - files.names_in_file(choice.key_or_group, str(choice.value()))
-        if not foreign - {TARGET}:
+        others = {str(key) for key in component} - files.names_in_file(choice.key_or_group, str(choice.value()))
+        if not others - {TARGET}:
             continue
-        plugins = list(node.get("plugins") or [])
         try:
-            before = OmegaConf.select(files.compose([each for each in choices if each is not choice]), place)
-            foreign &= settings_of(before.get(TARGET), plugins) - settings_of(component[TARGET], plugins)
+            known = settings_of(component[TARGET], list(node.get("plugins") or []))
         except Exception:  # the check of the whole configuration reports what is wrong, in one line
             continue
-        for key in foreign:
+        for key in others - known - {TARGET}:
             del component[key]
 
 
@@ -306,17 +309,21 @@ def job_config() -> dict[str, Any]:
 def for_hydra(hydra: Any, overrides: Sequence[str]) -> list[str]:
     """Overrides as Hydra's own sweepers and launchers compose them: settings with ++, since they may have any key."""
     files = Files(hydra, CONFIG_NAME)
-    parsed = parse(overrides)
-    changes = [files.is_setting(override) and override.type is OverrideType.CHANGE for override in parsed]
-    return [f"{'++' if change else ''}{o.input_line}" for o, change in zip(parsed, changes, strict=True)]
+    changes = [
+        each.type is OverrideType.CHANGE and files.is_setting(each.key_or_group, each.package, each.value())
+        for each in parse(overrides)
+    ]
+    return [f"{'++' if change else ''}{text}" for text, change in zip(overrides, changes, strict=True)]
 
 
-def setting(node: DictConfig, key: str) -> Any:
-    """The value at a dotted key of a composed configuration. Raises ConfigError if an interpolation in it fails."""
+def setting(part: DictConfig, key: str) -> Any:
+    """The value at the last part of a dotted key, in what the key's other parts name. Raises ConfigError if an
+    interpolation in it fails."""
+    name = key.rpartition(".")[2]
     try:
-        return OmegaConf.select(node, key)
+        return OmegaConf.select(part, name)
     except OmegaConfBaseException as complaint:
-        raise ConfigError(key, _as_written(node, key), f"cannot be resolved: {first_line(complaint)}") from complaint
+        raise ConfigError(key, _as_written(part, name), f"cannot be resolved: {first_line(complaint)}") from complaint
 
 
 def to_container(node: DictConfig) -> dict[str, Any]:
@@ -328,6 +335,11 @@ def to_container(node: DictConfig) -> dict[str, Any]:
     except OmegaConfBaseException as complaint:
         key = complaint.full_key or "configuration"
         raise ConfigError(key, _as_written(task, key), f"cannot be resolved: {first_line(complaint)}") from complaint
+
+
+def resolved(key: str, value: object) -> Any:
+    """A value with its interpolations resolved, a mapping perhaps where a text was. Raises ConfigError."""
+    return to_container(OmegaConf.create({key: value}))[key]
 
 
 def _as_written(node: DictConfig, key: str) -> object:
@@ -346,16 +358,16 @@ def sweep(hydra: Any, overrides: Sequence[str], config_name: str = CONFIG_NAME) 
     sweeper = compose_node(hydra, overrides, config_name, RunMode.MULTIRUN).hydra.sweeper
     if sweeper is None:
         raise ConfigError("hydra.sweeper", None, "must be a sweeper")
-    parsed = parse(overrides, hydra)
-    parameters = parse([f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()], hydra)
+    parameters = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()]
     enumerates = str(sweeper.get("_target_")).endswith(".BasicSweeper")
     try:
-        choices = [_choices(override, enumerates) for override in [*parameters, *parsed]]
+        choices = [_choices(override, enumerates) for override in parse([*parameters, *overrides], hydra)]
     except COMPLAINTS as complaint:
         raise ConfigError("command line", " ".join(overrides), first_line(complaint)) from complaint
     count = math.prod(map(len, choices))
-    if count > MOST_JOBS:
-        raise ConfigError("command line", " ".join(overrides), f"is a sweep of more than {MOST_JOBS:,} runs")
+    if not 0 < count <= MOST_JOBS:
+        problem = f"of more than {MOST_JOBS:,} runs" if count else "without a run: one of its choices is empty"
+        raise ConfigError("command line", " ".join(overrides), f"is a sweep {problem}")
     return [list(job) for job in itertools.product(*choices)]
 
 
@@ -379,6 +391,7 @@ def parse(overrides: Sequence[str], hydra: Any = None) -> list[Override]:
     """Overrides as Hydra's grammar reads them; with `hydra`, choices such as glob(*) too. Raises ConfigError."""
     parser, parsed = OverridesParser.create(hydra.config_loader if hydra else None), []
     for text in overrides:
+        key, equals, value = text.partition("=")
         try:
             override = parser.parse_override(text)
             if not override.key_or_group:
@@ -390,10 +403,8 @@ def parse(overrides: Sequence[str], hydra: Any = None) -> list[Override]:
         except ConfigError:
             raise
         except (ValueError, RecursionError) as complaint:  # of Python's limits, on digits and on nesting
-            key, _, value = text.partition("=")
             raise ConfigError(key, value, "has a number that is too long, or is nested too deeply") from complaint
         except HydraException as complaint:
-            key, equals, value = text.partition("=")
             if not (key and equals):
                 raise ConfigError("command line", text, "must be key=value") from complaint
             raise ConfigError(key, value, f"cannot be read: {first_line(complaint)}") from complaint

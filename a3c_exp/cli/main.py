@@ -27,10 +27,11 @@ from a3c_exp.cli.execute import Plan, check, execute, make
 from a3c_exp.cli.existing import CONTINUE
 from a3c_exp.cli.hydra_compose import CONFIG_NAME, compose_node, for_hydra, hydra_session, setting, to_container
 from a3c_exp.cli.processes import say
-from a3c_exp.cli.resume import copied_config, named_folder, names_any, names_folder, resumed_config, trusted_keys
+from a3c_exp.cli.resume import saved_config
 from a3c_exp.cli.startup import LABEL, conf_folder, prestart
 from a3c_exp.cli.sweep import run_sweep
 from a3c_exp.cli.words import Words, split_words
+from a3c_exp.common.reading import expanded
 from a3c_exp.errors import ConfigError, named, printable
 from a3c_exp.run import provenance
 from a3c_exp.run.session import Session
@@ -56,13 +57,8 @@ def command(arguments: Sequence[str]) -> int:
     if flags.shell_completion:
         raise ConfigError("--shell-completion", True, "is refused: it would be installed for every `python` command")
     words, flags.overrides = split_words(flags.overrides)
-    saved = [] if flags.help else [key for key in ("resume", "from") if names_any(key, flags.overrides)]
-    if len(saved) > 1:
-        raise ConfigError(
-            "from", named_folder(flags.overrides, "from"), "cannot go with resume: a run is one or the other"
-        )
-    if saved:
-        return _run_saved(saved[0], flags, words)
+    if (words.resume is not None or words.source is not None) and not flags.help:
+        return _run_saved(flags, words)
     name = flags.config_name or CONFIG_NAME
     if flags.config_dir is not None and name == CONFIG_NAME and Path(flags.config_dir, f"{name}.yaml").exists():
         problem = f"has a {name}.yaml, which would not be read: from={flags.config_dir} runs that of a run's folder"
@@ -82,14 +78,17 @@ def command(arguments: Sequence[str]) -> int:
 def _run_one(hydra: Any, name: str, overrides: list[str], existing: str, typed: str) -> int:
     """A run of a composed configuration, in Hydra's job: its log, its callbacks, its current folder."""
     node = compose_node(hydra, overrides, name)
-    folder = setting(node, "hydra.run.dir")
+    folder = setting(node.hydra.run, "hydra.run.dir")
     if not folder:
         raise ConfigError("hydra.run.dir", folder, "must be the name of a folder; . for this one")
     label = os.environ.pop(LABEL, "")
     own = [text for text in overrides if not re.match(r"\+*hydra\b", text)]
     session = Session(command=typed, label=label, overrides=own)
-    plan = Plan(config=to_container(node), folder=Path(folder), existing=existing, key="hydra.run.dir", session=session)
-    prestart(plan.config)  # it imports torch while this process does
+    plan = Plan(
+        config=to_container(node), folder=expanded(folder).absolute(), existing=existing, key="hydra.run.dir",
+        session=session,
+    )  # fmt: skip
+    prestart(plan.config.get("backend"))  # it imports torch while this process does
     checked = check(plan)
     with open_dict(node):
         node.hydra.mode = RunMode.RUN
@@ -108,29 +107,31 @@ def _run_one(hydra: Any, name: str, overrides: list[str], existing: str, typed: 
     return finished.exit_code
 
 
-def _run_saved(key: str, flags: Namespace, words: Words) -> int:
+def _run_saved(flags: Namespace, words: Words) -> int:
     """A run with the configuration in a run's folder: the same run (`resume`), or a new one (`from`)."""
-    folder = named_folder(flags.overrides, key)
-    if words != Words():
-        raise ConfigError(key, folder, "cannot go with sweep, jobs or existing")
+    resume = words.resume is not None
+    word, folder = ("resume", words.resume) if resume else ("from", words.source)
+    assert folder is not None
+    if resume and words.source is not None:
+        raise ConfigError("from", words.source, "cannot go with resume: a run is one or the other")
+    if words.of_a_sweep or words.existing is not None:
+        raise ConfigError(word, folder, "cannot go with sweep, jobs or existing")
     if flags.multirun:
-        raise ConfigError(key, folder, "cannot go with -m: it is one run")
+        raise ConfigError(word, folder, "cannot go with -m: it is one run")
     if flags.hydra_help or flags.info:
-        raise ConfigError(key, folder, "goes with --cfg job or nothing: the run is not composed again")
-    resumed = key == "resume"
-    config, place = (resumed_config if resumed else copied_config)(flags.overrides, flags.config_dir)
+        raise ConfigError(word, folder, "goes with --cfg job or nothing: the run is not composed again")
+    saved = saved_config(folder, flags.overrides, resume=resume, config_dir=flags.config_dir)
     if flags.cfg:
-        _check_settings(config)
-        print(printable(OmegaConf.to_yaml(OmegaConf.create(config))), end="")
+        _check_settings(saved.config)
+        print(printable(OmegaConf.to_yaml(OmegaConf.create(saved.config))), end="")
         return 0
-    session = Session(overrides=[text for text in flags.overrides if not names_folder(key, text)])
+    place = expanded(folder if resume else saved.folder).absolute()
+    existing, key = (CONTINUE, "resume") if resume else ("refuse", "hydra.run.dir")
+    session = Session(overrides=flags.overrides)
     plan = Plan(
-        config=config, folder=place, existing=CONTINUE if resumed else "refuse",
-        key="resume" if resumed else "hydra.run.dir", trusted=trusted_keys(flags.overrides), session=session,
+        config=saved.config, folder=place, existing=existing, key=key, trusted=saved.trusted, session=session
     )  # fmt: skip
-    prestart(plan.config)  # it imports torch while this process does
-    checked = check(plan)
-    finished = execute(plan, checked)
+    finished = execute(plan)
     assert finished is not None
     return finished.exit_code
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter, deque
@@ -16,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import Popen
 from typing import Any, Literal
 
 from a3c_exp.cli.existing import Action, find_action
@@ -30,7 +30,7 @@ LOCK_SECONDS = 0.5
 MOST_TRIES = 2
 """Processes of one run, if they are killed from outside."""
 
-Status = Literal["ended", "finished before", "failed", "interrupted"]
+Status = Literal["ended", "failed", "interrupted"]
 
 
 def say(text: str) -> None:
@@ -44,20 +44,13 @@ def say(text: str) -> None:
 class Job:
     """A run of a sweep, as it was checked.
 
-    overrides: of its process. label: what distinguishes it from the others. finished: whether it has finished before.
+    overrides: of its process. label: what distinguishes it from the others.
     """
 
     overrides: Sequence[str]
     config: Mapping[str, Any]
     folder: Path
     label: str
-    finished: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Process:
-    program: subprocess.Popen[bytes]
-    started: float
 
 
 class Runs:
@@ -68,49 +61,46 @@ class Runs:
     """
 
     def __init__(self, jobs: Sequence[Job], command: Sequence[str], existing: str, at_once: int) -> None:
-        self._jobs, self._command = jobs, command
-        self._existing, self._at_once = existing, at_once
+        self._jobs = jobs
+        self._command = command
+        self._existing = existing
+        self._at_once = at_once
         self._noted = Interruption(may_break_in=False)
         self._asked_to_end = False
-        self._waiting = deque[int]()
-        self._running: dict[int, _Process] = {}
+        self._waiting = deque(range(len(jobs)))
+        self._running: dict[int, tuple[Popen[bytes], float]] = {}  # with the time at which it was started
         self._tries = Counter[int]()
         self._locked: dict[int, float] = {}  # when its folder's lock is looked at again
         self._status: dict[int, tuple[Status, str]] = {}
 
     def run(self) -> int:
         """Run every job once, until a signal asks for the end; return the exit code."""
-        for number, job in enumerate(self._jobs):
-            if job.finished:
-                self._end(number, "finished before", "has finished before")
-            else:
-                self._waiting.append(number)
         try:
             with interruptions(self._noted):
                 while self._running or (self._waiting and self._noted.signal is None):
                     self._pass_on_signals()
                     self._start_some()
-                    for number in [n for n, each in self._running.items() if each.program.poll() is not None]:
+                    for number in [n for n, (program, _) in self._running.items() if program.poll() is not None]:
                         self._take(number)
                     time.sleep(POLL_SECONDS)
         finally:
-            for each in self._running.values():  # nobody would say how they end
-                each.program.kill()
+            self._kill()  # nobody would say how they end
         return self._report()
+
+    def _kill(self) -> None:
+        for program, _ in self._running.values():
+            program.kill()
 
     def _pass_on_signals(self) -> None:
         """Ask the running processes to end after the first signal, and kill them after the second one."""
-        if self._noted.signal is None:
-            return
         if self._noted.count > 1:
-            for each in self._running.values():
-                each.program.kill()
-        elif not self._asked_to_end:
+            self._kill()
+        elif self._noted.signal is not None and not self._asked_to_end:
             self._asked_to_end = True
             say("running runs are saved and end, others do not start; a second signal kills")
-            for each in self._running.values():
+            for program, _ in self._running.values():
                 # Ctrl-C reaches them too, from the terminal: another SIGINT would be the second one.
-                each.program.terminate()
+                program.terminate()
 
     def _start_some(self) -> None:
         """Start jobs that wait while there is room. One whose folder is locked by another program waits for that."""
@@ -132,29 +122,28 @@ class Runs:
         self._waiting.append(number)
 
     def _start(self, number: int) -> None:
-        """Start the process of a job, unless another program has finished its run meanwhile."""
+        """Start the process of a job, unless its run has finished before, or meanwhile by another program."""
         job = self._jobs[number]
         existing = "resume" if self._existing == "refuse" and self._tries[number] else self._existing
         try:
             if find_action(job.folder, job.config, existing) is Action.LEAVE:
-                self._end(number, "finished before", "has finished before")
+                self._status[number] = "ended", ""
+                self._say(number, f"{job.label}: has finished before")
                 return
             self._say(number, job.label)
             label = f"{self._title(number)}: " if self._at_once > 1 else ""
-            program = subprocess.Popen(
-                [*self._command, *job.overrides, f"existing={existing}"],
-                env={**os.environ, PARENT: str(os.getpid()), LABEL: label},
-            )
+            variables = {**os.environ, PARENT: str(os.getpid()), LABEL: label}
+            program = Popen([*self._command, *job.overrides, f"existing={existing}"], env=variables)
         except (ConfigError, OSError) as error:
             self._end(number, "failed", str(error))
             return
         self._tries[number] += 1
-        self._running[number] = _Process(program, time.monotonic())
+        self._running[number] = program, time.monotonic()
 
     def _take(self, number: int) -> None:
         """Note the end of a job's process."""
-        job, process = self._jobs[number], self._running.pop(number)
-        code, seconds = process.program.returncode, time.monotonic() - process.started
+        job, (program, started) = self._jobs[number], self._running.pop(number)
+        code, seconds = program.returncode, time.monotonic() - started
         text = _ending(job.folder)
         if code == 0 or (code < 0 and _has_finished(job)):
             self._end(number, "ended", f"{text}, {seconds:.1f} s")
@@ -162,10 +151,9 @@ class Runs:
             self._end(number, "interrupted", text or "interrupted")
         elif code == 2 and _is_locked(job.folder):
             self._wait_for_lock(number)
-        elif code not in (1, 2) and code > 0:
-            self._end(number, "failed", f"its process ended with exit code {code}")
-        elif code == 1:
-            self._end(number, "failed", f"{text or 'its process ended with exit code 1'}, {seconds:.1f} s")
+        elif code > 0 and code != 2:
+            text = text if code == 1 else ""
+            self._end(number, "failed", f"{text or f'its process ended with exit code {code}'}, {seconds:.1f} s")
         else:
             problem = "it was refused" if code == 2 else f"its process was killed by {signal.Signals(-code).name}"
             if self._tries[number] < MOST_TRIES:
@@ -176,8 +164,7 @@ class Runs:
 
     def _end(self, number: int, status: Status, text: str) -> None:
         self._status[number] = status, text
-        label = f"{self._jobs[number].label}: " if status == "finished before" else ""
-        self._say(number, f"{label}{text}")
+        self._say(number, text)
 
     def _title(self, number: int) -> str:
         return f"{number + 1} of {len(self._jobs)}"
@@ -187,13 +174,11 @@ class Runs:
 
     def _report(self) -> int:
         """Print how the sweep has ended, with the folders of failed runs; return the exit code."""
-        ended = [each for each, _ in self._status.values() if each in ("ended", "finished before")]
+        found = Counter(status for status, _ in self._status.values())
         root = self._jobs[0].folder.parent
         size = bytes_text(size_of(root))
-        say(f"{len(ended)} of {len(self._jobs)} runs have finished; {_shown(root)} holds {size}")
-        by_status: dict[Status, list[int]] = {"failed": [], "interrupted": []}
+        say(f"{found['ended']} of {len(self._jobs)} runs have finished; {_shown(root)} holds {size}")
         for number, (status, text) in sorted(self._status.items()):
-            by_status.setdefault(status, []).append(number)
             folder = _shown(self._jobs[number].folder)
             if status == "failed":
                 say(f"failed: {folder}: {text}")
@@ -201,7 +186,7 @@ class Runs:
                 say(f"interrupted: {folder}: the same command continues it")
         if self._noted.signal is not None:
             return PREEMPTED if self._noted.signal == signal.SIGUSR2 else 128 + self._noted.signal
-        return 1 if by_status["failed"] else PREEMPTED if by_status["interrupted"] else 0
+        return 1 if found["failed"] else PREEMPTED if found["interrupted"] else 0
 
 
 def _ending(folder: Path) -> str:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from a3c_exp.backends import forkserver
 from a3c_exp.common.reading import expanded
@@ -54,25 +53,16 @@ NOT_PLAIN = ("resume=", "from=", "sweep=", "jobs=", "experiment=", "-", "+", "~"
 """How a word begins that leaves open whether the command trains with the default backend, or trains at all."""
 
 
-def prestart_default(arguments: Sequence[str]) -> None:
-    """Start the fork server before this process imports Hydra and torch, if the command surely needs it.
-
-    Other commands start it once they are composed: see `prestart`.
-    """
-    backends = [text.partition("=")[2] for text in arguments if text.startswith("backend=")]
-    if (backends or ["processes"])[-1] in ("processes", "ga3c") and not any(
-        text.startswith(NOT_PLAIN) for text in arguments
-    ):
-        with suppress(ConfigError):  # the checks report it
-            forkserver.ensure_running()
-
-
-def prestart(config: Mapping[str, Any]) -> None:
-    """Start the fork server if the configuration's backend uses it. Errors in either are left to the checks."""
-    backend = config.get("backend")
+def prestart(backend: object) -> None:
+    """Start the fork server if a backend's settings are those of one that uses it. Errors are left to the checks."""
     if isinstance(backend, Mapping) and backend.get("_target_") in FORKSERVER_BACKENDS:
-        with suppress(ConfigError):
-            forkserver.ensure_running()
+        start_server()
+
+
+def start_server() -> None:
+    """Start the fork server, which imports torch while this process goes on. Errors are left to the checks."""
+    with suppress(ConfigError):
+        forkserver.ensure_running()
 
 
 PARENT, LABEL = "A3C_EXP_PARENT", "A3C_EXP_LABEL"

@@ -10,6 +10,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from hydra.utils import to_absolute_path
 from omegaconf import DictConfig
 
 from a3c_exp.cli.execute import Plan, check, execute, make
-from a3c_exp.cli.existing import Action, SavedRuns, find_action
+from a3c_exp.cli.existing import identity, saved_runs
 from a3c_exp.cli.hydra_compose import compose_jobs, compose_node, for_hydra, job_config, setting, sweep, to_container
 from a3c_exp.cli.names import folder_names, labels
 from a3c_exp.cli.processes import Job, Runs, say
@@ -33,7 +34,9 @@ from a3c_exp.run.session import Session
 if TYPE_CHECKING:  # importing it takes seconds: it imports torch
     from a3c_exp.networks import ActorCritic
 
-MULTIRUN = "hydra.mode=MULTIRUN"
+MULTIRUN, SWEEP_DIR = "hydra.mode=MULTIRUN", "hydra.sweep.dir"
+LAUNCHERS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit"}
+"""Launchers of the extra `sweep`, and the package that each of them needs."""
 BASIC = {"sweeper": "BasicSweeper", "launcher": "BasicLauncher"}
 
 
@@ -42,26 +45,19 @@ def run_sweep(hydra: Any, name: str, flags: Namespace, words: Words) -> int:
 
     name: of the main configuration file.
     """
-    try:
-        return _run_sweep(hydra, name, flags, words)
-    except ConfigError as error:
-        if words.sweep is not None and error.key == "hydra.sweep.dir":  # as it was typed
-            raise ConfigError("sweep", error.value, error.problem) from error
-        raise
-
-
-def _run_sweep(hydra: Any, name: str, flags: Namespace, words: Words) -> int:
-    run_folders = [text.partition("=")[2] for text in flags.overrides if text.lstrip("+").startswith("hydra.run.dir=")]
-    if run_folders:
-        problem = "is the folder of one run: sweep=<folder> or hydra.sweep.dir=<folder> is that of a sweep"
-        raise ConfigError("hydra.run.dir", run_folders[-1], problem)
-    overrides = [text for text in [*flags.overrides, *words.overrides] if text != MULTIRUN]
+    for text in flags.overrides:
+        key, _, value = text.lstrip("+").partition("=")
+        if key == "hydra.run.dir":
+            problem = "is the folder of one run: sweep=<folder> or hydra.sweep.dir=<folder> is that of a sweep"
+            raise ConfigError("hydra.run.dir", value, problem)
+        if key == "hydra/launcher":
+            _check_launcher(value)
+    given = [] if words.sweep is None else [f"{SWEEP_DIR}={quoted(words.sweep)}"]
+    overrides = [text for text in [*flags.overrides, *given] if text != MULTIRUN]
     combinations = sweep(hydra, overrides, name)
-    if not combinations:
-        raise ConfigError("command line", " ".join(overrides), "is a sweep without a run: one of its choices is empty")
     master = compose_node(hydra, [*overrides, MULTIRUN], name, RunMode.MULTIRUN)
     existing = words.existing or "resume"
-    with named("hydra.sweep.dir"):
+    with named(SWEEP_DIR if words.sweep is None else "sweep"):
         if any(_target(master, part) != basic for part, basic in BASIC.items()):
             return _run_with_hydra(hydra, name, overrides, combinations, existing, words.jobs)
         at_once = min(words.jobs or 1, len(combinations))
@@ -69,6 +65,14 @@ def _run_sweep(hydra: Any, name: str, flags: Namespace, words: Words) -> int:
             jobs = _check_jobs(hydra, name, combinations, existing, at_once)
             make(jobs[0].folder.parent)
             return Runs(jobs, _program(flags), existing, at_once).run()
+
+
+def _check_launcher(launcher: str) -> None:
+    """Raise ConfigError for a launcher that is not installed."""
+    package = LAUNCHERS.get(launcher)
+    plugin = f"hydra_plugins.hydra_{package}_launcher"
+    if package is not None and not (find_spec("hydra_plugins") and find_spec(plugin) and find_spec(package)):
+        raise ConfigError("hydra/launcher", launcher, "needs the extra sweep: pip install 'a3c-exp[sweep]'")
 
 
 def _target(master: DictConfig, part: str) -> str:
@@ -86,6 +90,14 @@ def _program(flags: Namespace) -> list[str]:
     return [sys.executable, "-m", "a3c_exp", *options]
 
 
+def _sweep_dir(node: DictConfig) -> Path:
+    """The folder of a sweep. Raises FolderError."""
+    try:
+        return expanded(setting(node.hydra.sweep, SWEEP_DIR)).absolute()
+    except ConfigError as error:  # the command may have named it by `sweep`
+        raise FolderError(error.value, error.problem) from error
+
+
 def _check_jobs(hydra: Any, name: str, combinations: Sequence[list[str]], existing: str, at_once: int) -> list[Job]:
     """Compose and check every job. Raises ConfigError for the first that cannot run, or not in its folder.
 
@@ -94,41 +106,37 @@ def _check_jobs(hydra: Any, name: str, combinations: Sequence[list[str]], existi
     """
     typed = [[text for text in job if not text.startswith(("hydra.", "hydra/"))] for job in combinations]
     names, differences = folder_names(typed), labels(typed)
-    jobs: list[Job] = []
+    jobs: dict[str, Job] = {}
     made: dict[str, ActorCritic] = {}
-    configs: set[str] = set()
-    saved: SavedRuns | None = None
+    saved: dict[str, Path] | None = None
     most_workers, alone = 0, False
     for number, node in enumerate(compose_jobs(hydra, combinations, name)):
         config = to_container(node)
-        if repr(config) in configs:
+        if repr(config) in jobs:
             say(f"given twice, run once: {' '.join(typed[number])}")
             continue
-        configs.add(repr(config))
-        root, subdir = expanded(setting(node, "hydra.sweep.dir")).absolute(), setting(node, "hydra.sweep.subdir")
-        if saved is None:
-            saved = SavedRuns(root)
-        found = None if subdir else saved.find(config)
-        folder = Path(os.path.abspath(root / (subdir or names[number]))) if found is None else found
-        if folder in [job.folder for job in jobs]:
+        root, subdir = _sweep_dir(node), setting(node.hydra.sweep, "hydra.sweep.subdir")
+        saved = saved_runs(root) if saved is None else saved
+        found = None if subdir else saved.get(identity(config))
+        folder = found or Path(os.path.abspath(root / (subdir or names[number])))
+        if folder in [job.folder for job in jobs.values()]:
             problem = "is the folder of two runs: add ${hydra.job.num} to it"
             raise ConfigError("hydra.sweep.subdir", folder.name, problem)
         if not folder.resolve().is_relative_to(root.resolve()):
             raise FolderError(folder, "is a link that leads out of the sweep's folder")
         # The innermost name of the folder's setting counts, which is the sweep's.
-        experiment = check(
-            Plan(config=config, folder=folder, existing=existing, key=FolderError.UNNAMED), made
-        ).experiment
+        plan = Plan(config=config, folder=folder, existing=existing, key=FolderError.UNNAMED)
+        experiment = check(plan, made).experiment
         most_workers = max(most_workers, experiment.worker_count)
         alone = alone or (config.get("workers") == "auto" and experiment.worker_count == 1)
-        finished = find_action(folder, config, existing) is Action.LEAVE
         overrides = [*combinations[number], f"hydra.job.num={number}", f"hydra.run.dir={quoted(str(folder))}"]
-        jobs.append(Job(overrides, config, folder, differences[number] or f"seed={experiment.seed}", finished))
+        label = differences[number] or f"seed={experiment.seed}"
+        jobs[repr(config)] = Job(overrides, config, folder, label)
     if at_once > 1 and at_once * most_workers > usable_cores():
         say(f"warning: {at_once} runs at once, of up to {most_workers} workers each, share {usable_cores()} cores")
     elif at_once > 1 and alone:
         say(f"warning: {at_once} runs at once on {usable_cores()} cores leave each run one worker; jobs=1 does not")
-    return jobs
+    return list(jobs.values())
 
 
 def _run_with_hydra(
@@ -141,12 +149,12 @@ def _run_with_hydra(
     """
     if jobs is not None:
         raise ConfigError("jobs", jobs, "goes with Hydra's basic launcher and sweeper, which no other one may replace")
-    from a3c_exp.config.builder import load_experiment, resolve
+    from a3c_exp.config.builder import load_final
 
     made: dict[str, ActorCritic] = {}
     for node in compose_jobs(hydra, combinations, name):
-        load_experiment(resolve(to_container(node)), made=made)
-        check_links(expanded(setting(node, "hydra.sweep.dir")), "multirun.yaml", ".submitit")
+        load_final(to_container(node), made=made)
+        check_links(_sweep_dir(node), "multirun.yaml", ".submitit")
     subdir = "hydra.sweep.subdir='${hydra.job.num}_s${seed}'"
     try:
         hydra.multirun(name, partial(hydra_job, existing), [subdir, *for_hydra(hydra, overrides)])

@@ -1,48 +1,48 @@
-"""Words of the command line that say how runs are made and change none of their settings: sweep, jobs, existing."""
+"""Words of the command line that say how runs are made and change none of their settings: sweep, jobs, existing; and
+`resume` and `from`, the folder of a run whose settings are taken."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 
 from a3c_exp.cli.existing import EXISTING
 from a3c_exp.common.reading import expanded
-from a3c_exp.errors import ConfigError, require
-
-LAUNCHERS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit"}
-"""Launchers of the extra `sweep`, and the package that each of them needs."""
+from a3c_exp.errors import require
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """sweep: the folder of a sweep. jobs: runs at once. existing: see a3c_exp.cli.existing. None: not given."""
+    """sweep: the folder of a sweep. jobs: runs at once. existing: see a3c_exp.cli.existing. resume, source: the folder
+    of a run that goes on, or whose settings a new one takes (`from`). None: not given."""
 
     sweep: str | None = None
     jobs: int | None = None
     existing: str | None = None
+    resume: str | None = None
+    source: str | None = None
 
     @property
     def of_a_sweep(self) -> bool:
         """Whether they make a sweep of a command without -m."""
         return self.sweep is not None or self.jobs is not None
 
-    @property
-    def overrides(self) -> list[str]:
-        """Hydra's own settings that they stand for."""
-        return [] if self.sweep is None else [f"hydra.sweep.dir={quoted(self.sweep)}"]
-
 
 def split_words(arguments: Sequence[str]) -> tuple[Words, list[str]]:
-    """The words of a command line, and the rest of it. A folder needs no quotes. Raises ConfigError."""
+    """The words of a command line, the last of each kind, and the rest of it. Raises ConfigError."""
     words, rest = Words(), []
     for argument in arguments:
-        key, _, value = argument.partition("=")
-        value = value.strip("'\"") if key == "sweep" else value
-        if key == "sweep":
-            require(bool(value), "sweep", value, "the folder of a sweep")
-            words = replace(words, sweep=str(expanded(value)))
+        key, equals, value = argument.lstrip("+").partition("=")
+        if equals and key in ("sweep", "resume", "from"):
+            value = value.strip("'\"")  # a folder needs no quotes around commas and equal signs
+            require(bool(value), key, value, "the folder of a sweep" if key == "sweep" else "one run's folder")
+            if key == "sweep":
+                words = replace(words, sweep=str(expanded(value)))
+            elif key == "resume":
+                words = replace(words, resume=value)
+            else:
+                words = replace(words, source=value)
         elif key == "jobs":
             fits = re.fullmatch("[1-9][0-9]{0,4}", value) is not None
             require(fits, "jobs", value, "a whole number from 1 to 99999: runs at once")
@@ -52,17 +52,7 @@ def split_words(arguments: Sequence[str]) -> tuple[Words, list[str]]:
             words = replace(words, existing=value)
         else:
             rest.append(argument)
-    _check_launcher(rest)
     return words, rest
-
-
-def _check_launcher(overrides: Sequence[str]) -> None:
-    """Raise ConfigError for a launcher that is not installed."""
-    for launcher in [text.partition("=")[2] for text in overrides if text.startswith("hydra/launcher=")]:
-        package = LAUNCHERS.get(launcher)
-        plugin = f"hydra_plugins.hydra_{package}_launcher"
-        if package is not None and not (find_spec("hydra_plugins") and find_spec(plugin) and find_spec(package)):
-            raise ConfigError("hydra/launcher", launcher, "needs the extra sweep: pip install 'a3c-exp[sweep]'")
 
 
 def quoted(text: str) -> str:

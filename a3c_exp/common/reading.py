@@ -79,7 +79,7 @@ def parse_json(text: str) -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    """YAML as plain data: without aliases, tags and dates, each key once. Raises UnreadableError."""
+    """YAML as plain data, without aliases. Raises UnreadableError."""
     import yaml
 
     loader = _yaml_loader()
@@ -130,8 +130,6 @@ def _check_events(text: str, loader: Any) -> None:
         line = event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
             raise UnreadableError(f"has an alias in line {line}: write the value out")
-        if (tag := getattr(event, "tag", None)) is not None:
-            raise UnreadableError(f"has the tag {tag} in line {line}, and may have none")
         nodes += isinstance(event, yaml.NodeEvent)
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
@@ -145,24 +143,12 @@ def _check_events(text: str, loader: Any) -> None:
 
 @functools.cache
 def _yaml_loader() -> Any:
-    """A safe loader, in C where libyaml is there. It reads numbers as OmegaConf does, and refuses what is not plain."""
+    """A safe loader, in C where libyaml is there. It reads numbers as OmegaConf does."""
     import yaml
 
     class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            keys = set[str]()
-            for key in (key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
-                if key in keys:
-                    problem = f"has the key {key!r} twice, in line {node.start_mark.line + 1} and after it"
-                    raise UnreadableError(problem)
-                keys.add(key)
-            return super().construct_mapping(node, deep)
+        pass
 
-    def refuse_date(loader: Any, node: Any) -> None:
-        problem = f"has the date {node.value} in line {node.start_mark.line + 1}: put it in quotes if it is a text"
-        raise UnreadableError(problem)
-
-    Loader.add_constructor("tag:yaml.org,2002:timestamp", refuse_date)
     # YAML 1.1 requires a point and a sign in 1e6, OmegaConf and the command line do not.
     exponent = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$")
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", exponent, list("-+0123456789"))

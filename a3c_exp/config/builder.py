@@ -5,7 +5,6 @@ All errors in a configuration are found here, before anything is started or writ
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -20,7 +19,7 @@ from a3c_exp.config.checks import (
     check_init_from,
     network_scales_pixels,
 )
-from a3c_exp.config.final import NORMALIZATION, TYPED, WORKERS, resolved, value_at
+from a3c_exp.config.final import NORMALIZATION, TYPED, WORKERS
 from a3c_exp.config.schema import build
 from a3c_exp.core.cpu import cores_of_a_run
 from a3c_exp.core.experiment import Experiment
@@ -39,41 +38,85 @@ def build_experiment(config: Mapping[str, Any]) -> Experiment:
     return build({key: value for key, value in config.items() if key != TYPED}, Experiment, plugins=plugins)
 
 
-def resolve(
-    config: Mapping[str, Any], *, to_train: bool = True, trusted: Sequence[str] | None = None
-) -> dict[str, Any]:
-    """The final configuration: see `config.final`. A final one stays as it is.
+def load_experiment(
+    config: Mapping[str, Any],
+    check: bool = True,
+    *,
+    to_train: bool = True,
+    trusted: Sequence[str] | None = None,
+) -> Experiment:
+    """The experiment of `load_final`."""
+    return load_final(config, check, to_train=to_train, trusted=trusted)[1]
+
+
+def load_final(
+    config: Mapping[str, Any],
+    check: bool = True,
+    *,
+    to_train: bool = True,
+    begins: bool = True,
+    made: dict[str, ActorCritic] | None = None,
+    trusted: Sequence[str] | None = None,
+) -> tuple[dict[str, Any], Experiment]:
+    """The final configuration of a plain one (see `config.final`), and the experiment that it describes, fully checked.
 
     `env.normalize_observations` auto and background are measured, for which an environment is made and played.
-    to_train, trusted: see `load_experiment`. Raises ConfigError.
+    check: False leaves out the checks that make an environment and a network.
+    to_train: False leaves out the checks of what only training needs, and which may be gone when the policy is
+        evaluated: the cluster or the GPU of its backend, the run that it started from.
+    begins: False leaves out the check of the run that it starts from.
+    made: the networks of earlier calls, to which this one adds its own: of several experiments, one environment and one
+        network are made for each distinct pair.
+    trusted: of a configuration from a run's folder, the settings that may act beyond it: see `check_trust`. None: the
+        configuration is the user's own.
+    Raises ConfigError.
     """
-    final = dict(config)
+    final: dict[str, Any] = dict(config)
+    typed: dict[str, Any] = dict(config.get(TYPED, {}))
     if final.get(WORKERS, "auto") == "auto":
-        final = resolved(final, WORKERS, cores_of_a_run(), "auto")
+        final[WORKERS] = cores_of_a_run()
+        typed[WORKERS] = "auto"
     if isinstance(start := final.get("init_from"), str):
         final["init_from"] = str(expanded(start).absolute())
-    setting = value_at(final, NORMALIZATION)
-    if setting is None or setting in MEASURED:
-        experiment = _build_trusted(final, to_train, trusted)
-        setting = experiment.env.normalize_observations
-        if setting in MEASURED:
-            value = _measured(experiment)
-            plain = list(value) if isinstance(value, tuple) else value
-            final = resolved(final, NORMALIZATION, plain, setting)
-    return final
+    if trusted is not None:
+        check_trust(texts_to_trust(config if to_train else {**config, "backend": None}), trusted)
+    experiment = build_experiment(final)
+    if trusted is not None:
+        _check_acts(experiment, to_train, trusted)
+    setting = experiment.env.normalize_observations
+    if setting in MEASURED:
+        value = _measured(experiment)
+        typed[NORMALIZATION] = setting
+        final["env"] = {**final["env"], "normalize_observations": list(value) if isinstance(value, tuple) else value}
+        experiment = replace(experiment, env=replace(cast(Any, experiment.env), normalize_observations=value))
+    if typed:
+        final[TYPED] = typed
+    check_combination(experiment)
+    if check:
+        network = _check_network(experiment, to_train, {} if made is None else made)
+        if to_train and begins and experiment.init_from is not None:
+            with named("init_from"):
+                check_init_from(experiment.init_from, final, network, experiment.env.normalize_observations)
+    return final, experiment
 
 
-def _build_trusted(config: Mapping[str, Any], to_train: bool, trusted: Sequence[str] | None) -> Experiment:
-    """`build_experiment`. Raises ConfigError for settings that may act beyond a run's folder and are not trusted."""
-    if trusted is None:
-        return build_experiment(config)
-    check_trust(texts_to_trust(config if to_train else {**config, "backend": None}), trusted)
-    experiment = build_experiment(config)
+def _check_acts(experiment: Experiment, to_train: bool, trusted: Sequence[str]) -> None:
+    """Raise ConfigError for settings that write files or connect, and are not trusted."""
     check_trust(((f"env.{name}", each) for name, each in experiment.env.settings_to_trust().items()), trusted)
+    connecting = experiment.backend.settings_to_trust() if to_train else {}
+    check_trust(((f"backend.{name}", each) for name, each in connecting.items()), trusted)
+
+
+def _check_network(experiment: Experiment, to_train: bool, made: dict[str, ActorCritic]) -> ActorCritic:
+    """The network of an experiment, tried with its environment and its algorithm. Raises ConfigError."""
     if to_train:
-        connecting = experiment.backend.settings_to_trust().items()
-        check_trust(((f"backend.{name}", each) for name, each in connecting), trusted)
-    return experiment
+        experiment.backend.check(experiment)
+    parts = (experiment.env, experiment.network, experiment.algorithm, experiment.epsilon, experiment.plugins)
+    key = repr(parts)
+    if key not in made:
+        made[key] = check_environment_and_network(experiment)
+    check_fit(experiment, made[key])
+    return made[key]
 
 
 def _measured(experiment: Experiment) -> Normalization:
@@ -92,42 +135,3 @@ def _measured(experiment: Experiment) -> Normalization:
         return measure_background(env)
     except ConfigError as error:
         raise error.under("env") from error
-
-
-def load_experiment(
-    config: Mapping[str, Any],
-    check: bool = True,
-    *,
-    to_train: bool = True,
-    made: dict[str, ActorCritic] | None = None,
-    trusted: Sequence[str] | None = None,
-) -> Experiment:
-    """The experiment that a plain configuration describes, resolved if it is not final, and fully checked.
-
-    check: False leaves out the checks that make an environment and a network.
-    to_train: False leaves out the checks of what only training needs, and which may be gone when the policy is
-        evaluated: the cluster or the GPU of its backend, the run that it started from.
-    made: the networks of earlier calls, to which this one adds its own: of several experiments, one environment and one
-        network are made for each distinct pair.
-    trusted: of a configuration from a run's folder, the settings that may act beyond it: see `check_trust`. None: the
-        configuration is the user's own.
-    Raises ConfigError.
-    """
-    config = resolve(config, to_train=to_train, trusted=trusted)
-    experiment = _build_trusted(config, to_train, trusted)
-    check_combination(experiment)
-    if not check:
-        return experiment
-    if to_train:
-        experiment.backend.check(experiment)
-    made = {} if made is None else made
-    parts = [config.get(name) for name in ("env", "network", "algorithm", "epsilon", "plugins")]
-    key = json.dumps(parts, sort_keys=True, default=repr)
-    if key not in made:
-        made[key] = check_environment_and_network(experiment)
-    network = made[key]
-    check_fit(experiment, network)
-    if to_train and experiment.init_from is not None:
-        with named("init_from"):
-            check_init_from(experiment.init_from, config, network, experiment.env.normalize_observations)
-    return experiment

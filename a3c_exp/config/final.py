@@ -31,11 +31,6 @@ def with_value(config: Mapping[str, Any], key: str, value: object) -> dict[str, 
     return {**config, name: with_value(config[name], inside, value) if inside else value}
 
 
-def resolved(config: Mapping[str, Any], key: str, value: object, typed: object) -> dict[str, Any]:
-    """The configuration with what a setting stands for; the setting stays as it was typed."""
-    return with_value(config, key, value) | {TYPED: {**config.get(TYPED, {}), key: typed}}
-
-
 def as_typed(config: Mapping[str, Any], keys: Iterable[str] = RESOLVED) -> dict[str, Any]:
     """The configuration as it was typed, in the settings `keys`; the others stay final."""
     typed = dict(config.get(TYPED) or {})

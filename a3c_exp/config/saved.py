@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from a3c_exp.common.reading import UnreadableError, expanded, parse_yaml, read_text
-from a3c_exp.config.final import NORMALIZATION, RESOLVED, TYPED, resolved, value_at
+from a3c_exp.config.final import NORMALIZATION, RESOLVED, TYPED, value_at, with_value
 from a3c_exp.config.removed import without_removed
 from a3c_exp.errors import FolderError
 from a3c_exp.run.run_folder import CONFIG_FILE, best_checkpoint
@@ -37,7 +37,8 @@ def _with_saved_pixels(config: dict[str, Any], folder: Path) -> dict[str, Any]:
         pixels = load_state(best_checkpoint(folder))["store"].get("pixels")
     except FolderError:  # whoever needs the checkpoint says what is wrong with it
         return config
-    return resolved(config, NORMALIZATION, False if pixels is None else pixels.tolist(), setting)
+    final = with_value(config, NORMALIZATION, False if pixels is None else pixels.tolist())
+    return final | {TYPED: {**config.get(TYPED, {}), NORMALIZATION: setting}}
 
 
 def read_settings(folder: Path) -> dict[str, Any]:

@@ -22,13 +22,7 @@ from typing import Any, Literal, NoReturn, Protocol, TypeVar, Union, cast
 
 from a3c_exp.common.reading import LARGEST, check_plain
 from a3c_exp.common.trust import PACKAGE, is_allowed_module
-from a3c_exp.config.settings import (
-    ELSEWHERE,
-    ELSEWHERE_VALUES,
-    ONLY_WITH,
-    OTHER_COMMANDS,
-    Setting,
-)
+from a3c_exp.config.settings import ELSEWHERE, Setting
 from a3c_exp.errors import ConfigError, did_you_mean, either, one_line
 
 TARGET = "_target_"
@@ -115,16 +109,8 @@ def _value(value: object, hint: Any, path: str, plugins: tuple[str, ...]) -> obj
         return _value(value, typing.get_args(hint)[0], path, plugins)
     if origin in (Union, types.UnionType):
         return _union(value, hint, path, plugins)
-    if origin is Literal:
-        if not any(type(choice) is type(value) and choice == value for choice in typing.get_args(hint)):
-            _refuse(value, hint, path)
-        return value
-    if hint in (int, float):
-        return _number(value, hint, path)
-    if hint in (bool, str, None, types.NoneType):
-        if type(value) is not (types.NoneType if hint is None else hint):
-            _refuse(value, hint, path)
-        return value
+    if origin is Literal or hint in (int, float, bool, str, None, types.NoneType):
+        return _scalar(value, hint, path)
     if (origin or hint) in _LISTS:
         return _list(value, hint, path, plugins)
     if (origin or hint) in _MAPPINGS:
@@ -132,12 +118,17 @@ def _value(value: object, hint: Any, path: str, plugins: tuple[str, ...]) -> obj
     return _component(value, hint, path, plugins)
 
 
-def _number(value: object, hint: type[int] | type[float], path: str) -> int | float:
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
+def _scalar(value: object, hint: Any, path: str) -> object:
+    if typing.get_origin(hint) is Literal:
+        fits = any(type(choice) is type(value) and choice == value for choice in typing.get_args(hint))
+    elif hint in (int, float):
+        fits = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        fits = fits and (hint is float or (value == int(cast(Any, value)) and abs(cast(Any, value)) <= LARGEST))
+    else:
+        fits = type(value) is (types.NoneType if hint is None else hint)
+    if not fits:
         _refuse(value, hint, path)
-    if hint is int and (value != int(value) or abs(value) > LARGEST):
-        _refuse(value, hint, path)
-    return hint(value)
+    return hint(value) if hint in (int, float) else value
 
 
 def _union(value: object, hint: Any, path: str, plugins: tuple[str, ...]) -> object:
@@ -228,58 +219,51 @@ def _component(node: object, hint: Any, path: str, plugins: tuple[str, ...]) -> 
         raise ConfigError(path, node, f"must be {_describe(hint)}; {group}@{path}={node} takes an option of the group")
     if not isinstance(node, Mapping):
         _refuse(node, hint, path)
-    cls = _class_of(node, hint, path, plugins)
-    values = _arguments({str(name): value for name, value in node.items() if name != TARGET}, cls, path, plugins)
+    target, inner = node.get(TARGET), node.get(path.rpartition(".")[2])
+    # A group's file that sets other groups too, without its `@package` line.
+    cls = _class_of(target, hint, path, plugins, nested=isinstance(inner, Mapping) and TARGET in inner)
+    settings = _settings(cls, _key(path, TARGET))
+    given = {str(name): value for name, value in node.items() if name != TARGET}
+    for name in given:
+        if name not in settings:
+            raise ConfigError(_key(path, name), given[name], _unknown_key(name, cls, path))
+    for name, setting in settings.items():
+        if given.get(name) == MISSING or (setting.required and name not in given):
+            raise ConfigError(_key(path, name), None, f"must be given: {_describe(setting.hint)}")
+    values = {name: _value(given[name], settings[name].hint, _key(path, name), plugins) for name in given}
     try:
-        component = _construct(cls, values)
+        if not _is_module(cls):
+            component: object = cls(**values)
+            return component
+        from a3c_exp.config.modules import network_of
+
+        return network_of(cls, values)
     except ConfigError as error:
         raise (error.under(path) if path else error) from None
     except (TypeError, ValueError, ArithmeticError) as error:
         raise ConfigError(path or "configuration", dict(node), f"refused by {cls.__name__}: {error}") from error
-    return component
 
 
-def _construct(cls: type, values: dict[str, Any]) -> object:
-    """The component of a class, or a network of a torch module."""
-    if not _is_module(cls):
-        component: object = cls(**values)
-        return component
-    from a3c_exp.config.modules import network_of
+def _class_of(target: object, hint: type, path: str, plugins: tuple[str, ...], *, nested: bool) -> type:
+    """The class that a component's mapping names, or that is known from its place. Raises ConfigError.
 
-    return network_of(cls, values)
-
-
-def _class_of(node: Mapping[Any, object], hint: type, path: str, plugins: tuple[str, ...]) -> type:
-    """The class that a component's mapping names, or that is known from its place. Raises ConfigError."""
+    nested: whether the component stands one level below.
+    """
     key = _key(path, TARGET)
-    if TARGET in node:
-        cls = _find(node[TARGET], key, plugins, hint)
+    if target is not None:
+        cls = _find(target, key, plugins, hint)
         misfit = _misfit(cls, hint)
         if misfit is not None:
-            raise ConfigError(key, node[TARGET], f"must be the class of {_a(hint)}: {misfit}")
+            raise ConfigError(key, target, f"must be the class of {_a(hint)}: {misfit}")
         return cls
     if _is_record(hint):
         return hint
     name = path.rpartition(".")[2]
-    inner = node.get(name)  # a group's file that sets other groups too, without its `@package` line
-    nested = isinstance(inner, Mapping) and TARGET in inner
     advice = f"; {path}.{name} does: a file that sets {name} itself begins with '# @package _global_'"
     raise ConfigError(key, None, f"must name the class of {_a(hint)}{advice if nested else ''}")
 
 
-def _arguments(node: dict[str, object], cls: type, path: str, plugins: tuple[str, ...]) -> dict[str, object]:
-    """The values of the fields of `cls`, converted. Raises ConfigError for unknown and for missing keys."""
-    settings = _settings(cls, _key(path, TARGET))
-    for name, value in node.items():
-        if name not in settings:
-            raise ConfigError(_key(path, name), value, _unknown_key(name, value, cls, path))
-    for name, setting in settings.items():
-        if node.get(name) == MISSING or (setting.required and name not in node):
-            raise ConfigError(_key(path, name), None, f"must be given: {_describe(setting.hint)}")
-    return {name: _value(value, settings[name].hint, _key(path, name), plugins) for name, value in node.items()}
-
-
-def _unknown_key(name: str, value: object, cls: type, path: str) -> str:
+def _unknown_key(name: str, cls: type, path: str) -> str:
     """The problem with a key that is no field of `cls`, and the setting that is meant, or the nearest names."""
     settings = _settings(cls)
     if _is_module(cls):
@@ -287,76 +271,28 @@ def _unknown_key(name: str, value: object, cls: type, path: str) -> str:
 
         if name in injected_names(cls):
             return f"is no setting: {cls.__name__} is given it by the environment's spaces"
-    hint = _elsewhere(name, value, path, settings) or did_you_mean(name, settings)
-    return f"is no setting of {cls.__name__}: {hint}"
-
-
-def _elsewhere(name: str, value: object, path: str, settings: Mapping[str, Setting]) -> str | None:
-    """The setting or the command that has a name of another library; None for other names, and for other commands."""
-    here = ELSEWHERE_VALUES.get(name, {}).get(value) if isinstance(value, str) and not path else None
-    if here is not None:
-        return f"it is {here} here"
-    if name in OTHER_COMMANDS:
-        return f"training shows nothing. Afterwards: {OTHER_COMMANDS[name]}"
-    full = ELSEWHERE.get(name, "")
-    if not full or (not path and full.partition(".")[0] not in settings):
-        return None
-    return f"it is {full} here" + (f", with {ONLY_WITH[full]}" if full in ONLY_WITH else "")
+    of_training = path or "env" in settings  # not of another command
+    here = f"it is {ELSEWHERE[name]} here" if of_training and name in ELSEWHERE else ""
+    return f"is no setting of {cls.__name__}: {here or did_you_mean(name, settings)}"
 
 
 def _misfit(cls: type, hint: type) -> str | None:
     """The reason why objects of `cls` cannot stand for `hint`; None if they can.
 
-    They need the base class, unless `hint` is a Protocol, and its methods and attributes with its arguments.
+    They need the base class with all of its methods; for a Protocol, what it names.
     """
     if _is_module(cls):
         from a3c_exp.config.modules import module_misfit
 
         return module_misfit(cls, hint)
-    protocol, abstract = Protocol in hint.__bases__, vars(cls).get("__abstractmethods__", ())
-    bases = [hint] if protocol else [base for base in cls.__mro__ if issubclass(base, hint)]
-    if not bases:
-        return f"{cls.__name__} does not derive from {_public_name(hint)}"
-    for name, wanted in {name: member for base in bases for name, member in _interface(base).items()}.items():
-        own = _member(cls, name)
-        parameters = list(inspect.signature(wanted).parameters)[1:] if inspect.isfunction(wanted) else None
-        arguments = "" if parameters is None else f"({', '.join(parameters)})"
-        if name in abstract or (protocol and own is None and name not in _settings(cls)):
-            return f"it has no {'method ' if arguments else ''}{name}{arguments}"
-        if arguments and inspect.isfunction(own) and not _takes(own, wanted):
-            return f"its {name} must take {arguments}"
-    return None
-
-
-def _interface(base: type) -> dict[str, Any]:
-    """The public members of a base class or Protocol, and its `__call__`; None for those that are only annotated."""
-    members = dict.fromkeys(vars(base).get("__annotations__", ())) | dict(vars(base))
-    return {name: member for name, member in members.items() if not name.startswith("_") or name == "__call__"}
-
-
-def _public_name(cls: type) -> str:
-    """The dotted name of a class, in the package that exports it if one does."""
-    package = cls.__module__.rpartition(".")[0]
-    exported = vars(sys.modules[package]).get(cls.__name__) is cls if package in sys.modules else False
-    return f"{package if exported else cls.__module__}.{cls.__name__}"
-
-
-def _member(cls: type, name: str) -> Any:
-    """The definition of that name in the class or one that it inherits from; None if there is none.
-
-    Not by getattr, which gives type's own `__call__` for a class without one.
-    """
-    return next((vars(each)[name] for each in cls.__mro__ if name in vars(each)), None)
-
-
-def _takes(method: Any, wanted: Any) -> bool:
-    """Return whether `method` can be called with the arguments that `wanted` requires."""
-    required = [p for p in inspect.signature(wanted).parameters.values() if p.default is p.empty]
-    try:
-        inspect.signature(method).bind(*required)
-    except TypeError:
-        return False
-    return True
+    lacking = set(getattr(cls, "__abstractmethods__", ()))
+    if Protocol in hint.__bases__:
+        wanted = {name for name in vars(hint) if not name.startswith("_") or name == "__call__"}
+        # Not by hasattr: every class has type's own `__call__`.
+        lacking |= wanted - set(_settings(cls)) - {name for each in cls.__mro__ for name in vars(each)}
+    elif not issubclass(cls, hint):
+        return f"{cls.__name__} does not derive from {hint.__module__}.{hint.__qualname__}"
+    return f"it has no {', '.join(sorted(lacking))}" if lacking else None
 
 
 def _find(target: object, key: str, plugins: tuple[str, ...], hint: type = object) -> type:
