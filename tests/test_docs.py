@@ -254,7 +254,7 @@ LATER = ("cluster.md", "RESULTS.md", "tuning.md", "extending.md")
 
 
 @pytest.mark.parametrize("words", distinct(*(name for name in DOCUMENTS if name not in LATER)), ids=shlex.join)
-def test_a_command_runs(words: list[str], here: Path) -> None:
+def test_a_command_runs(words: list[str], here: Path, in_process: None) -> None:
     run_shown(words, here)
 
 

@@ -162,13 +162,18 @@ class TestAddresses:
 
 
 class TestTexts:
+    @pytest.mark.parametrize(
+        ("kwargs", "text"),
+        [({"failure": "./nan"}, "failure = './nan'"), ({"files": {"/etc/passwd": 1}}, "files./etc/passwd = 1")],
+    )
     def test_that_may_name_a_file_count_only_if_they_are_trusted(
-        self, here: Path, capsys: pytest.CaptureFixture[str]
+        self, kwargs: dict[str, Any], text: str, here: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        run = stranger(here / "run", env={"kwargs": {"lengths": [4], "failure": "./nan"}})
+        run = stranger(here / "run", env={"kwargs": {"lengths": [4], **kwargs}})
         assert evaluate.main([str(run), "episodes=1", OURS]) == 2
-        assert complaint(capsys).startswith("a3c_exp: env.kwargs.failure = './nan': may write files or connect")
-        assert evaluate.main([str(run), "episodes=1", OURS, "trust=[env.kwargs]"]) == 0
+        assert complaint(capsys).startswith(f"a3c_exp: env.kwargs.{text}: may write files or connect")
+        if "failure" in kwargs:
+            assert evaluate.main([str(run), "episodes=1", OURS, "trust=[env.kwargs]"]) == 0
 
     @pytest.mark.parametrize("value", [None, "rgb_array", ["SFFF", "FHFG"], {"a": [1, "b c"]}])
     def test_of_plain_words_are_harmless(self, value: object) -> None:

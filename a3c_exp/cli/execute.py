@@ -17,8 +17,8 @@ from a3c_exp.run.run_folder import CONFIG_FILE, config_text
 from a3c_exp.run.session import Session
 
 if TYPE_CHECKING:  # importing them takes seconds: they import torch
+    from a3c_exp.config.builder import Made
     from a3c_exp.core.experiment import Experiment
-    from a3c_exp.networks import ActorCritic
     from a3c_exp.run.trainer import Run
 
 
@@ -49,7 +49,7 @@ class Checked(NamedTuple):
     experiment: Experiment
 
 
-def check(plan: Plan, made: dict[str, ActorCritic] | None = None) -> Checked:
+def check(plan: Plan, made: Made | None = None) -> Checked:
     """Raise ConfigError for a plan that cannot be executed. Changes nothing.
 
     made: see `load_experiment`.

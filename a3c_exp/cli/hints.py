@@ -9,10 +9,8 @@ from typing import Any
 from a3c_exp.common.settings import flatten
 from a3c_exp.errors import did_you_mean, either
 
-OTHER_NAMES = {
-    "algorithm": {"a2c": "algorithm=a3c update=sync"},
-}  # fmt: skip
-"""What other names of options are here, by group, in lower case."""
+OTHER_NAMES = {("algorithm", "a2c"): "algorithm=a3c update=sync"}
+"""What other names of options, in lower case, are here."""
 
 BY_ID = {"env": ("id", "gym")}
 """Groups whose options stand for a registered name: the setting that holds it, and the option that takes any name."""
@@ -25,7 +23,7 @@ def option_problem(group: str, value: str, options: Sequence[str], read: ReadOpt
 
     read: the settings in an option's file.
     """
-    here = OTHER_NAMES.get(group, {}).get(value.lower())
+    here = OTHER_NAMES.get((group, value.lower()))
     if here is not None:
         return f"is no option: it is {here} here"
     if group not in BY_ID or not re.search(r"[:/]|-v\d+$", value):

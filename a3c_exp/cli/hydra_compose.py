@@ -101,7 +101,9 @@ def compose_node(
         if override.is_sweep_override() and mode is RunMode.RUN:
             problem = "several values need -m (or quotes, if they are one text)"
             raise ConfigError(override.key_or_group, override.get_value_string(), problem)
-    settings = [each for each in typed if files.is_setting(each.key_or_group, each.package, each.value())]
+    settings = [
+        each for each in typed if files.is_setting(each.key_or_group, each.package, isinstance(each.value(), dict))
+    ]
     choices = [each for each in typed if each not in settings]
     # Each job of a sweep has one of several values.
     single = [each for each in settings if not (each.is_delete() or each.is_sweep_override())]
@@ -154,11 +156,14 @@ class Files:
     def is_group(self, key: str) -> bool:
         return "." not in key and self._loader.repository.group_exists(key)
 
-    def is_setting(self, key: str, package: str | None, value: object) -> bool:
-        """Return whether an override is about the value of a setting: no choice in a group, and not Hydra's own."""
+    def is_setting(self, key: str, package: str | None, written_out: bool) -> bool:
+        """Return whether an override is about the value of a setting: no choice in a group, and not Hydra's own.
+
+        written_out: whether its value is a mapping.
+        """
         if package is not None or key.partition(".")[0].partition("/")[0] == "hydra":
             return False
-        return isinstance(value, dict) or not self.is_group(key)
+        return written_out or not self.is_group(key)
 
     def compose(self, choices: Sequence[Override], mode: RunMode = RunMode.RUN) -> DictConfig:
         """What choices compose. Raises ConfigError."""
@@ -279,21 +284,24 @@ def _drop_foreign_settings(node: DictConfig, files: Files, choices: Sequence[Ove
     """Delete what presets have set for components that others, chosen on the command line, replace.
 
     A component that is chosen by name keeps the settings of presets that it knows: `experiment=pong algorithm=a3c`
-    keeps the entropy's weight and drops PPO's epochs. A mistyped setting in its own file stays, and is refused.
+    keeps the entropy's weight and drops PPO's epochs. A mistyped setting, which neither knows, stays and is refused.
     """
     for choice in choices:
         named = not (choice.is_delete() or choice.is_sweep_override() or choice.is_hydra_override())
-        component = OmegaConf.select(node, choice.package or choice.key_or_group) if named else None
+        place = choice.package or choice.key_or_group
+        component = OmegaConf.select(node, place) if named else None
         if not isinstance(component, DictConfig) or TARGET not in component:
             continue
-        others = {str(key) for key in component} - files.names_in_file(choice.key_or_group, str(choice.value()))
-        if not others - {TARGET}:
+        foreign = {str(key) for key in component} - files.names_in_file(choice.key_or_group, str(choice.value()))
+        if not foreign - {TARGET}:
             continue
+        plugins = list(node.get("plugins") or [])
         try:
-            known = settings_of(component[TARGET], list(node.get("plugins") or []))
+            before = OmegaConf.select(files.compose([each for each in choices if each is not choice]), place)
+            foreign &= settings_of(before.get(TARGET), plugins) - settings_of(component[TARGET], plugins)
         except Exception:  # the check of the whole configuration reports what is wrong, in one line
             continue
-        for key in others - known - {TARGET}:
+        for key in foreign:
             del component[key]
 
 
@@ -308,12 +316,11 @@ def job_config() -> dict[str, Any]:
 
 def for_hydra(hydra: Any, overrides: Sequence[str]) -> list[str]:
     """Overrides as Hydra's own sweepers and launchers compose them: settings with ++, since they may have any key."""
-    files = Files(hydra, CONFIG_NAME)
-    changes = [
-        each.type is OverrideType.CHANGE and files.is_setting(each.key_or_group, each.package, each.value())
-        for each in parse(overrides)
-    ]
-    return [f"{'++' if change else ''}{text}" for text, change in zip(overrides, changes, strict=True)]
+    files, found = Files(hydra, CONFIG_NAME), []
+    for text, each in zip(overrides, parse(overrides), strict=True):
+        is_setting = files.is_setting(each.key_or_group, each.package, isinstance(each.value(), dict))
+        found.append(f"++{text}" if is_setting and each.type is OverrideType.CHANGE else text)
+    return found
 
 
 def setting(part: DictConfig, key: str) -> Any:

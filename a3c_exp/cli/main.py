@@ -84,10 +84,8 @@ def _run_one(hydra: Any, name: str, overrides: list[str], existing: str, typed: 
     label = os.environ.pop(LABEL, "")
     own = [text for text in overrides if not re.match(r"\+*hydra\b", text)]
     session = Session(command=typed, label=label, overrides=own)
-    plan = Plan(
-        config=to_container(node), folder=expanded(folder).absolute(), existing=existing, key="hydra.run.dir",
-        session=session,
-    )  # fmt: skip
+    config, place = to_container(node), expanded(folder).absolute()
+    plan = Plan(config=config, folder=place, existing=existing, key="hydra.run.dir", session=session)
     prestart(plan.config.get("backend"))  # it imports torch while this process does
     checked = check(plan)
     with open_dict(node):
@@ -126,11 +124,14 @@ def _run_saved(flags: Namespace, words: Words) -> int:
         print(printable(OmegaConf.to_yaml(OmegaConf.create(saved.config))), end="")
         return 0
     place = expanded(folder if resume else saved.folder).absolute()
-    existing, key = (CONTINUE, "resume") if resume else ("refuse", "hydra.run.dir")
-    session = Session(overrides=flags.overrides)
     plan = Plan(
-        config=saved.config, folder=place, existing=existing, key=key, trusted=saved.trusted, session=session
-    )  # fmt: skip
+        config=saved.config,
+        folder=place,
+        existing=CONTINUE if resume else "refuse",
+        key="resume" if resume else "hydra.run.dir",
+        trusted=saved.trusted,
+        session=Session(overrides=flags.overrides),
+    )
     finished = execute(plan)
     assert finished is not None
     return finished.exit_code

@@ -32,7 +32,7 @@ from a3c_exp.run.run_folder import check_links
 from a3c_exp.run.session import Session
 
 if TYPE_CHECKING:  # importing it takes seconds: it imports torch
-    from a3c_exp.networks import ActorCritic
+    from a3c_exp.config.builder import Made
 
 MULTIRUN, SWEEP_DIR = "hydra.mode=MULTIRUN", "hydra.sweep.dir"
 LAUNCHERS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit"}
@@ -59,7 +59,9 @@ def run_sweep(hydra: Any, name: str, flags: Namespace, words: Words) -> int:
     existing = words.existing or "resume"
     with named(SWEEP_DIR if words.sweep is None else "sweep"):
         if any(_target(master, part) != basic for part, basic in BASIC.items()):
-            return _run_with_hydra(hydra, name, overrides, combinations, existing, words.jobs)
+            if words.jobs is not None:
+                raise ConfigError("jobs", words.jobs, "goes with Hydra's basic launcher and sweeper alone")
+            return _run_with_hydra(hydra, name, overrides, combinations, existing)
         at_once = min(words.jobs or 1, len(combinations))
         with cores_shared(at_once):
             jobs = _check_jobs(hydra, name, combinations, existing, at_once)
@@ -107,7 +109,7 @@ def _check_jobs(hydra: Any, name: str, combinations: Sequence[list[str]], existi
     typed = [[text for text in job if not text.startswith(("hydra.", "hydra/"))] for job in combinations]
     names, differences = folder_names(typed), labels(typed)
     jobs: dict[str, Job] = {}
-    made: dict[str, ActorCritic] = {}
+    made: Made = []
     saved: dict[str, Path] | None = None
     most_workers, alone = 0, False
     for number, node in enumerate(compose_jobs(hydra, combinations, name)):
@@ -140,18 +142,15 @@ def _check_jobs(hydra: Any, name: str, combinations: Sequence[list[str]], existi
 
 
 def _run_with_hydra(
-    hydra: Any, name: str, overrides: Sequence[str], combinations: Sequence[list[str]], existing: str,
-    jobs: int | None,
-) -> int:  # fmt: skip
+    hydra: Any, name: str, overrides: Sequence[str], combinations: Sequence[list[str]], existing: str
+) -> int:
     """Have Hydra run a sweep with its launcher and its sweeper, whose lines and exit codes are their own.
 
     combinations: what is checked first: all jobs, or the first one of a sweeper that chooses them while they run.
     """
-    if jobs is not None:
-        raise ConfigError("jobs", jobs, "goes with Hydra's basic launcher and sweeper, which no other one may replace")
     from a3c_exp.config.builder import load_final
 
-    made: dict[str, ActorCritic] = {}
+    made: Made = []
     for node in compose_jobs(hydra, combinations, name):
         load_final(to_container(node), made=made)
         check_links(_sweep_dir(node), "multirun.yaml", ".submitit")

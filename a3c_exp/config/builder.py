@@ -27,6 +27,8 @@ from a3c_exp.envs.batch import Normalization
 from a3c_exp.errors import ConfigError, named
 from a3c_exp.networks import ActorCritic
 
+Made = list[tuple[object, ActorCritic]]
+"""Networks, each with the components that it was tried with."""
 MEASURED = ("auto", "background")
 """Values of `env.normalize_observations` that stand for others."""
 
@@ -55,7 +57,7 @@ def load_final(
     *,
     to_train: bool = True,
     begins: bool = True,
-    made: dict[str, ActorCritic] | None = None,
+    made: Made | None = None,
     trusted: Sequence[str] | None = None,
 ) -> tuple[dict[str, Any], Experiment]:
     """The final configuration of a plain one (see `config.final`), and the experiment that it describes, fully checked.
@@ -93,7 +95,7 @@ def load_final(
         final[TYPED] = typed
     check_combination(experiment)
     if check:
-        network = _check_network(experiment, to_train, {} if made is None else made)
+        network = _check_network(experiment, to_train, [] if made is None else made)
         if to_train and begins and experiment.init_from is not None:
             with named("init_from"):
                 check_init_from(experiment.init_from, final, network, experiment.env.normalize_observations)
@@ -107,16 +109,17 @@ def _check_acts(experiment: Experiment, to_train: bool, trusted: Sequence[str]) 
     check_trust(((f"backend.{name}", each) for name, each in connecting.items()), trusted)
 
 
-def _check_network(experiment: Experiment, to_train: bool, made: dict[str, ActorCritic]) -> ActorCritic:
+def _check_network(experiment: Experiment, to_train: bool, made: Made) -> ActorCritic:
     """The network of an experiment, tried with its environment and its algorithm. Raises ConfigError."""
     if to_train:
         experiment.backend.check(experiment)
     parts = (experiment.env, experiment.network, experiment.algorithm, experiment.epsilon, experiment.plugins)
-    key = repr(parts)
-    if key not in made:
-        made[key] = check_environment_and_network(experiment)
-    check_fit(experiment, made[key])
-    return made[key]
+    network = next((each for known, each in made if known == parts), None)
+    if network is None:
+        network = check_environment_and_network(experiment)
+        made.append((parts, network))
+    check_fit(experiment, network)
+    return network
 
 
 def _measured(experiment: Experiment) -> Normalization:

@@ -47,7 +47,7 @@ def module_settings(cls: type[nn.Module], key: str) -> dict[str, Setting]:
 def _constructor_settings(cls: type[nn.Module], key: str) -> dict[str, Setting]:
     injected = injected_names(cls)
     try:
-        hints = typing.get_type_hints(cls.__init__, include_extras=True)
+        hints = typing.get_type_hints(cls.__init__)
     except Exception as error:  # an annotation that cannot be evaluated may raise anything
         raise ConfigError(key, _name(cls), f"the annotations of its constructor cannot be read: {error}") from error
     settings = {}

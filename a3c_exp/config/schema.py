@@ -64,9 +64,15 @@ def _refuse(value: object, hint: Any, path: str) -> NoReturn:
 
 
 _NAMES: dict[Any, str] = {
-    int: "a whole number", float: "a number", str: "text", types.NoneType: "null",
-    list: "a list", tuple: "a list", dict: "a mapping", Any: "any value",
-}  # fmt: skip
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    types.NoneType: "null",
+    list: "a list",
+    tuple: "a list",
+    dict: "a mapping",
+    Any: "any value",
+}
 
 
 def _describe(hint: Any) -> str:
@@ -105,11 +111,9 @@ def _value(value: object, hint: Any, path: str, plugins: tuple[str, ...]) -> obj
     origin = typing.get_origin(hint)
     if hint is Any or hint is object:
         return value
-    if origin is typing.Annotated:
-        return _value(value, typing.get_args(hint)[0], path, plugins)
     if origin in (Union, types.UnionType):
         return _union(value, hint, path, plugins)
-    if origin is Literal or hint in (int, float, bool, str, None, types.NoneType):
+    if _is_scalar(hint):
         return _scalar(value, hint, path)
     if (origin or hint) in _LISTS:
         return _list(value, hint, path, plugins)
@@ -133,7 +137,8 @@ def _scalar(value: object, hint: Any, path: str) -> object:
 
 def _union(value: object, hint: Any, path: str, plugins: tuple[str, ...]) -> object:
     """The value as the first member that accepts it, exact types first: 1 stays whole for `float | int`."""
-    members = [member for member in typing.get_args(hint) if _may_hold(member, value)]
+    structured = isinstance(value, (Mapping, list, tuple))
+    members = [member for member in typing.get_args(hint) if not (structured and _is_scalar(member))]
     members.sort(key=lambda member: type(value) is not member)
     refusals: list[ConfigError] = []
     for member in members:
@@ -141,23 +146,13 @@ def _union(value: object, hint: Any, path: str, plugins: tuple[str, ...]) -> obj
             return _value(value, member, path, plugins)
         except ConfigError as refusal:
             refusals.append(refusal)
-    if len(refusals) == 1 and isinstance(value, (Mapping, list, tuple)):
+    if len(refusals) == 1 and structured:
         raise refusals[0]  # it names what is wrong inside
     _refuse(value, hint, path)
 
 
-def _may_hold(hint: Any, value: object) -> bool:
-    """Return whether a value of this outer shape can be meant for `hint`. What is inside is checked later."""
-    kind = typing.get_origin(hint) or hint
-    if kind in (int, float):
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    if kind in (bool, str, None, types.NoneType, Literal):
-        return not isinstance(value, (Mapping, list, tuple))
-    if kind in (Any, object):
-        return True
-    if kind in _LISTS:
-        return isinstance(value, (list, tuple))
-    return isinstance(value, Mapping)
+def _is_scalar(hint: Any) -> bool:
+    return typing.get_origin(hint) is Literal or hint in (int, float, bool, str, None, types.NoneType)
 
 
 def _list(value: object, hint: Any, path: str, plugins: tuple[str, ...]) -> object:
@@ -192,7 +187,7 @@ def _settings(cls: type, key: str = TARGET) -> dict[str, Setting]:
         from a3c_exp.config.modules import module_settings
 
         return module_settings(cls, key)
-    hints = typing.get_type_hints(cls, include_extras=True)
+    hints = typing.get_type_hints(cls)
     return {
         field.name: Setting(
             hints[field.name], field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
