@@ -105,6 +105,28 @@ def stop_reason(error: BaseException) -> str:
 FAILURES = (Exception, SystemExit)
 """Ways in which code of a user's own may fail: not only errors, an environment may also call sys.exit."""
 
+
+def is_lack_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that there is not enough memory: Python's own, and two texts of torch."""
+    texts = ("allocate memory", "calculation overflowed")
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(text in str(error) for text in texts)
+    )
+
+
+@contextmanager
+def refused(key: str, value: object, what: str) -> Iterator[None]:
+    """Within, code of a user's own runs: what it raises is a ConfigError, "key = value: what: error", in one line."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except FAILURES as error:
+        if is_lack_of_memory(error):
+            raise
+        raise ConfigError(key, value, f"{what}: {one_line(error)}") from error
+
+
 INTERRUPTED = 130
 """The exit code of a program that Ctrl-C ended: 128 plus the number of the signal."""
 

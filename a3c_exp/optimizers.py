@@ -303,12 +303,12 @@ def clip(gradient: Vector, optimizer: Optimizer, slices: Mapping[str, slice]) ->
 
 def euclidean_norm(pieces: Sequence[Vector]) -> float:
     """The Euclidean norm of a vector in pieces [N], arrays or tensors."""
-    square = 0.0
-    for piece in pieces:
-        square += float(functions_of(piece).vdot(piece, piece))  # dot, but without a warning of each overflow
+    # vdot is dot, but without a warning of each overflow.
+    square = sum(float(functions_of(piece).vdot(piece, piece)) for piece in pieces)
     if math.isinf(square):
         # The squares of large finite numbers overflow in single precision.
-        square = sum(map(_wide_square, pieces))
+        wide = [xp.asarray(piece, dtype=xp.float64) for piece in pieces for xp in [functions_of(piece)]]
+        square = sum(float(functions_of(piece).vdot(piece, piece)) for piece in wide)
     return math.sqrt(square)
 
 
@@ -333,10 +333,3 @@ def _without(vector: Vector, taken: list[slice]) -> list[Vector]:
             pieces.append(vector[start:stop])
         start = after
     return pieces
-
-
-def _wide_square(piece: Vector) -> float:
-    """The square of a vector's norm, in float64."""
-    xp = functions_of(piece)
-    wide = xp.asarray(piece, dtype=xp.float64)
-    return float(xp.vdot(wide, wide))

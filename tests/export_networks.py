@@ -41,7 +41,7 @@ class Memory(nn.Module):
         self.value = nn.Linear(width, 1)
 
     def initial_state(self, count: int) -> Tensor:
-        return torch.full((count, self.width), 0.5)
+        return torch.zeros(count, self.width)
 
     def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         state = self.cell(x, state)

@@ -187,7 +187,7 @@ SOURCES = {
         network.encoder.layers=[[32,3,2],[32,3,2],[32,3,2],[32,3,2]] network.encoder.features_dim=null
         network.encoder.padding=same network.encoder.activation=elu network.hidden_size=256
         network.encoder.init=glorot network.init=normalized_columns network.core_init=default
-        network.policy_gain=0.01 network.head_bias=true network.forget_bias=1 rollout_length=20
+        network.policy_gain=0.01 network.forget_bias=1 rollout_length=20
         returns._target_=a3c_exp.returns.GAE returns.lambda_=1 gamma=0.99 workers=12 envs_per_worker=1
         algorithm.reduction=sum algorithm.value_coefficient=0.5 algorithm.entropy_coefficient=0.01
         optimizer._target_=a3c_exp.optimizers.Adam optimizer.learning_rate=0.0001 optimizer.max_grad_norm=40

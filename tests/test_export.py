@@ -32,7 +32,7 @@ MLP: dict[str, Any] = {"_target_": "a3c_exp.networks.Mlp", "hidden_sizes": [16],
 CNN = {"_target_": "a3c_exp.networks.Cnn", "layers": [[8, 3, 2]], "features_dim": 32, "policy_gain": 1.0}
 PADDED = CNN | {"layers": [[8, 3, 2], [8, 3, 2]], "features_dim": None, "padding": "same"}
 PADDED |= {"activation": "elu", "precision": "bfloat16"}
-LSTM = {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 16, "policy_gain": 1.0, "head_bias": False}
+LSTM = {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 16, "policy_gain": 1.0}
 MEMORY = {"_target_": "export_networks.Memory"}
 
 PICTURE = Box(0, 255, (12, 12, 3), np.uint8)

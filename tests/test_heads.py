@@ -65,9 +65,9 @@ class TestDistributions:
         np.testing.assert_allclose(entropy, 0, atol=1e-5)
 
 
-def make_drawn_head(space: gym.Space[Any], state_dependent_std: bool, log_std: float = 0.0, bias: bool = True) -> Any:
+def make_drawn_head(space: gym.Space[Any], state_dependent_std: bool, log_std: float = 0.0) -> Any:
     """A head from 5 features. log_std: about what the log standard deviations are."""
-    head: Any = make_head(5, make_distribution(space), state_dependent_std, 1.0, bias)
+    head: Any = make_head(5, make_distribution(space), state_dependent_std, 1.0)
     with torch.no_grad():
         for index, parameter in enumerate(head.parameters()):
             parameter.copy_(torch.from_numpy(0.5 * normal(*parameter.shape, seed=index)))
@@ -110,15 +110,6 @@ class TestHeads:
         if isinstance(space, Box):
             bounded = parameters[:, space.shape[0] :]
             assert bounded.min() >= LOG_STD_RANGE[0] and bounded.max() <= LOG_STD_RANGE[1]
-
-    @pytest.mark.parametrize("space", SPACES, ids=str)
-    def test_the_kernel_of_a_head_without_biases_is_equal_to_its_torch_form(self, space: gym.Space[Any]) -> None:
-        by_kernel, by_torch = (make_drawn_head(space, False, bias=False) for _ in range(2))
-        assert by_kernel.linear.bias is None
-        compare(by_kernel, by_torch)
-        of_nothing = by_kernel.kernel().act_forward(np.zeros((1, 5), np.float32))
-        means = of_nothing[:, : space.shape[0]] if isinstance(space, Box) else of_nothing
-        assert not means.any()
 
     @pytest.mark.parametrize("state_dependent_std", [False, True])
     def test_a_new_head_has_the_deviation_of_the_setting_and_a_policy_near_zero(

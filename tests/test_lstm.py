@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
-from learning import compare_gradients, evaluated_by_torch, learned
+from learning import evaluated_by_torch, learned
 from nets import make_lstm, normal
 from runs import SCRIPTED
 from torch import Tensor
@@ -41,7 +41,7 @@ def build(actions: gym.Space[Any] = Discrete(2), **settings: Any) -> EncoderActo
 
 def core() -> LstmCore:
     cells = LstmCore(F, C)
-    cells.initialize(Initializer("orthogonal", 0.1, torch.Generator().manual_seed(3)), 1.0)
+    cells.initialize(Initializer("orthogonal", 0.1, torch.Generator().manual_seed(3)))
     return cells
 
 
@@ -292,13 +292,6 @@ class TestTheComponent:
         torch.testing.assert_close(network.value.weight.detach().norm(), torch.tensor(1.0))
         np.testing.assert_array_equal(build(init="glorot", core_init="glorot").vector, build(init="glorot").vector)
 
-    @pytest.mark.parametrize("kernels", ["numpy", "torch"])
-    @pytest.mark.parametrize("actions", [Discrete(2), Box(-1, 1, (2,))], ids=str)
-    def test_heads_without_biases_are_learned(self, kernels: Any, actions: gym.Space[Any]) -> None:
-        network = build(actions, head_bias=False, kernels=kernels)
-        assert network.head.linear.bias is None and network.value.bias is None
-        compare_gradients(network, normal(T, B, 4), actions, RecurrentInput(normal(B, 16), draw_boundaries()))
-
     @pytest.mark.parametrize(
         "settings",
         [
@@ -306,7 +299,6 @@ class TestTheComponent:
             {"forget_bias": 11.0},
             {"policy_gain": 0.0},
             {"init_std": 0.0},
-            {"head_bias": False, "state_dependent_std": True},
         ],
     )
     def test_values_out_of_range_are_refused(self, settings: dict[str, Any]) -> None:

@@ -53,7 +53,7 @@ def test_acting_and_learning_agree_on_values_and_log_probabilities(
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"state_dependent_std": True}, {"hidden_sizes": ()}, {"hidden_sizes": (5,)}, {"head_bias": False}],
+    [{}, {"state_dependent_std": True}, {"hidden_sizes": ()}, {"hidden_sizes": (5,)}],
     ids=str,
 )
 def test_its_gradient_is_that_of_torch(space: gym.Space[Any], shared: bool, settings: dict[str, Any]) -> None:
@@ -217,22 +217,6 @@ def test_normal_weights_have_mean_0_and_the_deviation_of_the_setting(std: float)
         assert not layer.bias.any()
     drawn = torch.cat([layer.weight.detach().ravel() for layer in layers]) / std
     assert (drawn.abs() > 2).float().mean().item() == pytest.approx(0.0455, abs=0.005)
-
-
-@pytest.mark.parametrize("space", ACTION_SPACES, ids=str)
-@pytest.mark.parametrize("shared", [True, False])
-def test_heads_without_biases_give_nothing_for_features_that_are_0(space: gym.Space[Any], shared: bool) -> None:
-    """The encoder is the identity. The vector is that with biases, without them."""
-    bare, full = (build(space, head_bias=bias, hidden_sizes=(), shared=shared) for bias in (False, True))
-    parameters, values, _ = bare.act_forward(np.zeros((2, 8), np.float32))
-    means = parameters[:, : space.shape[0]] if isinstance(space, Box) else parameters
-    assert not means.any() and not values.any()
-    names = [name for name, _ in full.named_parameters()]
-    biases = ["head.linear.bias", "value.bias"]
-    assert [name for name, _ in bare.named_parameters()] == [name for name in names if name not in biases]
-    assert len(bare.vector) == len(full.vector) - sum(full.get_parameter(name).numel() for name in biases)
-    for name, parameter in bare.named_parameters():
-        torch.testing.assert_close(parameter, full.get_parameter(name), atol=0, rtol=0)
 
 
 def test_without_a_scheme_an_encoder_keeps_what_its_constructor_draws() -> None:

@@ -20,7 +20,7 @@ from torch import nn
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic, Cnn, Impala, OutputGradients, cnn
-from a3c_exp.networks.images import ComputeFormat, ImageLayout, multiplies_bfloat16, to_format
+from a3c_exp.networks.images import ImageLayout, multiplies_bfloat16, to_format
 
 ATARI = Box(0, 255, (4, 84, 84), np.uint8)
 SMALL = Box(0, 255, (2, 20, 18), np.uint8)
@@ -81,9 +81,11 @@ def test_the_published_networks_have_their_published_sizes(
 
 
 @pytest.mark.parametrize("name", ENCODERS)
-@pytest.mark.parametrize("channels_last", [True, False])
-def test_acting_and_learning_agree(name: str, channels_last: bool) -> None:
-    network = build(name, channels_last=channels_last)
+@pytest.mark.parametrize("vectors", ["AVX512", "DEFAULT"])
+def test_acting_and_learning_agree(name: str, vectors: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Channels lie last with AVX-512."""
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: vectors)
+    network = build(name)
     images = pictures()
     parameters, values, _ = network.act_forward(images)
     actions, log_probs = network.distribution.sample(parameters, np.random.default_rng(3))
@@ -187,11 +189,14 @@ def test_its_gradient_is_that_of_torch(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ENCODERS)
-def test_the_layout_in_memory_changes_nothing_but_rounding(name: str) -> None:
-    first, last = (build(name, channels_last=choice) for choice in (False, True))
-    images = pictures()
-    np.testing.assert_allclose(first.act_forward(images)[0], last.act_forward(images)[0], atol=1e-5)
-    np.testing.assert_allclose(gradient(first, images), gradient(last, images), atol=1e-4, rtol=1e-4)
+def test_the_layout_in_memory_changes_nothing_but_rounding(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    images, network = pictures(), build(name)
+    found = []
+    for vectors in ("AVX512", "DEFAULT"):
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda vectors=vectors: vectors)
+        found.append((network.act_forward(images)[0], gradient(network, images)))
+    np.testing.assert_allclose(found[0][0], found[1][0], atol=1e-5)
+    np.testing.assert_allclose(found[0][1], found[1][1], atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", ENCODERS)
@@ -217,17 +222,23 @@ def test_in_bfloat16_it_is_the_same_network_to_two_digits(name: str) -> None:
 @pytest.mark.parametrize(("half", "vectors"), [(True, "AVX512"), (False, "AVX512"), (False, "DEFAULT")])
 def test_auto_chooses_what_is_fast_on_the_processor(half: bool, vectors: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """bfloat16 for many pictures, if it is multiplied; channels last with AVX-512, in bfloat16 and where they pay."""
-    monkeypatch.setattr("a3c_exp.networks.images.multiplies_bfloat16", lambda: half)
+    monkeypatch.setattr(cnn, "multiplies_bfloat16", lambda: half)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: vectors)
-    auto, wide = ComputeFormat("auto", "auto"), vectors == "AVX512"
-    large = torch.bfloat16 if half else torch.float32
-    assert auto.choose(large_batch=True, last_pays=True) == (large, wide)
-    assert auto.choose(large_batch=True, last_pays=False) == (large, half)
-    assert auto.choose(large_batch=False, last_pays=True) == (torch.float32, wide)
-    assert auto.choose(large_batch=False, last_pays=False) == (torch.float32, False)
-    for large_batch, last_pays in product((False, True), repeat=2):
-        assert ComputeFormat("float32", False).choose(large_batch, last_pays) == (torch.float32, False)
-        assert ComputeFormat("bfloat16", True).choose(large_batch, last_pays) == (torch.bfloat16, True)
+    formats: list[Any] = []
+
+    def noted(x: torch.Tensor, *chosen: Any) -> torch.Tensor:
+        formats.append(chosen)
+        return to_format(x, *chosen)
+
+    monkeypatch.setattr(cnn, "to_format", noted)
+    for name, large, always_last in (("plain", 12, False), ("residual", 4, True)):
+        encoder = encoder_of(build(name, precision="auto"))
+        for count, learns in product((large, large - 1), (False, True)):
+            with torch.set_grad_enabled(learns):
+                encoder(torch.from_numpy(pictures(count)))
+            reduced = half and count == large
+            last = vectors == "AVX512" and (reduced or learns or always_last)
+            assert formats.pop() == (torch.bfloat16 if reduced else torch.float32, last)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +252,7 @@ def test_processors_that_multiply_bfloat16(flags: str, multiplies: bool, monkeyp
 
 @pytest.mark.parametrize("name", ENCODERS)
 def test_few_pictures_stay_in_float32(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("a3c_exp.networks.images.multiplies_bfloat16", lambda: True)
+    monkeypatch.setattr(cnn, "multiplies_bfloat16", lambda: True)
     auto, half = (build(name, precision=choice) for choice in ("auto", "bfloat16"))
     full, many = build(name), pictures(20)
     few = many[:2]
@@ -341,8 +352,8 @@ BARE: dict[str, Any] = {"_target_": "a3c_exp.networks.Cnn", "layers": [[8, 3, 2]
 
 @pytest.mark.parametrize(
     "network",
-    [BARE, BARE | {"padding": "same"}, SMALL_CNN | {"padding": "same", "init": "normal", "head_bias": False}],
-    ids=["bare", "bare, padded", "padded, normal, no biases of heads"],
+    [BARE, BARE | {"padding": "same"}, SMALL_CNN | {"padding": "same", "init": "normal"}],
+    ids=["bare", "bare, padded", "padded, normal"],
 )
 def test_every_switch_is_trained(network: dict[str, Any], tmp_path: Path) -> None:
     done = train(tmp_path, CORNERS, network={"precision": "float32", **network}, total_steps=4000)

@@ -193,7 +193,7 @@ class Pictures(nn.Sequential):
 
 
 class Gru(nn.Module):
-    """A whole actor-critic, whose state does not begin with zeros."""
+    """A whole actor-critic with a state."""
 
     def __init__(
         self, observation_space: gym.Space[Any], action_space: gym.Space[Any], outputs: int, width: int = 5
@@ -205,7 +205,7 @@ class Gru(nn.Module):
         self.policy, self.value = nn.Linear(width, outputs), nn.Linear(width, 1)
 
     def initial_state(self, count: int) -> Tensor:
-        return torch.linspace(-0.5, 1, self.width).expand(count, self.width)
+        return torch.zeros(count, self.width)
 
     def forward(self, observations: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         state = self.cell(observations, state)
@@ -224,7 +224,7 @@ class Plain(nn.Module):
 
 
 WholeFault = Literal[
-    "parameters", "values", "state", "no initial state", "learned initial state", "flat initial state", "one tensor",
+    "parameters", "values", "state", "no initial state", "initial state of ones", "flat initial state", "one tensor",
     "a list in place of values", "NaN", "one state for all",
 ]  # fmt: skip
 
@@ -234,13 +234,13 @@ class FaultyWhole(Gru):
 
     def __init__(self, observation_space: gym.Space[Any], outputs: int, fault: WholeFault) -> None:
         super().__init__(observation_space, gym.spaces.Discrete(2), outputs)
-        self.fault, self.first = fault, nn.Parameter(torch.zeros(1, self.width))
+        self.fault = fault
         if fault == "no initial state":
             self.initial_state = None  # type: ignore[method-assign, assignment]
 
     def initial_state(self, count: int) -> Tensor:
-        if self.fault == "learned initial state":
-            return self.first.expand(count, self.width)
+        if self.fault == "initial state of ones":
+            return torch.ones(count, self.width)
         return torch.zeros(self.width) if self.fault == "flat initial state" else super().initial_state(count)
 
     def forward(self, observations: Tensor, state: Tensor | None) -> Any:

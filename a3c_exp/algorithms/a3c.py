@@ -11,6 +11,7 @@ from torch import Tensor
 from a3c_exp.algorithms.algorithm import Algorithm, Metrics
 from a3c_exp.algorithms.batch import Batch, BatchArrays, PolicyOutputs
 from a3c_exp.algorithms.masked import broadcast, closed_form_advantages, dot, masked, total
+from a3c_exp.common.arrays import Floats
 from a3c_exp.errors import require
 from a3c_exp.networks.outputs import NetworkOutputs, OutputGradients
 from a3c_exp.schedules import Schedule, require_throughout, value
@@ -59,7 +60,7 @@ class A3C(Algorithm):
         """The derivatives of `loss` and its metrics, written out. See `Algorithm.gradient`."""
         mask = batch.mask
         advantages, count = closed_form_advantages(batch.advantages, mask, self.normalize_advantages)
-        errors = masked(outputs.values - batch.targets, mask)
+        errors: Floats = masked(outputs.values - batch.targets, mask)
         entropy_coefficient = value(self.entropy_coefficient, progress)
 
         scale = 1.0 if self.reduction == "sum" else 1 / count

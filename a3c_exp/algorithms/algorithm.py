@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Literal
@@ -16,17 +15,6 @@ from torch import Tensor, nn
 from a3c_exp.algorithms.batch import Batch, BatchArrays, PolicyOutputs
 from a3c_exp.algorithms.masked import count_of, total
 from a3c_exp.networks.outputs import NetworkOutputs, OutputGradients
-
-RESERVED = (
-    "explained_variance",
-    "mean_value",
-    "grad_norm",
-    "parameter_norm",
-    "learning_rate",
-    "n_updates",
-    "rejected_updates",
-)
-"""Names of metrics that every run has."""
 
 Metrics = Mapping[str, Tensor | float]
 """Numbers for the curves `train/<name>`, by name, or tensors [T, B] whose mean over the transitions is taken."""
@@ -100,8 +88,6 @@ def differentiate(
 
 def _number(name: str, x: Tensor | float, arrays: BatchArrays) -> float:
     """A metric as a number. Raises TypeError, with its name, if it is none, nor one for each row."""
-    if not isinstance(name, str) or not re.fullmatch(r"[\w.-][\w. -]*", name) or name in RESERVED:
-        raise TypeError(f"{name!r} is no name for a metric: letters, digits, '_', '-', '.', and none of {RESERVED}")
     try:
         if isinstance(x, Tensor) and x.shape == arrays.shape:
             return total(x.detach().cpu().numpy(), arrays.mask) / count_of(arrays.targets, arrays.mask)

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from a3c_exp.common.arrays import Array, Floats
-from a3c_exp.errors import ConfigError
 from a3c_exp.networks.outputs import NetworkOutputs, OutputGradients
 from a3c_exp.networks.recurrent import RecurrentInput
 
@@ -148,17 +147,13 @@ class PolicyOutputs:
         self.log_probs = batch.tensor(outputs.log_probs).requires_grad_()
         self.entropy = batch.tensor(outputs.entropy).requires_grad_()
         self.values = batch.tensor(outputs.values).requires_grad_()
-        self._features: Tensor | None = None
 
-    @property
+    @functools.cached_property
     def features(self) -> Tensor:
         """float32 [T, B, F], from which the policy is computed. A loss through them trains the (actor's) encoder."""
         if self._outputs.features is None:
-            problem = "its loss uses features: the network must be made of an encoder"
-            raise ConfigError("algorithm", None, problem)
-        if self._features is None:
-            self._features = self._batch.tensor(self._outputs.features).requires_grad_()
-        return self._features
+            raise TypeError("policy.features: the network must be made of an encoder")
+        return self._batch.tensor(self._outputs.features).requires_grad_()
 
     @functools.cached_property
     def log_ratio(self) -> Tensor:
@@ -177,10 +172,9 @@ class PolicyOutputs:
 
     def gradients(self) -> OutputGradients:
         """The derivatives of a loss that has been differentiated. Rows that are no transitions have none."""
-        features = None if self._features is None else self._gradient(self._features)
-        return OutputGradients(
-            self._gradient(self.log_probs), self._gradient(self.entropy), self._gradient(self.values), features
-        )
+        names = ("log_probs", "entropy", "values", "features")
+        used = vars(self)  # `features` is there if the loss has asked for them
+        return OutputGradients(**{name: self._gradient(used[name]) for name in names if name in used})
 
     def _gradient(self, leaf: Tensor) -> Floats:
         gradient = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad

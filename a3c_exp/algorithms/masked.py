@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from a3c_exp.common.arrays import Floats
-
-Real = TypeVar("Real", np.float32, np.float64)
+from a3c_exp.common.arrays import Array, Floats
 
 
 def count_of(rows: Floats, mask: Floats | None) -> float:
@@ -18,17 +14,17 @@ def count_of(rows: Floats, mask: Floats | None) -> float:
     return float(rows.size) if mask is None else max(float(mask.sum()), 1.0)
 
 
-def masked(rows: NDArray[Real], mask: Floats | None) -> NDArray[Real]:
+def masked(rows: Array, mask: Floats | None) -> Array:
     """The rows, with 0 for those that are no transitions, whatever they hold."""
     return rows if mask is None else np.where(mask != 0, rows, rows.dtype.type(0))
 
 
-def total(rows: NDArray[Any], mask: Floats | None) -> float:
+def total(rows: Array, mask: Floats | None) -> float:
     """The sum over the transitions."""
     return float(rows.sum()) if mask is None else float(rows[mask != 0].sum())
 
 
-def dot(a: NDArray[Any], b: NDArray[Any]) -> float:
+def dot(a: Array, b: Array) -> float:
     """The sum of products of all elements."""
     return float(np.vdot(a, b))
 
@@ -60,9 +56,7 @@ def normalized(advantages: Floats, mask: Floats | None, count: float) -> Floats:
     return scaled.astype(np.float32)
 
 
-def explained_variance(
-    values: NDArray[np.float32], targets: NDArray[np.float32], mask: NDArray[Any] | None = None
-) -> float:
+def explained_variance(values: Floats, targets: Floats, mask: Array | None = None) -> float:
     """1 - Var[targets - values] / Var[targets]: 1 for a perfect critic, 0 for one no better than a constant.
 
     values, targets: float32 [T, B], the critic's predictions and its targets.
@@ -84,7 +78,7 @@ def mean_value(values: Floats, mask: Floats | None = None) -> float:
     return total(values, mask) / count_of(values, mask)
 
 
-def _squared_deviations(x: NDArray[np.float64]) -> float:
+def _squared_deviations(x: Array) -> float:
     """Sum of squared deviations from the mean; 0 for an empty array. (`var` takes longer at this size.)"""
     deviations = x - np.add.reduce(x) / max(x.size, 1)
     return float(deviations.dot(deviations))

@@ -17,16 +17,15 @@ from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.normalization import NormalizedObservations, RunningStats
 from a3c_exp.envs import close_within
 from a3c_exp.envs.batch import Normalization
-from a3c_exp.errors import ConfigError, FolderError
+from a3c_exp.errors import ConfigError, FolderError, is_lack_of_memory
 from a3c_exp.networks import ActorCritic
-from a3c_exp.networks.components import is_lack_of_memory
 from a3c_exp.networks.verification import verify
 from a3c_exp.optimizers import check_param_groups
 from a3c_exp.run.run_folder import best_checkpoint
 from a3c_exp.run.saved_state import load_state
 
 INIT_OR_SPEED_KEYS = frozenset(
-    {"init", "init_std", "policy_gain", "initial_std", "forget_bias", "precision", "channels_last", "kernels"}
+    {"init", "init_std", "policy_gain", "initial_std", "forget_bias", "precision", "kernels"}
 )
 """Settings of a network that do not change what given parameters mean."""
 
@@ -117,7 +116,9 @@ def check_environment_and_network(experiment: Experiment) -> ActorCritic:
     except (MemoryError, RuntimeError) as error:
         if not is_lack_of_memory(error):
             raise
-        raise ConfigError("network", experiment.network.class_name, "is too large for the memory here") from error
+        raise ConfigError(
+            "network", experiment.network.module_class.__name__, "is too large for the memory here"
+        ) from error
     finally:
         close_within(env)
     return network

@@ -17,6 +17,11 @@ REMOVED: dict[str, object] = {
     "backend.wire_dtype": "float32",
     "env.on_error": "restart",
     "late": "drop",
+    "network.channels_last": "auto",
+    "network.critic_channels_last": None,
+    "network.encoder.channels_last": "auto",
+    "network.head_bias": True,
+    "network.encoder.head_bias": True,
 }
 """Settings that are gone, by dotted keys, and the value that meant nothing: a saved configuration with another value is
 refused."""

@@ -251,26 +251,12 @@ class ActorCritic(nn.Module, ABC):
         else:
             self.gradient[:] = 0
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Copy numbers into the parameters. Those of a bound network stay in `vector`, so `assign` is refused there."""
-        if assign and self._runtime is not None:
-            raise RuntimeError("a network in training keeps its parameters: assign must be False")
-        return super().load_state_dict(state_dict, strict, assign)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ActorCritic:
-        if self._runtime is not None:
-            raise RuntimeError("a network in training cannot be moved or cast; a3c_exp.load(run).network is a copy")
-        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call, no-any-return]
-
 
 def check_parameters(module: nn.Module) -> None:
-    """Raise ConfigError for a trained parameter that is not float32."""
+    """Raise ConfigError for a trained parameter that is not float32, or has no size yet."""
     for name, parameter in module.named_parameters():
-        if is_lazy(parameter):
-            problem = f"its parameter {name} has no size: a lazy layer that forward does not use"
-            raise ConfigError("network", type(module).__name__, problem)
-        if parameter.requires_grad and parameter.dtype != torch.float32:
-            problem = f"its parameter {name} must be float32, not {parameter.dtype}"
+        if parameter.requires_grad and (is_lazy(parameter) or parameter.dtype != torch.float32):
+            problem = f"its parameter {name} must be float32, and have a size once forward has been called"
             raise ConfigError("network", type(module).__name__, problem)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from a3c_exp.errors import ConfigError, require
-from a3c_exp.networks.images import ComputeFormat, PixelScaling, Precision, to_format
+from a3c_exp.networks.images import PixelScaling, Precision, multiplies_bfloat16, to_format
 from a3c_exp.networks.mlp import ACTIVATIONS, MAX_LAYERS, MAX_WIDTH, ActivationName
 
 Padding = Literal["valid", "same"]
@@ -60,6 +60,14 @@ class ImageEncoder(nn.Module, ABC):
 
     Without the affine layer the features are the outputs of the convolutions, side by side.
 
+    The type and the memory layout in which convolutions are computed change speed and rounding alone. Parameters,
+    gradients and features are always float32. Channels lie last in bfloat16, and in float32 where it pays, if the
+    processor has AVX-512. bench/PROFILE.md has what was measured. On a GPU nothing has been: `auto` is float32 there,
+    with channels first.
+
+    precision: of the numbers between layers: bfloat16, float32, or auto: bfloat16 if the processor multiplies it (AMX,
+        or AVX-512's own), for batches that are not small. In small batches the conversion of the weights takes longer
+        than bfloat16 gains. It depends on the batch and the processor alone, so that all workers of a run decide alike.
     pixels: how pixels are scaled; shared by the encoders of a network.
     min_bf16_batch: smaller batches are not computed in bfloat16 unless that is asked for.
     last_pays: whether channels last are faster in float32 even if no gradient is needed.
@@ -77,7 +85,7 @@ class ImageEncoder(nn.Module, ABC):
         activation: ActivationName,
         *,
         max_pixel: float,
-        compute_format: ComputeFormat,
+        precision: Precision,
         largest_output: int,
     ) -> None:
         """flat: numbers in the output of the convolutions, for one picture. largest_output: in the largest of a layer.
@@ -89,7 +97,7 @@ class ImageEncoder(nn.Module, ABC):
         self.last = None if features_dim is None else CastingLinear(flat, features_dim)
         self.activation = ACTIVATIONS[activation]()
         self.pixels = PixelScaling(max_pixel)
-        self._format = compute_format
+        self._precision = precision
         self._largest_output = largest_output
         self._plain = False
 
@@ -106,8 +114,10 @@ class ImageEncoder(nn.Module, ABC):
             return self._encode(pictures, torch.float32, channels_last=False)
         count, on_cpu = len(pictures), pictures.device.type == "cpu"
         large_batch = on_cpu and count >= self.min_bf16_batch
-        last_pays = on_cpu and (torch.is_grad_enabled() or self.last_pays)
-        dtype, channels_last = self._format.choose(large_batch, last_pays)
+        half = self._precision == "bfloat16" or (self._precision == "auto" and large_batch and multiplies_bfloat16())
+        dtype = torch.bfloat16 if half else torch.float32
+        last_pays = half or (on_cpu and (torch.is_grad_enabled() or self.last_pays))
+        channels_last = last_pays and torch.backends.cpu.get_cpu_capability() == "AVX512"
         portion = max(1, CHUNK_BYTES // (self._largest_output * dtype.itemsize)) if on_cpu else count
         portions = torch.tensor_split(pictures, -(-count // portion))
         features = [self._encode(each, dtype, channels_last) for each in portions]
@@ -139,7 +149,7 @@ class Cnn(ImageEncoder):
     activation: after each layer.
     padding: 'valid': none, a height or width of n becomes (n - kernel) // stride + 1. 'same': zeros around the inputs
         of each convolution, n becomes ceil(n / stride), as in TensorFlow. See `same_padding`.
-    precision, channels_last: see `networks.images.ComputeFormat`.
+    precision: see `ImageEncoder`.
     """
 
     def __init__(
@@ -153,7 +163,6 @@ class Cnn(ImageEncoder):
         activation: ActivationName = "relu",
         padding: Padding = "valid",
         precision: Precision = "auto",
-        channels_last: bool | Literal["auto"] = "auto",
     ) -> None:
         allowed = f"1 to {MAX_LAYERS} lists of channels, kernel size and stride, each from 1 to {MAX_WIDTH}"
         fits = 1 <= len(layers) <= MAX_LAYERS and all(1 <= each <= MAX_WIDTH for layer in layers for each in layer)
@@ -180,7 +189,7 @@ class Cnn(ImageEncoder):
             features_dim,
             activation,
             max_pixel=max_pixel,
-            compute_format=ComputeFormat(precision, channels_last),
+            precision=precision,
             largest_output=max(sizes),
         )
         self._margins = margins
@@ -218,7 +227,6 @@ class Impala(ImageEncoder):
         blocks: int = 2,
         features_dim: int = 256,
         precision: Precision = "auto",
-        channels_last: bool | Literal["auto"] = "auto",
     ) -> None:
         fits = 1 <= len(sections) <= MAX_LAYERS and all(1 <= each <= MAX_WIDTH for each in sections)
         require(fits, "sections", sections, f"1 to {MAX_LAYERS} whole numbers from 1 to {MAX_WIDTH}")
@@ -236,7 +244,7 @@ class Impala(ImageEncoder):
             features_dim,
             "relu",
             max_pixel=max_pixel,
-            compute_format=ComputeFormat(precision, channels_last),
+            precision=precision,
             largest_output=largest_output,
         )
         self._blocks = blocks

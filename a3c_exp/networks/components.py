@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import gymnasium as gym
@@ -16,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from a3c_exp.errors import FAILURES, ConfigError, one_line, require
+from a3c_exp.errors import ConfigError, refused, require
 from a3c_exp.networks.actor_critic import ActorCritic, Kernels
 from a3c_exp.networks.composed import EncoderActorCritic
 from a3c_exp.networks.distributions import make_distribution
@@ -57,23 +56,11 @@ class ModuleSpec:
 
         Raises ConfigError if the constructor refuses its arguments.
         """
-        try:
-            return self.cls(**injected, **self.settings)
-        except ConfigError as error:
-            raise error.under("network") from None
-        except FAILURES as error:
-            if is_lack_of_memory(error):
-                raise
-            own_text = " ".join(str(error).split()) if isinstance(error, ValueError) else ""
-            text = own_text or one_line(error)
-            raise ConfigError("network", self.settings or self.cls.__name__, f"{self.cls.__name__}: {text}") from error
-
-
-def is_lack_of_memory(error: BaseException) -> bool:
-    """Return whether an error says that there is not enough memory: Python's own, and two texts of torch."""
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and bool(re.search("allocate memory|calculation overflowed", str(error)))
-    )
+        with refused("network", self.cls.__name__, f"it cannot be made with {self.settings}"):
+            try:
+                return self.cls(**injected, **self.settings)
+            except ConfigError as error:
+                raise error.under("network") from None
 
 
 class Network(ABC):
@@ -87,14 +74,14 @@ class Network(ABC):
     kernels: Kernels = "auto"
 
     @property
-    def class_name(self) -> str:
-        """The name of the class that a configuration gives: of a module, the module's own."""
-        return type(self).__name__
+    @abstractmethod
+    def module_class(self) -> type[nn.Module]:
+        """The class of the module that takes the observations."""
 
     @property
     def takes_pictures(self) -> bool:
         """Return whether the network is one for pictures."""
-        return False
+        return observation_form(self.module_class) == PICTURE
 
     def build(
         self,
@@ -131,9 +118,7 @@ class ComposedNetwork(Network):
         affine layer of 100 inputs keeps the size of its inputs.
     policy_gain: of the policy's last layer. It starts near zero, so that the first policy is close to uniform. Only
         orthogonal weights and normalized columns have a gain.
-    head_bias: False leaves out the biases of the policy's last layer and of the value layer.
     state_dependent_std: for continuous actions, whether the network or a free parameter gives the standard deviation.
-        With true it starts as the exponential of biases, so head_bias must be true.
     initial_std: the standard deviation at the start, as a share of half the action range.
     kernels: 'auto': numpy kernels for what they can run, torch for the rest; 'numpy': refuse what kernels cannot run;
         'torch': torch for everything.
@@ -142,7 +127,6 @@ class ComposedNetwork(Network):
     init: Initialization | None = None
     init_std: float = 0.1
     policy_gain: float = 0.01
-    head_bias: bool = True
     state_dependent_std: bool = False
     initial_std: float = 1.0
     kernels: Kernels = "auto"
@@ -151,42 +135,50 @@ class ComposedNetwork(Network):
         require(self.init_std > 0, "init_std", self.init_std, "a number > 0")
         require(self.policy_gain > 0, "policy_gain", self.policy_gain, "a number > 0")
         require(0.01 <= self.initial_std <= 7, "initial_std", self.initial_std, "a number from 0.01 to 7")
-        if self.state_dependent_std and not self.head_bias:
-            problem = "must be true with state_dependent_std=true: the initial standard deviation is set by the biases"
-            raise ConfigError("head_bias", self.head_bias, problem)
 
     def make(self, observations: Space, actions: Space, rng: Rng, build_loss: BuildLoss | None) -> ActorCritic:
         distribution = make_distribution(actions)
-        parts = self.make_parts(observations)
-        loss_module = None if build_loss is None else build_loss(parts.features)
-        head = make_head(parts.features, distribution, self.state_dependent_std, self.initial_std, self.head_bias)
-        value = nn.Linear(parts.critic_features, 1, self.head_bias)
+        actor, critic, observation_input = self.make_encoders(observations)
+        core = self.make_core(actor.width)
+        features, critic_features = (actor.width, critic.width) if core is None else 2 * (core.hidden_size,)
+        loss_module = None if build_loss is None else build_loss(features)
+        head = make_head(features, distribution, self.state_dependent_std, self.initial_std)
+        value = nn.Linear(critic_features, 1)
 
-        initializer = self.initialize_parts(parts, rng)
+        generator = torch_generator(rng)
+        for encoder in dict.fromkeys((actor.module, critic.module)):
+            self.initialize_encoder(encoder, generator)
+        if core is not None:
+            generator = torch_generator(rng)
+        initializer = Initializer(self.init or "orthogonal", self.init_std, generator)
+        if core is not None:
+            core.initialize(initializer)
         head.initialize(initializer, self.policy_gain)
         initializer.draw(value)
-        return EncoderActorCritic(
-            parts.encoders, parts.observation_input, parts.core, head, value, distribution, loss_module
-        )
+        encoders = actor.module, critic.module
+        return EncoderActorCritic(encoders, observation_input, core, head, value, distribution, loss_module)
 
     @abstractmethod
-    def make_parts(self, observations: Space) -> Parts:
-        """All but the last layers. Raises ConfigError if they cannot take such observations."""
+    def make_encoders(self, observations: Space) -> tuple[Encoder, Encoder, ObservationInput]:
+        """The actor's and the critic's encoder, which may be the same, and the form of their observations.
+
+        Raises ConfigError if they cannot take such observations.
+        """
 
     @abstractmethod
-    def initialize_parts(self, parts: Parts, rng: Rng) -> Initializer:
-        """Draw their weights, and return what draws those of the last layers."""
+    def initialize_encoder(self, encoder: nn.Module, generator: torch.Generator | None) -> None:
+        """Draw the weights of an encoder, if `init` says how."""
+
+    def make_core(self, features: int) -> LstmCore | None:
+        """Cells after the encoder; None if there are none."""
+        return None
 
 
-class Parts(NamedTuple):
-    """The actor's and the critic's encoder, which may be the same, the cells after a shared one, and the size of what
-    the policy's head and the value layer get."""
+class Encoder(NamedTuple):
+    """An encoder, and F, the width of its features."""
 
-    encoders: tuple[nn.Module, nn.Module]
-    observation_input: ObservationInput
-    core: LstmCore | None
-    features: int
-    critic_features: int
+    module: nn.Module
+    width: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,42 +206,26 @@ class EncoderNetwork(ComposedNetwork):
             raise ConfigError(f"critic_{name}", value, "must be null where shared=true")
 
     @property
-    def class_name(self) -> str:
-        return self.encoder.cls.__name__
+    def module_class(self) -> type[nn.Module]:
+        return self.encoder.cls
 
-    @property
-    def takes_pictures(self) -> bool:
-        return observation_form(self.encoder.cls) == PICTURE
-
-    def make_parts(self, observations: Space) -> Parts:
-        actor, observation_input, features = _construct_encoder(self.encoder, observations)
-        critic, critic_features = actor, features
-        if not self.shared:
-            critic, critic_features = self._make_critic_encoder(observations)
-        return Parts((actor, critic), observation_input, None, features, critic_features)
-
-    def _make_critic_encoder(self, observations: Space) -> tuple[nn.Module, int]:
-        """The critic's own encoder, and the size of its features."""
+    def make_encoders(self, observations: Space) -> tuple[Encoder, Encoder, ObservationInput]:
+        actor, observation_input = _construct_encoder(self.encoder, observations)
+        if self.shared:
+            return actor, actor, observation_input
         spec = self.critic_encoder or self.encoder
         try:
-            encoder, _, features = _construct_encoder(spec, observations)
+            critic, _ = _construct_encoder(spec, observations)
         except ConfigError as error:
             name = error.key.removeprefix("network.")
             if self.critic_encoder is None or name not in spec.settings:
                 raise
             raise ConfigError(f"network.critic_{name}", error.value, error.problem) from error
-        return encoder, features
+        return actor, critic, observation_input
 
-    def initialize_parts(self, parts: Parts, rng: Rng) -> Initializer:
-        initializer = Initializer(self.init or "orthogonal", self.init_std, torch_generator(rng))
-        for encoder in dict.fromkeys(parts.encoders):
-            self.initialize_encoder(encoder, initializer)
-        return initializer
-
-    def initialize_encoder(self, encoder: nn.Module, initializer: Initializer) -> None:
-        """Draw the weights of an encoder, if `init` says how."""
+    def initialize_encoder(self, encoder: nn.Module, generator: torch.Generator | None) -> None:
         if self.init is not None:
-            initializer.draw_encoder(encoder)
+            Initializer(self.init, self.init_std, generator).draw_encoder(encoder)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,27 +256,24 @@ class Lstm(ComposedNetwork):
         require(abs(self.forget_bias) <= 10, "forget_bias", self.forget_bias, "a number from -10 to 10")
 
     @property
-    def takes_pictures(self) -> bool:
-        return self.encoder.takes_pictures
+    def module_class(self) -> type[nn.Module]:
+        return self.encoder.module_class
 
-    def make_parts(self, observations: Space) -> Parts:
+    def make_encoders(self, observations: Space) -> tuple[Encoder, Encoder, ObservationInput]:
         assert isinstance(self.encoder, EncoderNetwork)
         try:
-            encoder, observation_input, features = _construct_encoder(self.encoder.encoder, observations)
+            encoder, observation_input = _construct_encoder(self.encoder.encoder, observations)
         except ConfigError as error:
             key = error.key.replace("network", "network.encoder", 1)
             raise ConfigError(key, error.value, error.problem) from error
-        core = LstmCore(features, self.hidden_size)
-        return Parts((encoder, encoder), observation_input, core, self.hidden_size, self.hidden_size)
+        return encoder, encoder, observation_input
 
-    def initialize_parts(self, parts: Parts, rng: Rng) -> Initializer:
-        encoder = self.encoder
-        assert isinstance(encoder, EncoderNetwork) and parts.core is not None
-        of_encoder = Initializer(encoder.init or "orthogonal", encoder.init_std, torch_generator(rng))
-        encoder.initialize_encoder(parts.encoders[0], of_encoder)
-        initializer = Initializer(self.init or "orthogonal", self.init_std, torch_generator(rng))
-        parts.core.initialize(replace(initializer, scheme=self.core_init or initializer.scheme), self.forget_bias)
-        return initializer
+    def initialize_encoder(self, encoder: nn.Module, generator: torch.Generator | None) -> None:
+        assert isinstance(self.encoder, EncoderNetwork)
+        self.encoder.initialize_encoder(encoder, generator)
+
+    def make_core(self, features: int) -> LstmCore:
+        return LstmCore(features, self.hidden_size, self.core_init, self.forget_bias)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -312,17 +285,13 @@ class WholeNetwork(Network):
     module: ModuleSpec
 
     @property
-    def class_name(self) -> str:
-        return self.module.cls.__name__
-
-    @property
-    def takes_pictures(self) -> bool:
-        return observation_form(self.module.cls) == PICTURE
+    def module_class(self) -> type[nn.Module]:
+        return self.module.cls
 
     def make(self, observations: Space, actions: Space, rng: Rng, build_loss: BuildLoss | None) -> ActorCritic:
         if build_loss is not None:
             problem = "must be made of an encoder: the algorithm has a module of its own, which needs features"
-            raise ConfigError("network", self.class_name, problem)
+            raise ConfigError("network", self.module_class.__name__, problem)
         distribution = make_distribution(actions)
         observation_input = ObservationInput.of(self.module.cls, observations)
         of_actions = {"action_space": actions, "outputs": distribution.size}
@@ -330,12 +299,12 @@ class WholeNetwork(Network):
         module = self.module.construct(observation_input.arguments | own)
         network = WholeActorCritic(module, observation_input, distribution)
         with torch.no_grad(), evaluation_mode(module):  # fills lazy modules
-            run_module(network, torch.from_numpy(sample_observations(observations, 1)), self.class_name)
+            run_module(network, torch.from_numpy(sample_observations(observations, 1)), self.module_class.__name__)
         return network
 
 
-def _construct_encoder(spec: ModuleSpec, space: Space) -> tuple[nn.Module, ObservationInput, int]:
-    """An encoder, the form of its observations, and F: the width of its features, found by one pass.
+def _construct_encoder(spec: ModuleSpec, space: Space) -> tuple[Encoder, ObservationInput]:
+    """An encoder, whose width is found by one pass, and the form of its observations.
 
     The pass also fills lazy modules. It is in evaluation mode, in which no module changes its buffers.
     """
@@ -348,7 +317,7 @@ def _construct_encoder(spec: ModuleSpec, space: Space) -> tuple[nn.Module, Obser
         shape = tuple(features.shape) if isinstance(features, torch.Tensor) else type(features).__name__
         problem = f"must return features [N, F]: for 1 observation it returned {shape}"
         raise ConfigError("network", spec.cls.__name__, problem)
-    return encoder, observation_input, features.shape[1]
+    return Encoder(encoder, features.shape[1]), observation_input
 
 
 @contextmanager
@@ -365,12 +334,9 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
 
 def run_module(module: nn.Module, inputs: torch.Tensor, name: str) -> Any:
     """The module's outputs. Raises ConfigError, in one line, if its `forward` raises."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # lazy modules announce themselves
-            return module(inputs)
-    except FAILURES as error:
-        if is_lack_of_memory(error):
-            raise
-        problem = f"its forward failed for observations {tuple(inputs.shape)}: {one_line(error)}"
-        raise ConfigError("network", name, problem) from error
+    with (
+        refused("network", name, f"its forward failed for observations {tuple(inputs.shape)}"),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore", UserWarning)  # lazy modules announce themselves
+        return module(inputs)

@@ -183,26 +183,14 @@ class _TorchEncoder:
         return features.detach().numpy(), backward
 
 
-class _KernelEncoder(SequenceKernel):
-    """An encoder that kernels run, on pictures or other bytes as its first layer takes them."""
-
-    def __init__(self, encoder: nn.Module, observation_input: ObservationInput) -> None:
-        super().__init__(encoder)
-        self._input = observation_input
-
-    def act_forward(self, x: Array) -> Floats:
-        return super().act_forward(self._prepared(x))
-
-    def train_forward(self, x: Array) -> tuple[Floats, Callable[[Floats], None]]:
-        return super().train_forward(self._prepared(x))
-
-    def _prepared(self, observations: Array) -> Floats:
-        prepared: Floats = self._input.prepare(torch.from_numpy(observations)).float().numpy()
-        return prepared
-
-
 def _encoder_part(encoder: nn.Module, observation_input: ObservationInput) -> SequenceKernel | _TorchEncoder:
     if find_obstacle(encoder, observation_input.axes) is not None:
         return _TorchEncoder(encoder, observation_input)
-    is_float = observation_input.layout is None and observation_input.dtype == np.float32
-    return SequenceKernel(encoder) if is_float else _KernelEncoder(encoder, observation_input)
+    if observation_input.layout is None and observation_input.dtype == np.float32:
+        return SequenceKernel(encoder)
+
+    def prepare(observations: Array) -> Floats:
+        prepared: Floats = observation_input.prepare(torch.from_numpy(observations)).float().numpy()
+        return prepared
+
+    return SequenceKernel(encoder, prepare)

@@ -20,11 +20,11 @@ LOG_STD_RANGE = (-5.0, 2.0)
 
 
 class PolicyHead(nn.Module):
-    """An affine layer: float32 [N, F] -> parameters [N, P]. bias: False leaves out its biases."""
+    """An affine layer: float32 [N, F] -> parameters [N, P]."""
 
-    def __init__(self, features: int, outputs: int, bias: bool = True) -> None:
+    def __init__(self, features: int, outputs: int) -> None:
         super().__init__()
-        self.linear = nn.Linear(features, outputs, bias)
+        self.linear = nn.Linear(features, outputs)
 
     def forward(self, features: Tensor) -> Tensor:
         parameters: Tensor = self.linear(features)
@@ -46,16 +46,13 @@ class PolicyHead(nn.Module):
 class GaussianHead(PolicyHead):
     """The head of a Gaussian: parameters are D means and D log standard deviations, kept within LOG_STD_RANGE.
 
-    state_dependent_std: the log standard deviations are outputs of the layer, which needs biases for the first ones;
-        False: free parameters, one a dimension.
+    state_dependent_std: the log standard deviations are outputs of the layer; False: free parameters, one a dimension.
     initial_std: the standard deviation at the start, a share of half the action range.
     """
 
-    def __init__(
-        self, features: int, distribution: Gaussian, state_dependent_std: bool, initial_std: float, bias: bool = True
-    ) -> None:
+    def __init__(self, features: int, distribution: Gaussian, state_dependent_std: bool, initial_std: float) -> None:
         actions = distribution.size // 2
-        super().__init__(features, 2 * actions if state_dependent_std else actions, bias)
+        super().__init__(features, 2 * actions if state_dependent_std else actions)
         self._actions = actions
         self._initial_log_std = math.log(initial_std)
         self.log_std = None if state_dependent_std else nn.Parameter(torch.full((actions,), self._initial_log_std))
@@ -158,10 +155,8 @@ def _leads_further_out(x: Any, gradient: Any, low: float, high: float) -> Any:
     return ((x < low) & (gradient > 0)) | ((x > high) & (gradient < 0))
 
 
-def make_head(
-    features: int, distribution: Distribution, state_dependent_std: bool, initial_std: float, bias: bool = True
-) -> PolicyHead:
-    """The head of a distribution. The last three arguments are those of `GaussianHead`."""
+def make_head(features: int, distribution: Distribution, state_dependent_std: bool, initial_std: float) -> PolicyHead:
+    """The head of a distribution. The last two arguments are those of `GaussianHead`."""
     if isinstance(distribution, Gaussian):
-        return GaussianHead(features, distribution, state_dependent_std, initial_std, bias)
-    return PolicyHead(features, distribution.size, bias)
+        return GaussianHead(features, distribution, state_dependent_std, initial_std)
+    return PolicyHead(features, distribution.size)

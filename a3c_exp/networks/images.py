@@ -91,38 +91,6 @@ class PixelScaling:
         return (x - self.center) * self.scale if self.center else x * self.scale
 
 
-@dataclass(frozen=True, slots=True)
-class ComputeFormat:
-    """The type and the memory layout in which convolutions are computed. Only speed and rounding depend on it.
-
-    Parameters, gradients and features are always float32: the type is that of the numbers between layers.
-
-    precision: bfloat16, float32, or auto: bfloat16 if the processor multiplies it (AMX, or AVX-512's own), for batches
-        that are not small. In small batches the conversion of the weights takes longer than bfloat16 gains.
-    channels_last: whether the channels of a point lie side by side in memory. auto: with AVX-512, in bfloat16, and in
-        float32 where it pays.
-
-    On a GPU nothing has been measured: there `auto` is float32, as torch computes it, with channels first.
-    """
-
-    precision: Precision
-    channels_last: bool | Literal["auto"]
-
-    def choose(self, large_batch: bool, last_pays: bool) -> tuple[torch.dtype, bool]:
-        """The type, and whether channels lie last.
-
-        `auto` depends on the size of the batch and on the processor alone, so that every worker of a run decides alike;
-        bench/PROFILE.md has what was measured.
-
-        last_pays: whether channels last are faster in float32 too.
-        """
-        half = self.precision == "bfloat16" or (self.precision == "auto" and large_batch and multiplies_bfloat16())
-        last = self.channels_last
-        if last == "auto":
-            last = (half or last_pays) and torch.backends.cpu.get_cpu_capability() == "AVX512"
-        return (torch.bfloat16 if half else torch.float32), last
-
-
 @functools.cache
 def multiplies_bfloat16() -> bool:
     """Return whether this processor multiplies bfloat16 by instructions for matrices (AMX) or vectors (AVX-512)."""

@@ -13,10 +13,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from a3c_exp.common.arrays import Floats
+from a3c_exp.common.arrays import Array, Floats
 
 # From a loss's derivatives by outputs to those by inputs. Derivatives by parameters are added to their gradients. The
 # argument may be overwritten.
@@ -60,14 +59,6 @@ def _times_tanh_slope(grad: Floats, _: Floats, y: Floats) -> None:
     grad -= y
 
 
-def _relu(x: Floats) -> Floats:
-    return np.maximum(x, 0, out=x)
-
-
-def _relu6(x: Floats) -> Floats:
-    return np.clip(x, 0, 6, out=x)
-
-
 def _silu(x: Floats) -> Floats:
     with np.errstate(over="ignore"):  # far below 0, where the result is 0
         y: Floats = x / (1 + np.exp(-x))
@@ -80,38 +71,33 @@ def _times_silu_slope(grad: Floats, x: Floats, y: Floats) -> None:
     grad *= sigmoid + y * (1 - sigmoid)
 
 
-def _times(slope: Callable[[Floats], NDArray[Any]]) -> Callable[[Floats, Floats, Floats], None]:
-    """`times_slope` for a derivative that is a function of y."""
-
-    def times_slope(grad: Floats, _: Floats, y: Floats) -> None:
-        grad *= slope(y)
-
-    return times_slope
-
-
 def _leaky_relu(layer: nn.LeakyReLU) -> Activation:
     slope = np.float32(layer.negative_slope)
-
-    def apply(x: Floats) -> Floats:
-        y: Floats = np.maximum(x, slope * x, out=x)
-        return y
-
-    return Activation(apply, _times(lambda y: np.where(y > 0, np.float32(1), slope)))
+    return Activation(
+        lambda x: np.where(x > 0, x, slope * x), _times(lambda x, _: np.where(x > 0, np.float32(1), slope))
+    )
 
 
 def _elu(layer: nn.ELU) -> Activation:
     alpha = np.float32(layer.alpha)
+    return Activation(
+        lambda x: np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0))),
+        _times(lambda x, y: np.where(x > 0, np.float32(1), y + alpha)),
+    )
 
-    def apply(x: Floats) -> Floats:
-        y: Floats = np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
-        return y
 
-    return Activation(apply, _times(lambda y: np.where(y > 0, np.float32(1), y + alpha)))
+def _times(slope: Callable[[Floats, Floats], Array]) -> Callable[[Floats, Floats, Floats], None]:
+    """`times_slope` for a derivative that is a function of x and y."""
+
+    def times_slope(grad: Floats, x: Floats, y: Floats) -> None:
+        grad *= slope(x, y)
+
+    return times_slope
 
 
 _TANH = Activation(_tanh, _times_tanh_slope)
-_RELU = Activation(_relu, _times(lambda y: y > 0))
-_RELU6 = Activation(_relu6, _times(lambda y: (y > 0) & (y < 6)))
+_RELU = Activation(lambda x: np.maximum(x, 0, out=x), _times(lambda _, y: y > 0))
+_RELU6 = Activation(lambda x: np.clip(x, 0, 6, out=x), _times(lambda _, y: (y > 0) & (y < 6)))
 _SILU = Activation(_silu, _times_silu_slope)
 
 ACTIVATIONS: dict[type[nn.Module], Callable[[Any], Activation]] = {
@@ -270,22 +256,30 @@ class FlattenKernel:
 
 
 class SequenceKernel:
-    """Known layers one after another: float32 [N, ...] -> [N, F]. See `find_obstacle`."""
+    """Known layers one after another: float32 [N, ...] -> [N, F]. See `find_obstacle`.
 
-    def __init__(self, module: nn.Module) -> None:
+    prepare: makes their inputs of observations; None: observations are their inputs.
+    """
+
+    def __init__(self, module: nn.Module, prepare: Callable[[Array], Floats] | None = None) -> None:
         self._kernels = _kernels(list(_layers(module)))
+        self._prepare = prepare
 
-    def act_forward(self, x: Floats) -> Floats:
+    def act_forward(self, x: Array) -> Floats:
         """The forward pass to act. The result may be `x` itself."""
+        if self._prepare is not None:
+            x = self._prepare(x)
         for kernel in self._kernels:
             x = kernel.act_forward(x)
         return x
 
-    def train_forward(self, x: Floats) -> tuple[Floats, Callable[[Floats], None]]:
+    def train_forward(self, x: Array) -> tuple[Floats, Callable[[Floats], None]]:
         """The forward pass to learn, and a function that adds the gradient, given a loss's derivatives by the outputs.
 
         The next call overwrites the outputs. The function may be called once.
         """
+        if self._prepare is not None:
+            x = self._prepare(x)
         saved = []
         for kernel in self._kernels:
             x, kept = kernel.train_forward(x)
@@ -346,14 +340,12 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 def _obstacle(module: nn.Module) -> str | None:
     name, kind = type(module).__name__, type(module)
-    if isinstance(module, nn.Sequential):
-        own = [
-            each for each in ("forward", "__call__", "__iter__") if getattr(kind, each) != getattr(nn.Sequential, each)
-        ]
-    else:
-        known = {nn.Linear, nn.Flatten, nn.Identity, nn.LayerNorm, *ACTIVATIONS}
-        own = [] if kind in known else ["class"]
-    if own or "forward" in vars(module):
+    # A subclass of nn.Sequential may have methods of its own, but for those that decide what is computed.
+    is_sequence = isinstance(module, nn.Sequential) and all(
+        getattr(kind, each) == getattr(nn.Sequential, each) for each in ("forward", "__call__", "__iter__")
+    )
+    known = {nn.Linear, nn.Flatten, nn.Identity, nn.LayerNorm, *ACTIVATIONS}
+    if not (is_sequence or kind in known) or "forward" in vars(module):
         return f"{name} is none of the layers with a kernel"
     if any(getattr(module, hooks) for hooks in _HOOKS):
         return f"{name} has a hook"
@@ -363,8 +355,4 @@ def _obstacle(module: nn.Module) -> str | None:
         return f"{name} normalizes over several axes"
     if isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) != (1, -1):
         return f"{name} does not keep the first axis alone"
-    if isinstance(module, nn.LeakyReLU) and not 0 <= module.negative_slope <= 1:
-        return f"{name} has a slope that is not from 0 to 1"
-    if isinstance(module, nn.ELU) and module.alpha < 0:
-        return f"{name} has an alpha below 0"
     return None

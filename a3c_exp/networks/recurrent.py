@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from a3c_exp.common.arrays import Bools, Floats
-from a3c_exp.networks.initialization import Initializer
+from a3c_exp.networks.initialization import Initialization, Initializer
 from a3c_exp.networks.kernels import Backward, array_of, gradient_of
 
 
@@ -48,21 +49,29 @@ class LstmCore(nn.Module):
 
     The columns of W [F, 4 C], U [C, 4 C] and b [4 C] are those of o, i, f, g, with C cells each.
     A state is float32 [B, 2 C]: h and c side by side.
+    scheme, forget_bias: see `initialize`.
     """
 
-    def __init__(self, inputs: int, hidden_size: int) -> None:
+    def __init__(
+        self, inputs: int, hidden_size: int, scheme: Initialization | None = None, forget_bias: float = 1.0
+    ) -> None:
         super().__init__()
         self.hidden_size = hidden_size
+        self._scheme = scheme
+        self._forget_bias = forget_bias
         self.inputs = nn.Parameter(torch.empty(inputs, 4 * hidden_size))
         self.recurrent = nn.Parameter(torch.empty(hidden_size, 4 * hidden_size))
         self.bias = nn.Parameter(torch.zeros(4 * hidden_size))
 
-    def initialize(self, initializer: Initializer, forget_bias: float) -> None:
+    def initialize(self, initializer: Initializer) -> None:
         """Draw each gate's two matrices as layers of their own, with gain 1. Biases are 0 but the forget gate's.
+
+        The scheme is that of `initializer` if the cells have none of their own.
 
         Those of the scheme `default` are uniform in +-1 / sqrt(C), as in torch's LSTM.
         """
         cells = self.hidden_size
+        initializer = replace(initializer, scheme=self._scheme or initializer.scheme)
         with torch.no_grad():
             for matrix in (self.inputs, self.recurrent):
                 for columns in torch.split(matrix, cells, dim=1):
@@ -72,7 +81,7 @@ class LstmCore(nn.Module):
             if initializer.scheme == "default":  # the bound of an affine layer would be 1 / sqrt(F)
                 self.inputs.mul_(math.sqrt(len(self.inputs) / cells))
             self.bias.zero_()
-            self.bias[2 * cells : 3 * cells] = forget_bias
+            self.bias[2 * cells : 3 * cells] = self._forget_bias
 
     def forward(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """One step: features [B, F], state [B, 2 C] -> h [B, C], the state after."""

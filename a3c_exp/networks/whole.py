@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
-from a3c_exp.errors import ConfigError, one_line
+from a3c_exp.errors import ConfigError, refused
 from a3c_exp.networks.actor_critic import ActorCritic, Kernels, Runtime, UnrollOutputs
 from a3c_exp.networks.distributions import Distribution, Gaussian
 from a3c_exp.networks.heads import bound_log_std
@@ -16,8 +18,7 @@ from a3c_exp.networks.torch_runtime import TorchRuntime
 class WholeActorCritic(ActorCritic):
     """A module whose `forward(observations, state)` returns (parameters [N, P], values [N], state [N, S] or None).
 
-    The module's `initial_state(count)`, if it has one, is the state [count, S] of episodes that begin. States in the
-    framework begin with zeros, so here they are the module's less its initial one.
+    The module's `initial_state(count)`, if it has one, gives the zeros [count, S] with which episodes begin.
     The log standard deviations among a Gaussian's parameters are kept within `heads.LOG_STD_RANGE`.
     """
 
@@ -27,29 +28,14 @@ class WholeActorCritic(ActorCritic):
         self.observation_input = observation_input
         observation_input.share_pixels(module)
         self._state_size = 0
-        self._starts_at_zero = True
-        state = self._own_initial_state(1)
-        if state is not None:
-            if (
-                not isinstance(state, Tensor)
-                or state.dim() != 2
-                or len(state) != 1
-                or state.dtype != torch.float32
-                or state.requires_grad
-            ):
-                problem = "its initial_state(count) must return constant float32 [count, S]"
-                raise ConfigError("network", type(module).__name__, problem)
+        initial_state: Any = getattr(module, "initial_state", None)
+        if initial_state is not None:
+            name = type(module).__name__
+            with refused("network", name, "its initial_state failed for 1 episode"):
+                state: object = initial_state(1)
+            if not isinstance(state, Tensor) or state.dtype != torch.float32 or state.dim() != 2 or state.any():
+                raise ConfigError("network", name, "its initial_state(count) must return zeros, float32 [count, S]")
             self._state_size = state.shape[1]
-            self._starts_at_zero = not state.any()
-
-    def _own_initial_state(self, count: int) -> Tensor | None:
-        make = getattr(self.module, "initial_state", None)
-        try:
-            state: Tensor | None = None if make is None else make(count)
-        except Exception as error:  # a user's method may raise anything
-            problem = f"its initial_state failed for {count} episodes: {one_line(error)}"
-            raise ConfigError("network", type(self.module).__name__, problem) from error
-        return state
 
     @property
     def state_size(self) -> int:
@@ -60,22 +46,15 @@ class WholeActorCritic(ActorCritic):
 
     def forward(self, observations: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
         inputs = self.observation_input.prepare(observations)
-        initial = None
-        if self.recurrent:
-            if state is None:
-                state = inputs.new_zeros(inputs.shape[0], self.state_size, dtype=torch.float32)
-            if not self._starts_at_zero:
-                initial = self._own_initial_state(inputs.shape[0])  # len would be a constant of an exported graph
-                assert initial is not None
-                initial = initial.to(state.device)
-                state = state + initial
+        if self.recurrent and state is None:
+            state = inputs.new_zeros(inputs.shape[0], self.state_size, dtype=torch.float32)
         outputs = self.module(inputs, state)
         if not isinstance(outputs, tuple) or len(outputs) != 3:
             raise TypeError("forward must return the parameters, the values and the next state (or None)")
         parameters, values, after = outputs
         if isinstance(self.distribution, Gaussian):
             parameters = bound_log_std(parameters)
-        return parameters, values, after if after is None or initial is None else after - initial
+        return parameters, values, after
 
     def unroll(self, observations: Tensor, state: Tensor | None, boundaries: Tensor | None) -> UnrollOutputs:
         if not self.recurrent:
