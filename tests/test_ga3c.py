@@ -69,12 +69,6 @@ class TestOneAgentIsOneWorker:
             assert same(state[key], expected[key]), key
         assert same(state["rng_states"][0], expected["rng_states"][0])
 
-    def test_its_events_add_up_to_the_same_totals(self) -> None:
-        settings: dict[str, Any] = {"env": CORRIDOR, "total_steps": 800}
-        expected = totals(drain(config(**settings))[0])
-        assert totals(drain(ga3c(**settings, **STEP_BY_STEP))[0]) == expected
-        assert len(expected[3]) > 3
-
 
 @pytest.mark.parametrize(
     ("key", "value"),
@@ -296,12 +290,6 @@ class TestTheEnd:
                 go_on.set()
             wait_until(nobody_works)
             assert store.version == before
-
-    def test_closing_the_iterator_ends_everything(self) -> None:
-        with running(ga3c(workers=3, total_steps=10**9)) as (events, store):
-            wait_until(lambda: (next(events), store.steps > 100)[1])
-            events.close()
-            wait_until(nobody_works)
 
 
 @pytest.mark.parametrize("name", ["ga3c_cartpole", "ga3c_pong"])

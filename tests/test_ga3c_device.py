@@ -231,7 +231,7 @@ class TestLearner:
             events += [step for step in learner.learn([rollout], snapshot) if isinstance(step, Event)]
         return events
 
-    @pytest.mark.parametrize("name", LEARNERS)
+    @pytest.mark.parametrize("name", ["gaussian", "pictures", "lstm"])
     @every_device
     def test_they_act_as_on_the_host(self, name: str, device: torch.device) -> None:
         experiment = load_experiment(config(**LEARNERS[name]))

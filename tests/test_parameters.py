@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
-import signal
 import threading
 from typing import Any
 
@@ -14,7 +12,6 @@ from stores import SIZE, event_of, make_spec, make_store, ones, pull, push
 
 from a3c_exp.backends import forkserver
 from a3c_exp.backends.processes import Processes
-from a3c_exp.backends.processes.resources import FileLock
 from a3c_exp.core.store import SharedStore
 from a3c_exp.optimizers import SGD, Adam
 from a3c_exp.schedules import Linear
@@ -112,42 +109,3 @@ def test_every_update_is_counted_and_with_the_lock_none_is_lost(kind: str, locke
     assert (store.version, store.steps) == (900, 1800)
     if locked:
         np.testing.assert_array_equal(store.parameters.read(), -ones(900))
-
-
-def _die_with_the_lock(lock: FileLock, acquired: Any) -> None:
-    with lock:
-        acquired.set()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_a_lock_whose_holder_was_killed_is_free() -> None:
-    """A multiprocessing.Lock would block everybody for ever here."""
-    forkserver.ensure_running()
-    context = multiprocessing.get_context("forkserver")
-    lock, acquired = FileLock(), context.Event()
-    child = context.Process(target=_die_with_the_lock, args=(lock, acquired))
-    child.start()
-    child.join()
-    assert acquired.is_set()
-    assert child.exitcode == -signal.SIGKILL
-    with lock:
-        pass
-
-
-class _Dying(SGD):
-    """An optimizer that dies in the middle of a step."""
-
-    def step(self, parameters: Any, *_: Any) -> None:
-        parameters[: SIZE // 2] = 77
-        raise SystemExit
-
-
-@pytest.mark.parametrize("settings", [{"locked": True}, {"synchronous": True}], ids=str)
-def test_a_writer_that_dies_half_way_has_changed_nothing(settings: dict[str, bool]) -> None:
-    store = make_store(**settings, workers=1)
-    push(store, 0, ones())
-    object.__setattr__(store.spec, "optimizer", _Dying(learning_rate=1.0))
-    with pytest.raises(SystemExit):
-        push(store, 0, ones())
-    np.testing.assert_array_equal(store.parameters.read(), -ones())
-    assert store.version == 1

@@ -15,7 +15,7 @@ from a3c_exp.backends.ray import driver as driver_module
 from a3c_exp.backends.ray.cluster import death_text
 from a3c_exp.backends.ray.driver import Driver, _RunningWorker
 from a3c_exp.backends.ray.settings import RaySettings
-from a3c_exp.backends.ray.wire import SEQUENCE_STRIDE, ServerStatus
+from a3c_exp.backends.ray.wire import ServerStatus
 from a3c_exp.backends.supervision import Restarts, RestartSettings
 from a3c_exp.core.events import Event
 from a3c_exp.core.heartbeat import StallWatch
@@ -159,18 +159,6 @@ class TestAFailure:
         assert (restart.worker, restart.counts.get("restarts", 0)) == (1, 1)
         case.started.assert_called_once_with(1)
 
-    def test_before_any_update_ends_the_run(self, case: Case) -> None:
-        case.statuses = [status_of(), status_of(Event(0, contributions=1))]
-        with pytest.raises(RunError, match="it failed"):
-            self.fail(case)
-
-    def test_takes_the_worker_out_of_rounds_at_once(self, case: Case) -> None:
-        """Messages of it that still arrive are ignored."""
-        worker = case.driver._workers["run 1"]
-        next(iter(case.driver._on_failure(worker, WorkerExit("it failed"))))
-        for server in case.servers:
-            server.leave.remote.assert_called_once_with(1, 2 * SEQUENCE_STRIDE)
-
 
 class TestHeartbeats:
     """Of two workers. The second is a replacement."""
@@ -187,15 +175,6 @@ class TestHeartbeats:
             return case
 
         return tell_beats
-
-    def test_that_stop_are_those_of_a_worker_that_hangs(self, tell: Callable[..., Case]) -> None:
-        for beat in range(4):
-            case = tell({0: (0, beat), 1: (1, 7)})
-            if case.killed:
-                break
-        assert case.killed == ["actor 1"]
-        (event,) = case.events
-        assert event.warnings[0].startswith("worker 1 hung")
 
     def test_are_not_expected_of_a_worker_that_has_no_room_yet(self, tell: Callable[..., Case]) -> None:
         """The last beat of its predecessor is no beat of its own."""
