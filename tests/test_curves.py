@@ -195,7 +195,7 @@ def test_a_line_without_its_end_is_that_of_a_killed_writer(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "content", ["step;wall_seconds\n1;2\n", "step,wall_seconds,a\n1,2\n", "step,wall_seconds\n,2\n"]
+    "content", ["step;wall_seconds\n1;2\n", "step,wall_seconds\n1,2,3\n", "step,wall_seconds\n,2\n"]
 )
 def test_an_earlier_versions_table_that_cannot_be_read_is_set_aside(content: str, tmp_path: Path) -> None:
     (tmp_path / "metrics.csv").write_text(content)

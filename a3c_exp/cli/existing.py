@@ -31,7 +31,6 @@ from a3c_exp.run.run_folder import (
     POINTS_FILE,
     PREVIOUS,
     SUMMARY_FILE,
-    check_files,
     check_links,
     check_writable,
     latest_checkpoint,
@@ -61,7 +60,6 @@ def find_action(folder: Path, config: Mapping[str, Any], existing: str) -> Actio
     whatever it stood for then.
     """
     check_links(folder)
-    check_files(folder)
     check_writable(folder)
     if existing == CONTINUE:
         return Action.RESUME

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
@@ -45,9 +45,10 @@ class Page:
     def paragraph(self, text: str) -> None:
         self.parts.append(f"<p>{escape(text)}</p>")
 
-    def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        head = "".join(f"<th>{escape(name)}</th>" for name in columns)
-        lines = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>\n" for row in rows)
+    def table(self, rows: Sequence[Mapping[str, str]]) -> None:
+        """rows: cells by column, at least one."""
+        head = "".join(f"<th>{escape(name)}</th>" for name in rows[0])
+        lines = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row.values())}</tr>\n" for row in rows)
         self.parts.append(f'<div class="wide"><table>\n<tr>{head}</tr>\n{lines}</table></div>')
 
     def picture(self, png: bytes, text: str, caption: str) -> None:

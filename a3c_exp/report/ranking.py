@@ -19,19 +19,6 @@ from a3c_exp.common.estimates import (
 )
 from a3c_exp.report.runs import RecordedRun
 
-COLUMNS = (
-    "rank",
-    "configuration",
-    "runs",
-    "solved",
-    "final return",
-    "best return",
-    "steps until solved",
-    "seconds until solved",
-    "steps/s",
-    "staleness",
-)
-
 EXPLANATION = """\
 Configurations are ranked by their final return, the mean of the last 100 training episodes (of all, where fewer have
 ended), and those with the same by the steps until they were solved. Best return: of the best evaluation, or the highest
@@ -70,21 +57,21 @@ def rank(configurations: Mapping[str, list[RecordedRun]]) -> list[Ranked]:
     return [Ranked(number, name, configurations[name]) for number, name in enumerate(ordered, 1)]
 
 
-def cells(ranked: Ranked) -> list[str]:
-    """A row of the table: see COLUMNS."""
+def cells(ranked: Ranked) -> dict[str, str]:
+    """A row of the table, by column."""
     runs = ranked.runs
-    return [
-        str(ranked.rank),
-        ranked.name,
-        _count(runs),
-        _solved(runs),
-        estimate(ranked.final_returns),
-        estimate([run.best_return for run in runs if run.best_return is not None]),
-        _spread([run.solved_steps for run in runs], 0),
-        _spread([run.solved_seconds for run in runs], 1),
-        _middle([run.steps_per_second for run in runs], median, 0),
-        _middle([run.staleness for run in runs], mean, 2),
-    ]
+    return {
+        "rank": str(ranked.rank),
+        "configuration": ranked.name,
+        "runs": _count(runs),
+        "solved": _solved(runs),
+        "final return": estimate(ranked.final_returns),
+        "best return": estimate([run.best_return for run in runs if run.best_return is not None]),
+        "steps until solved": _spread([run.solved_steps for run in runs], 0),
+        "seconds until solved": _spread([run.solved_seconds for run in runs], 1),
+        "steps/s": _middle([run.steps_per_second for run in runs], median, 0),
+        "staleness": _middle([run.staleness for run in runs], mean, 2),
+    }
 
 
 def comparison(ranked: Sequence[Ranked]) -> list[str]:

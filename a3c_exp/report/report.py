@@ -13,7 +13,7 @@ from a3c_exp.errors import printable
 from a3c_exp.report.bands import band, by_seconds, by_steps
 from a3c_exp.report.charts import MOST_CURVES, learning_curves
 from a3c_exp.report.page import Page
-from a3c_exp.report.ranking import COLUMNS, EXPLANATION, Ranked, cells, comparison, rank
+from a3c_exp.report.ranking import EXPLANATION, Ranked, cells, comparison, rank
 from a3c_exp.report.runs import RecordedRun, group
 from a3c_exp.run import markdown
 from a3c_exp.run.files import atomic_write, write_text
@@ -61,7 +61,8 @@ class Report:
         """The tables as Markdown, with what else there is to say."""
         parts = []
         for env, ranked in self.ranked.items():
-            table = markdown.table(COLUMNS, ([_cell(text) for text in cells(each)] for each in ranked))
+            rows = [cells(each) for each in ranked]
+            table = markdown.table(list(rows[0]), ([_cell(text) for text in row.values()] for row in rows))
             parts += [f"{env}:\n\n{table}\n", *(f"{line}\n" for line in comparison(ranked))]
         return "\n".join([*parts, *self._origin(), *self._missing()])
 
@@ -91,7 +92,7 @@ class Report:
             page.paragraph(line)
         for number, (env, configurations) in enumerate(ranked.items(), 1):
             page.heading(env)
-            page.table(COLUMNS, map(cells, configurations))
+            page.table([cells(each) for each in configurations])
             for line in comparison(configurations):
                 page.paragraph(line)
             if any(len(run.curve.steps) for each in configurations for run in each.runs):

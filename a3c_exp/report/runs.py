@@ -20,7 +20,7 @@ from a3c_exp.config.final import TYPED
 from a3c_exp.config.removed import without_removed
 from a3c_exp.config.schema import TARGET
 from a3c_exp.core.events import RECENT
-from a3c_exp.errors import FAILED, ConfigError, shown
+from a3c_exp.errors import FAILED, ConfigError
 from a3c_exp.run.metrics import SECONDS, STEP, points_file, read_points
 from a3c_exp.run.run_folder import CONFIG_FILE, SUMMARY_FILE
 
@@ -34,19 +34,6 @@ BROKEN = (*FAILED, "interrupted")
 
 UNFINISHED = "unfinished"
 """The stop reason of a run without a summary: it is going on, or it was killed."""
-
-SUMMARY_NUMBERS = (
-    "steps",
-    "training_seconds",
-    "wall_seconds",
-    "solved_at_steps",
-    "solved_at_seconds",
-    "mean_return_100",
-    "best_eval_return",
-    "steps_per_second",
-    "staleness_mean",
-)
-"""What a report takes from summary.json, each a number or null."""
 
 RETURN, EPISODES = "rollout/ep_rew_mean", "rollout/episodes"
 
@@ -172,22 +159,18 @@ def _named(name: str) -> Iterator[None]:
 
 
 def recorded(folder: Path, config: Mapping[str, Any], summary: dict[str, Any], curve: Curve) -> RecordedRun:
-    """The run that a configuration, a summary and a curve describe. Raises UnreadableError for text in place of a
-    number."""
+    """The run that a configuration, a summary and a curve describe."""
     settings = _settings(config)
-    with _named(CONFIG_FILE):
-        threshold = _number(settings, "reward_threshold")
-    with _named(SUMMARY_FILE):
-        numbers = {name: _number(summary, name) for name in SUMMARY_NUMBERS}
+    threshold = _number(settings, "reward_threshold")
     columns = (curve.steps, curve.seconds, curve.returns)
     last_step, last_second, last_return = (float(each[-1]) if len(each) else None for each in columns)
     best = float(curve.returns[curve.full].max()) if curve.full.any() else None
-    solved_steps, solved_seconds = numbers["solved_at_steps"], numbers["solved_at_seconds"]
+    solved_steps, solved_seconds = _number(summary, "solved_at_steps"), _number(summary, "solved_at_seconds")
     reached = np.flatnonzero(curve.full & (curve.returns >= (math.inf if threshold is None else threshold)))
     if summary["stop_reason"] == UNFINISHED and reached.size:
         solved_steps, solved_seconds = float(curve.steps[reached[0]]), float(curve.seconds[reached[0]])
-    steps = _first(numbers["steps"], last_step)
-    seconds = _first(numbers["training_seconds"], numbers["wall_seconds"], last_second)
+    steps = _first(_number(summary, "steps"), last_step)
+    seconds = _first(_number(summary, "training_seconds"), _number(summary, "wall_seconds"), last_second)
     speed = steps / seconds if steps is not None and seconds else None
     return RecordedRun(
         folder=folder,
@@ -198,12 +181,12 @@ def recorded(folder: Path, config: Mapping[str, Any], summary: dict[str, Any], c
         threshold=threshold,
         steps=steps,
         seconds=seconds,
-        final_return=_first(numbers["mean_return_100"], last_return),
-        best_return=_first(numbers["best_eval_return"], best),
+        final_return=_first(_number(summary, "mean_return_100"), last_return),
+        best_return=_first(_number(summary, "best_eval_return"), best),
         solved_steps=solved_steps,
         solved_seconds=solved_seconds,
-        steps_per_second=_first(numbers["steps_per_second"], speed),
-        staleness=numbers["staleness_mean"],
+        steps_per_second=_first(_number(summary, "steps_per_second"), speed),
+        staleness=_number(summary, "staleness_mean"),
     )
 
 
@@ -213,13 +196,9 @@ def _first(*values: float | None) -> float | None:
 
 
 def _number(values: Mapping[str, Any], name: str) -> float | None:
-    """A finite number, or None. Raises UnreadableError for anything else, such as text."""
+    """A finite number, or None."""
     value = values.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UnreadableError(f"{name} is {shown(value)}, and must be a number")
-    return float(value) if math.isfinite(value) else None
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def read_curve(path: Path) -> Curve:

@@ -146,21 +146,13 @@ def _is_number(value: object) -> bool:
 
 def _table_rows(file: IO[bytes]) -> Iterator[Point]:
     text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
-    reader = csv.reader(line for line in text if line.endswith("\n"))
+    rows = csv.DictReader(line for line in text if line.endswith("\n"))
     try:
-        header = next(reader, [STEP, SECONDS])
-        if header[:2] != [STEP, SECONDS] or len(set(header)) != len(header):
-            raise UnreadableError(f"its header must begin with {STEP},{SECONDS} and have no name twice")
-        for cells in reader:
-            if len(cells) != len(header):
-                raise UnreadableError(f"line {reader.line_num} has {len(cells)} cells, the header {len(header)}")
-            try:
-                point = {name: _number(cell) for name, cell in zip(header, cells, strict=True) if cell}
-                yield {STEP: _number(cells[0]), SECONDS: _number(cells[1]), **point}
-            except ValueError:
-                raise UnreadableError(f"line {reader.line_num} has a cell that is no number") from None
-    except csv.Error as error:
-        raise UnreadableError(f"line {reader.line_num}: {error}") from None
+        for row in rows:
+            point = {name: _number(cell) for name, cell in row.items() if cell}
+            yield {STEP: point[STEP], SECONDS: point[SECONDS], **point}
+    except (ValueError, KeyError, AttributeError, csv.Error):  # also of a row with more cells than the header
+        raise UnreadableError(f"line {rows.line_num} is no point of a curve") from None
 
 
 def _number(cell: str) -> float:

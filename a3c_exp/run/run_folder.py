@@ -19,17 +19,6 @@ POINTS_FILE = "metrics.jsonl"
 CHECKPOINTS, LATEST, PREVIOUS, BEST = "checkpoints", "latest.ckpt", "previous.ckpt", "best.ckpt"
 
 
-def check_files(folder: Path) -> None:
-    """Raise FolderError for anything in a run's folder that is no regular file and no folder, such as a FIFO.
-
-    To open one, for reading or for writing, may wait for ever. A folder that is not there holds none.
-    """
-    for place in (folder, folder / CHECKPOINTS):
-        for path in sorted(place.iterdir()) if place.is_dir() else ():
-            if path.exists() and not (path.is_file() or path.is_dir()):
-                raise FolderError(folder, f"holds {path.name}, which is neither a file nor a folder")
-
-
 def read_summary(folder: Path) -> dict[str, Any] | None:
     """The summary of a run that has ended; None without one that can be read."""
     try:
