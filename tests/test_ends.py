@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from policies import FixedPolicy
-from runs import SCRIPTED, config, train
+from runs import SCRIPTED, config
 from scripted import Scripted, vector
 from workers import make_workers, next_event
 
@@ -112,20 +109,6 @@ def test_a_row_that_is_no_transition_has_no_terminal_reward() -> None:
     np.testing.assert_array_equal(rewards, [[1, 2, 0]])
 
 
-def test_training_alone_sees_both_settings(tmp_path: Path) -> None:
-    """A run reports the environment's own returns, of training and of evaluations: 6 and more an episode."""
-    settings: dict[str, Any] = {"env__kwargs": ENDS, "total_steps": 64, "eval__every": 32, "eval__episodes": 4}
-    settings |= {"env__time_limit_is_terminal": True, "env__terminal_reward": -1e6}
-    summary = train(tmp_path, SCRIPTED, **settings).summary
-    with open(tmp_path / "metrics.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-    returns, losses = (
-        [float(row[name]) for row in rows if row[name]] for name in ("rollout/ep_rew_mean", "train/value_loss")
-    )
-    assert summary["best_eval_return"] > 0 and min(returns) > 0
-    assert max(losses) > 1e9, "the critic has seen it"
-
-
 def test_the_terminal_reward_is_in_the_deviation_by_which_rewards_are_divided() -> None:
     row = np.zeros(RunningStats.width((4,), False, True))
     start = START._replace(normalizer=Normalizer.from_row(row, (4,), False, True))
@@ -169,30 +152,6 @@ class TestAWorker:
         rollout = self.rollout(monkeypatch, envs_per_worker=2, accumulate_rollouts=accumulate)
         assert rollout.terminated.any() and not rollout.truncated.any()
         np.testing.assert_allclose(rollout.rewards - raw_rewards(rollout), BONUS * rollout.terminated, atol=1e-4)
-
-
-class TestAtari:
-    """Breakout in small pictures, whose only action is to fire: five lives, the first lost after about 20 steps."""
-
-    GAME: Any = Atari(game="breakout", height=12, width=12, frame_stack=1, noop_max=0)
-
-    def collect(self, game: Atari, steps: int) -> Rollout:
-        pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
-        policy = FixedPolicy(lambda step: 1, lambda x: np.ones(len(x), np.float32))
-        ends: dict[str, Any] = {name: getattr(game, name) for name in ("terminal_reward", "time_limit_is_terminal")}
-        settings = {"rollout_length": steps, "gamma": 0.9, "reward_clip": 1.0} | ends
-        actor = Actor(game.make(2, [0, 1]), policy, np.random.default_rng(0), **settings)
-        try:
-            return actor.collect(START)
-        finally:
-            actor.env.close()
-
-    def test_a_lost_life_is_a_death_of_the_learner(self) -> None:
-        lives = replace(self.GAME, terminal_reward=-0.5)
-        games, lost = self.collect(lives, 60), self.collect(replace(lives, terminal_on_life_loss=True), 60)
-        assert not games.terminated.any() and not (games.rewards < 0).any()
-        assert lost.terminated.any() and len(lost.episodes) == 0
-        np.testing.assert_array_equal(lost.rewards - games.rewards, -0.5 * lost.terminated)
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("-inf"), 1e39])

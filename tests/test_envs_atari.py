@@ -5,17 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from policies import FixedPolicy
 from runs import config
 
-import a3c_exp
 from a3c_exp.common.arrays import Array
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.events import Episodes
@@ -183,21 +180,6 @@ def test_evaluations_are_of_whole_games() -> None:
         env.close()
     for one, other in zip((played[0].returns, played[0].lengths), (played[1].returns, played[1].lengths), strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-@pytest.mark.slow
-def test_the_first_updates_leave_the_convolutions_alive(tmp_path: Path) -> None:
-    """A rectifier that a large step has pushed below 0 for every picture never learns again. With optimizer=rmsprop a
-    fifth of the last layer's units are alive after these 20 updates, and later none."""
-    settings = ["env=pong", "backend=serial", "workers=1", "total_steps=6400", "eval.every=null"]
-    trained = a3c_exp.train(settings, folder=tmp_path)
-    network, env = a3c_exp.load(trained.folder).network, Atari(game="pong").make(4, [0, 1, 2, 3])
-    observations, rng = [env.reset()], np.random.default_rng(0)
-    observations += [env.step(rng.integers(0, 6, 4)).obs for _ in range(200)]
-    env.close()
-    pictures = torch.from_numpy(np.concatenate(observations[::5]))
-    features = dict(network.named_children())["actor_encoder"](pictures).detach()
-    assert (features > 0).any(0).float().mean() > 0.35
 
 
 def test_games_can_be_filmed() -> None:

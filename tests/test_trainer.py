@@ -30,7 +30,7 @@ from a3c_exp.config.saved import read_config
 from a3c_exp.core import seeding
 from a3c_exp.core.seeding import Role
 from a3c_exp.errors import ConfigError
-from a3c_exp.run import checkpoint, evaluator
+from a3c_exp.run import checkpoint
 from a3c_exp.run.evaluator import EvalResult, Evaluator
 from a3c_exp.run.policy import Policy, evaluate_policy
 from a3c_exp.run.trainer import Run
@@ -243,14 +243,6 @@ class TestEvaluation:
             assert "evaluation" in done.summary["error"] and "scripted to fail" in done.summary["error"]
             assert done.exit_code == 1
             assert latest(done.folder)["store"]["steps"] == done.summary["steps"] > 0
-
-    def test_one_that_raises_what_is_no_exception_ends_the_run_too(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(evaluator, "evaluate_policy", Mock(side_effect=KeyboardInterrupt("a window was closed")))
-        done = train(tmp_path, eval__every=40)
-        assert (done.summary["stop_reason"], done.exit_code) == ("failed", 1)
-        assert "evaluation" in done.summary["error"] and "a window was closed" in done.summary["error"]
 
     def test_one_without_an_end_is_cut_and_said(self, tmp_path: Path) -> None:
         endless: dict[str, Any] = {"env__kwargs": {"lengths": [0]}, "eval__every": 100, "eval__max_steps": 50}

@@ -203,15 +203,6 @@ class TestLag:
         assert self.pushed_between()[1].staleness == {1: 1}
         assert self.pushed_between(returns="a3c_exp.returns.VTrace")[1].staleness == {0: 1}
 
-    def test_the_learners_own_log_probabilities_weigh_the_actions(self) -> None:
-        """Bounds that never clip give another gradient for old actions than bounds that always do."""
-        free = {"_target_": "a3c_exp.returns.VTrace", "rho_clip": 1e6, "c_clip": 1e6}
-        tight = free | {"rho_clip": 1e-3, "c_clip": 1e-3}
-        network = {"network__shared": False, "algorithm__entropy_coefficient": 0.0}
-        one, other = (self.pushed_between(returns=returns, **network)[0] for returns in (free, tight))
-        actor = slice(0, len(one) // 2)
-        assert np.linalg.norm(other[actor]) < 0.01 * np.linalg.norm(one[actor])
-
     def test_all_rollouts_of_an_update_are_collected_before_it_pulls_again(self) -> None:
         _, (worker,) = by_descent(returns="a3c_exp.returns.VTrace", accumulate_rollouts=3)
         steps = worker.run()

@@ -88,14 +88,15 @@ class AnswerCheck:
         try:
             raw = np.asarray(observation)
         except Exception:  # an object of the environment's own may raise anything here
-            return f"an observation that is no array: {_short(observation)}"
+            raw = np.array(None)
         if raw.dtype.kind not in "fiub":
             return f"an observation that is no array of numbers: {_short(observation)}"
         if raw.shape != self._shape:
             return f"an observation of shape {raw.shape}, not {self._shape}"
-        wrong = ~np.isfinite(raw.astype(np.float64)) if raw.dtype.kind == "f" else np.zeros(raw.shape, np.bool_)
+        wrong = ~np.isfinite(raw)
         if wrong.any():
-            return f"an observation with {raw[wrong].flat[0]}{_place(wrong)}"
+            place = f" at {np.argwhere(wrong)[0].tolist()}" if wrong.ndim else ""
+            return f"an observation with {raw[wrong].flat[0]}{place}"
         if raw.dtype.kind == "f" and (self._picture or self._start is not None):
             return f"an observation of {raw.dtype}, not {self.space.dtype}"
         return f"an observation that is not in {self.space}: {_short(observation)}"
@@ -148,11 +149,6 @@ def rewards_of(rewards: Any, count: int) -> Floats:
             if fault := reward_fault(reward):
                 raise WrongAnswerError(fault, index)
     return raw.astype(np.float32)
-
-
-def _place(wrong: Array) -> str:
-    """The first place where a flag is set, as text: ' at [3]'."""
-    return f" at {np.argwhere(wrong)[0].tolist()}" if wrong.ndim else ""
 
 
 def _short(value: Any) -> str:

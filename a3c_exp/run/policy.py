@@ -90,10 +90,7 @@ class Policy:
 
     def seeded(self, seed: int) -> Policy:
         """The same policy with a generator for this seed."""
-        return self.with_generator(seeding.generator(seed, Role.EVALUATION_ACTIONS, REPLAY))
-
-    def with_generator(self, rng: np.random.Generator) -> Policy:
-        """The same policy, which samples with this generator."""
+        rng = seeding.generator(seed, Role.EVALUATION_ACTIONS, REPLAY)
         return Policy(self._network, self.normalizer, self._env, rng)
 
     def use_float32(self) -> None:
