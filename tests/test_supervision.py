@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import time
 from collections.abc import Iterator
+from multiprocessing import Pipe
 
 import pytest
 from stores import make_store
 
-from a3c_exp.backends.messages import WorkerExit, failed
+from a3c_exp.backends.messages import SIZE, Inbox, WorkerExit, failed
 from a3c_exp.backends.supervision import Restarts, RestartSettings, Supervisor
 from a3c_exp.backends.threads import ThreadSource, join_all
 from a3c_exp.core.events import Event
@@ -209,3 +212,19 @@ def test_workers_that_run_are_supervised_while_the_others_are_started() -> None:
         assert len([*filter(None, outputs)]) == len(threads) - 1 < 999, "a run that is over starts no more workers"
     finally:
         assert join_all(threads)
+
+
+def test_half_a_message_keeps_nobody_waiting() -> None:
+    """Its worker was stopped, by a signal or by a disk that does not answer, while it was sending."""
+    receiver, sender = Pipe(duplex=False)
+    inbox, message = Inbox(receiver), pickle.dumps(Event(3, steps=7))
+    data = (SIZE.pack(len(message)) + message) * 2
+    os.write(sender.fileno(), data[: len(data) // 2 + 5])
+    assert [event.steps for event in inbox.take() if isinstance(event, Event)] == [7]
+    assert inbox.take() == []
+    os.write(sender.fileno(), data[len(data) // 2 + 5 :])
+    assert len(inbox.take()) == 1
+    sender.close()
+    assert inbox.take() == []
+    assert inbox.at_end
+    inbox.close()

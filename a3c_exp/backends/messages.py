@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import pickle
+import struct
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -22,6 +25,8 @@ MERGE_SECONDS = 0.1
 WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1e-4, 2e-3
 # From asking workers to end to killing them, or leaving them behind. A run that fails is over within two seconds.
 GRACE_SECONDS = 1.0
+# The length of a message, before its bytes in the pipe.
+SIZE = struct.Struct("!Q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +112,48 @@ def send_events(who: str, writer: connection.Connection, make_job: Callable[[], 
 
 
 def _send(writer: connection.Connection, message: Event | WorkerExit) -> None:
+    data = pickle.dumps(message)
+    rest = memoryview(SIZE.pack(len(data)) + data)
     try:
-        writer.send(message)
+        while rest:
+            rest = rest[os.write(writer.fileno(), rest) :]
     except BrokenPipeError:
         raise ReceiverClosedError from None
+
+
+class Inbox:
+    """The receiving end of a worker's pipe. Reading never waits: a worker may be stopped in the middle of a message.
+
+    at_end: whether nobody can send any more.
+    """
+
+    def __init__(self, reader: connection.Connection) -> None:
+        os.set_blocking(reader.fileno(), False)
+        self._reader = reader
+        self._received = bytearray()
+        self.at_end = False
+
+    def fileno(self) -> int:
+        """Return the pipe's file descriptor, which `multiprocessing.connection.wait` waits for."""
+        return self._reader.fileno()
+
+    def take(self) -> list[Event | WorkerExit]:
+        """Return the messages that have arrived whole since the last call; there may be none."""
+        with suppress(BlockingIOError):
+            while data := os.read(self.fileno(), 1 << 20):
+                self._received += data
+            self.at_end = True
+        messages = []
+        while len(self._received) >= SIZE.size:
+            end = SIZE.size + SIZE.unpack_from(self._received)[0]
+            if len(self._received) < end:
+                break
+            messages.append(pickle.loads(self._received[SIZE.size : end]))
+            del self._received[:end]
+        return messages
+
+    def close(self) -> None:
+        self._reader.close()
 
 
 def _events(make_job: Callable[[], Job]) -> Iterator[Event]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from multiprocessing import connection
 from typing import Protocol
 
-from a3c_exp.backends.messages import MERGE_SECONDS, WorkerExit
+from a3c_exp.backends.messages import MERGE_SECONDS, Inbox, WorkerExit
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.heartbeat import StallWatch
@@ -129,7 +129,7 @@ class EventSource(Protocol):
 
     name: str
     worker: int
-    reader: connection.Connection
+    reader: Inbox
     inactivity: str
     serves_others: bool
 
@@ -174,15 +174,15 @@ class Supervisor:
         while (began := self._start_some()) or self._running:
             running = {key: self._sources[key] for key in sorted(self._running)}
             # The pipe alone does not tell that a worker is gone: a program that the worker started may hold it open.
-            handles = [
-                end for source in running.values() for end in (source.reader, source.sentinel) if end is not None
-            ]
+            handles = [source.reader.fileno() for source in running.values()]
+            handles += [source.sentinel for source in running.values() if source.sentinel is not None]
             ready = connection.wait(handles, 0 if began else MERGE_SECONDS)
             if not ready:
                 yield None
             for key, source in running.items():
-                if source.reader in ready or source.sentinel in ready:
-                    yield from self._take(key, source)
+                has_ended = source.sentinel in ready
+                if source.reader.fileno() in ready or has_ended:
+                    yield from self._take(key, source, has_ended)
             self._kill_stalled()
 
     def _start_some(self) -> bool:
@@ -196,13 +196,20 @@ class Supervisor:
             self._sources.append(source)
         return len(self._sources) > count
 
-    def _take(self, key: int, source: EventSource) -> Iterator[Event]:
-        """Process the next message of a worker."""
-        message = _receive(source)
-        if not isinstance(message, WorkerExit):
+    def _take(self, key: int, source: EventSource, has_ended: bool) -> Iterator[Event]:
+        """Process the messages of a worker. One that ended without a last message has failed."""
+        messages = source.reader.take()
+        for message in messages:
+            if isinstance(message, WorkerExit):
+                yield from self._end(key, source, message)
+                return
             self._restarts.on_event(key, message)
             yield message
-            return
+        if has_ended or (not messages and source.reader.at_end):
+            yield from self._end(key, source, source.exit())
+
+    def _end(self, key: int, source: EventSource, message: WorkerExit) -> Iterator[Event]:
+        """Process the end of a worker."""
         self._running.remove(key)
         if key in self._hung:
             message = WorkerExit(failure=self._hung.pop(key))
@@ -232,14 +239,3 @@ class Supervisor:
         if not source.kill():
             raise RunError(f"{text}. A thread cannot be ended from outside, so the run ends.", "stalled")
         self._hung[key] = f"{text}, and was killed"
-
-
-def _receive(source: EventSource) -> Event | WorkerExit:
-    """The next message. A worker that ended without a last message has failed."""
-    try:
-        if source.reader.poll():
-            message: Event | WorkerExit = source.reader.recv()
-            return message
-    except (EOFError, OSError):  # an OSError if it was killed while it was sending
-        pass
-    return source.exit()

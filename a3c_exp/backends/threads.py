@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import Pipe, connection
+from multiprocessing import Pipe
 
-from a3c_exp.backends.messages import GRACE_SECONDS, Job, WorkerExit, send_events
+from a3c_exp.backends.messages import GRACE_SECONDS, Inbox, Job, WorkerExit, send_events
 from a3c_exp.backends.processes.resources import allow_files
 from a3c_exp.backends.supervision import RestartSettings, Supervisor, incarnation
 from a3c_exp.core.events import Event
@@ -91,12 +91,12 @@ class ThreadSource:
         self.sentinel = None
         self.thread, self.reader = self._start(0)
 
-    def _start(self, attempt: int) -> tuple[threading.Thread, connection.Connection]:
+    def _start(self, attempt: int) -> tuple[threading.Thread, Inbox]:
         reader, writer = Pipe(duplex=False)
         arguments = self.name, writer, partial(self._make_job, attempt)
         thread = threading.Thread(target=send_events, args=arguments, name=self.name, daemon=True)
         thread.start()
-        return thread, reader
+        return thread, Inbox(reader)
 
     def restart(self, attempt: int) -> None:
         self.reader.close()

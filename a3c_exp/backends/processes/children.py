@@ -15,7 +15,7 @@ from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 
 from a3c_exp.backends import forkserver
-from a3c_exp.backends.messages import GRACE_SECONDS, Job, WorkerExit, send_events
+from a3c_exp.backends.messages import GRACE_SECONDS, Inbox, Job, WorkerExit, send_events
 from a3c_exp.common import signals
 from a3c_exp.common.trust import import_plugins
 from a3c_exp.core.cpu import one_thread
@@ -48,7 +48,7 @@ class Child:
         self._plugins, self._store, self._prepare = context.experiment.plugins, store, prepare
         self.process, self.reader = self._start(0)
 
-    def _start(self, attempt: int) -> tuple[BaseProcess, connection.Connection]:
+    def _start(self, attempt: int) -> tuple[BaseProcess, Inbox]:
         make_job = self._prepare(attempt)
         for _ in range(_TRIES):
             reader, writer = forkserver.context().Pipe(duplex=False)
@@ -58,7 +58,7 @@ class Child:
                 forkserver.ensure_running()
                 with forkserver.without_main():
                     process.start()
-                return process, reader
+                return process, Inbox(reader)
             except (OSError, EOFError) as error:
                 complaint = one_line(error)
                 reader.close()  # should the process have begun after all, it ends when it sends
