@@ -88,9 +88,7 @@ def test_components_have_no_hooks_by_getattr() -> None:
     assert asking <= libraries | modules | {"a3c_exp.config.schema"}
 
 
-@pytest.mark.parametrize(
-    "command", ["a3c_exp --help", "a3c_exp.export --help", "a3c_exp.report --help", "a3c_exp.report finished"]
-)
+@pytest.mark.parametrize("command", ["a3c_exp --help", "a3c_exp.export --help", "a3c_exp.report finished"])
 def test_help_and_reports_import_neither_torch_nor_gymnasium(command: str, tmp_path: Path) -> None:
     (tmp_path / "finished" / "run").mkdir(parents=True)
     (tmp_path / "finished" / "run" / "config.yaml").write_text(yaml.safe_dump({"env": {"id": "A-v0"}, "seed": 0}))

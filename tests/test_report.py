@@ -6,7 +6,6 @@ import csv
 import json
 import os
 import re
-import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -470,12 +469,3 @@ def test_the_report_itself_holds_no_runs(written: Path) -> None:
     assert (written / "runs.csv").read_bytes() == before
     with pytest.raises(ConfigError):
         find_runs([written])
-
-
-def test_the_report_needs_neither_torch_nor_gymnasium(written: Path) -> None:
-    program = (
-        "import sys; from a3c_exp.report.__main__ import main; code = main(sys.argv[1:]);"
-        "sys.exit(code or {'torch', 'gymnasium'} & set(sys.modules) != set())"
-    )
-    done = subprocess.run([sys.executable, "-c", program, str(written.parent)], capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
