@@ -142,14 +142,6 @@ class TestSeveralWorkers:
         assert steps == state["steps"] == len(returns) >= 3200, "an episode of this bandit is one step"
         assert steps < 3200 + 3 * 16, "no worker starts a rollout once the run has its steps"
 
-    def test_adam_stays_bounded_if_most_gradients_are_zero(self, backend: str) -> None:
-        """One of 500 inputs is on. Workers that overwrite each other's moments must not divide by a lost one."""
-        sizes = {"workers": 2, "envs_per_worker": 1, "rollout_length": 5, "total_steps": 6000}
-        network: dict[str, Any] = {"network__hidden_sizes": [64, 64], "optimizer__learning_rate": 1e-3}
-        _, state, _ = drain(config("Taxi-v4", backend, **sizes, **network))
-        assert state["version"] >= 1200
-        assert np.abs(state["parameters"]).max() < 5, "with torn moments: several hundred"
-
     def test_each_worker_may_have_its_own_optimizer_state(self, backend: str) -> None:
         whole = config(backend=backend, workers=2, total_steps=10**9, optimizer_state="per_worker")
         _, state, _ = drain(whole, enough=lambda events: {event.worker for event in events if event.updates} == {0, 1})
@@ -199,6 +191,16 @@ class TestSeveralWorkers:
         assert "finite" in str(error) and "Traceback" not in str(error)
         assert sum(event.counts.get("rejected", 0) for event in events) >= 20, "the last of them are reported, too"
         assert np.isfinite(state["parameters"]).all()
+
+
+@pytest.mark.parametrize("backend", CONCURRENT)
+def test_adam_stays_bounded_if_most_gradients_are_zero(backend: str) -> None:
+    """One of 500 inputs is on. Workers that overwrite each other's moments must not divide by a lost one."""
+    sizes = {"workers": 2, "envs_per_worker": 1, "rollout_length": 5, "total_steps": 3000}
+    network: dict[str, Any] = {"network__hidden_sizes": [64, 64], "optimizer__learning_rate": 1e-3}
+    _, state, _ = drain(config("Taxi-v4", backend, **sizes, **network))
+    assert state["version"] >= 600
+    assert np.abs(state["parameters"]).max() < 5, "with torn moments: several hundred"
 
 
 class TestProcesses:
@@ -326,5 +328,5 @@ def test_all_workers_files_may_be_open_at_once(backend: str, each: int, monkeypa
     monkeypatch.setattr(resource, "getrlimit", lambda _: (200, 200))
     most = (200 - 64) // each
     load_experiment(config(backend=backend, workers=most))
-    with pytest.raises(ConfigError, match=rf"^workers = {most + 1}: .*{most}.* 200 files"):
+    with pytest.raises(ConfigError, match=rf"^workers = {most + 1}: .* 200 "):
         load_experiment(config(backend=backend, workers=most + 1))
