@@ -35,8 +35,10 @@ def content(folder: Path) -> dict[str, bytes]:
 # Bad input: exit code 2, one line that names the key, the value and what is allowed, nothing on disk.
 
 BAD = [
+    ("--experimental-rerun config.pickle", "--experimental-rerun = 'config.pickle': is refused"),
+    ("resume=x --hydra-help", "resume = 'x': goes with"),
+    ("hydra.run.dir=/dev/null/run", "hydra.run.dir = '/dev/null/run': cannot be written"),
     ("env=carpole", "env = 'carpole': is no option:"),
-    ("returns=gea", "returns = 'gea': is no option:"),
     ("sed=1", "sed = 1: is no setting"),
     ("algorithm={epochs:9}", "algorithm.epochs = 9: is no setting"),
     ("plugins.x=1", "plugins.x = 1: does not fit"),
@@ -44,20 +46,14 @@ BAD = [
     ("~env=lunar", "~env = 'lunar': is not what"),
     ("=3", "command line = '=3': must be key=value"),
     ("-m seed=1,2 hydra.sweep.dir=/proc/nowhere/x", "hydra.sweep.dir = '/proc/nowhere/x': cannot be"),
-    ("optimizer.param_groups={nose:{max_grad_norm:1.0}}", "optimizer.param_groups = 'nose':"),
     ("~network", "network = None: must be given:"),
-    ("env=gym", "env.id = None: must be given:"),
     ("env.kwargs.size=3", "env.kwargs = {'size': 3}: CartPole-v1 cannot"),
     ("resume=nowhere", "resume = 'nowhere': must be the"),
     ("-m resume=nowhere", "resume = 'nowhere': cannot go with"),
-    ("critic_returns=vtrace", "critic_returns = 'VTrace': must go with"),
-    ("plugins=[no_such_package]", "plugins = 'no_such_package': cannot be imported:"),
     ("plugins=null experiment=pong algorithm=a3c", "plugins = None: must be a"),
-    ("seed=[", "seed = '[': cannot be read:"),
     ("seed=0,1", "seed = '0,1': several values need"),
     ("gamma=${nothing}", "gamma = '${nothing}': cannot be resolved:"),
     ("--faster", "command line = '--faster': unrecognized arguments: --faster"),
-    ("--config-name other", "--config-name = 'other': is no configuration:"),
     (
         f"--config-dir {conf_folder()} --config-name config",
         f"--config-dir = '{conf_folder()}': has a config.yaml, which ",
@@ -72,15 +68,10 @@ BAD = [
     ("experiment=a3c_paper_atari_lstm network=cnn", "network = 'cnn': cannot be composed:"),
     ("network=lstm network.encoder=mlp", "network.encoder = 'mlp': must be a"),
     ("env=LunarLander-v3", "env = 'LunarLander-v3': is no option:"),
-    ("learning_rate=1e-3", "learning_rate = 0.001: is no setting"),
     ("+experiment=ppo", "+experiment = 'ppo': is a choice"),
-    ("render=human", "render = 'human': is no setting"),
     ("env=gym env.id=MiniGrid-Empty-5x5-v0", "env.id = 'MiniGrid-Empty-5x5-v0': no such environment"),
-    ("returns=null", "returns = None: must be one"),
     ("env=lunar network=cnn_small", "network = 'Cnn': must be a"),
-    ("algorithm._target_=a3c_exp.algorithms.No", "algorithm._target_ = 'a3c_exp.algorithms.No': is no component"),
     ("resume=", "resume = '': must be one"),
-    ("-m seed=0,1 hydra.sweep.dir=x/${nowhere}", "hydra.sweep.dir = 'x/${nowhere}': cannot be resolved:"),
     ("-m seed=range(1,0)", "command line = 'seed=range(1,0)': is a sweep"),
     ("sweep=x hydra.run.dir=y seed=0,1", "hydra.run.dir = 'y': is the folder"),
     ("from=a resume=b", "from = 'a': cannot go with"),
@@ -165,28 +156,11 @@ def test_a_damaged_file_is_named_with_its_line(
     assert err.count("\n") == 1
 
 
-def test_a_folder_that_cannot_be_made_is_refused(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (here / "file").touch()
-    for command in (["hydra.run.dir=file/run"], ["-m", "hydra.sweep.dir=file/sweep", "seed=0,1"]):
-        assert program.main([*QUICK, *command]) == 2
-        assert " = " in capfd.readouterr().err
-    assert [path.name for path in here.iterdir()] == ["file"]
-
-
 def test_a_folder_with_a_run_in_it_is_refused(here: Path, finished: Path, capfd: pytest.CaptureFixture[str]) -> None:
     before = content(finished)
     assert program.main([*QUICK, f"hydra.run.dir={finished}"]) == 2
     assert "must be without a run: resume=<folder> continues" in capfd.readouterr().err
     assert content(finished) == before
-
-
-# No configuration runs other code.
-
-
-def test_a_pickled_job_is_not_run_again(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (here / "config.pickle").touch()
-    assert program.main(["--experimental-rerun", "config.pickle"]) == 2
-    assert "--experimental-rerun = 'config.pickle': is refused" in capfd.readouterr().err
 
 
 # Flags that print and run nothing.
@@ -216,14 +190,6 @@ def test_cfg_job_prints_the_composed_configuration(here: Path, capfd: pytest.Cap
     assert list(here.iterdir()) == []
 
 
-def test_flags_that_print_do_not_resume_a_run(here: Path, finished: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    before = content(finished)
-    assert program.main([f"resume={finished}", "total_steps=1e6", "--hydra-help"]) == 2
-    assert capfd.readouterr().err.startswith("a3c_exp: resume = ")
-    assert program.main([f"resume={finished}", "total_steps=1e6", "--help"]) == 0
-    assert content(finished) == before
-
-
 # Runs.
 
 
@@ -248,12 +214,6 @@ def test_a_sweep_is_a_run_for_each_combination(here: Path, in_process: None) -> 
         "0_optimizer.learning_rate=0.001,returns=n_step",
         "1_optimizer.learning_rate=0.01,returns=n_step",
     ]
-
-
-def test_the_runs_of_a_sweep_may_have_folders_named_by_their_settings(here: Path, in_process: None) -> None:
-    folders = ["hydra.sweep.dir=${env.id}", "hydra.sweep.subdir=s${seed}"]
-    assert program.main([*QUICK, "-m", "env=cartpole,acrobot", *folders]) == 0
-    assert sorted(path.parent.name for path in here.glob("*/s0")) == ["Acrobot-v1", "CartPole-v1"]
 
 
 def test_a_sweep_may_start_from_a_relative_folder_and_change_to_its_own(

@@ -144,7 +144,6 @@ def test_a_start_from_a_run_of_another_network_is_refused(tmp_path: Path, config
     load_experiment(same)
     load_experiment(change(deepcopy(same), "network.hidden_sizes", (8,)))  # as a program may write it
     load_experiment(change(deepcopy(same), "network.init", "glorot"))  # its parameters are not drawn
-    load_experiment(change(change(deepcopy(same), "network.init", "normal"), "network.init_std", 0.5))
     with pytest.raises(ConfigError, match=r"init_from = .*: .* it has network.activation=tanh, not relu"):
         load_experiment(change(deepcopy(same), "network.activation", "relu"))
     with pytest.raises(ConfigError, match=r"init_from = .*: must be a run with env.normalize_observations=true, as"):
@@ -189,12 +188,6 @@ def test_an_optimizer_that_may_kill_convolutions_is_warned_about() -> None:
     assert load_experiment(compose(overrides), check=False).warnings == []
     (warning,) = load_experiment(compose([*overrides, "optimizer=rmsprop"]), check=False).warnings
     assert warning.startswith("optimizer: RMSProp whose mean square starts at 0")
-
-
-def test_a_start_may_differ_in_settings_of_the_initialisation(tmp_path: Path) -> None:
-    lstm = [*QUICK, "network=lstm", "network.hidden_size=4", "network.encoder.hidden_sizes=[4]"]
-    run = a3c_exp.train(lstm, tmp_path / "run")
-    load_experiment(a3c_exp.compose([*lstm, "network.forget_bias=0", f"init_from={run.folder}"]))
 
 
 # A run's folder is not trusted.

@@ -92,12 +92,6 @@ def test_no_code_is_called_that_a_configuration_names(
     assert not Path("harmed").exists()
 
 
-def test_arguments_of_an_environment_are_data_whatever_they_name(run: Path) -> None:
-    configure(run, {"env.kwargs.failure": {"_target_": "os.system", "command": "touch harmed"}})
-    assert evaluate.main([str(run), OURS, "episodes=1"]) == 0
-    assert not Path("harmed").exists()
-
-
 INTRUDER = """
 from pathlib import Path
 Path("harmed").touch()
@@ -186,13 +180,6 @@ class TestBombs:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         os.truncate(latest(run), 2 * memory)
         assert f"has {2 * memory:,} bytes, and may have {memory:,}" in refused_checkpoint(latest(run))
-
-    def test_plain_values_have_a_limit(self, tmp_path: Path) -> None:
-        """Lists take a hundred times as much memory as their text."""
-        with zipfile.ZipFile(tmp_path / "c", "w") as archive:
-            archive.writestr("state.json", f'{{"version": {checkpoint.VERSION}, "state": [{"[]," * 6_000_000}[]]}}')
-        line = refused_checkpoint(tmp_path / "c")
-        assert "state.json has 18,000,0" in line and "bytes, and may have 16,777,216" in line
 
 
 def test_names_in_an_archive_are_no_paths(run: Path) -> None:

@@ -121,18 +121,6 @@ class TestRefused:
         text = refused("user_modules.FaultyWhole")
         assert text.startswith("network.fault = None: must be given: 'parameters', 'values', ")
 
-    @pytest.mark.parametrize("plugins", [["scripted"], ["scripted", "torch"]], ids=str)
-    def test_layers_of_torch_itself(self, plugins: list[str]) -> None:
-        problem = "must be a component class of a3c_exp or of a package listed in plugins"
-        if "torch" in plugins:
-            problem = "the constructor of Linear must ask for its observations"
-        text = refused("torch.nn.Linear", plugins=plugins)
-        assert text.startswith("network._target_ = 'torch.nn.Linear': ") and problem in text
-
-    def test_modules_of_a_package_that_is_no_plugin(self) -> None:
-        text = refused("user_modules.Residual", plugins=["scripted"])
-        assert text.endswith("must be a component class of a3c_exp or of a package listed in plugins")
-
     def test_a_name_that_does_not_exist_with_a_guess(self) -> None:
         text = refused("user_modules.Residul")
         assert "is no component class of user_modules: did you mean 'Residual'? Allowed: " in text

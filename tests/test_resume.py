@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from runs import CORRIDOR, TARGET, TARGETS, config, latest, same, train
+from runs import CORRIDOR, TARGET, TARGETS, latest, same, train
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from a3c_exp.__main__ import main
@@ -144,13 +144,6 @@ class TestFiles:
         resume(tmp_path, total_steps=320)
         assert existing == [False]
         assert (tmp_path / "summary.json").exists()
-
-    def test_the_folder_may_begin_with_a_tilde(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("HOME", str(tmp_path))
-        train(tmp_path / "run")
-        assert main(["resume=~/run", "plugins=[scripted]", "total_steps=320"]) == 0
-        assert latest(tmp_path / "run")["store"]["steps"] == 320
-        load_experiment(config(init_from="~/run"))
 
 
 class TestCurves:

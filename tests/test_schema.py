@@ -113,11 +113,6 @@ def test_a_whole_float_counts_as_a_whole_number(given: float, kept: int) -> None
     assert type(made.count) is type(made.limit) is type(made.workers) is int
 
 
-def test_a_whole_number_counts_as_a_float() -> None:
-    assert type(picture(scale=2).scale) is float
-    assert type(picture(size=2).size) is float
-
-
 @pytest.mark.parametrize(
     ("values", "words"),
     [
@@ -168,15 +163,10 @@ def test_a_missing_value_is_named() -> None:
 
 def test_inner_components_are_built_first() -> None:
     assert picture(shape=square(2)).shape == Square(side=2.0)
+    assert refusal(parts={"a": square(-1)}) == "picture.parts.a.side = -1.0: must be a number > 0"
     assert picture(size=square(2)).size == Square(side=2.0)
     assert picture(parts={"a": square(1)}).parts == {"a": Square(side=1.0)}
     assert picture(frame={"width": 3}).frame == Frame(width=3)
-
-
-def test_a_refusal_of_a_component_is_reported_with_the_whole_key() -> None:
-    assert refusal(shape=square(0)) == "picture.shape.side = 0.0: must be a number > 0"
-    assert refusal(parts={"a": square(-1)}) == "picture.parts.a.side = -1.0: must be a number > 0"
-    assert refusal(shape=square("x")) == "picture.shape.side = 'x': must be a number"
 
 
 @runtime_checkable
@@ -346,11 +336,6 @@ def test_a_refused_module_is_not_even_imported(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(ConfigError):
         build({"_target_": "intruder.Square", "side": 1}, Shape, "shape")  # type: ignore[type-abstract]
     assert "intruder" not in sys.modules
-
-
-@pytest.mark.parametrize("key", ["_args_", "_partial_"])
-def test_special_keys_of_hydra_are_no_settings(key: str) -> None:
-    assert "is no setting" in refusal(shape={**square(1), key: True})
 
 
 def test_a_plugin_covers_its_modules_and_no_namesakes() -> None:

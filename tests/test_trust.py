@@ -87,11 +87,6 @@ class TestWrappers:
             assert COMMANDS[name](str(run), OURS, "trust=[env.wrappers]") == 0
         assert (here / "films").is_dir(), "the user wants it"
 
-    def test_that_write_files_are_not_made_for_a_report(self, here: Path) -> None:
-        run = stranger(here / "run", env={"wrappers": FILMING, "kwargs": {"render_mode": "rgb_array"}})
-        assert report.main([str(run)]) == 0
-        assert not (here / "films").exists()
-
     def test_that_only_convert_count(self) -> None:
         entries = ("FlattenObservation", {"TimeLimit": {"max_episode_steps": 5}}, {"mine:Wrapper": {"mode": "a b"}})
         assert Gym(id="x", wrappers=entries).settings_to_trust() == {}
@@ -155,10 +150,6 @@ class TestAddresses:
         mapping = "backend={_target_: a3c_exp.backends.ray.Ray, address: '127.0.0.1:1'}"
         assert main([f"resume={run}", "total_steps=32", OURS, mapping]) == 2
         assert "may write files or connect" not in complaint(capsys)
-
-    def test_are_not_needed_to_play(self, here: Path) -> None:
-        run = stranger(here / "run", backend={"_target_": "a3c_exp.backends.ray.Ray", "address": "127.0.0.1:1"})
-        assert evaluate.main([str(run), "episodes=1", OURS]) == 0
 
 
 class TestTexts:
