@@ -282,6 +282,10 @@ class TestTheCommandLine:
         plugins = [] if arguments.startswith("plugins") else ["plugins=[scripted]"]
         self.refused([str(corridor), *arguments.split(), *plugins], complaint, capsys)
 
+    def test_a_folder_without_a_run(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.refused([str(tmp_path / "nowhere")], "run = ", capsys)
+        self.refused([str(tmp_path)], "config.yaml", capsys)
+
     @pytest.mark.parametrize("damage", ["missing", "cut short", "another network's"])
     def test_a_checkpoint_that_cannot_be_used(
         self, damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

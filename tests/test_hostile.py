@@ -92,6 +92,12 @@ def test_no_code_is_called_that_a_configuration_names(
     assert not Path("harmed").exists()
 
 
+def test_arguments_of_an_environment_are_data_whatever_they_name(run: Path) -> None:
+    configure(run, {"env.kwargs.failure": {"_target_": "os.system", "command": "touch harmed"}})
+    assert evaluate.main([str(run), OURS, "episodes=1"]) == 0
+    assert not Path("harmed").exists()
+
+
 INTRUDER = """
 from pathlib import Path
 Path("harmed").touch()

@@ -77,6 +77,7 @@ def test_it_runs_from_a_checkout(tmp_path: Path) -> None:
     check_that_it_trains(Path(sys.executable), CHECKOUT / "conf", tmp_path / "here", PYTHONPATH=str(CHECKOUT))
 
 
+@pytest.mark.slow
 def test_it_runs_from_a_wheel(wheel: Path, tmp_path: Path) -> None:
     python = fresh_python(tmp_path / "venv")
     install(python, str(wheel))
@@ -84,6 +85,7 @@ def test_it_runs_from_a_wheel(wheel: Path, tmp_path: Path) -> None:
     check_that_it_trains(python, package / "conf", tmp_path / "here")
 
 
+@pytest.mark.slow
 def test_it_runs_from_an_editable_install_with_the_checkouts_own_files(tmp_path: Path) -> None:
     python = fresh_python(tmp_path / "venv")
     install(python, "--editable", str(CHECKOUT))

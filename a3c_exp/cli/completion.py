@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -82,11 +81,9 @@ def _training(current: str, typed: Sequence[str]) -> Iterator[str]:
 
 def _of_command(command: str, current: str) -> Iterator[str]:
     """The options of another command, as its class `Options` has them in the source, and folders."""
-    source = Path(__file__).parents[2] / f"{COMMANDS[command].replace('.', '/')}.py"
-    tree = ast.parse(source.read_text(encoding="utf-8"))
-    [options] = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Options"]
-    names = [node.target for node in options.body if isinstance(node, ast.AnnAssign)]
-    yield from (f"{name.id}=" for name in names if isinstance(name, ast.Name))
+    source = (Path(__file__).parents[2] / f"{COMMANDS[command].replace('.', '/')}.py").read_text(encoding="utf-8")
+    options = source.partition("class Options")[2].partition("    def ")[0]
+    yield from (f"{name}=" for name in re.findall(r"^    (\w+): .+ = ", options, re.MULTILINE))
     yield from _folders(current)
 
 
