@@ -79,7 +79,7 @@ CODE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(("place", "target"), zip(PLACES, itertools.cycle(CODE)))
+@pytest.mark.parametrize(("place", "target"), list(zip(PLACES, itertools.cycle(CODE))))
 def test_no_code_is_called_that_a_configuration_names(
     target: str, place: str, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
