@@ -123,13 +123,18 @@ def here(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 
 def train(arguments: list[str], here: Path) -> None:
+    """Commands that name a run train. Of the others the environment and the network are made: that every choice trains
+    is tested with the configurations."""
     if ATARI & set(arguments):
         pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
-    informs = "--help" in arguments or "--cfg" in arguments
+    keys = {argument.partition("=")[0] for argument in arguments}
+    informs = bool({"--help", "--cfg"} & keys)
+    if not informs and not {"resume", "from", "init_from", "existing"} & keys:
+        load_experiment(a3c_exp.compose(arguments))
+        return
     assert main(arguments if informs else small(arguments)) == 0
     new = [path.parent for path in (here / "outputs").rglob("summary.json") if path.parent.name != "run"]
-    resumes = any(argument.startswith("resume=") for argument in arguments)
-    assert len(new) == (0 if resumes or informs else 1)
+    assert len(new) == (0 if informs or "resume" in keys else 1)
     assert all(summary(folder)["stop_reason"] == "total_steps" for folder in new)
 
 
