@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # bench is not installed:
 
 from bench import __main__ as bench
 from bench.peers import UnavailableError
-from bench.rows import ROWS, Measurement, Row
+from bench.rows import Measurement, Row
 from bench.runs import peak_memory, training_speed
 from bench.stepping import random_stepping
 
@@ -35,6 +35,7 @@ def test_a_row_runs_beside_what_it_is_compared_with() -> None:
     assert line[0] == "title" and line[-1] == "yes"
 
 
+@pytest.mark.slow
 @LINUX
 def test_the_memory_of_a_run_is_that_of_all_its_processes() -> None:
     """Two workers and their server: more than the command alone, and less than if nothing were shared."""
@@ -43,14 +44,8 @@ def test_the_memory_of_a_run_is_that_of_all_its_processes() -> None:
 
 def test_figures_are_medians_and_the_ratio_is_that_of_the_rounds() -> None:
     figures = iter([10.0, 20.0, 60.0])
-    (line,) = bench.table_lines(row(Measurement("other", lambda _: next(figures)), at_least=1.0), rounds=3, seconds=0.0)
-    assert line[1:] == ["30 steps/s", "other", "20 steps/s", "1.5 (0.5 - 3)", ">= 1", "yes"]
-
-
-@pytest.mark.parametrize(("at_least", "reached"), [(0.5, "yes"), (0.6, "no")])
-def test_a_bar_is_for_the_ratio(at_least: float, reached: str) -> None:
-    (line,) = bench.table_lines(row(Measurement("other", lambda _: 60.0), at_least=at_least), rounds=1, seconds=0.0)
-    assert line[-2:] == [f">= {at_least}", reached]
+    lines = bench.table_lines(row(Measurement("other", lambda _: next(figures)), at_least=1.6), rounds=3, seconds=0.0)
+    assert lines[0][1:] == ["30 steps/s", "other", "20 steps/s", "1.5 (0.5 - 3)", ">= 1.6", "no"]
 
 
 def test_a_system_that_is_not_installed_has_a_line_that_says_how_to_get_it() -> None:
@@ -72,8 +67,3 @@ def test_what_was_measured_stays_until_it_is_measured_anew(tmp_path: Path, monke
     assert "| title | 30 steps/s | theirs | 120 steps/s | 0.25 (0.25 - 0.25) | >= 0.4 | no |" in after
     assert "theirs | 60 steps/s" not in after
     assert after.splitlines()[-1] == before.splitlines()[-1], "the other row is as it was"
-
-
-def test_rows_have_names_of_their_own() -> None:
-    names = [row.name for row in ROWS]
-    assert len(set(names)) == len(names)

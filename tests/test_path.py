@@ -13,6 +13,7 @@ from bench import path
 from bench.checkout import HERE
 
 
+@pytest.mark.slow
 def test_an_update_of_this_checkout_is_counted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

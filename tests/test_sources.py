@@ -19,7 +19,7 @@ from study.records import read_rows, write_rows
 from study.sources import __main__ as command
 from study.sources import a3c, dppo_cartpole, dppo_pendulum, records
 from study.sources.dppo_pendulum import Agent, Peculiarities, Shared, Statistics, advantages
-from study.sources.tensorflow1 import Adam, Array, Network, Worker, run_in_random_order
+from study.sources.tensorflow1 import Adam, Array, Network
 
 RNG = np.random.default_rng(0)
 
@@ -52,10 +52,6 @@ def test_n_step_targets_are_those_of_the_authors_example(last_value: float | Non
     assert a3c.n_step_targets([0, 1, 2, 3, 4], values, 3, 2.0, last_value).tolist() == targets
 
 
-def test_n_step_targets_of_an_episode_shorter_than_n_take_v_at_its_last_step() -> None:
-    assert a3c.n_step_targets([1, 1, 1], np.array([0, 0, 5], np.float32), 15, 1.0).tolist() == [7, 2, 1]
-
-
 def test_adam_shares_the_powers_of_its_betas_between_networks_but_no_statistics() -> None:
     first, second = (Network((1, 1), RNG) for _ in range(2))
     before, adam = second.values.copy(), Adam(0.1, 0.9, 0.999)
@@ -65,13 +61,6 @@ def test_adam_shares_the_powers_of_its_betas_between_networks_but_no_statistics(
     rate = 0.1 * (1 - 0.999**2) ** 0.5 / (1 - 0.9**2)  # its second step
     step = rate * 0.1 * gradient / ((0.001 * gradient**2) ** 0.5 + 1e-8)  # on statistics of one gradient
     np.testing.assert_allclose(before - second.values, step, rtol=1e-4)
-
-
-def test_adams_epsilon_is_not_corrected_for_the_bias() -> None:
-    network = Network((1, 1), RNG)
-    network.values[:] = 0
-    Adam(1.0).apply((network, np.full(2, 1e-7, np.float32)))
-    assert network.values[0] == pytest.approx(-(0.001**0.5) / 0.1 * 1e-8 / (0.001**0.5 * 1e-7 + 1e-8), rel=1e-3)
 
 
 def test_actor_of_a3c_has_the_gradient_of_its_loss() -> None:
@@ -144,22 +133,6 @@ def test_dppo_on_cartpole_weighs_the_policy_gradient_by_the_clipped_ratio() -> N
         server.train(states, actions, np.zeros(3, np.float32), advantage, ratios)
     ((_, gradient),) = apply.call_args.args
     np.testing.assert_allclose(gradient, flat_gradient(layers), atol=1e-6)
-
-
-def test_workers_run_in_an_order_that_the_seed_decides() -> None:
-    def order(seed: int) -> list[int]:
-        log: list[int] = []
-
-        def work(number: int) -> Worker:
-            for _ in range(20):
-                log.append(number)
-                yield
-
-        run_in_random_order([work(0), work(1)], seed)
-        return log
-
-    assert order(0) == order(0) != order(1)
-    assert order(0).count(0) == order(0).count(1) == 20
 
 
 def test_missing_terms_as_zero_and_maximum_terms_are_the_same_where_every_episode_ends_with_value_0() -> None:

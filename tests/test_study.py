@@ -245,9 +245,6 @@ def test_the_table_counts_seeds_that_never_solved_it_as_the_slowest() -> None:
     text = document({"One": lines}, 100)
     assert "450.0 [400.0, 500.0] | 450.0 | 400.0, 500.0" in text
     assert "mean >= 450, solved <= 5 s | yes, no | 1 of 2 | never (600 to 600) | never (1.2 to 1.2)" in text
-    third = replace(RECORD, seed=2, solved_steps=800, solved_seconds=1.4)
-    text = document({"One": [Recorded(entry(Counting(), 3), [RECORD, slow, third], {})]}, 100)
-    assert "2 of 3 | 800 (600 to 800) | 1.4 (1.2 to 1.4)" in text
 
 
 def test_presets_stand_beside_what_their_sources_report() -> None:

@@ -21,6 +21,7 @@ def test_the_interval_lies_within_the_ratios_and_holds_the_median() -> None:
     assert 0.9 <= low < 1.0 < high <= 1.1
 
 
+@pytest.mark.slow
 def test_two_sets_of_settings_of_one_checkout_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([".", "--only", START, "--pairs", "1", "--here", "network.shared=true"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
