@@ -24,7 +24,7 @@ kept = []
 
 def leak():
     while True:
-        kept.append((bytearray(os.urandom(200_000)), open(__file__)))
+        kept.append((bytearray(os.urandom(1_000_000)), open(__file__)))
         time.sleep(0.01)
 
 threading.Thread(target=leak, daemon=True).start()
