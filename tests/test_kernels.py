@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from nets import normal
 from torch import Tensor, nn
@@ -124,6 +124,7 @@ def test_any_sequence_of_known_layers_has_the_outputs_and_the_gradient_of_torch(
     compare_with_torch(module, 2 * normal(rows, inputs, seed=seed), seed)
 
 
+@settings(max_examples=40)
 @given(data=st.data(), height=st.integers(1, 4), width=st.integers(1, 4), seed=st.integers(0, 2**16))
 def test_arrays_of_several_axes_are_flattened_first(data: st.DataObject, height: int, width: int, seed: int) -> None:
     module, _ = data.draw(sequences(height * width))
@@ -140,12 +141,6 @@ def test_every_activation_is_that_of_torch_wherever_it_stands(make: Callable[[],
     inputs = normal(40, 3) * np.geomspace(0.1, 300, 40, dtype=np.float32)[:, None]
     with np.errstate(over="raise", invalid="raise", divide="raise"):
         compare_with_torch(nn.Sequential(first[before], make(), nn.Linear(3, 2)), inputs)
-
-
-def test_two_layers_with_one_weight_have_the_gradient_of_torch() -> None:
-    one, other = nn.Linear(4, 4), nn.Linear(4, 4)
-    other.weight = one.weight
-    compare_with_torch(nn.Sequential(one, nn.Tanh(), other), normal(6, 4))
 
 
 def test_batches_of_other_sizes_are_not_mixed() -> None:
@@ -207,11 +202,6 @@ def parametrized() -> nn.Module:
     return layer
 
 
-def old_weight_norm() -> nn.Module:
-    with pytest.warns(FutureWarning):
-        return nn.utils.weight_norm(nn.Linear(4, 4))
-
-
 OBSTACLES: list[tuple[str, Callable[[], nn.Module], str]] = [
     ("subclass", lambda: OwnLinear(4, 4), "OwnLinear is none of the layers with a kernel"),
     ("own forward", lambda: OwnForward(nn.Linear(4, 4)), "OwnForward is none of the layers with a kernel"),
@@ -219,48 +209,24 @@ OBSTACLES: list[tuple[str, Callable[[], nn.Module], str]] = [
     ("forward of a layer", lambda: with_forward(nn.Linear(4, 4)), "Linear is none of the layers with a kernel"),
     ("forward of a sequence", lambda: with_forward(nn.Sequential()), "Sequential is none of the layers with a kernel"),
     ("GELU", nn.GELU, "GELU is none of the layers with a kernel"),
-    ("Dropout", nn.Dropout, "Dropout is none of the layers with a kernel"),
-    ("Conv2d", lambda: nn.Conv2d(1, 1, 1), "Conv2d is none of the layers with a kernel"),
     ("hook", lambda: hooked(lambda layer: layer.register_forward_hook(lambda *_: None)), "Linear has a hook"),
     ("pre-hook", lambda: hooked(lambda layer: layer.register_forward_pre_hook(lambda *_: None)), "Linear has a hook"),
     ("backward", lambda: hooked(lambda layer: layer.register_full_backward_hook(lambda *_: None)), "Linear has a hook"),
-    (
-        "backward pre-hook",
-        lambda: hooked(lambda layer: layer.register_full_backward_pre_hook(lambda *_: None)),
-        "Linear has a hook",
-    ),
+    ("to gradients", lambda: hooked(lambda x: x.register_full_backward_pre_hook(lambda *_: None)), "Linear has a hook"),
     ("parametrization", parametrized, "ParametrizedLinear is none of the layers with a kernel"),
-    (
-        "weight norm",
-        lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)),
-        "ParametrizedLinear is none of the layers with a kernel",
-    ),
-    ("old weight norm", old_weight_norm, "Linear has a hook"),
     ("frozen", lambda: frozen(nn.Linear(4, 4)), "Linear has a parameter that is frozen or not float32"),
     ("frozen norm", lambda: frozen(nn.LayerNorm(4)), "LayerNorm has a parameter that is frozen or not float32"),
     ("float64", lambda: nn.Linear(4, 4).double(), "Linear has a parameter that is frozen or not float32"),
     ("two axes", lambda: nn.LayerNorm((2, 4)), "LayerNorm normalizes over several axes"),
     ("batch too", lambda: nn.Flatten(0), "Flatten does not keep the first axis alone"),
-    ("two axes left", lambda: nn.Flatten(2), "Flatten does not keep the first axis alone"),
     ("not to the end", lambda: nn.Flatten(1, 2), "Flatten does not keep the first axis alone"),
 ]
 
 
 @pytest.mark.parametrize(("make", "text"), [each[1:] for each in OBSTACLES], ids=[each[0] for each in OBSTACLES])
-@pytest.mark.parametrize("around", ["alone", "in a sequence", "nested"])
-def test_what_kernels_do_not_compute_is_found(make: Callable[[], nn.Module], text: str, around: str) -> None:
-    module = make()
-    if around != "alone":
-        module = nn.Sequential(nn.Linear(4, 4), module)
-    if around == "nested":
-        module = Pair(module, nn.Tanh())
-    assert find_obstacle(module, 1) == text
-
-
-def test_a_hook_on_the_sequence_itself_is_found() -> None:
-    module = nn.Sequential(nn.Linear(4, 4))
-    module.register_forward_hook(lambda *_: None)
-    assert find_obstacle(module, 1) == "Sequential has a hook"
+def test_what_kernels_do_not_compute_is_found(make: Callable[[], nn.Module], text: str) -> None:
+    for module in (make(), Pair(nn.Sequential(nn.Linear(4, 4), make()), nn.Tanh())):
+        assert find_obstacle(module, 1) == text
 
 
 @pytest.mark.parametrize("layers", [[], [nn.Linear(4, 4), nn.Flatten()], [nn.Tanh(), nn.Flatten()]], ids=str)

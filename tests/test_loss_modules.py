@@ -148,12 +148,9 @@ class TestItsParameters:
 
 
 class TestTraining:
-    @pytest.mark.parametrize("kind", ["a3c", "ppo"])
-    def test_the_module_learns_what_it_is_for(self, kind: str, tmp_path: Path) -> None:
+    def test_the_module_learns_what_it_is_for(self, tmp_path: Path) -> None:
         """The reward of the bandit is 0 or 1, and depends on the observation and the action: at best its mean."""
-        algorithm: dict[str, Any] = {"_target_": f"thirdparty.Predicting{kind.upper()}"}
-        algorithm |= {"minibatch_size": 8, "epochs": 2} if kind == "ppo" else {}
-        train(tmp_path, algorithm=algorithm, plugins=PLUGINS, total_steps=8000, network__shared=True)
+        train(tmp_path, **PREDICTING, total_steps=8000, network__shared=True)
         rows = [row for row in read_metrics(tmp_path) if row["train/reward_loss"]]
         assert float(rows[-1]["train/reward_loss"]) < 0.5 * float(rows[0]["train/reward_loss"])
 

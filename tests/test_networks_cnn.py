@@ -14,7 +14,6 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from learning import learned, torchs_gradient
 from nets import make_network
-from runs import CORNERS, SMALL_CNN, train
 from torch import nn
 
 from a3c_exp.common.arrays import Array, Floats
@@ -80,34 +79,17 @@ def test_the_published_networks_have_their_published_sizes(
     assert len(network.vector) == sum(found) + (features + 1) * (5 + 1)
 
 
-@pytest.mark.parametrize("name", ENCODERS)
-@pytest.mark.parametrize("vectors", ["AVX512", "DEFAULT"])
-def test_acting_and_learning_agree(name: str, vectors: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Channels lie last with AVX-512."""
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: vectors)
-    network = build(name)
-    images = pictures()
-    parameters, values, _ = network.act_forward(images)
-    actions, log_probs = network.distribution.sample(parameters, np.random.default_rng(3))
-    again, _ = network.evaluate(images[None], actions[None])
-    assert parameters.dtype == values.dtype == np.float32
-    np.testing.assert_allclose(again.values[0], values, atol=1e-5)
-    np.testing.assert_allclose(network.values(images), values, atol=1e-5)
-    np.testing.assert_allclose(again.log_probs[0], log_probs, atol=1e-5)
-
-
 def test_it_computes_what_torch_computes_with_the_same_layers() -> None:
-    encoder = encoder_of(build_encoder(Cnn, ATARI, **EXACT))
-    theirs = nn.Sequential(
-        nn.Conv2d(4, 16, 8, 4), nn.ReLU(), nn.Conv2d(16, 32, 4, 2), nn.ReLU(), nn.Flatten(), nn.Linear(2592, 256),
-        nn.ReLU(),
-    )  # fmt: skip
-    own = [*encoder.convolutions, encoder.last]
-    for mine, other in zip(own, [theirs[0], theirs[2], theirs[5]], strict=True):
-        other.load_state_dict(mine.state_dict())
-    images = torch.from_numpy(pictures(3, ATARI))
-    expected = theirs(images.float() / 255).detach()
-    np.testing.assert_allclose(encoder(images).detach(), expected, atol=1e-5)
+    """With the affine layer, and without it."""
+    for features in (256, None):
+        encoder = encoder_of(build_encoder(Cnn, ATARI, features_dim=features, **EXACT))
+        convolutions = [nn.Conv2d(4, 16, 8, 4), nn.ReLU(), nn.Conv2d(16, 32, 4, 2), nn.ReLU(), nn.Flatten()]
+        theirs = nn.Sequential(*convolutions, *([] if features is None else [nn.Linear(2592, features), nn.ReLU()]))
+        own = [*encoder.convolutions, *([] if features is None else [encoder.last])]
+        for mine, other in zip(own, [layer for layer in theirs if list(layer.parameters())], strict=True):
+            other.load_state_dict(mine.state_dict())
+        images = torch.from_numpy(pictures(3, ATARI))
+        np.testing.assert_allclose(encoder(images).detach(), theirs(images.float() / 255).detach(), atol=1e-5)
 
 
 def padded_by_definition(x: Floats, weight: Floats, bias: Floats, stride: int) -> Floats:
@@ -133,8 +115,8 @@ def padded_by_definition(x: Floats, weight: Floats, bias: Floats, stride: int) -
     return np.where(y > 0, y, np.expm1(np.minimum(y, 0)))
 
 
-@pytest.mark.parametrize("kernel", range(1, 9))
-@pytest.mark.parametrize("stride", range(1, 5))
+@pytest.mark.parametrize("kernel", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("stride", [1, 2, 3])
 def test_padding_is_that_of_tensorflow(kernel: int, stride: int) -> None:
     """Even and odd heights and widths, larger and smaller than the kernel. Zeros around bytes are zeros, scaled."""
     for height, width in ((6, 9), (7, 8), (3, 2)):
@@ -149,18 +131,6 @@ def test_padding_is_that_of_tensorflow(kernel: int, stride: int) -> None:
         assert expected.shape == (3, -(-height // stride), -(-width // stride))
         features = encoder(torch.from_numpy(image)).detach().numpy()
         np.testing.assert_allclose(features[0], expected.ravel(), atol=1e-5)
-
-
-def test_without_padding_and_the_affine_layer_it_is_a_sequence_of_convolutions() -> None:
-    encoder = encoder_of(build("bare"))
-    theirs = nn.Sequential(nn.Conv2d(2, 4, 4, 2), nn.ReLU(), nn.Conv2d(4, 6, 3, 1), nn.ReLU(), nn.Flatten())
-    for mine, other in zip(encoder.convolutions, [theirs[0], theirs[2]], strict=True):
-        other.load_state_dict(mine.state_dict())
-    images = torch.from_numpy(pictures(3))
-    expected = theirs(images.float() / 255)
-    assert expected.shape == (3, 6 * 7 * 6)
-    torch.testing.assert_close(encoder(images), expected, atol=1e-5, rtol=0)
-    assert encoder.last is None
 
 
 def test_a_residual_block_adds_to_its_input() -> None:
@@ -189,23 +159,25 @@ def test_its_gradient_is_that_of_torch(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ENCODERS)
-def test_the_layout_in_memory_changes_nothing_but_rounding(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acting_and_learning_agree_in_every_layout_and_size_of_chunks(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Channels lie last with AVX-512. The layout changes nothing but rounding, as the size of chunks."""
     images, network = pictures(), build(name)
     found = []
-    for vectors in ("AVX512", "DEFAULT"):
+    for vectors, chunk in (("AVX512", 1), ("AVX512", 2**20), ("DEFAULT", 2**20)):
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda vectors=vectors: vectors)
-        found.append((network.act_forward(images)[0], gradient(network, images)))
-    np.testing.assert_allclose(found[0][0], found[1][0], atol=1e-5)
-    np.testing.assert_allclose(found[0][1], found[1][1], atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.parametrize("name", ENCODERS)
-def test_the_size_of_chunks_changes_nothing_but_rounding(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    images, network = pictures(), build(name)
-    parameters, of_whole = network.act_forward(images)[0], gradient(network, images)
-    monkeypatch.setattr(cnn, "CHUNK_BYTES", 1)
-    np.testing.assert_allclose(network.act_forward(images)[0], parameters, atol=1e-5)
-    np.testing.assert_allclose(gradient(network, images), of_whole, atol=1e-4, rtol=1e-4)
+        monkeypatch.setattr(cnn, "CHUNK_BYTES", chunk)
+        parameters, values, _ = network.act_forward(images)
+        actions, log_probs = network.distribution.sample(parameters, np.random.default_rng(3))
+        again, _ = network.evaluate(images[None], actions[None])
+        np.testing.assert_allclose(again.values[0], values, atol=1e-5)
+        np.testing.assert_allclose(network.values(images), values, atol=1e-5)
+        np.testing.assert_allclose(again.log_probs[0], log_probs, atol=1e-5)
+        found.append((parameters, gradient(network, images)))
+    for parameters, by in found[1:]:
+        np.testing.assert_allclose(parameters, found[0][0], atol=1e-5)
+        np.testing.assert_allclose(by, found[0][1], atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", ENCODERS)
@@ -345,16 +317,3 @@ def test_a_picture_that_is_too_small_is_refused() -> None:
 def test_values_out_of_range_are_refused(encoder: type[nn.Module], settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(settings))):
         build_encoder(encoder, ATARI, **settings)
-
-
-BARE: dict[str, Any] = {"_target_": "a3c_exp.networks.Cnn", "layers": [[8, 3, 2], [8, 3, 2]], "features_dim": None}
-
-
-@pytest.mark.parametrize(
-    "network",
-    [BARE, BARE | {"padding": "same"}, SMALL_CNN | {"padding": "same", "init": "normal"}],
-    ids=["bare", "bare, padded", "padded, normal"],
-)
-def test_every_switch_is_trained(network: dict[str, Any], tmp_path: Path) -> None:
-    done = train(tmp_path, CORNERS, network={"precision": "float32", **network}, total_steps=4000)
-    assert done.summary["mean_return_100"] > 0.5  # a random policy has 0.25

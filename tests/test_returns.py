@@ -73,12 +73,6 @@ def test_the_worked_example_of_missing_terms() -> None:
     assert column(maximum) == [10, 17, 24, 51, 24]
 
 
-def test_an_n_that_never_bootstraps_has_a_warning() -> None:
-    assert NStepZero(n=4).warning(rollout_length=5) is None
-    for n in (5, 6):
-        assert f"n = {n} reaches past every rollout of 5 steps" in str(NStepZero(n=n).warning(rollout_length=5))
-
-
 def test_gae_by_hand() -> None:
     """deltas 1 + 10 - 10, 2 + 15 - 20, 3 + 20 - 30, 4 + 25 - 40; gamma lambda = 1/4."""
     advantages, lambda_returns = GAE(lambda_=0.5)(one_environment(REWARDS, VALUES, LAST), 0.5)
