@@ -15,7 +15,7 @@ from bench.damage import flip_bits
 from bench.faults import __main__ as command
 from bench.faults import killing
 from bench.faults.bits import Checkpoint, Damage, cut_end
-from bench.faults.cases import Case, Outcome, Row, cells, try_row
+from bench.faults.cases import Case, Outcome, Row, try_row
 from bench.faults.killing import Kill
 
 
@@ -61,11 +61,3 @@ def test_a_case_that_ends_badly_is_counted_and_kept(
     *_, line = capsys.readouterr().out.splitlines()
     assert line.startswith("| a full disk | 2 | ")
     assert "; WRONG: 2 |" in line
-
-
-def test_the_table_has_the_largest_figure_and_the_same_seed_draws_it_again(tmp_path: Path) -> None:
-    row = Row("killed", 3, fails)
-    once, again = (try_row("kill", row, 3, 0, tmp_path) for _ in range(2))
-    assert once == again != try_row("kill", row, 3, 1, tmp_path)
-    most = max(outcome.lost["most steps"] for outcome in once)
-    assert cells(row, once)[-1] == f"most steps {most:.0f}"

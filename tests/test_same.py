@@ -62,7 +62,7 @@ def test_a_run_is_read_whole_but_for_times_and_the_machine(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", same.ROWS)
 def test_a_row_is_of_a_run_that_can_be_made(name: str) -> None:
-    load_experiment(compose(f"{same.ALWAYS} {same.ROWS[name]}".split()))
+    load_experiment(compose(f"{same.ALWAYS} {same.ROWS[name]}".split()), check=False)
 
 
 def test_a_changed_constant_is_found_and_a_copy_is_equal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
