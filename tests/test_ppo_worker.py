@@ -45,6 +45,12 @@ def test_every_minibatch_is_a_push_and_steps_count_once() -> None:
     assert sum(event.episodes.envs_with_finished_episode > 0 for event in events) == 3
 
 
+def test_statistics_count_every_transition_once() -> None:
+    store, (worker,) = make_workers(ppo_config(BANDIT, env__normalize_observations=True, total_steps=48))
+    events_of(worker)
+    assert store.state()["stats"][0] == store.steps == 48
+
+
 def test_rows_that_are_no_transitions_are_in_no_minibatch() -> None:
     """A vector environment that restarts late gives such rows."""
     _, (worker,) = make_workers(ppo_config(SCRIPTED, env__vectorized=True))

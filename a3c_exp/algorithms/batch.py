@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -14,6 +13,9 @@ from torch import Tensor, nn
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.networks.outputs import NetworkOutputs, OutputGradients
 from a3c_exp.networks.recurrent import RecurrentInput
+
+ROWS = ("observations", "actions", "log_probs", "values", "rewards", "advantages", "targets")
+"""Fields of `BatchArrays` that have a row for each transition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +60,7 @@ class BatchArrays:
             rows = array.reshape(-1, *array.shape[2:])
             return (rows if valid is None else rows.take(valid, axis=0))[None]
 
-        return self._map(in_a_row, None, None)
+        return replace(self, mask=None, recurrent_input=None, **{name: in_a_row(getattr(self, name)) for name in ROWS})
 
     def take(self, columns: NDArray[np.intp]) -> BatchArrays:
         """Some of the B columns."""
@@ -67,14 +69,9 @@ class BatchArrays:
             return array.take(columns, axis=1)  # faster than [:, columns]
 
         mask = None if self.mask is None else part(self.mask)
-        return self._map(part, mask, None if self.recurrent_input is None else self.recurrent_input.take(columns))
-
-    def _map(
-        self, f: Callable[[Array], Array], mask: Floats | None, recurrent_input: RecurrentInput | None
-    ) -> BatchArrays:
-        names = ("observations", "actions", "log_probs", "values", "rewards", "advantages", "targets")
-        arrays = {name: f(getattr(self, name)) for name in names}
-        return BatchArrays(**arrays, mask=mask, recurrent_input=recurrent_input)
+        recurrent_input = None if self.recurrent_input is None else self.recurrent_input.take(columns)
+        rows = {name: part(getattr(self, name)) for name in ROWS}
+        return replace(self, mask=mask, recurrent_input=recurrent_input, **rows)
 
 
 class Batch:

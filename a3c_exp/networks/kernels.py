@@ -8,8 +8,9 @@ the two equal.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -142,23 +143,23 @@ class LinearKernel:
             self._bias_gradient += np.add.reduce(grad_y, 0)
 
 
-class Kernel(Protocol):
+class Kernel(ABC):
     """A step of a sequence of layers."""
 
-    def act_forward(self, x: Floats, /) -> Floats:
+    def act_forward(self, x: Floats) -> Floats:
         """The outputs. The inputs are left as they are."""
-        ...
+        return self.train_forward(x)[0]
 
-    def train_forward(self, x: Floats, /) -> tuple[Floats, Any]:
-        """The outputs, which the next call overwrites, and what `backward` needs."""
-        ...
+    @abstractmethod
+    def train_forward(self, x: Floats) -> tuple[Floats, Any]:
+        """The outputs, which the next call may overwrite, and what `backward` needs."""
 
-    def backward(self, saved: Any, grad: Floats, needs_input: bool, /) -> Floats:
+    @abstractmethod
+    def backward(self, saved: Any, grad: Floats, needs_input: bool) -> Floats:
         """See `Backward`. Without `needs_input` the result is of no use."""
-        ...
 
 
-class AffineKernel:
+class AffineKernel(Kernel):
     """An affine layer and the activation after it, which overwrites its sums."""
 
     def __init__(self, layer: nn.Linear, activation: Activation | None) -> None:
@@ -190,14 +191,11 @@ class AffineKernel:
         return grad
 
 
-class ActivationKernel:
+class ActivationKernel(Kernel):
     """An activation that does not follow an affine layer."""
 
     def __init__(self, activation: Activation) -> None:
         self._activation = activation
-
-    def act_forward(self, x: Floats) -> Floats:
-        return self._activation.apply(x.copy())
 
     def train_forward(self, x: Floats) -> tuple[Floats, Any]:
         y = self._activation.apply(x.copy())
@@ -210,15 +208,12 @@ class ActivationKernel:
         return grad
 
 
-class LayerNormKernel:
+class LayerNormKernel(Kernel):
     """Layer normalization over the last axis (Ba et al. 2016, arXiv 1607.06450): [N, F] -> [N, F]."""
 
     def __init__(self, layer: nn.LayerNorm) -> None:
         self._epsilon = np.float32(layer.eps)
         self._parameters = [None if p is None else (array_of(p), gradient_of(p)) for p in (layer.weight, layer.bias)]
-
-    def act_forward(self, x: Floats) -> Floats:
-        return self.train_forward(x)[0]
 
     def train_forward(self, x: Floats) -> tuple[Floats, Any]:
         deviations = x - x.mean(-1, keepdims=True)
@@ -242,11 +237,8 @@ class LayerNormKernel:
         return grad_x
 
 
-class FlattenKernel:
+class FlattenKernel(Kernel):
     """All axes but the first as one: [N, ...] -> [N, D]."""
-
-    def act_forward(self, x: Floats) -> Floats:
-        return x.reshape(len(x), -1)
 
     def train_forward(self, x: Floats) -> tuple[Floats, Any]:
         return x.reshape(len(x), -1), x.shape
