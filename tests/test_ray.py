@@ -26,7 +26,7 @@ from a3c_exp.backends.ray.driver import CachedStore
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import RunContext
-from a3c_exp.errors import ConfigError, RunError
+from a3c_exp.errors import ConfigError
 from a3c_exp.run.metrics import read_points
 from a3c_exp.run.statistics import RunStatistics
 
@@ -126,18 +126,11 @@ class EndlessRun:
             return False
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"env": TARGET, "env__normalize_observations": True, "env__normalize_rewards": True},
-        {"algorithm": PPO, "returns": "a3c_exp.returns.GAE", "optimizer_state": "per_worker"},
-    ],
-    ids=["normalized", "minibatches"],
-)
-def test_one_worker_that_waits_does_bit_for_bit_what_one_does_on_any_backend(
-    cluster: Any, settings: dict[str, Any]
-) -> None:
+def test_one_worker_that_waits_does_bit_for_bit_what_one_does_on_any_backend(cluster: Any) -> None:
     """More settings, without Ray, are in test_ray_protocol."""
+    normalized = {"env__normalize_observations": True, "env__normalize_rewards": True}
+    minibatches = {"algorithm": PPO, "returns": "a3c_exp.returns.GAE", "optimizer_state": "per_worker"}
+    settings: dict[str, Any] = {"env": TARGET, **normalized, **minibatches}
     _, expected, _ = drain(config(**settings))
     _, state, error = drain(on_ray(backend={"in_flight": 0, "shards": 2}, **settings))
     assert error is None
@@ -183,20 +176,20 @@ def test_a_quorum_has_one_server() -> None:
     assert (refused.value.key, refused.value.value) == ("backend.shards", 2)
 
 
-def test_a_run_saves_evaluates_and_is_resumed_on_other_backends(cluster: Any, tmp_path: Path) -> None:
+def test_a_run_goes_on_from_another_backend_saves_evaluates_and_goes_on_there(cluster: Any, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"workers": 2, "eval__every": 400, "checkpoint__every": 400}
     settings |= {"optimizer": "a3c_exp.optimizers.RMSProp", "optimizer__learning_rate": 1e-2}
-    first = train_config(on_ray(total_steps=1600, **settings), tmp_path)
-    assert first.summary["stop_reason"] == "total_steps"
-    assert first.summary["best_eval_return"] is not None
-    saved = latest(tmp_path)
-    assert saved["store"]["steps"] == first.summary["steps"] >= 1600
-    second = train_config(config(total_steps=3200, **settings), tmp_path, resume=True)
-    assert second.summary["steps"] >= 3200
-    assert latest(tmp_path)["store"]["version"] > saved["store"]["version"]
-    third = train_config(on_ray(total_steps=4800, **settings), tmp_path, resume=True)
-    assert third.summary["resumed"] == 2
-    assert third.summary["steps"] >= 4800
+    train_config(config(total_steps=800, **settings), tmp_path)
+    before = latest(tmp_path)["store"]
+    on_servers = train_config(on_ray(total_steps=2400, **settings), tmp_path, resume=True)
+    assert on_servers.summary["stop_reason"] == "total_steps"
+    assert on_servers.summary["best_eval_return"] is not None
+    saved = latest(tmp_path)["store"]
+    assert saved["steps"] == on_servers.summary["steps"] >= 2400
+    assert saved["version"] > before["version"]
+    after = train_config(config(total_steps=3200, **settings), tmp_path, resume=True)
+    assert (after.summary["stop_reason"], after.summary["resumed"]) == ("total_steps", 2)
+    assert latest(tmp_path)["store"]["version"] > saved["version"]
 
 
 def test_a_cluster_answers_before_it_is_joined(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,30 +245,17 @@ def test_a_worker_that_hangs_is_killed_and_replaced(cluster: Any) -> None:
         assert sorted(worker.attempt for worker in run.store.driver._workers.values()) == [0, 1]
 
 
-@pytest.mark.usefixtures("cluster")
-class TestAWorkerThatRaises:
-    def failing(self, trigger: Path) -> EndlessRun:
-        loss = {"_target_": "faulty.FailingA3C", "trigger": str(trigger)}
-        return EndlessRun(SCRIPTED, algorithm=loss, plugins=["scripted", "faulty"], backend={"max_restarts": 1})
-
-    def test_after_its_first_update_is_replaced(self, tmp_path: Path) -> None:
-        trigger = tmp_path / "trigger"
-        with self.failing(trigger) as run:
-            run.wait_for_events({0})
-            trigger.touch()
-            (warning,) = restart_of(run).warnings
-            assert "RuntimeError: scripted to fail\nanother one takes its place" in warning
-            run.wait_for_events({0})
-
-    def test_before_it_ends_the_run_with_its_traceback(self, tmp_path: Path) -> None:
-        trigger = tmp_path / "trigger"
-        trigger.touch()
-        with self.failing(trigger) as run, pytest.raises(RunError) as caught:
-            run.run_until(lambda: False)
-        assert str(caught.value).startswith("worker 0 failed:\nTraceback")
-        assert str(caught.value).endswith("RuntimeError: scripted to fail")
-        assert caught.value.reason == "failed"
-        wait_until(lambda: not actors("WorkerActor") + actors("ParameterServer"), SECONDS)
+def test_a_worker_that_raises_at_once_ends_the_run_with_its_traceback(cluster: Any, tmp_path: Path) -> None:
+    trigger = tmp_path / "trigger"
+    trigger.touch()
+    loss = {"_target_": "faulty.FailingA3C", "trigger": str(trigger)}
+    whole = on_ray(SCRIPTED, algorithm=loss, plugins=["scripted", "faulty"], backend={"max_restarts": 3})
+    _, _, error = drain(whole)
+    assert error is not None
+    assert str(error).startswith("worker 0 failed:\nTraceback")
+    assert str(error).endswith("RuntimeError: scripted to fail")
+    assert error.reason == "failed"
+    wait_until(lambda: not actors("WorkerActor") + actors("ParameterServer"), SECONDS)
 
 
 class TestFaults:
