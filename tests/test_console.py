@@ -124,19 +124,13 @@ def test_what_is_not_known_is_not_made_up_and_rejected_updates_are_shown(tmp_pat
         assert "| 3 updates rejected" in shown.rows()[-1]
 
 
-@pytest.mark.parametrize(
-    ("steps", "shown"),
-    [(0, "0"), (999, "999"), (1234, "1.23k"), (99_999, "100k"), (999_999, "1M"), (12_345_678, "12.3M"), (2e9, "2G")],
-)
-def test_steps_are_read_at_a_glance(tmp_path: Path, steps: int, shown: str) -> None:
+def test_steps_and_durations_are_read_at_a_glance() -> None:
     statistics = RunStatistics()
-    statistics.steps = steps
-    assert Progress(LiveLineHandler(Screen()), 10**7).line(statistics, None).startswith(f"{shown} / 10M steps | ")
-
-
-@pytest.mark.parametrize(("seconds", "shown"), [(6.2, "0:07"), (59.5, "1:00"), (3723, "1:02:03")])
-def test_durations_are_read_at_a_glance(seconds: float, shown: str) -> None:
-    assert duration(seconds) == shown
+    progress = Progress(LiveLineHandler(Screen()), 10**7)
+    for steps, shown in ((0, "0"), (999, "999"), (1234, "1.23k"), (99_999, "100k"), (999_999, "1M"), (2 * 10**9, "2G")):
+        statistics.steps = steps
+        assert progress.line(statistics, None).startswith(f"{shown} / 10M steps | ")
+    assert [duration(seconds) for seconds in (6.2, 59.5, 3723)] == ["0:07", "1:00", "1:02:03"]
 
 
 # -- on a terminal ---------------------------------------------------------------------------------

@@ -74,17 +74,14 @@ def test_tensorboard_and_both_tables_get_the_same(tmp_path: Path) -> None:
     assert read_points(tmp_path / "metrics.csv") == points(tmp_path)
 
 
-def test_the_dashboard_opens_with_reward_losses_and_entropy_side_by_side(tmp_path: Path) -> None:
+def test_the_dashboard_opens_with_reward_losses_and_entropy_and_the_config_is_shown_verbatim(tmp_path: Path) -> None:
     writer(tmp_path).close()
-    content = read(tmp_path).Tensors("custom_scalars__config__")[0].tensor_proto.string_val[0]
+    written = read(tmp_path)
+    content = written.Tensors("custom_scalars__config__")[0].tensor_proto.string_val[0]
     row = layout_pb2.Layout.FromString(content).category[0]
     assert [chart.title for chart in row.chart] == ["Reward", "Losses", "Entropy"]
     assert list(row.chart[1].multiline.tag) == ["^train/policy_loss$", "^train/value_loss$"]
-
-
-def test_the_config_is_shown_as_text_verbatim(tmp_path: Path) -> None:
-    writer(tmp_path).close()
-    shown = read(tmp_path).Tensors("config")[0].tensor_proto.string_val[0].decode()
+    shown = written.Tensors("config")[0].tensor_proto.string_val[0].decode()
     assert shown == textwrap.indent(config_text(CONFIG).rstrip(), "    ")
 
 
