@@ -23,13 +23,13 @@ from scripted import Answer, Bandit, Scripted
 from a3c_exp.algorithms import A3C, BatchArrays
 from a3c_exp.networks.outputs import NetworkOutputs, OutputGradients
 
-Fault = Literal["raise", "kill", "exit", "vanish", "hang", "leave a child"]
+Fault = Literal["raise", "kill", "vanish", "hang", "leave a child"]
 
 
 class Faulty(Bandit):
     """A bandit that goes wrong at its `at`-th step: the one whose seed is the `victim`, or each if there is no victim.
 
-    fault: raise, an error; kill, SIGKILL; exit, sys.exit; vanish, the process ends with exit code 0; hang, steps wait
+    fault: raise, an error; kill, SIGKILL; vanish, the process ends with exit code 0; hang, steps wait
         until the file `release` exists; leave a child, start a program that inherits every open file, then SIGKILL.
     others_hang: the others hang, from their `at`-th step on.
     note: a file. One that hangs appends a byte for each look at `release`. The child's process id is written there.
@@ -69,8 +69,6 @@ class Faulty(Bandit):
                 raise RuntimeError("scripted to fail")
             case "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
-            case "exit":
-                sys.exit(0)
             case "vanish":
                 os._exit(0)
             case "hang":
