@@ -175,17 +175,6 @@ class TestActingAndLearning:
             states.append(rollout.state)
         assert any(state is not None and state.any() for state in states[1:])
 
-    def test_no_gradient_reaches_back_into_an_earlier_episode(self) -> None:
-        own = core()
-        over = np.zeros((T, B), np.bool_)
-        over[4] = True
-        recurrent_input = RecurrentInput(np.zeros((B, 2 * C), np.float32), over)
-        _, backward = LstmKernel(own).train_forward(normal(T, B, F), recurrent_input)
-        grad_hidden = np.zeros((T, B, C), np.float32)
-        grad_hidden[5:] = 1
-        grad_features = backward(grad_hidden)
-        assert not grad_features[:5].any() and grad_features[5:].any(-1).all()
-
 
 def make_actor(count: int, vectorized: bool = False, length: int = 7, **kwargs: Any) -> tuple[ActorCritic, Actor]:
     """A network, and an actor with it in scripted environments."""

@@ -222,17 +222,6 @@ def test_processors_that_multiply_bfloat16(flags: str, multiplies: bool, monkeyp
     assert multiplies_bfloat16.__wrapped__() == multiplies
 
 
-@pytest.mark.parametrize("name", ENCODERS)
-def test_few_pictures_stay_in_float32(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cnn, "multiplies_bfloat16", lambda: True)
-    auto, half = (build(name, precision=choice) for choice in ("auto", "bfloat16"))
-    full, many = build(name), pictures(20)
-    few = many[:2]
-    np.testing.assert_array_equal(auto.act_forward(few)[1], full.act_forward(few)[1])
-    np.testing.assert_array_equal(auto.act_forward(many)[1], half.act_forward(many)[1])
-    assert not np.array_equal(half.act_forward(few)[1], full.act_forward(few)[1])
-
-
 @pytest.mark.parametrize(
     ("shape", "expected"),
     [

@@ -32,15 +32,8 @@ ENCODERS: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {
 }
 
 
-class Flat(nn.Sequential):
-    """An encoder of a user's own: it gets pictures that have been scaled."""
-
-    def __init__(self, channels: int, height: int, width: int) -> None:
-        super().__init__(nn.Flatten(), nn.Linear(channels * height * width, 6), nn.Tanh())
-
-
 class Raw(nn.Module):
-    """One that asks for the bytes."""
+    """An encoder of a user's own that asks for the bytes."""
 
     raw_pictures = True
 
@@ -97,14 +90,6 @@ def test_pixels_less_their_mean_over_their_deviation_enter_the_network(name: str
         found.append((outputs.values, outputs.log_probs, one.act_forward(observations)[0], one.gradient))
     for own, expected in zip(*found, strict=True):
         np.testing.assert_allclose(own, expected, rtol=1e-3, atol=1e-4)
-
-
-def test_a_network_of_a_users_own_gets_scaled_pictures() -> None:
-    network = make_network(Flat, SPACE, Discrete(5))
-    plain = make_network(Flat, Box(-np.inf, np.inf, SPACE.shape, np.float32), Discrete(5))
-    plain.vector[:] = network.vector
-    network.normalize_pixels(*statistics(False))
-    np.testing.assert_allclose(network.values(pictures()), plain.values(scaled(pictures(), False)), rtol=1e-5)
 
 
 def test_bfloat16_does_not_lose_what_differs_a_little_from_the_center() -> None:

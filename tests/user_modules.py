@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import torch
@@ -31,16 +31,10 @@ class Residual(nn.Module):
         return x
 
 
-Fault = Literal[
-    "none", "dropout", "batch norm", "noise", "list", "tensor", "mean", "neighbour", "sum", "one row fewer",
-    "nothing", "NaN", "infinity", "float64", "float64 parameter", "writes", "raises", "training", "flat", "no features",
-]  # fmt: skip
-
-
 class Faulty(Residual):
     """A module with one fault."""
 
-    def __init__(self, inputs: int, fault: Fault = "none") -> None:
+    def __init__(self, inputs: int, fault: str = "none") -> None:
         super().__init__(inputs)
         self.fault = fault
         self.dropout, self.norm = nn.Dropout(0.5), nn.BatchNorm1d(6)
@@ -223,16 +217,10 @@ class Plain(nn.Module):
         return self.policy(observations), self.value(observations)[:, 0], None
 
 
-WholeFault = Literal[
-    "parameters", "values", "state", "no initial state", "initial state of ones", "flat initial state", "one tensor",
-    "a list in place of values", "NaN", "one state for all",
-]  # fmt: skip
-
-
 class FaultyWhole(Gru):
     """A whole actor-critic with one fault."""
 
-    def __init__(self, observation_space: gym.Space[Any], outputs: int, fault: WholeFault) -> None:
+    def __init__(self, observation_space: gym.Space[Any], outputs: int, fault: str) -> None:
         super().__init__(observation_space, gym.spaces.Discrete(2), outputs)
         self.fault = fault
         if fault == "no initial state":
