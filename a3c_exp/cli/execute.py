@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from a3c_exp.cli.existing import CONTINUE, Action, clear, find_action
 from a3c_exp.cli.startup import prestart
@@ -42,17 +42,14 @@ class Plan:
     session: Session = field(default_factory=Session)
 
 
-class Checked(NamedTuple):
-    """What a plan comes to: the final configuration, and the experiment that it describes."""
-
-    config: dict[str, Any]
-    experiment: Experiment
+Checked = tuple[dict[str, Any], "Experiment"]
+"""What a plan comes to: the final configuration, and the experiment that it describes."""
 
 
 def check(plan: Plan, made: Made | None = None) -> Checked:
     """Raise ConfigError for a plan that cannot be executed. Changes nothing.
 
-    made: see `load_experiment`.
+    made: see `load_final`.
     """
     import a3c_exp.run.trainer  # noqa: F401  # needed next
     from a3c_exp.config.builder import load_final
@@ -63,7 +60,7 @@ def check(plan: Plan, made: Made | None = None) -> Checked:
     config_text(config)  # which it is saved as
     with named(plan.key):
         find_action(plan.folder, config, plan.existing)
-    return Checked(config, experiment)
+    return config, experiment
 
 
 def execute(plan: Plan, checked: Checked | None = None) -> Run | None:

@@ -52,7 +52,7 @@ def run_sweep(hydra: Any, name: str, flags: Namespace, words: Words) -> int:
             raise ConfigError("hydra.run.dir", value, problem)
         if key == "hydra/launcher":
             _check_launcher(value)
-    given = [] if words.sweep is None else [f"{SWEEP_DIR}={quoted(words.sweep)}"]
+    given = [] if words.sweep is None else [f"{SWEEP_DIR}={quoted(str(expanded(words.sweep)))}"]
     overrides = [text for text in [*flags.overrides, *given] if text != MULTIRUN]
     combinations = sweep(hydra, overrides, name)
     master = compose_node(hydra, [*overrides, MULTIRUN], name, RunMode.MULTIRUN)
@@ -128,7 +128,7 @@ def _check_jobs(hydra: Any, name: str, combinations: Sequence[list[str]], existi
             raise FolderError(folder, "is a link that leads out of the sweep's folder")
         # The innermost name of the folder's setting counts, which is the sweep's.
         plan = Plan(config=config, folder=folder, existing=existing, key=FolderError.UNNAMED)
-        experiment = check(plan, made).experiment
+        _, experiment = check(plan, made)
         most_workers = max(most_workers, experiment.worker_count)
         alone = alone or (config.get("workers") == "auto" and experiment.worker_count == 1)
         overrides = [*combinations[number], f"hydra.job.num={number}", f"hydra.run.dir={quoted(str(folder))}"]

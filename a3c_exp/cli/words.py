@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 from a3c_exp.cli.existing import EXISTING
-from a3c_exp.common.reading import expanded
 from a3c_exp.errors import require
 
 
@@ -31,28 +31,24 @@ class Words:
 
 def split_words(arguments: Sequence[str]) -> tuple[Words, list[str]]:
     """The words of a command line, the last of each kind, and the rest of it. Raises ConfigError."""
-    words, rest = Words(), []
+    given: dict[str, Any] = {}
+    rest = []
     for argument in arguments:
         key, equals, value = argument.lstrip("+").partition("=")
         if equals and key in ("sweep", "resume", "from"):
             value = value.strip("'\"")  # a folder needs no quotes around commas and equal signs
             require(bool(value), key, value, "the folder of a sweep" if key == "sweep" else "one run's folder")
-            if key == "sweep":
-                words = replace(words, sweep=str(expanded(value)))
-            elif key == "resume":
-                words = replace(words, resume=value)
-            else:
-                words = replace(words, source=value)
+            given["source" if key == "from" else key] = value
         elif key == "jobs":
             fits = re.fullmatch("[1-9][0-9]{0,4}", value) is not None
             require(fits, "jobs", value, "a whole number from 1 to 99999: runs at once")
-            words = replace(words, jobs=int(value))
+            given["jobs"] = int(value)
         elif key == "existing":
             require(value in EXISTING, "existing", value, f"one of {', '.join(EXISTING)}")
-            words = replace(words, existing=value)
+            given["existing"] = value
         else:
             rest.append(argument)
-    return words, rest
+    return Words(**given), rest
 
 
 def quoted(text: str) -> str:
