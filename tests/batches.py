@@ -30,9 +30,15 @@ def make_batch(log_probs: Any, values: Any, advantages: Any, targets: Any, mask:
     """A batch for a loss, which needs neither observations nor actions. All rewards are 0."""
     nothing, rewards = np.zeros((*targets.shape, 1), np.float32), np.zeros(targets.shape, np.float32)
     return BatchArrays(
-        observations=nothing, actions=nothing, log_probs=log_probs, values=values, rewards=rewards,
-        advantages=advantages, targets=targets, mask=mask,
-    )  # fmt: skip
+        observations=nothing,
+        actions=nothing,
+        log_probs=log_probs,
+        values=values,
+        rewards=rewards,
+        advantages=advantages,
+        targets=targets,
+        mask=mask,
+    )
 
 
 def parts(x: NetworkOutputs | OutputGradients) -> tuple[Floats, Floats, Floats]:

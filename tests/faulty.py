@@ -45,8 +45,12 @@ class Faulty(Bandit):
         note: str = os.devnull,
     ) -> None:
         super().__init__()
-        self.fault, self.victim, self.at, self.others_hang = fault, victim, at, others_hang
-        self.release, self.note = Path(release), Path(note)
+        self.fault = fault
+        self.victim = victim
+        self.at = at
+        self.others_hang = others_hang
+        self.release = Path(release)
+        self.note = Path(note)
         self.taken = 0
         self.name: int | None = None
 
@@ -130,7 +134,10 @@ class Misbehaving(Scripted):
         self, fault: str, at: Sequence[int] = (), every: int = 0, victim: int | None = None, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        self.fault, self.at, self.every, self.victim = fault, tuple(at), every, victim
+        self.fault = fault
+        self.at = tuple(at)
+        self.every = every
+        self.victim = victim
         self.resets = 0
         self.first_name: int | None = None
 
@@ -162,7 +169,8 @@ class MisbehavingVector(SyncVectorEnv):
 
     def __init__(self, num_envs: int, autoreset_mode: str, fault: str, at: Sequence[int] = (), **kwargs: Any) -> None:
         super().__init__([lambda: Scripted(**kwargs)] * num_envs, autoreset_mode=AutoresetMode(autoreset_mode))
-        self.fault, self.at = fault, tuple(at)
+        self.fault = fault
+        self.at = tuple(at)
         self.taken = self.resets = 0
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:

@@ -31,7 +31,8 @@ class Residual(nn.Module):
 
     def __init__(self, inputs: int, width: int = 6) -> None:
         super().__init__()
-        self.first, self.again = nn.Linear(inputs, width), nn.Linear(width, width)
+        self.first = nn.Linear(inputs, width)
+        self.again = nn.Linear(width, width)
         self.register_buffer("scale", torch.tensor(0.5))
         self.shift = nn.Parameter(torch.ones(width), requires_grad=False)
         self.noise = nn.Parameter(torch.rand(inputs), requires_grad=False)

@@ -62,11 +62,13 @@ def test_its_metrics_are_means_without_coefficients(mask: Array | None) -> None:
     counted = slice(None) if mask is None else mask != 0
     for algorithm in (A3C(value_coefficient=0.3, entropy_coefficient=0.2, reduction=each) for each in REDUCTIONS):
         _, metrics = algorithm.gradient(x, y, 0.0)
-        assert metrics == pytest.approx({
-            "policy_loss": -(x.log_probs * y.advantages)[counted].mean(),
-            "value_loss": 0.5 * ((y.targets - x.values)[counted] ** 2).mean(),
-            "entropy": x.entropy[counted].mean(),
-        })  # fmt: skip
+        assert metrics == pytest.approx(
+            {
+                "policy_loss": -(x.log_probs * y.advantages)[counted].mean(),
+                "value_loss": 0.5 * ((y.targets - x.values)[counted] ** 2).mean(),
+                "entropy": x.entropy[counted].mean(),
+            }
+        )
 
 
 @pytest.mark.parametrize("advantage", [3.0, -0.4427041, 0.1, -50.3])

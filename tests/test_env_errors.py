@@ -203,7 +203,8 @@ class Own:
     """A batch of a user's own around another one, which changes its steps."""
 
     def __init__(self, env: EnvBatch, change: Any) -> None:
-        self._env, self._change = env, change
+        self._env = env
+        self._change = change
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._env, name)
@@ -262,10 +263,16 @@ class TestAnEvaluation:
 def flaky(fault: str, **settings: Any) -> dict[str, Any]:
     """A run whose environments go wrong at each 40th step of theirs: many times as often as they may in a row."""
     whole = {
-        "env__kwargs": {"fault": fault, "every": 40, "lengths": [4, 7]}, "plugins": ["faulty"], "workers": 2,
-        "env__normalize_observations": True, "env__normalize_rewards": True, "env__reward_scale": 0.01,
-        "backend__max_restarts": 3, "total_steps": 1600, "eval__every": None,
-    }  # fmt: skip
+        "env__kwargs": {"fault": fault, "every": 40, "lengths": [4, 7]},
+        "plugins": ["faulty"],
+        "workers": 2,
+        "env__normalize_observations": True,
+        "env__normalize_rewards": True,
+        "env__reward_scale": 0.01,
+        "backend__max_restarts": 3,
+        "total_steps": 1600,
+        "eval__every": None,
+    }
     return whole | settings
 
 

@@ -52,9 +52,18 @@ def test_its_transitions_are_those_of_the_environment_that_restarts_a_step_late(
     left out. Every episode has to be the same, end and final observation included."""
     setting = replace(QUICK, max_frames=max_frames, repeat_action_probability=0.25)  # so that the two games differ
     late = ALE.AtariVectorEnv(
-        "breakout", 2, num_threads=1, autoreset_mode="NextStep", img_height=12, img_width=12, stack_num=1, noop_max=0,
-        reward_clipping=False, max_num_frames_per_episode=max_frames, repeat_action_probability=0.25,
-    )  # fmt: skip
+        "breakout",
+        2,
+        num_threads=1,
+        autoreset_mode="NextStep",
+        img_height=12,
+        img_width=12,
+        stack_num=1,
+        noop_max=0,
+        reward_clipping=False,
+        max_num_frames_per_episode=max_frames,
+        repeat_action_probability=0.25,
+    )
     theirs = VectorEnvBatch(late, SEEDS)  # before another is made: all of them share one record of the autoreset mode
     ours = setting.make(2, SEEDS)
     assert ours.observation_space == theirs.observation_space

@@ -21,10 +21,14 @@ SELECT = "a3c_exp.envs.memory:SelectObservation"
 LSTM = {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 16}
 MLP = {"_target_": "a3c_exp.networks.Mlp", "hidden_sizes": [32]}
 LEARNING: dict[str, Any] = {
-    "workers": 2, "envs_per_worker": 16, "rollout_length": 10, "total_steps": 16_000,
+    "workers": 2,
+    "envs_per_worker": 16,
+    "rollout_length": 10,
+    "total_steps": 16_000,
     "optimizer": {"_target_": "a3c_exp.optimizers.Adam", "learning_rate": 1e-2},
-    "eval__every": 10**9, "eval__episodes": 20,
-}  # fmt: skip
+    "eval__every": 10**9,
+    "eval__episodes": 20,
+}
 
 
 class TestRecall:

@@ -43,7 +43,8 @@ class Wander(gymnasium.Env[Any, Any]):
     """Random observations of a space, and actions of another; one step in ten ends the episode."""
 
     def __init__(self, observations: Space[Any], actions: Space[Any]) -> None:
-        self.observation_space, self.action_space = observations, actions
+        self.observation_space = observations
+        self.action_space = actions
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)

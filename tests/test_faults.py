@@ -95,7 +95,8 @@ class Program:
     """`python -m a3c_exp` as a user starts it, in a process group of its own. All its processes carry a mark."""
 
     def __init__(self, folder: Path, arguments: list[str], temporary: Path) -> None:
-        self.folder, self.mark = folder, f"A3C_EXP_TEST={folder}"
+        self.folder = folder
+        self.mark = f"A3C_EXP_TEST={folder}"
         environment = os.environ | {"A3C_EXP_TEST": str(folder), "TMPDIR": str(temporary)}
         self.process = subprocess.Popen(
             arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, process_group=0

@@ -18,8 +18,13 @@ from a3c_exp.networks.heads import LOG_STD_RANGE, bound_log_std, make_head
 from a3c_exp.networks.initialization import Initializer
 
 SPACES: list[gym.Space[Any]] = [
-    Discrete(4), Discrete(1), MultiDiscrete([3, 4, 1]), MultiBinary(3), Box(-2, 2, (3,)), Box(-np.inf, np.inf, (1,)),
-]  # fmt: skip
+    Discrete(4),
+    Discrete(1),
+    MultiDiscrete([3, 4, 1]),
+    MultiBinary(3),
+    Box(-2, 2, (3,)),
+    Box(-np.inf, np.inf, (1,)),
+]
 ROWS = 6
 
 

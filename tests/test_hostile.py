@@ -68,8 +68,16 @@ def refusal(run: Path, capsys: pytest.CaptureFixture[str]) -> str:
 # -- configurations that name code -----------------------------------------------------------------
 
 PLACES = (
-    "env", "network", "network.encoder", "returns", "critic_returns", "algorithm", "optimizer", "schedule", "backend",
-)  # fmt: skip
+    "env",
+    "network",
+    "network.encoder",
+    "returns",
+    "critic_returns",
+    "algorithm",
+    "optimizer",
+    "schedule",
+    "backend",
+)
 CODE: dict[str, dict[str, Any]] = {
     "os.system": {"command": "touch harmed"},
     "subprocess.Popen": {"args": ["touch", "harmed"]},
@@ -114,9 +122,13 @@ Path("harmed").touch()
     ],
 )
 def test_a_package_that_lies_there_is_imported_only_as_a_plugin(
-    changes: dict[str, Any], line: str, beside: str, run: Path, capsys: pytest.CaptureFixture[str],
+    changes: dict[str, Any],
+    line: str,
+    beside: str,
+    run: Path,
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     (Path(beside) / "intruder.py").write_text(INTRUDER)
     monkeypatch.syspath_prepend(str(Path(beside).absolute()))  # as `python -m` does with the current folder
     configure(run, {"plugins": ["scripted", "intruder"], **changes})

@@ -60,10 +60,16 @@ def draw_batch(network: ActorCritic, masked: bool) -> BatchArrays:
         state = rng.standard_normal((COUNT, network.state_size)).astype(np.float32)
         recurrent_input = RecurrentInput(state, rng.random(rows) < 0.3)
     return BatchArrays(
-        observations=rng.standard_normal((*rows, 4)).astype(np.float32), actions=rng.integers(0, 3, rows),
-        log_probs=log_probs, values=values, rewards=rewards, advantages=advantages, targets=targets,
-        mask=(rng.random(rows) < 0.6).astype(np.float32) if masked else None, recurrent_input=recurrent_input,
-    )  # fmt: skip
+        observations=rng.standard_normal((*rows, 4)).astype(np.float32),
+        actions=rng.integers(0, 3, rows),
+        log_probs=log_probs,
+        values=values,
+        rewards=rewards,
+        advantages=advantages,
+        targets=targets,
+        mask=(rng.random(rows) < 0.6).astype(np.float32) if masked else None,
+        recurrent_input=recurrent_input,
+    )
 
 
 def gradient(network: ActorCritic, algorithm: Algorithm, batch: BatchArrays) -> Floats:

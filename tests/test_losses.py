@@ -63,9 +63,11 @@ def samples(draw: st.DrawFn) -> tuple[NetworkOutputs, BatchArrays]:
         advantages = np.full(shape, advantages[0, 0])
     mask = None if share is None else (rng.random(shape) < share).astype(np.float32)
     outputs = NetworkOutputs(
-        (log_probs + spread * normal()).astype(np.float32), np.abs(normal()),
-        (values + spread * normal()).astype(np.float32), normal(FEATURES),
-    )  # fmt: skip
+        (log_probs + spread * normal()).astype(np.float32),
+        np.abs(normal()),
+        (values + spread * normal()).astype(np.float32),
+        normal(FEATURES),
+    )
     batch = make_batch(log_probs, values, advantages, targets, mask)
     return outputs, replace(batch, rewards=normal())
 
@@ -291,9 +293,13 @@ def soiled(sample: tuple[NetworkOutputs, BatchArrays], garbage: float) -> tuple[
 
     log_probs, entropy, values = map(soil, parts(outputs))
     return NetworkOutputs(log_probs, entropy, values, soil(outputs.features)), replace(
-        batch, log_probs=soil(batch.log_probs), values=soil(batch.values), rewards=soil(batch.rewards),
-        advantages=soil(batch.advantages), targets=soil(batch.targets),
-    )  # fmt: skip
+        batch,
+        log_probs=soil(batch.log_probs),
+        values=soil(batch.values),
+        rewards=soil(batch.rewards),
+        advantages=soil(batch.advantages),
+        targets=soil(batch.targets),
+    )
 
 
 def module() -> nn.Linear:

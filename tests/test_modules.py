@@ -35,8 +35,11 @@ class TestSettings:
         own = {"width", "blocks", "critic_width", "critic_blocks"}
         assert settings_of("user_modules.Residual", PLUGINS) == EVERY | own
         assert settings_of("a3c_exp.networks.Mlp") == EVERY | {
-            "hidden_sizes", "activation", "critic_hidden_sizes", "critic_activation",
-        }  # fmt: skip
+            "hidden_sizes",
+            "activation",
+            "critic_hidden_sizes",
+            "critic_activation",
+        }
 
     def test_of_a_whole_actor_critic_are_its_constructors(self) -> None:
         assert settings_of("user_modules.Gru", PLUGINS) == {"width"}

@@ -121,9 +121,16 @@ def test_padding_is_that_of_tensorflow(kernel: int, stride: int) -> None:
     """Even and odd heights and widths, larger and smaller than the kernel. Zeros around bytes are zeros, scaled."""
     for height, width in ((6, 9), (7, 8), (3, 2)):
         encoder = Cnn(
-            2, height, width, 255.0, ((3, kernel, stride),), features_dim=None, activation="elu", padding="same",
+            2,
+            height,
+            width,
+            255.0,
+            ((3, kernel, stride),),
+            features_dim=None,
+            activation="elu",
+            padding="same",
             precision="float32",
-        )  # fmt: skip
+        )
         image = pictures(1, Box(0, 255, (2, height, width), np.uint8))
         layer: Any = encoder.convolutions[0]
         weight, bias = (each.detach().numpy() for each in (layer.weight, layer.bias))

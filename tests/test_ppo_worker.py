@@ -104,9 +104,13 @@ def test_one_pass_over_the_whole_rollout_is_a3c(env: str, network: dict[str, Any
     sgd = {"_target_": "a3c_exp.optimizers.SGD", "learning_rate": 1.0}
     settings: dict[str, Any] = {"optimizer": sgd, "network": network, "total_steps": 16}
     whole = config(env, **settings)
-    ends = [drain(each)[1]["parameters"] for each in (
-        whole, ppo_config(env, None, 1, entropy_coefficient=0.01, normalize_advantages=False, **settings),
-    )]  # fmt: skip
+    ends = [
+        drain(each)[1]["parameters"]
+        for each in (
+            whole,
+            ppo_config(env, None, 1, entropy_coefficient=0.01, normalize_advantages=False, **settings),
+        )
+    ]
     start = build_network(load_experiment(whole))[0].vector
     assert np.abs(ends[0] - start).max() > 1e-3
     np.testing.assert_allclose(ends[1] - start, ends[0] - start, rtol=1e-3, atol=1e-6)
@@ -149,7 +153,8 @@ def test_one_rollout_that_cannot_be_learned_from_is_one_however_many_minibatches
     """Its rewards are finite, and so large that no gradient is."""
     store, (worker,) = make_workers(ppo_config(SCRIPTED, epochs=15, total_steps=96, env__kwargs={"lengths": (4,)}))
     for env in worker._actor.env._envs:  # type: ignore[attr-defined]
-        env.unwrapped.fails_at, env.unwrapped.failure = 1, "huge"
+        env.unwrapped.fails_at = 1
+        env.unwrapped.failure = "huge"
     events: list[Event] = []
     for step in worker.run():
         events += [step] if isinstance(step, Event) else []
@@ -194,9 +199,13 @@ def in_rounds(whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> tuple[l
 
 # One environment each, of episodes of 2, 9 and 4 steps in turn: rollouts of 1 to 3 minibatches.
 UNEVEN: dict[str, Any] = {
-    "env": SCRIPTED, "envs_per_worker": 1, "rollout_length": 6, "minibatch_size": 2,
-    "env__kwargs": {"lengths": (2, 9, 4)}, "env__reward_scale": 1e-3,
-}  # fmt: skip
+    "env": SCRIPTED,
+    "envs_per_worker": 1,
+    "rollout_length": 6,
+    "minibatch_size": 2,
+    "env__kwargs": {"lengths": (2, 9, 4)},
+    "env__reward_scale": 1e-3,
+}
 
 
 def test_a_worker_with_fewer_minibatches_leaves_the_rounds_and_waits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,8 +37,10 @@ class Case:
         monkeypatch.setattr(
             driver_module, "time", SimpleNamespace(monotonic=lambda: self.clock, sleep=lambda seconds: None)
         )
-        self.servers, self.store = [mock.MagicMock(), mock.MagicMock()], mock.MagicMock()
-        self.store.stopped, self.store.steps = False, 0
+        self.servers = [mock.MagicMock(), mock.MagicMock()]
+        self.store = mock.MagicMock()
+        self.store.stopped = False
+        self.store.steps = 0
         self.servers[0].status.remote.side_effect = (f"status {number}" for number in range(1000))
         self.driver = driver = object.__new__(Driver)
         driver._ray = SimpleNamespace(
@@ -47,9 +49,12 @@ class Case:
             kill=self.killed.append,
             cluster_resources=lambda: {"CPU": 1},
         )
-        driver._lost, driver._unreachable = (LookupError,), (LookupError, TimeoutError)
-        driver._servers, driver._store = self.servers, self.store
-        driver._settings, driver._spec = RaySettings(), make_store().spec
+        driver._lost = (LookupError,)
+        driver._unreachable = (LookupError, TimeoutError)
+        driver._servers = self.servers
+        driver._store = self.store
+        driver._settings = RaySettings()
+        driver._spec = make_store().spec
         driver._workers = {
             f"run {index}": _RunningWorker(index, f"actor {index}", f"run {index}", index, self.clock)
             for index in range(workers)
@@ -58,7 +63,9 @@ class Case:
         driver._watch = StallWatch(1.0, lambda: self.clock)
         driver._members = []
         driver._has_ended = False
-        driver._status_calls, driver._incarnation, driver._begun = {}, 1, True
+        driver._status_calls = {}
+        driver._incarnation = 1
+        driver._begun = True
         self.started = driver._start_worker = mock.MagicMock()  # type: ignore[method-assign]
         driver._request_status(0)
 

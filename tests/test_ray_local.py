@@ -35,7 +35,8 @@ class TestALocalCluster:
         TMPDIR is short: Ray's sockets lie there, and their paths may have no more than 107 characters.
         """
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as self.temporary:
-            self.mark, self.folder = f"A3C_EXP_TEST={tmp_path}", tmp_path / "run"
+            self.mark = f"A3C_EXP_TEST={tmp_path}"
+            self.folder = tmp_path / "run"
             arguments = command(self.folder, BANDIT, "ray", "workers=1", "total_steps=1e12", "checkpoint.every=1000")
             # RAY_ADDRESS is a cluster that the run does not ask for.
             own = {"A3C_EXP_TEST": str(tmp_path), "TMPDIR": self.temporary, "RAY_ADDRESS": "127.0.0.1:1"}

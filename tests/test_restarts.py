@@ -89,8 +89,9 @@ class TestAWorkerThatHangs:
 
     def test_because_it_is_stopped_is_killed_too(self) -> None:
         with running(faulty("raise", faults={"victim": -1}, backend__stall_seconds=1.5)) as (
-            events, store,
-        ):  # fmt: skip
+            events,
+            store,
+        ):
             next(event for event in events if event is not None and event.worker == 1)
             victim = next(child.pid for child in worker_processes() if child.name == "worker 1")
             assert victim is not None
@@ -180,8 +181,9 @@ class TestTheForkServer:
     def test_that_is_killed_is_started_again_and_the_run_goes_on(self) -> None:
         """Its workers end with it, and each of them is replaced."""
         with running(config(backend="processes", workers=2, total_steps=10**9, backend__max_restarts=3)) as (
-            events, store,
-        ):  # fmt: skip
+            events,
+            store,
+        ):
             alive = {0, 1}
             while alive:
                 event = next(events)

@@ -28,8 +28,14 @@ from a3c_exp.errors import ConfigError
 from a3c_exp.returns import GAE, Discounted, NStep, NStepZero, Returns, Trajectory, VTrace
 
 ESTIMATORS: list[Returns] = [
-    NStep(), NStep(n=1), NStep(n=3), NStepZero(n=3), GAE(lambda_=0.9), Discounted(), VTrace(lambda_=0.9, rho_clip=2.0),
-]  # fmt: skip
+    NStep(),
+    NStep(n=1),
+    NStep(n=3),
+    NStepZero(n=3),
+    GAE(lambda_=0.9),
+    Discounted(),
+    VTrace(lambda_=0.9, rho_clip=2.0),
+]
 
 
 # -- by hand: gamma = 1/2; rewards 1 2 3 4; values 10 20 30 40, and 50 after them ------------------------------------

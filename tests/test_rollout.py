@@ -185,7 +185,8 @@ class Lives:
     """Scripted environments whose every second episode is only a life of a longer one."""
 
     def __init__(self, env: EnvBatch) -> None:
-        self._env, self._lives = env, np.zeros(env.count, np.int64)
+        self._env = env
+        self._lives = np.zeros(env.count, np.int64)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._env, name)

@@ -57,7 +57,8 @@ class Counting:
 
     def __init__(self, failing: int | None = None, rate: float = 0.1) -> None:
         self.seeds: list[int] = []
-        self.failing, self.rate = failing, rate
+        self.failing = failing
+        self.rate = rate
 
     def settings(self) -> Mapping[str, Any]:
         return {"optimizer": {"rate": self.rate}}

@@ -25,7 +25,8 @@ class Sweeps:
     """Sweeps that a test starts in a folder, and whatever is left of them."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.mark = folder, f"{folder.name}-sweep"
+        self.folder = folder
+        self.mark = f"{folder.name}-sweep"
 
     def start(self, *words: str, **variables: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "a3c_exp", "sweep=sweep", *words]

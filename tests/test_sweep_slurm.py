@@ -32,7 +32,8 @@ class Sweeps:
     """Sweeps of a test, and the stand-in for Slurm that they use."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._slurm = folder, folder / "slurm"
+        self._folder = folder
+        self._slurm = folder / "slurm"
         self._mark = f"{folder.name}-slurm"
         self._environment = {**os.environ, **slurm.install(self._slurm), "A3C_EXP_TEST": self._mark}
 

@@ -36,9 +36,14 @@ def one_environment(
         ends[1, truncated], next_values[truncated] = True, final
     log_probs = np.full((length, 1), np.log(0.5), np.float32)
     return Trajectory(
-        rewards=as_column(rewards), values=as_column(values), next_values=as_column(next_values),
-        terminated=ends[0], truncated=ends[1], log_probs=log_probs, target_log_probs=log_probs,
-    )  # fmt: skip
+        rewards=as_column(rewards),
+        values=as_column(values),
+        next_values=as_column(next_values),
+        terminated=ends[0],
+        truncated=ends[1],
+        log_probs=log_probs,
+        target_log_probs=log_probs,
+    )
 
 
 def as_column(numbers: Sequence[float]) -> Floats:
@@ -61,10 +66,14 @@ def trajectories(draw: st.DrawFn, truncations: bool = True) -> Trajectory:
     next_values = np.where(terminated, 0, np.where(truncated, finals, values[1:]))
     log_probs, target_log_probs = -rng.exponential(size=(2, *shape)).astype(np.float32)
     return Trajectory(
-        rewards=rewards.astype(np.float32), values=values[:-1].astype(np.float32),
-        next_values=next_values.astype(np.float32), terminated=terminated, truncated=truncated,
-        log_probs=log_probs, target_log_probs=target_log_probs,
-    )  # fmt: skip
+        rewards=rewards.astype(np.float32),
+        values=values[:-1].astype(np.float32),
+        next_values=next_values.astype(np.float32),
+        terminated=terminated,
+        truncated=truncated,
+        log_probs=log_probs,
+        target_log_probs=target_log_probs,
+    )
 
 
 gammas = st.sampled_from([0.0, 0.5, 0.9, 0.99, 1.0])

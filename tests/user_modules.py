@@ -37,8 +37,10 @@ class Faulty(Residual):
     def __init__(self, inputs: int, fault: str = "none") -> None:
         super().__init__(inputs)
         self.fault = fault
-        self.dropout, self.norm = nn.Dropout(0.5), nn.BatchNorm1d(6)
-        self.hidden, self.tensor = [nn.Linear(6, 6)], torch.ones(6, requires_grad=True)
+        self.dropout = nn.Dropout(0.5)
+        self.norm = nn.BatchNorm1d(6)
+        self.hidden = [nn.Linear(6, 6)]
+        self.tensor = torch.ones(6, requires_grad=True)
         if fault == "float64 parameter":
             self.first.double()
 
@@ -156,7 +158,8 @@ class Seen(nn.Module):
 
     def __init__(self, observation_space: gym.Space[Any]) -> None:
         super().__init__()
-        self.space, self.last = observation_space, torch.zeros(0)
+        self.space = observation_space
+        self.last = torch.zeros(0)
         self.layer = nn.LazyLinear(3)
 
     def forward(self, observations: Tensor) -> Tensor:
@@ -174,7 +177,8 @@ class OnlyOutputs(nn.Module):
 
     def __init__(self, outputs: int) -> None:
         super().__init__()
-        self.policy, self.value = nn.LazyLinear(outputs), nn.LazyLinear(1)
+        self.policy = nn.LazyLinear(outputs)
+        self.value = nn.LazyLinear(1)
 
     def forward(self, observations: Tensor, state: None) -> tuple[Tensor, Tensor, None]:
         flat = observations.flatten(1).float() / 255
@@ -194,9 +198,11 @@ class Gru(nn.Module):
     ) -> None:
         super().__init__()
         assert observation_space.shape is not None
-        self.width, self.action_space = width, action_space
+        self.width = width
+        self.action_space = action_space
         self.cell = nn.GRUCell(observation_space.shape[0], width)
-        self.policy, self.value = nn.Linear(width, outputs), nn.Linear(width, 1)
+        self.policy = nn.Linear(width, outputs)
+        self.value = nn.Linear(width, 1)
 
     def initial_state(self, count: int) -> Tensor:
         return torch.zeros(count, self.width)
@@ -211,7 +217,8 @@ class Plain(nn.Module):
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.policy, self.value = nn.Linear(inputs, outputs), nn.Linear(inputs, 1)
+        self.policy = nn.Linear(inputs, outputs)
+        self.value = nn.Linear(inputs, 1)
 
     def forward(self, observations: Tensor, state: Tensor | None) -> Any:
         return self.policy(observations), self.value(observations)[:, 0], None

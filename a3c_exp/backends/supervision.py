@@ -71,7 +71,8 @@ class Restarts:
     """Decides whether a worker that has ended too early is replaced, and counts. Workers are named by any key."""
 
     def __init__(self, settings: MaxRestarts, store: SharedStore) -> None:
-        self._maximum, self._store = settings.max_restarts, store
+        self._maximum = settings.max_restarts
+        self._store = store
         self._histories: defaultdict[Hashable, _History] = defaultdict(_History)
 
     def on_event(self, key: Hashable, event: Event) -> None:
@@ -162,7 +163,8 @@ class Supervisor:
         self._starting = iter(starting)
         self._store = store
         self._sources: list[EventSource] = []
-        self._restarts, self._watch = Restarts(settings, store), StallWatch(settings.stall_seconds)
+        self._restarts = Restarts(settings, store)
+        self._watch = StallWatch(settings.stall_seconds)
         self._running: set[int] = set()
         self._hung: dict[int, str] = {}  # killed here, and why
 

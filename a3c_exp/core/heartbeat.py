@@ -47,7 +47,8 @@ class StallWatch:
     """
 
     def __init__(self, seconds: float | None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._seconds, self._clock = seconds, clock
+        self._seconds = seconds
+        self._clock = clock
         self._last: dict[Hashable, tuple[int, float]] = {}  # by worker: its last beat, and idle seconds since
         self._looked_at = clock()
 

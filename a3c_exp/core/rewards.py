@@ -37,7 +37,8 @@ class DiscountedRewards:
     """The running discounted sum of each environment's rewards, from one rollout to the next."""
 
     def __init__(self, count: int, gamma: float) -> None:
-        self._sums, self._gamma = np.zeros(count), gamma
+        self._sums = np.zeros(count)
+        self._gamma = gamma
 
     def add(self, rewards: Floats, ended: Bools) -> NDArray[np.float64]:
         """The sums after each row, float64 [T, B]. ended: rows after which one starts again."""

@@ -159,10 +159,13 @@ class Actor:
         heartbeat: Heartbeat | None = None,
     ) -> None:  # fmt: skip
         self._heartbeat = Heartbeat() if heartbeat is None else heartbeat
-        self.env, self.rng, self._network = env, rng, network
+        self.env = env
+        self.rng = rng
+        self._network = network
         self._length = None if rollout_length == "episode" else rollout_length
         self._shape_rewards = RewardShaping(scale=reward_scale, clip=reward_clip, terminal=terminal_reward)
-        self._time_limit_is_terminal, self._epsilon = time_limit_is_terminal, epsilon
+        self._time_limit_is_terminal = time_limit_is_terminal
+        self._epsilon = epsilon
         self._single = env.count == 1
         self._state = network.initial_state(env.count)
         self._observations = env.reset()
@@ -238,7 +241,8 @@ class Actor:
                 state = reset_state(state, episode_boundaries(step))
             if self._single and (step.terminated[0] or step.truncated[0]):
                 break
-        self._observations, self._state = observations, state
+        self._observations = observations
+        self._state = state
         return rows
 
     def _require_finite(self, observations: Array, rewards: Floats | None = None) -> None:

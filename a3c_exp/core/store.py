@@ -66,7 +66,8 @@ class Ticket:
     """
 
     def __init__(self, event: Event | None, poll: Callable[[], bool] | None = None) -> None:
-        self.event, self._poll = event, poll
+        self.event = event
+        self._poll = poll
 
     def done(self) -> bool:
         """Return whether the worker may go on: nothing that it waits for is open. Does not block."""
@@ -118,7 +119,8 @@ class SharedStore:
     """
 
     def __init__(self, spec: StoreSpec, block: Any = None, lock: Lock | None = None) -> None:
-        self.spec, self._block = spec, block
+        self.spec = spec
+        self._block = block
         arrays = arrays_in(bytearray(spec.nbytes()) if block is None else block, spec.arrays())
         self.counters = WorkerCounters(arrays)
         self.parameters = SharedParameters(spec, arrays, self.counters, lock)

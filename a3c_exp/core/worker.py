@@ -52,8 +52,11 @@ class Worker:
 
     def __init__(self, context: RunContext, index: int, store: Store) -> None:
         experiment = context.experiment
-        self._experiment, self._index, self._store = experiment, index, store
-        self._total_steps, self._accumulate = experiment.total_steps, experiment.accumulate_rollouts
+        self._experiment = experiment
+        self._index = index
+        self._store = store
+        self._total_steps = experiment.total_steps
+        self._accumulate = experiment.accumulate_rollouts
         self._off_policy = experiment.returns.off_policy
         heartbeat = store.heartbeat(index)
         self._actor = make_actor(context, index, self._build_network, heartbeat)
@@ -110,12 +113,18 @@ class Learner:
         name: str,
         heartbeat: Heartbeat,
     ) -> None:
-        self._experiment, self._network, self._worker, self._store = experiment, network, worker, store
-        self._rng, self._name, self._total_steps = rng, name, experiment.total_steps
+        self._experiment = experiment
+        self._network = network
+        self._worker = worker
+        self._store = store
+        self._rng = rng
+        self._name = name
+        self._total_steps = experiment.total_steps
         self._heartbeat = heartbeat
         algorithm = experiment.algorithm
         self._minibatch_algorithm = algorithm if isinstance(algorithm, MinibatchAlgorithm) else None
-        self._nonfinite_in_a_row, self._prepared = 0, 0
+        self._nonfinite_in_a_row = 0
+        self._prepared = 0
         self._explanation = ""
 
     def pull(self) -> Snapshot:

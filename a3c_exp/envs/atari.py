@@ -173,7 +173,9 @@ class _AtariBatch(NativeBatch):
         self.observation_space, self.encode = encoder(env.single_observation_space)
         assert isinstance(env.single_action_space, Discrete)
         self.action_space = env.single_action_space
-        self._env, self._life_loss, self._window = env, terminal_on_life_loss, window
+        self._env = env
+        self._life_loss = terminal_on_life_loss
+        self._window = window
         self._valid = np.ones(self.count, np.bool_)
         self._valid.flags.writeable = False
         self._shape = (self.count, *self.observation_space.shape)
@@ -183,7 +185,8 @@ class _AtariBatch(NativeBatch):
     def _begin(self, seeds: Sequence[int] | None) -> Array:
         # gymnasium knows one seed only.
         obs, info = self._env.reset(seed=None if seeds is None else np.array(seeds, np.int64))  # type: ignore[arg-type]
-        self._obs, self._lives = self._checked(obs), info["lives"]
+        self._obs = self._checked(obs)
+        self._lives = info["lives"]
         return self._obs
 
     def _advance(self, actions: Array) -> Step:

@@ -58,7 +58,8 @@ class SyncEnvBatch:
         self._tick = 0
         self._began = [0] * self.count
         self._due = self._limit
-        self._all, self._none = np.ones(self.count, np.bool_), np.zeros(self.count, np.bool_)
+        self._all = np.ones(self.count, np.bool_)
+        self._none = np.zeros(self.count, np.bool_)
         self._all.flags.writeable = self._none.flags.writeable = False
 
     def reset(self) -> Array:

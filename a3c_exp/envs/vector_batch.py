@@ -29,11 +29,14 @@ class NativeBatch(ABC):
     """
 
     def __init__(self, count: int, name: str, seeds: Sequence[int], max_steps_guard: int | None) -> None:
-        self.count, self._name = count, name
+        self.count = count
+        self._name = name
         self._seeds: list[int] | None = [int(seed) for seed in seeds]
         self._guard = np.iinfo(np.int64).max if max_steps_guard is None else max_steps_guard
         # The step at which each episode began, and the first at which one may have reached the guard.
-        self._tick, self._began, self._due = 0, np.zeros(count, np.int64), self._guard
+        self._tick = 0
+        self._began = np.zeros(count, np.int64)
+        self._due = self._guard
 
     @abstractmethod
     def _begin(self, seeds: Sequence[int] | None) -> Array:

@@ -84,7 +84,9 @@ class MultiCategorical(Distribution):
 
     def __init__(self, space: gym.spaces.MultiDiscrete) -> None:
         sizes = [int(n) for n in space.nvec.ravel()]
-        self.size, self._sizes, self._ends = sum(sizes), sizes, np.cumsum(sizes)[:-1]
+        self.size = sum(sizes)
+        self._sizes = sizes
+        self._ends = np.cumsum(sizes)[:-1]
 
     def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
         drawn = [_sample_choice(logits, rng) for logits in np.split(parameters, self._ends, axis=-1)]
@@ -159,7 +161,8 @@ class Gaussian(Distribution):
         self._actions = math.prod(space.shape)
         self.size = 2 * self._actions
         low, high = space.low.astype(np.float32).ravel(), space.high.astype(np.float32).ravel()
-        self._low, self._high = low, high
+        self._low = low
+        self._high = high
         below, above = np.isfinite(low), np.isfinite(high)
         lowest, highest = np.where(below, low, 0), np.where(above, high, 0)
         both, beyond = below & above, np.where(below, 1, 0) - np.where(above, 1, 0)

@@ -47,7 +47,8 @@ class RunStatistics:
     def __init__(
         self, environments: int = 0, clock: Callable[[], float] = time.perf_counter, window: int = RECENT
     ) -> None:
-        self.environments, self._kept = environments, max(window, RECENT)
+        self.environments = environments
+        self._kept = max(window, RECENT)
         self.left: Counter[str] = Counter()
         self.steps = 0
         self.updates = 0

@@ -140,12 +140,16 @@ class Trainer:
         self, experiment: Experiment, config: Mapping[str, Any], folder: Path, store: SharedStore,
         state: Mapping[str, Any] | None, terminal: LiveLineHandler, constants: Mapping[str, Any], session: Session,
     ) -> None:  # fmt: skip
-        self._experiment, self._folder, self._store = experiment, folder, store
-        self._constants, self._session = constants, session
+        self._experiment = experiment
+        self._folder = folder
+        self._store = store
+        self._constants = constants
+        self._session = session
         self._interruption = session.interruption
         environments = experiment.worker_count * experiment.envs_per_worker
         self._statistics = RunStatistics(environments, window=experiment.stop.window)
-        self._clock, self._best = TrainingClock(store), BestPolicy()
+        self._clock = TrainingClock(store)
+        self._best = BestPolicy()
         self._resumed = 0
         self._warned: set[str] = set()  # in this session, whatever there was in an earlier one
         self._failures = LimitedWarnings()
@@ -351,7 +355,8 @@ class Trainer:
             log.error(self._error)
         state = self._store.state()
         # Workers that the run did not wait for have changed the parameters, but their last events are lost.
-        self._statistics.steps, self._statistics.updates = state["steps"], state["version"]
+        self._statistics.steps = state["steps"]
+        self._statistics.updates = state["version"]
         self._log_curve_point()
         self._output.save(run_folder.LATEST, self._checkpoint(state))
         finished = self._error is None and self._stop_reason != "interrupted"

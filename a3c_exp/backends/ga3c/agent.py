@@ -31,7 +31,8 @@ class RemoteNetwork:
     """
 
     def __init__(self, channel: AgentChannel, distribution: Distribution) -> None:
-        self._channel, self.distribution = channel, distribution
+        self._channel = channel
+        self.distribution = distribution
         self.versions: list[int] = []
 
     def initial_state(self, count: int) -> Floats | None:
@@ -59,8 +60,11 @@ class Agent:
     def __init__(
         self, context: RunContext, index: int, store: SharedStore, channel: AgentChannel, distribution: Distribution
     ) -> None:
-        self._total_steps, self._stop, self._index = context.experiment.total_steps, context.experiment.stop, index
-        self._store, self._channel = store, channel
+        self._total_steps = context.experiment.total_steps
+        self._stop = context.experiment.stop
+        self._index = index
+        self._store = store
+        self._channel = channel
         channel.heartbeat = store.heartbeat(index)
         self._network = RemoteNetwork(channel, distribution)
         self._actor = make_actor(context, index, lambda env: self._network, channel.heartbeat)

@@ -115,7 +115,8 @@ class SharedBuffers:
         self._blocks = shared_block(block_size(spec.requests)), shared_block(block_size(spec.rollouts))
         self.request_arrays = arrays_in(self._blocks[0], spec.requests)
         self.rollout_arrays = arrays_in(self._blocks[1], spec.rollouts)
-        self.requests, self.finished = IndexQueue(), IndexQueue()
+        self.requests = IndexQueue()
+        self.finished = IndexQueue()
         self._notifications = [Pipe(duplex=False) for _ in range(spec.agents)]
         self._incarnations = [0] * spec.agents
         # Held to write to an agent's pipe or reply, and to replace them.
@@ -253,9 +254,12 @@ class AgentChannel:
         finished: Connection,
     ) -> None:
         self._arguments = spec, agent, incarnation, blocks, notifications, requests, finished
-        self.spec, self.agent = spec, agent
+        self.spec = spec
+        self.agent = agent
         self._request = agent + spec.agents * incarnation
-        self._notifications, self._requests, self._finished = notifications, requests, finished
+        self._notifications = notifications
+        self._requests = requests
+        self._finished = finished
         arrays = arrays_in(blocks[0], spec.requests)
         self._status = arrays.pop("status")
         self._mine: dict[str, Array] = {name: rows[agent : agent + 1] for name, rows in arrays.items()}

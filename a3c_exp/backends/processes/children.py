@@ -44,8 +44,11 @@ class Child:
     serves_others = False
 
     def __init__(self, context: RunContext, store: SharedStore, worker: int, prepare: Callable[[int], MakeJob]) -> None:
-        self.name, self.worker = f"worker {worker}", worker
-        self._plugins, self._store, self._prepare = context.experiment.plugins, store, prepare
+        self.name = f"worker {worker}"
+        self.worker = worker
+        self._plugins = context.experiment.plugins
+        self._store = store
+        self._prepare = prepare
         self.process, self.reader = self._start(0)
 
     def _start(self, attempt: int) -> tuple[BaseProcess, Inbox]:

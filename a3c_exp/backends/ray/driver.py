@@ -93,19 +93,24 @@ class Driver:
     def __init__(self, settings: RaySettings, context: RunContext, store: CachedStore) -> None:
         import ray
 
-        self._ray, self._lost = ray, lost_errors()
+        self._ray = ray
+        self._lost = lost_errors()
         self._unreachable: tuple[type[BaseException], ...] = (*self._lost, TimeoutError)
-        self._settings, self._context, self._store = settings, context, store
+        self._settings = settings
+        self._context = context
+        self._store = store
         self._spec = store.spec
         self._shards = shard_slices(self._spec.size, settings.shards)
         self._servers = [self._start_server(shard_spec(self._spec, shard)) for shard in self._shards]
-        self._incarnation, self._begun = 0, False
+        self._incarnation = 0
+        self._begun = False
         # Pending calls: of a server's status, by the call, the server's index; and of a worker's run.
         self._status_calls: dict[Any, int] = {}
         self._workers: dict[Any, _RunningWorker] = {}
         self._members: list[int] = []
         self._has_ended = False  # a worker has, and is not replaced
-        self._restarts, self._watch = Restarts(settings, store), StallWatch(settings.stall_seconds)
+        self._restarts = Restarts(settings, store)
+        self._watch = StallWatch(settings.stall_seconds)
         store.driver = self
 
     def _start_server(self, spec: StoreSpec) -> Any:
