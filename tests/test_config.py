@@ -154,7 +154,7 @@ def test_a_start_from_a_run_of_another_network_is_refused(tmp_path: Path, config
     with pytest.raises(ConfigError, match=r"init_from = .*: .*; it was of None, not Acrobot-v1"):
         load_experiment(change(deepcopy(same), "env.id", "Acrobot-v1"))
     checkpoint.save(run.folder / "checkpoints" / "latest.ckpt", {"other": 1})
-    with pytest.raises(ConfigError, match=r"init_from = .*: is a damaged checkpoint: store is missing"):
+    with pytest.raises(ConfigError, match=r"init_from = .*: is a damaged checkpoint: store"):
         load_experiment(same)
 
 

@@ -193,6 +193,10 @@ class Experiment:
     def warnings(self) -> list[str]:
         """Settings that run but are probably not meant, one line each."""
         found = {"env": self.env.warning(), "backend": self.backend.warning(self)}
+        if self.rollout_length != "episode":
+            found["returns"] = self.returns.warning(self.rollout_length)
+            if self.critic_returns is not None:
+                found["critic_returns"] = self.critic_returns.warning(self.rollout_length)
         if self.network.takes_pictures and self.optimizer.has_large_first_step:
             found["optimizer"] = RMSPROP_WARNING
         return [f"{name}: {text}" for name, text in found.items() if text]
