@@ -19,6 +19,7 @@ from a3c_exp.report import __main__ as report
 from a3c_exp.report.bands import band, by_seconds, by_steps
 from a3c_exp.report.page import Page
 from a3c_exp.report.ranking import Ranked, cells, comparison, rank
+from a3c_exp.report.report import _write_table
 from a3c_exp.report.runs import RecordedRun, find_runs, group, read_curve
 
 pytest.importorskip("matplotlib", reason="draws the pictures: pip install -e '.[report]'")
@@ -461,6 +462,23 @@ def test_tables_can_be_read_by_other_programs(written: Path) -> None:
     assert {(row["axis"], row["runs"]) for row in points} == {("steps", "2"), ("seconds", "2")}
     last = [row for row in points if row["configuration"] == "returns.n=9" and row["axis"] == "steps"][-1]
     assert [float(last[name]) for name in ("x", "iqm", "low", "high")] == [2000.0, 90.5, 90.0, 91.0]
+
+
+@pytest.mark.parametrize(
+    ("cell", "written"),
+    [
+        ("=1+1", "'=1+1"),
+        ("+x", "'+x"),
+        ("-1+1", "'-1+1"),
+        ("@x", "'@x"),
+        ("x=1", "x=1"),
+        ("-1.5e-07", "-1.5e-07"),
+        (-3, "-3"),
+    ],
+)
+def test_no_cell_of_a_table_is_a_formula(tmp_path: Path, cell: object, written: str) -> None:
+    _write_table(tmp_path / "table.csv", ["a", "b"], [[cell, "y"]])
+    assert (tmp_path / "table.csv").read_text() == f"a,b\n{written},y\n"
 
 
 def test_the_report_itself_holds_no_runs(written: Path) -> None:
