@@ -68,6 +68,7 @@ def train(
     """
     from a3c_exp.cli.execute import Plan, execute
     from a3c_exp.cli.hydra_compose import compose, run_folder
+    from a3c_exp.cli.startup import prestart
     from a3c_exp.common.reading import expanded
 
     if isinstance(overrides, Mapping):
@@ -85,6 +86,7 @@ def train(
         config = compose(overrides, config_dir)
     place = expanded(folder) if folder is not None else run_folder(config)
     plan = Plan(config=config, folder=place.absolute())
+    prestart(plan.config)  # the fork server imports torch while this process does
     from a3c_exp.core.seeding import globals_kept
 
     with globals_kept():
