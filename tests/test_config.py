@@ -250,17 +250,13 @@ def test_a_run_of_another_version_is_refused_with_the_commit_that_wrote_it(
 class TestRemovedSettings:
     @pytest.fixture
     def old_run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-        """A run whose configuration has a setting and a class that are gone."""
+        """A run whose configuration has a setting that is gone."""
         monkeypatch.setitem(removed.REMOVED, "env.former", None)
-        monkeypatch.setitem(
-            removed.RENAMED_CLASSES, "a3c_exp.returns.Former", ("a3c_exp.returns.GAE", {"lambda_": 0.5})
-        )
 
         def make(value: object, **env: object) -> Path:
             run = a3c_exp.train(QUICK, tmp_path / "run").folder
             whole = yaml.safe_load((run / "config.yaml").read_text())
             whole["env"] |= {"former": value, **env}
-            whole["returns"] = {"_target_": "a3c_exp.returns.Former"}
             (run / "config.yaml").write_text(yaml.safe_dump(whole))
             return run
 
@@ -268,9 +264,7 @@ class TestRemovedSettings:
 
     def test_that_did_nothing_are_dropped(self, old_run: Callable[..., Path]) -> None:
         run = old_run(None)
-        config = read_config(run)
-        assert "former" not in config["env"]
-        assert config["returns"] == {"_target_": "a3c_exp.returns.GAE", "lambda_": 0.5}
+        assert "former" not in read_config(run)["env"]
         assert program.main([f"resume={run}", "total_steps=256"]) == 0
         assert evaluate([str(run), "episodes=1"]) == 0
         assert a3c_exp.load(run)

@@ -8,9 +8,6 @@ from typing import Any
 from a3c_exp.common.trust import PACKAGE
 from a3c_exp.errors import ConfigError
 
-ANY = object()
-"""In REMOVED: a setting that is dropped whatever its value."""
-
 REMOVED: dict[str, object] = {
     "backend.local_epochs": False,
     "backend.placement": "spread",
@@ -26,34 +23,20 @@ REMOVED: dict[str, object] = {
 """Settings that are gone, by dotted keys, and the value that meant nothing: a saved configuration with another value is
 refused."""
 
-RENAMED_CLASSES: dict[str, tuple[str, dict[str, object]]] = {}
-"""Former names of classes: the present name, and settings to add."""
-
 TARGET = "_target_"
 
 
-def without_removed(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A saved configuration in the settings and classes of this version.
+def without_removed(config: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """A saved configuration in the settings of this version.
 
-    Raises ConfigError for a removed setting that did something.
+    path: of an inner mapping, with a dot at its end. Raises ConfigError for a removed setting that did something.
     """
-    return _present(config, "")
-
-
-def _present(node: Mapping[str, Any], path: str) -> dict[str, Any]:
-    target = node.get(TARGET)
-    name, added = RENAMED_CLASSES.get(target, (target, {})) if isinstance(target, str) else (target, {})
-    of_a_plugin = TARGET in node and not str(target).startswith(f"{PACKAGE}.")
+    of_a_plugin = TARGET in config and not str(config[TARGET]).startswith(f"{PACKAGE}.")
     found: dict[str, Any] = {}
-    for key, value in node.items():
-        dotted = f"{path}{key}"
-        if dotted in REMOVED and not of_a_plugin:
-            if REMOVED[dotted] is not ANY and REMOVED[dotted] != value:
-                raise ConfigError(
-                    dotted, value, f"is gone from this version, which only knows what {REMOVED[dotted]} did"
-                )
-            continue
-        found[key] = _present(value, f"{dotted}.") if isinstance(value, Mapping) else value
-    return (
-        found | {TARGET: name} | {key: value for key, value in added.items() if key not in found} if target else found
-    )
+    for name, value in config.items():
+        key = f"{path}{name}"
+        if key not in REMOVED or of_a_plugin:
+            found[name] = without_removed(value, f"{key}.") if isinstance(value, Mapping) else value
+        elif value != REMOVED[key]:
+            raise ConfigError(key, value, f"is gone from this version, which only knows what {REMOVED[key]} did")
+    return found

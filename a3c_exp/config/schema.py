@@ -22,6 +22,7 @@ from typing import Any, Literal, NoReturn, Protocol, TypeVar, Union, cast
 
 from a3c_exp.common.reading import LARGEST, check_plain
 from a3c_exp.common.trust import PACKAGE, is_allowed_module
+from a3c_exp.config.removed import REMOVED
 from a3c_exp.config.settings import ELSEWHERE, Setting
 from a3c_exp.errors import ConfigError, did_you_mean, either, one_line
 
@@ -267,6 +268,8 @@ def _unknown_key(name: str, cls: type, path: str) -> str:
         if name in injected_names(cls):
             return f"is no setting: {cls.__name__} is given it by the environment's spaces"
     of_training = path or "env" in settings  # not of another command
+    if of_training and _key(path, name) in REMOVED:
+        return "is gone from this version"
     here = f"it is {ELSEWHERE[name]} here" if of_training and name in ELSEWHERE else ""
     return f"is no setting of {cls.__name__}: {here or did_you_mean(name, settings)}"
 
