@@ -30,6 +30,8 @@ ROWS = {
     "pong_ga3c": "env=pong network=cnn optimizer=adam backend=ga3c envs_per_worker=4 rollout_length=20",
     "start_2": "env=lunar",
 }
+UNLEARNED = "optimizer.learning_rate=1e-12"
+"""In rows of speed: longer episodes are quicker to step, so that a lucky run would be a fast one."""
 START = "start_2"
 """The row of seconds from the command to the first update; below 1 is faster here."""
 RESAMPLES = 10_000
@@ -66,7 +68,7 @@ def measure(name: str, checkout: Path, overrides: Sequence[str], seconds: float)
     settings = ["workers=2", *ROWS[name].split(), *overrides]
     if name == START:
         return seconds_to_first_update(*settings, checkout=checkout)
-    return training_speed(*settings, seconds=seconds, checkout=checkout)
+    return training_speed(UNLEARNED, *settings, seconds=seconds, checkout=checkout)
 
 
 def _line(name: str, measured: Sequence[tuple[float, float]]) -> str:
