@@ -40,6 +40,8 @@ BAD = [
     ("hydra.run.dir=/dev/null/run", "hydra.run.dir = '/dev/null/run': cannot be written"),
     ("env=carpole", "env = 'carpole': is no option:"),
     ("sed=1", "sed = 1: is no setting"),
+    ("late=next", "late = 'next': is gone"),
+    ("backend=ray backend.placement=pack", "backend.placement = 'pack': is gone"),
     ("algorithm={epochs:9}", "algorithm.epochs = 9: is no setting"),
     ("plugins.x=1", "plugins.x = 1: does not fit"),
     ("+seed=1", "+seed = 1: is a setting"),

@@ -33,7 +33,6 @@ from a3c_exp.algorithms import BatchArrays
 from a3c_exp.algorithms.algorithm import differentiate, has_closed_form
 from a3c_exp.backends.ray import Ray
 from a3c_exp.cli import evaluate
-from a3c_exp.cli.completion import SCRIPTS as COMPLETION
 from a3c_exp.cli.hydra_compose import compose_jobs, hydra_session, to_container
 from a3c_exp.cli.program import command as program_command
 from a3c_exp.config.builder import load_experiment
@@ -182,10 +181,6 @@ def by_the_program(arguments: list[str], here: Path) -> None:
     assert program_command([name, *quick[name]]) == 0
 
 
-def completes(arguments: list[str], here: Path) -> None:
-    assert arguments[0].removesuffix(")") in COMPLETION
-
-
 def makes(arguments: list[str], here: Path) -> None:
     if shutil.which("make") is None:
         pytest.skip("make is not installed")
@@ -215,7 +210,6 @@ HOW: dict[str, Callable[[list[str], Path], None]] = {
     "python -m a3c_exp.export": exports,
     "python -m a3c_exp.report": reports,
     "a3c-exp": by_the_program,
-    "source <(a3c-exp completion": completes,
     "make": makes,
     "pip install": installs,
     "tensorboard": lambda arguments, here: None,
@@ -348,8 +342,6 @@ def test_the_table_of_settings_has_every_group_and_scalar_with_its_default() -> 
 def test_tables_of_choices_have_every_one_once() -> None:
     assert sorted(name for row in rows("settings", "Presets") for name in code(row[0])) == sorted(options("experiment"))
     assert sorted(code(row[0])[0] for row in rows("backends", "Which one")) == sorted(options("backend"))
-    shells = re.findall(r"^source <\(a3c-exp completion (\w+)\)$", GUIDE, re.MULTILINE)
-    assert shells == list(COMPLETION)
 
 
 def backend_settings(backend: str) -> dict[str, Any]:

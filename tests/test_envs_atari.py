@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -201,39 +200,6 @@ def test_games_can_be_filmed() -> None:
     batch.close()
 
 
-class TestAWindow:
-    @pytest.fixture(autouse=True)
-    def display(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        """SDL's driver for tests."""
-        self.pygame = pytest.importorskip("pygame")
-        monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-        yield
-        self.pygame.display.quit()
-
-    def test_shows_each_observation_of_the_first_game_at_its_rate(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        batch = Atari(game="pong", height=20, width=30, frame_skip=2).make(2, [0, 1], "human")
-        rates: list[float] = []
-        monkeypatch.setattr(batch._window, "_clock", SimpleNamespace(tick=rates.append))  # type: ignore[attr-defined]
-        pictures = [batch.reset(), *(batch.step(np.full(2, action)).obs for action in (2, 2, 3))]
-        screen = self.pygame.surfarray.array3d(self.pygame.display.get_surface())
-        assert self.pygame.display.get_caption()[0] == "pong"
-        assert screen.shape == (4 * 30, 4 * 20, 3)
-        np.testing.assert_array_equal(screen[::4, ::4, 1].T, pictures[-1][0, -1])
-        assert rates == [30] * 4, "of 60 frames, two of them a step"
-        assert batch.render() is None
-        batch.close()
-        batch.close()
-        assert not self.pygame.display.get_init()
-
-    def test_that_is_closed_ends_the_program_as_ctrl_c_does(self) -> None:
-        batch = QUICK.make(1, [0], "human")
-        batch.reset()
-        self.pygame.event.post(self.pygame.event.Event(self.pygame.QUIT))
-        with pytest.raises(KeyboardInterrupt):
-            batch.step(np.ones(1, np.int64))
-        batch.close()
-
-
 def failure(make: Callable[[], object]) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
         make()
@@ -258,25 +224,13 @@ class TestErrors:
         assert (error.key, error.value) == ("game", game) and hint in error.problem
 
     def test_a_form_of_drawing_that_is_not_offered(self) -> None:
-        error = failure(lambda: Atari(game="pong").make(1, [0], "ansi"))
-        assert error.key == "game" and "'ansi'" in error.problem and "human" in error.problem
+        error = failure(lambda: Atari(game="pong").make(1, [0], "human"))
+        assert error.key == "game" and "'human'" in error.problem
 
     def test_what_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in ("pygame", "cv2"):
-            monkeypatch.setitem(sys.modules, module, None)
-        assert "gymnasium[classic-control]" in failure(lambda: Atari(game="pong").make(1, [0], "human")).problem
+        monkeypatch.setitem(sys.modules, "cv2", None)
         error = failure(lambda: Atari(game="pong", crop=(34, 194, 0, 160)).make(1, [0]))
         assert error.key == "crop" and "a3c-exp[pictures]" in error.problem
-
-    @pytest.mark.skipif(sys.platform != "linux", reason="other systems always have a display")
-    @pytest.mark.parametrize("driver", [None, "x11"])
-    def test_a_window_without_a_display(self, driver: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-        pytest.importorskip("pygame")
-        for name in ("SDL_VIDEODRIVER", "DISPLAY", "WAYLAND_DISPLAY"):
-            monkeypatch.delenv(name, raising=False)
-        if driver is not None:
-            monkeypatch.setenv("SDL_VIDEODRIVER", driver)
-        assert "no display " in failure(lambda: Atari(game="pong").make(1, [0], "human")).problem
 
     @pytest.mark.parametrize(
         ("key", "value"),

@@ -1,11 +1,9 @@
-"""The program `a3c-exp`: its commands, and their completion in a shell; and runs with the settings of another."""
+"""The program `a3c-exp`, and runs with the settings of another."""
 
 from __future__ import annotations
 
 import json
 import os
-import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,9 +15,7 @@ from runs import QUICK
 
 import a3c_exp
 import a3c_exp.__main__ as training
-from a3c_exp.cli.completion import COMMANDS, SCRIPTS, candidates
-from a3c_exp.cli.program import command
-from a3c_exp.cli.startup import conf_folder
+from a3c_exp.cli.program import COMMANDS, command
 from a3c_exp.errors import ConfigError
 
 ROOT = Path(__file__).parents[1]
@@ -67,72 +63,10 @@ def test_it_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.count("a3c-exp evaluate outputs/<run>") == 2
 
 
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        (["evalute"], "command = 'evalute': is no command: did you mean 'evaluate'?"),
-        (["completion", "fish"], "completion = 'fish': must be bash"),
-    ],
-)
-def test_bad_input_is_refused(words: list[str], complaint: str) -> None:
+def test_a_command_that_there_is_not_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
-        command(words)
-    assert str(caught.value).startswith(complaint)
-
-
-# Completion.
-
-
-def test_in_bash(installed: Path) -> None:
-    """A real bash, in which readline's variables are set as it sets them: words break at the equal sign."""
-    (installed / "outputs" / "run").mkdir(parents=True)
-    lines = {
-        "a3c-exp tr": "train",
-        "a3c-exp train env=lunar_": "lunar_continuous",
-        "a3c-exp train env=lunar opt": "optimizer= optimizer_state=",
-        "a3c-exp train optimizer=adam optimizer.b": "optimizer.betas=",
-        "a3c-exp train resume=outputs/r": "outputs/run/",
-        "a3c-exp evaluate outputs/": "outputs/run/",
-        "a3c-exp evaluate outputs/run/ epi": "episodes=",
-    }
-    ask = [
-        f"COMP_LINE={shlex.quote(line)}; COMP_POINT=${{#COMP_LINE}}; _a3c_exp; echo ${{COMPREPLY[@]}}" for line in lines
-    ]
-    script = "\n".join(['source <(a3c-exp completion bash); COMP_WORDBREAKS="=:"', *ask])
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
-    assert dict(zip(lines, done.stdout.splitlines(), strict=True)) == lines
-
-
-@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
-def test_in_zsh(installed: Path) -> None:
-    """A real zsh, without its editor: what it would offer is caught where it is handed over."""
-    script = """
-    compdef() { }; compadd() { print -l -- ${@:5} }
-    source <(a3c-exp completion zsh)
-    LBUFFER="a3c-exp train env=lunar_"; _a3c_exp
-    """
-    done = subprocess.run(["zsh", "-f", "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["env=lunar_continuous"]
-
-
-def test_every_choice_and_setting_can_be_completed() -> None:
-    for group in (path for path in conf_folder().iterdir() if path.is_dir()):
-        expected = {f"{group.name}={path.stem}" for path in group.glob("*.yaml")}
-        assert set(candidates(f"a3c-exp train {group.name}=")) == expected
-    shown = candidates("a3c-exp train ")
-    assert {"env=", "seed=", "stop.max_seconds=", "from=", "resume=", "-m"} <= set(shown)
-    assert candidates("a3c-exp train lock=") == ["lock=false", "lock=true"]
-    assert candidates("a3c-exp train env=lunar env.i") == ["env.id="], "a setting of the file that lunar builds on"
-    assert candidates("a3c-exp train env=nowhere env.i") == candidates("a3c-exp nothing a") == []
-    assert candidates("a3c-exp completion ") == sorted(SCRIPTS)
-
-
-@pytest.mark.parametrize("name", ["$(touch${IFS}pwned)", "a;b", "two words", "`x`", "*"])
-def test_a_folder_that_a_shell_would_obey_is_not_completed(name: str, here: Path) -> None:
-    (here / name).mkdir()
-    (here / "läufe").mkdir()
-    assert [word for word in candidates("a3c-exp evaluate ") if "=" not in word] == ["läufe/"]
-    assert candidates("a3c-exp train resume=") == ["resume=läufe/"]
+        command(["evalute"])
+    assert (caught.value.key, caught.value.value) == ("command", "evalute") and "'evaluate'" in caught.value.problem
 
 
 # from=<run>

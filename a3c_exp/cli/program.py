@@ -4,7 +4,6 @@
   a3c-exp evaluate outputs/<run>            as python -m a3c_exp.evaluate
   a3c-exp report outputs/<sweep>            as python -m a3c_exp.report
   a3c-exp export outputs/<run>              as python -m a3c_exp.export
-  a3c-exp completion bash                   print what makes bash (or zsh) complete choices, settings and folders
 
 Each command has its own --help.
 """
@@ -15,8 +14,15 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from a3c_exp.cli.completion import COMMANDS, SCRIPTS, candidates
 from a3c_exp.errors import ConfigError, did_you_mean, exit_code
+
+COMMANDS = {
+    "train": "a3c_exp.__main__",
+    "evaluate": "a3c_exp.cli.evaluate",
+    "report": "a3c_exp.report.__main__",
+    "export": "a3c_exp.export.__main__",
+}
+"""The module of each command."""
 
 
 def main() -> int:
@@ -30,14 +36,6 @@ def command(arguments: Sequence[str]) -> int:
         print((__doc__ or "").strip())
         return 0 if arguments else 2
     name, *rest = arguments
-    if name == "completion":
-        if len(rest) != 1 or rest[0] not in SCRIPTS:
-            raise ConfigError("completion", " ".join(rest), f"must be {' or '.join(SCRIPTS)}")
-        print(SCRIPTS[rest[0]], end="")
-        return 0
-    if name == "complete":  # called by these scripts
-        print("\n".join(candidates(" ".join(rest))))
-        return 0
     if name not in COMMANDS:
         raise ConfigError("command", name, f"is no command: {did_you_mean(name, COMMANDS)}")
     code: int = importlib.import_module(COMMANDS[name]).main(rest)

@@ -21,15 +21,13 @@ from a3c_exp.envs.cropping import Crop, CroppedGames, screen_size
 from a3c_exp.envs.errors import MAX_STEPS_GUARD
 from a3c_exp.envs.spaces import encoder
 from a3c_exp.envs.vector_batch import NativeBatch
-from a3c_exp.envs.window import Window, WindowError
 from a3c_exp.errors import ConfigError, did_you_mean, require
 from a3c_exp.schedules import Schedule
 
 INSTALL = "pip install 'a3c-exp[atari]'"
 
-# Enlargement of the frames of a video or in a window, and frames of a game in a second.
 _ENLARGED = 4
-_FRAMES_PER_SECOND = 60
+"""Enlargement of the frames of a video."""
 
 # The emulator counts frames in 32 bits. A larger picture, stack or number of threads is taken for a typing error: the
 # console's screen has 210 x 160 points.
@@ -106,10 +104,10 @@ class Atari(Environment):
     def make(self, count: int, seeds: Sequence[int], render_mode: str | None = None) -> EnvBatch:
         """`count` games, each with its seed (0 <= seed < 2**31). Raises ConfigError where there is no such game.
 
-        render_mode: None, 'rgb_array' or 'human', which shows the first game in a window. Pictures are in grey.
+        render_mode: None or 'rgb_array': pictures in grey of the first game.
         """
-        if render_mode not in (None, "rgb_array", "human"):
-            raise ConfigError("game", self.game, f"cannot be drawn as {render_mode!r}; it offers rgb_array and human")
+        if render_mode not in (None, "rgb_array"):
+            raise ConfigError("game", self.game, f"cannot be drawn as {render_mode!r}: video=true draws it")
         if importlib.util.find_spec("ale_py") is None:
             raise ConfigError("game", self.game, f"needs the Atari packages: {INSTALL}")
         gymnasium.register_envs(importlib.import_module("ale_py"))
@@ -120,17 +118,8 @@ class Atari(Environment):
             guess = guess or f"there are {len(games)}, pong and breakout among them"
             problem = f"there is no such game: {guess} (all: https://ale.farama.org/environments)"
             raise ConfigError("game", self.game, problem)
-        window = self._window() if render_mode == "human" else None
         env, losses = self._games(count), self.terminal_on_life_loss
-        return _AtariBatch(env, seeds, losses, self.game, self.max_steps_guard, window)
-
-    def _window(self) -> Window:
-        """A window in which a game runs as fast as on the console."""
-        size = self.width * _ENLARGED, self.height * _ENLARGED
-        try:
-            return Window(self.game, size, _FRAMES_PER_SECOND / self.frame_skip)
-        except WindowError as error:
-            raise ConfigError("game", self.game, f"cannot be drawn as 'human': {error}") from error
+        return _AtariBatch(env, seeds, losses, self.game, self.max_steps_guard)
 
     def _games(self, count: int) -> VectorEnv[Any, Any, Any]:
         if self.crop is None:
@@ -167,7 +156,6 @@ class _AtariBatch(NativeBatch):
         terminal_on_life_loss: bool,
         name: str,
         max_steps_guard: int | None = MAX_STEPS_GUARD,
-        window: Window | None = None,
     ) -> None:
         super().__init__(int(env.num_envs), name, seeds, max_steps_guard)
         self.observation_space, self.encode = encoder(env.single_observation_space)
@@ -175,7 +163,6 @@ class _AtariBatch(NativeBatch):
         self.action_space = env.single_action_space
         self._env = env
         self._life_loss = terminal_on_life_loss
-        self._window = window
         self._valid = np.ones(self.count, np.bool_)
         self._valid.flags.writeable = False
         self._shape = (self.count, *self.observation_space.shape)
@@ -206,26 +193,8 @@ class _AtariBatch(NativeBatch):
             raise WrongAnswerError(f"observations of {obs.dtype} and shape {obs.shape}, not uint8 and {self._shape}")
         return obs
 
-    def reset(self) -> Array:
-        obs = super().reset()
-        self._show()
-        return obs
-
-    def step(self, actions: Array) -> Step:
-        step = super().step(actions)
-        self._show()
-        return step
-
-    def _show(self) -> None:
-        # Not in `_begin` and `_advance`, where a failure would be the game's.
-        if self._window is not None:
-            self._window.show(self._picture())
-
-    def render(self) -> NDArray[np.uint8] | None:
-        """The newest frame of the first game, enlarged; None if it is shown in a window."""
-        return self._picture() if self._window is None else None
-
-    def _picture(self) -> NDArray[np.uint8]:
+    def render(self) -> NDArray[np.uint8]:
+        """The newest frame of the first game, enlarged."""
         grey = self._obs[0, -1].repeat(_ENLARGED, 0).repeat(_ENLARGED, 1)
         return np.repeat(grey[..., None], 3, -1)
 
@@ -234,5 +203,3 @@ class _AtariBatch(NativeBatch):
 
     def close(self) -> None:
         self._env.close()
-        if self._window is not None:
-            self._window.close()
