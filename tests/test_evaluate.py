@@ -187,8 +187,8 @@ class TestPlaying:
 
     def test_it_can_be_stopped(self) -> None:
         env = Gym(id=SCRIPTED, kwargs={"lengths": (3,)}).make(1, [0])
-        calls = iter([False] * 7 + [True])
-        episodes = evaluate_policy(Sharer(), env, 100, stopped=lambda: next(calls))  # type: ignore[arg-type]
+        calls = iter([True] * 7 + [False])
+        episodes = evaluate_policy(Sharer(), env, 100, go_on=lambda *_: next(calls))  # type: ignore[arg-type]
         assert len(episodes) == 2
 
     def test_one_that_is_cut_is_forgotten(self) -> None:
@@ -210,11 +210,15 @@ class TestPlaying:
     def test_one_that_ends_with_its_last_step_is_not_cut(self) -> None:
         env = Gym(id=SCRIPTED, kwargs={"lengths": (5, 6)}).make(1, [0])
         seen: list[tuple[int, int]] = []
-        watch: Any = lambda ended, steps: seen.append((ended, steps))  # noqa: E731
-        played = evaluate_policy(Sharer(), env, 2, max_steps=5, watch=watch)  # type: ignore[arg-type]
+
+        def go_on(ended: int, steps: int) -> bool:
+            seen.append((ended, steps))
+            return True
+
+        played = evaluate_policy(Sharer(), env, 2, max_steps=5, go_on=go_on)  # type: ignore[arg-type]
         assert played.lengths.tolist() == [5, 5]
         assert played.cut == 1
-        assert seen[3:] == [(0, 4), (1, 5), (1, 6), (1, 7), (1, 8), (1, 9), (2, 10)]
+        assert seen[4:] == [(0, 4), (1, 5), (1, 6), (1, 7), (1, 8), (1, 9), (2, 10)]
 
     def test_a_film_of_what_cannot_be_drawn_is_refused_before_it_is_played(self, tmp_path: Path) -> None:
         pytest.importorskip("moviepy")

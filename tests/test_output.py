@@ -8,8 +8,14 @@ import numpy as np
 import pytest
 
 from a3c_exp.core.events import Episodes
+from a3c_exp.run.curves import CurveWriter
+from a3c_exp.run.episode_log import EpisodeLog
 from a3c_exp.run.metrics import read_points
 from a3c_exp.run.output import RunOutput
+
+
+def output_in(folder: Path) -> RunOutput:
+    return RunOutput(folder, CurveWriter(folder, {}), EpisodeLog(folder / "episodes.csv", 10, None))
 
 
 def one_episode(step: int) -> Episodes:
@@ -18,7 +24,7 @@ def one_episode(step: int) -> Episodes:
 
 def test_episodes_are_written_with_the_next_point_and_the_table_with_a_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
-    output = RunOutput(tmp_path, {}, None, episode_rows=10)
+    output = output_in(tmp_path)
     output.add_episodes(0, one_episode(4), seconds=1.0)
     assert "\n4," not in (tmp_path / "episodes.csv").read_text()
     output.log(5, {"rollout/ep_rew_mean": 1.0}, seconds=1.0)
@@ -30,7 +36,7 @@ def test_episodes_are_written_with_the_next_point_and_the_table_with_a_checkpoin
 
 
 def test_a_file_that_cannot_be_written_is_named_until_it_is(tmp_path: Path) -> None:
-    output = RunOutput(tmp_path, {}, None)
+    output = output_in(tmp_path)
     output.save("latest.ckpt", {"steps": 1})
     assert output.unwritten == {"latest.ckpt"}, "there is no folder for it"
     (tmp_path / "checkpoints").mkdir()
@@ -44,7 +50,7 @@ def test_nothing_is_written_into_a_folder_that_has_taken_the_place_of_the_runs(
 ) -> None:
     folder = tmp_path / "run"
     (folder / "checkpoints").mkdir(parents=True)
-    output = RunOutput(folder, {}, None, episode_rows=10)
+    output = output_in(folder)
     folder.rename(tmp_path / "renamed")
     if is_replaced:
         (folder / "checkpoints").mkdir(parents=True)

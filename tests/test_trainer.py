@@ -212,11 +212,11 @@ class TestEvaluation:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The run goes on while a policy is evaluated: what it learns of meanwhile is of another time."""
-        self.pretend(monkeypatch, itertools.chain([3.0], itertools.repeat(1.0)), seconds=0.5)
-        train(tmp_path, backend="threads", eval__every=40, total_steps=50_000)
+        self.pretend(monkeypatch, itertools.chain([3.0], itertools.repeat(1.0)), seconds=0.2)
+        train(tmp_path, backend="threads", eval__every=40, total_steps=6000)
         best = checkpoint.load(tmp_path / "checkpoints" / "best.ckpt")
         at = best["store"]["steps"]
-        assert best["statistics"]["steps"] == at < 50_000
+        assert best["statistics"]["steps"] == at < 6000
         assert max(best["statistics"]["recent_end_steps"].max(initial=0), best["statistics"]["episodes"]) <= at
 
     def pretend(

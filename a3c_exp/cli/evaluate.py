@@ -113,7 +113,7 @@ def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> PlayedEpisod
             check_links(folder, "videos")
     seeds = seeding.environment_seeds(options.seed, Role.EVALUATION, REPLAY, count)
     recorder = Recorder(folder / "videos" / f"{loaded.steps}.mp4") if options.video else None
-    policy = loaded.policy.seeded(options.seed)
+    loaded.policy.seed(options.seed)
     try:
         env = loaded.experiment.env.make(count, seeds, render_mode)
     except ConfigError as error:
@@ -122,7 +122,7 @@ def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> PlayedEpisod
     on_step = recorder or (lambda env: None)
     try:
         episodes = evaluate_policy(
-            policy, env, options.episodes, options.greedy, on_step=on_step, max_steps=most, watch=line
+            loaded.policy, env, options.episodes, options.greedy, max_steps=most, go_on=line, on_step=on_step
         )
     finally:
         line.close()
@@ -147,7 +147,7 @@ def describe_cut(episodes: PlayedEpisodes, loaded: Loaded, options: Options) -> 
 class LiveLine:
     """A line of stderr that shows how far an evaluation is, removed at its end. In a file or a pipe there is none.
 
-    Called after each step with the number of episodes that have ended, and that of steps.
+    Called before each step with the number of episodes that have ended, and that of steps.
     """
 
     SECONDS = 0.2
@@ -157,10 +157,11 @@ class LiveLine:
         self._episodes = episodes
         self._next = 0.0
 
-    def __call__(self, ended: int, steps: int) -> None:
+    def __call__(self, ended: int, steps: int) -> bool:
         if self._terminal.live and (now := time.monotonic()) >= self._next:
             self._next = now + self.SECONDS
             self._terminal.show(f"{ended} of {self._episodes} episodes, step {steps:,}")
+        return True
 
     def close(self) -> None:
         self._terminal.clear()

@@ -144,7 +144,7 @@ def check(data: bytes, policy: Policy, env: EnvBatch, steps: int) -> str:
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
     names = [each.name for each in session.get_outputs()]
     observations = env.reset()
-    state = policy.initial_state(env.count)
+    state = policy.network.initial_state(env.count)
     count, largest = 0, 0.0
     while count < steps:
         parameters, values, after = policy.outputs(observations, state)

@@ -15,13 +15,16 @@ from pathlib import Path
 from typing import TextIO
 
 from a3c_exp.errors import printable
+from a3c_exp.run.files import amount
 from a3c_exp.run.statistics import RunStatistics
 
 log = logging.getLogger("a3c_exp")
 
 MOST_WARNINGS = 100
-
-_PROGRESS = {"progress": True}  # attribute of log records that the live line already shows
+LIVE_SECONDS, PLAIN_SECONDS = 0.2, 10.0
+"""Seconds between two progress lines on a terminal, and in the log."""
+SPEED_SECONDS = 10.0
+"""The speed is that of so many last seconds."""
 
 
 class LiveLineHandler(logging.StreamHandler[TextIO]):
@@ -35,10 +38,11 @@ class LiveLineHandler(logging.StreamHandler[TextIO]):
         super().__init__(stream)
         self.live = _is_terminal(stream) and not label
         self._line = ""
-        self.setFormatter(_Plain(f"{label}%(message)s"))
+        self.setFormatter(_Printable(f"%(prefix)s{label}%(message)s"))
         if label:
             self.setLevel(logging.WARNING)
-        self.addFilter(lambda record: not (self.live and getattr(record, "progress", False)))
+        # A progress line is shown as the live line already.
+        self.addFilter(lambda record: not (self.live and hasattr(record, "progress")))
 
     def show(self, line: str) -> None:
         """Replace the live line, cut to the terminal's width."""
@@ -51,13 +55,8 @@ class LiveLineHandler(logging.StreamHandler[TextIO]):
 
     def clear(self) -> None:
         """Remove the live line."""
-        self.acquire()
-        try:
-            if self._line:
-                self._put("\r\x1b[K")
-                self._line = ""
-        finally:
-            self.release()
+        if self._line:
+            self.show("")
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a log line above the live line."""
@@ -76,18 +75,11 @@ class LiveLineHandler(logging.StreamHandler[TextIO]):
             self._line = ""
 
 
-class _Plain(logging.Formatter):
-    """The message, with its level in front from WARNING on."""
+class _Printable(logging.Formatter):
+    """A log line whose control characters are escaped."""
 
     def format(self, record: logging.LogRecord) -> str:
-        text = printable(super().format(record))
-        return text if record.levelno < logging.WARNING else f"{record.levelname.lower()}: {text}"
-
-
-class _Dated(logging.Formatter):
-    """The message, with date and level in front."""
-
-    def format(self, record: logging.LogRecord) -> str:
+        record.prefix = "" if record.levelno < logging.WARNING else f"{record.levelname.lower()}: "
         return printable(super().format(record))
 
 
@@ -126,7 +118,7 @@ def run_log(path: Path, stream: TextIO | None = None, label: str = "") -> Iterat
     """
     terminal = LiveLineHandler(sys.stderr if stream is None else stream, label)
     file = _File(path, encoding="utf-8", delay=False)
-    file.setFormatter(_Dated("%(asctime)s %(levelname)s %(message)s"))
+    file.setFormatter(_Printable("%(asctime)s %(levelname)s %(message)s"))
     level, propagate, showwarning = log.level, log.propagate, warnings.showwarning
 
     def show_warning(
@@ -155,111 +147,80 @@ def run_log(path: Path, stream: TextIO | None = None, label: str = "") -> Iterat
 class Progress:
     """The progress line: steps, speed, mean return, best evaluation, time left.
 
-    On a terminal it is one live line. The log gets a plain line every `interval` seconds, and a last one.
+    On a terminal it is one live line. The log gets a plain line every PLAIN_SECONDS, and a last one.
 
     total_steps, max_seconds: limits of the run, for the time left. Both include earlier sessions of a resumed run.
-    interval: seconds between plain lines.
+    clock: monotonic seconds.
     """
 
     def __init__(
         self,
         terminal: LiveLineHandler,
+        statistics: RunStatistics,
         total_steps: int,
-        *,
         max_seconds: float | None = None,
-        interval: float = 10.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._terminal = terminal
+        self._statistics = statistics
         self._total_steps = total_steps
         self._max_seconds = max_seconds
-        self._interval = interval
         self._clock = clock
         self._next = clock()
-        self._next_plain = self._next + interval
+        self._next_plain = self._next + PLAIN_SECONDS
         self._samples: deque[tuple[float, int]] = deque()  # (time, steps) of the last seconds
 
-    def update(self, statistics: RunStatistics, best_eval: float | None = None) -> None:
-        """Show the progress. Cheap enough to call for every event: mostly it only reads the clock."""
+    def update(self, best_eval: float | None, speed: float | None = None, activity: str = "") -> None:
+        """Show the progress, if it is time for that. Cheap enough to call for every event.
+
+        speed: steps per second; None: those of the last seconds. activity: what training waits for, in place of the
+        time left.
+        """
         now = self._clock()
         if now < self._next:
             return
-        self._sample(now, statistics)
-        self._show(now, self.line(statistics, best_eval))
-
-    def wait(
-        self, statistics: RunStatistics, best_eval: float | None, steps_per_second: float | None, activity: str
-    ) -> None:
-        """Show what training waits for, in place of the time left. steps_per_second: of the training."""
-        now = self._clock()
-        if now >= self._next:
-            self._show(now, self.line(statistics, best_eval, steps_per_second, activity))
-
-    def _show(self, now: float, line: str) -> None:
-        self._next = now + _LIVE_INTERVAL
+        self._next = now + LIVE_SECONDS
+        line = self._line(now, best_eval, speed, activity)
         if self._terminal.live:
             self._terminal.show(line)
         if now >= self._next_plain:
-            self._next_plain = now + self._interval
-            log.info(line, extra=_PROGRESS)
+            self._next_plain = now + PLAIN_SECONDS
+            log.info(line, extra={"progress": True})
 
-    def close(
-        self, statistics: RunStatistics, best_eval: float | None = None, steps_per_second: float | None = None
-    ) -> None:
-        """Replace the live line by a last plain one. steps_per_second: of the training; None: of the last seconds."""
-        self._sample(self._clock(), statistics)
+    def close(self, best_eval: float | None = None, speed: float | None = None) -> None:
+        """Replace the live line by a last plain one."""
         self._terminal.clear()
-        log.info(self.line(statistics, best_eval, steps_per_second))
+        log.info(self._line(self._clock(), best_eval, speed))
 
-    def _sample(self, now: float, statistics: RunStatistics) -> None:
-        self._samples.append((now, statistics.steps))
-        while self._samples[0][0] < now - _SPEED_SECONDS and len(self._samples) > 2:
-            self._samples.popleft()
-
-    def line(
-        self,
-        statistics: RunStatistics,
-        best_eval: float | None,
-        steps_per_second: float | None = None,
-        activity: str = "",
-    ) -> str:
-        """The text of the line, which fits into 80 columns without an activity. See `wait` and `close`."""
-        speed = self._speed() if steps_per_second is None else steps_per_second
+    def _line(self, now: float, best_eval: float | None, speed: float | None, activity: str = "") -> str:
+        """The text of the line, which fits into 80 columns without an activity."""
+        statistics = self._statistics
+        speed = self._recent_speed(now) if speed is None else speed
         parts = [
-            f"{_amount(statistics.steps)} / {_amount(self._total_steps)} steps",
-            f"{_amount(speed)}/s",
+            f"{amount(statistics.steps)} / {amount(self._total_steps)} steps",
+            f"{amount(speed)}/s",
             f"return {_number(statistics.mean_return)}",
         ]
         if best_eval is not None:
             parts.append(f"best eval {_number(best_eval)}")
-        left = self._seconds_left(statistics, speed)
+        ends = [] if self._max_seconds is None else [self._max_seconds - statistics.seconds]
+        if speed > 0:
+            ends.append((self._total_steps - statistics.steps) / speed)
         if activity:
             parts.append(activity)
-        elif left is not None:
-            parts.append(f"{duration(left)} left")
-        if rejected := statistics.counts.get("rejected"):
+        elif ends:
+            parts.append(f"{duration(max(0.0, min(ends)))} left")
+        if rejected := statistics.counts["rejected"]:
             parts.append(f"{rejected:,} updates rejected")
         return " | ".join(parts)
 
-    def _speed(self) -> float:
-        """Steps per second, over the last _SPEED_SECONDS."""
-        if len(self._samples) < 2:
-            return 0.0
+    def _recent_speed(self, now: float) -> float:
+        """Steps per second, over the last SPEED_SECONDS; 0 while there is one sample."""
+        self._samples.append((now, self._statistics.steps))
+        while self._samples[0][0] < now - SPEED_SECONDS and len(self._samples) > 2:
+            self._samples.popleft()
         (start, steps), (end, steps_now) = self._samples[0], self._samples[-1]
         return (steps_now - steps) / (end - start) if end > start else 0.0
-
-    def _seconds_left(self, statistics: RunStatistics, speed: float) -> float | None:
-        """Seconds until the first limit of the run at this speed; None while they are unknown."""
-        ends = []
-        if speed > 0:
-            ends.append((self._total_steps - statistics.steps) / speed)
-        if self._max_seconds is not None:
-            ends.append(self._max_seconds - statistics.seconds)
-        return max(0.0, min(ends)) if ends else None
-
-
-_LIVE_INTERVAL = 0.2
-_SPEED_SECONDS = 10.0
 
 
 class LimitedWarnings:
@@ -281,14 +242,6 @@ def duration(seconds: float) -> str:
     whole = math.ceil(seconds)
     hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def _amount(value: float) -> str:
-    """A count or a speed with three digits: 950, 1.23k, 117k, 2.5M."""
-    for limit, unit in ((999.5, ""), (999.5e3, "k"), (999.5e6, "M")):
-        if value < limit:
-            return f"{value / (limit / 999.5):.3g}{unit}"
-    return f"{value / 1e9:.4g}G"
 
 
 def _number(value: float | None) -> str:

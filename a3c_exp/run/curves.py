@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from a3c_exp.run.event_file import DASHBOARD, EventFile, dashboard, hparams, scalar, session_end, session_start, text
-from a3c_exp.run.metrics import Metrics, ResumePoint
-from a3c_exp.run.run_folder import config_text
+from a3c_exp.run.event_file import EventFile
+from a3c_exp.run.files import Appender, atomic_write, write_text
+from a3c_exp.run.metrics import SECONDS, STEP, Point, ResumePoint, earlier_points
+from a3c_exp.run.run_folder import METRICS_FILE, POINTS_FILE
 
 
 class CurveWriter:
-    """Writes a run's curves into its folder.
+    """Writes a run's curves into its folder: each point at once to the event file and to metrics.jsonl, and all of them
+    to metrics.csv with `write_table`.
 
-    folder: the run's folder, which exists.
+    folder: the run's folder, which exists. Of a new run, tables that are already there are set aside.
     config: the run's configuration, for TensorBoard's text and HParams dashboards.
     resumed: where a resumed run continues; None for a new run. Points of later steps are void: they are dropped from
         the tables, and TensorBoard hides them, so that each curve stays one line.
@@ -24,24 +29,38 @@ class CurveWriter:
     """
 
     def __init__(self, folder: Path, config: Mapping[str, Any], resumed: ResumePoint | None = None) -> None:
-        self._metrics = Metrics(folder, resumed)
-        self._events = EventFile(folder)
-        self._events.session(0 if resumed is None else resumed.steps + 1)
-        code = "\n".join(f"    {line}" for line in config_text(config).splitlines())  # indented: verbatim in Markdown
-        self._events.summary(0, text("config", code), dashboard(DASHBOARD), session_start(hparams(config)))
+        self._table = folder / METRICS_FILE
+        self._columns: dict[str, None] = dict.fromkeys((STEP, SECONDS))  # in the order in which they came
+        self._rows: list[str] = []
+        lines = [self._line(point) for point in earlier_points(folder, resumed)]
+        atomic_write(folder / POINTS_FILE, lambda file: file.writelines(lines))
+        self._points = Appender(folder / POINTS_FILE)
+        if resumed is not None:
+            self.write_table()
+        self._events = EventFile(folder, config, start=0 if resumed is None else resumed.steps + 1)
 
     def log(self, step: int, values: Mapping[str, float], wall_seconds: float) -> None:
         """Write one point: `values` by name, at `step` of the run, after `wall_seconds`.
 
         An evaluation's point has the step of the evaluated parameters, which may lie before the last point's.
         """
-        self._metrics.add(step, wall_seconds, values)
-        self._events.summary(step, *(scalar(name, value) for name, value in values.items()))
-        self._metrics.flush()
+        self._points.add(self._line({STEP: step, SECONDS: round(wall_seconds, 3), **values}))
+        self._events.scalars(step, values)
+        self._points.flush()
+
+    def _line(self, point: Point) -> bytes:
+        """A point as a line of metrics.jsonl. Keeps it for metrics.csv."""
+        self._columns.update(dict.fromkeys(point))
+        self._rows.append(",".join(str(point.get(name, "")) for name in self._columns))
+        return f"{json.dumps(point, default=float)}\n".encode()
 
     def write_table(self) -> None:
-        """Write metrics.csv."""
-        self._metrics.write_table()
+        """Write metrics.csv, whole: a column for each name, and an empty cell where a point has no value."""
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerow(self._columns)
+        commas = len(self._columns) - 1
+        text.writelines(f"{row}{',' * (commas - row.count(','))}\n" for row in self._rows)
+        write_text(self._table, text.getvalue())
 
     def close(self, success: bool = True) -> None:
         """Finish the files, except for metrics.csv.
@@ -50,7 +69,7 @@ class CurveWriter:
             and the dashboard keeps the first record of how a run ended.
         """
         with ExitStack() as stack:
-            stack.callback(self._metrics.close)
+            stack.callback(self._points.close)
             stack.callback(self._events.close)
             if success:
-                self._events.summary(0, session_end())
+                self._events.success()

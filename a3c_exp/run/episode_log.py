@@ -15,8 +15,8 @@ log = logging.getLogger("a3c_exp")
 HEADER = b"step,worker,return,length,seconds"
 
 
-class EpisodeLog:
-    """Writes episodes.csv.
+class EpisodeLog(Appender):
+    """Writes episodes.csv: `record` adds rows, which the next `flush` writes.
 
     step: environment steps of the run, of all workers, at which the episode ended, as its worker knew them. worker: its
     index. return: sum of the environment's own rewards. length: transitions. seconds: of training, when the run learned
@@ -36,10 +36,10 @@ class EpisodeLog:
         atomic_write(path, lambda file: file.writelines(line + b"\n" for line in lines))
         self._most = most
         self._rows = len(lines) - 1
-        self._file = Appender(path)
+        super().__init__(path)
 
-    def add(self, worker: int, episodes: Episodes, seconds: float) -> None:
-        """Add the episodes of an event. They are written by the next `flush`."""
+    def record(self, worker: int, episodes: Episodes, seconds: float) -> None:
+        """Add the episodes of an event."""
         left = self._most - self._rows
         if left <= 0:
             return
@@ -47,18 +47,10 @@ class EpisodeLog:
         rows = list(zip(*(column.tolist() for column in columns), strict=True))
         # One format for all rows takes half the time of one for each.
         template = f"%d,{worker},%.10g,%d,{seconds:.3f}\n" * len(rows)
-        self._file.add((template % tuple(cell for row in rows for cell in row)).encode())
+        self.add((template % tuple(cell for row in rows for cell in row)).encode())
         self._rows += len(rows)
         if self._rows >= self._most:
             log.warning("episodes.csv has %d rows (record_episodes): later episodes are not recorded", self._rows)
-
-    def flush(self) -> None:
-        """Write what was added. Raises OSError if it does not fit on the disk: the next call tries again."""
-        self._file.flush()
-
-    def close(self) -> None:
-        """Write what was added, and close the file."""
-        self._file.close()
 
 
 class _Row(NamedTuple):

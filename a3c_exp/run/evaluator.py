@@ -6,6 +6,7 @@ import logging
 import threading
 import traceback
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from a3c_exp.core.heartbeat import Heartbeat, StallWatch
 from a3c_exp.core.seeding import Role
 from a3c_exp.envs import close_within
 from a3c_exp.errors import RunError
-from a3c_exp.run.policy import BATCH, Policy, evaluate_policy, make_normalizer, make_policy
+from a3c_exp.run.policy import BATCH, Policy, evaluate_policy, make_policy
 
 log = logging.getLogger("a3c_exp")
 
@@ -41,42 +42,33 @@ class Evaluator:
     """Evaluates one state of the parameters at a time.
 
     Every evaluation starts from the same environment seeds, so that a curve of evaluations compares policies, not luck.
+    On a deterministic backend `submit` waits for the result: the choice of the states that are evaluated, and with it
+    the best checkpoint, must not depend on the clock. An evaluation whose environments have not stepped for
+    `backend.stall_seconds` hangs. It is left behind, and no other is made.
 
-    background: False on a deterministic backend, where `submit` waits for the result: the choice of the states that
-        are evaluated, and with it the best checkpoint, must not depend on the clock.
     stopped: called at each step of an evaluation; once it returns True, the evaluation ends without a result.
     on_wait: called ten times a second while somebody waits for an evaluation.
-    stall_seconds: an evaluation whose environments have not stepped for so long hangs. It is left behind, and no other
-        is made. None: nobody looks.
-    busy: whether an evaluation is under way, or its result has not been fetched.
     last_steps: steps of the state that was submitted last; None before the first.
     activity: text about the evaluation that is under way, for the progress line.
     """
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        background: bool,
-        stopped: Callable[[], bool] = lambda: False,
-        stall_seconds: float | None = None,
-        on_wait: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, experiment: Experiment, stopped: Callable[[], bool], on_wait: Callable[[], None]) -> None:
         self._experiment = experiment
-        self._background = background
         self._stopped = stopped
         self._on_wait = on_wait
-        self.activity = ""
         self._heartbeat = Heartbeat()
-        self._watch = StallWatch(stall_seconds)
+        self._watch = StallWatch(experiment.backend.stall_seconds)
         self._hangs = False
-        self._count = min(experiment.eval.episodes, BATCH)
         self._policy: Policy | None = None
-        self._thread: threading.Thread | None = None
-        self._result: EvalResult | None = None
-        self._failure: RunError | None = None
+        self._evaluation: Future[EvalResult | None] | None = None
         self._closed = False
         self.last_steps: int | None = None
-        self.busy = False
+        self.activity = ""
+
+    @property
+    def busy(self) -> bool:
+        """Return whether an evaluation is under way, or its result has not been fetched."""
+        return self._evaluation is not None
 
     def submit(self, state: dict[str, Any]) -> None:
         """Start the evaluation of `SharedStore.state()`, unless an earlier one hangs. Only while not busy."""
@@ -84,41 +76,36 @@ class Evaluator:
         self.last_steps = state["steps"]
         if self._hangs:
             return
-        self.busy = True
         self._watch.forget("evaluation")
-        self._thread = threading.Thread(target=self._work, args=(state,), name="evaluation", daemon=True)
-        self._thread.start()
-        if not self._background:
-            self._wait()
+        self._evaluation = Future()
+        arguments = (state, self._evaluation)
+        threading.Thread(target=self._work, args=arguments, name="evaluation", daemon=True).start()
+        if self._experiment.backend.deterministic:
+            self._wait(self._evaluation)
 
-    def result(self, wait: bool = False) -> EvalResult | None:
+    def result(self, block: bool = False) -> EvalResult | None:
         """The result of the evaluation, once; None while there is none. Raises RunError if the evaluation failed.
 
-        wait: block until the evaluation has ended or `stopped` returns True.
+        block: wait until the evaluation has ended or `stopped` returns True.
         """
-        if wait:
-            self._wait()
-        if self._thread is not None and self._thread.is_alive() and self._has_stalled():
-            self._thread = None
-            self.busy = False
-            log.warning("%s: there are no evaluations any more", self._watch.describe("the evaluation"))
-        if self._thread is None or self._thread.is_alive():
+        evaluation = self._evaluation
+        if evaluation is None:
             return None
-        self._thread = None
-        self.busy = False
-        failure, result = self._failure, self._result
-        self._failure = self._result = None
-        if failure is not None:
-            raise failure
-        return result
-
-    def _wait(self) -> None:
-        """Wait for the evaluation; but after `stopped`, not for one that hangs in its environment."""
-        while self._thread is not None and self._thread.is_alive() and not self._stopped():
-            self._thread.join(_POLL_SECONDS)
-            self._on_wait()
+        if block:
+            self._wait(evaluation)
+        if not evaluation.done():
             if self._has_stalled():
-                return
+                self._evaluation = None
+                log.warning("%s: there are no evaluations any more", self._watch.describe("the evaluation"))
+            return None
+        self._evaluation = None
+        return evaluation.result()
+
+    def _wait(self, evaluation: Future[EvalResult | None]) -> None:
+        """Wait for the evaluation; but after `stopped`, not for one that hangs in its environment."""
+        while not (evaluation.done() or self._stopped() or self._has_stalled()):
+            wait([evaluation], _POLL_SECONDS)
+            self._on_wait()
 
     def _has_stalled(self) -> bool:
         elapsed = self._watch.due()
@@ -126,49 +113,41 @@ class Evaluator:
             self._hangs = True
         return self._hangs
 
-    def _stopped_now(self) -> bool:
-        """Called at each step of an evaluation: beat, and return whether to end it."""
-        self._heartbeat.beat()
-        return self._closed or self._stopped()
-
-    def _watch_episodes(self, ended: int, steps: int) -> None:
-        self.activity = f"evaluation: {ended} of {self._experiment.eval.episodes} episodes, step {steps:,}"
-
     def close(self) -> None:
         """End the evaluation without a result. One that hangs in its environment is abandoned after a second."""
         self._closed = True
-        if self._thread is not None:
-            self._thread.join(_GRACE_SECONDS)
+        if self._evaluation is not None:
+            wait([self._evaluation], _GRACE_SECONDS)
 
-    def _work(self, state: dict[str, Any]) -> None:
+    def _work(self, state: dict[str, Any], evaluation: Future[EvalResult | None]) -> None:
         try:
-            self._result = self._evaluate(state)
+            evaluation.set_result(self._evaluate(state))
         except RunError as error:
-            self._failure = RunError(f"the evaluation failed: {error}", error.reason)
+            evaluation.set_exception(RunError(f"the evaluation failed: {error}", error.reason))
         except BaseException:  # an environment may raise anything, KeyboardInterrupt too
-            self._failure = RunError(f"the evaluation failed:\n{traceback.format_exc().rstrip()}")
+            evaluation.set_exception(RunError(f"the evaluation failed:\n{traceback.format_exc().rstrip()}"))
 
     def _evaluate(self, state: dict[str, Any]) -> EvalResult | None:
         experiment = self._experiment
         if self._policy is None:
             self._policy = make_policy(experiment, state)
-        policy = self._policy
-        policy.load(state)
-        seeds = seeding.environment_seeds(experiment.seed, Role.EVALUATION, 0, self._count)
-        env = experiment.env.make(self._count, seeds)
+        self._policy.load(state)
+        limits = experiment.eval
+        count = min(limits.episodes, BATCH)
+        env = experiment.env.make(count, seeding.environment_seeds(experiment.seed, Role.EVALUATION, 0, count))
         try:
-            policy.normalizer = make_normalizer(experiment, env.observation_space, state["stats"])
             episodes = evaluate_policy(
-                policy,
-                env,
-                experiment.eval.episodes,
-                stopped=self._stopped_now,
-                max_steps=experiment.eval.max_steps,
-                watch=self._watch_episodes,
+                self._policy, env, limits.episodes, max_steps=limits.max_steps, go_on=self._go_on
             )
         finally:
             close_within(env)
-        if len(episodes) < experiment.eval.episodes:
+        if len(episodes) < limits.episodes:
             return None
         mean_return, mean_length = float(np.mean(episodes.returns)), float(np.mean(episodes.lengths))
         return EvalResult(state["steps"], mean_return, mean_length, episodes.cut)
+
+    def _go_on(self, ended: int, steps: int) -> bool:
+        """Called before each step of an evaluation: beat, and return whether to take the step."""
+        self._heartbeat.beat()
+        self.activity = f"evaluation: {ended} of {self._experiment.eval.episodes} episodes, step {steps:,}"
+        return not (self._closed or self._stopped())

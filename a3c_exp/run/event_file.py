@@ -10,151 +10,22 @@ import os
 import re
 import socket
 import struct
+import textwrap
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, tensor_shape_pb2, types_pb2
+from tensorboard.compat.proto import event_pb2, summary_pb2, types_pb2
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
 
+from a3c_exp.common.settings import flatten
 from a3c_exp.run.files import Appender
-
-_CASTAGNOLI = 0x82F63B78
-_STRING = types_pb2.DT_STRING
-
-
-def _crc_table() -> list[int]:
-    table = []
-    for byte in range(256):
-        crc = byte
-        for _ in range(8):
-            crc = (crc >> 1) ^ (_CASTAGNOLI if crc & 1 else 0)
-        table.append(crc)
-    return table
-
-
-_TABLE = _crc_table()
-
-
-def masked_crc32c(data: bytes) -> int:
-    """The checksum of the TFRecord format: CRC-32C, rotated right by 15 bits, plus a constant."""
-    crc, table = 0xFFFFFFFF, _TABLE
-    for byte in data:
-        crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8)
-    crc ^= 0xFFFFFFFF
-    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-def record(data: bytes) -> bytes:
-    """`data` as one TFRecord: length, checksum of the length, the data, checksum of the data."""
-    length = struct.pack("<Q", len(data))
-    return b"".join([length, struct.pack("<I", masked_crc32c(length)), data, struct.pack("<I", masked_crc32c(data))])
-
+from a3c_exp.run.run_folder import config_text
 
 _EVENTS = "events.out.tfevents."
 _STAMP = re.compile(r"[0-9]{10}\.[0-9]{6}")
-
-
-def _next_stamp(folder: Path) -> float:
-    """The time in seconds, or a moment after that in the name of a file in `folder` if the clock was put back since."""
-    names = [path.name.removeprefix(_EVENTS)[:17] for path in folder.glob(f"{_EVENTS}*")]
-    stamps = [float(name) for name in names if _STAMP.fullmatch(name)]
-    return max([time.time(), *(stamp + 1e-3 for stamp in stamps)])
-
-
-class EventFile:
-    """A new event file in `folder`, for one session of a run.
-
-    Its name sorts after those of earlier files in the folder: TensorBoard reads files in that order. See `Appender` for
-    a full disk: records that do not fit are written with the next ones.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        name = f"{_EVENTS}{_next_stamp(folder):017.6f}.{socket.gethostname()}.{os.getpid()}"
-        self.path = folder / name
-        self._file = Appender(self.path)
-        self._write(event_pb2.Event(wall_time=time.time(), file_version="brain.Event:2"))
-
-    def _write(self, event: event_pb2.Event) -> None:
-        self._file.add(record(event.SerializeToString()))
-        self._file.flush()
-
-    def summary(self, step: int, *values: summary_pb2.Summary.Value) -> None:
-        """Write the values of one step."""
-        self._write(event_pb2.Event(wall_time=time.time(), step=step, summary=summary_pb2.Summary(value=values)))
-
-    def session(self, step: int) -> None:
-        """Write the start of a session: points of earlier files at `step` and later are void.
-
-        The first session writes one too: TensorBoard acts only on the second and later ones.
-        """
-        session = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-        self._write(event_pb2.Event(wall_time=time.time(), step=step, session_log=session))
-
-    def close(self) -> None:
-        self._file.close()
-
-
-def _value(
-    tag: str, plugin: str, *, content: bytes = b"", tensor: tensor_pb2.TensorProto | None = None
-) -> summary_pb2.Summary.Value:
-    data = summary_pb2.SummaryMetadata.PluginData(plugin_name=plugin, content=content)
-    return summary_pb2.Summary.Value(tag=tag, tensor=tensor, metadata=summary_pb2.SummaryMetadata(plugin_data=data))
-
-
-def _string(value: bytes) -> tensor_pb2.TensorProto:
-    return tensor_pb2.TensorProto(dtype=_STRING, string_val=[value], tensor_shape=tensor_shape_pb2.TensorShapeProto())
-
-
-def scalar(tag: str, value: float) -> summary_pb2.Summary.Value:
-    """A point of a curve (float32 in TensorBoard)."""
-    return summary_pb2.Summary.Value(tag=tag, simple_value=value)
-
-
-def text(tag: str, markdown: str) -> summary_pb2.Summary.Value:
-    """A text for the text dashboard."""
-    return _value(tag, "text", tensor=_string(markdown.encode()))
-
-
-def dashboard(categories: Mapping[str, Mapping[str, list[str]]]) -> summary_pb2.Summary.Value:
-    """The custom scalars dashboard. categories: by title, charts; these by title, regular expressions of tags."""
-    proto = layout_pb2.Layout()
-    for title, charts in categories.items():
-        category = proto.category.add(title=title)
-        for name, tags in charts.items():
-            category.chart.add(title=name, multiline=layout_pb2.MultilineChartContent(tag=tags))
-    return _value("custom_scalars__config__", "custom_scalars", tensor=_string(proto.SerializeToString()))
-
-
-def _session(tag: str, **content: Any) -> summary_pb2.Summary.Value:
-    data = plugin_data_pb2.HParamsPluginData(version=0, **content)
-    empty = tensor_pb2.TensorProto(
-        dtype=types_pb2.DT_FLOAT,
-        tensor_shape=tensor_shape_pb2.TensorShapeProto(dim=[tensor_shape_pb2.TensorShapeProto.Dim(size=0)]),
-    )
-    return _value(f"_hparams_/{tag}", "hparams", content=data.SerializeToString(), tensor=empty)
-
-
-def session_start(hparams: Mapping[str, bool | float | str]) -> summary_pb2.Summary.Value:
-    """The hyperparameters of a run: a row of the HParams dashboard, whose metrics are the run's curves."""
-    info = plugin_data_pb2.SessionStartInfo(start_time_secs=time.time())
-    for name, value in hparams.items():
-        if isinstance(value, bool):
-            info.hparams[name].bool_value = value
-        elif isinstance(value, str):
-            info.hparams[name].string_value = value
-        else:
-            info.hparams[name].number_value = value
-    return _session("session_start_info", session_start_info=info)
-
-
-def session_end() -> summary_pb2.Summary.Value:
-    """The successful end of a run on the HParams dashboard."""
-    info = plugin_data_pb2.SessionEndInfo(status=api_pb2.STATUS_SUCCESS, end_time_secs=time.time())
-    return _session("session_end_info", session_end_info=info)
-
 
 DASHBOARD: dict[str, dict[str, list[str]]] = {
     "Learning": {
@@ -175,24 +46,128 @@ DASHBOARD: dict[str, dict[str, list[str]]] = {
         "Episode length": ["^rollout/ep_len_mean$", "^eval/mean_ep_length$"],
     },
 }
-"""The custom scalars dashboard: see `dashboard`."""
+"""The custom scalars dashboard: categories, their charts, and regular expressions of the curves in each chart."""
 
 
-def hparams(config: Mapping[str, Any], prefix: str = "") -> dict[str, bool | float | str]:
+class EventFile(Appender):
+    """A new event file in `folder`, for one session of a run.
+
+    Its name sorts after those of earlier files in the folder: TensorBoard reads files in that order. See `Appender` for
+    a full disk: records that do not fit are written with the next ones.
+
+    config: the run's configuration, for the text and HParams dashboards.
+    start: step at which the session starts. Points of earlier files at this step and later are void.
+    """
+
+    def __init__(self, folder: Path, config: Mapping[str, Any], start: int) -> None:
+        self.path = folder / f"{_EVENTS}{_next_stamp(folder):017.6f}.{socket.gethostname()}.{os.getpid()}"
+        super().__init__(self.path)
+        self._write(file_version="brain.Event:2")
+        # The first session writes its start too: TensorBoard acts only on the second and later ones.
+        self._write(step=start, session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START))
+        self._write(summary=header(config))
+
+    def _write(self, **content: Any) -> None:
+        self.add(record(event_pb2.Event(wall_time=time.time(), **content).SerializeToString()))
+        self.flush()
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """Write the points of the curves at one step (float32 in TensorBoard)."""
+        points = [summary_pb2.Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        self._write(step=step, summary=summary_pb2.Summary(value=points))
+
+    def success(self) -> None:
+        """Write the successful end of the run, for the HParams dashboard."""
+        info = plugin_data_pb2.SessionEndInfo(status=api_pb2.STATUS_SUCCESS, end_time_secs=time.time())
+        self._write(summary=summary_pb2.Summary(value=[_session("session_end_info", session_end_info=info)]))
+
+
+def _next_stamp(folder: Path) -> float:
+    """The time in seconds, or a moment after that in the name of a file in `folder` if the clock was put back since."""
+    names = [path.name.removeprefix(_EVENTS)[:17] for path in folder.glob(f"{_EVENTS}*")]
+    stamps = [float(name) for name in names if _STAMP.fullmatch(name)]
+    return max([time.time(), *(stamp + 1e-3 for stamp in stamps)])
+
+
+def _crc_of(byte: int) -> int:
+    for _ in range(8):
+        byte = (byte >> 1) ^ (0x82F63B78 if byte & 1 else 0)
+    return byte
+
+
+_TABLE = [_crc_of(byte) for byte in range(256)]
+
+
+def masked_crc32c(data: bytes) -> int:
+    """The checksum of the TFRecord format: CRC-32C, rotated right by 15 bits, plus a constant."""
+    crc, table = 0xFFFFFFFF, _TABLE
+    for byte in data:
+        crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    crc ^= 0xFFFFFFFF
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def record(data: bytes) -> bytes:
+    """`data` as one TFRecord: length, checksum of the length, the data, checksum of the data."""
+    length = struct.pack("<Q", len(data))
+    return b"".join([length, struct.pack("<I", masked_crc32c(length)), data, struct.pack("<I", masked_crc32c(data))])
+
+
+def header(config: Mapping[str, Any]) -> summary_pb2.Summary:
+    """The configuration as a text, the dashboard of the curves, and the configuration as hyperparameters.
+
+    The last are a row of the HParams dashboard, whose metrics are the run's curves.
+    """
+    code = textwrap.indent(config_text(config).rstrip(), "    ", lambda _: True)  # indented: verbatim in Markdown
+    layout = layout_pb2.Layout()
+    for title, charts in DASHBOARD.items():
+        category = layout.category.add(title=title)
+        for name, tags in charts.items():
+            category.chart.add(title=name, multiline={"tag": tags})
+    info = plugin_data_pb2.SessionStartInfo(start_time_secs=time.time())
+    for name, value in hparams(config).items():
+        kind = "bool" if isinstance(value, bool) else "string" if isinstance(value, str) else "number"
+        setattr(info.hparams[name], f"{kind}_value", value)
+    return summary_pb2.Summary(
+        value=[
+            _text("config", code),
+            _value("custom_scalars__config__", "custom_scalars", tensor=_string(layout.SerializeToString())),
+            _session("session_start_info", session_start_info=info),
+        ]
+    )
+
+
+def _text(tag: str, markdown: str) -> summary_pb2.Summary.Value:
+    """A text for the text dashboard."""
+    return _value(tag, "text", tensor=_string(markdown.encode()))
+
+
+def _string(value: bytes) -> dict[str, Any]:
+    return {"dtype": types_pb2.DT_STRING, "string_val": [value], "tensor_shape": {}}
+
+
+def _session(tag: str, **content: Any) -> summary_pb2.Summary.Value:
+    data = plugin_data_pb2.HParamsPluginData(version=0, **content).SerializeToString()
+    empty = {"dtype": types_pb2.DT_FLOAT, "tensor_shape": {"dim": [{"size": 0}]}}
+    return _value(f"_hparams_/{tag}", "hparams", content=data, tensor=empty)
+
+
+def _value(tag: str, plugin: str, *, content: bytes = b"", tensor: dict[str, Any]) -> summary_pb2.Summary.Value:
+    data = {"plugin_name": plugin, "content": content}
+    return summary_pb2.Summary.Value(tag=tag, tensor=tensor, metadata={"plugin_data": data})
+
+
+def hparams(config: Mapping[str, Any]) -> dict[str, bool | float | str]:
     """A nested configuration as columns of the HParams dashboard.
 
     `{"returns": {"_target_": "a3c_exp.returns.NStep", "n": 5}}` is `{"returns": "NStep", "returns.n": 5}`.
     None has no column: otherwise one run without a value would turn the numbers of all runs into text.
     """
     columns: dict[str, bool | float | str] = {}
-    for key, value in config.items():
-        name = f"{prefix}.{key}" if prefix else str(key)
-        if key == "_target_":
-            columns[prefix or name] = str(value).rpartition(".")[2]
-        elif isinstance(value, Mapping):
-            columns.update(hparams(value, name))
-        elif isinstance(value, bool | int | float | str):
-            columns[name] = value
-        elif value is not None:
-            columns[name] = str(value)
+    for key, value in flatten(config):
+        component, _, name = key.rpartition(".")
+        if name == "_target_":
+            columns[component or key] = str(value).rpartition(".")[2]
+        elif value is not None and value != {}:
+            columns[key] = value if isinstance(value, bool | int | float | str) else str(value)
     return columns

@@ -179,13 +179,18 @@ def size_of(folder: Path) -> int:
     return sum(sizes.values())
 
 
+def amount(value: float, gap: str = "") -> str:
+    """A number with three digits: 950, 1.23k, 117k, 2.5M. gap: before the unit."""
+    units = ["", "k", "M", "G"]
+    while value >= 999.5 and len(units) > 1:
+        value /= 1000
+        units.pop(0)
+    return f"{value:.3g}{gap}{units[0]}"
+
+
 def bytes_text(size: int) -> str:
     """A number of bytes as text: 950 B, 1.2 MB."""
-    number, units = float(size), ["B", "kB", "MB", "GB"]
-    while number >= 999.5 and len(units) > 1:
-        number /= 1000
-        units.pop(0)
-    return f"{number:.3g} {units[0]}"
+    return f"{amount(size, ' ')}B"
 
 
 def write_text(path: Path, text: str) -> None:

@@ -1,4 +1,4 @@
-"""The points of a run's curves as numbers: metrics.jsonl, which grows by a line for each, and metrics.csv, their table.
+"""Reads the points of a run's curves: metrics.jsonl, which has a line for each, and metrics.csv, their table.
 
 Imports neither torch nor TensorBoard.
 """
@@ -9,12 +9,12 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
 
 from a3c_exp.common.reading import LARGEST, UnreadableError, open_regular
-from a3c_exp.run.files import Appender, atomic_write, kept_lines, set_aside, write_text
+from a3c_exp.run.files import kept_lines, set_aside
 from a3c_exp.run.run_folder import METRICS_FILE, POINTS_FILE
 
 STEP, SECONDS = "step", "wall_seconds"
@@ -37,51 +37,6 @@ class ResumePoint(NamedTuple):
     training_seconds: float = math.inf
 
 
-class Metrics:
-    """Writes the points of a run: each at once to metrics.jsonl, and all of them to metrics.csv with `write_table`.
-
-    folder: of the run. resumed: where a resumed run continues: later points are dropped. A kept point may be younger
-        than the checkpoint: that of an evaluation, or the last one before it. It gets the checkpoint's time, so that
-        time never goes back. None for a new run: files that are already there are set aside.
-    """
-
-    def __init__(self, folder: Path, resumed: ResumePoint | None) -> None:
-        self._table = folder / METRICS_FILE
-        self._columns: dict[str, None] = dict.fromkeys((STEP, SECONDS))  # in the order in which they came
-        self._rows: list[str] = []
-        lines = [self._line(point) for point in _earlier_points(folder, resumed)]
-        path = folder / POINTS_FILE
-        atomic_write(path, lambda file: file.writelines(lines))
-        self._file = Appender(path)
-        if resumed is not None:
-            self.write_table()
-
-    def add(self, step: int, wall_seconds: float, values: Mapping[str, float]) -> None:
-        """Add a point, which the next `flush` writes."""
-        self._file.add(self._line({STEP: step, SECONDS: round(wall_seconds, 3), **values}))
-
-    def _line(self, point: Point) -> bytes:
-        """A point as a line of metrics.jsonl. Keeps it for metrics.csv."""
-        self._columns.update(dict.fromkeys(point))
-        self._rows.append(",".join(str(point.get(name, "")) for name in self._columns))
-        return f"{json.dumps(point, default=float)}\n".encode()
-
-    def flush(self) -> None:
-        """Write the points since the last call. Raises OSError if they do not fit: see `Appender`."""
-        self._file.flush()
-
-    def write_table(self) -> None:
-        """Write metrics.csv, whole: a column for each name, and an empty cell where a point has no value. OSError."""
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerow(self._columns)
-        commas = len(self._columns) - 1
-        text.writelines(f"{row}{',' * (commas - row.count(','))}\n" for row in self._rows)
-        write_text(self._table, text.getvalue())
-
-    def close(self) -> None:
-        self._file.close()
-
-
 def points_file(folder: Path) -> Path:
     """The file with the points of the run in `folder`. An earlier version's has metrics.csv alone."""
     path = folder / POINTS_FILE
@@ -102,8 +57,13 @@ def read_points(path: Path) -> list[Point]:
         return []
 
 
-def _earlier_points(folder: Path, resumed: ResumePoint | None) -> list[Point]:
-    """The points that a run has before its first one. A file that another program has changed is set aside."""
+def earlier_points(folder: Path, resumed: ResumePoint | None) -> list[Point]:
+    """The points that a run has before its first one: none of a new run, those up to the checkpoint of a resumed one.
+
+    A kept point may be younger than the checkpoint: that of an evaluation, or the last one before it. It gets the
+    checkpoint's time, so that time never goes back. Files of another run, or that another program has changed, are set
+    aside.
+    """
     path = points_file(folder)
     if resumed is None:
         for each in (path, folder / METRICS_FILE):

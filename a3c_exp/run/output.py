@@ -13,40 +13,36 @@ from a3c_exp.core.events import Episodes
 from a3c_exp.run import checkpoint, files
 from a3c_exp.run.curves import CurveWriter
 from a3c_exp.run.episode_log import EpisodeLog
-from a3c_exp.run.metrics import ResumePoint
 from a3c_exp.run.run_folder import BEST, CHECKPOINTS, EPISODES_FILE, LATEST, METRICS_FILE, PREVIOUS, SUMMARY_FILE
 
 log = logging.getLogger("a3c_exp")
 
 
 class RunOutput:
-    """The files of one run.
+    """The files of the run in `folder`. episodes: None if the run has no record of them.
 
-    folder, config, resumed: see `CurveWriter`. episode_rows: most rows of episodes.csv; 0: no such file.
     lost: whether the folder was renamed, moved or deleted. Nothing is written any more: another run may be there.
     unwritten: names of the files whose last write failed. Each failure is logged once. Earlier content stays whole,
         and the next write tries again.
     """
 
-    def __init__(
-        self, folder: Path, config: Mapping[str, Any], resumed: ResumePoint | None, episode_rows: int = 0
-    ) -> None:
+    def __init__(self, folder: Path, curves: CurveWriter, episodes: EpisodeLog | None = None) -> None:
         self._folder = folder
         self._identity = files.identity(folder)
         self.lost = False
-        self._writer = CurveWriter(folder, config, resumed)
-        self._episodes = EpisodeLog(folder / EPISODES_FILE, episode_rows, resumed) if episode_rows else None
+        self._curves = curves
+        self._episodes = episodes
         self.unwritten: set[str] = set()
 
     def log(self, step: int, values: Mapping[str, float], seconds: float) -> None:
         """Write a point of the curves: see `CurveWriter.log`."""
-        self._write("curves", lambda: self._writer.log(step, values, seconds))
+        self._write("curves", lambda: self._curves.log(step, values, seconds))
         self._flush_episodes()
 
     def add_episodes(self, worker: int, episodes: Episodes, seconds: float) -> None:
         """Record episodes of a worker: see `EpisodeLog`. They are written with the next point of the curves."""
         if self._episodes is not None:
-            self._episodes.add(worker, episodes, seconds)
+            self._episodes.record(worker, episodes, seconds)
 
     def _flush_episodes(self) -> None:
         if self._episodes is not None:
@@ -55,7 +51,7 @@ class RunOutput:
     def save(self, name: str, state: Mapping[str, Any]) -> None:
         """Write a checkpoint, whole or not at all, and metrics.csv. The latest one before it stays as previous.ckpt."""
         self._flush_episodes()  # a resumed run has no other record of those before the checkpoint
-        self._write(METRICS_FILE, self._writer.write_table)
+        self._write(METRICS_FILE, self._curves.write_table)
         folder = self._folder / CHECKPOINTS
 
         def write() -> None:
@@ -80,8 +76,8 @@ class RunOutput:
 
     def close_curves(self, success: bool) -> None:
         """Write what is left of the curves and the record of episodes. success: see `CurveWriter.close`."""
-        self._write(METRICS_FILE, self._writer.write_table)
-        self._write("curves", lambda: self._writer.close(success))
+        self._write(METRICS_FILE, self._curves.write_table)
+        self._write("curves", lambda: self._curves.close(success))
         if self._episodes is not None:
             self._write(EPISODES_FILE, self._episodes.close)
 

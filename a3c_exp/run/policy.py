@@ -10,8 +10,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Box
-from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array
 from a3c_exp.core import seeding
@@ -45,30 +43,19 @@ class PlayedEpisodes(Episodes):
 
 
 class Policy:
-    """A trained network, with the observation normalizer of its training.
+    """A trained network, with the observation normalizer of its training. `load` gives it its parameters.
+
+    normalizer: the scales of observations; None if training did not measure them.
 
     With a recurrent network `act` keeps a state between calls: call `reset` at the start of each episode.
     """
 
-    def __init__(
-        self, network: ActorCritic, normalizer: Normalizer | None, env: EnvBatch, rng: np.random.Generator
-    ) -> None:
-        self._network = network
-        self._env = env
-        self._rng = rng
+    def __init__(self, experiment: Experiment) -> None:
+        self._network, self._env = build_network(experiment, draw=False)
+        self._normalized = NormalizedObservations.of(experiment.env.normalize_observations, self._env.observation_space)
+        self._rng = seeding.generator(experiment.seed, Role.EVALUATION_ACTIONS)
         self._state: Array | None = None
-        self.normalizer = normalizer
-
-    @property
-    def normalizer(self) -> Normalizer | None:
-        """The scales of observations; None if training did not measure them."""
-        return self._normalizer
-
-    @normalizer.setter
-    def normalizer(self, normalizer: Normalizer | None) -> None:
-        self._normalizer = normalizer
-        if normalizer is not None:
-            normalizer.scale_pixels(self._network)
+        self.normalizer: Normalizer | None = None
 
     @cached_property
     def network(self) -> ActorCritic:
@@ -80,28 +67,27 @@ class Policy:
         return self._network.unbound_copy()
 
     def load(self, store_state: Mapping[str, Any]) -> None:
-        """Take the parameters in `SharedStore.state()`. Raises ValueError if they do not fit."""
+        """Take the parameters and scales in `SharedStore.state()`. Raises ValueError if they do not fit."""
         parameters = store_state["parameters"]
         if parameters.shape != self._network.vector.shape:
             raise ValueError(f"it has {parameters.size} parameters, the network {self._network.vector.size}")
         self._network.vector[:] = parameters
         if "constants" in store_state:  # a checkpoint of a network that has some
             self._network.load_constants(store_state["constants"])
+        form = self._normalized
+        if form.measured:
+            self.normalizer = Normalizer.from_row(store_state["stats"], form.shape, True, False, form.by_network)
+            self.normalizer.scale_pixels(self._network)
 
-    def seeded(self, seed: int) -> Policy:
-        """The same policy with a generator for this seed."""
-        rng = seeding.generator(seed, Role.EVALUATION_ACTIONS, REPLAY)
-        return Policy(self._network, self.normalizer, self._env, rng)
+    def seed(self, seed: int) -> None:
+        """Sample actions from a generator for this seed from now on."""
+        self._rng = seeding.generator(seed, Role.EVALUATION_ACTIONS, REPLAY)
 
     def use_float32(self) -> None:
         """Compute pictures in float32 from now on, whatever the `precision` of the network."""
         for module in self._network.modules():
             if isinstance(module, ImageEncoder):
                 module.use_float32()
-
-    def initial_state(self, count: int) -> Array | None:
-        """The recurrent state at the start of `count` episodes; None for a network without one."""
-        return self._network.initial_state(count)
 
     def predict(self, observations: Array, state: Array | None, greedy: bool = True) -> tuple[Array, Array | None]:
         """Observations [B, ...] of an EnvBatch -> its actions [B, ...], and the next recurrent state.
@@ -151,11 +137,10 @@ def evaluate_policy(
     env: EnvBatch,
     episodes: int,
     greedy: bool = True,
-    stopped: Callable[[], bool] = lambda: False,
-    on_step: Callable[[EnvBatch], None] = lambda env: None,
     *,
     max_steps: int = Eval.max_steps,
-    watch: Callable[[int, int], None] = lambda ended, steps: None,
+    go_on: Callable[[int, int], bool] = lambda ended, steps: True,
+    on_step: Callable[[EnvBatch], None] = lambda env: None,
 ) -> PlayedEpisodes:
     """Play `episodes` whole episodes; returns are sums of the environment's own rewards.
 
@@ -166,9 +151,9 @@ def evaluate_policy(
     If an environment goes wrong, the episodes under way are left out, with a warning, and others are played in their
     place. Raises EnvError after MOST_FAILURES without an ended episode in between, and RunError for a return that is
     not finite.
-    stopped: called at each step; once it returns True, only the episodes that have ended are returned.
+    go_on: called before each step and at the end, with the number of episodes that have ended and of steps of each
+        environment; once it returns False, only the episodes that have ended are returned.
     on_step: called before each step of the first environment's first episode.
-    watch: called after each step, with the number of episodes that have ended and of steps of each environment.
     """
     quota = np.full(env.count, episodes // env.count)
     quota[: episodes % env.count] += 1
@@ -179,7 +164,7 @@ def evaluate_policy(
     observations, first = env.reset(), quota[0]
     state: Array | None = None
     ticks = cut_count = 0
-    while quota.any() and not stopped():
+    while go_on(len(done), ticks) and quota.any():
         if quota[0] == first:
             on_step(env)
         actions, state = policy.predict(observations, state, greedy)
@@ -209,7 +194,6 @@ def evaluate_policy(
                 cut_count += int(cut[index])
             returns[index] = lengths[index] = 0
         ticks += 1
-        watch(len(done), ticks)
     if failures:
         log.warning("an evaluation has begun again after errors: %d, the first: %s", len(failures), failures[0])
     return PlayedEpisodes(
@@ -222,17 +206,6 @@ def evaluate_policy(
 
 def make_policy(experiment: Experiment, store_state: dict[str, Any]) -> Policy:
     """A policy with a copy of the parameters in `SharedStore.state()`. Raises ValueError if they do not fit."""
-    network, env = build_network(experiment, draw=False)
-    normalizer = make_normalizer(experiment, env.observation_space, store_state["stats"])
-    rng = seeding.generator(experiment.seed, Role.EVALUATION_ACTIONS)
-    policy = Policy(network, normalizer, env, rng)
+    policy = Policy(experiment)
     policy.load(store_state)
     return policy
-
-
-def make_normalizer(experiment: Experiment, space: Box, statistics: NDArray[np.float64]) -> Normalizer | None:
-    """The normalizer of observations of `space` with a checkpoint's statistics; None if there are none."""
-    normalized = NormalizedObservations.of(experiment.env.normalize_observations, space)
-    if not normalized.measured:
-        return None
-    return Normalizer.from_row(statistics, normalized.shape, True, False, normalized.by_network)

@@ -1,4 +1,4 @@
-"""Rules of a run: when it stops, when its periodic tasks are due, and which evaluated policy is the best.
+"""Rules of a run: when it stops, and when its periodic tasks are due.
 
 A new stop rule needs a field in `core.experiment.Stop`, a line in `find_stop_reason`, and its key in conf/config.yaml.
 """
@@ -6,15 +6,9 @@ A new stop rule needs a field in `core.experiment.Stop`, a line in `find_stop_re
 from __future__ import annotations
 
 import math
-from contextlib import suppress
-from pathlib import Path
 
 from a3c_exp.core.experiment import Stop
 from a3c_exp.core.store import SharedStore
-from a3c_exp.errors import ConfigError
-from a3c_exp.run.evaluator import EvalResult
-from a3c_exp.run.run_folder import BEST, CHECKPOINTS
-from a3c_exp.run.saved_state import load_state
 from a3c_exp.run.statistics import RunStatistics
 
 
@@ -58,46 +52,3 @@ class Every:
 
     def _multiple_after(self, value: int) -> float:
         return math.inf if self._interval is None else (value // self._interval + 1) * self._interval
-
-
-class GrowingInterval:
-    """A rule for when a task is due: at once, then at intervals of `seconds` plus `share` of the time since the start.
-
-    With half a second and 1/1000 a run of an hour has two thousand points, and a run of a day five thousand.
-    """
-
-    def __init__(self, seconds: float, share: float) -> None:
-        self._seconds = seconds
-        self._share = share
-        self._next = 0.0
-
-    def __call__(self, now: float) -> bool:
-        due = now >= self._next
-        if due:
-            self._next = now + self._seconds + self._share * now
-        return due
-
-
-class BestPolicy:
-    """The mean return of the best evaluation so far; None before the first."""
-
-    def __init__(self) -> None:
-        self.mean_return: float | None = None
-
-    def is_better(self, result: EvalResult, *, equal_counts: bool = False) -> bool:
-        """Note an evaluation; return whether it is the best so far. equal_counts: a result equal to the best counts."""
-        mean, best = result.mean_return, self.mean_return
-        better = not math.isnan(mean) and (best is None or mean > best or (equal_counts and mean == best))
-        if better:
-            self.mean_return = mean
-        return better
-
-    def resume(self, mean_return: float | None, folder: Path) -> None:
-        """Continue from a checkpoint's value, or from that of best.ckpt if it is higher.
-
-        A killed run may have saved a better policy after its last checkpoint. A worse one must not overwrite it.
-        """
-        self.mean_return = mean_return
-        with suppress(ConfigError):
-            best = load_state(folder / CHECKPOINTS / BEST)["best_eval_return"]
-            self.mean_return = max((each for each in (best, mean_return) if each is not None), default=None)

@@ -15,21 +15,23 @@ from a3c_exp.core.store import SharedStore
 
 
 class TrainingClock:
-    """Seconds of training, earlier sessions of a resumed run included. Stands still after `stop`."""
+    """Seconds of training of this session, and with earlier ones of a resumed run. Stands still after `stop`."""
 
     def __init__(self, store: SharedStore) -> None:
         self._store = store
-        self.earlier = 0.0
         self._stopped_at: float | None = None
+        self.earlier = 0.0
+
+    @property
+    def session(self) -> float:
+        return self._store.training_seconds if self._stopped_at is None else self._stopped_at
 
     @property
     def seconds(self) -> float:
-        if self._stopped_at is not None:
-            return self._stopped_at
-        return self.earlier + self._store.training_seconds
+        return self.earlier + self.session
 
     def stop(self) -> None:
-        self._stopped_at = self.seconds
+        self._stopped_at = self.session
 
 
 class RunStatistics:
@@ -41,7 +43,7 @@ class RunStatistics:
 
     steps, updates, episodes, counts: totals of the run, earlier sessions of a resumed run included. counts: by the
         names in COUNTS.
-    begun: whether `begin` has been called. left: workers that have left the run in this session, by rule.
+    left: workers that have left the run in this session, by rule.
     """
 
     def __init__(
@@ -54,30 +56,21 @@ class RunStatistics:
         self.updates = 0
         self.episodes = 0
         self.counts = dict.fromkeys(COUNTS, 0)
-        self.begun = False
         self._clock = clock
         self._earlier_seconds = 0.0
-        self._started = self._window_started = clock()
+        self._started = clock()
         # Of the last episodes: the step at which each ended, in rising order, its return and its length.
         self._recent: list[tuple[int, float, int]] = []
         self._finished_envs: dict[int, int] = {}  # by worker
-        self._staleness_sum = 0
-        self._staleness_count = 0
-        self._staleness_max = 0
-        self._new_window()
+        self._staleness = [0, 0, 0]  # sum, count, maximum
+        self._new_window(0.0)
 
-    def _new_window(self) -> None:
+    def _new_window(self, seconds: float) -> None:
+        self._window_started = seconds
         self._window_totals = self._totals
-        self._has_counted = False
         self._window_episodes = self.episodes
-        self._sums: dict[str, float] = {}
-        self._metric_counts: dict[str, int] = {}
-        self._window_staleness = [0, 0, 0]  # sum, count, maximum
-
-    def begin(self, seconds_ago: float) -> None:
-        """Note that workers took their first step `seconds_ago`: the speed does not count the time before."""
-        self.begun = True
-        self._window_started = self._clock() - seconds_ago
+        self._metrics: dict[str, list[float]] = {}  # sum and count
+        self._window_staleness = [0, 0, 0]
 
     def add(self, event: Event) -> None:
         """Add an event. Called thousands of times a second, so it takes a few microseconds."""
@@ -85,21 +78,18 @@ class RunStatistics:
         self.updates += event.updates
         if event.counts:
             self.counts = {name: number + event.counts.get(name, 0) for name, number in self.counts.items()}
-            self._has_counted = True
         if event.left:
             self.left[event.left] += 1
-        sums, counts = self._sums, self._metric_counts
         for name, metric in event.metrics.items():
-            total = metric.sum
-            if total == total:  # not NaN: a metric without a value must not spoil the window's mean
-                sums[name] = sums.get(name, 0.0) + total
-                counts[name] = counts.get(name, 0) + metric.count
-        window = self._window_staleness
+            if metric.sum == metric.sum:  # not NaN: a metric without a value must not spoil the window's mean
+                total = self._metrics.setdefault(name, [0.0, 0])
+                total[0] += metric.sum
+                total[1] += metric.count
         for staleness, count in event.staleness.items():
-            window[0] += staleness * count
-            window[1] += count
-            if staleness > window[2]:
-                window[2] = staleness
+            for totals in (self._staleness, self._window_staleness):
+                totals[0] += staleness * count
+                totals[1] += count
+                totals[2] = max(totals[2], staleness)
         if len(event.episodes.returns):
             self._add_episodes(event.episodes)
             self._finished_envs[event.worker] = event.episodes.envs_with_finished_episode
@@ -115,11 +105,11 @@ class RunStatistics:
     @property
     def has_new_data(self) -> bool:
         """Return whether a total has grown since the last `window()` or `restore`; episodes alone do not count."""
-        return self._has_counted or self._totals != self._window_totals
+        return self._totals != self._window_totals
 
     @property
-    def _totals(self) -> tuple[int, ...]:
-        return self.steps, self.updates
+    def _totals(self) -> tuple[int, int, dict[str, int]]:
+        return self.steps, self.updates, self.counts
 
     @property
     def seconds(self) -> float:
@@ -135,11 +125,6 @@ class RunStatistics:
         """Mean return of the last 100 episodes, or of all where fewer have ended; None before the first."""
         return self._recent_mean(1) if self._recent else None
 
-    @property
-    def mean_return_100(self) -> float | None:
-        """Mean return of the last 100 episodes; None before 100 have ended."""
-        return self.mean_return if len(self._recent) >= RECENT else None
-
     def reached(self, reward_threshold: float, wait_for_all: bool = True, window: int = RECENT) -> bool:
         """Return whether the mean return of the last `window` training episodes is at least `reward_threshold`.
 
@@ -152,28 +137,10 @@ class RunStatistics:
             return False
         return not wait_for_all or sum(self._finished_envs.values()) >= self.environments
 
-    @property
-    def staleness_mean(self) -> float | None:
-        """Mean staleness of the run's updates; None before the first."""
-        total, count, _ = self._staleness()
-        return total / count if count else None
-
-    @property
-    def staleness_max(self) -> int | None:
-        """Greatest staleness of the run's updates; None before the first."""
-        _, count, maximum = self._staleness()
-        return maximum if count else None
-
-    def _staleness(self) -> tuple[int, int, int]:
-        total, count, maximum = self._window_staleness
-        return (
-            self._staleness_sum + total,
-            self._staleness_count + count,
-            max(self._staleness_max, maximum),
-        )
-
-    def window(self) -> dict[str, float]:
+    def window(self, seconds: float) -> dict[str, float]:
         """Values since the last call, by their names in TensorBoard; starts a new window.
+
+        seconds: of training in this session.
 
         rollout/ep_rew_mean, ep_len_mean: over the last 100 episodes; present if an episode ended in the window.
         train/*: means of the events' metrics over the window's updates. A metric whose name has a slash keeps it.
@@ -181,41 +148,38 @@ class RunStatistics:
             present once they are not 0.
         async/staleness_mean, staleness_max: of the window's updates. time/steps_per_second: of the window.
         """
-        now = self._clock()
         values: dict[str, float] = {}
         mean = self.mean_return
         if mean is not None and self.episodes > self._window_episodes:
             values["rollout/ep_rew_mean"] = mean
             values["rollout/ep_len_mean"] = self._recent_mean(2)
         values["rollout/episodes"] = self.episodes
-        for name, total in self._sums.items():
-            values[name if "/" in name else f"train/{name}"] = total / self._metric_counts[name]
+        for name, (total, number) in self._metrics.items():
+            values[name if "/" in name else f"train/{name}"] = total / number
         values["train/n_updates"] = self.updates
         for name, (_, curve) in COUNTS.items():
             if curve is not None and (self.counts[name] or name == "rejected"):
                 values[curve] = self.counts[name]
-        total_staleness, count, maximum = self._window_staleness
+        staleness, count, maximum = self._window_staleness
         if count:
-            values["async/staleness_mean"] = total_staleness / count
+            values["async/staleness_mean"] = staleness / count
             values["async/staleness_max"] = maximum
-        if now > self._window_started:
-            values["time/steps_per_second"] = (self.steps - self._window_totals[0]) / (now - self._window_started)
-        self._staleness_sum, self._staleness_count, self._staleness_max = self._staleness()
-        self._window_started = now
-        self._new_window()
+        if seconds > self._window_started:
+            values["time/steps_per_second"] = (self.steps - self._window_totals[0]) / (seconds - self._window_started)
+        self._new_window(seconds)
         return values
 
     def summary(self) -> dict[str, float | None]:
         """The totals, by their names in summary.json."""
-        seconds = self.seconds
+        staleness, count, maximum = self._staleness
         return {
             "steps": self.steps,
             "episodes": self.episodes,
             "updates": self.updates,
-            "wall_seconds": round(seconds, 3),
-            "mean_return_100": self.mean_return_100,
-            "staleness_mean": self.staleness_mean,
-            "staleness_max": self.staleness_max,
+            "wall_seconds": round(self.seconds, 3),
+            "mean_return_100": self.mean_return if len(self._recent) >= RECENT else None,
+            "staleness_mean": staleness / count if count else None,
+            "staleness_max": maximum if count else None,
             **{COUNTS[name].summary: number for name, number in self.counts.items()},
         }
 
@@ -227,7 +191,7 @@ class RunStatistics:
             "episodes": self.episodes,
             **self.counts,
             "seconds": self.seconds,
-            "staleness": list(self._staleness()),
+            "staleness": list(self._staleness),
             "recent_end_steps": np.array([end for end, _, _ in self._recent], np.int64),
             "recent_returns": np.array([total for _, total, _ in self._recent], np.float64),
             "recent_lengths": np.array([length for _, _, length in self._recent], np.int64),
@@ -240,9 +204,9 @@ class RunStatistics:
         self.episodes = state["episodes"]
         self.counts = {name: state.get(name, 0) for name in COUNTS}  # older checkpoints have not all of them
         self._earlier_seconds = state["seconds"]
-        self._staleness_sum, self._staleness_count, self._staleness_max = state["staleness"]
+        self._staleness = list(state["staleness"])
         columns = (state[f"recent_{name}"].tolist() for name in ("end_steps", "returns", "lengths"))
         self._recent = list(zip(*columns, strict=True))[-self._kept :]
         self._finished_envs = {}
-        self._started = self._window_started = self._clock()
-        self._new_window()
+        self._started = self._clock()
+        self._new_window(0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import time
 import traceback
@@ -20,11 +21,13 @@ from a3c_exp.core.store import SharedStore
 from a3c_exp.errors import PREEMPTED, ConfigError, FolderError, RunError, named, stop_reason
 from a3c_exp.run import files, provenance, run_folder
 from a3c_exp.run.console import LimitedWarnings, LiveLineHandler, Progress, run_log
-from a3c_exp.run.evaluator import EvalResult, Evaluator
+from a3c_exp.run.curves import CurveWriter
+from a3c_exp.run.episode_log import EpisodeLog
+from a3c_exp.run.evaluator import Evaluator
 from a3c_exp.run.interruption import interruptions
 from a3c_exp.run.metrics import ResumePoint
 from a3c_exp.run.output import RunOutput
-from a3c_exp.run.rules import BestPolicy, Every, GrowingInterval, find_stop_reason, leaving_rule
+from a3c_exp.run.rules import Every, find_stop_reason, leaving_rule
 from a3c_exp.run.saved_state import STATE_ERRORS, constants_of, load_latest, load_state
 from a3c_exp.run.session import Session
 from a3c_exp.run.statistics import RunStatistics, TrainingClock
@@ -33,7 +36,8 @@ log = logging.getLogger("a3c_exp")
 
 # Workers that are asked to stop finish their rollout first. After this time the run no longer waits for them.
 PATIENCE_SECONDS = 5.0
-# Intervals between points of the curves: see `GrowingInterval`.
+# Between points of the curves are LOG_SECONDS plus LOG_SHARE of the time since the start: a run of an hour has two
+# thousand points, and a run of a day five thousand.
 LOG_SECONDS, LOG_SHARE = 0.5, 1 / 1000
 
 
@@ -111,13 +115,9 @@ def _restore(store: SharedStore, state: Mapping[str, Any], folder: Path) -> None
         RunStatistics().restore(state["statistics"])
     except STATE_ERRORS as error:
         raise FolderError(folder, f"its checkpoint does not fit its configuration: {error}") from error
-    total = store.spec.total_steps
-    if total < store.steps and total != _recorded_total(folder):
+    total, recorded = store.spec.total_steps, parse_yaml(read_text(folder / run_folder.CONFIG_FILE)).get("total_steps")
+    if total < store.steps and total != recorded:
         raise ConfigError("total_steps", total, f"must be {store.steps} or more: the run has made so many steps")
-
-
-def _recorded_total(folder: Path) -> object:
-    return parse_yaml(read_text(folder / run_folder.CONFIG_FILE)).get("total_steps")
 
 
 def _start_from(store: SharedStore, folder: Path) -> None:
@@ -149,7 +149,7 @@ class Trainer:
         environments = experiment.worker_count * experiment.envs_per_worker
         self._statistics = RunStatistics(environments, window=experiment.stop.window)
         self._clock = TrainingClock(store)
-        self._best = BestPolicy()
+        self._best_return: float | None = None
         self._resumed = 0
         self._warned: set[str] = set()  # in this session, whatever there was in an earlier one
         self._failures = LimitedWarnings()
@@ -158,34 +158,33 @@ class Trainer:
         self._stop_reason: str | None = None
         self._error: str | None = None
         self._commit = provenance.commit()  # now: the code may change during the run
-        if state is not None:
-            self._resume(state)
-        steps = self._statistics.steps
-        resumed = None if state is None else ResumePoint(steps, self._statistics.seconds, self._clock.seconds)
-        self._output = RunOutput(folder, config, resumed, experiment.record_episodes)
+        resumed = None if state is None else self._resume(state)
+        rows = experiment.record_episodes
+        episodes = EpisodeLog(folder / run_folder.EPISODES_FILE, rows, resumed) if rows else None
+        self._output = RunOutput(folder, CurveWriter(folder, config, resumed), episodes)
         self._evaluator = Evaluator(
-            experiment,
-            background=not experiment.backend.deterministic,
-            stopped=lambda: self._interruption.signal is not None,
-            stall_seconds=experiment.backend.stall_seconds,
-            on_wait=self._show_evaluation,
+            experiment, stopped=lambda: self._interruption.signal is not None, on_wait=self._show_evaluation
         )
+        steps, seconds = self._statistics.steps, self._statistics.seconds
         self._evaluation_due = Every(experiment.eval.every, steps)
         self._checkpoint_due = Every(experiment.checkpoint.every, steps)
-        self._curve_point_due = GrowingInterval(LOG_SECONDS, LOG_SHARE)
-        stop = experiment.stop
+        self._next_point = 0.0  # of the curves, in seconds
         # The limit is for this session; the seconds of the statistics include earlier ones.
-        limit = None if stop.max_seconds is None else self._statistics.seconds + stop.max_seconds
-        self._progress = Progress(terminal, experiment.total_steps, max_seconds=limit)
+        limit = None if experiment.stop.max_seconds is None else seconds + experiment.stop.max_seconds
+        self._progress = Progress(terminal, self._statistics, experiment.total_steps, limit)
         for warning in experiment.warnings:
             log.warning(warning)
 
-    def _resume(self, state: Mapping[str, Any]) -> None:
+    def _resume(self, state: Mapping[str, Any]) -> ResumePoint:
         self._statistics.restore(state["statistics"])
         self._resumed = state["resumed"] + 1
         self._clock.earlier = state["training_seconds"]
         self._solved = None if state["solved"] is None else (state["solved"][0], state["solved"][1])
-        self._best.resume(state["best_eval_return"], self._folder)
+        self._best_return = state["best_eval_return"]
+        with suppress(ConfigError):  # a run that was killed may have saved a better policy after its last checkpoint
+            best = load_state(self._folder / run_folder.CHECKPOINTS / run_folder.BEST)["best_eval_return"]
+            self._best_return = max((each for each in (best, self._best_return) if each is not None), default=None)
+        return ResumePoint(self._statistics.steps, self._statistics.seconds, self._clock.seconds)
 
     def run(self) -> Run:
         """Train until a stop rule holds, a worker fails or the user interrupts; then save the state and the summary."""
@@ -251,8 +250,6 @@ class Trainer:
 
     def _take_event(self, event: Event) -> None:
         statistics, threshold = self._statistics, self._experiment.reward_threshold
-        if not statistics.begun and (seconds := self._store.training_seconds):
-            statistics.begin(seconds)
         if "rejected" in event.counts:
             self._warn_once("rejected", event.explanation or "a gradient that was not finite was refused")
         for warning in event.warnings:
@@ -290,28 +287,27 @@ class Trainer:
         if self._checkpoint_due(statistics.steps) or self._interruption.save_requested:
             self._interruption.save_requested = False
             self._output.save(run_folder.LATEST, self._checkpoint(self._store.state()))
-        if statistics.has_new_data and self._curve_point_due(statistics.seconds):
+        if (now := statistics.seconds) >= self._next_point and statistics.has_new_data:
+            self._next_point = now + LOG_SECONDS + LOG_SHARE * now
             self._log_curve_point()
-        self._progress.update(statistics, self._best.mean_return)
+        self._progress.update(self._best_return)
 
     def _evaluate_last(self) -> None:
         """Evaluate the final parameters, unless they have been evaluated."""
         if self._stop_reason == "interrupted" or self._experiment.eval.every is None:
             return
-        self._take_evaluation(wait=True)
+        self._take_evaluation(block=True)
         if self._evaluator.last_steps != self._store.steps and self._interruption.signal is None:
             self._submit_evaluation()
-            self._take_evaluation(wait=True)
+            self._take_evaluation(block=True)
 
     def _submit_evaluation(self) -> None:
         self._evaluated = self._checkpoint(self._store.state())  # as of now: the run goes on meanwhile
         self._evaluator.submit(self._evaluated["store"])
 
-    def _take_evaluation(self, wait: bool = False) -> None:
+    def _take_evaluation(self, block: bool = False) -> None:
         """Log a finished evaluation, at the step of its parameters; save these if they are the best so far."""
-        if not self._evaluator.busy:
-            return
-        result: EvalResult | None = self._evaluator.result(wait)
+        result = self._evaluator.result(block)
         if result is None:
             return
         if result.cut:
@@ -321,17 +317,20 @@ class Trainer:
             self._statistics.counts["cut_eval_episodes"] += result.cut
         values = {"eval/mean_reward": result.mean_return, "eval/mean_ep_length": result.mean_length}
         self._output.log(result.steps, values, self._statistics.seconds)
-        if self._best.is_better(result, equal_counts=run_folder.BEST in self._output.unwritten):
-            self._output.save(run_folder.BEST, self._evaluated | {"best_eval_return": self._best.mean_return})
+        mean, best = result.mean_return, -math.inf if self._best_return is None else self._best_return
+        if mean > best or (mean == best and run_folder.BEST in self._output.unwritten):
+            self._best_return = mean
+            self._output.save(run_folder.BEST, self._evaluated | {"best_eval_return": mean})
         self._evaluated = {}
 
     def _show_evaluation(self) -> None:
-        self._progress.wait(self._statistics, self._best.mean_return, self._speed, self._evaluator.activity)
+        self._progress.update(self._best_return, self._speed, self._evaluator.activity)
 
     def _log_curve_point(self) -> None:
         """Write a point of the curves, if there is anything new since the last one."""
         if self._statistics.has_new_data:
-            self._output.log(self._statistics.steps, self._statistics.window(), self._statistics.seconds)
+            values = self._statistics.window(self._clock.session)
+            self._output.log(self._statistics.steps, values, self._statistics.seconds)
 
     def _checkpoint(self, store_state: Mapping[str, Any]) -> dict[str, Any]:
         """The content of a checkpoint, as of now."""
@@ -342,7 +341,7 @@ class Trainer:
             "statistics": self._statistics.state() | ahead,
             "resumed": self._resumed,
             "training_seconds": self._clock.seconds,
-            "best_eval_return": self._best.mean_return,
+            "best_eval_return": self._best_return,
             "solved": None if self._solved is None else list(self._solved),
         }
 
@@ -362,7 +361,7 @@ class Trainer:
         finished = self._error is None and self._stop_reason != "interrupted"
         self._output.close_curves(success=finished)
         self._output.keep_checkpoints(self._experiment.checkpoint.keep if finished else "both")
-        self._progress.close(self._statistics, self._best.mean_return, self._speed)
+        self._progress.close(self._best_return, self._speed)
         summary = self._output.write_summary(self._summary())
         log.info("stopped: %s", summary["stop_reason"])
         return Run(self._folder, summary)
@@ -385,7 +384,7 @@ class Trainer:
             **self._statistics.summary(),
             "training_seconds": round(seconds, 3),
             "steps_per_second": self._speed,
-            "best_eval_return": self._best.mean_return,
+            "best_eval_return": self._best_return,
             "solved_at_steps": solved_steps,
             "solved_at_seconds": None if solved_seconds is None else round(solved_seconds, 3),
             "resumed": self._resumed,
