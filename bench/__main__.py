@@ -21,7 +21,7 @@ from statistics import median
 
 import torch
 
-from a3c_exp.networks.images import multiplies_bfloat16
+from a3c_exp.networks.cnn import multiplies_bfloat16
 from a3c_exp.run import files, markdown, provenance
 from bench.peers import UnavailableError
 from bench.rows import ROWS, Row

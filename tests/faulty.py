@@ -21,7 +21,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from scripted import Answer, Bandit, Scripted
 
 from a3c_exp.algorithms import A3C, BatchArrays
-from a3c_exp.networks.outputs import NetworkOutputs, OutputGradients
+from a3c_exp.networks.actor_critic import NetworkOutputs, OutputGradients
 
 Fault = Literal["raise", "kill", "vanish", "hang", "leave a child"]
 

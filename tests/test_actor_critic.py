@@ -317,7 +317,7 @@ class TestKernels:
         ids=["mlp", "cnn", "torch"],
     )
     def test_are_described_for_the_log(self, network: Callable[[], ActorCritic], text: str) -> None:
-        assert network().describe_kernels() == text
+        assert network().runtime.description == text
 
 
 class TestSeeds:

@@ -84,7 +84,7 @@ def test_components_have_no_hooks_by_getattr() -> None:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("getattr", "hasattr")
         if len(node.args) > 1 and isinstance(node.args[1], ast.Constant)
     }
-    modules = {f"a3c_exp.networks.{name}" for name in ("inputs", "verification", "whole")}
+    modules = {f"a3c_exp.networks.{name}" for name in ("composed", "inputs", "verification")}
     assert asking <= libraries | modules | {"a3c_exp.config.schema"}
 
 

@@ -19,7 +19,8 @@ from torch import nn
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic, Cnn, Impala, OutputGradients, cnn
-from a3c_exp.networks.images import ImageLayout, multiplies_bfloat16, to_format
+from a3c_exp.networks.cnn import multiplies_bfloat16, to_format
+from a3c_exp.networks.inputs import ImageLayout
 
 ATARI = Box(0, 255, (4, 84, 84), np.uint8)
 SMALL = Box(0, 255, (2, 20, 18), np.uint8)
@@ -247,7 +248,7 @@ def test_every_order_of_axes_is_understood(shape: tuple[int, ...], expected: tup
     """Each number lies where channel, row and column say. Stacked frames and their colours are both channels."""
     layout = ImageLayout.of(shape)
     assert layout is not None
-    assert (layout.channels, layout.height, layout.width) == expected
+    assert layout.shape == expected
     images = np.random.default_rng(2).integers(0, 256, (2, *shape)).astype(np.uint8)
     frames = images.reshape(2, -1, *shape[-3:]) if len(shape) > 2 else images[:, None, None]
     if shape[-1] in (1, 3, 20):

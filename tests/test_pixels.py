@@ -19,7 +19,7 @@ from a3c_exp.core.experiment import build_network
 from a3c_exp.core.normalization import NormalizedObservations
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic, Cnn, Impala, OutputGradients
-from a3c_exp.networks.images import ImageLayout
+from a3c_exp.networks.inputs import ImageLayout
 from a3c_exp.run.policy import make_policy
 
 SPACE = Box(0, 255, (2, 20, 18), np.uint8)

@@ -117,7 +117,6 @@ class TestAnEncoder:
     def test_with_layers_that_are_lazy_is_like_one_without(self) -> None:
         network = verified(Lazy, Box(-1, 1, (2, 3)), width=4, shared=True)
         assert len(network.vector) == (6 * 4 + 4) + (4 * 3 + 3) + (3 * 2 + 2) + (3 + 1)
-        assert network.describe_kernels() == "kernels: numpy"
 
 
 class TestTheFormOfObservations:
@@ -234,7 +233,7 @@ class TestAWholeActorCritic:
         network = verified(Plain, VECTORS, space)
         assert not network.recurrent and network.initial_state(3) is None
         assert list(network.param_slices) == ["network"]
-        assert network.describe_kernels() == "torch computes the network"
+        assert network.runtime.description == "torch computes the network"
         compare_gradients(network, normal(3, 2, 4), space)
 
     def test_is_given_the_spaces_that_its_constructor_asks_for(self) -> None:

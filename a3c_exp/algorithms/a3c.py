@@ -13,7 +13,7 @@ from a3c_exp.algorithms.batch import Batch, BatchArrays, PolicyOutputs
 from a3c_exp.algorithms.masked import broadcast, closed_form_advantages, dot, masked, total
 from a3c_exp.common.arrays import Floats
 from a3c_exp.errors import require
-from a3c_exp.networks.outputs import NetworkOutputs, OutputGradients
+from a3c_exp.networks.actor_critic import NetworkOutputs, OutputGradients
 from a3c_exp.schedules import Schedule, require_throughout, value
 
 

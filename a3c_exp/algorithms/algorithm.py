@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from a3c_exp.algorithms.batch import Batch, BatchArrays, PolicyOutputs
 from a3c_exp.algorithms.masked import count_of, total
-from a3c_exp.networks.outputs import NetworkOutputs, OutputGradients
+from a3c_exp.networks.actor_critic import NetworkOutputs, OutputGradients
 
 Metrics = Mapping[str, Tensor | float]
 """Numbers for the curves `train/<name>`, by name, or tensors [T, B] whose mean over the transitions is taken."""

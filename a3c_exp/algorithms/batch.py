@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from a3c_exp.common.arrays import Array, Floats
-from a3c_exp.networks.outputs import NetworkOutputs, OutputGradients
+from a3c_exp.networks.actor_critic import NetworkOutputs, OutputGradients
 from a3c_exp.networks.recurrent import RecurrentInput
 
 ROWS = ("observations", "actions", "log_probs", "values", "rewards", "advantages", "targets")

@@ -19,7 +19,7 @@ from a3c_exp.common.arrays import Array, Bools
 from a3c_exp.envs.batch import Normalization
 from a3c_exp.errors import require
 from a3c_exp.networks import ActorCritic
-from a3c_exp.networks.images import ImageLayout
+from a3c_exp.networks.inputs import ImageLayout
 
 # Beyond ten standard deviations an observation says no more than that it is extreme. Other frameworks use this bound.
 CLIP = 10.0

@@ -1,10 +1,9 @@
 """Encoders, LSTM cells, action distributions, and the actor-critic that they make."""
 
-from a3c_exp.networks.actor_critic import ActorCritic
+from a3c_exp.networks.actor_critic import ActorCritic, NetworkOutputs, OutputGradients
 from a3c_exp.networks.cnn import Cnn, Impala
 from a3c_exp.networks.components import EncoderNetwork, Lstm, ModuleSpec, Network, WholeNetwork
 from a3c_exp.networks.mlp import Mlp
-from a3c_exp.networks.outputs import NetworkOutputs, OutputGradients
 
 __all__ = [
     "ActorCritic",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -16,10 +17,36 @@ from a3c_exp.common.arrays import Array, Floats, Vector
 from a3c_exp.errors import ConfigError, FolderError
 from a3c_exp.networks.distributions import Distribution
 from a3c_exp.networks.inputs import ObservationInput
-from a3c_exp.networks.outputs import NetworkOutputs, OutputGradients
 from a3c_exp.networks.recurrent import RecurrentInput
 
 Kernels = Literal["auto", "numpy", "torch"]
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkOutputs:
+    """Outputs of the learner's network for a batch.
+
+    log_probs: float32 [T, B], log pi(a_t | s_t) of the actions that were taken, summed over the parts of an action.
+    entropy: float32 [T, B], of pi(. | s_t), in nats.
+    values: float32 [T, B], V(s_t).
+    features: float32 [T, B, F], from which the policy is computed; None for a network that has none to show. The memory
+        is the network's own, which overwrites it as soon as the gradient is added.
+    """
+
+    log_probs: Floats
+    entropy: Floats
+    values: Floats
+    features: Floats | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutputGradients:
+    """A loss's derivatives by `NetworkOutputs`, in their shapes. features: None if the loss does not use them."""
+
+    log_probs: Floats
+    entropy: Floats
+    values: Floats
+    features: Floats | None = None
 
 
 class UnrollOutputs(NamedTuple):
@@ -41,19 +68,21 @@ class TrainOutputs(NamedTuple):
 
 
 class Runtime(Protocol):
-    """The way in which a network is computed: by kernels and torch, part by part, or by torch alone."""
+    """The way in which a network is computed: by kernels and torch, part by part, or by torch alone.
+
+    description: a line for the log: which parts numpy runs, and which torch.
+    """
+
+    description: str
 
     def act_forward(self, observations: Array, state: Array | None) -> tuple[Array, Array, Array | None]:
         """See `ActorCritic.act_forward`."""
-        ...
 
     def values(self, observations: Array, state: Array | None) -> Array:
         """See `ActorCritic.values`."""
-        ...
 
     def train_forward(self, observations: Array, recurrent_input: RecurrentInput | None) -> TrainOutputs:
         """observations [T, B, ...] -> see `TrainOutputs`."""
-        ...
 
 
 class ActorCritic(nn.Module, ABC):
@@ -142,13 +171,9 @@ class ActorCritic(nn.Module, ABC):
 
     # -- training -----------------------------------------------------------------------------------------------------
 
-    @abstractmethod
     def make_runtime(self, kernels: Kernels) -> Runtime:
         """The runtime of this network, once it is bound. Raises ConfigError if the kernels cannot run it."""
-
-    @abstractmethod
-    def describe_kernels(self) -> str:
-        """A line for the log: which parts of a bound network numpy runs, and which torch."""
+        return TorchRuntime(self)
 
     def trained_groups(self) -> dict[str, list[nn.Parameter]]:
         """The parameter groups, with that of the loss, without frozen parameters."""
@@ -252,6 +277,51 @@ class ActorCritic(nn.Module, ABC):
             self.gradient[:] = 0
 
 
+class TorchRuntime:
+    """Computes an `ActorCritic` by its own `forward` and `unroll`, with arrays on the host on both sides.
+
+    device: where the network has its parameters.
+    """
+
+    description = "torch computes the network"
+
+    def __init__(self, network: ActorCritic, device: torch.device | str = "cpu") -> None:
+        self._network = network
+        self._device = device
+
+    def act_forward(self, observations: Array, state: Array | None) -> tuple[Array, Array, Array | None]:
+        with torch.inference_mode():
+            before = None if state is None else self._tensor(state)
+            parameters, values, after = self._network(self._tensor(observations), before)
+        return _array(parameters), _array(values), None if after is None else _array(after)
+
+    def values(self, observations: Array, state: Array | None) -> Array:
+        return self.act_forward(observations, state)[1]
+
+    def train_forward(self, observations: Array, recurrent_input: RecurrentInput | None) -> TrainOutputs:
+        state = boundaries = None
+        if recurrent_input is not None:
+            state = self._tensor(recurrent_input.state)
+            boundaries = self._tensor(recurrent_input.episode_boundaries)
+        outputs = self._network.unroll(self._tensor(observations), state, boundaries)
+
+        def backward(grad_parameters: Floats, grad_values: Floats, grad_features: Floats | None) -> None:
+            pairs = [(outputs.parameters, grad_parameters), (outputs.values, grad_values)]
+            if grad_features is not None and outputs.features is not None:
+                pairs.append((outputs.features, grad_features))
+            pairs = [(tensor, grad) for tensor, grad in pairs if tensor.requires_grad]
+            if pairs:
+                tensors, gradients = zip(*pairs, strict=True)
+                moved = [torch.from_numpy(np.ascontiguousarray(grad)).to(tensors[0].device) for grad in gradients]
+                torch.autograd.backward(tensors, moved)
+
+        features = None if outputs.features is None else _array(outputs.features)
+        return TrainOutputs(_array(outputs.parameters), _array(outputs.values), features, backward)
+
+    def _tensor(self, array: Array) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
+
+
 def check_parameters(module: nn.Module) -> None:
     """Raise ConfigError for a trained parameter that is not float32, or has no size yet."""
     for name, parameter in module.named_parameters():
@@ -277,3 +347,8 @@ def _views(parameters: Sequence[nn.Parameter], vector: Tensor) -> Iterator[tuple
         end = start + parameter.numel()
         yield parameter, vector[start:end].view_as(parameter)
         start = end
+
+
+def _array(tensor: Tensor) -> Floats:
+    array: Floats = tensor.detach().cpu().numpy()
+    return array

@@ -6,7 +6,9 @@ fewer numbers than the pixels. The center is subtracted from the pixels, so that
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
+from pathlib import Path
 from typing import ClassVar, Literal
 
 import torch
@@ -14,10 +16,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from a3c_exp.errors import ConfigError, require
-from a3c_exp.networks.images import PixelScaling, Precision, multiplies_bfloat16, to_format
+from a3c_exp.networks.inputs import PixelScaling
 from a3c_exp.networks.mlp import ACTIVATIONS, MAX_LAYERS, MAX_WIDTH, ActivationName
 
 Padding = Literal["valid", "same"]
+Precision = Literal["auto", "float32", "bfloat16"]
 
 Margins = tuple[int, int, int, int] | None
 """Zeros that are added left, right, top and bottom of a convolution's inputs; None: the convolution adds its own."""
@@ -25,6 +28,28 @@ Margins = tuple[int, int, int, int] | None
 # Pictures are convolved in portions, so that one layer's output stays within this: about the size of a processor's
 # caches. Whole rollouts at once take a third longer (bench/PROFILE.md).
 CHUNK_BYTES = 8 * 2**20
+
+
+@functools.cache
+def multiplies_bfloat16() -> bool:
+    """Return whether this processor multiplies bfloat16 by instructions for matrices (AMX) or vectors (AVX-512)."""
+    try:
+        cpu_info = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return not {"amx_bf16", "avx512_bf16"}.isdisjoint(cpu_info.split())
+
+
+def to_format(pictures: Tensor, dtype: torch.dtype, channels_last: bool) -> Tensor:
+    """Pictures [N, C, H, W] in a type and a memory layout."""
+    if not channels_last:
+        return pictures.contiguous().to(dtype)
+    if pictures.is_contiguous(memory_format=torch.channels_last):
+        return pictures.to(dtype)
+    out = torch.empty(pictures.shape, dtype=dtype, device=pictures.device, memory_format=torch.channels_last)
+    for channel in range(pictures.shape[1]):  # in half the time of one permuted copy (bench/PROFILE.md)
+        out[:, channel] = pictures[:, channel]
+    return out
 
 
 class CastingConv2d(nn.Conv2d):

@@ -7,7 +7,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
 import gymnasium as gym
@@ -17,14 +17,13 @@ from torch import nn
 
 from a3c_exp.errors import ConfigError, refused, require
 from a3c_exp.networks.actor_critic import ActorCritic, Kernels
-from a3c_exp.networks.composed import EncoderActorCritic
+from a3c_exp.networks.composed import EncoderActorCritic, WholeActorCritic
 from a3c_exp.networks.distributions import make_distribution
 from a3c_exp.networks.heads import make_head
 from a3c_exp.networks.initialization import Initialization, Initializer, torch_generator
 from a3c_exp.networks.inputs import PICTURE, ObservationInput, injected_names, observation_form, sample_observations
 from a3c_exp.networks.mlp import MAX_WIDTH, Mlp
 from a3c_exp.networks.recurrent import LstmCore
-from a3c_exp.networks.whole import WholeActorCritic
 
 Space = gym.Space[Any]
 Rng = np.random.Generator | None
@@ -136,9 +135,23 @@ class ComposedNetwork(Network):
         require(self.policy_gain > 0, "policy_gain", self.policy_gain, "a number > 0")
         require(0.01 <= self.initial_std <= 7, "initial_std", self.initial_std, "a number from 0.01 to 7")
 
+    @property
+    @abstractmethod
+    def encoders(self) -> EncoderNetwork:
+        """The record that describes the encoders."""
+
+    @property
+    def module_class(self) -> type[nn.Module]:
+        return self.encoders.encoder.cls
+
+    def make_core(self, features: int) -> LstmCore | None:
+        """Cells after the encoder; None if there are none."""
+        return None
+
     def make(self, observations: Space, actions: Space, rng: Rng, build_loss: BuildLoss | None) -> ActorCritic:
         distribution = make_distribution(actions)
-        actor, critic, observation_input = self.make_encoders(observations)
+        source = self.encoders
+        actor, critic, observation_input = source.make_encoders(observations)
         core = self.make_core(actor.width)
         features, critic_features = (actor.width, critic.width) if core is None else 2 * (core.hidden_size,)
         loss_module = None if build_loss is None else build_loss(features)
@@ -146,8 +159,10 @@ class ComposedNetwork(Network):
         value = nn.Linear(critic_features, 1)
 
         generator = torch_generator(rng)
-        for encoder in dict.fromkeys((actor.module, critic.module)):
-            self.initialize_encoder(encoder, generator)
+        encoders = actor.module, critic.module
+        if source.init is not None:
+            for encoder in dict.fromkeys(encoders):
+                Initializer(source.init, source.init_std, generator).draw_encoder(encoder)
         if core is not None:
             generator = torch_generator(rng)
         initializer = Initializer(self.init or "orthogonal", self.init_std, generator)
@@ -155,23 +170,7 @@ class ComposedNetwork(Network):
             core.initialize(initializer)
         head.initialize(initializer, self.policy_gain)
         initializer.draw(value)
-        encoders = actor.module, critic.module
         return EncoderActorCritic(encoders, observation_input, core, head, value, distribution, loss_module)
-
-    @abstractmethod
-    def make_encoders(self, observations: Space) -> tuple[Encoder, Encoder, ObservationInput]:
-        """The actor's and the critic's encoder, which may be the same, and the form of their observations.
-
-        Raises ConfigError if they cannot take such observations.
-        """
-
-    @abstractmethod
-    def initialize_encoder(self, encoder: nn.Module, generator: torch.Generator | None) -> None:
-        """Draw the weights of an encoder, if `init` says how."""
-
-    def make_core(self, features: int) -> LstmCore | None:
-        """Cells after the encoder; None if there are none."""
-        return None
 
 
 class Encoder(NamedTuple):
@@ -206,10 +205,14 @@ class EncoderNetwork(ComposedNetwork):
             raise ConfigError(f"critic_{name}", value, "must be null where shared=true")
 
     @property
-    def module_class(self) -> type[nn.Module]:
-        return self.encoder.cls
+    def encoders(self) -> EncoderNetwork:
+        return self
 
     def make_encoders(self, observations: Space) -> tuple[Encoder, Encoder, ObservationInput]:
+        """The actor's and the critic's encoder, which may be the same, and the form of their observations.
+
+        Raises ConfigError if they cannot take such observations.
+        """
         actor, observation_input = _construct_encoder(self.encoder, observations)
         if self.shared:
             return actor, actor, observation_input
@@ -222,10 +225,6 @@ class EncoderNetwork(ComposedNetwork):
                 raise
             raise ConfigError(f"network.critic_{name}", error.value, error.problem) from error
         return actor, critic, observation_input
-
-    def initialize_encoder(self, encoder: nn.Module, generator: torch.Generator | None) -> None:
-        if self.init is not None:
-            Initializer(self.init, self.init_std, generator).draw_encoder(encoder)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,21 +255,16 @@ class Lstm(ComposedNetwork):
         require(abs(self.forget_bias) <= 10, "forget_bias", self.forget_bias, "a number from -10 to 10")
 
     @property
-    def module_class(self) -> type[nn.Module]:
-        return self.encoder.module_class
-
-    def make_encoders(self, observations: Space) -> tuple[Encoder, Encoder, ObservationInput]:
+    def encoders(self) -> EncoderNetwork:
         assert isinstance(self.encoder, EncoderNetwork)
+        return replace(self.encoder, shared=True, critic_encoder=None)
+
+    def make(self, observations: Space, actions: Space, rng: Rng, build_loss: BuildLoss | None) -> ActorCritic:
         try:
-            encoder, observation_input = _construct_encoder(self.encoder.encoder, observations)
+            return super().make(observations, actions, rng, build_loss)
         except ConfigError as error:
             key = error.key.replace("network", "network.encoder", 1)
             raise ConfigError(key, error.value, error.problem) from error
-        return encoder, encoder, observation_input
-
-    def initialize_encoder(self, encoder: nn.Module, generator: torch.Generator | None) -> None:
-        assert isinstance(self.encoder, EncoderNetwork)
-        self.encoder.initialize_encoder(encoder, generator)
 
     def make_core(self, features: int) -> LstmCore:
         return LstmCore(features, self.hidden_size, self.core_init, self.forget_bias)

@@ -1,22 +1,21 @@
-"""An actor-critic composed around encoders: encoders, LSTM cells, the policy's head and the value."""
+"""Actor-critics around modules: encoders with cells, the policy's head and the value after them, or a whole one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from a3c_exp.common.arrays import Array, Floats
-from a3c_exp.errors import ConfigError
+from a3c_exp.errors import ConfigError, refused
 from a3c_exp.networks.actor_critic import ActorCritic, Kernels, Runtime, TrainOutputs, UnrollOutputs
-from a3c_exp.networks.distributions import Distribution
-from a3c_exp.networks.heads import PolicyHead
+from a3c_exp.networks.distributions import Distribution, Gaussian
+from a3c_exp.networks.heads import PolicyHead, bound_log_std
 from a3c_exp.networks.inputs import ObservationInput
 from a3c_exp.networks.kernels import LinearKernel, SequenceKernel, find_obstacle
 from a3c_exp.networks.recurrent import LstmCore, LstmKernel, RecurrentInput
-from a3c_exp.networks.torch_runtime import TorchRuntime
 
 
 class EncoderActorCritic(ActorCritic):
@@ -87,33 +86,81 @@ class EncoderActorCritic(ActorCritic):
 
     def make_runtime(self, kernels: Kernels) -> Runtime:
         if kernels == "torch":
-            return TorchRuntime(self)
-        obstacle = self._kernel_obstacle()
+            return super().make_runtime(kernels)
+        obstacle = find_obstacle(self.actor_encoder) or find_obstacle(self.critic_encoder)
         if kernels == "numpy" and obstacle is not None:
             raise ConfigError("network.kernels", kernels, f"must be auto or torch: {obstacle}")
-        return PartRuntime(self)
+        return PartRuntime(self, obstacle)
 
-    def _kernel_obstacle(self) -> str | None:
-        """The reason why an encoder cannot be run by numpy kernels; None if both can."""
-        axes = self.observation_input.axes
-        return find_obstacle(self.actor_encoder, axes) or find_obstacle(self.critic_encoder, axes)
 
-    def describe_kernels(self) -> str:
-        if isinstance(self.runtime, TorchRuntime):
-            return "torch computes the network"
-        obstacle = self._kernel_obstacle()
-        return "kernels: numpy" if obstacle is None else f"kernels: numpy, but torch for an encoder ({obstacle})"
+class WholeActorCritic(ActorCritic):
+    """A module whose `forward(observations, state)` returns (parameters [N, P], values [N], state [N, S] or None).
+
+    The module's `initial_state(count)`, if it has one, gives the zeros [count, S] with which episodes begin.
+    The log standard deviations among a Gaussian's parameters are kept within `heads.LOG_STD_RANGE`.
+    """
+
+    def __init__(self, module: nn.Module, observation_input: ObservationInput, distribution: Distribution) -> None:
+        super().__init__(distribution, None)
+        self.module = module
+        self.observation_input = observation_input
+        observation_input.share_pixels(module)
+        self._state_size = 0
+        initial_state: Any = getattr(module, "initial_state", None)
+        if initial_state is not None:
+            name = type(module).__name__
+            with refused("network", name, "its initial_state failed for 1 episode"):
+                state: object = initial_state(1)
+            if not isinstance(state, Tensor) or state.dtype != torch.float32 or state.dim() != 2 or state.any():
+                raise ConfigError("network", name, "its initial_state(count) must return zeros, float32 [count, S]")
+            self._state_size = state.shape[1]
+
+    @property
+    def state_size(self) -> int:
+        return self._state_size
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        return {"network": list(self.module.parameters())}
+
+    def forward(self, observations: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
+        inputs = self.observation_input.prepare(observations)
+        if self.recurrent and state is None:
+            state = inputs.new_zeros(inputs.shape[0], self.state_size, dtype=torch.float32)
+        outputs = self.module(inputs, state)
+        if not isinstance(outputs, tuple) or len(outputs) != 3:
+            raise TypeError("forward must return the parameters, the values and the next state (or None)")
+        parameters, values, after = outputs
+        if isinstance(self.distribution, Gaussian):
+            parameters = bound_log_std(parameters)
+        return parameters, values, after
+
+    def unroll(self, observations: Tensor, state: Tensor | None, boundaries: Tensor | None) -> UnrollOutputs:
+        if not self.recurrent:
+            parameters, values, _ = self(observations.flatten(0, 1))
+            return UnrollOutputs(parameters, values, None)
+        assert state is not None and boundaries is not None
+        all_parameters, all_values = [], []
+        for row, ends in zip(observations, boundaries, strict=True):
+            parameters, values, state = self(row, state)
+            assert state is not None
+            state = state.masked_fill(ends[:, None], 0.0)
+            all_parameters.append(parameters)
+            all_values.append(values)
+        return UnrollOutputs(torch.cat(all_parameters), torch.cat(all_values), None)
 
 
 class PartRuntime:
-    """Computes an `EncoderActorCritic` part by part: by kernels, and by torch the encoders that kernels cannot run."""
+    """Computes an `EncoderActorCritic` part by part: by kernels, and by torch the encoders that kernels cannot run.
 
-    def __init__(self, network: EncoderActorCritic) -> None:
+    obstacle: the reason why they cannot run an encoder; None if they run both.
+    """
+
+    def __init__(self, network: EncoderActorCritic, obstacle: str | None) -> None:
+        self.description = "kernels: numpy" + (f", but torch for an encoder ({obstacle})" if obstacle else "")
         self._shared = network.shared
-        self._actor = _encoder_part(network.actor_encoder, network.observation_input)
-        self._critic = (
-            self._actor if network.shared else _encoder_part(network.critic_encoder, network.observation_input)
-        )
+        self._actor = self._critic = _encoder_part(network.actor_encoder, network.observation_input)
+        if not network.shared:
+            self._critic = _encoder_part(network.critic_encoder, network.observation_input)
         self._core = None if network.core is None else LstmKernel(network.core)
         self._head = network.head.kernel()
         self._value = LinearKernel(network.value)
@@ -184,13 +231,6 @@ class _TorchEncoder:
 
 
 def _encoder_part(encoder: nn.Module, observation_input: ObservationInput) -> SequenceKernel | _TorchEncoder:
-    if find_obstacle(encoder, observation_input.axes) is not None:
-        return _TorchEncoder(encoder, observation_input)
-    if observation_input.layout is None and observation_input.dtype == np.float32:
+    if isinstance(encoder, nn.Sequential) and find_obstacle(encoder) is None:
         return SequenceKernel(encoder)
-
-    def prepare(observations: Array) -> Floats:
-        prepared: Floats = observation_input.prepare(torch.from_numpy(observations)).float().numpy()
-        return prepared
-
-    return SequenceKernel(encoder, prepare)
+    return _TorchEncoder(encoder, observation_input)

@@ -1,4 +1,4 @@
-"""The inputs of a module: the constructor arguments that come from the spaces, and the form of its observations."""
+"""The inputs of a module: constructor arguments that come from the spaces, the form of observations, scaled pixels."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import torch
 from gymnasium.spaces import Box
 from torch import Tensor, nn
 
-from a3c_exp.common.arrays import Array
+from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.errors import ConfigError
-from a3c_exp.networks.images import ImageLayout, PixelScaling
 
 VECTOR = ("inputs",)
 PICTURE = ("channels", "height", "width", "max_pixel")
@@ -48,26 +48,98 @@ def injected_names(cls: type[nn.Module]) -> set[str]:
     return set(parameters_of(cls)) & set(allowed)
 
 
+@dataclass(frozen=True, slots=True)
+class ImageLayout:
+    """The axes of a picture observation. Stacked frames are channels, as colors are.
+
+    Of three axes the last is that of colors if it is the shortest, or if the first two have the same length. Otherwise
+    the first axis is that of channels.
+
+    shape: channels, height and width, as a convolution sees them.
+    axes: the permutation from [N, ...] to channels first.
+    """
+
+    shape: tuple[int, int, int]
+    axes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...]) -> ImageLayout | None:
+        """[H, W], [channels, H, W], [H, W, colors], or a stack of either of the last two; None for any other shape."""
+        match shape:
+            case (height, width):
+                return cls((1, height, width), (0, 1, 2))
+            case (height, width, colors) if colors < min(height, width) or height == width != colors:
+                return cls((colors, height, width), (0, 3, 1, 2))
+            case (channels, height, width):
+                return cls((channels, height, width), (0, 1, 2, 3))
+            case (stack, *frame):
+                one = cls.of(tuple(frame)) if len(frame) == 3 else None
+                if one is not None:
+                    axes = (0, 1, *(axis + 1 for axis in one.axes[1:]))
+                    return cls((stack * one.shape[0], *one.shape[1:]), axes)
+        return None
+
+    def channels_first(self, observations: Tensor) -> Tensor:
+        """Observations [N, ...] as [N, C, H, W], without a copy if possible."""
+        return observations.permute(self.axes).reshape(-1, *self.shape)
+
+
+class PixelScaling:
+    """(x - center) * scale of the pixels x of pictures, before the first layer of an encoder.
+
+    Without `normalize` the center is 0, and the largest pixel becomes 1.
+
+    center, scale: one number for all pixels; or float32 [C, H, W], one for each.
+    """
+
+    # A hundredth of the largest pixel: a picture of a single color has no deviation to divide by.
+    LEAST_DEVIATION = 0.01
+    # As with other observations, see `core.normalization`: beyond it a pixel says no more than that it is extreme.
+    CLIP = 10.0
+
+    def __init__(self, max_pixel: float) -> None:
+        self.max_pixel = max_pixel
+        self.center: float | Tensor = 0.0
+        self.scale: float | Tensor = 1 / max_pixel
+
+    def normalize(self, layout: ImageLayout, mean: Floats, inverse_std: Floats) -> None:
+        """Subtract a mean, and multiply by the inverse of a standard deviation, from now on.
+
+        mean, inverse_std: float32 [] for all pixels together, or one for each, shaped like an observation.
+        One mean is rounded to a whole number: a byte less a byte is exact in bfloat16.
+        """
+        limited = np.minimum(inverse_std, 1 / (self.LEAST_DEVIATION * self.max_pixel))
+        if mean.ndim:
+            self.center, self.scale = (layout.channels_first(torch.from_numpy(x)[None])[0] for x in (mean, limited))
+        else:
+            self.center = float(mean.round())
+            self.scale = float(limited)
+
+    def __call__(self, pictures: Tensor) -> Tensor:
+        """Pictures [N, C, H, W] as float32, scaled. Of pixels with a scale of their own the results are clipped."""
+        x = pictures.float()
+        if isinstance(self.center, Tensor) and isinstance(self.scale, Tensor):
+            return ((x - self.center.to(x.device)) * self.scale.to(x.device)).clamp(-self.CLIP, self.CLIP)
+        return (x - self.center) * self.scale if self.center else x * self.scale
+
+
 @dataclass(frozen=True)
 class ObservationInput:
     """The form in which a module gets observations [N, ...].
 
-    space: of one row as the module gets it. arguments: those of its constructor that come from the space.
+    arguments: those of its constructor that come from the space.
     layout, pixels: of pictures; None for what is no picture. raw: whether the module scales the pixels itself.
-    dtype: of observations before `prepare`.
     """
 
-    space: Box
     arguments: dict[str, Any]
     layout: ImageLayout | None = None
     pixels: PixelScaling | None = None
     raw: bool = False
-    dtype: Any = np.float32
 
     @classmethod
     def of(cls, module: type[nn.Module], space: gym.Space[Any]) -> ObservationInput:
         """The form that suits a module's constructor. Raises ConfigError if it cannot take such observations."""
-        form = observation_form(module)
+        form, names = observation_form(module), injected_names(module)
         shape, is_bytes = space.shape or (), space.dtype == np.uint8
         if form == VECTOR and len(shape) != 1:
             others = "" if len(shape) == 3 and is_bytes else ", for other arrays env.wrappers=[FlattenObservation]"
@@ -78,36 +150,23 @@ class ObservationInput:
         if form == PICTURE and layout is None:
             advice = "For vectors network=mlp (before LSTM cells network@network.encoder=mlp)"
             raise _misfit(module, shape, "pictures", advice)
+        pixels, raw = None, layout is not None and bool(getattr(module, "raw_pictures", False))
         if layout is None:
-            return cls._plain(module, space)
-        assert isinstance(space, Box)  # only a Box has two axes or more
-        return cls._pictures(module, space, layout)
-
-    @classmethod
-    def _plain(cls, module: type[nn.Module], space: gym.Space[Any]) -> ObservationInput:
-        own = Box(-np.inf, np.inf, space.shape or (), np.float32)
-        if isinstance(space, Box):
-            own = Box(space.low.astype(np.float32), space.high.astype(np.float32), dtype=np.float32)
-        arguments = {"observation_space": own, "inputs": own.shape[0] if own.shape else 0}
-        return cls(own, _injected(module, arguments), dtype=space.dtype)
-
-    @classmethod
-    def _pictures(cls, module: type[nn.Module], space: Box, layout: ImageLayout) -> ObservationInput:
-        raw = bool(getattr(module, "raw_pictures", False))
-        largest = max(float(np.abs(bound).max()) for bound in (space.low, space.high))
-        # Pictures without a bound are taken as they are, and so are those of small numbers.
-        max_pixel = max(largest, 1.0) if largest < np.finfo(np.float32).max else 1.0
-        shape = layout.channels, layout.height, layout.width
-        bound = largest if raw else largest / max_pixel
-        low = 0.0 if float(space.low.min()) >= 0 else -bound
-        own = Box(low, bound, shape, space.dtype.type if raw else np.float32)
-        arguments = {"observation_space": own, "max_pixel": max_pixel, **dict(zip(PICTURE, shape, strict=False))}
-        return cls(own, _injected(module, arguments), layout, PixelScaling(max_pixel), raw)
-
-    @property
-    def axes(self) -> int:
-        """Number of axes of one row."""
-        return len(self.space.shape)
+            own = Box(-np.inf, np.inf, shape, np.float32)
+            if isinstance(space, Box):
+                own = Box(space.low.astype(np.float32), space.high.astype(np.float32), dtype=np.float32)
+            arguments: dict[str, Any] = {"inputs": shape[0] if shape else 0}
+        else:
+            assert isinstance(space, Box)  # only a Box has two axes or more
+            largest = max(float(np.abs(bound).max()) for bound in (space.low, space.high))
+            # Pictures without a bound are taken as they are, and so are those of small numbers.
+            pixels = PixelScaling(max(largest, 1.0) if largest < np.finfo(np.float32).max else 1.0)
+            bound = largest if raw else largest / pixels.max_pixel
+            low = 0.0 if float(space.low.min()) >= 0 else -bound
+            own = Box(low, bound, layout.shape, space.dtype.type if raw else np.float32)
+            arguments = dict(zip(PICTURE, (*layout.shape, pixels.max_pixel), strict=True))
+        arguments["observation_space"] = own
+        return cls({name: value for name, value in arguments.items() if name in names}, layout, pixels, raw)
 
     def share_pixels(self, module: nn.Module) -> None:
         """Let a module that takes raw pictures, and has an attribute `pixels` to scale them, use the `PixelScaling` of
@@ -125,11 +184,6 @@ class ObservationInput:
             return observations.float()
         pictures = self.layout.channels_first(observations)
         return pictures if self.raw else self.pixels(pictures)
-
-
-def _injected(module: type[nn.Module], arguments: dict[str, Any]) -> dict[str, Any]:
-    names = injected_names(module)
-    return {name: value for name, value in arguments.items() if name in names}
 
 
 def sample_observations(space: gym.Space[Any], count: int) -> Array:

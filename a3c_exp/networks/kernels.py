@@ -2,14 +2,14 @@
 
 An operation of torch takes several microseconds whatever its size, and twice that if it builds a graph. One of numpy
 takes one or two, which is most of the time of networks and batches as small as they are here (bench/PROFILE.md). So a
-module that consists of known layers in sequence is run by these kernels. Any other module is run by torch. Tests hold
-the two equal.
+sequence of affine layers and activations is run by these kernels. Any other module is run by torch. Tests hold the two
+equal.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -143,46 +143,30 @@ class LinearKernel:
             self._bias_gradient += np.add.reduce(grad_y, 0)
 
 
-class Kernel(ABC):
-    """A step of a sequence of layers."""
-
-    def act_forward(self, x: Floats) -> Floats:
-        """The outputs. The inputs are left as they are."""
-        return self.train_forward(x)[0]
-
-    @abstractmethod
-    def train_forward(self, x: Floats) -> tuple[Floats, Any]:
-        """The outputs, which the next call may overwrite, and what `backward` needs."""
-
-    @abstractmethod
-    def backward(self, saved: Any, grad: Floats, needs_input: bool) -> Floats:
-        """See `Backward`. Without `needs_input` the result is of no use."""
-
-
-class AffineKernel(Kernel):
-    """An affine layer and the activation after it, which overwrites its sums."""
+class AffineKernel:
+    """An affine layer and the activation after it, if there is one, which overwrites its sums."""
 
     def __init__(self, layer: nn.Linear, activation: Activation | None) -> None:
         self._linear = LinearKernel(layer)
         self._activation = activation
-        self._outputs = layer.out_features
         self._sums = np.empty((0, layer.out_features), np.float32)
 
     def act_forward(self, x: Floats) -> Floats:
+        """The outputs, in a new array. The inputs are left as they are."""
         y = self._linear.forward(x)
         return y if self._activation is None else self._activation.apply(y)
 
-    def train_forward(self, x: Floats) -> tuple[Floats, Any]:
+    def train_forward(self, x: Floats) -> tuple[Floats, Floats]:
+        """The sums and the outputs, both of which the next call overwrites."""
         # Memory that is returned to the system is cleared each time it is allocated again, which takes longer than the
         # arithmetic of large batches. So the kernel keeps the memory of its outputs.
         if len(x) > len(self._sums):
-            self._sums = np.empty((len(x), self._outputs), np.float32)
+            self._sums = np.empty((len(x), self._sums.shape[1]), np.float32)
         sums = self._linear.forward(x, self._sums[: len(x)])
-        y = sums if self._activation is None else self._activation.apply(sums)
-        return y, (x, sums, y)
+        return sums, sums if self._activation is None else self._activation.apply(sums)
 
-    def backward(self, saved: Any, grad: Floats, needs_input: bool) -> Floats:
-        x, sums, y = saved
+    def backward(self, x: Floats, sums: Floats, y: Floats, grad: Floats, needs_input: bool) -> Floats:
+        """See `Backward`. Without `needs_input` the result is of no use."""
         if self._activation is not None:
             self._activation.times_slope(grad, sums, y)
         if needs_input:
@@ -191,76 +175,19 @@ class AffineKernel(Kernel):
         return grad
 
 
-class ActivationKernel(Kernel):
-    """An activation that does not follow an affine layer."""
-
-    def __init__(self, activation: Activation) -> None:
-        self._activation = activation
-
-    def train_forward(self, x: Floats) -> tuple[Floats, Any]:
-        y = self._activation.apply(x.copy())
-        return y, (x, y)
-
-    def backward(self, saved: Any, grad: Floats, needs_input: bool) -> Floats:
-        x, y = saved
-        grad = grad.copy()  # it may be a view of the gradient of something else
-        self._activation.times_slope(grad, x, y.copy())  # the layer before it may need y
-        return grad
-
-
-class LayerNormKernel(Kernel):
-    """Layer normalization over the last axis (Ba et al. 2016, arXiv 1607.06450): [N, F] -> [N, F]."""
-
-    def __init__(self, layer: nn.LayerNorm) -> None:
-        self._epsilon = np.float32(layer.eps)
-        self._parameters = [None if p is None else (array_of(p), gradient_of(p)) for p in (layer.weight, layer.bias)]
-
-    def train_forward(self, x: Floats) -> tuple[Floats, Any]:
-        deviations = x - x.mean(-1, keepdims=True)
-        scale = 1 / np.sqrt((deviations * deviations).mean(-1, keepdims=True) + self._epsilon)
-        normalized = y = deviations * scale
-        weight, bias = self._parameters
-        y = y if weight is None else y * weight[0]
-        y = y.copy() if bias is None else y + bias[0]
-        return y, (normalized, scale)
-
-    def backward(self, saved: Any, grad: Floats, needs_input: bool) -> Floats:
-        normalized, scale = saved
-        weight, bias = self._parameters
-        if bias is not None:
-            np.add(bias[1], grad.sum(0), out=bias[1])
-        if weight is not None:
-            np.add(weight[1], (grad * normalized).sum(0), out=weight[1])
-            grad = grad * weight[0]
-        projected = normalized * (grad * normalized).mean(-1, keepdims=True)
-        grad_x: Floats = scale * (grad - grad.mean(-1, keepdims=True) - projected)
-        return grad_x
-
-
-class FlattenKernel(Kernel):
-    """All axes but the first as one: [N, ...] -> [N, D]."""
-
-    def train_forward(self, x: Floats) -> tuple[Floats, Any]:
-        return x.reshape(len(x), -1), x.shape
-
-    def backward(self, saved: Any, grad: Floats, needs_input: bool) -> Floats:
-        return grad.reshape(saved)
-
-
 class SequenceKernel:
-    """Known layers one after another: float32 [N, ...] -> [N, F]. See `find_obstacle`.
+    """Affine layers with activations, one after another: [N, inputs] -> float32 [N, F]. See `find_obstacle`."""
 
-    prepare: makes their inputs of observations; None: observations are their inputs.
-    """
-
-    def __init__(self, module: nn.Module, prepare: Callable[[Array], Floats] | None = None) -> None:
-        self._kernels = _kernels(list(_layers(module)))
-        self._prepare = prepare
+    def __init__(self, layers: Iterable[nn.Module]) -> None:
+        self._kernels: list[AffineKernel] = []
+        for layer, after in itertools.pairwise([*layers, nn.Identity()]):
+            if isinstance(layer, nn.Linear):
+                make = ACTIVATIONS.get(type(after))
+                self._kernels.append(AffineKernel(layer, None if make is None else make(after)))
 
     def act_forward(self, x: Array) -> Floats:
         """The forward pass to act. The result may be `x` itself."""
-        if self._prepare is not None:
-            x = self._prepare(x)
+        x = np.asarray(x, np.float32)
         for kernel in self._kernels:
             x = kernel.act_forward(x)
         return x
@@ -270,81 +197,44 @@ class SequenceKernel:
 
         The next call overwrites the outputs. The function may be called once.
         """
-        if self._prepare is not None:
-            x = self._prepare(x)
+        x = np.asarray(x, np.float32)
         saved = []
         for kernel in self._kernels:
-            x, kept = kernel.train_forward(x)
-            saved.append(kept)
+            sums, y = kernel.train_forward(x)
+            saved.append((x, sums, y))
+            x = y
 
         def backward(grad: Floats) -> None:
             for i in range(len(saved) - 1, -1, -1):
-                grad = self._kernels[i].backward(saved[i], grad, i > 0)
+                grad = self._kernels[i].backward(*saved[i], grad, i > 0)
 
         return x, backward
-
-
-def _layers(module: nn.Module) -> Iterator[nn.Module]:
-    """The layers of nested sequences, in order. An identity is left out."""
-    if isinstance(module, nn.Sequential):
-        for child in module:
-            yield from _layers(child)
-    elif not isinstance(module, nn.Identity):
-        yield module
-
-
-def _kernels(layers: list[nn.Module]) -> list[Kernel]:
-    kernels: list[Kernel] = []
-    applied = False
-    for layer, after in zip(layers, [*layers[1:], nn.Identity()], strict=False):
-        if applied:  # an activation that the affine layer before it applies
-            applied = False
-        elif isinstance(layer, nn.Linear):
-            applied = type(after) in ACTIVATIONS
-            kernels.append(AffineKernel(layer, ACTIVATIONS[type(after)](after) if applied else None))
-        elif isinstance(layer, nn.LayerNorm):
-            kernels.append(LayerNormKernel(layer))
-        elif isinstance(layer, nn.Flatten):
-            kernels.append(FlattenKernel())
-        else:
-            kernels.append(ActivationKernel(ACTIVATIONS[type(layer)](layer)))
-    return kernels
-
-
-def find_obstacle(module: nn.Module, axes: int) -> str | None:
-    """The reason why a module cannot be run by kernels; None if it can.
-
-    axes: of one row of its inputs: 1 for vectors. A subclass of nn.Sequential counts as a sequence if it inherits
-    `forward`. Every other layer must be exactly of a known class, without hooks and frozen parameters.
-    """
-    for each in module.modules():
-        obstacle = _obstacle(each)
-        if obstacle is not None:
-            return obstacle
-    layers = list(_layers(module))
-    if axes != 1 and not (layers and isinstance(layers[0], nn.Flatten)):
-        return "its first layer is no Flatten, which observations that are no vectors need"
-    return None
 
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-def _obstacle(module: nn.Module) -> str | None:
-    name, kind = type(module).__name__, type(module)
-    # A subclass of nn.Sequential may have methods of its own, but for those that decide what is computed.
+def find_obstacle(module: nn.Module) -> str | None:
+    """The reason why a module cannot be run by kernels; None if it can.
+
+    It can if it is an `nn.Sequential`, or a subclass that inherits `forward`, of affine layers and activations after
+    them. A layer must be exactly of a known class, without hooks and frozen parameters.
+    """
+    # A subclass may have methods of its own, but for those that decide what is computed.
     is_sequence = isinstance(module, nn.Sequential) and all(
-        getattr(kind, each) == getattr(nn.Sequential, each) for each in ("forward", "__call__", "__iter__")
+        getattr(type(module), each) == getattr(nn.Sequential, each) for each in ("forward", "__call__", "__iter__")
     )
-    known = {nn.Linear, nn.Flatten, nn.Identity, nn.LayerNorm, *ACTIVATIONS}
-    if not (is_sequence or kind in known) or "forward" in vars(module):
-        return f"{name} is none of the layers with a kernel"
-    if any(getattr(module, hooks) for hooks in _HOOKS):
-        return f"{name} has a hook"
-    if any(not p.requires_grad or p.dtype != torch.float32 for p in module.parameters(recurse=False)):
-        return f"{name} has a parameter that is frozen or not float32"
-    if isinstance(module, nn.LayerNorm) and len(module.normalized_shape) != 1:
-        return f"{name} normalizes over several axes"
-    if isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) != (1, -1):
-        return f"{name} does not keep the first axis alone"
+    before: type[nn.Module] | None = None
+    for each in (module, *(module if is_sequence else ())):  # type: ignore[misc]
+        name, kind = type(each).__name__, type(each)
+        known = is_sequence if each is module else kind is nn.Linear or kind in ACTIVATIONS
+        if not known or "forward" in vars(each):
+            return f"{name} is none of the layers with a kernel"
+        if kind in ACTIVATIONS and before is not nn.Linear:
+            return f"{name} does not follow an affine layer"
+        if any(getattr(each, hooks) for hooks in _HOOKS):
+            return f"{name} has a hook"
+        if any(not p.requires_grad or p.dtype != torch.float32 for p in each.parameters(recurse=False)):
+            return f"{name} has a parameter that is frozen or not float32"
+        before = kind
     return None

@@ -97,7 +97,7 @@ def run(
                 run_folder.make_latest(latest)
             constants = constants_of(network)
             trainer = Trainer(experiment, config, folder, store, state, terminal, constants, session)
-            log.info(network.describe_kernels())
+            log.info(network.runtime.description)
             pixels = experiment.env.normalize_observations
             if isinstance(pixels, tuple):
                 log.info("pixels: less %g, over %g", round(pixels[0]), pixels[1])

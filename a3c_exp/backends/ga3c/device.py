@@ -14,7 +14,7 @@ from a3c_exp.core.parameters import SharedParameters
 from a3c_exp.core.store import SharedStore
 from a3c_exp.errors import ConfigError, RunError, one_line
 from a3c_exp.networks import ActorCritic
-from a3c_exp.networks.torch_runtime import TorchRuntime
+from a3c_exp.networks.actor_critic import TorchRuntime
 
 DeviceName = Literal["auto", "cpu", "cuda"]
 
