@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nets import normal
 from torch import Tensor, nn
 
-from a3c_exp.common.arrays import Floats
+from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.networks import mlp
 from a3c_exp.networks.kernels import ACTIVATIONS, SequenceKernel, find_obstacle
 
@@ -67,7 +67,7 @@ def compare_with_torch(module: nn.Sequential, inputs: Floats, kernel: SequenceKe
         assert_close(parameter.grad.numpy(), 2 * gradient)
 
 
-def assert_close(found: Floats, expected: Floats) -> None:
+def assert_close(found: Floats, expected: Array) -> None:
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * max(float(np.abs(expected).max(initial=0)), 1.0))
 
