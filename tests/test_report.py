@@ -16,7 +16,7 @@ import yaml
 
 from a3c_exp.errors import ConfigError
 from a3c_exp.report import __main__ as report
-from a3c_exp.report.bands import band, by_seconds, by_steps
+from a3c_exp.report.bands import band
 from a3c_exp.report.page import Page
 from a3c_exp.report.ranking import Ranked, cells, comparison, rank
 from a3c_exp.report.report import _write_table
@@ -353,12 +353,12 @@ def test_a_band_goes_as_far_as_the_longest_run_and_those_that_ended_earlier_keep
         run(tmp_path / str(seed), seed)
         curve(tmp_path / str(seed), (0, 0.0, 0.0), (last, last / 100, float(last)))
     runs, _ = find_runs([tmp_path])
-    found = band(runs, by_steps)
+    found = band(runs, "steps")
     assert found is not None
     assert (found.x[0], found.x[-1], found.runs) == (0, 3000, 3)
     assert found.middle[-1] == pytest.approx((1000 + 2000 + 3000) / 3)
     assert (found.low <= found.middle).all() and (found.middle <= found.high).all()
-    over_time = band(runs, by_seconds)
+    over_time = band(runs, "seconds")
     assert over_time is not None and over_time.x[-1] == 30.0
 
 
@@ -367,11 +367,11 @@ def test_a_band_leaves_out_runs_that_go_on_or_ends_with_the_shortest_of_them(tmp
         run(tmp_path / str(seed), seed)
         curve(tmp_path / str(seed), (0, 0.0, 0.0), (last, 1.0, 1.0), ended=False)
     going, _ = find_runs([tmp_path])
-    both = band(going, by_steps)
+    both = band(going, "steps")
     assert both is not None and (both.x[-1], both.runs) == (1000, 2)
     run(tmp_path / "2", 2)
     curve(tmp_path / "2", (0, 0.0, 0.0), (5000, 1.0, 1.0))
-    ended = band(find_runs([tmp_path])[0], by_steps)
+    ended = band(find_runs([tmp_path])[0], "steps")
     assert ended is not None and (ended.x[-1], ended.runs) == (5000, 1)
 
 

@@ -26,7 +26,7 @@ from a3c_exp.core.seeding import Role, environment_seeds
 from a3c_exp.envs import EnvBatch
 from a3c_exp.errors import ConfigError, RunError, one_line
 from a3c_exp.networks.recurrent import reset_state
-from a3c_exp.run.files import atomic_write
+from a3c_exp.run.files import write_bytes
 from a3c_exp.run.policy import REPLAY, Policy
 from a3c_exp.run.run_folder import commit_of
 
@@ -64,7 +64,7 @@ def write_policy(path: Path, folder: Path, loaded: Loaded, steps: int) -> str:
     try:
         data = make_model(loaded.policy, env, about).SerializeToString()
         found = check(data, loaded.policy, env, steps)
-        atomic_write(path, lambda file: file.write(data))
+        write_bytes(path, data)
     except (ConfigError, RunError):
         raise
     except Exception as error:  # a full disk, or whatever onnxruntime raises

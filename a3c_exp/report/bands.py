@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from a3c_exp.common.estimates import bootstrap_band, interquartile_mean
-from a3c_exp.report.runs import Array, Curve, RecordedRun
+from a3c_exp.report.runs import Array, Axis, RecordedRun
 
 POINTS = 200
 """Points of a curve at which runs are compared."""
-
-Axis = Callable[[Curve], Array]
-
-
-def by_steps(curve: Curve) -> Array:
-    return curve.steps
-
-
-def by_seconds(curve: Curve) -> Array:
-    return curve.seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +34,9 @@ def band(runs: Sequence[RecordedRun], axis: Axis) -> Band | None:
     curves = ended or [run.curve for run in runs if len(run.curve.steps)]
     if not curves:
         return None
-    start, ends = max(axis(curve)[0] for curve in curves), [axis(curve)[-1] for curve in curves]
+    places = [curve.along(axis) for curve in curves]
+    start, ends = max(place[0] for place in places), [place[-1] for place in places]
     x = np.linspace(start, max(start, max(ends) if ended else min(ends)), POINTS)
-    values = np.stack([np.interp(x, axis(curve), curve.returns) for curve in curves])
+    values = np.stack([np.interp(x, place, curve.returns) for place, curve in zip(places, curves, strict=True)])
     low, high = bootstrap_band(values) if len(curves) > 1 else (values[0], values[0])
     return Band(x, interquartile_mean(values.T), low, high, len(curves))

@@ -11,8 +11,9 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from a3c_exp.report.bands import Axis, band, by_seconds, by_steps
+from a3c_exp.report.bands import band
 from a3c_exp.report.ranking import Ranked
+from a3c_exp.report.runs import Axis
 
 if TYPE_CHECKING:  # only drawing needs it
     from matplotlib.axes import Axes
@@ -49,8 +50,8 @@ def learning_curves(ranked: Sequence[Ranked]) -> bytes:
     with matplotlib.rc_context(LOOK):
         figure = Figure(figsize=(11.0, 4.4 + 0.28 * len(shown)), layout="constrained")
         left, right = figure.subplots(1, 2, sharey=True)
-        _draw_bands(left, shown, by_steps, STEP_UNITS)
-        _draw_bands(right, shown, by_seconds, TIME_UNITS)
+        _draw_bands(left, shown, "steps", STEP_UNITS)
+        _draw_bands(right, shown, "seconds", TIME_UNITS)
         left.set_ylabel("mean return of 100 episodes")
         if left.lines:
             figure.legend(*left.get_legend_handles_labels(), loc="outside lower center")
@@ -59,13 +60,15 @@ def learning_curves(ranked: Sequence[Ranked]) -> bytes:
 
 
 def _draw_bands(axes: Axes, shown: Sequence[Ranked], axis: Axis, units: Sequence[tuple[float, str]]) -> None:
-    longest = max((axis(run.curve)[-1] for each in shown for run in each.runs if len(run.curve.steps)), default=1.0)
+    longest = max(
+        (run.curve.along(axis)[-1] for each in shown for run in each.runs if len(run.curve.steps)), default=1.0
+    )
     scale, label = next((unit for unit in units if longest >= 2 * unit[0]), units[-1])
     for each, colour, style in zip(shown, COLOURS, STYLES, strict=False):
         mean = band(each.runs, axis)
         for run in each.runs:
             if not run.ended:
-                axes.plot(axis(run.curve) / scale, run.curve.returns, color=colour, linewidth=0.7, alpha=0.7)
+                axes.plot(run.curve.along(axis) / scale, run.curve.returns, color=colour, linewidth=0.7, alpha=0.7)
         if mean is not None:
             name = textwrap.shorten(each.name, LONGEST_NAME, placeholder=" ...")
             axes.plot(mean.x / scale, mean.middle, color=colour, linestyle=style, label=name)

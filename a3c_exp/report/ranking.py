@@ -44,14 +44,12 @@ class Ranked:
 
 def rank(configurations: Mapping[str, list[RecordedRun]]) -> list[Ranked]:
     """The configurations of an environment, the highest final return first, among equals the one solved soonest."""
-    scores = {}
-    for name, runs in configurations.items():
-        returns = [run.final_return for run in runs if run.final_return is not None]
-        scores[name] = float(interquartile_mean(np.array(returns))) if returns else None
 
     def place(name: str) -> tuple[float, float]:
-        score, solved = scores[name], [run.solved_steps for run in configurations[name]]
-        return (inf if score is None else -score), median_reached(solved)
+        runs = configurations[name]
+        returns = [run.final_return for run in runs if run.final_return is not None]
+        score = float(interquartile_mean(np.array(returns))) if returns else -inf
+        return -score, median_reached([run.solved_steps for run in runs])
 
     ordered = sorted(configurations, key=place)
     return [Ranked(number, name, configurations[name]) for number, name in enumerate(ordered, 1)]

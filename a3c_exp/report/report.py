@@ -10,31 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from a3c_exp.errors import printable
-from a3c_exp.report.bands import band, by_seconds, by_steps
+from a3c_exp.report.bands import band
 from a3c_exp.report.charts import MOST_CURVES, learning_curves
 from a3c_exp.report.page import Page
 from a3c_exp.report.ranking import EXPLANATION, Ranked, cells, comparison, rank
-from a3c_exp.report.runs import RecordedRun, group
+from a3c_exp.report.runs import Axis, RecordedRun, group
 from a3c_exp.run import markdown
-from a3c_exp.run.files import atomic_write, write_text
+from a3c_exp.run.files import write_bytes, write_text
 
 PAGE = "index.html"
 
-RUN_COLUMNS = (
-    "folder",
-    "environment",
-    "configuration",
-    "seed",
-    "stop_reason",
-    "steps",
-    "seconds",
-    "final_return",
-    "best_return",
-    "solved_steps",
-    "solved_seconds",
-    "steps_per_second",
-    "staleness",
-)
+RUN_COLUMNS = [
+    *("folder", "environment", "configuration", "seed", "stop_reason", "steps", "seconds", "final_return"),
+    *("best_return", "solved_steps", "solved_seconds", "steps_per_second", "staleness"),
+]
 CURVE_COLUMNS = ("environment", "configuration", "axis", "x", "runs", "iqm", "low", "high")
 
 CAPTION = """\
@@ -97,7 +86,7 @@ class Report:
                 page.paragraph(line)
             if any(len(run.curve.steps) for each in configurations for run in each.runs):
                 picture = learning_curves(configurations)
-                _write(folder / f"{number}_{_file_name(env)}_curves.png", picture)
+                write_bytes(folder / f"{number}_{_file_name(env)}_curves.png", picture)
                 page.picture(picture, f"Learning curves of {env}", _caption(len(configurations)))
             else:
                 page.paragraph("No episode has ended yet: there is no curve.")
@@ -108,34 +97,29 @@ class Report:
 
     def _write_tables(self, folder: Path, ranked: Mapping[str, Sequence[Ranked]]) -> None:
         every = [(env, each) for env, configurations in ranked.items() for each in configurations]
-        _write_table(
-            folder / "runs.csv", RUN_COLUMNS, (_row(env, each.name, run) for env, each in every for run in each.runs)
+        rows = (
+            [run.folder, env, each.name, *(getattr(run, column) for column in RUN_COLUMNS[3:])]
+            for env, each in every
+            for run in each.runs
         )
+        _write_table(folder / "runs.csv", RUN_COLUMNS, rows)
         _write_table(folder / "curves.csv", CURVE_COLUMNS, (row for env, each in every for row in _points(env, each)))
-
-
-def _row(env: str, name: str, run: RecordedRun) -> list[object]:
-    """A row of runs.csv."""
-    return [run.folder, env, name, *(getattr(run, column) for column in RUN_COLUMNS[3:])]
 
 
 def _points(env: str, ranked: Ranked) -> Iterator[list[object]]:
     """Rows of curves.csv."""
-    for label, axis in (("steps", by_steps), ("seconds", by_seconds)):
+    axes: tuple[Axis, ...] = ("steps", "seconds")
+    for axis in axes:
         mean = band(ranked.runs, axis)
         if mean is not None:
             for x, middle, low, high in zip(mean.x, mean.middle, mean.low, mean.high, strict=True):
-                yield [env, ranked.name, label, f"{x:.6g}", mean.runs, f"{middle:.6g}", f"{low:.6g}", f"{high:.6g}"]
+                yield [env, ranked.name, axis, f"{x:.6g}", mean.runs, f"{middle:.6g}", f"{low:.6g}", f"{high:.6g}"]
 
 
 def _caption(configurations: int) -> str:
     """The caption of a picture, with how to see the configurations that it leaves out."""
     others = CHOICE.format(most=MOST_CURVES, count=configurations) if configurations > MOST_CURVES else ""
     return " ".join(f"{CAPTION} {others}".split())
-
-
-def _write(path: Path, data: bytes) -> None:
-    atomic_write(path, lambda file: file.write(data))
 
 
 def _write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

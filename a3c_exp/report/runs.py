@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ from a3c_exp.run.metrics import SECONDS, STEP, points_file, read_points
 from a3c_exp.run.run_folder import CONFIG_FILE, SUMMARY_FILE
 
 Array = NDArray[np.float64]
+Axis = Literal["steps", "seconds"]
 
 IGNORED = ("seed", "plugins")
 """Settings that do not separate configurations."""
@@ -50,6 +52,9 @@ class Curve:
     seconds: Array
     returns: Array
     full: NDArray[np.bool_]
+
+    def along(self, axis: Axis) -> Array:
+        return self.steps if axis == "steps" else self.seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,28 +223,22 @@ def read_curve(path: Path) -> Curve:
 
 def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
     # 2e6 on the command line and 2000000 are one setting.
-    settings = {key: int(value) if _is_whole(value) else value for key, value in flatten(config)}
+    settings = {
+        key: int(value) if isinstance(value, float) and value.is_integer() else value for key, value in flatten(config)
+    }
     if settings.get("init_from") is not None:
         settings["init_from"] = "a run"  # a different one for each seed
     return settings
 
 
-def _is_whole(value: object) -> bool:
-    return isinstance(value, float) and value.is_integer()
-
-
-Groups = dict[str, dict[str, list[RecordedRun]]]
-"""Runs by environment, then by configuration."""
-
-
-def group(runs: Sequence[RecordedRun]) -> Groups:
+def group(runs: Sequence[RecordedRun]) -> dict[str, dict[str, list[RecordedRun]]]:
     """Runs by environment and by configuration without the seed, in order of appearance.
 
     A configuration is named by the settings in which runs of that environment differ: `returns=GAE, gamma=0.9`. Of a
     component, the class is named, and of its settings those in which runs with that class differ. The name is that of
     the environment if nothing differs.
     """
-    groups: Groups = {}
+    groups = {}
     for env in dict.fromkeys(run.environment for run in runs):
         members = [run for run in runs if run.environment == env]
         keys = _differing(members)
@@ -256,17 +255,13 @@ def group(runs: Sequence[RecordedRun]) -> Groups:
 
 def _differing(runs: Sequence[RecordedRun]) -> list[str]:
     """The settings that differ between runs of the same components."""
-    keys = sorted({key for run in runs for key in run.settings if key not in IGNORED})
-    return [key for key in keys if _differs(key, runs)]
-
-
-def _differs(key: str, runs: Sequence[RecordedRun]) -> bool:
-    component = f"{key.rpartition('.')[0]}.{TARGET}"
-    values: dict[Any, set[str]] = {}  # by the class of the component that the setting is one of
-    for run in runs:
-        value = _as_json(run.settings.get(key))
-        values.setdefault(None if key == component else str(run.settings.get(component)), set()).add(value)
-    return any(len(different) > 1 for different in values.values())
+    values: dict[tuple[str, str | None], set[str]] = defaultdict(set)  # by setting and class of its component
+    for key in {key for run in runs for key in run.settings if key not in IGNORED}:
+        component = f"{key.rpartition('.')[0]}.{TARGET}"
+        for run in runs:
+            kind = None if key == component else str(run.settings.get(component))
+            values[key, kind].add(_as_json(run.settings.get(key)))
+    return sorted({key for (key, _), different in values.items() if len(different) > 1})
 
 
 def _name(run: RecordedRun, keys: Iterable[str]) -> str:

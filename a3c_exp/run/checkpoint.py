@@ -79,14 +79,19 @@ def load(path: Path) -> dict[str, Any]:
     more memory than there is.
     """
     try:
-        with open_regular(path, _memory()) as file, zipfile.ZipFile(file) as archive:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        with open_regular(path, memory) as file, zipfile.ZipFile(file) as archive:
             _check_sizes(archive, os.fstat(file.fileno()).st_size)
             header = json.loads(archive.read(_STATE))
             if int(header["version"]) != VERSION:
                 raise FolderError(path, written_by(path.absolute().parent.parent))
             # Each once, wherever the state has it: a small file cannot fill the memory.
-            arrays = {name: _array(archive.read(name)) for name in archive.namelist() if name != _STATE}
+            entries = {name: io.BytesIO(archive.read(name)) for name in archive.namelist() if name != _STATE}
+            arrays = {name: np.lib.format.read_array(entry, allow_pickle=False) for name, entry in entries.items()}
             state = _join(header["state"], arrays)
+            if not isinstance(state, dict):
+                raise ValueError("no state in it")
+            return state
     except FileNotFoundError:
         raise FolderError(path, "there is no such checkpoint") from None
     except FolderError:
@@ -94,14 +99,6 @@ def load(path: Path) -> dict[str, Any]:
     except Exception as error:  # zipfile, json and numpy raise a dozen kinds of errors on damaged files
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise FolderError(path, f"is no checkpoint, or a damaged one ({reason})") from error
-    if not isinstance(state, dict):
-        raise FolderError(path, "is no checkpoint, or a damaged one (no state in it)")
-    return state
-
-
-def _memory() -> int:
-    """Bytes of memory of this machine."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _check_sizes(archive: zipfile.ZipFile, size: int) -> None:
@@ -124,8 +121,3 @@ def _join(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     if _ARRAY in value:
         return arrays[value[_ARRAY]]
     return {key: _join(item, arrays) for key, item in value.items()}
-
-
-def _array(data: bytes) -> np.ndarray:
-    array: np.ndarray = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
-    return array

@@ -20,7 +20,6 @@ from a3c_exp.run.statistics import RunStatistics
 
 log = logging.getLogger("a3c_exp")
 
-MOST_WARNINGS = 100
 LIVE_SECONDS, PLAIN_SECONDS = 0.2, 10.0
 """Seconds between two progress lines on a terminal, and in the log."""
 SPEED_SECONDS = 10.0
@@ -221,20 +220,6 @@ class Progress:
             self._samples.popleft()
         (start, steps), (end, steps_now) = self._samples[0], self._samples[-1]
         return (steps_now - steps) / (end - start) if end > start else 0.0
-
-
-class LimitedWarnings:
-    """Warnings about failed workers, of which a run may have thousands: the log shows the first MOST_WARNINGS."""
-
-    def __init__(self) -> None:
-        self._count = 0
-
-    def warn(self, text: str) -> None:
-        self._count += 1
-        if self._count <= MOST_WARNINGS:
-            log.warning("%s", text)
-        if self._count == MOST_WARNINGS:
-            log.warning("further failures of workers are not shown; async/restarts counts them")
 
 
 def duration(seconds: float) -> str:

@@ -193,9 +193,14 @@ def bytes_text(size: int) -> str:
     return f"{amount(size, ' ')}B"
 
 
+def write_bytes(path: Path, data: bytes) -> None:
+    """Replace the file by `data`, atomically."""
+    atomic_write(path, lambda file: file.write(data))
+
+
 def write_text(path: Path, text: str) -> None:
     """Replace the file by `text` in UTF-8, atomically."""
-    atomic_write(path, lambda file: file.write(text.encode()))
+    write_bytes(path, text.encode())
 
 
 def write_json(path: Path, value: Any) -> None:

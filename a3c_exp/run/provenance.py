@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -46,12 +48,10 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 def versions() -> dict[str, str | None]:
     """Versions of Python and of the libraries that a result depends on; None for one that is not installed."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
+    found: dict[str, str | None] = {"python": platform.python_version(), **dict.fromkeys(LIBRARIES)}
     for name in LIBRARIES:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = None
     return found
 
 
@@ -63,26 +63,16 @@ def machine() -> dict[str, str | int | None]:
         "processor": _processor(),
         "cores": os.cpu_count(),
         "usable_cores": usable_cores(),
-        "memory_bytes": _memory(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
     }
 
 
 def _processor() -> str | None:
     """The processor's name; None if the system does not report it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
+    with suppress(OSError):
+        if found := re.search(r"^model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text(), re.MULTILINE):
+            return found[1].strip()
     return platform.processor() or None
-
-
-def _memory() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):
-        return None
 
 
 def command() -> str:

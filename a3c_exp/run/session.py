@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-
-from a3c_exp.run.interruption import Interruption
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,10 +12,8 @@ class Session:
 
     command: the command line as it was typed; None: that of this process. overrides: those of this run alone.
     label: of a run beside others, in front of its warnings on the terminal, which shows nothing else of it.
-    interruption: set by the caller to end the run in order.
     """
 
     command: str | None = None
     overrides: Sequence[str] = ()
     label: str = ""
-    interruption: Interruption = field(default_factory=Interruption)

@@ -20,11 +20,11 @@ from a3c_exp.core.experiment import Experiment, RunContext, build_network, store
 from a3c_exp.core.store import SharedStore
 from a3c_exp.errors import PREEMPTED, ConfigError, FolderError, RunError, named, stop_reason
 from a3c_exp.run import files, provenance, run_folder
-from a3c_exp.run.console import LimitedWarnings, LiveLineHandler, Progress, run_log
+from a3c_exp.run.console import LiveLineHandler, Progress, run_log
 from a3c_exp.run.curves import CurveWriter
 from a3c_exp.run.episode_log import EpisodeLog
 from a3c_exp.run.evaluator import Evaluator
-from a3c_exp.run.interruption import interruptions
+from a3c_exp.run.interruption import Interruption, interruptions
 from a3c_exp.run.metrics import ResumePoint
 from a3c_exp.run.output import RunOutput
 from a3c_exp.run.rules import Every, find_stop_reason, leaving_rule
@@ -39,6 +39,8 @@ PATIENCE_SECONDS = 5.0
 # Between points of the curves are LOG_SECONDS plus LOG_SHARE of the time since the start: a run of an hour has two
 # thousand points, and a run of a day five thousand.
 LOG_SECONDS, LOG_SHARE = 0.5, 1 / 1000
+# Failures of workers that the log shows: a run may have thousands.
+MOST_WARNINGS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,14 +147,14 @@ class Trainer:
         self._store = store
         self._constants = constants
         self._session = session
-        self._interruption = session.interruption
+        self._interruption = Interruption()
         environments = experiment.worker_count * experiment.envs_per_worker
         self._statistics = RunStatistics(environments, window=experiment.stop.window)
         self._clock = TrainingClock(store)
         self._best_return: float | None = None
         self._resumed = 0
         self._warned: set[str] = set()  # in this session, whatever there was in an earlier one
-        self._failures = LimitedWarnings()
+        self._failures = 0  # of workers, in this session
         self._solved: tuple[int, float] | None = None  # steps and seconds of training
         self._evaluated: dict[str, Any] = {}  # the checkpoint of what is being evaluated
         self._stop_reason: str | None = None
@@ -162,9 +164,7 @@ class Trainer:
         rows = experiment.record_episodes
         episodes = EpisodeLog(folder / run_folder.EPISODES_FILE, rows, resumed) if rows else None
         self._output = RunOutput(folder, CurveWriter(folder, config, resumed), episodes)
-        self._evaluator = Evaluator(
-            experiment, stopped=lambda: self._interruption.signal is not None, on_wait=self._show_evaluation
-        )
+        self._evaluator = Evaluator(experiment, lambda: self._interruption.signal is not None, self._show_evaluation)
         steps, seconds = self._statistics.steps, self._statistics.seconds
         self._evaluation_due = Every(experiment.eval.every, steps)
         self._checkpoint_due = Every(experiment.checkpoint.every, steps)
@@ -253,7 +253,11 @@ class Trainer:
         if "rejected" in event.counts:
             self._warn_once("rejected", event.explanation or "a gradient that was not finite was refused")
         for warning in event.warnings:
-            self._failures.warn(warning)
+            self._failures += 1
+            if self._failures <= MOST_WARNINGS:
+                log.warning("%s", warning)
+            if self._failures == MOST_WARNINGS:
+                log.warning("further failures of workers are not shown; async/restarts counts them")
         statistics.add(event)
         if len(event.episodes):
             guard = self._experiment.env.max_steps_guard
