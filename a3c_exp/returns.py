@@ -98,7 +98,15 @@ class NStep(Returns):
         require(self.n is None or self.n >= 1, "n", self.n, "a whole number >= 1, or null for the whole rollout")
 
     def __call__(self, trajectory: Trajectory, gamma: float) -> tuple[Floats, Floats]:
-        targets = _n_step(trajectory, gamma, self.n)
+        discounts = _discounts(trajectory, gamma)
+        # Where the discount of a row is 0, its episode or the rollout ends: there is the bootstrap.
+        terms = np.float32(gamma) - discounts
+        terms *= trajectory.next_values
+        terms += trajectory.rewards
+        if self.n is None or self.n >= len(terms):
+            targets = _scan_inplace(terms, discounts)
+        else:
+            targets = _bootstrapped(terms, discounts, trajectory.next_values, self.n)
         return targets - trajectory.values, targets
 
 
@@ -170,8 +178,7 @@ class Discounted(Returns):
     """
 
     def __call__(self, trajectory: Trajectory, gamma: float) -> tuple[Floats, Floats]:
-        targets = _n_step(trajectory, gamma, None)
-        return targets - trajectory.values, targets
+        return NStep()(trajectory, gamma)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,18 +220,6 @@ class VTrace(Returns):
         corrections = _scan_inplace(rhos * deltas, discounts * np.minimum(ratios, np.float32(self.c_clip)))
         deltas[:-1] += discounts[:-1] * corrections[1:]
         return rhos * deltas, corrections + trajectory.values
-
-
-def _n_step(trajectory: Trajectory, gamma: float, n: int | None) -> Floats:
-    """n-step returns with maximum terms, [T, B]; n = None: those of the whole rollout."""
-    discounts = _discounts(trajectory, gamma)
-    # Where the discount of a row is 0, its episode or the rollout ends: there is the bootstrap.
-    terms = np.float32(gamma) - discounts
-    terms *= trajectory.next_values
-    terms += trajectory.rewards
-    if n is None or n >= len(terms):
-        return _scan_inplace(terms, discounts)
-    return _bootstrapped(terms, discounts, trajectory.next_values, n)
 
 
 def _temporal_differences(trajectory: Trajectory, gamma: float) -> Floats:

@@ -8,7 +8,7 @@ from stores import make_store, ones, pull, push
 from a3c_exp.common.arrays import arrays_in, block_size
 from a3c_exp.core import seeding
 from a3c_exp.core.counters import WorkerCounters, pack_rng, unpack_rng
-from a3c_exp.core.normalization import RunningStats
+from a3c_exp.core.normalization import NormalizedObservations, RunningStats
 
 
 def make_counters(workers: int = 3, stats_width: int = 0) -> WorkerCounters:
@@ -51,7 +51,7 @@ def test_the_first_start_of_the_clock_counts() -> None:
 
 
 def test_statistics_are_those_of_all_workers() -> None:
-    store = make_store(observation_shape=(2,), normalize_observations=True)
+    store = make_store(observations=NormalizedObservations(True, (2,)))
     observations = np.random.default_rng(0).normal(3, 2, (100, 2)).astype(np.float32)
     for worker, part in enumerate(np.split(observations, [20, 50])):
         push(store, worker, ones(), steps=len(part), stats=RunningStats.of(part, None))
@@ -64,7 +64,7 @@ def test_statistics_are_those_of_all_workers() -> None:
 def test_statistics_read_half_written_are_hardly_wrong() -> None:
     """A worker writes its row while another reads it: whichever part is the newer one, the scale holds."""
     rng = np.random.default_rng(0)
-    stores = [make_store(observation_shape=(2,), normalize_observations=True) for _ in range(2)]
+    stores = [make_store(observations=NormalizedObservations(True, (2,))) for _ in range(2)]
     before, after = stores
     for observations in np.split(rng.normal(100, 1, (2000, 2)), 100):
         for store in stores:

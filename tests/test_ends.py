@@ -12,7 +12,7 @@ from scripted import Scripted, vector
 from workers import make_workers, next_event
 
 from a3c_exp.common.arrays import Array
-from a3c_exp.core.normalization import Normalizer, RunningStats
+from a3c_exp.core.normalization import NormalizedObservations, Normalizer, RunningStats
 from a3c_exp.core.rewards import RewardShaping
 from a3c_exp.core.rollout import Actor, Rollout
 from a3c_exp.core.store import Snapshot
@@ -111,7 +111,7 @@ def test_a_row_that_is_no_transition_has_no_terminal_reward() -> None:
 
 def test_the_terminal_reward_is_in_the_deviation_by_which_rewards_are_divided() -> None:
     row = np.zeros(RunningStats.width((4,), False, True))
-    start = START._replace(normalizer=Normalizer.from_row(row, (4,), False, True))
+    start = START._replace(normalizer=Normalizer.from_row(row, NormalizedObservations(), True))
     rollout = make_actor(count=1, ends={"lengths": (2,)}, terminal_reward=BONUS).collect(start)
     first, last = Scripted.reward(0, 1, 1), Scripted.reward(0, 2, 0) + BONUS
     sums = np.array([first, last + GAMMA * first])

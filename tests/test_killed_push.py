@@ -20,7 +20,7 @@ from a3c_exp.backends.processes.resources import shared_store
 from a3c_exp.common.arrays import Array
 from a3c_exp.core import store as store_module
 from a3c_exp.core.counters import pack_rng
-from a3c_exp.core.normalization import RunningStats
+from a3c_exp.core.normalization import NormalizedObservations, RunningStats
 from a3c_exp.core.store import SharedStore
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -138,7 +138,7 @@ def test_a_turn_ends_once_whoever_is_killed_while_ending_it() -> None:
 
 def test_statistics_and_generator_states_are_the_old_or_the_new_ones() -> None:
     old, new = np.random.default_rng(1), np.random.default_rng(2)
-    settings = {"normalize_observations": True, "observation_shape": (3,)}
+    settings = {"observations": NormalizedObservations(True, (3,))}
 
     def case() -> tuple[SharedStore, Callable[[], object]]:
         store = make(**settings)
@@ -174,7 +174,7 @@ class HalfWritten:
 
 @pytest.mark.parametrize("name", ["_stats", "_rng_states"])
 def test_a_row_that_is_half_written_does_not_count(name: str) -> None:
-    store = make(normalize_observations=True, observation_shape=(3,))
+    store = make(observations=NormalizedObservations(True, (3,)))
     push(store, 1, ones(), stats=measured(1), rng=np.random.default_rng(1))
     before = store.state()
 

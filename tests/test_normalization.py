@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from a3c_exp.core.normalization import Normalizer, RunningStats
+from a3c_exp.core.normalization import NormalizedObservations, Normalizer, RunningStats
 
 
 def make_normalizer(size: int, stats: RunningStats) -> Normalizer:
-    return Normalizer.from_row(stats.row, (size,), True, False)
+    return Normalizer.from_row(stats.row, NormalizedObservations(True, (size,)), False)
 
 
 def test_statistics_of_no_transition_are_0() -> None:
@@ -70,9 +70,9 @@ def test_rewards_that_come_before_any_statistics_are_scaled_by_their_own() -> No
     """Otherwise the first gradient would be as much too large as the rewards are."""
     rewards = np.array([[100.0], [-300.0], [500.0]], np.float32)
     measured = RunningStats.of(None, rewards[:, 0])
-    nothing = Normalizer.from_row(np.zeros(RunningStats.width((), False, True)), (), False, True)
+    nothing = Normalizer.from_row(np.zeros(RunningStats.width((), False, True)), NormalizedObservations(), True)
     np.testing.assert_allclose(nothing.rewards(rewards, measured), rewards / rewards.std(), rtol=1e-6)
-    later = Normalizer.from_row(RunningStats.of(None, np.array([1.0, 3.0])).row, (), False, True)
+    later = Normalizer.from_row(RunningStats.of(None, np.array([1.0, 3.0])).row, NormalizedObservations(), True)
     np.testing.assert_allclose(later.rewards(np.array([[2.0]], np.float32), measured), 2.0, rtol=1e-6)
     one = RunningStats.of(None, np.array([7.0]))
     np.testing.assert_allclose(

@@ -11,7 +11,7 @@ from runs import SCRIPTED
 from scripted import Scripted
 
 from a3c_exp.common.arrays import Array
-from a3c_exp.core.normalization import Normalizer, RunningStats
+from a3c_exp.core.normalization import NormalizedObservations, Normalizer, RunningStats
 from a3c_exp.core.rollout import Actor, Rollout
 from a3c_exp.core.store import Snapshot
 from a3c_exp.envs import EnvBatch, Gym, Step
@@ -139,7 +139,7 @@ def test_rewards_are_scaled_then_clipped_for_training_only() -> None:
 
 def make_normalizer(rewards: bool = False, row: Array | None = None) -> Normalizer:
     row = np.zeros(RunningStats.width((4,), True, rewards)) if row is None else row
-    return Normalizer.from_row(row, (4,), True, rewards)
+    return Normalizer.from_row(row, NormalizedObservations(True, (4,)), rewards)
 
 
 def test_a_rollout_is_normalized_with_one_set_of_statistics_bootstraps_included() -> None:
@@ -162,7 +162,7 @@ def test_statistics_are_of_the_raw_observations() -> None:
 
 def test_where_rewards_alone_are_normalized_observations_are_not_measured() -> None:
     """Those of pictures would be thousands of numbers a rollout, which nothing uses."""
-    scaling = Normalizer.from_row(np.zeros(RunningStats.width((4,), False, True)), (4,), False, True)
+    scaling = Normalizer.from_row(np.zeros(RunningStats.width((4,), False, True)), NormalizedObservations(), True)
     rollout = collect(make_actor(length=4, lengths=(9,), count=2), normalizer=scaling)
     assert rollout.stats is not None
     assert (len(rollout.stats.row), rollout.stats.row[-3]) == (4, 8)

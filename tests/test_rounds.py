@@ -10,7 +10,7 @@ import pytest
 from stores import event_of, make_store, ones, pull, push
 
 from a3c_exp.core.counters import pack_rng
-from a3c_exp.core.normalization import RunningStats
+from a3c_exp.core.normalization import NormalizedObservations, RunningStats
 from a3c_exp.core.store import SharedStore
 
 
@@ -112,7 +112,7 @@ class TestAQuorum:
         np.testing.assert_array_equal(store.parameters.read(), -ones(3))
 
     def test_drops_a_late_gradient_but_not_what_it_brings(self) -> None:
-        store = make_store(synchronous=True, quorum=2, normalize_observations=True, observation_shape=(3,))
+        store = make_store(synchronous=True, quorum=2, observations=NormalizedObservations(True, (3,)))
         snapshots = [pull(store, worker) for worker in range(3)]
         first, second = (push(store, worker, ones(), snapshots[worker]) for worker in range(2))
         assert second.done() and first.done()

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from stores import SIZE, event_of, make_spec, make_store, ones, pull, push
 
-from a3c_exp.core.normalization import RunningStats
+from a3c_exp.core.normalization import NormalizedObservations, RunningStats
 from a3c_exp.core.store import SharedStore
 from a3c_exp.optimizers import Adam
 
-BOTH: dict[str, Any] = {"observation_shape": (2,), "normalize_observations": True, "normalize_rewards": True}
+BOTH: dict[str, Any] = {"observations": NormalizedObservations(True, (2,)), "normalize_rewards": True}
 
 
 @pytest.mark.parametrize("locked", [False, True])
@@ -76,8 +76,8 @@ def test_memory_of_one_process_is_not_sent_to_another() -> None:
 @pytest.mark.parametrize("locked", [False, True])
 @pytest.mark.parametrize("workers", [2, 3, 5])
 def test_a_restored_state_is_complete_for_any_number_of_workers(locked: bool, workers: int) -> None:
-    adam, observed = Adam(learning_rate=0.1, max_grad_norm=None), {"observation_shape": (2,)}
-    settings: dict[str, Any] = {"optimizer": adam, "locked": locked, "normalize_observations": True, **observed}
+    adam, observed = Adam(learning_rate=0.1, max_grad_norm=None), NormalizedObservations(True, (2,))
+    settings: dict[str, Any] = {"optimizer": adam, "locked": locked, "observations": observed}
     store, rng = make_store(**settings), np.random.default_rng(5)
     for worker in (0, 1, 2, 1):
         gradient = rng.standard_normal(SIZE).astype(np.float32)

@@ -35,25 +35,19 @@ def broadcast(number: float, like: Floats, mask: Floats | None) -> Floats:
 
 
 def closed_form_advantages(advantages: Floats, mask: Floats | None, normalize: bool) -> tuple[Floats, float]:
-    """The advantages [T, B] of a closed form, 0 for rows that are no transitions, and the number of transitions."""
+    """The advantages [T, B] of a closed form, 0 for rows that are no transitions, and the number of transitions.
+
+    normalize: to mean 0 and standard deviation 1, in float64: if all advantages are the same, float32's error in their
+        mean would be all that is left of them, and would be scaled to 1.
+    """
     count = count_of(advantages, mask)
     if normalize:
-        advantages = normalized(advantages, mask, count)
+        wide = advantages.astype(np.float64)
+        deviations = wide - total(wide, mask) / count
+        counted = masked(deviations, mask)
+        advantages = (deviations / (math.sqrt(dot(counted, counted) / count) + 1e-8)).astype(np.float32)
     # Masked last: a row that is no transition may hold anything, and 0 times infinity is not 0.
     return masked(advantages, mask), count
-
-
-def normalized(advantages: Floats, mask: Floats | None, count: float) -> Floats:
-    """Mean 0 and standard deviation 1 over the transitions. Other rows are unspecified.
-
-    In float64: if all advantages are the same, float32's error in their mean would be all that is left of them, and
-    would be scaled to 1.
-    """
-    wide = advantages.astype(np.float64)
-    deviations = wide - total(wide, mask) / count
-    counted = masked(deviations, mask)
-    scaled = deviations / (math.sqrt(dot(counted, counted) / count) + 1e-8)
-    return scaled.astype(np.float32)
 
 
 def explained_variance(values: Floats, targets: Floats, mask: Array | None = None) -> float:

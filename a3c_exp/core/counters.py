@@ -57,7 +57,8 @@ class WorkerCounters:
     def count(self, worker: int, steps: int, stats: RunningStats | None = None) -> None:
         """Count a worker's environment steps, and merge what it measured of observations and returns."""
         if stats is not None:
-            self._write(self._stats, STATS_COPY, worker, stats.merge(RunningStats(self._stats_of(worker))).row)
+            before = RunningStats(self._stats[self._rows[worker, STATS_COPY], worker])
+            self._write(self._stats, STATS_COPY, worker, stats.merge(before).row)
         self._rows[worker, STEPS] += steps
 
     def count_episodes(self, worker: int, episodes: int) -> None:
@@ -126,10 +127,6 @@ class WorkerCounters:
         """The statistics of all workers merged; None if nothing is normalized."""
         return RunningStats.merge_all(self._active(self._stats, STATS_COPY)) if self._stats.size else None
 
-    def _stats_of(self, worker: int) -> Array:
-        row: Array = self._stats[self._rows[worker, STATS_COPY], worker]
-        return row
-
     def _write(self, copies: Array, column: int, worker: int, row: Array) -> None:
         """Write a worker's row into the copy that is not active, then make it active."""
         other = 1 - self._rows[worker, column]
@@ -160,7 +157,8 @@ class WorkerCounters:
         version: number of updates. Without a lock it is the sum of applied gradients: the last row has the rest of it.
         """
         self._rows[:] = 0
-        applied, known = state["applied_gradients"], self._known_workers(state)
+        applied = state["applied_gradients"]
+        known = min(len(self._rows), len(applied)) - 1  # workers that the state has a row for
         self._rows[:known, GRADIENTS] = applied[:known]
         self._rows[-1, GRADIENTS] = version - applied[:known].sum()
         self._rows[-1, STEPS] = state["steps"]
@@ -171,11 +169,6 @@ class WorkerCounters:
             self._stats[0, 0] = state["stats"]  # with this, one worker alone continues as if it had never stopped
         self._rng_states[:] = 0
         self._rng_states[0, :known] = state["rng_states"][:known]
-
-    def _known_workers(self, state: Mapping[str, Any]) -> int:
-        """Number of these workers that the state has a row for."""
-        workers = len(self._rows) - 1
-        return min(workers, len(state["applied_gradients"]) - 1)
 
     def take_observation_stats(self, row: Array) -> None:
         """Start from another run's observation statistics, if both runs have some. Its returns are left out."""

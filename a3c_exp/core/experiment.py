@@ -267,7 +267,6 @@ def build_network(experiment: Experiment, *, draw: bool = True) -> tuple[ActorCr
 def store_spec(experiment: Experiment, network: ActorCritic, observation_space: Box) -> StoreSpec:
     """The spec of this experiment's shared block."""
     env, quorum = experiment.env, experiment.quorum
-    normalized = NormalizedObservations.of(env.normalize_observations, observation_space)
     return StoreSpec(
         size=len(network.vector),
         param_slices=network.param_slices,
@@ -279,8 +278,6 @@ def store_spec(experiment: Experiment, network: ActorCritic, observation_space: 
         locked=experiment.lock,
         quorum=None if quorum == "all" or quorum >= experiment.worker_count else quorum,
         optimizer_state_per_worker=experiment.optimizer_state == "per_worker",
-        observation_shape=normalized.shape,
-        normalize_observations=normalized.measured,
+        observations=NormalizedObservations.of(env.normalize_observations, observation_space),
         normalize_rewards=env.normalize_rewards,
-        network_normalizes=normalized.by_network and normalized.measured,
     )

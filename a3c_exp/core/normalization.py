@@ -163,25 +163,16 @@ class Normalizer:
     is_measured: bool = True
 
     @classmethod
-    def from_row(
-        cls,
-        row: NDArray[np.float64],
-        shape: tuple[int, ...],
-        observations: bool,
-        rewards: bool,
-        by_network: bool = False,
-    ) -> Normalizer:
+    def from_row(cls, row: NDArray[np.float64], form: NormalizedObservations, rewards: bool) -> Normalizer:
         """The scales for the merged row of all workers. Before the second observation: mean 0, scale 1."""
-        size = _size(shape, observations)
         mean = inverse_std = None
-        if observations:
+        if form.measured:
+            size = _size(form.shape)
             centre, std = _mean_and_std(row[0], row[1 : 1 + size], row[1 + size : 1 + 2 * size])
-            mean = centre.astype(np.float32).reshape(shape)
-            inverse_std = (1 / std).astype(np.float32).reshape(shape)
-        scale = None
-        if rewards:
-            scale = _reward_scale(row)
-        return cls(mean, inverse_std, scale, by_network, not observations or row[0] >= 2)
+            mean = centre.astype(np.float32).reshape(form.shape)
+            inverse_std = (1 / std).astype(np.float32).reshape(form.shape)
+        scale = _reward_scale(row) if rewards else None
+        return cls(mean, inverse_std, scale, form.by_network, not form.measured or row[0] >= 2)
 
     def observations(self, raw: Array) -> Array:
         """Scale observations [B, ...] to mean 0 and variance 1 over the run so far, float32, clipped to +-10.

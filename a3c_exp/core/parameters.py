@@ -14,14 +14,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from a3c_exp.common.arrays import Array, ArraySpecs, Floats, Vector, block_size
 from a3c_exp.core.counters import WorkerCounters
-from a3c_exp.core.normalization import RunningStats
+from a3c_exp.core.normalization import NormalizedObservations, RunningStats
 from a3c_exp.core.rounds import SynchronousRounds
 from a3c_exp.optimizers import Optimizer, rates
 from a3c_exp.schedules import Schedule, progress_of
@@ -40,8 +40,7 @@ class StoreSpec:
     size: P, the length of the parameter vector. param_slices: where each part of the network lies in it.
     synchronous, locked, optimizer_state_per_worker: update=sync, lock=true, optimizer_state=per_worker.
     quorum: see `Experiment`; None: all workers.
-    normalize_observations: by running statistics. observation_shape: of their mean. network_normalizes: it is the
-        network that scales the observations, pictures of bytes.
+    observations: how they are measured and normalized. normalize_rewards: by running statistics.
     """
 
     size: int
@@ -54,9 +53,7 @@ class StoreSpec:
     quorum: int | None = None
     locked: bool = False
     optimizer_state_per_worker: bool = False
-    observation_shape: tuple[int, ...] = ()
-    normalize_observations: bool = False
-    network_normalizes: bool = False
+    observations: NormalizedObservations = field(default_factory=NormalizedObservations)
     normalize_rewards: bool = False
 
     @property
@@ -66,7 +63,8 @@ class StoreSpec:
 
     def arrays(self) -> ArraySpecs:
         """Shape and type of every array in the block, in order."""
-        width = RunningStats.width(self.observation_shape, self.normalize_observations, self.normalize_rewards)
+        form = self.observations
+        width = RunningStats.width(form.shape, form.measured, self.normalize_rewards)
         states = self.workers if self.optimizer_state_per_worker else 1
         return {
             "store_flags": ((FLAGS,), np.dtype(np.int64)),

@@ -257,16 +257,10 @@ class SharedStore:
 
     def normalizer(self) -> Normalizer | None:
         """The statistics of all workers as they are now; None if nothing is normalized."""
-        stats, spec = self.counters.stats(), self.spec
+        stats = self.counters.stats()
         if stats is None:
             return None
-        return Normalizer.from_row(
-            stats.row,
-            spec.observation_shape,
-            spec.normalize_observations,
-            spec.normalize_rewards,
-            spec.network_normalizes,
-        )
+        return Normalizer.from_row(stats.row, self.spec.observations, self.spec.normalize_rewards)
 
     def stop(self) -> None:
         """Ask every worker to end before its next rollout."""

@@ -22,7 +22,7 @@ from a3c_exp.core.seeding import Role
 from a3c_exp.core.store import Push, Snapshot, Store
 from a3c_exp.envs import EnvBatch, close_within
 from a3c_exp.errors import RunError
-from a3c_exp.networks import ActorCritic, NetworkOutputs, OutputGradients
+from a3c_exp.networks import ActorCritic, NetworkOutputs
 from a3c_exp.optimizers import clip, euclidean_norm
 from a3c_exp.returns import Returns, with_learner_values
 from a3c_exp.schedules import progress_of
@@ -32,8 +32,6 @@ MAX_CONSECUTIVE_NONFINITE = 20
 
 # The norm of all parameters is measured at one push of so many: it changes slowly, and millions of numbers are read.
 PARAMETER_NORM_EVERY = 10
-
-Backward = Callable[[OutputGradients], None]
 
 # A gradient that is not finite is refused and reported: numpy need not warn as well.
 _ignore_nonfinite = np.errstate(over="ignore", invalid="ignore", divide="ignore")
@@ -168,8 +166,8 @@ class Learner:
         batches = []
         for rollout in rollouts:
             if rollout.transitions:
-                batch, metrics = self._add_rollout_gradient(rollout, snapshot)
-                event.add(metrics)
+                batch, metrics = self._add_gradient(rollout, snapshot)
+                event.add(metrics | _critic_metrics(batch))
                 batches.append(batch)
         # A summed loss grows with its transitions already, so each worker has weight 1.
         weight = min(event.steps, 1) if self._experiment.algorithm.reduction == "sum" else event.steps
@@ -182,7 +180,7 @@ class Learner:
         (rollout,) = rollouts
         stats = rollout.stats
         batch = self._batch(rollout)
-        extra = _ignore_nonfinite(_critic_metrics)(batch)
+        extra = _critic_metrics(batch)
         if rollout.state is None:
             batch = batch.without_order()
         length, count = batch.shape
@@ -191,7 +189,7 @@ class Learner:
             # Pixels stay scaled as they were when the rollout was taken up: another scale would change pi / mu.
             snapshot = self._store.pull(self._worker, self._network.vector)
             self._network.zero_grad()
-            metrics = self._add_batch_gradient(minibatch, snapshot)
+            _, metrics = self._add_gradient(minibatch, snapshot)
             event.add(metrics | extra)
             yield self._prepare_push(snapshot, event, minibatch.transitions, stats, [minibatch])
             if self._store.stopped or algorithm.should_stop_early(metrics):
@@ -199,27 +197,16 @@ class Learner:
             event, stats, extra = Event(self._worker), None, {}
 
     @_ignore_nonfinite
-    def _add_rollout_gradient(self, rollout: Rollout, snapshot: Snapshot) -> tuple[BatchArrays, dict[str, float]]:
-        """Add the loss's gradient over one rollout to `network.gradient`, and return the loss's batch and metrics."""
-        outputs, backward = self._network.evaluate(rollout.observations, rollout.actions, rollout.recurrent_input)
-        batch = self._batch(rollout, outputs)
-        metrics = self._differentiate(outputs, batch, snapshot, backward)
-        return batch, metrics | _critic_metrics(batch)
-
-    @_ignore_nonfinite
-    def _add_batch_gradient(self, batch: BatchArrays, snapshot: Snapshot) -> dict[str, float]:
-        """The same for a batch whose advantages and targets are known. Returns the metrics alone."""
-        outputs, backward = self._network.evaluate(batch.observations, batch.actions, batch.recurrent_input)
-        return self._differentiate(outputs, batch, snapshot, backward)
-
-    def _differentiate(
-        self, outputs: NetworkOutputs, batch: BatchArrays, snapshot: Snapshot, backward: Backward
-    ) -> dict[str, float]:
-        """Take the loss's derivatives back to the parameters, and return its metrics."""
-        progress, algorithm = progress_of(snapshot.steps, self._total_steps), self._experiment.algorithm
-        gradient, metrics = algorithm.gradient(outputs, batch, progress, self._network.loss_module)
+    def _add_gradient(self, source: Rollout | BatchArrays, snapshot: Snapshot) -> tuple[BatchArrays, dict[str, float]]:
+        """Add the loss's gradient over a rollout, or over a batch whose advantages and targets are known, to
+        `network.gradient`. Returns the loss's batch and its metrics."""
+        network, algorithm = self._network, self._experiment.algorithm
+        outputs, backward = network.evaluate(source.observations, source.actions, source.recurrent_input)
+        batch = self._batch(source, outputs) if isinstance(source, Rollout) else source
+        progress = progress_of(snapshot.steps, self._total_steps)
+        gradient, metrics = algorithm.gradient(outputs, batch, progress, network.loss_module)
         backward(gradient)
-        return metrics
+        return batch, metrics
 
     def _batch(self, rollout: Rollout, outputs: NetworkOutputs | None = None) -> BatchArrays:
         """A rollout with its advantages and targets.
@@ -289,6 +276,7 @@ class Learner:
             )
 
 
+@_ignore_nonfinite
 def _critic_metrics(batch: BatchArrays) -> dict[str, float]:
     """Metrics of the values with which the actor acted."""
     values, mask = batch.values, batch.mask

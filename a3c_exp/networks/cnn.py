@@ -105,25 +105,23 @@ class ImageEncoder(nn.Module, ABC):
     def __init__(
         self,
         convolutions: list[CastingConv2d],
-        flat: int,
+        sizes: list[int],
         features_dim: int | None,
         activation: ActivationName,
-        *,
         max_pixel: float,
         precision: Precision,
-        largest_output: int,
     ) -> None:
-        """flat: numbers in the output of the convolutions, for one picture. largest_output: in the largest of a layer.
+        """sizes: how many numbers a layer's output has for one picture; the last are those of the convolutions' end.
         features_dim: None: without the affine layer. max_pixel is scaled to 1."""
         super().__init__()
         fits = features_dim is None or 1 <= features_dim <= MAX_WIDTH
         require(fits, "features_dim", features_dim, f"a whole number from 1 to {MAX_WIDTH}")
         self.convolutions = nn.ModuleList(convolutions)
-        self.last = None if features_dim is None else CastingLinear(flat, features_dim)
+        self.last = None if features_dim is None else CastingLinear(sizes[-1], features_dim)
         self.activation = ACTIVATIONS[activation]()
         self.pixels = PixelScaling(max_pixel)
         self._precision = precision
-        self._largest_output = largest_output
+        self._largest_output = max(sizes)
         self._plain = False
 
     def use_float32(self) -> None:
@@ -208,15 +206,7 @@ class Cnn(ImageEncoder):
             margins.append(None if symmetric else (left, right, top, bottom))
             sizes.append(after * rows * columns)
             before = after
-        super().__init__(
-            convolutions,
-            sizes[-1],
-            features_dim,
-            activation,
-            max_pixel=max_pixel,
-            precision=precision,
-            largest_output=max(sizes),
-        )
+        super().__init__(convolutions, sizes, features_dim, activation, max_pixel, precision)
         self._margins = margins
 
     def _convolve(self, x: Tensor, scale: float) -> Tensor:
@@ -256,22 +246,14 @@ class Impala(ImageEncoder):
         fits = 1 <= len(sections) <= MAX_LAYERS and all(1 <= each <= MAX_WIDTH for each in sections)
         require(fits, "sections", sections, f"1 to {MAX_LAYERS} whole numbers from 1 to {MAX_WIDTH}")
         require(0 <= blocks <= MAX_LAYERS, "blocks", blocks, f"a whole number from 0 to {MAX_LAYERS}")
-        convolutions, largest_output = [], channels * height * width
+        convolutions, sizes = [], [channels * height * width]
         before, rows, columns = channels, height, width
         for after in sections:
             convolutions.append(CastingConv2d(before, after, 3, padding=1))
             convolutions += [CastingConv2d(after, after, 3, padding=1) for _ in range(2 * blocks)]
-            largest_output = max(largest_output, after * rows * columns)
+            sizes.append(after * rows * columns)
             before, rows, columns = after, (rows + 1) // 2, (columns + 1) // 2
-        super().__init__(
-            convolutions,
-            before * rows * columns,
-            features_dim,
-            "relu",
-            max_pixel=max_pixel,
-            precision=precision,
-            largest_output=largest_output,
-        )
+        super().__init__(convolutions, [*sizes, before * rows * columns], features_dim, "relu", max_pixel, precision)
         self._blocks = blocks
 
     def _convolve(self, x: Tensor, scale: float) -> Tensor:

@@ -76,7 +76,7 @@ class Policy:
             self._network.load_constants(store_state["constants"])
         form = self._normalized
         if form.measured:
-            self.normalizer = Normalizer.from_row(store_state["stats"], form.shape, True, False, form.by_network)
+            self.normalizer = Normalizer.from_row(store_state["stats"], form, False)
             self.normalizer.scale_pixels(self._network)
 
     def seed(self, seed: int) -> None:
