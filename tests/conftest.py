@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,26 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
             return self.returncode
 
     monkeypatch.setattr("a3c_exp.cli.processes.Popen", Process)
+
+
+@pytest.fixture
+def refuses(capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Checks that a command prints one line, about a key and, if it is given, a value, and ends with exit code 2.
+
+    Returns the line.
+    """
+    import a3c_exp.__main__ as program
+
+    def check(words: Sequence[str], key: str, value: object = ..., main: Any = program.main) -> str:
+        capfd.readouterr()
+        assert main(words) == 2
+        out, err = capfd.readouterr()
+        assert err.startswith(f"a3c_exp: {key} = {'' if value is ... else f'{value!r}: '}")
+        assert err.count("\n") == 1
+        assert out == ""
+        return err
+
+    return check
 
 
 @pytest.fixture

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,63 +13,65 @@ import yaml
 import a3c_exp
 from a3c_exp import compose
 from a3c_exp.backends.processes import Processes
-from a3c_exp.backends.ray import Ray
-from a3c_exp.backends.ray.cluster import connected
 from a3c_exp.cli.startup import conf_folder
 from a3c_exp.common.settings import flatten
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.cpu import usable_cores
-from a3c_exp.core.experiment import Experiment, build_network, store_spec
+from a3c_exp.core.experiment import Experiment, build_network
 from a3c_exp.returns import GAE
 
-OPTIONS = sorted(f"{path.parent.name}={path.stem}" for path in conf_folder().glob("*/*.yaml"))
-# What an option needs beside it, where that is not the default.
-NEEDS = {
-    "env=gym": ["env.id=CartPole-v1"],
-    "env=atari": ["env.game=freeway"],
-    "critic_returns=vtrace": ["returns=vtrace"],
-    "experiment=pong": ["algorithm.minibatch_size=16"],
-} | {
-    f"network={name}": ["env=gym", "env.id=CarRacing-v3", "env.max_episode_steps=100", "rollout_length=8"]
-    for name in ("cnn", "cnn_nature", "cnn_impala", "cnn_small")
-}
-PRESETS = [option for option in OPTIONS if option.startswith("experiment=")]
-FEW_STEPS = ["workers=2", "envs_per_worker=2", "rollout_length=128", "total_steps=100", "eval.every=null"]
+OPTIONS = {f"{path.parent.name}={path.stem}" for path in conf_folder().glob("*/*.yaml")}
+ENVS = sorted(option for option in OPTIONS if option.startswith("env="))
+PRESETS = sorted(option for option in OPTIONS if option.startswith("experiment="))
+CORNERS = "plugins=[scripted] env=gym env.id=scripted:Corners-v0 env.kwargs.size=84"
+# Options of the other groups, several in a run.
+TOGETHER = [
+    "algorithm=a3c returns=discounted critic_returns=discounted optimizer=adam network=mlp backend=serial",
+    "returns=vtrace critic_returns=vtrace optimizer=rmsprop schedule=constant network=lstm backend=threads",
+    f"algorithm=ppo algorithm.minibatch_size=8 returns=gae critic_returns=n_step network=cnn {CORNERS}",
+    f"returns=gae_095 critic_returns=gae optimizer=sgd network=cnn_nature backend=processes {CORNERS}",
+    f"returns=n_step critic_returns=n_step_zero schedule=linear network=cnn_impala backend=ga3c {CORNERS}",
+    f"returns=n_step_zero returns.n=5 optimizer=rmsprop_tf network=cnn_small {CORNERS}",
+    "backend=ray",
+]
+# What an environment or a preset needs beside it, to be quick too.
+NEEDS = {"env=gym": ["env.id=CartPole-v1"], "env=atari": ["env.game=freeway"]}
+NEEDS |= {"experiment=pong": ["algorithm.minibatch_size=16"]}
+FEW_STEPS = ["workers=1", "envs_per_worker=2", "rollout_length=8", "total_steps=32"]
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    """One for all options that need one: it takes seconds to start."""
-    if importlib.util.find_spec("ray") is None:  # not imported: that is for `connected`
-        pytest.skip("clusters: pip install 'a3c-exp[ray]'")
-    experiment = load_experiment(compose(["backend=ray", "workers=1"]))
-    network, env = build_network(experiment)
-    assert isinstance(experiment.backend, Ray)
-    with connected(experiment.backend, 1, store_spec(experiment, network, env.observation_space)):
-        yield
-
-
-@pytest.mark.parametrize("option", OPTIONS)
-def test_every_option_composes_and_trains_a_few_steps(
-    option: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    """Presets with the workers and rollouts that they ask for; Atari games and clusters take too long for that."""
-    overrides = [option, *FEW_STEPS, *NEEDS.get(option, ())]
-    composed = compose(overrides)
-    if composed["env"]["_target_"] == "a3c_exp.envs.Atari":
-        pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
-        overrides.append("rollout_length=8")
-    elif option in PRESETS:
-        overrides = [option, "total_steps=100", "eval.every=null"]
-    if composed["backend"]["_target_"] == "a3c_exp.backends.ray.Ray":
-        request.getfixturevalue("cluster")
-        overrides.append("workers=1")
-    if not option.startswith("backend=") and list(composed["backend"]) == ["_target_"]:
-        overrides.append("backend=serial")  # quicker, where a preset does not say how its own backend is to be
-    run = a3c_exp.train(overrides, tmp_path / "run")
+def train(overrides: list[str], folder: Path) -> None:
+    run = a3c_exp.train([*overrides, "eval.every=null"], folder)
     assert run.summary["stop_reason"] == "total_steps"
-    assert run.summary["steps"] >= 100
     assert run.summary["updates"] > 0
+
+
+def test_every_option_is_among_those_that_are_tried() -> None:
+    together = {word for words in TOGETHER for word in words.split()}
+    assert {*ENVS, *PRESETS, *together} >= OPTIONS
+
+
+@pytest.mark.parametrize("words", TOGETHER, ids=range(len(TOGETHER)))
+def test_options_train_a_few_steps(words: str, tmp_path: Path) -> None:
+    if "ray" in words and find_spec("ray") is None:  # not imported: that is for the backend
+        pytest.skip("clusters: pip install 'a3c-exp[ray]'")
+    backend = [] if "backend" in words else ["backend=serial"]
+    train([*words.split(), *backend, *FEW_STEPS], tmp_path / "run")
+
+
+@pytest.mark.parametrize("option", [*ENVS, *PRESETS])
+def test_every_environment_and_preset_trains_a_few_steps(option: str, tmp_path: Path) -> None:
+    """Presets with the workers and rollouts that they ask for, but for Atari games, which take too long for that."""
+    overrides = [option, *NEEDS.get(option, []), "total_steps=32"]
+    composed = compose(overrides)
+    atari = composed["env"]["_target_"] == "a3c_exp.envs.Atari"
+    if atari:
+        pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
+    if atari or option in ENVS:
+        overrides += FEW_STEPS
+    if composed["backend"]["_target_"] != "a3c_exp.backends.ga3c.Ga3c":
+        overrides.append("backend=serial")
+    train(overrides, tmp_path / "run")
 
 
 def test_the_defaults_are_cartpole_with_a_process_for_each_core() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,10 @@ import yaml
 from runs import QUICK, config
 
 import a3c_exp
-from a3c_exp import ConfigError, compose
+from a3c_exp import compose
 from a3c_exp.__main__ import main
 from a3c_exp.config import builder
-from a3c_exp.config.builder import load_experiment, load_final
+from a3c_exp.config.builder import load_final
 from a3c_exp.run.trainer import Trainer
 
 AUTO = [*[text for text in QUICK if not text.startswith("workers")], "workers=auto"]
@@ -27,66 +28,53 @@ def cores(monkeypatch: pytest.MonkeyPatch) -> Any:
     return lambda number: monkeypatch.setattr(builder, "cores_of_a_run", lambda: number)
 
 
-def cut_short(folder: Path) -> None:
-    """Let a run look as if it had been killed."""
-    (folder / "summary.json").unlink()
+def saved(run: str = "run") -> dict[str, Any]:
+    read: dict[str, Any] = yaml.safe_load(Path(run, "config.yaml").read_text())
+    return read
 
 
 class TestWhatSettingsStoodFor:
-    def test_is_kept_by_a_run_that_goes_on_where_auto_is_another_number(self, here: Path, cores: Any) -> None:
+    @pytest.fixture(autouse=True)
+    def run_on_two_cores(self, here: Path, cores: Any) -> None:
         cores(2)
         assert main([*AUTO, "hydra.run.dir=run"]) == 0
-        saved = yaml.safe_load(Path("run/config.yaml").read_text())
-        assert (saved["workers"], saved["typed"]["workers"]) == (2, "auto")
-        cut_short(here / "run")
         cores(1)
+
+    def test_is_kept_by_a_run_that_goes_on_where_auto_is_another_number(self) -> None:
+        before = saved()
+        assert (before["workers"], before["typed"]["workers"]) == (2, "auto")
+        Path("run/summary.json").unlink()  # as if it had been killed
         assert main([*AUTO, "hydra.run.dir=run", "existing=resume"]) == 0
         assert json.loads(Path("run/summary.json").read_text())["resumed"] == 1
-        assert yaml.safe_load(Path("run/config.yaml").read_text()) == saved
+        assert saved() == before
         assert main(["resume=run", "total_steps=128"]) == 0
-        assert yaml.safe_load(Path("run/config.yaml").read_text()) == saved | {"total_steps": 128}
+        assert saved() == before | {"total_steps": 128}
 
-    def test_is_another_setting_than_what_is_typed(
-        self, here: Path, cores: Any, capfd: pytest.CaptureFixture[str]
-    ) -> None:
-        cores(2)
-        assert main([*AUTO, "hydra.run.dir=run"]) == 0
-        assert main([*AUTO, "workers=2", "hydra.run.dir=run", "existing=resume"]) == 2
-        assert "has a run with other settings: workers=auto, not 2" in capfd.readouterr().err
+    def test_is_another_setting_than_what_is_typed(self, refuses: Callable[..., str]) -> None:
+        line = refuses([*AUTO, "workers=2", "hydra.run.dir=run", "existing=resume"], "hydra.run.dir")
+        assert "workers=auto, not 2" in line
 
-    def test_changes_where_a_resumed_run_is_given_another(self, here: Path, cores: Any) -> None:
-        cores(2)
-        assert main([*AUTO, "hydra.run.dir=run"]) == 0
+    def test_changes_where_a_resumed_run_is_given_another(self) -> None:
         assert main(["resume=run", "total_steps=128", "workers=3"]) == 0
-        saved = yaml.safe_load(Path("run/config.yaml").read_text())
-        assert saved["workers"] == 3
-        assert "workers" not in saved["typed"]
-        cores(1)
+        assert saved()["workers"] == 3
+        assert "workers" not in saved()["typed"]
         assert main(["resume=run", "total_steps=192", "workers=auto"]) == 0
-        saved = yaml.safe_load(Path("run/config.yaml").read_text())
-        assert (saved["workers"], saved["typed"]["workers"]) == (1, "auto")
+        assert (saved()["workers"], saved()["typed"]["workers"]) == (1, "auto")
 
-    def test_is_what_a_copy_has(self, here: Path, cores: Any) -> None:
-        cores(2)
-        assert main([*AUTO, "hydra.run.dir=run"]) == 0
-        cores(1)
+    def test_is_what_a_copy_has(self) -> None:
         assert main(["from=run", "hydra.run.dir=copy"]) == 0
-        a3c_exp.train(yaml.safe_load(Path("run/config.yaml").read_text()), "again")
-        for name in ("copy", "again"):
-            assert Path(name, "config.yaml").read_text() == Path("run/config.yaml").read_text()
+        a3c_exp.train(saved(), "again")
+        assert saved("copy") == saved("again") == saved("run")
 
-    def test_is_not_known_of_a_run_of_before(self, here: Path, cores: Any) -> None:
+    def test_is_not_known_of_a_run_of_before(self) -> None:
         """Its config.yaml says auto, which is then what it is here."""
-        cores(2)
-        assert main([*AUTO, "hydra.run.dir=run"]) == 0
-        saved = yaml.safe_load(Path("run/config.yaml").read_text())
-        del saved["typed"]
-        saved["env"]["normalize_observations"] = saved["workers"] = "auto"
-        Path("run/config.yaml").write_text(yaml.safe_dump(saved))
-        cut_short(here / "run")
-        cores(1)
+        before = saved()
+        del before["typed"]
+        before["env"]["normalize_observations"] = before["workers"] = "auto"
+        Path("run/config.yaml").write_text(yaml.safe_dump(before))
+        Path("run/summary.json").unlink()
         assert main([*AUTO, "hydra.run.dir=run", "existing=resume"]) == 0
-        assert yaml.safe_load(Path("run/config.yaml").read_text())["workers"] == 1
+        assert saved()["workers"] == 1
 
 
 class TestFinal:
@@ -102,11 +90,6 @@ class TestFinal:
 
     def test_changes_nothing_that_is_plain(self) -> None:
         assert load_final(config(), check=False)[0] == config()
-
-    def test_names_what_is_wrong(self) -> None:
-        with pytest.raises(ConfigError) as error:
-            load_experiment(config(workers="many"))
-        assert (error.value.key, error.value.value) == ("workers", "many")
 
 
 def test_the_folder_of_a_run_is_the_one_that_was_meant_when_it_began(here: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -175,14 +176,11 @@ def test_a_finished_sweep_stays_byte_for_byte(again: Path, capfd: pytest.Capture
     assert {name: now[name] for name in before} == before
 
 
-def test_a_sweep_with_other_settings_is_refused_by_name(again: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_with_other_settings_is_refused_by_name(again: Path, refuses: Callable[..., str]) -> None:
     before = content(again)
-    assert program.main([*TWO, "gamma=0.5"]) == 2
-    err = capfd.readouterr().err
-    assert "two/seed-0': has a run with other settings: gamma=0.99, not 0.5" in err
-    assert err.count("\n") == 1
-    assert program.main([*TWO, "existing=refuse"]) == 2
-    assert "seed-0': must be without a run" in capfd.readouterr().err
+    line = refuses([*TWO, "gamma=0.5"], "sweep", str(again / "two" / "seed-0"))
+    assert "gamma=0.99, not 0.5" in line
+    refuses([*TWO, "existing=refuse"], "sweep", str(again / "two" / "seed-0"))
     assert content(again) == before
 
 
@@ -250,31 +248,10 @@ def test_a_locked_run_is_looked_at_again_at_the_end(again: Path, capfd: pytest.C
     ]
 
 
-@pytest.mark.parametrize(
-    ("words", "key"),
-    [
-        ("jobs=0", "jobs"),
-        (f"jobs={'9' * 5000}", "jobs"),
-        ("-m hydra.sweeper=null", "hydra.sweeper"),
-        ("-m hydra.launcher=null seed=0,1", "hydra.launcher"),
-        ("jobs=2 hydra/launcher=submitit_local", "jobs"),
-        ("resume=x sweep=y", "resume"),
-    ],
-)
-def test_words_are_checked(words: str, key: str, here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert program.main(words.split()) == 2
-    err = capfd.readouterr().err
-    assert err.startswith(f"a3c_exp: {key} = ")
-    assert err.count("\n") == 1
-    assert not list(here.iterdir())
-
-
-def test_launchers_need_an_extra(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_launchers_need_an_extra(here: Path, monkeypatch: pytest.MonkeyPatch, refuses: Callable[..., str]) -> None:
     monkeypatch.setattr("a3c_exp.cli.sweep.find_spec", lambda name: None)
-    assert program.main([*QUICK, "-m", "hydra/launcher=submitit_slurm", "seed=0,1"]) == 2
-    assert "needs the extra sweep: pip install 'a3c-exp[sweep]'" in capfd.readouterr().err
+    line = refuses([*QUICK, "-m", "hydra/launcher=submitit_slurm", "seed=0,1"], "hydra/launcher", "submitit_slurm")
+    assert "a3c-exp[sweep]" in line
     assert not list(here.iterdir())
 
 
@@ -343,10 +320,9 @@ def test_a_link_out_of_a_run_is_refused(
     ],
 )
 def test_files_of_another_program_are_not_replaced(
-    name: str, existing: str, victim: Path, capfd: pytest.CaptureFixture[str]
+    name: str, existing: str, victim: Path, refuses: Callable[..., str]
 ) -> None:
     Path("checkpoints").mkdir()
     Path(name).write_text("title: mine\n")
-    assert program.main([*QUICK, "hydra.run.dir=.", f"existing={existing}"]) == 2
-    assert capfd.readouterr().err.startswith("a3c_exp: hydra.run.dir = ")
+    refuses([*QUICK, "hydra.run.dir=.", f"existing={existing}"], "hydra.run.dir", str(Path.cwd()))
     assert content(Path()) == {name: b"title: mine\n"}
