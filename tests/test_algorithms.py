@@ -8,7 +8,6 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 from batches import draw_batch, draw_outputs, make_batch
-from gymnasium.spaces import Discrete
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -17,7 +16,6 @@ from a3c_exp.algorithms import A3C, explained_variance
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import NetworkOutputs
-from a3c_exp.networks.distributions import Categorical
 
 SHAPE = (5, 3)
 REDUCTIONS: tuple[Literal["mean", "sum"], ...] = ("mean", "sum")
@@ -27,32 +25,6 @@ def a_mask() -> Floats:
     mask = np.ones(SHAPE, np.float32)
     mask[1, 0] = mask[4, 2] = mask[3, 1] = 0
     return mask
-
-
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.parametrize("mask", [None, a_mask()], ids=["every row", "some rows"])
-def test_its_gradient_is_that_by_hand(reduction: Literal["mean", "sum"], mask: Array | None) -> None:
-    """dL/dlog pi = -A, dL/dV = c_v (V - G), dL/dH = -c_e: over the count for a mean, 0 where a row does not count."""
-    x, y = draw_outputs(SHAPE), draw_batch(SHAPE, mask=mask)
-    by, _ = A3C(value_coefficient=0.25, entropy_coefficient=0.1, reduction=reduction).gradient(x, y, 0.0)
-    counted = np.ones(SHAPE) if mask is None else mask
-    weight = counted if reduction == "sum" else counted / counted.sum()
-    np.testing.assert_allclose(by.log_probs, -y.advantages * weight, rtol=1e-5)
-    np.testing.assert_allclose(by.values, 0.25 * (x.values - y.targets) * weight, rtol=1e-5)
-    np.testing.assert_allclose(by.entropy, -0.1 * weight, rtol=1e-5)
-
-
-def test_its_gradient_reaches_the_logits_of_a_softmax_as_by_hand() -> None:
-    """dL/dlogits = A (pi - onehot) + c_e pi (log pi + H), for one state."""
-    logits = np.array([[0.5, -1.0, 0.2]], np.float32)
-    action, advantage, c = 2, 1.7, 0.3
-    log_probs, entropy, backward = Categorical(Discrete(3)).evaluate(logits, np.array([action]))
-    one = np.ones((1, 1), np.float32)
-    x = NetworkOutputs(log_probs[None], entropy[None], 0 * one)
-    by, _ = A3C(entropy_coefficient=c).gradient(x, make_batch(0 * one, 0 * one, advantage * one, 0 * one), 0.0)
-    pi = np.exp(logits[0]) / np.exp(logits[0]).sum()
-    expected = advantage * (pi - np.eye(3)[action]) + c * pi * (np.log(pi) - (pi * np.log(pi)).sum())
-    np.testing.assert_allclose(backward(by.log_probs[0], by.entropy[0])[0], expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("mask", [None, a_mask()], ids=["every row", "some rows"])

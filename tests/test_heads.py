@@ -103,9 +103,9 @@ def compare(by_kernel: Any, by_torch: Any) -> Floats:
 
 
 class TestHeads:
-    @pytest.mark.parametrize("space", SPACES, ids=str)
+    @pytest.mark.parametrize("space", [Discrete(4), Box(-2, 2, (3,))], ids=str)
     @pytest.mark.parametrize("state_dependent_std", [False, True])
-    @pytest.mark.parametrize("log_std", [-30.0, -5.0, 0.0, 2.0, 30.0])
+    @pytest.mark.parametrize("log_std", [-30.0, -5.0, 2.0])
     def test_the_kernel_is_equal_to_the_torch_form_in_outputs_and_gradients(
         self, space: gym.Space[Any], state_dependent_std: bool, log_std: float
     ) -> None:
@@ -125,6 +125,14 @@ class TestHeads:
         parameters = head(torch.ones(1, 64)).detach()
         torch.testing.assert_close(parameters[:, 2:].exp(), torch.full((1, 2), 0.3), atol=0.05, rtol=0)
         assert parameters[:, :2].abs().max() < 0.1
+
+    def test_a_free_deviation_beyond_its_range_follows_the_sum_of_all_rows(self) -> None:
+        """One row leads further out, and the others more strongly back."""
+        head: Any = make_head(5, make_distribution(Box(-1, 1, (1,))), False, 1.0)
+        head.log_std.data.fill_(7.0)
+        weights = torch.tensor([[0.0, 2.0], [0.0, 2.0], [0.0, -1.0]])
+        torch.autograd.backward(head(torch.zeros(3, 5)), weights)
+        assert head.log_std.grad.tolist() == [3.0]
 
     def test_the_bound_lets_gradients_through_that_lead_back(self) -> None:
         """d/dx (w x): beyond a bound it is w only if a step against it leads back."""

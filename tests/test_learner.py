@@ -34,7 +34,6 @@ from a3c_exp.networks import (
     NetworkOutputs,
     OutputGradients,
 )
-from a3c_exp.optimizers import euclidean_norm
 from a3c_exp.returns import VTrace
 
 GAMMA, LENGTH, ENVS = 0.9, 12, 3
@@ -142,8 +141,9 @@ def by_definition(rollout: Rollout, network: ActorCritic, vtrace: VTrace) -> tup
 
 @pytest.mark.parametrize("env", ENVIRONMENTS.values(), ids=ENVIRONMENTS)
 @pytest.mark.parametrize("kind", NETWORKS.values(), ids=NETWORKS)
-@pytest.mark.parametrize("epsilon", [0.0, 0.3])
-@pytest.mark.parametrize("vtrace", [VTrace(), VTrace(lambda_=0.8, rho_clip=1.4, c_clip=0.9)], ids=["paper", "lambda"])
+@pytest.mark.parametrize(
+    ("epsilon", "vtrace"), [(0.0, VTrace()), (0.3, VTrace(lambda_=0.8, rho_clip=1.4, c_clip=0.9))], ids=str
+)
 def test_v_trace_has_the_learners_own_values_and_ratios(
     env: Callable[[], EnvBatch], kind: Network, epsilon: float, vtrace: VTrace
 ) -> None:
@@ -200,13 +200,9 @@ def test_a_store_that_reports_pushes_by_itself_leaves_no_event_to_the_worker(mon
 
 
 class TestCurvesOfTheCriticAndTheParameters:
-    @pytest.mark.parametrize("env", ENVIRONMENTS.values(), ids=ENVIRONMENTS)
-    @pytest.mark.parametrize("kind", NETWORKS.values(), ids=NETWORKS)
     @pytest.mark.parametrize("name", ["A3C", "PPO"])
-    def test_are_of_the_transitions_and_of_the_pull(
-        self, env: Callable[[], EnvBatch], kind: Network, name: str
-    ) -> None:
-        rollout, network = lagging(env, kind, 0.0)
+    def test_are_of_the_transitions_and_of_the_pull(self, name: str) -> None:
+        rollout, network = lagging(ENVIRONMENTS["with reset rows"], NETWORKS["lstm"], 0.0)
         rollout.values[~rollout.valid] = 1e6  # of rows that are none
         before = network.vector.astype(np.float64)
         event = learn(experiment_of(name), network, rollout)
@@ -222,8 +218,3 @@ class TestCurvesOfTheCriticAndTheParameters:
         measured = [number for number, event in enumerate(events) if "parameter_norm" in event.metrics]
         assert measured == [0, PARAMETER_NORM_EVERY]
         assert all("grad_norm" in event.metrics for event in events)
-
-    def test_the_norm_of_large_finite_parameters_is_finite(self) -> None:
-        """Their squares are not, in single precision."""
-        assert euclidean_norm([np.full(4, 1e30, np.float32)]) == pytest.approx(2e30)
-        assert np.isnan(euclidean_norm([np.array([1, np.nan], np.float32)]))

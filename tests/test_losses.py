@@ -16,7 +16,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional
 
 from a3c_exp.algorithms import A3C, PPO, Algorithm, Batch, BatchArrays, Metrics, PolicyOutputs
 from a3c_exp.algorithms.algorithm import differentiate, has_closed_form
@@ -32,11 +31,9 @@ FALLING = Linear(start=0.3, end=0.1)
 LOSSES: dict[str, A3C | PPO] = {
     "a3c": A3C(value_coefficient=0.25, entropy_coefficient=0.1),
     "a3c, sum": A3C(reduction="sum", entropy_coefficient=-0.1),
-    "a3c, normalized": A3C(normalize_advantages=True),
     "a3c, normalized, sum": A3C(normalize_advantages=True, reduction="sum"),
     "a3c, schedule": A3C(entropy_coefficient=FALLING),
     "ppo": PPO(),
-    "ppo, plain": PPO(normalize_advantages=False, entropy_coefficient=0.1),
     "ppo, clipped values": PPO(value_clip=0.3, value_coefficient=2.0),
     "ppo, schedules": PPO(clip=FALLING, value_clip=FALLING, entropy_coefficient=FALLING),
     "ppo, target": PPO(target_kl=0.05, normalize_advantages=False, value_clip=0.1),
@@ -235,13 +232,11 @@ def _through_the_module(policy: PolicyOutputs, batch: Batch) -> Tensor:
 
 
 TERMS: dict[str, Term] = {
-    "policy gradient": lambda policy, batch: -policy.log_probs * batch.advantages,
     "normalized": lambda policy, batch: -policy.log_probs * batch.normalize(batch.advantages),
     "ratio": lambda policy, batch: -policy.ratio * batch.advantages,
     "kl": lambda policy, batch: policy.approx_kl,
     "entropy": lambda policy, batch: -policy.entropy,
     "mse": lambda policy, batch: (policy.values - batch.targets) ** 2,
-    "huber": lambda policy, batch: functional.huber_loss(policy.values, batch.targets, reduction="none"),
     "old values": lambda policy, batch: (policy.values - batch.values).abs(),
     "features": lambda policy, batch: policy.features.square().sum(-1),
     "module": _through_the_module,

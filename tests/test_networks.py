@@ -9,16 +9,13 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
-from learning import compare_gradients, evaluated_by_torch
+from learning import compare_gradients
 from nets import make_network
-from torch import nn
 
 from a3c_exp.common.arrays import Floats
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic, Mlp
 from a3c_exp.networks.distributions import make_distribution, mixed_with_uniform
-from a3c_exp.networks.heads import make_head
-from a3c_exp.networks.mlp import ACTIVATIONS
 
 OBSERVATIONS = Box(-1, 1, (8,))
 ACTION_SPACES: list[gym.Space[Any]] = [Discrete(4), MultiDiscrete([3, 4]), MultiBinary(3), Box(-2, 2, (3,))]
@@ -34,16 +31,13 @@ def draw_observations(count: int = 7) -> Floats:
 
 
 @pytest.mark.parametrize("space", ACTION_SPACES, ids=str)
-@pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize(
-    "settings",
-    [{}, {"state_dependent_std": True}, {"hidden_sizes": ()}, {"hidden_sizes": (5,)}],
-    ids=str,
+    "settings", [{"shared": True}, {"hidden_sizes": ()}, {"hidden_sizes": (5,), "state_dependent_std": True}], ids=str
 )
 def test_acting_and_learning_agree_and_the_gradient_is_that_of_torch(
-    space: gym.Space[Any], shared: bool, settings: dict[str, Any]
+    space: gym.Space[Any], settings: dict[str, Any]
 ) -> None:
-    network = build(space, shared=shared, **settings)
+    network = build(space, **settings)
     observations = draw_observations(12).reshape(4, 3, 8)
     compare_gradients(network, observations, space)
     parameters, values, _ = network.act_forward(observations[0])
@@ -67,9 +61,9 @@ def test_sampling_follows_the_probabilities_it_reports(space: gym.Space[Any]) ->
         assert abs(rows.mean() - expected) < 4 * np.sqrt(expected * (1 - expected) / count)
 
 
-@pytest.mark.parametrize("epsilon", [0.1, 1.0])
-def test_epsilon_mixes_the_policy_with_a_uniform_one(epsilon: float) -> None:
+def test_epsilon_mixes_the_policy_with_a_uniform_one() -> None:
     """The logits of the mixture, for a policy with the probabilities 1/2, 1/4, 1/4, 0."""
+    epsilon = 0.1
     logits = np.log([[0.5, 0.25, 0.25, 1e-30], [3.0, 1.5, 1.5, 1e-30]]).astype(np.float32)
     mixed = np.exp(mixed_with_uniform(logits, epsilon))
     expected = (1 - epsilon) * np.array([0.5, 0.25, 0.25, 0]) + epsilon / 4
@@ -100,66 +94,21 @@ def test_gaussian_samples_have_the_mean_and_deviation_of_the_parameters() -> Non
     np.testing.assert_allclose(actions.std(0), 0.5, atol=0.02)
 
 
-def test_one_standard_deviation_means_the_same_share_of_every_bounded_range() -> None:
-    distribution = make_distribution(Box(np.array([0, -10], np.float32), np.array([4, 10], np.float32)))
-    np.testing.assert_allclose(distribution.to_env(np.array([[0, 0], [0.5, -0.5]], np.float32)), [[2, 0], [3, -5]])
-
-
-def test_actions_beyond_the_range_are_clipped_for_the_environment_only() -> None:
-    distribution = make_distribution(Box(-2, 2, (1,)))
-    np.testing.assert_allclose(distribution.to_env(np.array([[5.0], [-5.0]], np.float32)), [[2], [-2]])
-
-
-def test_where_one_bound_is_missing_actions_begin_beyond_the_other() -> None:
-    """At the bound half of them would be clipped."""
-    low, high = np.array([5, -np.inf], np.float32), np.array([np.inf, -5], np.float32)
-    distribution = make_distribution(Box(low, high))
-    np.testing.assert_allclose(
-        distribution.to_env(np.array([[0, 0], [2, -2], [-9, 9]], np.float32)), [[6, -6], [8, -8], [5, -5]]
-    )
-
-
-@pytest.mark.parametrize("state_dependent", [False, True])
-@pytest.mark.parametrize("log_std", [-9.0, 4.0])
-def test_a_deviation_beyond_its_range_can_come_back_and_goes_no_further(log_std: float, state_dependent: bool) -> None:
-    """An action far out is more likely with a larger deviation, one at the mean with a smaller. A parameter follows the
-    sum of all rows, an output of the network its own row."""
-    distribution = make_distribution(Box(-1, 1, (1,)))
-    head: Any = make_head(5, distribution, state_dependent, 1.0)
-    where = head.linear.bias if state_dependent else head.log_std
-    with torch.no_grad():
-        head.linear.weight.zero_()
-        head.linear.bias.zero_()
-        where[-1] = log_std
-
-    kernel, features = head.kernel(), np.zeros((2, 5), np.float32)
-    acted, by_torch = kernel.act_forward(features), head(torch.from_numpy(features))
-    np.testing.assert_array_equal(acted, by_torch.detach().numpy())
-    assert acted[:, -1].tolist() == [-5.0 if log_std < 0 else 2.0] * 2
-
-    def step(*actions: float) -> float:
-        """The change of the last parameter: by arrays, which agree with torch."""
-        count = len(actions)
-        features, taken = np.zeros((count, 5), np.float32), np.array(actions, np.float32)[:, None]
-        where.grad.zero_()
-        parameters, backward = kernel.train_forward(features)
-        _, _, grad_parameters = distribution.evaluate(parameters, taken)
-        backward(grad_parameters(np.full(count, -1 / count, np.float32), np.zeros(count, np.float32)))
-        found = -float(where.grad[-1])
-
-        where.grad.zero_()
-        log_probs, _ = evaluated_by_torch(Box(-1, 1, (1,)), head(torch.from_numpy(features)), torch.from_numpy(taken))
-        torch.autograd.backward(-log_probs.mean())
-        assert found == pytest.approx(-float(where.grad[-1]), rel=1e-4)
-        return found
-
-    far, near = (3.0, 0.0) if log_std < 0 else (99.0, 0.0)  # in deviations of the range's end: out of and within it
-    back, further = (far, near) if log_std < 0 else (near, far)
-    assert step(back) * log_std < 0
-    assert step(further) == 0
-    if not state_dependent:
-        mixed = [near] * 9 + [far]
-        assert step(*mixed) * log_std < 0 if log_std < 0 else step(*mixed) == 0, "the far one outweighs the rest"
+@pytest.mark.parametrize(
+    ("low", "high", "action", "expected"),
+    [
+        ([0, -10], [4, 10], [0.5, -0.5], [3, -5]),
+        ([-2, -2], [2, 2], [5, -5], [2, -2]),
+        # Where one bound is missing actions begin beyond the other: at the bound half of them would be clipped.
+        ([5, -np.inf], [np.inf, -5], [2, -2], [8, -8]),
+        ([5, -np.inf], [np.inf, -5], [-9, 9], [5, -5]),
+    ],
+)
+def test_an_action_is_a_share_of_the_range_and_is_clipped_for_the_environment(
+    low: list[float], high: list[float], action: list[float], expected: list[float]
+) -> None:
+    distribution = make_distribution(Box(np.array(low, np.float32), np.array(high, np.float32)))
+    np.testing.assert_allclose(distribution.to_env(np.array([action], np.float32)), [expected])
 
 
 @pytest.mark.parametrize("space", ACTION_SPACES, ids=str)
@@ -180,13 +129,6 @@ def test_the_critic_may_have_layers_of_its_own_size() -> None:
     assert network.param_slices["critic"].stop - network.param_slices["critic"].start == 9 * 50 + 51 * 20 + 21
     with pytest.raises(ConfigError, match=r"critic_hidden_sizes = .*: must be null where shared=true"):
         build(shared=True, critic_hidden_sizes=(50,))
-
-
-@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
-def test_every_affine_layer_is_followed_by_the_activation_of_the_setting(activation: Any) -> None:
-    layers = list(Mlp(3, (5, 4), activation))
-    assert [type(layer) for layer in layers] == [nn.Linear, ACTIVATIONS[activation]] * 2
-    assert [layer.weight.shape for layer in layers[::2]] == [(5, 3), (4, 5)]
 
 
 def test_normal_weights_have_mean_0_and_the_deviation_of_the_setting() -> None:

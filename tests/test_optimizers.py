@@ -16,7 +16,7 @@ from a3c_exp.common.arrays import Floats
 from a3c_exp.errors import ConfigError
 from a3c_exp.optimizers import SGD, Adam, Optimizer, ParamGroup, RMSProp, check_param_groups, clip, rates
 
-SIZE, STEPS = 37, 300
+SIZE, STEPS = 37, 100
 
 
 def start() -> Floats:
@@ -71,9 +71,7 @@ def test_it_is_torchs_over_many_steps(ours: Any, theirs: Any, settings: dict[str
 # -- against definitions in float64 ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-@pytest.mark.parametrize("inside", [False, True])
-@pytest.mark.parametrize("initial", [0.0, 1.0])
+@pytest.mark.parametrize(("inside", "initial", "momentum"), [(False, 1.0, 0.0), (True, 0.0, 0.9), (True, 1.0, 0.0)])
 def test_rmsprop_is_its_definition(inside: bool, initial: float, momentum: float) -> None:
     """torch has no counterpart of TensorFlow's pair (inside, 1)."""
     ours = train(RMSProp(learning_rate=0.01, epsilon_inside=inside, initial_mean_square=initial, momentum=momentum))
@@ -166,8 +164,8 @@ def test_adam_leaves_an_element_alone_whose_mean_has_no_mean_square() -> None:
     assert optimizer_state[0].tolist() == [0.0, 0.0, pytest.approx(0.1)]
 
 
-@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.99, 0.999), (0.5, 0.9), (0.0, 0.0), (0.9, 0.0), (0.99, 0.9)])
-@pytest.mark.parametrize("length", [1, 2, 10, 1000])
+@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.5, 0.9), (0.0, 0.0), (0.9, 0.0)])
+@pytest.mark.parametrize("length", [1, 10, 300])
 def test_adams_longest_possible_steps_are_not_taken_for_torn_state(betas: tuple[float, float], length: int) -> None:
     """The longest step follows gradients that grow by b2 / b1 from one to the next (where the two sums of Cauchy and
     Schwarz are proportional), up to what float32 holds."""

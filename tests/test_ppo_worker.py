@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from runs import BACKENDS, BANDIT, CORNERS, CORRIDOR, SCRIPTED, SMALL_CNN, TARGET, config, drain, train_config
+from runs import BANDIT, CORNERS, CORRIDOR, SCRIPTED, SMALL_CNN, TARGET, config, drain, train_config
 from workers import LSTM, events_of, make_workers, next_event, ppo_config
 
 from a3c_exp.algorithms import BatchArrays
@@ -17,7 +17,6 @@ from a3c_exp.core.experiment import build_network
 from a3c_exp.core.rollout import Rollout, episode_boundaries
 from a3c_exp.core.store import Snapshot
 from a3c_exp.core.worker import MAX_CONSECUTIVE_NONFINITE, Worker, YieldPoint
-from a3c_exp.errors import RunError
 
 MLP = {"_target_": "a3c_exp.networks.Mlp", "hidden_sizes": [16]}
 START = Snapshot(version=0, steps=0, normalizer=None)
@@ -99,7 +98,7 @@ def test_every_minibatch_is_a_pull() -> None:
     assert store.version == 3
 
 
-@pytest.mark.parametrize(("env", "network"), [(CORRIDOR, MLP), (TARGET, MLP), (CORRIDOR, LSTM)])
+@pytest.mark.parametrize(("env", "network"), [(TARGET, MLP), (CORRIDOR, LSTM)])
 def test_one_pass_over_the_whole_rollout_is_a3c(env: str, network: dict[str, Any]) -> None:
     sgd = {"_target_": "a3c_exp.optimizers.SGD", "learning_rate": 1.0}
     settings: dict[str, Any] = {"optimizer": sgd, "network": network, "total_steps": 16}
@@ -135,18 +134,6 @@ def test_a_policy_too_far_from_the_one_that_acted_ends_the_minibatches_of_its_ro
         far = [event.metrics["approx_kl"].mean > 0.01 for event in events[start:end]]
         assert not any(far[:-1])
         assert far[-1] or len(far) == 20
-
-
-def test_gradients_that_are_not_finite_are_refused_one_by_one() -> None:
-    settings = {"fails_at": 9, "failure": "huge", "lengths": (4,)}
-    store, (worker,) = make_workers(ppo_config(SCRIPTED, env__kwargs=settings, total_steps=10**9))
-    events: list[Event] = []
-    with pytest.raises(RunError, match="worker 0: no gradient of the last 20 rollouts was finite"):
-        events += (step for step in worker.run() if isinstance(step, Event))
-    assert sum(event.counts.get("rejected", 0) for event in events) > 2 * MAX_CONSECUTIVE_NONFINITE, (
-        "of many minibatches each"
-    )
-    assert np.isfinite(store.parameters.read()).all()
 
 
 def test_one_rollout_that_cannot_be_learned_from_is_one_however_many_minibatches_it_has() -> None:
@@ -227,8 +214,16 @@ def test_a_worker_that_stops_early_leaves_the_rounds_and_waits(monkeypatch: pyte
     assert sum(event.steps for events in reported for event in events) == 640
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("rounds", [{"update": "async"}, {"update": "sync"}, {"update": "sync", "quorum": 2}], ids=str)
+@pytest.mark.parametrize(
+    ("backend", "rounds"),
+    [
+        ("serial", {"update": "async"}),
+        ("threads", {"update": "sync", "quorum": 2}),
+        ("processes", {"update": "sync"}),
+        ("processes", {"update": "sync", "quorum": 2}),
+    ],
+    ids=str,
+)
 def test_workers_of_uneven_minibatches_come_to_their_end(backend: str, rounds: dict[str, Any]) -> None:
     events, state, error = drain(ppo_config(**UNEVEN, **rounds, backend=backend, workers=3, total_steps=300))
     assert error is None
@@ -260,9 +255,8 @@ def test_nobody_waits_once_the_store_is_stopped() -> None:
     assert [type(step) for step in steps] == [Event]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_rounds_go_on_in_a_run_that_is_resumed(backend: str, tmp_path: Path) -> None:
-    whole = ppo_config(**UNEVEN, backend=backend, update="sync", workers=2, total_steps=100)
+def test_rounds_go_on_in_a_run_that_is_resumed(tmp_path: Path) -> None:
+    whole = ppo_config(**UNEVEN, backend="threads", update="sync", workers=2, total_steps=100)
     first = train_config(whole, tmp_path).summary
     then = train_config(whole | {"total_steps": 200}, tmp_path, resume=True).summary
     assert (first["stop_reason"], then["stop_reason"]) == ("total_steps", "total_steps")

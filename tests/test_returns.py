@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -168,32 +167,6 @@ def test_an_n_past_the_rollout_is_all_of_it(x: Trajectory, gamma: float, more: i
 
 
 # -- what holds for all of them --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)
-@settings(max_examples=30)
-@given(x=trajectories(), gamma=gammas)
-def test_environments_do_not_touch_one_another(estimator: Returns, x: Trajectory, gamma: float) -> None:
-    of_all = estimator(x, gamma)
-    for b in range(x.rewards.shape[1]):
-        single = Trajectory(**{name: column[:, b : b + 1] for name, column in columns(x).items()})
-        for one, other in zip(of_all, estimator(single, gamma), strict=True):
-            np.testing.assert_array_equal(one[:, b : b + 1], other)
-
-
-@pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)
-@settings(max_examples=30)
-@given(x=trajectories(), gamma=gammas)
-def test_what_follows_an_end_does_not_reach_back(estimator: Returns, x: Trajectory, gamma: float) -> None:
-    """Whether another episode follows or a reset row, which is no transition: rows before the end do not change."""
-    length = len(x.rewards)
-    for b in range(x.rewards.shape[1]):
-        for end in np.flatnonzero(x.ended[:, b]):
-            later = np.arange(length)[:, None] > end
-            floats = {name: columns(x)[name] for name in ("rewards", "values", "next_values")}
-            changed = replace(x, **{name: np.where(later, np.float32(77), y) for name, y in floats.items()})
-            for one, other in zip(estimator(x, gamma), estimator(changed, gamma), strict=True):
-                np.testing.assert_array_equal(one[: end + 1, b], other[: end + 1, b])
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)

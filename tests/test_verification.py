@@ -12,7 +12,6 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from learning import compare_gradients
 from nets import VECTORS, make_lstm, make_network, normal
-from runs import SCRIPTED
 from torch import nn
 from user_modules import (
     Constants,
@@ -29,9 +28,6 @@ from user_modules import (
     Tied,
 )
 
-from a3c_exp.core.rollout import Actor
-from a3c_exp.core.store import Snapshot
-from a3c_exp.envs import Gym
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic, Cnn, Mlp
 from a3c_exp.networks.recurrent import RecurrentInput
@@ -57,45 +53,43 @@ def verified(module: type[nn.Module], space: Box = VECTORS, actions: Any = None,
     return network
 
 
-RANDOM = "returns other numbers in a second pass (dropout or noise do)"
 FAULTS = {
-    "dropout": RANDOM,
-    "noise": RANDOM,
-    "batch norm": "returns other numbers in training than in evaluation mode (dropout or batch normalization do)",
-    "training": "returns other numbers in training than in evaluation mode",
-    "list": "learns a tensor of shape (6, 6) that is none of its parameters: modules belong into attributes",
-    "tensor": "learns a tensor of shape (6,) that is none of its parameters",
-    "mean": "mixes the rows of a batch",
-    "neighbour": "mixes the rows of a batch",
-    "sum": "must return features [N, F]: for 1 observation it returned (1,)",
-    "flat": "must return features [N, F]: for 1 observation it returned (6,)",
-    "no features": "must return features [N, F]: for 1 observation it returned (1, 0)",
-    "nothing": "must return features [N, F]: for 1 observation it returned NoneType",
-    "one row fewer": "must return features of shape (3, 6) for 3 observations: it returned (2, 6)",
-    "NaN": "returns numbers that are not finite for ordinary observations",
-    "infinity": "returns numbers that are not finite for ordinary observations",
-    "float64": "must return float32, not torch.float64",
-    "float64 parameter": "its parameter first.weight must be float32",
-    "writes": RANDOM,
-    "raises": "its forward failed for observations (1, 4): RuntimeError: two lines",
+    "dropout": "in a second pass",
+    "noise": "in a second pass",
+    "writes": "in a second pass",
+    "batch norm": "than in evaluation mode",
+    "training": "than in evaluation mode",
+    "list": "a tensor of shape (6, 6) that is none of its parameters",
+    "tensor": "a tensor of shape (6,) that is none of its parameters",
+    "mean": "mixes the rows",
+    "neighbour": "mixes the rows",
+    "sum": "it returned (1,)",
+    "flat": "it returned (6,)",
+    "no features": "it returned (1, 0)",
+    "nothing": "it returned NoneType",
+    "one row fewer": "for 3 observations: it returned (2, 6)",
+    "NaN": "not finite",
+    "infinity": "not finite",
+    "float64": "must return float32",
+    "float64 parameter": "first.weight must be float32",
+    "raises": "RuntimeError: two lines",
 }
 
 
 class TestAnEncoder:
     @pytest.mark.parametrize("fault", FAULTS)
-    def test_with_a_fault_is_refused_of_the_actor_of_the_critic_and_before_cells(self, fault: str) -> None:
-        calls = (
-            lambda: verified(Faulty, fault=fault, shared=True),
-            lambda: verified(Faulty, critic_fault=fault),
-            lambda: verify(make_lstm(Faulty, encoder={"fault": fault}), VECTORS),
-        )
-        for call in calls:
-            assert refusal(call, "Faulty").startswith(FAULTS[fault])
+    def test_with_a_fault_is_refused(self, fault: str) -> None:
+        assert FAULTS[fault] in refusal(lambda: verified(Faulty, fault=fault, shared=True), "Faulty")
 
-    @pytest.mark.parametrize("module", [Residual, Lazy, Normed, Constants, Tied, Faulty, Seen, Mlp])
-    @pytest.mark.parametrize("shared", [True, False])
-    def test_without_a_fault_is_accepted_and_left_as_it_was(self, module: type[nn.Module], shared: bool) -> None:
-        network = make_network(module, VECTORS, Discrete(2), shared=shared)
+    @pytest.mark.parametrize("fault", ["noise", "sum"])
+    def test_of_the_critic_or_before_cells_is_tried_too(self, fault: str) -> None:
+        assert FAULTS[fault] in refusal(lambda: verified(Faulty, critic_fault=fault), "Faulty")
+        before_cells = refusal(lambda: verify(make_lstm(Faulty, encoder={"fault": fault}), VECTORS), "Faulty")
+        assert FAULTS[fault] in before_cells
+
+    @pytest.mark.parametrize("module", [Residual, Lazy, Normed, Constants, Tied, Faulty, Mlp])
+    def test_without_a_fault_is_accepted_and_left_as_it_was(self, module: type[nn.Module]) -> None:
+        network = make_network(module, VECTORS, Discrete(2))
         vector, constants = network.vector.copy(), {n: x.clone() for n, x in network.constants().items()}
         modes = [each.training for each in network.modules()]
         torch.manual_seed(7)
@@ -108,15 +102,11 @@ class TestAnEncoder:
         assert modes == [each.training for each in network.modules()]
         assert all(torch.equal(x, constants[n]) for n, x in network.constants().items())
 
-    @pytest.mark.parametrize("module", [Residual, Lazy, Normed, Constants, Tied])
+    @pytest.mark.parametrize("module", [Residual, Lazy, Constants])
     def test_of_a_user_has_the_gradient_of_torch(self, module: type[nn.Module]) -> None:
         for space, kernels in ((BOX, "auto"), (Discrete(2), "torch")):
             network = verified(module, actions=space, policy_gain=1.0, kernels=kernels)
             compare_gradients(network, normal(3, 2, 4), space)
-
-    def test_with_layers_that_are_lazy_is_like_one_without(self) -> None:
-        network = verified(Lazy, Box(-1, 1, (2, 3)), width=4, shared=True)
-        assert len(network.vector) == (6 * 4 + 4) + (4 * 3 + 3) + (3 * 2 + 2) + (3 + 1)
 
 
 class TestTheFormOfObservations:
@@ -126,12 +116,10 @@ class TestTheFormOfObservations:
         ("given", "seen", "scale"),
         [
             (Box(-3, 3, (4,)), Box(-3, 3, (4,)), 1),
-            (Box(-np.inf, np.inf, (4,)), Box(-np.inf, np.inf, (4,)), 1),
             (Box(-3, 3, (3, 5)), Box(-3, 3, (3, 5)), 1),
             (Box(0, 255, (3, 5), np.uint8), Box(0, 1, (1, 3, 5)), 255),
             (Box(0, 255, (8, 9, 3), np.uint8), Box(0, 1, (3, 8, 9)), 255),
             (Box(0, 255, (3, 8, 9), np.uint8), Box(0, 1, (3, 8, 9)), 255),
-            (Box(0, 1, (3, 8, 9), np.uint8), Box(0, 1, (3, 8, 9)), 1),
             (Box(-4, 2, (3, 8, 9)), Box(-1, 1, (3, 8, 9)), 4),
             (Box(0, 0.5, (3, 8, 9)), Box(0, 0.5, (3, 8, 9)), 1),
             (Box(0, 7, (2, 2, 2, 2, 2), np.uint8), Box(0, 7, (2, 2, 2, 2, 2)), 1),
@@ -169,64 +157,54 @@ class TestTheFormOfObservations:
         np.testing.assert_allclose(features[0], expected.detach(), atol=1e-5)  # type: ignore[index]
 
     @pytest.mark.parametrize(
-        ("module", "space", "takes", "advice"),
+        ("module", "space", "advice"),
         [
-            (Residual, PICTURES, "takes vectors", "For pictures network=cnn"),
-            (Mlp, PICTURES, "takes vectors", "For pictures network=cnn"),
-            (Residual, Box(-1, 1, (3, 5)), "takes vectors", "for other arrays env.wrappers=[FlattenObservation]"),
-            (Pictures, VECTORS, "takes pictures", "For vectors network=mlp"),
-            (Cnn, VECTORS, "takes pictures", "For vectors network=mlp"),
-            (Pictures, Box(-1, 1, (2, 2, 2, 2, 2)), "takes pictures", "For vectors network=mlp"),
+            (Mlp, PICTURES, "network=cnn"),
+            (Residual, Box(-1, 1, (3, 5)), "env.wrappers=[FlattenObservation]"),
+            (Cnn, VECTORS, "network=mlp"),
+            (Pictures, Box(-1, 1, (2, 2, 2, 2, 2)), "network=mlp"),
         ],
     )
-    def test_a_module_for_others_is_refused_with_advice(
-        self, module: type[nn.Module], space: Box, takes: str, advice: str
-    ) -> None:
+    def test_a_module_for_others_is_refused_with_advice(self, module: type[nn.Module], space: Box, advice: str) -> None:
         problem = refusal(lambda: verified(module, space), module.__name__)
-        assert f"observations of shape {space.shape}: {module.__name__} {takes}" in problem
-        assert advice in problem
+        assert str(space.shape) in problem and advice in problem
 
 
-class TestMistakesOfNewcomers:
-    """Each ends in one line that names the class."""
+def test_a_lazy_layer_that_is_not_used_is_refused() -> None:
+    class Unused(Residual):
+        def __init__(self, inputs: int) -> None:
+            super().__init__(inputs)
+            self.other = nn.LazyLinear(3)
 
-    def test_a_lazy_layer_that_is_not_used(self) -> None:
-        class Unused(Residual):
-            def __init__(self, inputs: int) -> None:
-                super().__init__(inputs)
-                self.other = nn.LazyLinear(3)
+    assert "other.weight must be float32, and have a size" in refusal(lambda: verified(Unused), "Unused")
 
-        problem = refusal(lambda: verified(Unused), "Unused")
-        assert problem.startswith("its parameter other.weight must be float32, and have a size")
 
-    @pytest.mark.parametrize(("error", "text"), [(ValueError(), "ValueError"), (SystemExit(7), "SystemExit: 7")])
-    def test_a_constructor_that_says_nothing(self, error: BaseException, text: str) -> None:
-        class Silent(Residual):
-            def __init__(self, inputs: int) -> None:
-                raise error
+def test_a_constructor_that_exits_is_refused() -> None:
+    class Silent(Residual):
+        def __init__(self, inputs: int) -> None:
+            raise SystemExit(7)
 
-        assert refusal(lambda: verified(Silent), "Silent") == f"it cannot be made with {{}}: {text}"
+    assert "SystemExit: 7" in refusal(lambda: verified(Silent), "Silent")
 
 
 WHOLE_FAULTS = {
-    "parameters": "must return parameters of shape (3, 2) for 3 observations: it returned (3, 1)",
-    "values": "must return values of shape (3,) for 3 observations: it returned (3, 1)",
-    "a list in place of values": "must return values of shape (3,) for 3 observations: it returned list",
-    "state": "must return a state of shape (3, 5) for 3 observations: it returned (3, 2)",
-    "no initial state": "returned a state: a state needs initial_state(count)",
-    "initial state of ones": "its initial_state(count) must return zeros, float32 [count, S]",
-    "flat initial state": "its initial_state(count) must return zeros, float32 [count, S]",
-    "one tensor": "its forward failed for observations (1, 4): TypeError: forward must return",
-    "NaN": "returns numbers that are not finite for ordinary observations",
-    "one state for all": "mixes the rows of a batch",
+    "parameters": "parameters of shape (3, 2) for 3 observations: it returned (3, 1)",
+    "values": "values of shape (3,) for 3 observations: it returned (3, 1)",
+    "a list in place of values": "values of shape (3,) for 3 observations: it returned list",
+    "state": "a state of shape (3, 5) for 3 observations: it returned (3, 2)",
+    "no initial state": "a state needs initial_state(count)",
+    "initial state of ones": "must return zeros",
+    "flat initial state": "must return zeros",
+    "one tensor": "TypeError: forward must return",
+    "NaN": "not finite",
+    "one state for all": "mixes the rows",
 }
 
 
 class TestAWholeActorCritic:
     @pytest.mark.parametrize("fault", WHOLE_FAULTS)
     def test_with_a_fault_is_refused(self, fault: str) -> None:
-        problem = refusal(lambda: verified(FaultyWhole, fault=fault), "FaultyWhole")
-        assert problem.startswith(WHOLE_FAULTS[fault])
+        assert WHOLE_FAULTS[fault] in refusal(lambda: verified(FaultyWhole, fault=fault), "FaultyWhole")
 
     @pytest.mark.parametrize("space", [Discrete(3), BOX], ids=str)
     def test_without_a_state_has_the_gradient_of_torch(self, space: gym.Space[Any]) -> None:
@@ -252,13 +230,3 @@ class TestAWholeActorCritic:
         network = verified(Gru, VECTORS, space)
         ends = np.random.default_rng(5).random((6, 3)) < 0.3
         compare_gradients(network, normal(6, 3, 4), space, RecurrentInput(0.3 * normal(3, 5, seed=6), ends))
-
-    def test_learns_from_rollouts_as_it_acted_in_them(self) -> None:
-        network = verified(Gru, Box(-np.inf, np.inf, (4,)))
-        env = Gym(id=SCRIPTED, kwargs={"lengths": (3, 9, 4)}).make(3, [0, 1, 2])
-        actor = Actor(env, network, np.random.default_rng(0), rollout_length=7, gamma=0.9)
-        for _ in range(4):
-            rollout = actor.collect(Snapshot(version=0, steps=0, normalizer=None))
-            outputs, _ = network.evaluate(rollout.observations, rollout.actions, rollout.recurrent_input)
-            np.testing.assert_allclose(outputs.values, rollout.values, atol=1e-5)
-            np.testing.assert_allclose(outputs.log_probs, rollout.log_probs, atol=1e-5)
