@@ -25,6 +25,7 @@ def missing(_: float) -> float:
     raise UnavailableError("not installed: pip install it")
 
 
+@pytest.mark.slow
 def test_a_row_runs_beside_what_it_is_compared_with() -> None:
     ours = Measurement(
         "serial", lambda seconds: training_speed("env=cartpole", "backend=serial", "workers=1", seconds=seconds)

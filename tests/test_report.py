@@ -38,16 +38,9 @@ def run(
     whole: dict[str, Any] = {"env": {"_target_": "a3c_exp.envs.Gym", "id": env} if isinstance(env, str) else env}
     whole |= {"seed": seed, "returns": {"_target_": "a3c_exp.returns.NStep", "n": 5}, "reward_threshold": 475.0}
     (folder / "config.yaml").write_text(yaml.safe_dump(whole | (settings or {})))
-    values: dict[str, Any] = {
-        "solved_at_steps": solved,
-        "solved_at_seconds": solved and solved / 1000,
-        "mean_return_100": 480.0,
-        "best_eval_return": 500.0,
-        "steps_per_second": 1000.0,
-        "staleness_mean": 0.5,
-        "commit": "abc",
-        "stop_reason": "total_steps",
-    }
+    values: dict[str, Any] = {"solved_at_steps": solved, "solved_at_seconds": solved and solved / 1000}
+    values |= {"mean_return_100": 480.0, "best_eval_return": 500.0, "steps_per_second": 1000.0}
+    values |= {"staleness_mean": 0.5, "commit": "abc", "stop_reason": "total_steps"}
     (folder / "summary.json").write_text(json.dumps(values | summary))
 
 
@@ -76,20 +69,13 @@ def ranked(folder: Path) -> list[Ranked]:
 # Which runs are one configuration, and how it is named.
 
 
-def test_runs_that_differ_in_their_seed_alone_share_a_row(tmp_path: Path) -> None:
-    for seed in range(3):
-        for n in (5, 9):
-            run(tmp_path / f"{n}_{seed}", seed, settings=returns(n))
-    [configurations] = grouped(tmp_path).values()
-    assert {name: len(runs) for name, runs in configurations.items()} == {"returns.n=5": 3, "returns.n=9": 3}
-
-
 GYM = "a3c_exp.envs.Gym"
 
 
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
+        ([returns(5), returns(9), returns(5)], ["returns.n=5", "returns.n=9"]),
         ([returns(5), returns(9, "Discounted")], ["returns=NStep", "returns=Discounted"]),
         (
             [returns(5), returns(9, "Discounted"), returns(7)],
@@ -97,7 +83,6 @@ GYM = "a3c_exp.envs.Gym"
         ),
         ([{"init_from": None}, {"init_from": "outputs/0"}, {"init_from": "outputs/1"}], ["x", "init_from=a run"]),
         ([{"total_steps": 2000000}, {"total_steps": 2e6}], ["x"]),
-        ([{"plugins": ["mine"]}, {"plugins": []}], ["x"]),
         (
             [{"network": {"_target_": "a3c_exp.networks.Mlp"}}, {"network": {"_target_": "mine.Mlp"}}],
             ['network="a3c_exp.networks.Mlp"', 'network="mine.Mlp"'],
@@ -163,25 +148,19 @@ def test_among_equals_the_one_that_was_solved_soonest_is_first(tmp_path: Path) -
     assert [each.name for each in ranked(tmp_path)] == ["returns.n=9", "returns.n=7", "returns.n=5"]
 
 
-def test_there_is_no_comparison_with_a_configuration_without_a_return(tmp_path: Path) -> None:
-    run(tmp_path / "a", settings=returns(5))
+def test_without_a_return_there_is_no_comparison_and_without_a_threshold_nothing_to_reach(tmp_path: Path) -> None:
+    run(tmp_path / "a", settings=returns(5) | {"reward_threshold": None})
     assert comparison(ranked(tmp_path)) == []
+    assert cells(ranked(tmp_path)[0])["solved"] == "-"
     run(tmp_path / "b", settings=returns(9), mean_return_100=None)
     assert comparison(ranked(tmp_path)) == []
 
 
 def test_a_run_counts_once_and_runs_of_one_seed_are_shown(tmp_path: Path) -> None:
     run(tmp_path / "a")
-    runs, _ = find_runs([tmp_path, tmp_path / "a", tmp_path])
-    assert len(runs) == 1
-    run(tmp_path / "b", settings={"reward_threshold": 475.0})
+    run(tmp_path / "b")
+    assert len(find_runs([tmp_path, tmp_path / "a", tmp_path])[0]) == 2
     assert cells(ranked(tmp_path)[0])["runs"] == "2 of 1 seed"
-
-
-def test_without_a_threshold_there_is_nothing_to_reach(tmp_path: Path) -> None:
-    run(tmp_path / "a", settings={"reward_threshold": None})
-    [only] = ranked(tmp_path)
-    assert cells(only)["solved"] == "-"
 
 
 # Runs that are still going on.
@@ -207,13 +186,6 @@ def test_a_run_that_goes_on_is_reported_as_far_as_it_is(tmp_path: Path, capsys: 
     assert "1 unfinished: going on, or killed." in output
 
 
-def test_a_run_that_has_just_begun_has_no_curve_yet(tmp_path: Path) -> None:
-    run(tmp_path / "a")
-    (tmp_path / "a" / "summary.json").unlink()
-    assert report.main([str(tmp_path)]) == 0
-    assert "No episode has ended yet" in (tmp_path / "report" / "index.html").read_text()
-
-
 # What is left out, and what is refused.
 
 
@@ -225,27 +197,22 @@ def test_runs_that_broke_off_are_named_and_left_out(tmp_path: Path, capsys: pyte
     output = capsys.readouterr().out
     assert "| 1 | CartPole-v1 | 2 | 2 of 2 |" in output
     assert f"; that one, 8 cores; this one, 2 cores.\nLeft out: {tmp_path / 'b'}: interrupted\n" in output
-    assert "interrupted" in (tmp_path / "report" / "index.html").read_text()
-    assert report.main([str(tmp_path / "b")]) == 2
-    assert "no run is left to report on: interrupted" in capsys.readouterr().err
-
-
-def test_a_folder_without_runs_is_one_clear_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert report.main(["nowhere"]) == 2
-    assert capsys.readouterr().err == "a3c_exp: folder = 'nowhere': must hold runs: no config.yaml is below it\n"
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert "interrupted" in page and "No episode has ended yet" in page, "there is no curve"
+    for folder, reason in ((tmp_path / "b", "interrupted"), (tmp_path / "nowhere", "must hold runs")):
+        assert report.main([str(folder)]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith(f"a3c_exp: folder = '{folder}': ") and reason in error
 
 
 CURVE = "step,wall_seconds,rollout/ep_rew_mean\n"
 ODD = [
     ("summary.json", "{", "is no JSON"),
-    ("summary.json", "[]", "it is not the summary of a run"),
     ("summary.json", "{}", "it is not the summary of a run"),
     ("config.yaml", "a: [", "is no YAML: line 2: "),
-    ("config.yaml", "- a", "it is not the configuration of a run"),
     ("config.yaml", "a: 1", "it is not the configuration of a run"),
     ("metrics.csv", "rollout/ep_rew_mean\n1\n", "line 2 is no point of a curve"),
     ("metrics.csv", f"{CURVE}1,2,3\n1,2,3,4\n1,2,3\n", "line 3 is no point of a curve"),
-    ("metrics.csv", f"{CURVE}1,2,x\n", "line 2 is no point of a curve"),
     ("metrics.csv", f"{CURVE}{'9' * 200_000},2,1\n", "line "),
 ]
 
@@ -256,21 +223,13 @@ def test_a_run_that_cannot_be_read_is_named_and_left_out(file: str, content: str
     run(tmp_path / "a", 0)
     run(tmp_path / "b", 1)
     (tmp_path / "b" / file).write_text(content)
+    run(tmp_path / "c", 2)
+    (tmp_path / "c" / file).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / "c" / file)
     runs, left_out = find_runs([tmp_path])
     assert [each.folder for each in runs] == [tmp_path / "a"]
     assert left_out[tmp_path / "b"].startswith(f"cannot be read: {file}: {reason}")
-    with pytest.raises(ConfigError, match="cannot be read"):
-        find_runs([tmp_path / "b"])
-
-
-@pytest.mark.parametrize("file", ["config.yaml", "summary.json", "metrics.csv"])
-def test_a_fifo_in_a_run_is_not_waited_for(file: str, tmp_path: Path) -> None:
-    run(tmp_path / "a", 0)
-    run(tmp_path / "b", 1)
-    (tmp_path / "b" / file).unlink(missing_ok=True)
-    os.mkfifo(tmp_path / "b" / file)
-    _, left_out = find_runs([tmp_path])
-    assert left_out == {tmp_path / "b": f"cannot be read: {file}: is a FIFO, not a regular file"}
+    assert left_out[tmp_path / "c"] == f"cannot be read: {file}: is a FIFO, not a regular file", "and not waited for"
 
 
 def test_names_with_control_characters_are_shown_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -311,24 +270,16 @@ def test_without_matplotlib_the_tables_are_there_and_a_line_says_what_to_install
     assert {path.name for path in (tmp_path / "report").iterdir()} == {"curves.csv", "runs.csv"}
 
 
-@pytest.mark.parametrize("arguments", [["-h"], ["somewhere", "--help"]])
-def test_help_is_given_wherever_it_is_asked_for(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert report.main(arguments) == 0
-    assert "A report on runs" in capsys.readouterr().out
-
-
-def test_a_folder_may_be_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_place_of_a_report_may_be_in_the_home_folder_and_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Not every shell opens `~`, and Python does not."""
     monkeypatch.setenv("HOME", str(tmp_path))
     run(tmp_path / "a")
     assert report.main(["~/a", "to=~/there"]) == 0
     assert (tmp_path / "there" / "index.html").exists()
-
-
-def test_a_file_cannot_be_the_place_of_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Said before anything is read."""
     (tmp_path / "file").touch()
-    assert report.main([str(tmp_path), f"to={tmp_path / 'file'}"]) == 2
+    assert report.main(["~/a", "to=~/file"]) == 2
     assert capsys.readouterr().err == f"a3c_exp: to = '{tmp_path / 'file'}': must be a folder\n"
 
 
@@ -337,7 +288,6 @@ def test_a_file_cannot_be_the_place_of_a_report(tmp_path: Path, capsys: pytest.C
 
 def test_a_curve_is_what_metrics_csv_has_of_returns(tmp_path: Path) -> None:
     file = tmp_path / "metrics.csv"
-    assert len(read_curve(file).steps) == 0
     file.write_text(
         "step,wall_seconds,rollout/ep_rew_mean,eval/mean_reward\n"
         "100,1.0,10,\n200,2.0,,5\n400,4.0,40,\n300,3.0,nan,\n300,2.5,30,\n700,7.0,7"
@@ -380,11 +330,7 @@ def test_a_picture_says_what_it_leaves_out_and_how_to_see_it(tmp_path: Path) -> 
         run(tmp_path / f"n-{n}", settings=returns(n))
         curve(tmp_path / f"n-{n}", (500, 0.5, 10.0 + n), (1000, 1.0, 20.0 + n))
     assert report.main([str(tmp_path)]) == 0
-    note = "Only the first 6 of 7 configurations"
-    assert f"{note}, in the order of their rank; curves.csv has all." in (tmp_path / "report/index.html").read_text()
-    chosen = [str(tmp_path / "n-0"), str(tmp_path / "n-1")]
-    assert report.main([*chosen, f"to={tmp_path / 'two'}"]) == 0
-    assert note not in (tmp_path / "two/index.html").read_text()
+    assert "Only the first 6 of 7 configurations" in (tmp_path / "report/index.html").read_text()
 
 
 # The page.
@@ -444,9 +390,7 @@ def test_everything_that_a_page_is_given_is_escaped() -> None:
     page.paragraph(text)
     page.table([{text: text}])
     page.picture(b"", text, text)
-    html = page.html()
-    assert "<b>" not in html and '&"' not in html
-    assert html.count("&lt;b&gt;&amp;&quot;&#x27;") == 8
+    assert page.html().count("&lt;b&gt;&amp;&quot;&#x27;") == 8
 
 
 def test_tables_can_be_read_by_other_programs(written: Path) -> None:
@@ -454,9 +398,7 @@ def test_tables_can_be_read_by_other_programs(written: Path) -> None:
         rows = list(csv.DictReader(file))
     assert {row["configuration"] for row in rows} == {"returns.n=5", "returns.n=9"}
     assert sorted(float(row["final_return"]) for row in rows) == [50.0, 50.0, 51.0, 51.0, 90.0, 90.0, 91.0, 91.0]
-    assert {(row["steps"], row["solved_steps"], row["stop_reason"]) for row in rows} == {
-        ("2000.0", "1000.0", "total_steps")
-    }
+    assert (rows[0]["steps"], rows[0]["solved_steps"], rows[0]["stop_reason"]) == ("2000.0", "1000.0", "total_steps")
     with open(written / "curves.csv", newline="") as file:
         points = list(csv.DictReader(file))
     assert {(row["axis"], row["runs"]) for row in points} == {("steps", "2"), ("seconds", "2")}
@@ -473,7 +415,6 @@ def test_tables_can_be_read_by_other_programs(written: Path) -> None:
         ("@x", "'@x"),
         ("x=1", "x=1"),
         ("-1.5e-07", "-1.5e-07"),
-        (-3, "-3"),
     ],
 )
 def test_no_cell_of_a_table_is_a_formula(tmp_path: Path, cell: object, written: str) -> None:
@@ -482,8 +423,5 @@ def test_no_cell_of_a_table_is_a_formula(tmp_path: Path, cell: object, written: 
 
 
 def test_the_report_itself_holds_no_runs(written: Path) -> None:
-    before = (written / "runs.csv").read_bytes()
-    assert report.main([str(written.parent)]) == 0, "once more, with a report in the folder"
-    assert (written / "runs.csv").read_bytes() == before
     with pytest.raises(ConfigError):
         find_runs([written])

@@ -7,6 +7,7 @@ import json
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -51,10 +52,9 @@ def steps(folder: Path) -> list[int]:
 
 
 class TestState:
-    @pytest.mark.parametrize(("lock", "optimizer_state"), [(False, "per_worker"), (True, "shared")])
-    def test_all_saved_state_is_restored(self, lock: bool, optimizer_state: str, tmp_path: Path) -> None:
+    def test_all_saved_state_is_restored(self, tmp_path: Path) -> None:
         """A resumed run with nothing left to do saves the state that it has read."""
-        train(tmp_path, TARGET, lock=lock, optimizer_state=optimizer_state, **EVERYTHING)
+        train(tmp_path, TARGET, optimizer_state="per_worker", **EVERYTHING)
         before = latest(tmp_path)
         assert all(np.any(before["store"][key]) for key in ("parameters", "optimizer_state", "stats", "rng_states"))
         done = resume(tmp_path)
@@ -97,7 +97,7 @@ class TestState:
         assert len(both) == 2 * len(first)
         assert not np.intersect1d(first, both[len(first) :]).size
 
-    @pytest.mark.parametrize(("backend", "workers"), [("serial", 1), ("serial", 3), ("threads", 1), ("processes", 3)])
+    @pytest.mark.parametrize(("backend", "workers"), [("serial", 1), ("processes", 3)])
     def test_totals_continue_with_more_or_fewer_workers(self, backend: str, workers: int, tmp_path: Path) -> None:
         train(tmp_path, TARGET, **EVERYTHING)
         before = latest(tmp_path)["store"]
@@ -138,18 +138,6 @@ class TestFiles:
 
 
 class TestCurves:
-    def test_curves_continue(self, tmp_path: Path) -> None:
-        train(tmp_path, TARGET, **EVERYTHING)
-        seam = len(steps(tmp_path))
-        resume(tmp_path, total_steps=480)
-        assert steps(tmp_path) == sorted(steps(tmp_path))
-        assert len(steps(tmp_path)) > seam
-        curves = EventAccumulator(str(tmp_path)).Reload()
-        for name in ("train/entropy", "eval/mean_reward", "train/learning_rate"):
-            drawn = [event.step for event in curves.Scalars(name)]
-            assert drawn == sorted(set(drawn))
-            assert drawn[0] < 200 < 480 <= drawn[-1]
-
     def test_points_after_the_checkpoint_of_a_killed_run_are_dropped(self, tmp_path: Path) -> None:
         train(tmp_path, TARGET, **EVERYTHING)
         shutil.copy(tmp_path / "checkpoints" / "latest.ckpt", tmp_path / "kept")
@@ -158,11 +146,11 @@ class TestCurves:
         shutil.copy(tmp_path / "kept", tmp_path / "checkpoints" / "latest.ckpt")
         resume(tmp_path, total_steps=at + 160)
         assert steps(tmp_path) == sorted(steps(tmp_path))
-        assert at + 160 <= steps(tmp_path)[-1] < 480
+        assert steps(tmp_path)[0] < at < at + 160 <= steps(tmp_path)[-1] < 480
         curves = EventAccumulator(str(tmp_path)).Reload()
-        drawn = [event.step for event in curves.Scalars("train/entropy")]
-        assert drawn == sorted(set(drawn))
-        assert drawn[-1] < 480
+        for name in ("train/entropy", "eval/mean_reward"):
+            drawn = [event.step for event in curves.Scalars(name)]
+            assert drawn == sorted(set(drawn)) and drawn[-1] < 480
 
     def test_times_add_up_and_resumptions_are_counted(self, tmp_path: Path) -> None:
         first = train(tmp_path, reward_threshold=0.0, stop__mean_return=0.0, total_steps=10**6).summary
@@ -175,25 +163,17 @@ class TestCurves:
         assert second["solved_at_steps"] == first["solved_at_steps"]
         assert (second["steps"], second["episodes"], second["updates"]) == (480, 480, 30)
 
-    def test_max_seconds_and_the_time_left_count_from_the_resumption(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        ends: list[float | None] = []
-
-        class Noting(Progress):
-            def __init__(self, *arguments: Any) -> None:
-                ends.append(arguments[3])
-                super().__init__(*arguments)
-
-        monkeypatch.setattr(trainer, "Progress", Noting)
+    def test_max_seconds_and_the_time_left_count_from_the_resumption(self, tmp_path: Path) -> None:
         first = train(tmp_path, total_steps=10**9, stop__max_seconds=0.5).summary
         before = latest(tmp_path)["statistics"]["seconds"]
-        second = resume(tmp_path, stop__max_seconds=0.3).summary
+        progress = Mock(wraps=Progress)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(trainer, "Progress", progress)
+            second = resume(tmp_path, stop__max_seconds=0.3).summary
         assert second["stop_reason"] == "max_seconds"
         # The summaries are rounded to milliseconds: a difference of two can be one short.
         assert 0.298 <= second["training_seconds"] - first["training_seconds"] < 60
-        assert ends[1] is not None
-        assert 0.298 <= ends[1] - before < 60
+        assert 0.298 <= progress.call_args.args[3] - before < 60
 
 
 class TestCommandLine:
@@ -204,31 +184,22 @@ class TestCommandLine:
         assert main([f"resume={tmp_path / 'second'}", "total_steps=320", "plugins=[scripted]"]) == 0
         assert latest(tmp_path / "second")["store"]["steps"] == 320
 
-    @pytest.mark.parametrize("damage", ["missing", "one byte", "another network's", "something else"])
+    @pytest.mark.parametrize("damage", ["missing", "another network's"])
     def test_a_checkpoint_that_cannot_be_used_is_one_line(
         self, damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         folder = tmp_path / "run"
         train(folder)
-        path = folder / "checkpoints" / "latest.ckpt"
-        whole = path.read_bytes()
-        match damage:
-            case "missing":
-                path.unlink()
-            case "one byte":
-                middle = len(whole) // 2
-                path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
-            case "another network's":
-                train(tmp_path / "other", network__hidden_sizes=[8])
-                shutil.copy(tmp_path / "other" / "checkpoints" / "latest.ckpt", path)
-            case "something else":
-                checkpoint.save(path, {"hello": 1})
+        if damage == "missing":
+            (folder / "checkpoints" / "latest.ckpt").unlink()
+        else:
+            train(tmp_path / "other", network__hidden_sizes=[8])
+            shutil.copy(tmp_path / "other" / "checkpoints" / "latest.ckpt", folder / "checkpoints")
         before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
         capsys.readouterr()
         assert main([f"resume={folder}", "plugins=[scripted]"]) == 2
         error = capsys.readouterr().err
-        assert error.startswith("a3c_exp: resume = ")
-        assert error.count("\n") == 1
+        assert error.startswith("a3c_exp: resume = ") and error.count("\n") == 1
         assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
 
     def test_a_run_that_is_still_going_on_is_refused(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -249,15 +220,9 @@ class TestCommandLine:
         assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
         assert main([f"resume={tmp_path}", "plugins=[scripted]"]) == 0, "a run with all its steps may be resumed"
 
-    @pytest.mark.parametrize(("rule", "first", "later"), [("max_episodes", 100, 200), ("mean_return", 0.0, "null")])
-    def test_a_rule_that_ends_the_run_again_is_logged(
-        self, rule: str, first: float, later: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        settings: dict[str, Any] = {f"stop__{rule}": first}
-        train(tmp_path, total_steps=2000, **settings)
-        capsys.readouterr()
-        assert main([f"resume={tmp_path}", "plugins=[scripted]"]) == 0
-        message = f"stop.{rule}=null goes on past it"
-        assert message in capsys.readouterr().err
-        assert main([f"resume={tmp_path}", "plugins=[scripted]", f"stop.{rule}={later}"]) == 0
-        assert message not in capsys.readouterr().err
+    def test_a_rule_that_ends_the_run_again_is_logged(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        train(tmp_path, total_steps=2000, stop__mean_return=0.0)
+        for later, ends in (("0.0", True), ("null", False)):
+            capsys.readouterr()
+            assert main([f"resume={tmp_path}", "plugins=[scripted]", f"stop.mean_return={later}"]) == 0
+            assert ("stop.mean_return=null goes on past it" in capsys.readouterr().err) == ends

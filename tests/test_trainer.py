@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock, Mock
@@ -19,13 +19,12 @@ from unittest.mock import MagicMock, Mock
 import gymnasium
 import numpy as np
 import pytest
-from runs import BACKENDS, BANDIT, SCRIPTED, TARGET, config, latest, same, train, train_config
+from runs import BANDIT, SCRIPTED, TARGET, config, latest, same, train, train_config
 from scripted import Answer, Bandit
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from a3c_exp.backends.serial import Serial
 from a3c_exp.cli import evaluate
-from a3c_exp.common.arrays import Array
 from a3c_exp.config.saved import read_config
 from a3c_exp.core import seeding
 from a3c_exp.core.seeding import Role
@@ -78,14 +77,14 @@ class TestWhatARunLeaves:
         (events,) = [name for name in names if name.startswith("events.out.tfevents")]
         expected = "config.yaml metrics.csv metrics.jsonl episodes.csv summary.json train.log"
         assert set(names) == {*expected.split(), "checkpoints/latest.ckpt", "checkpoints/best.ckpt", events}
-
-    def test_the_summary_on_disk_is_the_one_that_is_returned(self, done: Run) -> None:
-        assert json.loads((done.folder / "summary.json").read_text()) == done.summary
-        assert done.summary.keys() >= set(SUMMARY.split())
-        assert done.exit_code == 0
+        assert str(done.folder) in (done.folder / "train.log").read_text()
+        assert logging.getLogger("a3c_exp").handlers == []
 
     def test_what_the_summary_says(self, done: Run) -> None:
         summary = done.summary
+        assert json.loads((done.folder / "summary.json").read_text()) == summary
+        assert summary.keys() >= set(SUMMARY.split())
+        assert done.exit_code == 0
         assert (summary["seed"], summary["stop_reason"]) == (7, "total_steps")
         assert (summary["steps"], summary["updates"], summary["episodes"]) == (400, 25, 4 * (100 // 3))
         assert (summary["staleness_mean"], summary["staleness_max"], summary["rejected_updates"]) == (0, 0, 0)
@@ -111,12 +110,6 @@ class TestWhatARunLeaves:
         assert state["store"]["version"] == state["statistics"]["updates"] == 25
         assert state["store"]["optimizer_state"].any() and state["store"]["rng_states"].any()
 
-    def test_the_log_has_the_run_and_nothing_stays_behind(self, done: Run) -> None:
-        text = (done.folder / "train.log").read_text()
-        assert str(done.folder) in text
-        assert "total_steps" in text
-        assert logging.getLogger("a3c_exp").handlers == []
-
 
 ENDS: dict[str, dict[str, Any]] = {
     "total_steps": {"total_steps": 500},
@@ -126,9 +119,7 @@ ENDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("backend", "reason"), [*itertools.product(["serial", "threads"], ENDS), ("processes", "max_episodes")]
-)
+@pytest.mark.parametrize(("backend", "reason"), [*(("threads", end) for end in ENDS), ("serial", "max_episodes")])
 def test_a_run_ends_by_its_rule_and_is_saved_as_it_is_then(reason: str, backend: str, tmp_path: Path) -> None:
     done = train(tmp_path, backend=backend, **{"workers": 2, "total_steps": 10**9} | ENDS[reason])
     summary, state = done.summary, latest(tmp_path)
@@ -156,7 +147,6 @@ class TestTheRewardThreshold:
             ({"reward_threshold": 0.0, "stop__mean_return": 0.0, "total_steps": 10**9}, "mean_return", 112),
             ({"reward_threshold": 0.0}, "total_steps", 112),  # noted, but nothing stops there
             ({"reward_threshold": 1.1, "stop__mean_return": 0.0}, "mean_return", None),  # it is not the stop rule
-            ({"stop__mean_return": 1.1}, "total_steps", None),  # a mean below it
             ({"stop__mean_return": 2.0, "env__reward_scale": 1000.0}, "total_steps", None),  # raw rewards count
         ],
     )
@@ -187,7 +177,7 @@ class TestEvaluation:
         assert done.summary["best_eval_return"] is not None
         assert same(latest(tmp_path / "without")["store"], latest(tmp_path / "with")["store"])
 
-    @pytest.mark.parametrize("backend", BACKENDS)
+    @pytest.mark.parametrize("backend", ["serial", "threads"])
     def test_the_best_checkpoint_is_what_was_evaluated_best(self, backend: str, tmp_path: Path) -> None:
         done = train(tmp_path, TARGET, backend, eval__every=160, total_steps=1600)
         values = [float(row["eval/mean_reward"]) for row in rows(tmp_path) if row["eval/mean_reward"]]
@@ -197,11 +187,8 @@ class TestEvaluation:
         episodes = evaluate_policy(loaded.policy, loaded.experiment.env.make(4, seeds), 4)
         assert episodes.returns.mean() == pytest.approx(max(values))
 
-    @pytest.mark.parametrize("first", [1.0, math.nan])
-    def test_a_worse_one_does_not_replace_the_best(
-        self, first: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        states = self.pretend(monkeypatch, [first, 3.0, 2.0, 3.0])
+    def test_a_worse_one_does_not_replace_the_best(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        states = self.pretend(monkeypatch, [math.nan, 3.0, 2.0, 3.0])
         done = train(tmp_path, eval__every=40)
         assert len(states) == 4
         best = checkpoint.load(tmp_path / "checkpoints" / "best.ckpt")
@@ -237,12 +224,10 @@ class TestEvaluation:
         victim = seeding.environment_seeds(0, Role.EVALUATION, 0, 4)[0]
         faults = {"fault": "raise", "victim": victim, "every": 1}
         settings: dict[str, Any] = {"env__kwargs": faults, "plugins": ["faulty"], "eval__every": 16}
-        for backend in ("serial", "threads"):
-            done = train(tmp_path / backend, "faulty:Misbehaving-v0", backend, total_steps=10**9, **settings)
-            assert done.summary["stop_reason"] == "env_errors"
-            assert "evaluation" in done.summary["error"] and "scripted to fail" in done.summary["error"]
-            assert done.exit_code == 1
-            assert latest(done.folder)["store"]["steps"] == done.summary["steps"] > 0
+        done = train(tmp_path, "faulty:Misbehaving-v0", "threads", total_steps=10**9, **settings)
+        assert (done.exit_code, done.summary["stop_reason"]) == (1, "env_errors")
+        assert "evaluation" in done.summary["error"] and "scripted to fail" in done.summary["error"]
+        assert latest(done.folder)["store"]["steps"] == done.summary["steps"] > 0
 
     def test_one_without_an_end_is_cut_and_said(self, tmp_path: Path) -> None:
         endless: dict[str, Any] = {"env__kwargs": {"lengths": [0]}, "eval__every": 100, "eval__max_steps": 50}
@@ -254,23 +239,16 @@ class TestEvaluation:
         again = train_config(config(SCRIPTED, **endless, total_steps=240), tmp_path, resume=True)
         assert again.summary["cut_eval_episodes"] == 16
 
-    def interrupt_first_step(
-        self, number: int, monkeypatch: pytest.MonkeyPatch, then: Callable[..., Any] = Policy.predict
-    ) -> None:
-        """Send this process a signal from the first step of an evaluation; `then` takes every step."""
-        pending = [number]
-
-        def predict(policy: Policy, observations: Array, state: Array | None, greedy: bool = True) -> Any:
-            if pending:
-                os.kill(os.getpid(), pending.pop())
-            return then(policy, observations, state, greedy)
-
-        monkeypatch.setattr(Policy, "predict", predict)
-
     def test_the_last_one_can_be_interrupted(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """It would never end. The training is done by then, and its reason stands."""
-        handler = signal.getsignal(signal.SIGINT)
-        self.interrupt_first_step(signal.SIGINT, monkeypatch)
+        handler, predict, pending = signal.getsignal(signal.SIGINT), Policy.predict, [signal.SIGINT]
+
+        def interrupting(*arguments: Any) -> Any:
+            if pending:
+                os.kill(os.getpid(), pending.pop())
+            return predict(*arguments)
+
+        monkeypatch.setattr(Policy, "predict", interrupting)
         done = train(tmp_path, SCRIPTED, env__kwargs={"lengths": [0]}, eval__every=10**9)
         assert (done.summary["stop_reason"], done.summary["signal"], done.exit_code) == ("total_steps", 2, 130)
         assert latest(tmp_path)["store"]["steps"] == 160
@@ -292,31 +270,29 @@ class TestEvaluation:
 
 
 class TestCheckpoints:
-    def test_are_saved_as_often_as_asked_for(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        saved = []
+    @pytest.fixture
+    def states(self, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+        """What is saved."""
+        found: list[dict[str, Any]] = []
         save = checkpoint.save
 
         def watched(path: Path, state: dict[str, Any]) -> None:
-            saved.append((path.name, state["store"]["steps"]))
+            found.append(state)
             save(path, state)
 
         monkeypatch.setattr(checkpoint, "save", watched)
+        return found
+
+    def test_are_saved_as_often_as_asked_for(self, states: list[dict[str, Any]], tmp_path: Path) -> None:
         train(tmp_path, checkpoint__every=50)
-        assert saved == [("latest.ckpt", step) for step in (64, 112, 160, 160)]
+        assert [state["store"]["steps"] for state in states] == [64, 112, 160, 160]
 
-    def test_agree_with_themselves_while_events_are_under_way(self, tmp_path: Path) -> None:
+    def test_agree_with_themselves_while_events_are_under_way(
+        self, states: list[dict[str, Any]], tmp_path: Path
+    ) -> None:
         """What the workers have sent and what they have done differ by a tenth of a second; a checkpoint must not."""
-        whole = config(backend="threads", workers=2, total_steps=10**9, checkpoint__every=1, stop__max_seconds=0.5)
-        states: list[dict[str, Any]] = []
-        save = checkpoint.save
-
-        def keep(path: Path, state: dict[str, Any]) -> None:
-            states.append(state)
-            save(path, state)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(checkpoint, "save", keep)
-            train_config(whole, tmp_path)
+        settings: dict[str, Any] = {"total_steps": 10**9, "checkpoint__every": 1, "stop__max_seconds": 0.5}
+        train(tmp_path, backend="threads", workers=2, **settings)
         assert len(states) > 2
         for state in states:
             assert state["statistics"]["steps"] == state["store"]["steps"]
@@ -340,17 +316,10 @@ class TestStartingFromAnotherRun:
         train(tmp_path / "first", TARGET)
         with pytest.raises(ConfigError, match="same network"):
             train(tmp_path / "second", BANDIT, init_from=str(tmp_path / "first"))
-        with pytest.raises(ConfigError, match="no such checkpoint"):
-            train(tmp_path / "second", TARGET, init_from=str(tmp_path / "nowhere"))
         assert not (tmp_path / "second").exists()
 
 
 class TestWhereItRuns:
-    def test_a_folder_that_cannot_be_written_is_refused(self, tmp_path: Path) -> None:
-        (tmp_path / "file").touch()
-        with pytest.raises(ConfigError, match="cannot be written"):
-            train(tmp_path / "file" / "run")
-
     def test_another_thread_than_the_main_one_will_do(self, tmp_path: Path) -> None:
         done = []
         thread = threading.Thread(target=lambda: done.append(train(tmp_path)))
