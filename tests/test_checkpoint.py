@@ -7,7 +7,6 @@ import json
 import math
 import os
 import pickle
-import signal
 import subprocess
 import sys
 import zipfile
@@ -19,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from killing import killed_at_line
 
 from a3c_exp.errors import ConfigError
 from a3c_exp.run import checkpoint, files
@@ -56,9 +56,6 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, list):
         return len(one) == len(other) and all(map(same, one, other))
     return bool(one == other or (one != one and other != other))
-
-
-# -- what comes back -------------------------------------------------------------------------------
 
 
 def test_a_checkpoint_comes_back_exactly_in_the_same_bytes_and_can_be_written_to(tmp_path: Path) -> None:
@@ -105,11 +102,8 @@ def test_any_nesting_of_plain_values_and_arrays_comes_back_exactly(
     ("value", "kind", "place"),
     [
         (np.array([{}], dtype=object), "ndarray", "x"),
-        (np.zeros(2, dtype=[("a", object)]), "ndarray", "x"),
-        ((1, 2), "tuple", "x"),
         *(({key: 2}, "dict", "x") for key in ("a/b", "", "a\0", "__array__", 1)),
         ([1, {"y": {1, 2}}], "set", "x/1/y"),
-        (1j, "complex", "x"),
     ],
 )
 def test_what_would_not_come_back_as_it_was_is_refused_and_the_old_one_stays(
@@ -133,19 +127,17 @@ def refusal(path: Path) -> str:
     return caught.value.problem
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
-    assert "no such checkpoint" in refusal(tmp_path / "latest.ckpt")
+def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "latest.ckpt"
+    assert "no such checkpoint" in refusal(path)
     assert "is no checkpoint" in refusal(tmp_path)
+    for content in (b"", b"PK", pickle.dumps({"parameters": 1})):
+        path.write_bytes(content)
+        assert "is no checkpoint" in refusal(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"PK", b"hello, world", pickle.dumps({"parameters": 1}), bytes(1000)])
-def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "latest.ckpt").write_bytes(content)
-    assert "is no checkpoint" in refusal(tmp_path / "latest.ckpt")
-
-
-def archive(path: Path, header: Any, compression: int = zipfile.ZIP_STORED, **entries: bytes) -> Path:
-    with zipfile.ZipFile(path, "w", compression) as file:
+def archive(path: Path, header: Any, **entries: bytes) -> Path:
+    with zipfile.ZipFile(path, "w") as file:
         file.writestr("state.json", header if isinstance(header, str) else json.dumps(header))
         for name, content in entries.items():
             file.writestr(f"{name}.npy", content)
@@ -157,15 +149,11 @@ def test_a_checkpoint_of_another_version_says_so(tmp_path: Path, version: int) -
     assert "version" in refusal(archive(tmp_path / "c", {"version": version, "state": {}}))
 
 
-STATES = [[1], {"__array__": 3}, *({"x": {"__array__": name}} for name in (["a"], "missing.npy", "state.json"))]
-HEADERS = [{"version": checkpoint.VERSION, "state": state} for state in STATES]
-
-
-@pytest.mark.parametrize(
-    "header", ["", "[" * 100_000, "[]", "7", {"version": "x", "state": {}}, {"version": checkpoint.VERSION}, *HEADERS]
-)
-def test_a_header_that_makes_no_sense_is_refused(tmp_path: Path, header: Any) -> None:
-    assert "is no checkpoint" in refusal(archive(tmp_path / "c", header))
+def test_a_header_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
+    states = ([1], {"__array__": 3}, *({"x": {"__array__": name}} for name in (["a"], "missing.npy", "state.json")))
+    headers = [{"version": checkpoint.VERSION, "state": state} for state in states]
+    for header in ("", "[" * 100_000, "7", {"version": checkpoint.VERSION}, *headers):
+        assert "is no checkpoint" in refusal(archive(tmp_path / "c", header))
 
 
 class Mischief:
@@ -187,28 +175,19 @@ def test_a_pickle_in_a_checkpoint_is_refused_and_not_run(tmp_path: Path) -> None
     assert not trap.exists()
 
 
-def small() -> dict[str, Any]:
-    return {"parameters": np.arange(4, dtype=np.float32), "statistics": {"steps": 12, "returns": np.ones(2)}}
-
-
-def test_a_checkpoint_cut_off_anywhere_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_cut_off_anywhere_or_with_a_changed_byte_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "c"
-    checkpoint.save(path, small())
+    small = {"parameters": np.arange(4, dtype=np.float32), "statistics": {"steps": 12, "returns": np.ones(2)}}
+    checkpoint.save(path, small)
     whole = path.read_bytes()
     for length in [*range(0, len(whole), 11), len(whole) - 1]:
         path.write_bytes(whole[:length])
         refusal(path)
-
-
-def test_a_changed_byte_is_noticed_or_changes_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "c"
-    checkpoint.save(path, small())
-    whole = path.read_bytes()
     noticed = 0
     for place in range(0, len(whole), 3):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
         try:
-            assert same(checkpoint.load(path), small()), f"byte {place} changed unseen"
+            assert same(checkpoint.load(path), small), f"byte {place} changed unseen"
         except ConfigError:
             noticed += 1
     assert noticed > len(whole) // 6  # the rest are dates and the like, which the archive keeps and nobody reads
@@ -217,35 +196,17 @@ def test_a_changed_byte_is_noticed_or_changes_nothing(tmp_path: Path) -> None:
 # -- being cut short -------------------------------------------------------------------------------
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-import numpy as np
-from a3c_exp.run import checkpoint
-
-path, moment = Path(sys.argv[1]), sys.argv[2]
-die = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-if moment == "write":
-    whole = np.lib.format.write_array
-    def half(file, array, **options):
-        file.write(array.tobytes()[: array.nbytes // 2])
-        die()
-    np.lib.format.write_array = half
-elif moment == "fsync":
-    os.fsync = die
-else:
-    os.replace = die
-checkpoint.save(path, {"parameters": np.ones(100_000, np.float32), "steps": 2})
-"""
-
-
-@pytest.mark.parametrize("moment", ["write", "fsync", "replace"])
-def test_a_process_killed_while_it_saves_leaves_the_old_checkpoint(tmp_path: Path, moment: str) -> None:
+def test_a_process_killed_at_any_line_while_it_saves_leaves_the_old_checkpoint_or_the_new_one(tmp_path: Path) -> None:
     path = tmp_path / "latest.ckpt"
     checkpoint.save(path, {"steps": 1})
-    done = subprocess.run([sys.executable, "-c", KILLED, path, moment])
-    assert done.returncode == -signal.SIGKILL
-    assert checkpoint.load(path) == {"steps": 1}
+    new = {"parameters": np.ones(1000, np.float32), "steps": 2}
+    folder, line, kept = str(Path(checkpoint.__file__).parent), 1, 0
+    while killed_at_line(line, folder, lambda: checkpoint.save(path, new)):
+        state = checkpoint.load(path)
+        kept += "parameters" not in state
+        assert state == {"steps": 1} or same(state, new)
+        line += 2
+    assert kept > 10
     checkpoint.save(path, {"steps": 3})  # over whatever was left
     assert checkpoint.load(path) == {"steps": 3}
     assert list(tmp_path.iterdir()) == [path]

@@ -19,12 +19,11 @@ from scripted import Echo
 
 import a3c_exp
 from a3c_exp.cli import evaluate
-from a3c_exp.common.arrays import Array
 from a3c_exp.core.events import Episodes
 from a3c_exp.envs import Gym
 from a3c_exp.errors import ConfigError
 from a3c_exp.run import checkpoint
-from a3c_exp.run.policy import Policy, evaluate_policy
+from a3c_exp.run.policy import evaluate_policy
 
 
 @pytest.fixture(scope="module")
@@ -50,32 +49,27 @@ class TestThePolicyInAnotherProgram:
             total, over = total + float(reward), terminated or truncated
         assert total == pytest.approx(0.96)
 
-    @pytest.mark.parametrize("gone", [{"address": "127.0.0.1:1"}, {"device": "cuda"}], ids=["cluster", "GPU"])
-    def test_needs_nothing_of_what_it_was_trained_on(self, gone: dict[str, str], tmp_path: Path) -> None:
+    def test_needs_nothing_of_what_it_was_trained_on(self, tmp_path: Path) -> None:
         train(tmp_path)
-        name = "ray.Ray" if "address" in gone else "ga3c.Ga3c"
-        backend = {"_target_": f"a3c_exp.backends.{name}", **gone}
+        backend = {"_target_": "a3c_exp.backends.ga3c.Ga3c", "device": "cuda"}
         whole = yaml.safe_load((tmp_path / "config.yaml").read_text())
         (tmp_path / "config.yaml").write_text(yaml.safe_dump(whole | {"backend": backend, "init_from": "/gone"}))
         assert type(a3c_exp.load(tmp_path, plugins=["scripted"]).act(np.zeros(4))) is int
 
-    @pytest.mark.parametrize(("observation", "shape"), [([0.0, 1.0], "(2,)"), ([[0.0]] * 3, "(3, 1)"), ([], "(0,)")])
-    def test_an_observation_of_another_shape_is_refused(self, observation: object, shape: str, tmp_path: Path) -> None:
+    def test_an_observation_of_another_shape_is_refused(self, tmp_path: Path) -> None:
         train(tmp_path, "Pendulum-v1")
-        with pytest.raises(ValueError, match=re.escape(shape)):
-            a3c_exp.load(tmp_path).act(observation)
+        for observation, shape in (([0.0, 1.0], "(2,)"), ([[0.0]] * 3, "(3, 1)")):
+            with pytest.raises(ValueError, match=re.escape(shape)):
+                a3c_exp.load(tmp_path).act(observation)
 
     @pytest.mark.parametrize(
         ("observations", "observation", "actions"),
         [
-            (Discrete(5, start=3), np.int64(4), Discrete(3)),
-            (MultiDiscrete([2, 3]), np.array([1, 2]), Discrete(3, start=-1)),
-            (MultiBinary(3), np.ones(3, np.int8), MultiDiscrete([2, 3])),
-            (Box(-1, 1, ()), np.float32(0.5), MultiDiscrete(np.array([[2, 3], [4, 5]]))),
-            (Box(-1, 1, (3,)), np.ones(3), MultiBinary(3)),
-            (Box(0, 255, (3,), np.uint8), np.ones(3, np.uint8), Box(-2, 3, (2,))),
-            (Box(-1, 1, (3,)), [0.5, 0.5, 0.5], Box(0, 1, ())),
-            (Discrete(5), 4, Box(-1, 1, (2, 2), np.float64)),
+            (Discrete(5, start=3), np.int64(4), Discrete(3, start=-1)),
+            (MultiDiscrete([2, 3]), np.array([1, 2]), MultiDiscrete(np.array([[2, 3], [4, 5]]))),
+            (Box(-1, 1, (3,)), [0.5, 0.5, 0.5], MultiBinary(3)),
+            (Box(0, 255, (3,), np.uint8), np.ones(3, np.uint8), Box(-2, 3, (2, 2), np.float64)),
+            (MultiBinary(3), np.ones(3, np.int8), Box(0, 1, ())),
         ],
     )
     def test_takes_and_gives_what_the_environment_does(
@@ -132,16 +126,9 @@ class TestThePolicyInAnotherProgram:
         assert not np.array_equal(best, latest(tmp_path)["store"]["parameters"])
         for which, expected in ((None, best), ("best", best), ("latest", latest(tmp_path)["store"]["parameters"])):
             policy = evaluate.load_run(tmp_path, which, plugins).policy  # type: ignore[arg-type]
-            np.testing.assert_array_equal(flat(policy), expected)
+            np.testing.assert_array_equal(policy._network.vector, expected)
         (tmp_path / "checkpoints" / "best.ckpt").unlink()
-        policy = evaluate.load_run(tmp_path, plugins=plugins).policy
-        np.testing.assert_array_equal(flat(policy), latest(tmp_path)["store"]["parameters"])
-
-
-def flat(policy: Policy) -> Array:
-    """The parameters of a policy, in their order in a checkpoint."""
-    groups = policy.network.parameter_groups().values()
-    return np.concatenate([parameter.detach().numpy().ravel() for group in groups for parameter in group])
+        assert evaluate.load_run(tmp_path, plugins=plugins).checkpoint.name == "latest.ckpt"
 
 
 class Sharer:
@@ -158,22 +145,16 @@ class TestPlaying:
 
     @pytest.mark.parametrize("vectorized", [False, True])
     def test_counts_whole_episodes_and_their_own_rewards(self, vectorized: bool) -> None:
+        """Each environment plays its share: the first ten to finish would all be of the short kind."""
         episodes = self.play(1, 3, vectorized, lengths=(2, 3))
         np.testing.assert_array_equal(episodes.lengths, [2, 3, 2])
         np.testing.assert_array_equal(episodes.returns, [1 + 2, 101 + 102 + 103, 201 + 202])
-
-    @pytest.mark.parametrize("vectorized", [False, True])
-    def test_short_episodes_have_no_advantage(self, vectorized: bool) -> None:
-        """Each environment plays its share: the first ten to finish would all be of the short kind."""
         episodes = self.play(2, 10, vectorized, lengths=(1, 9), ends=("terminated", "truncated"))
         assert sorted(episodes.lengths) == [1] * 5 + [9] * 5
-        uneven = self.play(3, 7, vectorized, lengths=(2,))
-        assert len(uneven) == 7
+        assert len(self.play(3, 7, vectorized, lengths=(2,))) == 7
 
-    def test_a_lost_life_is_no_end(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_a_lost_life_is_no_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Every step of this environment costs a life: its episodes of five steps are whole all the same."""
-        train(tmp_path, SCRIPTED, env__kwargs={"lengths": [5]})
-        policy = a3c_exp.load(tmp_path, plugins=["scripted"])
         env = Gym(id=SCRIPTED, kwargs={"lengths": [5]}).make(2, [0, 0])
         step = env.step
 
@@ -183,7 +164,7 @@ class TestPlaying:
             return answer._replace(terminated=always, life_lost=~answer.terminated)
 
         monkeypatch.setattr(env, "step", costly)
-        assert evaluate_policy(policy, env, 4).lengths.tolist() == [5, 5, 5, 5]
+        assert evaluate_policy(Sharer(), env, 4).lengths.tolist() == [5, 5, 5, 5]  # type: ignore[arg-type]
 
     def test_it_can_be_stopped(self) -> None:
         env = Gym(id=SCRIPTED, kwargs={"lengths": (3,)}).make(1, [0])
@@ -232,7 +213,6 @@ class TestPlaying:
         assert "returns: 1 2 6\n" in text
         assert "3 episodes: mean return 3 +- 6.57 (95 % interval)" in text  # 4.303 sqrt(7) / sqrt(3)
         assert "lowest 1, highest 6, mean length 5" in text
-        assert "+-" not in evaluate.format_returns(Episodes(np.ones(1), np.ones(1, np.int64), np.zeros(1, np.int64)))
 
 
 class TestTheCommandLine:
@@ -274,9 +254,7 @@ class TestTheCommandLine:
             ("episodes=0", "episodes = 0"),
             ("episode=3", "did you mean 'episodes'?"),
             ("video=true render=human", "video = True"),
-            ("fast", "command line = 'fast'"),
             ("plugins=[]", "plugins=[scripted]"),
-            ("plugins=[nowhere_to_be_found]", "plugins = 'nowhere_to_be_found'"),
             ("video=true", "env.id = 'scripted:Corridor-v0'"),
         ],
     )
@@ -290,20 +268,13 @@ class TestTheCommandLine:
         self.refused([str(tmp_path / "nowhere")], "run = ", capsys)
         self.refused([str(tmp_path)], "config.yaml", capsys)
 
-    @pytest.mark.parametrize("damage", ["missing", "cut short", "another network's"])
-    def test_a_checkpoint_that_cannot_be_used(
-        self, damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_a_checkpoint_that_cannot_be_used(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         train(tmp_path / "run")
+        train(tmp_path / "other", network__hidden_sizes=[8])
         path = tmp_path / "run" / "checkpoints" / "latest.ckpt"
-        match damage:
-            case "missing":
-                path.unlink()
-            case "cut short":
-                path.write_bytes(path.read_bytes()[:-100])
-            case "another network's":
-                train(tmp_path / "other", network__hidden_sizes=[8])
-                path.write_bytes((tmp_path / "other" / "checkpoints" / "latest.ckpt").read_bytes())
+        shutil.copy(tmp_path / "other" / "checkpoints" / "latest.ckpt", path)
+        self.refused([str(tmp_path / "run"), "plugins=[scripted]"], f"checkpoint = '{path}'", capsys)
+        path.unlink()
         self.refused([str(tmp_path / "run"), "plugins=[scripted]"], f"checkpoint = '{path}'", capsys)
 
     def refused(self, arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -316,14 +287,13 @@ class TestTheCommandLine:
         assert output.err.count("\n") == 1
 
     def test_episodes_without_an_end_are_cut_and_said(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        for name in ("0_s0", "1_s1"):
-            train(tmp_path / name, SCRIPTED, env__kwargs={"lengths": [0]}, eval__max_steps=20, total_steps=16)
+        train(tmp_path / "run", SCRIPTED, env__kwargs={"lengths": [0]}, eval__max_steps=20, total_steps=16)
         ours = ["episodes=3", "plugins=[scripted]"]
         for given, cut in (([], 20), (["max_steps=30"], 30)):
-            assert evaluate.main([str(tmp_path / "0_s0"), *ours, *given]) == 0
+            assert evaluate.main([str(tmp_path / "run"), *ours, *given]) == 0
             assert f"3 of 3 episodes were cut after {cut} steps" in capsys.readouterr().out.splitlines()[-1]
         assert evaluate.main([str(tmp_path), *ours]) == 0
-        assert capsys.readouterr().err.count("3 of 3 episodes were cut after 20 steps") == 2
+        assert "3 of 3 episodes were cut after 20 steps" in capsys.readouterr().err
 
     def test_a_terminal_shows_how_far_it_is(self, corridor: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         class Terminal(io.StringIO):

@@ -27,14 +27,8 @@ PLUGINS = ["scripted", "export_networks"]
 ALLOWED = "plugins=[scripted,export_networks]"
 BFLOAT16 = onnx.TensorProto.BFLOAT16
 
-CNN: dict[str, Any] = {
-    "_target_": "a3c_exp.networks.Cnn",
-    "layers": [[8, 3, 2]],
-    "features_dim": 32,
-    "policy_gain": 1.0,
-}
-PADDED = CNN | {"layers": [[8, 3, 2], [8, 3, 2]], "features_dim": None, "padding": "same"}
-PADDED |= {"activation": "elu", "precision": "bfloat16"}
+CNN: dict[str, Any] = {"_target_": "a3c_exp.networks.Cnn", "layers": [[8, 3, 2], [8, 3, 2]], "policy_gain": 1.0}
+CNN |= {"features_dim": None, "padding": "same", "activation": "elu", "precision": "bfloat16"}
 LSTM = {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 16, "policy_gain": 1.0}
 MEMORY = {"_target_": "export_networks.Memory"}
 
@@ -96,7 +90,7 @@ class Case(NamedTuple):
 
 CASES = {
     "one-hot, user's encoder, continuous": Case(Discrete(5), UNEVEN, {"_target_": "export_networks.Residual"}),
-    "pictures in bfloat16, several choices": Case(PICTURE, MultiDiscrete([2, 3]), PADDED, normalize="shared"),
+    "pictures in bfloat16, several choices": Case(PICTURE, MultiDiscrete([2, 3]), CNN, normalize="shared"),
 }
 
 

@@ -65,17 +65,7 @@ def refusal(run: Path, capsys: pytest.CaptureFixture[str]) -> str:
 
 # -- configurations that name code -----------------------------------------------------------------
 
-PLACES = (
-    "env",
-    "network",
-    "network.encoder",
-    "returns",
-    "critic_returns",
-    "algorithm",
-    "optimizer",
-    "schedule",
-    "backend",
-)
+PLACES = ("env", "network", "network.encoder", "critic_returns", "backend")
 CODE: dict[str, dict[str, Any]] = {
     "os.system": {"command": "touch harmed"},
     "subprocess.Popen": {"args": ["touch", "harmed"]},
@@ -110,7 +100,6 @@ Path("harmed").touch()
 """
 
 
-@pytest.mark.parametrize("beside", ["run", "."])
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
@@ -120,15 +109,10 @@ Path("harmed").touch()
     ],
 )
 def test_a_package_that_lies_there_is_imported_only_as_a_plugin(
-    changes: dict[str, Any],
-    line: str,
-    beside: str,
-    run: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, Any], line: str, run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (Path(beside) / "intruder.py").write_text(INTRUDER)
-    monkeypatch.syspath_prepend(str(Path(beside).absolute()))  # as `python -m` does with the current folder
+    Path("intruder.py").write_text(INTRUDER)
+    monkeypatch.syspath_prepend(str(Path.cwd()))  # as `python -m` does
     configure(run, {"plugins": ["scripted", "intruder"], **changes})
     assert refusal(run, capsys).startswith(f"a3c_exp: {line}")
     assert not Path("harmed").exists()
@@ -137,7 +121,7 @@ def test_a_package_that_lies_there_is_imported_only_as_a_plugin(
     del sys.modules["intruder"]
 
 
-@pytest.mark.parametrize("name", ["../intruder", "..", "a\0b", "\u202e"])
+@pytest.mark.parametrize("name", ["../intruder", "a\0b", "\u202e"])
 def test_a_plugin_is_the_name_of_a_module_and_of_no_file(
     name: str, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -155,18 +139,6 @@ def latest(run: Path) -> Path:
     return run / "checkpoints" / "latest.ckpt"
 
 
-def unpacked(path: Path) -> dict[str, bytes]:
-    """The entries of an archive, by name."""
-    with zipfile.ZipFile(path) as archive:
-        return {name: archive.read(name) for name in archive.namelist()}
-
-
-def pack(path: Path, entries: Mapping[str, bytes]) -> None:
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, content in entries.items():
-            archive.writestr(name, content)
-
-
 def refused_checkpoint(path: Path) -> str:
     with pytest.raises(ConfigError) as error:
         checkpoint.load(path)
@@ -174,9 +146,8 @@ def refused_checkpoint(path: Path) -> str:
 
 
 class TestBombs:
-    @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-    def test_an_entry_that_would_unpack_to_100_gigabytes_is_refused_unread(self, compression: int, run: Path) -> None:
-        with zipfile.ZipFile(latest(run), "a", compression) as archive:
+    def test_an_entry_that_would_unpack_to_100_gigabytes_is_refused_unread(self, run: Path) -> None:
+        with zipfile.ZipFile(latest(run), "a", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("bomb.npy", b"0" * 1000)
             archive.getinfo("bomb.npy").file_size = 100 * 2**30  # of the directory, which is written when it closes
         line = refused_checkpoint(latest(run))
@@ -200,15 +171,16 @@ class TestBombs:
 
 def test_names_in_an_archive_are_no_paths(run: Path) -> None:
     """Entries are read by name and never unpacked."""
-    entries = unpacked(latest(run))
-    header = entries.pop("state.json").decode()
-    names = {"store/parameters.npy": "../../harmed.npy", "store/stats.npy": "/tmp/harmed.npy"}
-    for old, new in names.items():
-        header = header.replace(f'"{old}"', f'"{new}"')
-        entries[new] = entries.pop(old)
-    pack(latest(run), {"state.json": header.encode(), **entries})
+    with zipfile.ZipFile(latest(run)) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    old, new = "store/parameters.npy", "../../harmed.npy"
+    entries[new] = entries.pop(old)
+    entries["state.json"] = entries["state.json"].replace(f'"{old}"'.encode(), f'"{new}"'.encode())
+    with zipfile.ZipFile(latest(run), "w") as archive:
+        for name, content in entries.items():
+            archive.writestr(name, content)
     assert evaluate.main([str(run), OURS, "episodes=1"]) == 0
-    assert not [*run.parent.rglob("harmed*"), *Path("/tmp").glob("harmed*")]
+    assert not [*run.parent.rglob("harmed*")]
 
 
 # -- texts -----------------------------------------------------------------------------------------
@@ -220,7 +192,6 @@ BACKWARDS = "\u202egnp.exe"
     "command",
     [
         ["from=run", OURS, "--cfg", "job"],
-        ["env=gym", "env.id=x", f"+env.kwargs.failure='{BACKWARDS}'", "--cfg", "job"],
         ["env=gym", "env.id=x", f"+env.kwargs.failure='{BACKWARDS}'", "--info", "config"],
     ],
 )

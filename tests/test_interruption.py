@@ -25,25 +25,18 @@ def test_it_is_noted_which_signal_interrupted(number: int) -> None:
 
 
 def test_a_second_ctrl_c_breaks_in() -> None:
-    noted = Interruption()
-    with interruptions(noted):
+    with interruptions(Interruption()):
         send(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             send(signal.SIGINT)
 
 
-def test_sigusr1_asks_for_a_checkpoint_alone() -> None:
+def test_sigusr1_asks_for_a_checkpoint_alone_and_preemption_counts_also_after_sigterm() -> None:
+    """Slurm may send SIGTERM and SIGUSR2."""
     noted = Interruption()
     with interruptions(noted):
         send(signal.SIGUSR1)
-    assert noted.save_requested
-    assert noted.signal is None
-
-
-def test_the_signal_of_preemption_counts_also_after_sigterm() -> None:
-    """Slurm may send both."""
-    noted = Interruption()
-    with interruptions(noted):
+        assert noted.save_requested and noted.signal is None
         send(signal.SIGTERM)
         send(signal.SIGUSR2)
     assert noted.signal == signal.SIGUSR2

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import datetime
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +30,9 @@ PLAIN = {"a": 1, "b": [1.5, None, True, "x"], "c": {"d": {}, "e": "${seed}"}, "l
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("{a: 1, b: [1.5, null, true, x]}", {"a": 1, "b": [1.5, None, True, "x"]}),
+        ("{a: 1, b: [1.5, null, true, x], c: '2024-01-01'}", {"a": 1, "b": [1.5, None, True, "x"], "c": "2024-01-01"}),
         ("a: 1e6", {"a": 1e6}),
-        ("a: '2024-01-01'", {"a": "2024-01-01"}),
         ("1: 2", {1: 2}),
-        ("", None),
     ],
 )
 def test_yaml_is_read_as_plain_data(text: str, value: object) -> None:
@@ -44,11 +40,10 @@ def test_yaml_is_read_as_plain_data(text: str, value: object) -> None:
 
 
 def test_a_large_mapping_is_refused_as_soon_as_it_is_too_large() -> None:
-    """16 MB of keys, the largest file that is read: to look each of them up in a list of all would take hours."""
-    lines = "\n".join(f"{number:07}: 0" for number in range(1_500_000))
+    """To look each of many keys up in a list of all would take hours."""
     with pytest.raises(UnreadableError, match="has more than 100,000 values"):
-        parse_yaml(lines)
-    assert len(parse_yaml(lines[: 11 * 90_000])) == 90_000
+        parse_yaml("\n".join(f"{number:07}: 0" for number in range(110_000)))
+    assert len(parse_json(f"[{'1,' * 90_000}1]")) == 90_001
 
 
 ALIAS_BOMB = "\n".join(f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 9) if n else 1}]" for n in range(30))
@@ -58,7 +53,6 @@ ALIAS_BOMB = "\n".join(f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 9) if n else 1
     ("text", "reason"),
     [
         (ALIAS_BOMB, "has an alias in line 1: write the value"),
-        ("a: &a [*a]", "has an alias in line 1"),
         ("b: 1\na: !!set {x, y}", "a must be plain"),
         ("a: !!python/object/apply:os.system [x]", "is no YAML: line 1: could not determine a constructor"),
         ("a: 2024-01-01", "a must be plain"),
@@ -67,7 +61,6 @@ ALIAS_BOMB = "\n".join(f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 9) if n else 1
         ("? [1, 2]\n: 3", "is no YAML: line 1: found"),
         (f"a: {LARGEST + 1}", f"a is a whole number beyond {LARGEST}"),
         ("a: {true: 1}", "a has the key True: keys must be"),
-        ("a: [", "is no YAML: line"),
     ],
 )
 def test_what_is_no_plain_yaml_is_refused_in_one_line(text: str, reason: str) -> None:
@@ -85,7 +78,6 @@ def test_what_is_no_plain_yaml_is_refused_in_one_line(text: str, reason: str) ->
         ("{", "is no JSON: line 1: "),
         ("[" * 100_000, "has a number that is too long, or is nested too deeply"),
         ("[" * 40 + "]" * 40, "it is nested more than 32 levels deep"),
-        ("9" * 5000, "has a number that is too long"),
         ('{"a": [9223372036854775808]}', f"a[0] is a whole number beyond {LARGEST}"),
         (f"[{'1,' * 100_000}1]", "it has more than 100,000 values"),
     ],
@@ -105,8 +97,7 @@ def cycle() -> list[Any]:
 @pytest.mark.parametrize(
     ("value", "refusal"),
     [
-        ({1, 2}, "a.b = {1, 2}: must be plain (text, a number, true, false, null, a list or a mapping)"),
-        (datetime.date(2024, 1, 1), "a.b = datetime.date(2024, 1, 1): must be plain"),
+        ({1, 2}, "a.b = {1, 2}: must be plain"),
         ([0, 10**5000], "a.b[1] = <int that is too large to show>: is a whole number beyond"),
         ({"c": {None: 1}}, "a.b.c = {None: 1}: has the key None: keys must be text"),
         (cycle(), "a = {'b': [{'again': [...]}]}: is nested more than 32 levels deep"),
@@ -122,41 +113,23 @@ def test_values_that_are_not_plain_are_refused_by_their_keys(value: object, refu
 # Options of commands.
 
 
-@pytest.mark.parametrize("value", ["2024-01-01", "&a [*a]", "9" * 5000, "["])
-def test_an_option_that_is_not_plain_is_refused_by_its_key(value: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        parse_key_values([f"episodes={value}"])
-    assert str(error.value).startswith("episodes = ")
-    assert ": must be a plain value: it " in str(error.value)
+def test_an_option_that_is_not_plain_is_refused_by_its_key() -> None:
+    with pytest.raises(ConfigError, match=r"^episodes = .*: must be a plain value: it "):
+        parse_key_values(["episodes=2024-01-01"])
 
 
 # Files.
 
 
-def a_fifo(path: Path) -> None:
-    os.mkfifo(path)
-
-
-def a_folder(path: Path) -> None:
-    path.mkdir()
-
-
-def a_device(path: Path) -> None:
-    path.symlink_to("/dev/zero")
-
-
-@pytest.mark.parametrize(
-    ("make", "reason"),
-    [
-        (a_fifo, "is a FIFO, not a regular file"),
-        (a_folder, "is a folder, not a regular file"),
-        (a_device, "is a device, not a regular file"),
-    ],
-)
-def test_only_regular_files_are_opened(make: Callable[[Path], None], reason: str, tmp_path: Path) -> None:
-    make(tmp_path / "file")
-    with pytest.raises(UnreadableError, match=f"^{reason}$"):
-        open_regular(tmp_path / "file")
+def test_only_regular_files_are_opened(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "device").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "FIFO")
+    for path in tmp_path.iterdir():
+        with pytest.raises(UnreadableError, match=f"^is a {path.name}, not a regular file$"):
+            open_regular(path)
+    with pytest.raises(UnreadableError):
+        open_regular(Path("a\0b"))
 
 
 @pytest.mark.parametrize(
@@ -166,11 +139,6 @@ def test_a_text_has_its_limits(content: bytes, reason: str, tmp_path: Path) -> N
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(UnreadableError, match=f"^{reason}$"):
         read_text(tmp_path / "file", most=100)
-
-
-def test_a_name_with_a_zero_in_it_is_no_file() -> None:
-    with pytest.raises(UnreadableError):
-        open_regular(Path("a\0b"))
 
 
 def test_the_home_of_a_user_who_does_not_exist_is_a_name_like_any(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,23 +59,18 @@ def rewrite(path: Path, place: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("place", "value", "shown"),
     [
-        ("store.steps", None, "None"),
         ("store.steps", 2**63, "9223372036854775808"),
         ("store.steps", -1, "-1"),
         ("store.version", True, "True"),
         ("store", [1], "missing"),
-        ("store.parameters", np.array(["a", "b"]), "array(['a', 'b']"),
         ("store.parameters", np.full(3, math.nan, np.float32), "array([nan, nan, nan]"),
         ("store.optimizer_state", np.zeros(3, np.float32), "array([0., 0., 0.]"),
-        ("store.stats", np.full(2, math.inf), "array([inf, inf])"),
         ("store.rng_states", np.zeros((1, 2), np.uint64), "array([[0, 0]]"),
         ("store.constants", {"x": 1}, "{'x': 1}"),
-        ("statistics.seconds", "1", "'1'"),
         ("statistics.seconds", MISSING, "missing"),
         ("statistics.staleness", [1, 2], "[1, 2]"),
         ("training_seconds", math.nan, "nan"),
         ("best_eval_return", "good", "'good'"),
-        ("solved", [1, "x"], "[1, 'x']"),
     ],
 )
 def test_a_wrong_value_is_named(place: str, value: Any, shown: str, run: Path) -> None:
@@ -101,19 +96,14 @@ def test_older_checkpoints_without_later_values_are_read(run: Path) -> None:
 def test_parameters_that_are_not_finite_are_no_policy(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     parameters = checkpoint.load(latest(run))["store"]["parameters"]
     rewrite(latest(run), "store.parameters", np.full_like(parameters, math.nan))
-    assert evaluate.main([str(run), "episodes=1", "plugins=[scripted]"]) == 2
-    assert main([f"resume={run}", "plugins=[scripted]"]) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 2 and all("store.parameters is array([nan, " in line for line in lines)
-
-
-def test_a_checkpoint_that_is_a_fifo_is_refused_at_once(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for code in (evaluate.main([str(run), "plugins=[scripted]"]), main([f"resume={run}", "plugins=[scripted]"])):
+        assert code == 2
     latest(run).unlink()
     os.mkfifo(latest(run))
-    assert evaluate.main([str(run), "plugins=[scripted]"]) == 2
-    assert "is no checkpoint, or a damaged one (is a FIFO, not a regular file)" in capsys.readouterr().err
-    assert main([f"resume={run}", "plugins=[scripted]"]) == 2
-    assert "is a FIFO, not a regular file" in capsys.readouterr().err
+    assert main([f"resume={run}", "plugins=[scripted]"]) == 2, "and nobody waits"
+    *lines, last = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2 and all("store.parameters is array([nan, " in line for line in lines)
+    assert "is a FIFO, not a regular file" in last
 
 
 # The archive.
@@ -124,9 +114,6 @@ def test_a_checkpoint_that_is_a_fifo_is_refused_at_once(run: Path, capsys: pytes
     [
         "{'descr': '<f4', 'fortran_order': False, 'shape': (",  # tokenize.TokenError
         "{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776,), }",
-        "{'descr': '<f4', 'fortran_order': False, 'shape': (-1,), }",
-        "{'descr': '|O', 'fortran_order': False, 'shape': (1,), }",
-        "[" * 5000,
     ],
 )
 def test_an_array_whose_header_does_not_fit_is_refused(header: str, run: Path) -> None:
@@ -153,10 +140,10 @@ def test_an_array_in_many_places_does_not_fill_the_memory(run: Path) -> None:
 # The checkpoint that a run goes on from.
 
 
-def test_a_run_that_goes_on_from_its_best_checkpoint_says_so(run: Path) -> None:
+def test_a_run_without_a_latest_checkpoint_goes_on_from_its_best_one(run: Path) -> None:
     latest(run).rename(run / "checkpoints" / "best.ckpt")
-    train_config(config(**RUN) | {"total_steps": 128}, run, resume=True)
-    assert "WARNING there is no latest.ckpt: the run goes on from best.ckpt" in (run / "train.log").read_text()
+    _, path, warning = load_latest(run)
+    assert path.name == "best.ckpt" and "best.ckpt" in warning
 
 
 @pytest.fixture
@@ -180,28 +167,21 @@ def flip_bit(path: Path) -> bytes:
 def test_a_cut_run_without_a_readable_latest_checkpoint_goes_on_from_the_one_before(
     is_missing: bool, cut: Path
 ) -> None:
-    """That one takes the place of the damaged one, so that the next save does not replace it."""
+    """That one takes the place of the damaged one, which is set aside: the next save does not replace it."""
     damaged = flip_bit(latest(cut))
     if is_missing:
         latest(cut).unlink()
-    state, path, warning = load_latest(cut)
-    assert (state["store"]["steps"], path.name) == (32, "previous.ckpt")
-    make_latest(path)
-    assert load_state(latest(cut))["store"]["steps"] == 32
-    aside = latest(cut).with_name("latest.ckpt.old")
-    assert aside.exists() is not is_missing
-    if not is_missing:
-        assert aside.read_bytes() == damaged
-        assert warning.startswith("latest.ckpt is no checkpoint, or a damaged one (Bad CRC-32 for file ")
-        assert warning.endswith("): the run goes on from previous.ckpt, step 32")
-
-
-def test_a_run_resumed_from_the_checkpoint_before_warns_and_ends_by_its_rule(cut: Path) -> None:
-    flip_bit(latest(cut))
     done = train_config(config(**RUN) | {"total_steps": 128}, cut, resume=True)
     assert (done.summary["stop_reason"], done.summary["steps"], done.summary["resumed"]) == ("total_steps", 128, 1)
-    assert "the run goes on from previous.ckpt, step 32" in (cut / "train.log").read_text()
+    assert "the run goes on from previous.ckpt, step 32" in (cut / "train.log").read_text() or is_missing
     assert load_state(latest(cut))["store"]["steps"] == 128
+    aside = latest(cut).with_name("latest.ckpt.old")
+    assert is_missing or aside.read_bytes() == damaged
+
+
+def test_the_checkpoint_before_takes_the_place_of_the_latest(cut: Path) -> None:
+    make_latest(latest(cut).with_name("previous.ckpt"))
+    assert load_state(latest(cut))["store"]["steps"] == 32
 
 
 def test_two_damaged_checkpoints_are_refused_in_one_line_and_stay(cut: Path) -> None:
