@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
 import re
 import signal
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 from hydra import initialize_config_dir, version
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.utils import JobRuntime
+from refusals import refused
 from runs import QUICK, wait_until
 
 import a3c_exp
@@ -34,9 +35,10 @@ def test_a_run_from_python_restores_the_state_of_hydra(tmp_path: Path) -> None:
     assert not GlobalHydra.instance().is_initialized()
 
 
-def test_the_names_of_the_package_stay_the_same_after_their_use(tmp_path: Path) -> None:
+def test_a_trained_policy_acts_and_names_of_the_package_stay_the_same(tmp_path: Path) -> None:
     before = {name: getattr(a3c_exp, name) for name in a3c_exp.__all__}
-    a3c_exp.load(a3c_exp.train(a3c_exp.compose(QUICK), tmp_path / "run").folder)
+    run = a3c_exp.train(a3c_exp.compose(QUICK), tmp_path / "run")
+    assert a3c_exp.load(run.folder).act([0.0, 0.0, 0.0, 0.0]) in (0, 1)
     assert {name: getattr(a3c_exp, name) for name in a3c_exp.__all__} == before
 
 
@@ -56,51 +58,40 @@ def test_training_names_a_folder_itself_where_none_is_given(tmp_path: Path, monk
     assert run.folder.name.endswith("_s5")
 
 
-def test_a_bad_configuration_raises_before_anything_is_written(tmp_path: Path) -> None:
-    for overrides in (["sed=1"], ["gamma=2"], {"gamma": 0.9}):
-        with pytest.raises(ConfigError):
-            a3c_exp.train(overrides, tmp_path / "run")
+@pytest.mark.parametrize(
+    ("overrides", "key"),
+    [
+        (["sed=1"], "sed"),
+        (["gamma=2"], "gamma"),
+        ([*QUICK, "resume=outputs/run"], "resume"),
+        ([*QUICK, "from=outputs/run"], "from"),
+        ([*QUICK, "hydra.run.dir=elsewhere"], "hydra.run.dir"),
+        ({"gamma": 0.9}, "configuration"),
+        *((overrides, "overrides") for overrides in (None, 7, "env=lunar", [1], {"env=lunar"})),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_anything_is_written(overrides: Any, key: str, tmp_path: Path) -> None:
+    refused(lambda: a3c_exp.train(overrides, tmp_path / "run"), key)
+    if key == "overrides":
+        refused(lambda: a3c_exp.compose(overrides), key)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("overrides", [None, 7, "env=lunar", [1], [None], {"env=lunar"}])
-def test_overrides_that_are_no_list_of_texts_are_refused(overrides: Any, tmp_path: Path) -> None:
-    calls: list[Callable[[Any], object]] = [a3c_exp.compose, lambda each: a3c_exp.train(each, tmp_path / "run")]
-    for call in calls:
-        with pytest.raises(ConfigError, match=r"^overrides = .*: must be a list"):
-            call(overrides)
+def test_a_configuration_that_is_not_plain_is_refused(tmp_path: Path) -> None:
+    whole = a3c_exp.compose(QUICK)
+    itself = copy.deepcopy(whole)
+    itself["env"]["kwargs"] = itself
+    for config, key in (
+        (whole | {"seed": 10**5000}, "seed"),
+        (whole | {"seed": math.inf}, "seed"),
+        (whole | {"env": {"_target_": {1, 2}}}, "env._target_"),
+        (whole | {"init_from": "${"}, "init_from"),
+        (itself, ""),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            a3c_exp.train(config, tmp_path / "run")
+        assert caught.value.key.startswith(key)
     assert list(tmp_path.iterdir()) == []
-
-
-NOT_PLAIN = [("seed", 10**5000), ("seed", math.inf), ("env", {"_target_": {1, 2}}), ("init_from", "${")]
-
-
-@pytest.mark.parametrize(("key", "value"), NOT_PLAIN, ids=range(len(NOT_PLAIN)))
-def test_a_configuration_that_is_not_plain_is_refused_before_anything_is_written(
-    key: str, value: Any, tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigError, match=f"^{key}"):
-        a3c_exp.train(a3c_exp.compose(QUICK) | {key: value}, tmp_path / "run")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_configuration_that_contains_itself_is_refused(tmp_path: Path) -> None:
-    config = a3c_exp.compose(QUICK)
-    config["env"]["kwargs"] = config
-    with pytest.raises(ConfigError, match="is nested more than 32 levels deep"):
-        a3c_exp.train(config, tmp_path / "run")
-
-
-def test_a_trained_policy_acts(tmp_path: Path) -> None:
-    run = a3c_exp.train(QUICK, tmp_path / "run")
-    assert a3c_exp.load(run.folder).act([0.0, 0.0, 0.0, 0.0]) in (0, 1)
-
-
-@pytest.mark.parametrize("override", ["resume=outputs/run", "hydra.run.dir=elsewhere"])
-def test_what_only_the_command_line_understands_is_refused_from_python(override: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"is for the command line: `folder` says where"):
-        a3c_exp.train([*QUICK, override], tmp_path / "run")
-    assert not (tmp_path / "run").exists()
 
 
 SCRIPTED = ["env=gym", "env.id=scripted:Scripted-v0", "plugins=[scripted]"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -19,16 +18,8 @@ SCRIPT: dict[str, Any] = {"lengths": [3, 1, 4], "ends": ["terminated", "truncate
 SEEDS = [4, 11, 6]
 
 
-@dataclass(frozen=True)
-class Transition:
-    """One step of one environment, in plain numbers."""
-
-    obs: tuple[float, ...]
-    action: int
-    reward: float
-    next_obs: tuple[float, ...]
-    terminated: bool
-    truncated: bool
+Transition = tuple[Any, ...]
+"""One step of one environment in plain numbers: the observation, the action, the reward, the next observation, ends."""
 
 
 def policy(obs: Array) -> Array:
@@ -44,7 +35,7 @@ def true_transitions(seed: int, count: int) -> list[Transition]:
     while len(transitions) < count:
         action = int(policy(obs[None])[0])
         following, reward, terminated, truncated, _ = env.step(action)
-        transitions.append(Transition(tuple(obs), action, reward, tuple(following), terminated, truncated))
+        transitions.append((tuple(obs), action, reward, tuple(following), terminated, truncated))
         obs = env.reset()[0] if terminated or truncated else following
     return transitions
 
@@ -59,16 +50,8 @@ def collected_transitions(batch: EnvBatch, steps: int) -> list[list[Transition]]
         ended = step.terminated | step.truncated
         following = np.where(ended[:, None], step.final_obs, step.obs)
         for k in np.flatnonzero(step.valid):
-            found[k].append(
-                Transition(
-                    tuple(obs[k]),
-                    int(actions[k]),
-                    float(step.reward[k]),
-                    tuple(following[k]),
-                    bool(step.terminated[k]),
-                    bool(step.truncated[k]),
-                )
-            )
+            ends = bool(step.terminated[k]), bool(step.truncated[k])
+            found[k].append((tuple(obs[k]), int(actions[k]), float(step.reward[k]), tuple(following[k]), *ends))
         obs = step.obs
     return found
 
@@ -138,13 +121,8 @@ def arrays_of(step: Step) -> list[Array]:
     return [step.obs, step.reward, step.terminated, step.truncated, step.final_obs, step.valid]
 
 
-def outcomes(batch: EnvBatch, actions: Array) -> list[list[Array]]:
-    """The first observations of a batch, and its answers to `actions` [T, K]."""
-    return [[batch.reset()], *(arrays_of(batch.step(row)) for row in actions)]
-
-
 class TestSyncEnvBatch:
-    @pytest.mark.parametrize("limit", [1, 2, 3, 5])
+    @pytest.mark.parametrize("limit", [1, 3])
     def test_the_time_limit_means_what_gymnasiums_wrapper_means(self, limit: int) -> None:
         class Seen(gymnasium.Wrapper[Any, Any, Any, Any]):
             """An outermost wrapper that changes nothing, so that gymnasium's own TimeLimit is stepped."""
@@ -152,28 +130,14 @@ class TestSyncEnvBatch:
         def wrapped() -> gymnasium.Env[Any, Any]:
             return Seen(gymnasium.make("Scripted-v0", max_episode_steps=limit, disable_env_checker=True, **SCRIPT))
 
-        actions = np.zeros((30, 3), np.int64)
         environment = Gym(id="scripted:Scripted-v0", kwargs=SCRIPT, max_episode_steps=limit)
         ours = environment.make(3, SEEDS)
         theirs = SyncEnvBatch([wrapped() for _ in SEEDS], SEEDS)
-        for mine, expected in zip(outcomes(ours, actions), outcomes(theirs, actions), strict=True):
-            for one, other in zip(mine, expected, strict=True):
+        np.testing.assert_array_equal(ours.reset(), theirs.reset())
+        for _ in range(30):
+            actions = np.zeros(3, np.int64)
+            for one, other in zip(arrays_of(ours.step(actions)), arrays_of(theirs.step(actions)), strict=True):
                 np.testing.assert_array_equal(one, other)
-
-    def test_it_is_gymnasiums_environment_seed_by_seed(self) -> None:
-        seeds = [3, 14]
-        actions = np.random.default_rng(0).integers(0, 2, (200, 2))
-        batch = Gym(id="CartPole-v1", max_episode_steps=30).make(2, seeds)
-        found = outcomes(batch, actions)
-        for k, seed in enumerate(seeds):
-            env = gymnasium.make("CartPole-v1", max_episode_steps=30)
-            np.testing.assert_array_equal(found[0][0][k], env.reset(seed=seed)[0])
-            for row, step in zip(actions, found[1:], strict=True):
-                obs, reward, terminated, truncated, _ = env.step(row[k])
-                assert [array[k] for array in step[1:4]] == [reward, terminated, truncated]
-                np.testing.assert_array_equal(step[4][k] if terminated or truncated else step[0][k], obs)
-                if terminated or truncated:
-                    np.testing.assert_array_equal(step[0][k], env.reset()[0])
 
     def test_a_wrapper_that_counts_steps_itself_is_not_bypassed(self) -> None:
         environment = Gym(id="CartPole-v1", wrappers=("TimeAwareObservation",))
@@ -183,31 +147,20 @@ class TestSyncEnvBatch:
 
 
 class TestVectorEnvBatch:
-    def test_native_cartpole_has_the_transitions_of_its_python_form(self) -> None:
+    def test_the_time_limit_of_a_native_form_may_be_changed(self) -> None:
         batch = Gym(id="CartPole-v1", vectorized=True, max_episode_steps=20).make(64, range(64))
-        obs = batch.reset()
-        env: Any = gymnasium.make("CartPole-v1").unwrapped
-        env.reset()
+        batch.reset()
         rng = np.random.default_rng(0)
         lengths, length = [], np.zeros(64, np.int64)
         for _ in range(60):
-            actions = rng.integers(0, 2, 64)
-            step = batch.step(actions)
-            env.state = obs[0].astype(np.float64)
-            env.steps_beyond_terminated = None
-            if step.valid[0]:
-                expected, _, terminated, _, _ = env.step(actions[0])
-                np.testing.assert_allclose(step.final_obs[0], expected, atol=1e-5)
-                assert step.terminated[0] == terminated
+            step = batch.step(rng.integers(0, 2, 64))
             assert (step.reward == step.valid).all()
             length += step.valid
             ended = step.terminated | step.truncated
             assert (length[step.truncated] == 20).all()
             lengths += length[ended].tolist()
             length[ended] = 0
-            obs = step.obs
-        assert max(lengths) == 20
-        assert min(lengths) < 20
+        assert min(lengths) < max(lengths) == 20
 
     def test_its_seed_determines_its_episodes(self) -> None:
         def first(seeds: list[int]) -> Array:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +10,11 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Space, Text, Tuple
+from refusals import refused
 from scripted import Echo
 
 from a3c_exp.cli.hydra_compose import parse
 from a3c_exp.envs import Atari, EnvBatch, Gym, SyncEnvBatch
-from a3c_exp.errors import ConfigError
 
 
 class Mission(Space[str]):
@@ -56,23 +54,11 @@ class TestGym:
 
     @pytest.mark.parametrize("vectorized", [False, True])
     def test_it_draws_its_first_environment(self, vectorized: bool) -> None:
-        batch = Gym(id="scripted:Scripted-v0", vectorized=vectorized, kwargs={"lengths": [9]}).make(
-            2, [0, 1], "rgb_array"
-        )
+        scripted = Gym(id="scripted:Scripted-v0", vectorized=vectorized, kwargs={"lengths": [9]})
+        batch = scripted.make(2, [0, 1], "rgb_array")
         batch.reset()
         batch.step(np.array([0, 0]))
-        frame = batch.render()
-        assert frame is not None
-        assert frame.shape == (4, 6, 3)
-        assert frame.dtype == np.uint8
-        assert (frame == 1).all()
-
-    def test_a_gymnasium_environment_draws_itself(self) -> None:
-        batch = Gym(id="CartPole-v1").make(1, [0], "rgb_array")
-        batch.reset()
-        frame = batch.render()
-        assert frame is not None
-        assert frame.shape == (400, 600, 3)
+        np.testing.assert_array_equal(batch.render(), np.ones((4, 6, 3), np.uint8), strict=True)
 
     @pytest.mark.parametrize("mode", [None, "rgb_array"])
     def test_observations_may_be_what_is_drawn(self, mode: str | None) -> None:
@@ -81,10 +67,6 @@ class TestGym:
         batch = pictures.make(1, [0], mode)
         assert batch.reset().shape == (1, 400, 600, 3)
         assert batch.step(np.array([0])).obs.dtype == np.uint8
-
-    def test_and_where_nothing_is_drawn_it_is_said_how(self) -> None:
-        message = failure(lambda: made(Gym(id="CartPole-v1", wrappers=("AddRenderObservation",)))).problem
-        assert message.endswith(". env.kwargs.render_mode=rgb_array draws")
 
     def test_games_are_known_by_their_old_names_too(self) -> None:
         pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
@@ -104,25 +86,23 @@ class TestGym:
         assert batch.step(np.zeros((2, 1), np.float32)).reward.shape == (2,)
 
 
-def failure(make: Callable[[], object]) -> ConfigError:
-    with pytest.raises(ConfigError) as caught:
-        make()
-    assert "\n" not in str(caught.value)
-    return caught.value
-
-
 def made(environment: Gym, plugins: tuple[str, ...] = ("scripted",), render_mode: str | None = None) -> EnvBatch:
     environment.validate(plugins)
     return environment.make(1, [0], render_mode)
 
 
+def echo(monkeypatch: pytest.MonkeyPatch, observations: Space[Any], actions: Space[Any], observation: Any) -> None:
+    """Let Scripted-v0 be an environment with these spaces."""
+    spec = replace(gymnasium.registry["Scripted-v0"], entry_point=lambda **_: Echo(observations, actions, observation))
+    monkeypatch.setitem(gymnasium.registry, "Scripted-v0", spec)
+
+
 class TestErrors:
-    """Each is one line that names the key, the value and what is allowed."""
+    """Each names the key, the value and what is allowed."""
 
     @pytest.mark.parametrize(
         ("env_id", "hint"),
         [
-            ("CartPol-v1", "'CartPole-v1'"),
             ("LunarLander-v2", "'LunarLander-v3'"),
             ("CartPole", "'CartPole-v1'"),
             ("", "no such environment"),
@@ -130,35 +110,34 @@ class TestErrors:
         ],
     )
     def test_an_unknown_environment(self, env_id: str, hint: str) -> None:
-        error = failure(lambda: made(Gym(id=env_id)))
-        assert (error.key, error.value) == ("id", env_id) and hint in error.problem
+        assert hint in refused(lambda: made(Gym(id=env_id)), "id", env_id)
 
     def test_a_module_that_the_user_has_not_allowed_is_not_imported(self) -> None:
-        assert "plugins=[antigravity]" in failure(lambda: made(Gym(id="antigravity:Fly-v0"))).problem
+        assert "plugins=[antigravity]" in refused(lambda: made(Gym(id="antigravity:Fly-v0")), "id")
         assert "antigravity" not in sys.modules
-        assert "imports os" in failure(lambda: made(Gym(id="CartPole-v1", wrappers=("os:system",)))).problem
-        assert "imports scripted_not" in failure(lambda: made(Gym(id="scripted_not:A-v0"))).problem
+        refused(lambda: made(Gym(id="CartPole-v1", wrappers=("os:system",))), "wrappers", "os:system")
+        refused(lambda: made(Gym(id="scripted_not:A-v0")), "id")
 
     def test_a_module_that_does_not_import(self) -> None:
-        assert "ModuleNotFoundError" in failure(lambda: made(Gym(id="scripted.none:A-v0"))).problem
+        assert "ModuleNotFoundError" in refused(lambda: made(Gym(id="scripted.none:A-v0")), "id")
 
     def test_the_atari_packages_are_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-        for make in (lambda: made(Gym(id="ALE/Nothing-v5")), lambda: Atari(game="pong").make(1, [0])):
-            assert "pip install 'a3c-exp[atari]'" in failure(make).problem
+        assert "a3c-exp[atari]" in refused(lambda: made(Gym(id="ALE/Nothing-v5")), "id")
+        assert "a3c-exp[atari]" in refused(lambda: Atari(game="pong").make(1, [0]), "game")
 
     def test_what_a_wrapper_needs_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "cv2", None)
-        wrappers = ({"ResizeObservation": {"shape": [8, 8]}},)
-        error = failure(lambda: made(Gym(id="scripted:Corners-v0", wrappers=wrappers)))
-        assert (error.key, error.value) == ("wrappers", wrappers[0]) and "a3c-exp[pictures]" in error.problem
+        wrapper = {"ResizeObservation": {"shape": [8, 8]}}
+        corners = Gym(id="scripted:Corners-v0", wrappers=(wrapper,))
+        assert "a3c-exp[pictures]" in refused(lambda: made(corners), "wrappers", wrapper)
 
     def test_the_vector_form_of_atari_is_a_component_of_its_own(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """gymnasium's way to it clips rewards without a word."""
         pong = replace(gymnasium.registry["Scripted-v0"], entry_point="ale_py.env:AtariEnv")
         monkeypatch.setitem(gymnasium.registry, "ALE/Pong-v5", replace(pong, id="ALE/Pong-v5"))
-        error = failure(lambda: Gym(id="ALE/Pong-v5", vectorized=True).make(1, [0]))
-        assert error.key == "vectorized" and "env=atari" in error.problem
+        vector = Gym(id="ALE/Pong-v5", vectorized=True)
+        assert "env=atari" in refused(lambda: vector.make(1, [0]), "vectorized")
 
     def test_a_package_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """gymnasium's own message says how to install it."""
@@ -168,86 +147,71 @@ class TestErrors:
 
         spec = replace(gymnasium.registry["Scripted-v0"], entry_point=without_it)
         monkeypatch.setitem(gymnasium.registry, "Scripted-v0", spec)
-        message = failure(lambda: made(Gym(id="Scripted-v0"))).problem
-        assert "needs a package that is not installed: " in message and message.endswith("it is not there")
+        assert refused(lambda: made(Gym(id="Scripted-v0")), "id").endswith("it is not there")
 
     @pytest.mark.parametrize(
-        ("observations", "actions", "expected"),
+        ("observations", "actions", "hint"),
         [
-            (Dict({"a": Discrete(2)}), Discrete(2), "Dict space; arrays are needed .*wrappers=.FlattenObservation"),
-            (Tuple([Discrete(2)]), Discrete(2), "observations are a Tuple space"),
-            (Mission(), Discrete(2), "observations are a Mission space; arrays are needed .Box, or discrete ones.$"),
-            (
-                Dict({"image": Box(0, 255, (2,), np.uint8), "mission": Mission()}),
-                Discrete(2),
-                r"FilterObservation:\{filter_keys:\[image\]\}\},FlattenObservation\]' turns its arrays into",
-            ),
-            (Text(3), Discrete(2), "observations are a Text space"),
-            (Discrete(2), Dict({"a": Discrete(2)}), "actions are a Dict space"),
-            (Discrete(2), Box(0, 5, (2,), np.int32), "actions are a Box of int32; a Box must be of floats"),
+            (Dict({"a": Discrete(2)}), Discrete(2), "wrappers=[FlattenObservation]"),
+            (Tuple([Discrete(2)]), Discrete(2), "Tuple"),
+            (Mission(), Discrete(2), "Mission"),
+            (Text(3), Discrete(2), "Text"),
+            (Discrete(2), Dict({"a": Discrete(2)}), "Dict"),
+            (Discrete(2), Box(0, 5, (2,), np.int32), "int32"),
         ],
     )
     def test_spaces_that_no_policy_here_understands(
-        self, monkeypatch: pytest.MonkeyPatch, observations: Space[Any], actions: Space[Any], expected: str
+        self, observations: Space[Any], actions: Space[Any], hint: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def entry(**_: Any) -> Echo:
-            return Echo(observations, actions, None)
-
-        monkeypatch.setitem(
-            gymnasium.registry, "Scripted-v0", replace(gymnasium.registry["Scripted-v0"], entry_point=entry)
-        )
-        error = failure(lambda: made(Gym(id="Scripted-v0")))
-        assert error.key == "id" and re.search(expected, error.problem)
+        echo(monkeypatch, observations, actions, None)
+        assert hint in refused(lambda: made(Gym(id="Scripted-v0")), "id")
 
     def test_the_wrappers_that_are_recommended_for_minigrid_fit_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         parts: Any = {"direction": Discrete(4), "image": Box(0, 255, (2, 2, 3), np.uint8), "mission": Mission()}
         observation = {"direction": 1, "image": np.zeros((2, 2, 3), np.uint8), "mission": "go to the goal"}
-
-        def entry(**_: Any) -> Echo:
-            return Echo(Dict(parts), Discrete(2), observation)
-
-        monkeypatch.setitem(
-            gymnasium.registry, "Scripted-v0", replace(gymnasium.registry["Scripted-v0"], entry_point=entry)
-        )
-        hint = failure(lambda: made(Gym(id="Scripted-v0"))).problem.partition("env.wrappers=")[2].partition("'")[0]
+        echo(monkeypatch, Dict(parts), Discrete(2), observation)
+        problem = refused(lambda: made(Gym(id="Scripted-v0")), "id")
+        hint = problem.partition("env.wrappers=")[2].partition("'")[0]
         wrappers: Any = parse([f"env.wrappers={hint}"])[0].value()
         assert made(Gym(id="Scripted-v0", wrappers=tuple(wrappers))).reset().shape == (1, 4 + 12)
 
-    def test_kwargs_that_the_environment_does_not_take(self) -> None:
-        for name, vectorized, kwargs in (
+    @pytest.mark.parametrize(
+        ("env_id", "vectorized", "kwargs"),
+        [
             ("CartPole-v1", False, {"gravity_": 1}),
             ("CartPole-v1", True, {"gravity_": 1}),
             ("LunarLander-v3", False, {"gravity": 5.0}),
-        ):
-            environment = Gym(id=name, vectorized=vectorized, kwargs=kwargs)
-            error = failure(lambda environment=environment: made(environment))  # type: ignore[misc]
-            assert (error.key, error.value) == ("kwargs", kwargs) and "cannot be made" in error.problem
-        assert failure(lambda: Gym(id="CartPole-v1", kwargs={"render_mode": "human"})).key == "kwargs.render_mode"
+        ],
+    )
+    def test_kwargs_that_the_environment_does_not_take(
+        self, env_id: str, vectorized: bool, kwargs: dict[str, Any]
+    ) -> None:
+        refused(lambda: made(Gym(id=env_id, vectorized=vectorized, kwargs=kwargs)), "kwargs", kwargs)
+
+    def test_a_way_of_drawing_in_kwargs(self) -> None:
+        refused(lambda: Gym(id="CartPole-v1", kwargs={"render_mode": "human"}), "kwargs.render_mode", "human")
 
     @pytest.mark.parametrize(
         ("wrapper", "hint"),
         [
             ("FlatenObservation", "'FlattenObservation'"),
             ("vector", "no such wrapper"),
+            ("AddRenderObservation", "env.kwargs.render_mode=rgb_array"),
             ({"ClipAction": {}}, "does not fit CartPole-v1"),
             ({"A": {}, "B": {}}, "{name: arguments}"),
         ],
     )
     def test_a_wrapper_that_does_not_exist_or_fit(self, wrapper: Any, hint: str) -> None:
-        error = failure(lambda: made(Gym(id="CartPole-v1", wrappers=(wrapper,))))
-        assert (error.key, error.value) == ("wrappers", wrapper) and hint in error.problem
+        assert hint in refused(lambda: made(Gym(id="CartPole-v1", wrappers=(wrapper,))), "wrappers", wrapper)
 
     def test_no_native_vector_form(self) -> None:
-        assert failure(lambda: made(Gym(id="Acrobot-v1", vectorized=True))).key == "vectorized"
-        error = failure(lambda: Gym(id="CartPole-v1", vectorized=True, wrappers=("FlattenObservation",)))
-        assert error.key == "vectorized" and "wrappers" in error.problem
+        refused(lambda: made(Gym(id="Acrobot-v1", vectorized=True)), "vectorized")
+        refused(lambda: Gym(id="CartPole-v1", vectorized=True, wrappers=("FlattenObservation",)), "vectorized")
 
-    @pytest.mark.parametrize(
-        ("name", "mode", "offer"), [("Scripted", "ansi", "rgb_array"), ("Bandit", "human", "none")]
-    )
-    def test_a_way_of_drawing_that_it_does_not_have(self, name: str, mode: str, offer: str) -> None:
-        error = failure(lambda: made(Gym(id=f"scripted:{name}-v0"), render_mode="ansi"))
-        assert error.key == "id" and error.problem.endswith(f"it offers {offer}")
+    @pytest.mark.parametrize(("name", "offer"), [("Scripted", "rgb_array"), ("Bandit", "none")])
+    def test_a_way_of_drawing_that_it_does_not_have(self, name: str, offer: str) -> None:
+        problem = refused(lambda: made(Gym(id=f"scripted:{name}-v0"), render_mode="ansi"), "id")
+        assert problem.endswith(f"it offers {offer}")
 
     @pytest.mark.parametrize(
         ("key", "value"),
@@ -255,5 +219,4 @@ class TestErrors:
     )
     def test_values_out_of_range(self, key: str, value: float) -> None:
         settings: dict[str, Any] = {key: value}
-        error = failure(lambda: Gym(id="CartPole-v1", **settings))
-        assert (error.key, error.value) == (key, value)
+        refused(lambda: Gym(id="CartPole-v1", **settings), key, value)

@@ -1,4 +1,4 @@
-"""The command works from a checkout, from an editable install and from a wheel, each with its configuration files."""
+"""The command works from a wheel and from an editable install, each with its configuration files."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from pathlib import Path
 import pytest
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-TRAIN = ["backend=serial", "workers=1", "envs_per_worker=1", "total_steps=64", "eval.every=null", "hydra.run.dir=run"]
+TRAIN = ["backend=serial", "workers=1", "total_steps=64", "eval.every=null", "hydra.run.dir=run"]
 
 pytest.importorskip("hatchling", reason="builds the package without fetching anything: pip install -e '.[dev]'")
 
 
-def run(*command: str | Path, cwd: Path, **environment: str) -> str:
+def run(*command: str | Path, cwd: Path) -> str:
     """What a command prints, called from `cwd` by a shell that knows nothing of this checkout."""
     clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
-    done = subprocess.run(command, cwd=cwd, env={**clean, **environment}, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=cwd, env=clean, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -55,16 +55,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def check_that_it_trains(python: Path, conf: Path, folder: Path, **environment: str) -> None:
-    """The program finds its files in `conf`, shows them, and trains, called from an empty folder."""
-    folder.mkdir()
-    where = "from a3c_exp.cli.startup import conf_folder; print(conf_folder())"
-    assert Path(run(python, "-c", where, cwd=folder, **environment).strip()) == conf.resolve()
-    assert "LunarLander-v3" in run(python, "-m", "a3c_exp", "--cfg", "job", "env=lunar", cwd=folder, **environment)
-    run(python, "-m", "a3c_exp", *TRAIN, cwd=folder, **environment)
-    assert json.loads((folder / "run" / "summary.json").read_text())["steps"] >= 64
-
-
 def test_a_wheel_carries_every_configuration_file_inside_the_package(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     files = [path.relative_to(CHECKOUT) for path in (CHECKOUT / "conf").rglob("*.yaml")]
@@ -73,21 +63,16 @@ def test_a_wheel_carries_every_configuration_file_inside_the_package(wheel: Path
     assert {name.partition("/")[0] for name in names} == {"a3c_exp", wheel.name.rsplit("-", 3)[0] + ".dist-info"}
 
 
-def test_it_runs_from_a_checkout(tmp_path: Path) -> None:
-    check_that_it_trains(Path(sys.executable), CHECKOUT / "conf", tmp_path / "here", PYTHONPATH=str(CHECKOUT))
-
-
 @pytest.mark.slow
-def test_it_runs_from_a_wheel(wheel: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("editable", [False, True])
+def test_it_runs_from_a_wheel_and_from_an_editable_install(editable: bool, wheel: Path, tmp_path: Path) -> None:
+    """With the configuration files of the wheel, or with the checkout's own."""
     python = fresh_python(tmp_path / "venv")
-    install(python, str(wheel))
-    (package,) = (tmp_path / "venv").glob("lib/python*/site-packages/a3c_exp")
-    check_that_it_trains(python, package / "conf", tmp_path / "here")
-
-
-@pytest.mark.slow
-def test_it_runs_from_an_editable_install_with_the_checkouts_own_files(tmp_path: Path) -> None:
-    python = fresh_python(tmp_path / "venv")
-    install(python, "--editable", str(CHECKOUT))
-    assert not list((tmp_path / "venv").glob("lib/python*/site-packages/a3c_exp"))
-    check_that_it_trains(python, CHECKOUT / "conf", tmp_path / "here")
+    install(python, *(["--editable", str(CHECKOUT)] if editable else [str(wheel)]))
+    packages = list((tmp_path / "venv").glob("lib/python*/site-packages/a3c_exp"))
+    assert len(packages) == (0 if editable else 1)
+    conf = CHECKOUT / "conf" if editable else packages[0] / "conf"
+    where = "from a3c_exp.cli.startup import conf_folder; print(conf_folder())"
+    assert Path(run(python, "-c", where, cwd=tmp_path).strip()) == conf.resolve()
+    run(python, "-m", "a3c_exp", *TRAIN, cwd=tmp_path)
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["steps"] >= 64
