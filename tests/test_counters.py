@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from stores import make_store, ones, pull, push
+from stores import make_store
 
 from a3c_exp.common.arrays import arrays_in, block_size
 from a3c_exp.core import seeding
@@ -50,17 +50,6 @@ def test_the_first_start_of_the_clock_counts() -> None:
 # -- statistics -------------------------------------------------------------------------------------------------------
 
 
-def test_statistics_are_those_of_all_workers() -> None:
-    store = make_store(observations=NormalizedObservations(True, (2,)))
-    observations = np.random.default_rng(0).normal(3, 2, (100, 2)).astype(np.float32)
-    for worker, part in enumerate(np.split(observations, [20, 50])):
-        push(store, worker, ones(), steps=len(part), stats=RunningStats.of(part, None))
-    normalizer = pull(store).normalizer
-    assert normalizer is not None and normalizer.mean is not None and normalizer.inverse_std is not None
-    np.testing.assert_allclose(normalizer.mean, observations.mean(0), rtol=1e-5)
-    np.testing.assert_allclose(1 / normalizer.inverse_std, observations.std(0), rtol=1e-5)
-
-
 def test_statistics_read_half_written_are_hardly_wrong() -> None:
     """A worker writes its row while another reads it: whichever part is the newer one, the scale holds."""
     rng = np.random.default_rng(0)
@@ -91,13 +80,6 @@ def test_a_packed_generator_continues_where_it_stopped() -> None:
     np.testing.assert_array_equal(
         rng.standard_exponential(9, dtype=np.float32), again.standard_exponential(9, dtype=np.float32)
     )
-
-
-def test_a_generator_whose_state_was_not_saved_is_left_alone() -> None:
-    counters, rng = make_counters(), np.random.default_rng(1)
-    counters.load_rng_state(0, rng)
-    assert rng.random() == np.random.default_rng(1).random()
-    assert not counters.rng_state(0).any()
 
 
 def test_no_two_roles_workers_environments_or_resumptions_share_a_stream() -> None:

@@ -168,10 +168,9 @@ def test_v_trace_has_the_learners_own_values_and_ratios(
     assert np.abs(values - rollout.values)[valid].max() > 0.1
 
 
-@pytest.mark.parametrize("kind", NETWORKS.values(), ids=NETWORKS)
 @pytest.mark.parametrize("name", ["A3C", "PPO"])
-def test_a_network_that_has_diverged_has_a_gradient_that_is_rejected_without_warnings(kind: Network, name: str) -> None:
-    rollout, network = lagging(ENVIRONMENTS["one by one"], kind, 0.0)
+def test_a_network_that_has_diverged_has_a_gradient_that_is_rejected_without_warnings(name: str) -> None:
+    rollout, network = lagging(ENVIRONMENTS["one by one"], NETWORKS["lstm"], 0.0)
     network.vector *= 1e30
     with np.errstate(over="raise", invalid="raise", divide="raise"):
         event = learn(experiment_of(name), network, rollout)

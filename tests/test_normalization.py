@@ -60,7 +60,7 @@ def test_a_number_that_varies_little_is_still_normalized(mean: float, deviation:
 def test_a_number_that_never_varies_is_centered_and_not_blown_up() -> None:
     observations = np.full((7, 1), np.float32(0.1))  # whose float64 sums are rounded
     stats = RunningStats.of(observations, None)
-    for _ in range(10_000):
+    for _ in range(1000):
         stats = RunningStats.of(observations, None).merge(stats)
     scaled = make_normalizer(1, stats).observations(observations + np.float32(0.5))
     np.testing.assert_allclose(scaled, 0.5, rtol=1e-6)

@@ -26,7 +26,6 @@ SPACE = Box(0, 255, (2, 20, 18), np.uint8)
 MEAN, DEVIATION = 87.3, 40.0
 ENCODERS: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {
     "plain": (Cnn, {"layers": ((4, 4, 2), (6, 3, 1)), "features_dim": 16}),
-    "separate": (Cnn, {"layers": ((4, 4, 2),), "features_dim": 16, "shared": False}),
     "padded": (Cnn, {"layers": ((4, 3, 2), (6, 3, 2)), "features_dim": None, "padding": "same"}),
     "residual": (Impala, {"sections": (4, 6), "blocks": 1, "features_dim": 16}),
 }
@@ -111,8 +110,8 @@ def test_bfloat16_does_not_lose_what_differs_a_little_from_the_center() -> None:
 def test_pixels_of_one_color_are_not_blown_up() -> None:
     network = build("plain")
     network.normalize_pixels(np.array(7, np.float32), np.array(1e4, np.float32))
-    assert network.observation_input.pixels is not None
-    assert network.observation_input.pixels.scale == pytest.approx(1 / 2.55)
+    pixels: Any = network.observation_input.pixels
+    assert pixels.scale == pytest.approx(1 / 2.55)
 
 
 @pytest.mark.parametrize("setting", ["shared", True])
@@ -134,11 +133,10 @@ def test_workers_measure_the_pixels_of_their_environments(setting: Any, tmp_path
     np.testing.assert_allclose(np.mean(torch.as_tensor(pixels.center).numpy()), row[1 : 1 + size].mean(), atol=0.5)
 
 
-@pytest.mark.parametrize("backend", ["processes", "ga3c"])
-def test_workers_elsewhere_measure_them_too(backend: str, tmp_path: Path) -> None:
+def test_workers_elsewhere_measure_them_too(tmp_path: Path) -> None:
     """Pictures are sent as bytes, and whoever computes the network scales them."""
     settings: dict[str, Any] = {"env__normalize_observations": "shared", "network": SMALL_CNN}
-    train(tmp_path, CORNERS, backend, workers=2, total_steps=800, **settings)
+    train(tmp_path, CORNERS, "ga3c", workers=2, total_steps=800, **settings)
     count, mean = latest(tmp_path)["store"]["stats"][:2]
     assert count >= 800 / 4 * 12 * 12 * 3 / 2  # one step in four, of which some are still on their way at the end
     assert mean == pytest.approx(60, abs=5)
@@ -149,10 +147,8 @@ def test_a_given_mean_and_deviation_need_no_statistics(tmp_path: Path) -> None:
     train(tmp_path, CORNERS, total_steps=500, **settings)
     assert not latest(tmp_path)["store"]["stats"].size
     experiment = load_experiment(config(CORNERS, **settings))
-    pixels = make_policy(experiment, latest(tmp_path)["store"]).network.observation_input.pixels
-    assert pixels is not None
-    assert pixels.center == 87.0
-    assert pixels.scale == pytest.approx(1 / 63.75)
+    pixels: Any = make_policy(experiment, latest(tmp_path)["store"]).network.observation_input.pixels
+    assert (pixels.center, pixels.scale) == (87.0, pytest.approx(1 / 63.75))
 
 
 @pytest.mark.parametrize(

@@ -71,20 +71,21 @@ def test_a_whole_episode_however_long() -> None:
     np.testing.assert_array_equal(rollout.observations[:, 0, 2], np.arange(700))
 
 
-def test_after_a_terminal_step_the_next_value_is_0() -> None:
-    rollout = collect(make_actor(length=5, lengths=(3,)))
-    np.testing.assert_array_equal(rollout.next_values[:, 0], [1, 2, 0])
-
-
-def test_after_a_truncated_step_the_next_value_is_that_of_the_final_observation() -> None:
-    """Not 0 (a time limit is no terminal state), nor the value of the next episode's first state."""
-    rollout = collect(make_actor(length=5, lengths=(3,), ends=("truncated",)))
-    np.testing.assert_array_equal(rollout.next_values[:, 0], [1, 2, 3])
-
-
-def test_after_the_last_row_the_next_value_is_that_of_the_state_that_comes_next() -> None:
-    rollout = collect(make_actor(length=2, lengths=(9,)))
-    np.testing.assert_array_equal(rollout.next_values[:, 0], [1, 2])
+@pytest.mark.parametrize(
+    ("length", "settings", "expected"),
+    [
+        (5, {"lengths": (3,)}, [1, 2, 0]),
+        # Not 0 (a time limit is no terminal state), nor the value of the next episode's first state.
+        (5, {"lengths": (3,), "ends": ("truncated",)}, [1, 2, 3]),
+        (5, {"lengths": (3,), "ends": ("both",)}, [1, 2, 0]),
+        (2, {"lengths": (9,)}, [1, 2]),
+    ],
+    ids=["terminal", "time limit", "both", "last row"],
+)
+def test_the_next_value_is_that_of_the_state_that_follows(
+    length: int, settings: dict[str, Any], expected: list[float]
+) -> None:
+    np.testing.assert_array_equal(collect(make_actor(length=length, **settings)).next_values[:, 0], expected)
 
 
 def test_bootstraps_of_several_environments_do_not_mix() -> None:
@@ -96,9 +97,8 @@ def test_bootstraps_of_several_environments_do_not_mix() -> None:
     assert ended.sum() >= 6
 
 
-@pytest.mark.parametrize("vectorized", [False, True])
-def test_an_episodes_return_is_the_sum_of_its_rewards_across_rollouts(vectorized: bool) -> None:
-    actor = make_actor(3, 4, vectorized=vectorized, lengths=(5, 2, 9), reward_scale=0.1, reward_clip=1.0)
+def test_an_episodes_return_is_the_sum_of_its_rewards_across_rollouts() -> None:
+    actor = make_actor(3, 4, vectorized=True, lengths=(5, 2, 9), reward_scale=0.1, reward_clip=1.0)
     lengths: list[int] = []
     returns: list[float] = []
     transitions = 0
@@ -108,27 +108,13 @@ def test_an_episodes_return_is_the_sum_of_its_rewards_across_rollouts(vectorized
         returns += rollout.episodes.returns.tolist()
         transitions += rollout.transitions
         assert (np.diff(rollout.episodes.end_steps) >= 0).all()
-    assert set(lengths) == {2, 5, 9}
+    assert set(lengths) == {2, 5, 9} and actor.envs_with_finished_episode == 3
     assert abs(sum(lengths) - transitions) < 3 * 9
     # A reward is 100 episode + step + action / 8, and actions are 0 or 1: without the actions' part it is exact.
     for length, total in zip(lengths, returns, strict=True):
         episode = round((total - length * (length + 1) / 2) / (100 * length))
         rest = total - length * (length + 1) / 2 - 100 * length * episode
         assert 0 <= rest <= length / 8
-
-
-def test_an_episodes_end_is_dated_by_the_runs_steps() -> None:
-    rollout = collect(make_actor(count=2, length=4, lengths=(3, 9)), steps=1000)
-    np.testing.assert_array_equal(rollout.episodes.end_steps, [1000 + 3 * 2])
-
-
-def test_every_environment_counts_once_as_one_with_a_finished_episode() -> None:
-    actor = make_actor(count=3, length=3, lengths=(2, 20, 20))
-    counts = []
-    for _ in range(8):
-        collect(actor)
-        counts.append(actor.envs_with_finished_episode)
-    assert counts[0] == 1 and counts[-1] == 3
 
 
 def test_rewards_are_scaled_then_clipped_for_training_only() -> None:
@@ -148,16 +134,11 @@ def test_a_rollout_is_normalized_with_one_set_of_statistics_bootstraps_included(
     rollout = collect(make_actor(length=4, lengths=(2,), count=2, ends=("truncated",)), normalizer=scaling)
     plain = collect(make_actor(length=4, lengths=(2,), count=2, ends=("truncated",)))
     np.testing.assert_allclose(rollout.observations, scaling.observations(plain.observations), rtol=1e-6)
+    assert rollout.stats is not None
+    np.testing.assert_allclose(rollout.stats.row, RunningStats.of(plain.observations.reshape(-1, 4), None).row)
     last = np.array([[[0, 0, 2, 0]]], np.float32)  # the final observation of environment 0's first episode
     expected = value(scaling.observations(last)[0])
     np.testing.assert_allclose(rollout.next_values[1, 0], expected, rtol=1e-5)
-
-
-def test_statistics_are_of_the_raw_observations() -> None:
-    rollout = collect(make_actor(length=4, lengths=(9,), count=2), normalizer=make_normalizer())
-    plain = collect(make_actor(length=4, lengths=(9,), count=2))
-    assert rollout.stats is not None
-    np.testing.assert_allclose(rollout.stats.row, RunningStats.of(plain.observations.reshape(-1, 4), None).row)
 
 
 def test_where_rewards_alone_are_normalized_observations_are_not_measured() -> None:
@@ -198,20 +179,14 @@ class Lives:
         return step._replace(life_lost=life_lost)
 
 
-@pytest.mark.parametrize(("count", "length"), [(1, 5), (2, 14)])
-def test_a_lost_life_ends_the_learned_episode_and_not_the_reported_one(count: int, length: int) -> None:
-    lives: Any = Lives(Gym(id=SCRIPTED, kwargs={"lengths": (3,)}).make(count, [0] * count))
-    actor = Actor(lives, policy(), np.random.default_rng(0), rollout_length=length, gamma=0.5)
-    rollouts = [collect(actor), collect(actor)]
-    for env in range(count):
-        rewards = np.concatenate([rollout.rewards[:, env] for rollout in rollouts])
-        terminated = np.concatenate([rollout.terminated[:, env] for rollout in rollouts])
-        next_values = np.concatenate([rollout.next_values[:, env] for rollout in rollouts])
-        assert np.flatnonzero(terminated[:6]).tolist() == [2, 5]
-        assert not next_values[terminated].any()
-    episodes = rollouts[0].episodes.merge(rollouts[1].episodes)
-    assert set(episodes.lengths.tolist()) == {6}
-    assert episodes.returns[0] == rewards[:6].sum()
+def test_a_lost_life_ends_the_learned_episode_and_not_the_reported_one() -> None:
+    lives: Any = Lives(Gym(id=SCRIPTED, kwargs={"lengths": (3,)}).make(2, [0, 0]))
+    rollout = collect(Actor(lives, policy(), np.random.default_rng(0), rollout_length=14, gamma=0.5))
+    for env in range(2):
+        assert np.flatnonzero(rollout.terminated[:6, env]).tolist() == [2, 5]
+        assert not rollout.next_values[rollout.terminated[:, env], env].any()
+    assert set(rollout.episodes.lengths.tolist()) == {6}
+    assert rollout.episodes.returns[0] == rollout.rewards[:6, 0].sum()
 
 
 def test_rollouts_collected_with_one_pull_are_dated_one_after_another() -> None:

@@ -37,21 +37,21 @@ def test_a_push_without_a_gradient_moves_counters_only() -> None:
     assert not store.parameters.read().any()
 
 
-@pytest.mark.parametrize("settings", [{}, {"locked": True}, BOTH], ids=str)
-def test_a_pull_and_a_peek_bring_the_same_snapshot(settings: dict[str, Any]) -> None:
-    store = make_store(**settings)
-    stats = RunningStats.of(np.array([[3.0, 5.0]]), np.array([1.0])) if settings == BOTH else None
-    push(store, 0, ones(), steps=20, stats=stats)
+@pytest.mark.parametrize("locked", [False, True])
+def test_a_pull_and_a_peek_bring_the_same_snapshot(locked: bool) -> None:
+    store = make_store(locked=locked, **BOTH)
+    observations = np.random.default_rng(0).normal(3, 2, (100, 2)).astype(np.float32)
+    for worker, part in enumerate(np.split(observations, [20, 50])):
+        push(store, worker, ones(), steps=len(part), stats=RunningStats.of(part, np.zeros(1)))
     into = np.empty(SIZE, np.float32)
     pulled, peeked = store.pull(1, into), store.peek()
-    np.testing.assert_array_equal(into, -ones())
-    assert (pulled.version, pulled.steps) == (peeked.version, peeked.steps) == (1, 20)
-    if settings == BOTH:
-        assert pulled.normalizer is not None and peeked.normalizer is not None
-        assert pulled.normalizer.mean is not None and peeked.normalizer.mean is not None
-        np.testing.assert_array_equal(pulled.normalizer.mean, peeked.normalizer.mean)
-    else:
-        assert pulled.normalizer is None and peeked.normalizer is None
+    np.testing.assert_array_equal(into, -ones(3))
+    assert (pulled.version, pulled.steps) == (peeked.version, peeked.steps) == (3, 100)
+    for normalizer in (pulled.normalizer, peeked.normalizer):
+        assert normalizer is not None and normalizer.mean is not None and normalizer.inverse_std is not None
+        np.testing.assert_allclose(normalizer.mean, observations.mean(0), rtol=1e-5)
+        np.testing.assert_allclose(1 / normalizer.inverse_std, observations.std(0), rtol=1e-5)
+    assert make_store().peek().normalizer is None
 
 
 def test_a_worker_that_starts_has_its_saved_generator_and_starts_the_clock() -> None:
@@ -74,7 +74,7 @@ def test_memory_of_one_process_is_not_sent_to_another() -> None:
 
 
 @pytest.mark.parametrize("locked", [False, True])
-@pytest.mark.parametrize("workers", [2, 3, 5])
+@pytest.mark.parametrize("workers", [2, 5])
 def test_a_restored_state_is_complete_for_any_number_of_workers(locked: bool, workers: int) -> None:
     adam, observed = Adam(learning_rate=0.1, max_grad_norm=None), NormalizedObservations(True, (2,))
     settings: dict[str, Any] = {"optimizer": adam, "locked": locked, "observations": observed}
@@ -120,11 +120,3 @@ def test_a_start_from_another_run_takes_its_observation_statistics_and_not_its_r
     assert normalizer is not None and normalizer.mean is not None
     np.testing.assert_allclose(normalizer.mean, [4, 7])
     assert normalizer.reward_scale is not None and math.isnan(normalizer.reward_scale), "no return has been measured"
-
-
-def test_a_start_from_a_run_without_statistics_takes_its_parameters_alone() -> None:
-    first, second = make_store(), make_store(**BOTH)
-    push(first, 0, ones())
-    second.start_from(first.state())
-    np.testing.assert_array_equal(second.parameters.read(), -ones())
-    assert not second.state()["stats"].any()

@@ -11,7 +11,6 @@ from workers import by_descent, events_of, next_event, sgd
 
 from a3c_exp.common.arrays import Floats
 from a3c_exp.core.events import Event
-from a3c_exp.core.rollout import Rollout
 from a3c_exp.core.store import Push, SharedStore, Ticket
 from a3c_exp.core.worker import MAX_CONSECUTIVE_NONFINITE, Worker, YieldPoint
 from a3c_exp.errors import RunError
@@ -96,15 +95,6 @@ class TestTheLoop:
         assert isinstance(event, Event)
         assert (event.updates, event.steps, len(event.episodes)) == (0, 16, 16)
         assert (store.version, store.steps) == (0, 16)
-
-    def test_a_worker_that_has_left_is_not_waited_for(self) -> None:
-        store, (worker, gone) = by_descent(workers=2, update="sync")
-        gone.close()
-        steps = worker.run()
-        assert next(steps) is YieldPoint.BEFORE_PUSH
-        event = next(steps)
-        assert isinstance(event, Event)
-        assert (event.updates, store.version) == (1, 1)
 
     @pytest.mark.parametrize("reduction", ["mean", "sum"])
     def test_a_round_is_the_average_over_transitions_or_with_sums_over_workers(
@@ -195,47 +185,23 @@ class TestLag:
         assert self.pushed_between()[1].staleness == {1: 1}
         assert self.pushed_between(returns="a3c_exp.returns.VTrace")[1].staleness == {0: 1}
 
-    def test_all_rollouts_of_an_update_are_collected_before_it_pulls_again(self) -> None:
-        _, (worker,) = by_descent(returns="a3c_exp.returns.VTrace", accumulate_rollouts=3)
-        steps = worker.run()
-        assert [next(steps), next(steps)] == [YieldPoint.BEFORE_PULL, YieldPoint.BEFORE_PUSH]
-        event = next(steps)
-        assert isinstance(event, Event) and event.steps == 48
-
 
 class TestUniformlyRandomActions:
     """With the probability epsilon an action is drawn from a uniform distribution."""
 
-    def log_probs(self, epsilon: Any, turns: int = 1) -> list[Floats]:
-        """The log-probabilities in the rollouts of a worker whose policy is nearly certain."""
-        store, (worker,) = by_descent(epsilon=epsilon, rollout_length=40, total_steps=480)
+    def test_stored_log_probabilities_are_those_of_a_mixture_whose_share_follows_its_schedule(self) -> None:
+        """The policy is nearly certain of the first of four actions. Rollouts of 160 steps, of 480 in all."""
+        schedule = {"_target_": "a3c_exp.schedules.Linear", "start": 0.8, "end": 0.2}
+        store, (worker,) = by_descent(epsilon=schedule, rollout_length=40, total_steps=480)
         certain = np.zeros_like(store.parameters.read())
         certain[store.spec.param_slices["actor"]][-4] = 50.0  # the first of the four biases of the last layer
-        found: list[Floats] = []
-        actor: Any = worker._actor
-        collect = actor.collect
-
-        def noted(*arguments: Any) -> Rollout:
-            rollout: Rollout = collect(*arguments)
-            found.append(rollout.log_probs)
-            return rollout
-
-        actor.collect = noted
-        steps = worker.run()
-        for _ in range(turns):
+        for epsilon in (0.8, 0.6, 0.4):
             store.initialize(certain)
-            next_event(steps)
-        return found
-
-    def test_stored_log_probabilities_are_those_of_the_mixture(self) -> None:
-        (stored,) = self.log_probs(0.4)
-        assert np.unique(stored.round(4)) == pytest.approx(np.log([0.1, 0.7]), abs=1e-4)
-        assert np.mean(stored < -1) == pytest.approx(0.3, abs=0.12)
-
-    def test_their_probability_follows_its_schedule(self) -> None:
-        schedule = {"_target_": "a3c_exp.schedules.Linear", "start": 0.8, "end": 0.0}
-        likely = [np.exp(stored.max()) for stored in self.log_probs(schedule, turns=3)]
-        assert likely == pytest.approx([0.4, 0.6, 0.8], abs=1e-4)
+            snapshot = worker._learner.pull()
+            stored = worker._actor.collect(snapshot, snapshot.steps / 480).log_probs
+            assert np.unique(stored.round(3)) == pytest.approx(np.log([epsilon / 4, 1 - 0.75 * epsilon]), abs=1e-3)
+            assert np.mean(stored < np.log(1 - 0.75 * epsilon) - 0.01) == pytest.approx(0.75 * epsilon, abs=0.12)
+            store.counters.count(0, 160)
 
 
 class TestGradientsThatAreNotFinite:
