@@ -38,33 +38,6 @@ def learned(
     return outputs
 
 
-def torchs_gradient(
-    network: ActorCritic,
-    observations: Array,
-    actions: Array,
-    space: spaces.Space[Any],
-    weights: OutputGradients,
-    recurrent_input: RecurrentInput | None = None,
-) -> Floats:
-    """The same gradient by torch's own graph: of the network's forward, row after row, and torch's distributions."""
-    state, ends = None, np.zeros(observations.shape[:2], np.bool_)
-    if recurrent_input is not None:
-        state, ends = torch.from_numpy(recurrent_input.state), recurrent_input.episode_boundaries
-    loss = torch.zeros(())
-    for t in range(len(observations)):
-        parameters, values, state = network(torch.from_numpy(observations[t]), state)
-        log_probs, entropy = evaluated_by_torch(space, parameters, torch.from_numpy(actions[t]))
-        outputs = {"log_probs": log_probs, "entropy": entropy, "values": values}
-        for name, numbers in outputs.items():
-            loss = loss + (torch.from_numpy(getattr(weights, name)[t]) * numbers).sum()
-        if state is not None:
-            state = state * torch.from_numpy(~ends[t]).float()[:, None]
-    network.gradient.fill(0)
-    torch.autograd.backward(loss)
-    gradient: Floats = network.gradient.copy()
-    return gradient
-
-
 def evaluated_by_torch(space: spaces.Space[Any], parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
     """Log-probabilities and entropies of torch's distributions: parameters [N, P], actions [N, ...] -> [N] each."""
     match space:
@@ -89,21 +62,29 @@ def compare_gradients(
     space: spaces.Space[Any],
     recurrent_input: RecurrentInput | None = None,
 ) -> None:
-    """Hold a network's gradient for observations [T, B, ...], drawn actions and drawn weights equal to torch's."""
+    """Hold a network's gradient for observations [T, B, ...], drawn actions and drawn weights equal to torch's.
+
+    That is of torch's own graph: of the network's forward, row after row, and torch's distributions.
+    """
     actions = draw_actions(network, observations)
-    weights = OutputGradients(*normal(3, *observations.shape[:2], seed=4))
+    weights = dict(zip(("log_probs", "entropy", "values"), normal(3, *observations.shape[:2], seed=4), strict=True))
     network.gradient.fill(0)
-    learned(
-        network,
-        observations,
-        actions,
-        recurrent_input,
-        log_probs=weights.log_probs,
-        entropy=weights.entropy,
-        values=weights.values,
-    )
+    learned(network, observations, actions, recurrent_input, **weights)
     found = network.gradient.copy()
-    expected = torchs_gradient(network, observations, actions, space, weights, recurrent_input)
-    largest = float(np.abs(expected).max())
+
+    state, ends = None, np.zeros(observations.shape[:2], np.bool_)
+    if recurrent_input is not None:
+        state, ends = torch.from_numpy(recurrent_input.state), recurrent_input.episode_boundaries
+    loss = torch.zeros(())
+    for t in range(len(observations)):
+        parameters, values, state = network(torch.from_numpy(observations[t]), state)
+        log_probs, entropy = evaluated_by_torch(space, parameters, torch.from_numpy(actions[t]))
+        outputs = {"log_probs": log_probs, "entropy": entropy, "values": values}
+        loss = loss + sum((torch.from_numpy(weights[name][t]) * numbers).sum() for name, numbers in outputs.items())
+        if state is not None:
+            state = state * torch.from_numpy(~ends[t]).float()[:, None]
+    network.gradient.fill(0)
+    torch.autograd.backward(loss)
+    largest = float(np.abs(network.gradient).max())
     assert largest > 0.01
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-5 * max(largest, 0.5))
+    np.testing.assert_allclose(found, network.gradient, rtol=1e-4, atol=2e-5 * max(largest, 0.5))

@@ -15,6 +15,7 @@ from gymnasium.spaces import Box, Discrete
 from learning import compare_gradients, learned
 from nets import VECTORS, draw_actions, draw_recurrent_input, make_lstm, make_network, normal
 from torch import Tensor, nn
+from user_modules import Constants, Residual
 
 from a3c_exp.common.arrays import Array
 from a3c_exp.errors import ConfigError, FolderError
@@ -25,38 +26,6 @@ MLP: dict[str, Any] = {"hidden_sizes": (5,), "policy_gain": 1.0, "init": "orthog
 CNN: dict[str, Any] = {"layers": ((4, 4, 2),), "features_dim": 8, "precision": "float32", "init": "orthogonal"}
 
 
-class Residual(nn.Module):
-    """An encoder that no kernel runs, with a buffer, frozen parameters, and a layer that is used twice."""
-
-    scale: Tensor
-
-    def __init__(self, inputs: int, width: int = 6) -> None:
-        super().__init__()
-        self.first = nn.Linear(inputs, width)
-        self.again = nn.Linear(width, width)
-        self.register_buffer("scale", torch.tensor(0.5))
-        self.shift = nn.Parameter(torch.ones(width), requires_grad=False)
-        self.noise = nn.Parameter(torch.rand(inputs), requires_grad=False)
-
-    def forward(self, observations: Tensor) -> Tensor:
-        x = torch.tanh(self.first(observations + self.noise))
-        for _ in range(2):
-            x = x + self.scale * torch.tanh(self.again(x))
-        return x + self.shift
-
-
-class Half(nn.Module):
-    """An encoder of which kernels run nothing, although its parts have kernels."""
-
-    def __init__(self, inputs: int, width: int = 4) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(inputs, width), nn.Tanh())
-
-    def forward(self, observations: Tensor) -> Tensor:
-        features: Tensor = self.layers(observations)
-        return features
-
-
 PADDED = CNN | {"features_dim": None, "padding": "same", "activation": "elu"}
 CELLS: dict[str, Any] = {"hidden_size": 4, "policy_gain": 1.0}
 NETWORKS: dict[str, Callable[..., ActorCritic]] = {
@@ -64,9 +33,9 @@ NETWORKS: dict[str, Callable[..., ActorCritic]] = {
     "shared": lambda **more: make_network(Mlp, VECTORS, shared=True, **MLP | more),
     "box": lambda **more: make_network(Mlp, VECTORS, Box(-1, 1, (2,)), **MLP | more),
     "cnns": lambda **more: make_network(Cnn, PICTURES, Discrete(3), policy_gain=1.0, **CNN | more),
-    "residual": lambda **more: make_network(Residual, VECTORS, policy_gain=1.0, **more),
+    "constants": lambda **more: make_network(Constants, VECTORS, policy_gain=1.0, **more),
     "lstm": lambda **more: make_lstm(Mlp, VECTORS, encoder={"hidden_sizes": (5,)}, **CELLS | more),
-    "lstm of a box": lambda **more: make_lstm(Half, VECTORS, Box(-1, 1, (2,)), **CELLS | more),
+    "lstm of a box": lambda **more: make_lstm(Residual, VECTORS, Box(-1, 1, (2,)), **CELLS | more),
     "lstm of pictures": lambda **more: make_lstm(Cnn, PICTURES, encoder=PADDED, **CELLS | more),
 }
 ALL = pytest.mark.parametrize("name", NETWORKS)
@@ -189,15 +158,15 @@ class TestTheOrderOfParameters:
         assert {group: part.stop - part.start for group, part in network.param_slices.items()} == sizes
 
     def test_frozen_parameters_and_buffers_are_not_in_it_but_among_the_constants(self) -> None:
-        network = NETWORKS["residual"]()
+        network = NETWORKS["constants"]()
         encoders = ("actor_encoder", "critic_encoder")
-        expected = {f"{encoder}.{name}" for encoder in encoders for name in ("scale", "shift", "noise")}
+        expected = {f"{encoder}.{name}" for encoder in encoders for name in ("projection", "scale")}
         assert network.constants().keys() == expected
-        assert len(network.vector) == 2 * (4 * 6 + 6 + 6 * 6 + 6) + (6 * 2 + 2) + (6 + 1)
+        assert len(network.vector) == 2 * (4 * 5 + 5) + (5 * 2 + 2) + (5 + 1)
 
     def test_constants_are_read_and_written_by_name(self) -> None:
         """A buffer of no axis among them."""
-        one, other = NETWORKS["residual"](seed=1), NETWORKS["residual"](seed=2)
+        one, other = NETWORKS["constants"](seed=1), NETWORKS["constants"](seed=2)
         constants = {name: tensor.numpy().copy() for name, tensor in one.constants().items()}
         constants["actor_encoder.scale"] = np.array(0.75, np.float32)
         other.load_constants(constants)
@@ -205,8 +174,8 @@ class TestTheOrderOfParameters:
             np.testing.assert_array_equal(tensor.numpy(), constants[name])
         with pytest.raises(ValueError, match="has the constants"):
             NETWORKS["mlp"]().load_constants(constants)
-        saved = constants | {"actor_encoder.scale": np.array(0.5), "actor_encoder.noise": np.zeros(4)}
-        with pytest.raises(FolderError, match=r"network with the same constants: actor_encoder\.noise differs"):
+        saved = constants | {"actor_encoder.projection": np.zeros((4, 4))}
+        with pytest.raises(FolderError, match=r"network with the same constants: actor_encoder\.projection differs"):
             one.check_constants({"constants": saved}, "run")
 
 
@@ -318,12 +287,12 @@ class TestSeeds:
     def test_one_seed_gives_the_same_constants_and_another_one_others(self) -> None:
         """Every worker builds the network for itself, and only the vector is sent to it."""
 
-        def noise(seed: int, rng_seed: int | None) -> Tensor:
+        def drawn(seed: int, rng_seed: int | None) -> Tensor:
             torch.rand(1)  # whatever was drawn before
-            return make_network(Residual, VECTORS, seed=seed, rng_seed=rng_seed).constants()["actor_encoder.noise"]
+            return make_network(Constants, VECTORS, seed=seed, rng_seed=rng_seed).constants()["actor_encoder.scale"]
 
-        one = noise(3, None)
-        assert torch.equal(one, noise(3, None)) and torch.equal(one, noise(3, 1)) and torch.equal(one, noise(3, 2))
-        assert not torch.equal(one, noise(4, None))
-        constants = make_network(Residual, VECTORS, rng_seed=None).constants()
-        assert not torch.equal(constants["actor_encoder.noise"], constants["critic_encoder.noise"])
+        one = drawn(3, None)
+        assert torch.equal(one, drawn(3, None)) and torch.equal(one, drawn(3, 1)) and torch.equal(one, drawn(3, 2))
+        assert not torch.equal(one, drawn(4, None))
+        constants = make_network(Constants, VECTORS, rng_seed=None).constants()
+        assert not torch.equal(constants["actor_encoder.scale"], constants["critic_encoder.scale"])

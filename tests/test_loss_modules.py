@@ -83,26 +83,18 @@ def torchs_gradient(network: ActorCritic, batch: BatchArrays, coefficient: float
     """The gradient of the whole as torch finds it, from the modules and the formula."""
     whole = network.unbound_copy()
     assert isinstance(whole, EncoderActorCritic) and whole.loss_module is not None
-    state = None if batch.recurrent_input is None else torch.from_numpy(batch.recurrent_input.state)
-    rows: list[tuple[Tensor, Tensor, Tensor]] = []
-    for t in range(LENGTH):
-        inputs = torch.from_numpy(batch.observations[t])
-        features = whole.actor_encoder(inputs)
-        if whole.core is not None:
-            assert batch.recurrent_input is not None
-            features, state = whole.core(features, state)
-            state = state * torch.from_numpy(~batch.recurrent_input.episode_boundaries[t])[:, None]
-        critic_features = features if whole.shared else whole.critic_encoder(inputs)
-        rows.append((whole.head(features), whole.value(critic_features)[:, 0], features))
-    parameters, values, all_features = (torch.stack(column) for column in zip(*rows, strict=True))
-
+    state = boundaries = None
+    if batch.recurrent_input is not None:
+        state, boundaries = map(torch.from_numpy, batch.recurrent_input)
+    outputs = whole.unroll(torch.from_numpy(batch.observations), state, boundaries)
+    parameters, values = outputs.parameters.reshape(LENGTH, COUNT, -1), outputs.values.reshape(LENGTH, COUNT)
     valid = torch.ones(batch.shape, dtype=torch.bool) if batch.mask is None else torch.from_numpy(batch.mask != 0)
     policy = torch.distributions.Categorical(logits=parameters)
     log_probs = policy.log_prob(torch.from_numpy(batch.actions))  # type: ignore[no-untyped-call]
     entropy = policy.entropy()  # type: ignore[no-untyped-call]
     advantages, targets, rewards = map(torch.from_numpy, (batch.advantages, batch.targets, batch.rewards))
     terms = -log_probs * advantages + 0.25 * (targets - values) ** 2 - 0.01 * entropy
-    terms = terms + coefficient * (whole.loss_module(all_features) - rewards) ** 2
+    terms = terms + coefficient * (whole.loss_module(outputs.features) - rewards) ** 2
     terms[valid].mean().backward()
 
     groups = [*whole.parameter_groups().values(), list(whole.loss_module.parameters())]

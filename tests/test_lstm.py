@@ -187,17 +187,6 @@ def last_value(network: ActorCritic, observations: list[Array]) -> float:
 
 
 class TestTheComponent:
-    def test_normal_weights_have_the_deviation_of_the_setting_and_the_encoders_its_own(self) -> None:
-        """The gain of the last layer is not used. Biases are 0 but those of the forget gates."""
-        encoder = {"hidden_sizes": (64,), "init": "normal", "init_std": 0.5}
-        network: Any = build(init="normal", init_std=0.01, policy_gain=9.0, hidden_size=64, encoder=encoder)
-        for weight in (network.core.inputs, network.core.recurrent, network.head.linear.weight, network.value.weight):
-            assert weight.std().item() == pytest.approx(0.01, rel=0.25)
-        assert network.actor_encoder[0].weight.std().item() == pytest.approx(0.5, rel=0.25)
-        o, i, f, g = network.core.bias.detach().chunk(4)
-        assert not o.any() and not i.any() and not g.any() and (f == 1).all()
-        assert not network.head.linear.bias.any() and not network.actor_encoder[0].bias.any()
-
     def test_the_cells_may_have_another_scheme_than_the_last_layers(self) -> None:
         """Torch's own has the bound 1 / sqrt(cells) for both matrices."""
         network: Any = build(init="normalized_columns", core_init="default", policy_gain=0.01, hidden_size=64)
