@@ -11,16 +11,13 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import Any
 
 from runs import BANDIT, CORNERS, CORRIDOR, SCRIPTED, SMALL_CNN, TARGET, config, drain, make_store
 
 from a3c_exp.config.builder import load_experiment
-from a3c_exp.core import seeding
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import RunContext
-from a3c_exp.core.seeding import Role
 from a3c_exp.core.store import SharedStore
 
 Events = Generator[Event | None, None, None]
@@ -47,6 +44,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "episodes of three steps": EPISODES_OF_3,
     "other returns for the critic": EPISODES_OF_3 | {"critic_returns": {"_target_": "a3c_exp.returns.Discounted"}},
     "ppo": {"algorithm": PPO, "algorithm__target_kl": 0.05, "returns": GAE},
+    "ppo, whole rollouts": {"algorithm": WHOLE_ROLLOUTS, "returns": GAE},
     "ppo, synchronous, whole rollouts": {"algorithm": WHOLE_ROLLOUTS, "update": "sync", "env": CORRIDOR},
     "v-trace": {"returns": {"_target_": "a3c_exp.returns.VTrace", "rho_clip": 0.5, "c_clip": 0.5}},
     "epsilon": {"epsilon": {"_target_": f"{SCHEDULES}.Linear", "start": 0.5, "end": 0.1, "until": 0.5}},
@@ -108,32 +106,3 @@ def worker_threads() -> list[threading.Thread]:
 
 def nobody_works() -> bool:
     return not worker_processes() and not worker_threads()
-
-
-def standing_still(folder: Path, **settings: Any) -> dict[str, Any]:
-    """A configuration of rounds of 2 of 3 workers, one of which stands still in its fifth rollout: see below."""
-    victim = seeding.environment_seeds(0, Role.ENVIRONMENT, 2, 4)[0]
-    files = {"release": str(folder / "release"), "note": str(folder / "note")}
-    faults = {"env": "Faulty-v0", "env__kwargs": {"fault": "hang", "victim": victim, "at": 18, **files}}
-    rounds: dict[str, Any] = {"workers": 3, "update": "sync", "quorum": 2, "total_steps": 10**9}
-    return config(**faults | {"plugins": ["faulty"]} | rounds | settings)
-
-
-def rounds_without_the_slow(folder: Path, whole: dict[str, Any]) -> tuple[list[Event], dict[str, Any]]:
-    """Run a `standing_still`; let its worker go on once 40 rounds were made without it.
-
-    Returns the events, and the store's state once that worker has reported its fifth rollout. Before that rollout any
-    of the three may be the late one of a round.
-    """
-    events: list[Event] = []
-    stood_still_at: int | None = None
-    with running(whole) as (reports, store):
-        for event in reports:
-            events.extend([event] if event else [])
-            if stood_still_at is None:
-                stood_still_at = store.state()["version"] if (folder / "note").is_file() else None
-            elif store.state()["version"] >= stood_still_at + 40:
-                (folder / "release").touch()
-            if sum(event.steps for event in events if event.worker == 2) >= 5 * 16:
-                store.stop()
-        return events, store.state()

@@ -10,9 +10,8 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from a3c_exp.backends.ray.client import RemoteStore, Transport
-from a3c_exp.backends.ray.server import ParameterServer
-from a3c_exp.backends.ray.wire import merge_shards, shard_slices, shard_spec, shard_state
+from a3c_exp.backends.ray.server import ParameterServer, merge_shards, shard_slices, shard_spec, shard_state
+from a3c_exp.backends.ray.worker import RemoteStore
 from a3c_exp.common.arrays import Floats
 from a3c_exp.core.events import Event
 from a3c_exp.core.normalization import RunningStats
@@ -115,14 +114,13 @@ class Cluster:
         call.add_done_callback(pass_on)
         return answer
 
-    def remote(self, in_flight: int = 0, first_sequence: int = 0) -> RemoteStore:
+    def remote(self, in_flight: int = 0, attempt: int = 0) -> RemoteStore:
         """The store of a worker."""
-        transport = Transport(call=self.call, lost=(LostError,), servers=len(self.servers), in_flight=in_flight)
-        return RemoteStore(self.spec, transport, first_sequence)
+        return RemoteStore(self.spec, self.call, (LostError,), len(self.servers), in_flight, attempt)
 
-    def started(self, worker: int = 0, in_flight: int = 0, first_sequence: int = 0) -> RemoteStore:
+    def started(self, worker: int = 0, in_flight: int = 0, attempt: int = 0) -> RemoteStore:
         """The store of a worker that has joined the run."""
-        remote = self.remote(in_flight, first_sequence)
+        remote = self.remote(in_flight, attempt)
         remote.start(worker, generator())
         return remote
 

@@ -3,8 +3,6 @@ there is one."""
 
 from __future__ import annotations
 
-import math
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from backend_runs import SETTINGS, ga3c, nobody_works, serial_state
+from backend_runs import SETTINGS, ga3c, nobody_works
 from devices import GPU, every_device
 from runs import (
     BANDIT,
     CORNERS,
-    CORRIDOR,
     SCRIPTED,
     SMALL_CNN,
     TARGET,
@@ -70,11 +67,11 @@ def start_store(**spec_settings: Any) -> SharedStore:
 
 
 class TestSteps:
-    @pytest.mark.parametrize("locked", [False, True], ids=["without a lock", "locked"])
     @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=["rmsprop", "adam", "sgd", "groups, stale"])
     @every_device
-    def test_they_are_those_of_the_host(self, optimizer: Optimizer, locked: bool, device: torch.device) -> None:
+    def test_they_are_those_of_the_host(self, optimizer: Optimizer, device: torch.device) -> None:
         """The learning rate falls, and every gradient is two updates stale but the first ones."""
+        locked = isinstance(optimizer, Adam)  # in two copies
         settings = {"optimizer": optimizer, "locked": locked, "schedule": Linear(start=1.0, end=0.0)}
         on_host, on_device = start_store(**settings), start_store(**settings)
         rng = np.random.default_rng(1)
@@ -90,20 +87,6 @@ class TestSteps:
                 assert expected["version"] == found["version"] == t + 1
                 for key in ("parameters", "optimizer_state"):
                     np.testing.assert_allclose(found[key], expected[key], rtol=1e-5, atol=1e-6, err_msg=f"{key}, {t}")
-
-    @pytest.mark.parametrize("groups", [{}, {"actor": ParamGroup(max_grad_norm=1.0)}], ids=["one norm", "groups"])
-    @every_device
-    def test_the_norm_of_a_gradient_is_that_of_the_host(
-        self, groups: dict[str, ParamGroup], device: torch.device
-    ) -> None:
-        slices = make_spec().param_slices
-        optimizer = SGD(learning_rate=0.1, max_grad_norm=0.5, param_groups=groups)
-        for numbers in ([1.0, -2, 3, 4, 5, 6], [0.0] * 6, [1e30, -1e30, 1, 1, 1, 1e30], [1, 2, math.nan, 3, 4, 5]):
-            gradient = np.array(numbers, np.float32)
-            tensor = torch.from_numpy(gradient.copy()).to(device)
-            norm = clip(gradient, optimizer, slices)
-            assert clip(tensor, optimizer, slices) == pytest.approx(norm, rel=1e-6, nan_ok=True)
-            np.testing.assert_allclose(tensor.cpu(), gradient, rtol=1e-6)
 
     @every_device
     def test_adam_leaves_an_element_alone_whose_mean_has_no_mean_square(self, device: torch.device) -> None:
@@ -160,31 +143,6 @@ class TestStore:
             pass
         push(store, 0, ones())
 
-    @every_device
-    def test_with_a_lock_no_update_is_lost_and_nobody_sees_half_of_one(self, device: torch.device) -> None:
-        """Every element has the same number after each update: minus the version."""
-        size, threads, updates = 100_000, 3, 10
-        store = SharedStore(make_spec(size=size, param_slices={}, locked=True))
-        store.initialize(np.zeros(size, np.float32))
-        seen: list[tuple[int, float, float]] = []
-
-        def learn(worker: int) -> None:
-            gradient = torch.ones(size, device=device)
-            for _ in range(updates):
-                push(store, worker, gradient, Snapshot(version=0, steps=0, normalizer=None))
-
-        with parameters_on(device, store):
-            learners = [threading.Thread(target=learn, args=(worker,)) for worker in range(threads)]
-            for thread in learners:
-                thread.start()
-            into = torch.empty(size, device=device)
-            while any(thread.is_alive() for thread in learners):
-                version = store.pull(0, into).version
-                seen.append((version, float(into.min()), float(into.max())))
-        assert all(low == high == -version for version, low, high in seen)
-        np.testing.assert_array_equal(store.state()["parameters"], -float(threads * updates))
-        assert store.version == threads * updates
-
 
 def test_auto_is_a_gpu_if_there_is_one_but_not_for_a_recurrent_network(monkeypatch: pytest.MonkeyPatch) -> None:
     experiments = load_experiment(config()), load_experiment(config(network=LSTM))
@@ -203,11 +161,9 @@ def test_auto_is_a_gpu_if_there_is_one_but_not_for_a_recurrent_network(monkeypat
 
 # Small denominators would make steps of rounding errors.
 LEARNERS: dict[str, dict[str, Any]] = {
-    "shared": {"env": CORRIDOR, "network__shared": True},
     "gaussian": {"env": TARGET},
     "pictures": {"env": CORNERS, "network": SMALL_CNN | {"precision": "float32"}},
     "lstm": {"env": SCRIPTED, "network": LSTM},
-    "the rest shorter": {"env": SCRIPTED, "envs_per_worker": 1, "env__kwargs": {"lengths": (3, 5, 2)}},
     "ppo": {"env": SCRIPTED, "algorithm": {"_target_": "a3c_exp.algorithms.PPO", "minibatch_size": 8, "epochs": 2}},
     "a module of the loss": SETTINGS["a loss with a module"],
 }
@@ -231,7 +187,7 @@ class TestLearner:
             events += [step for step in learner.learn([rollout], snapshot) if isinstance(step, Event)]
         return events
 
-    @pytest.mark.parametrize("name", ["gaussian", "pictures", "lstm"])
+    @pytest.mark.parametrize("name", ["pictures", "lstm"])
     @every_device
     def test_they_act_as_on_the_host(self, name: str, device: torch.device) -> None:
         experiment = load_experiment(config(**LEARNERS[name]))
@@ -274,18 +230,6 @@ class TestLearner:
             assert event.metrics.keys() == other.metrics.keys()
             assert event.metrics["grad_norm"].mean == pytest.approx(other.metrics["grad_norm"].mean, rel=1e-3)
 
-    @every_device
-    def test_a_gradient_that_is_not_finite_is_refused(self, device: torch.device) -> None:
-        experiment = load_experiment(config(SCRIPTED))
-        (rollout, *_) = self.rollouts(experiment)
-        rollout.rewards[0, 0] = np.nan
-        store = make_store(experiment)
-        before = store.state()
-        with parameters_on(device, store):
-            (event,) = self.learn(experiment, store, [rollout])
-        assert (event.counts.get("rejected", 0), event.updates, event.steps) == (1, 0, 16)
-        np.testing.assert_array_equal(store.state()["parameters"], before["parameters"])
-
 
 class TestRuns:
     """Whole runs of GA3C that take the CPU for a device."""
@@ -294,30 +238,17 @@ class TestRuns:
     def _on_device(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(backend, "find_device", lambda network, name: CPU)
 
-    @pytest.mark.parametrize("name", ["rmsprop, locked", "continuous actions, normalized"])
-    def test_one_agent_that_waits_for_its_updates_is_a_serial_run(self, name: str) -> None:
-        alone = {"backend__rollouts": 1, "backend__training_batch": 1}
-        _, state, error = drain(ga3c(**{"env": BANDIT} | SETTINGS[name] | alone))
-        assert error is None
-        expected = serial_state(name)
-        assert (state["version"], state["steps"]) == (expected["version"], expected["steps"])
-        np.testing.assert_allclose(state["parameters"], expected["parameters"], rtol=1e-2, atol=1e-3)
-        np.testing.assert_allclose(state["stats"], expected["stats"], rtol=1e-3)
-
     def test_the_bandit_is_learned_evaluated_saved_and_resumed(self, tmp_path: Path) -> None:
-        saved = {"eval": {"every": 2000, "episodes": 20}, "checkpoint": {"every": 1000}}
-        whole = ga3c(BANDIT, workers=2, total_steps=4000, **saved)
+        whole = ga3c(BANDIT, workers=2, total_steps=3000, eval={"every": 1500, "episodes": 20})
         done = train_config(whole, tmp_path)
         assert (done.summary["stop_reason"], done.summary["error"]) == ("total_steps", None)
         assert done.summary["best_eval_return"] == 1
         assert "the network and the optimizer compute on device cpu" in (tmp_path / "train.log").read_text()
         before = latest(tmp_path)["store"]
-        assert before["version"] == done.summary["updates"] > 50
-        done = train_config(whole | {"total_steps": 4400}, tmp_path, resume=True)
+        assert before["version"] == done.summary["updates"] > 30
+        train_config(whole | {"total_steps": 3200}, tmp_path, resume=True)
         after = latest(tmp_path)["store"]
-        assert done.summary["stop_reason"] == "total_steps"
-        assert after["steps"] >= 4400
-        assert after["version"] > before["version"]
+        assert after["steps"] >= 3200 and after["version"] > before["version"]
         assert not same(after["parameters"], before["parameters"])
 
     def test_a_device_that_fails_leaves_a_checkpoint_and_the_reason(

@@ -12,7 +12,7 @@ import pytest
 from stores import make_store
 
 from a3c_exp.backends.messages import SIZE, Inbox, WorkerExit, failed
-from a3c_exp.backends.supervision import Restarts, RestartSettings, Supervisor
+from a3c_exp.backends.supervision import PipeSupervisor, Restarts, RestartSettings
 from a3c_exp.backends.threads import ThreadSource, join_all
 from a3c_exp.core.events import Event
 from a3c_exp.core.heartbeat import StallWatch
@@ -32,28 +32,28 @@ def contribute(restarts: Restarts, count: int, worker: int = 1) -> None:
     restarts.on_event(worker, Event(worker, contributions=count))
 
 
-class TestRestarts:
-    def test_a_killed_worker_is_replaced_and_the_event_says_so(self) -> None:
-        event = made().on_failure(1, 1, KILLED)
-        assert (event.worker, event.counts) == (1, {"restarts": 1})
-        assert event.warnings == ("worker 1 was killed by SIGKILL: another one takes its place",)
+def test_beats_are_seen_in_the_shared_block_and_those_of_a_replacement_begin_at_0() -> None:
+    store = make_store(workers=2)
+    heartbeat = store.heartbeat(1)
+    heartbeat.beat()
+    heartbeat.beat()
+    assert (store.counters.heartbeat_of(0), store.counters.heartbeat_of(1)) == (0, 2)
+    store.heartbeat(1)
+    assert store.counters.heartbeat_of(1) == 0
 
-    def test_so_many_times_without_a_contribution_in_between(self) -> None:
+
+class TestRestarts:
+    def test_a_killed_worker_is_replaced_so_many_times_without_a_contribution_in_between(self) -> None:
         restarts = made(3)
         for attempt in (1, 2, 3):
-            assert "restarts" in restarts.on_failure(1, 1, KILLED).counts
+            event = restarts.on_failure(1, 1, KILLED)
+            assert (event.worker, event.counts) == (1, {"restarts": 1})
+            assert event.warnings == ("worker 1 was killed by SIGKILL: another one takes its place",)
             assert restarts.attempt(1) == attempt
+        contribute(restarts, 1, worker=0)  # every worker is counted alone
         with pytest.raises(RunError, match=r"killed by SIGKILL\n.*replaced 3 times .*max_restarts") as caught:
             restarts.on_failure(1, 1, KILLED)
         assert caught.value.reason == "max_restarts"
-
-    def test_every_worker_is_counted_alone(self) -> None:
-        restarts = made(1)
-        for worker in (0, 1):
-            assert "restarts" in restarts.on_failure(worker, worker, KILLED).counts
-        contribute(restarts, 1, worker=0)
-        with pytest.raises(RunError):
-            restarts.on_failure(1, 1, KILLED)
 
     def test_and_from_the_beginning_after_a_contribution(self) -> None:
         restarts = made(1)
@@ -62,13 +62,12 @@ class TestRestarts:
             contribute(restarts, 1)
         assert restarts.attempt(1) == 5, "seeds never return"
 
-    def test_one_that_raises_before_its_first_contribution_would_raise_again(self) -> None:
-        with pytest.raises(RunError, match="RuntimeError: out of luck") as caught:
-            made().on_failure(1, 1, RAISED)
-        assert caught.value.reason == "failed"
-
-    def test_one_that_raises_later_is_replaced(self) -> None:
+    def test_one_that_raises_is_replaced_if_it_has_contributed(self) -> None:
+        """Otherwise it would raise again."""
         restarts = made()
+        with pytest.raises(RunError, match="RuntimeError: out of luck") as caught:
+            restarts.on_failure(1, 1, RAISED)
+        assert caught.value.reason == "failed"
         contribute(restarts, 1)
         event = restarts.on_failure(1, 1, RAISED)
         assert event.counts.get("restarts", 0) == 1
@@ -94,124 +93,76 @@ class TestRestarts:
             made().on_failure(1, 1, end)
         assert caught.value.reason == "env_errors"
 
-    def test_without_restarts_the_first_failure_ends_the_run(self) -> None:
-        with pytest.raises(RunError, match=r"^worker 1 was killed by SIGKILL$") as caught:
-            made(0).on_failure(1, 1, KILLED)
-        assert caught.value.reason == "failed"
-
-    def test_at_the_end_of_a_run_nobody_takes_its_place(self) -> None:
-        store = make_store()
-        store.stop()
-        event = made(store=store).on_failure(1, 1, KILLED)
-        assert event.counts.get("restarts", 0) == 0
-        assert event.warnings == ("at the end of the run: worker 1 was killed by SIGKILL",)
-
     @pytest.mark.parametrize(("key", "value"), [("max_restarts", -1), ("stall_seconds", 0.0)])
     def test_settings_out_of_range_are_refused(self, key: str, value: float) -> None:
         with pytest.raises(ConfigError, match=key):
             RestartSettings(**{key: value})  # type: ignore[arg-type]
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class TestStallWatch:
-    def stalled_after(self, beats: list[int], seconds: float = 2.0, pause: float = 1.0) -> list[bool]:
-        """Looks, `pause` seconds apart: True where the worker is found stalled."""
-        clock = Clock()
-        watch = StallWatch(seconds, clock)
+    def watch(self, seconds: float | None = 2.0) -> tuple[StallWatch, list[float]]:
+        """A watch, and the time that it sees."""
+        now = [0.0]
+        return StallWatch(seconds, lambda: now[0]), now
+
+    @pytest.mark.parametrize(
+        ("beats", "stalled"),
+        [
+            ([5, 6, 6, 6], [False, False, False, True]),
+            ([0, 0], [False, True]),  # one that never begins
+            ([5, 6, 7, 8, 9], [False] * 5),  # one that waits for others beats
+        ],
+    )
+    def test_a_heart_that_stops_is_noticed(self, beats: list[int], stalled: list[bool]) -> None:
+        watch, now = self.watch()
         found = []
         for beat in beats:
-            clock.now += pause
+            now[0] += 1
             elapsed = watch.due()
             assert elapsed is not None
             found.append(watch.is_stalled(0, beat, elapsed))
-        return found
-
-    def test_a_heart_that_stops_is_noticed(self) -> None:
-        assert self.stalled_after([5, 6, 6, 6]) == [False, False, False, True]
-
-    def test_waiting_for_others_is_no_stall(self) -> None:
-        """One that waits beats."""
-        assert not any(self.stalled_after([5, 6, 7, 8, 9, 10]))
-
-    def test_one_that_never_begins_is_noticed_too(self) -> None:
-        assert self.stalled_after([0, 0, 0])[-1]
+        assert found == stalled
 
     def test_a_program_that_was_stopped_itself_blames_nobody(self) -> None:
         """After Ctrl-Z and fg an hour has passed between two looks, in which nobody could step."""
-        assert not any(self.stalled_after([5, 5], seconds=10, pause=3600))
+        watch, now = self.watch(10)
+        now[0] += 3600
+        elapsed = watch.due()
+        assert elapsed is not None and not watch.is_stalled(0, 5, elapsed) and not watch.is_stalled(0, 5, elapsed)
 
     def test_nobody_looks_without_a_limit(self) -> None:
-        clock = Clock()
-        watch = StallWatch(None, clock)
-        clock.now = 1e6
+        watch, now = self.watch(None)
+        now[0] = 1e6
         assert watch.due() is None
 
-    def test_a_replacement_begins_anew(self) -> None:
-        watch = StallWatch(2.0, Clock())
-        assert not watch.is_stalled(0, 5, 1.5)
-        watch.forget(0)
-        assert not watch.is_stalled(0, 5, 1.5)
-
-    def test_who_has_been_idle_longest_is_known(self) -> None:
+    def test_a_replacement_begins_anew_and_who_has_been_idle_longest_is_known(self) -> None:
         """Others may only wait for a lock that it holds."""
-        watch = StallWatch(1.0, Clock())
+        watch, _ = self.watch()
         for beat in (1, 2, 2):
-            watch.is_stalled("culprit", 7, 1.0)
-            watch.is_stalled("victim", beat, 1.0)
+            watch.is_stalled("culprit", 7, 0.6)
+            watch.is_stalled("victim", beat, 0.6)
         assert max(("victim", "culprit"), key=watch.idle) == "culprit"
-
-
-class TestHeartbeat:
-    def test_beats_are_seen_in_the_shared_block(self) -> None:
-        store = make_store(workers=2)
-        heartbeat = store.heartbeat(1)
-        seen = []
-        for _ in range(3):
-            heartbeat.beat()
-            seen.append(store.counters.heartbeat_of(1))
-        assert seen == [1, 2, 3]
-        assert store.counters.heartbeat_of(0) == 0
-
-    def test_a_replacement_begins_at_0(self) -> None:
-        store = make_store(workers=2)
-        store.heartbeat(1).beat()
-        store.heartbeat(1)
-        assert store.counters.heartbeat_of(1) == 0
-
-
-class OneEvent:
-    """A job that sends one event."""
-
-    def run(self) -> Iterator[Event]:
-        yield Event(0, contributions=1)
-
-    def close(self) -> None:
-        pass
+        watch.forget("culprit")
+        assert not watch.is_stalled("culprit", 7, 1.5)
 
 
 def test_workers_that_run_are_supervised_while_the_others_are_started() -> None:
-    store, threads = make_store(), list[ThreadSource]()
+    store = make_store()
 
     def start() -> Iterator[ThreadSource]:
-        for worker in range(1000):
-            threads.append(ThreadSource(f"worker {worker}", worker, lambda attempt: OneEvent(), beat=lambda: 0))
-            yield threads[-1]
+        for _ in range(1000):
+            yield ThreadSource(store, 0, lambda attempt: iter([Event(0, contributions=1)]))
             time.sleep(0.01)
 
-    outputs = Supervisor(start(), RestartSettings(), store).run()
+    supervisor = PipeSupervisor(start(), RestartSettings(), store)
+    outputs = supervisor.run()
     try:
         assert isinstance(next(filter(None, outputs)), Event)
         store.stop()
-        assert len([*filter(None, outputs)]) == len(threads) - 1 < 999, "a run that is over starts no more workers"
+        started = len(supervisor.sources)
+        assert len([*filter(None, outputs)]) == started - 1 < 999, "a run that is over starts no more workers"
     finally:
-        assert join_all(threads)
+        assert join_all(supervisor.sources)
 
 
 def test_half_a_message_keeps_nobody_waiting() -> None:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import connection
-from typing import Protocol
 
 from a3c_exp.core.events import Event
 from a3c_exp.core.worker import YieldPoint
@@ -85,23 +84,15 @@ def batch_events(outputs: Iterator[Event | YieldPoint]) -> Iterator[Event]:
         yield pending
 
 
-class Job(Protocol):
-    """A worker, or one of its kind, for a process or a thread to run."""
-
-    def run(self) -> Iterator[Event | YieldPoint]: ...
-
-    def close(self) -> None: ...
-
-
 class ReceiverClosedError(Exception):
     """The other end of a pipe has been closed: the run is over."""
 
 
-def send_events(who: str, writer: connection.Connection, make_job: Callable[[], Job]) -> None:
-    """Make a job here, and run it to its end: send its events, and at last a WorkerExit."""
+def send_events(who: str, writer: connection.Connection, run: Callable[[], Iterator[Event | YieldPoint]]) -> None:
+    """Run a worker here to its end: send its events, and at last a WorkerExit."""
     last = WorkerExit()
     try:
-        for event in _events(make_job):
+        for event in batch_events(run()):
             _send(writer, event)
     except ReceiverClosedError:
         return
@@ -154,11 +145,3 @@ class Inbox:
 
     def close(self) -> None:
         self._reader.close()
-
-
-def _events(make_job: Callable[[], Job]) -> Iterator[Event]:
-    job = make_job()
-    try:
-        yield from batch_events(job.run())
-    finally:
-        job.close()

@@ -1,23 +1,25 @@
 """Supervision of workers: those that die, hang or fail are replaced, and the run goes on.
 
-`Restarts` decides, on every backend. `Supervisor` receives the events of processes and threads, and replaces them; on
-Ray the driver does that.
+`Restarts` decides, on every backend. `Supervisor` carries it out. `PipeSupervisor` has processes and threads, which
+send their events through pipes; the driver of Ray has actors.
 """
 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Generator, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from multiprocessing import connection
-from typing import Protocol
+from typing import Generic, TypeVar
 
 from a3c_exp.backends.messages import MERGE_SECONDS, Inbox, WorkerExit
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.heartbeat import StallWatch
-from a3c_exp.core.store import SharedStore
+from a3c_exp.core.store import SharedStore, Store
+from a3c_exp.core.worker import Worker, YieldPoint
 from a3c_exp.errors import RunError, require
 
 RESUMED_STRIDE = 1 << 16
@@ -90,7 +92,7 @@ class Restarts:
         """Process the failure of a worker: the event that reports it.
 
         The worker is to be replaced if the event counts a restart. Otherwise the run is over, so it is not needed.
-        serves_others: see `EventSource`. Raises RunError if the run has to end.
+        serves_others: see `Source`. Raises RunError if the run has to end.
         """
         assert end.failure is not None
         is_over = self._store.stopped or self._store.steps >= self._store.spec.total_steps
@@ -119,50 +121,76 @@ def incarnation(context: RunContext, attempt: int) -> RunContext:
     return replace(context, resumed=context.resumed + RESUMED_STRIDE * attempt)
 
 
-class EventSource(Protocol):
-    """A process, or a thread of this one, that sends events through a pipe, and a WorkerExit as its last message.
+def run_worker(context: RunContext, index: int, store: Store, attempt: int) -> Iterator[Event | YieldPoint]:
+    """Build a worker that has had so many predecessors, run it to its end, and close it."""
+    worker = Worker(incarnation(context, attempt), index, store)
+    try:
+        yield from worker.run()
+    finally:
+        worker.close()
 
-    name: for messages. worker: the index of its rows in the store. reader: the receiving end of the pipe.
-    sentinel: becomes ready when the source has ended; None for a thread. beat: its heartbeat, see `Heartbeat`.
-    inactivity: what a heartbeat that stands still means, for messages: "its environment had not stepped".
+
+class Source(ABC):
+    """A worker: a process, a thread of this one, or an actor of Ray. It sends events, and a WorkerExit at last.
+
+    worker: the index of its rows in the store. name: for messages.
+    inactivity: what a heartbeat that stands still means, for messages.
     serves_others: others need it until they have ended, so its failure ends the run.
     """
 
-    name: str
-    worker: int
-    reader: Inbox
-    inactivity: str
-    serves_others: bool
+    inactivity = "its environment had not stepped"
+    serves_others = False
+
+    def __init__(self, store: SharedStore, worker: int, name: str = "") -> None:
+        self.store = store
+        self.worker = worker
+        self.name = name or f"worker {worker}"
 
     @property
-    def sentinel(self) -> int | None: ...
+    def beat(self) -> int | None:
+        """Its heartbeat, see `Heartbeat`; None for one that need not beat yet."""
+        return self.store.counters.heartbeat_of(self.worker)
 
-    @property
-    def beat(self) -> int: ...
+    @abstractmethod
+    def start(self, attempt: int) -> None:
+        """Start it, in the place of one that has ended. attempt: number of its predecessors."""
 
+    @abstractmethod
     def kill(self) -> bool:
         """Kill it, and return whether that is possible."""
 
     def on_exit(self, *, replaced: bool) -> None:
-        """Called once it has ended. replaced: `restart` follows."""
+        """Called once it has ended. replaced: `start` follows."""
+        self.store.leave(self.worker)
 
+
+class PipeSource(Source):
+    """A worker that sends through a pipe. inbox: its receiving end. sentinel: becomes ready when it has ended."""
+
+    inbox: Inbox
+    sentinel: int | None = None
+
+    @abstractmethod
     def exit(self) -> WorkerExit:
         """The end of one that sent no last message."""
 
-    def restart(self, attempt: int) -> None:
-        """Start another in the place of one that has ended. attempt: number of its predecessors."""
+
+AnySource = TypeVar("AnySource", bound=Source)
+Received = Iterator[tuple[int, Event | WorkerExit] | None]
+"""Messages of workers, each with the worker's key; None: there was nothing to receive."""
 
 
-class Supervisor:
-    """Receives the events of workers, and replaces those that die, hang or fail. A worker's key is its index.
+class Supervisor(ABC, Generic[AnySource]):
+    """Receives the events of workers, and replaces those that die, hang or fail.
 
-    starting: starts another worker with each item. Those that run are supervised meanwhile: hundreds take a minute.
+    sources: all that have been started, and what starts another one with each item; each has its index as key. Those
+        that run are supervised meanwhile: hundreds take a minute.
     """
 
-    def __init__(self, starting: Iterable[EventSource], settings: RestartSettings, store: SharedStore) -> None:
+    def __init__(self, starting: Iterable[AnySource], settings: RestartSettings, store: SharedStore) -> None:
+        self.sources: list[AnySource] = []
         self._starting = iter(starting)
         self._store = store
-        self._sources: list[EventSource] = []
         self._restarts = Restarts(settings, store)
         self._watch = StallWatch(settings.stall_seconds)
         self._running: set[int] = set()
@@ -174,44 +202,39 @@ class Supervisor:
         Raises RunError for a failure that has to end the run.
         """
         while (began := self._start_some()) or self._running:
-            running = {key: self._sources[key] for key in sorted(self._running)}
-            # The pipe alone does not tell that a worker is gone: a program that the worker started may hold it open.
-            handles = [source.reader.fileno() for source in running.values()]
-            handles += [source.sentinel for source in running.values() if source.sentinel is not None]
-            ready = connection.wait(handles, 0 if began else MERGE_SECONDS)
-            if not ready:
+            yield from self._process(self._receive(0 if began else MERGE_SECONDS))
+
+    @abstractmethod
+    def _receive(self, seconds: float) -> Received:
+        """Yield what has come from workers that run, by their keys; None if that is nothing within `seconds`."""
+
+    def _process(self, received: Received) -> Iterator[Event | None]:
+        """Process what has come from workers."""
+        for each in received:
+            if each is None:
                 yield None
-            for key, source in running.items():
-                has_ended = source.sentinel in ready
-                if source.reader.fileno() in ready or has_ended:
-                    yield from self._take(key, source, has_ended)
-            self._kill_stalled()
+                continue
+            key, message = each
+            if isinstance(message, WorkerExit):
+                yield from self._end(key, message)
+            else:
+                self._restarts.on_event(key, message)
+                yield message
 
     def _start_some(self) -> bool:
         """Start workers for up to MERGE_SECONDS; return whether any was started. A run that is over starts no more."""
-        count, until = len(self._sources), time.monotonic() + MERGE_SECONDS
+        count, until = len(self.sources), time.monotonic() + MERGE_SECONDS
         while not self._store.stopped and time.monotonic() < until:
             source = next(self._starting, None)
             if source is None:
                 break
-            self._running.add(len(self._sources))
-            self._sources.append(source)
-        return len(self._sources) > count
+            self._running.add(len(self.sources))
+            self.sources.append(source)
+        return len(self.sources) > count
 
-    def _take(self, key: int, source: EventSource, has_ended: bool) -> Iterator[Event]:
-        """Process the messages of a worker. One that ended without a last message has failed."""
-        messages = source.reader.take()
-        for message in messages:
-            if isinstance(message, WorkerExit):
-                yield from self._end(key, source, message)
-                return
-            self._restarts.on_event(key, message)
-            yield message
-        if has_ended or (not messages and source.reader.at_end):
-            yield from self._end(key, source, source.exit())
-
-    def _end(self, key: int, source: EventSource, message: WorkerExit) -> Iterator[Event]:
+    def _end(self, key: int, message: WorkerExit) -> Iterator[Event | None]:
         """Process the end of a worker."""
+        source = self.sources[key]
         self._running.remove(key)
         if key in self._hung:
             message = WorkerExit(failure=self._hung.pop(key))
@@ -221,7 +244,7 @@ class Supervisor:
         event = self._restarts.on_failure(key, source.worker, message, serves_others=source.serves_others)
         source.on_exit(replaced="restarts" in event.counts)
         if "restarts" in event.counts:
-            source.restart(self._restarts.attempt(key))
+            source.start(self._restarts.attempt(key))
             self._watch.forget(key)
             self._running.add(key)
         yield event
@@ -230,14 +253,38 @@ class Supervisor:
         elapsed = self._watch.due()
         if elapsed is None:
             return
-        watched = [(key, self._sources[key]) for key in self._running - self._hung.keys()]
-        stalled = [key for key, source in watched if self._watch.is_stalled(key, source.beat, elapsed)]
+        watched = [(key, self.sources[key].beat) for key in self._running - self._hung.keys()]
+        beats = [(key, beat) for key, beat in watched if beat is not None]
+        stalled = [key for key, beat in beats if self._watch.is_stalled(key, beat, elapsed)]
         if not stalled:
             return
         # One at a time: others may only wait for a lock that it holds.
         key = max(stalled, key=self._watch.idle)
-        source = self._sources[key]
+        source = self.sources[key]
         text = self._watch.describe(source.name, source.inactivity)
         if not source.kill():
             raise RunError(f"{text}. A thread cannot be ended from outside, so the run ends.", "stalled")
         self._hung[key] = f"{text}, and was killed"
+
+
+class PipeSupervisor(Supervisor[PipeSource]):
+    """Supervises processes and threads."""
+
+    def _receive(self, seconds: float) -> Received:
+        running = {key: self.sources[key] for key in sorted(self._running)}
+        # The pipe alone does not tell that a worker is gone: a program that the worker started may hold it open.
+        handles = [source.inbox.fileno() for source in running.values()]
+        handles += [source.sentinel for source in running.values() if source.sentinel is not None]
+        ready = connection.wait(handles, seconds)
+        if not ready:
+            yield None
+        for key, source in running.items():
+            has_ended = source.sentinel in ready
+            if source.inbox.fileno() in ready or has_ended:
+                messages = source.inbox.take()
+                if not messages and source.inbox.at_end:
+                    has_ended = True
+                if has_ended and not (messages and isinstance(messages[-1], WorkerExit)):
+                    messages.append(source.exit())
+                yield from ((key, message) for message in messages)
+        self._kill_stalled()

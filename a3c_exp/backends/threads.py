@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing import Pipe
 
-from a3c_exp.backends.messages import GRACE_SECONDS, Inbox, Job, WorkerExit, send_events
+from a3c_exp.backends.messages import GRACE_SECONDS, Inbox, WorkerExit, send_events
 from a3c_exp.backends.processes.resources import allow_files
-from a3c_exp.backends.supervision import RestartSettings, Supervisor, incarnation
+from a3c_exp.backends.supervision import PipeSource, PipeSupervisor, RestartSettings, run_worker
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Backend, Experiment, RunContext
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import SharedStore
-from a3c_exp.core.worker import Worker
+from a3c_exp.core.worker import YieldPoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,88 +38,46 @@ class Threads(RestartSettings, Backend):
         return SharedStore(spec)
 
     def run(self, context: RunContext, store: SharedStore) -> Generator[Event | None, None, None]:
-        threads: list[ThreadSource] = []
-
-        def start() -> Iterator[ThreadSource]:
-            for worker in range(context.experiment.worker_count):
-                threads.append(_start_worker(context, store, worker))
-                yield threads[-1]
-
+        workers = range(context.experiment.worker_count)
+        threads = (ThreadSource(store, worker, partial(run_worker, context, worker, store)) for worker in workers)
+        supervisor = PipeSupervisor(threads, self, store)
         try:
-            yield from Supervisor(start(), self, store).run()
+            yield from supervisor.run()
         finally:
             store.stop()
-            join_all(threads)
+            join_all(supervisor.sources)
 
 
-def _start_worker(context: RunContext, store: SharedStore, worker: int) -> ThreadSource:
-    return ThreadSource(
-        f"worker {worker}",
-        worker,
-        lambda attempt: Worker(incarnation(context, attempt), worker, store),
-        beat=lambda: store.counters.heartbeat_of(worker),
-        on_exit=lambda: store.leave(worker),
-    )
-
-
-class ThreadSource:
-    """A thread whose events are received as those of a process are: an `EventSource`.
-
-    make_job: called in the thread with the number of its predecessors, since a network on a GPU belongs to the thread
-        that uses it. beat: reads its heartbeat. on_exit: called once it has ended.
-    inactivity, serves_others: see `EventSource`.
-    """
+class ThreadSource(PipeSource):
+    """A thread. run: called in it with the number of its predecessors; a network on a GPU belongs to the thread that
+    uses it."""
 
     def __init__(
-        self,
-        name: str,
-        worker: int,
-        make_job: Callable[[int], Job],
-        *,
-        beat: Callable[[], int],
-        on_exit: Callable[[], object] = lambda: None,
-        inactivity: str = "its environment had not stepped",
-        serves_others: bool = False,
+        self, store: SharedStore, worker: int, run: Callable[[int], Iterator[Event | YieldPoint]], name: str = ""
     ) -> None:
-        self.inactivity = inactivity
-        self.serves_others = serves_others
-        self.name = name
-        self.worker = worker
-        self._make_job = make_job
-        self._beat = beat
-        self._on_exit = on_exit
-        self.sentinel = None
-        self.thread, self.reader = self._start(0)
+        super().__init__(store, worker, name)
+        self._run = run
+        self.start(0)
 
-    def _start(self, attempt: int) -> tuple[threading.Thread, Inbox]:
+    def start(self, attempt: int) -> None:
         reader, writer = Pipe(duplex=False)
-        arguments = self.name, writer, partial(self._make_job, attempt)
-        thread = threading.Thread(target=send_events, args=arguments, name=self.name, daemon=True)
-        thread.start()
-        return thread, Inbox(reader)
-
-    def restart(self, attempt: int) -> None:
-        self.reader.close()
-        self.thread, self.reader = self._start(attempt)
-
-    @property
-    def beat(self) -> int:
-        return self._beat()
+        self.inbox = Inbox(reader)
+        arguments = self.name, writer, partial(self._run, attempt)
+        self.thread = threading.Thread(target=send_events, args=arguments, name=self.name, daemon=True)
+        self.thread.start()
 
     def kill(self) -> bool:
         return False
-
-    def on_exit(self, *, replaced: bool) -> None:
-        self._on_exit()
 
     def exit(self) -> WorkerExit:
         return WorkerExit(f"{self.name} ended unexpectedly")
 
 
-def join_all(threads: Sequence[ThreadSource]) -> bool:
-    """Wait GRACE_SECONDS, for all together, until the threads have ended; return whether they have."""
+def join_all(sources: Sequence[PipeSource]) -> bool:
+    """Wait GRACE_SECONDS, for all together, until those that are threads have ended; return whether they have."""
+    threads = [source for source in sources if isinstance(source, ThreadSource)]
     deadline = time.monotonic() + GRACE_SECONDS
     for source in threads:
-        source.reader.close()
+        source.inbox.close()
         source.thread.join(max(0.0, deadline - time.monotonic()))
     return not any(source.thread.is_alive() for source in threads)

@@ -7,17 +7,16 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from a3c_exp.backends import forkserver
-from a3c_exp.backends.ga3c.agent import Agent
+from a3c_exp.backends.ga3c.agent import run_agent
 from a3c_exp.backends.ga3c.buffers import BufferSpec, SharedBuffers
 from a3c_exp.backends.ga3c.device import DeviceName, check_device, find_device, parameters_on
-from a3c_exp.backends.ga3c.services import Gathering, PredictionBatch, PredictorService, TrainerService
-from a3c_exp.backends.messages import Job
-from a3c_exp.backends.processes.children import Child, MakeJob, end
+from a3c_exp.backends.ga3c.services import Gathering, PredictionBatch, Predictor, Trainer
+from a3c_exp.backends.processes.children import Child, Run, end
 from a3c_exp.backends.processes.resources import check_processes, shared_store
-from a3c_exp.backends.supervision import RestartSettings, Supervisor, incarnation
+from a3c_exp.backends.supervision import PipeSource, PipeSupervisor, RestartSettings
 from a3c_exp.backends.threads import ThreadSource, join_all
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Backend, Experiment, RunContext, build_network
@@ -107,79 +106,72 @@ class Ga3c(RestartSettings, Backend):
 
     def run(self, context: RunContext, store: SharedStore) -> Generator[Event | None, None, None]:
         forkserver.ensure_running()
-        experiment = context.experiment
-        network, env = build_network(experiment, draw=False)
+        network, env = build_network(context.experiment, draw=False)
         device = find_device(network, self.device)
         log.info("the network and the optimizer compute on %s", "the CPU" if device is None else f"device {device}")
         with nullcontext() if device is None else parameters_on(device, store):
-            buffers = SharedBuffers(BufferSpec.of(experiment, self.rollouts, network, env))
-            yield from self._run(context, store, buffers, network.distribution)
+            buffers = SharedBuffers(BufferSpec.of(context.experiment, self.rollouts, network, env))
+            starting = self._start(context, store, buffers, network.distribution)
+            supervisor = PipeSupervisor(starting, self, store)
+            try:
+                yield from supervisor.run()
+            finally:
+                store.stop()
+                buffers.closing = True
+                if join_all(supervisor.sources):
+                    buffers.close()
+                end(supervisor.sources)
 
-    def _run(
+    def _start(
         self, context: RunContext, store: SharedStore, buffers: SharedBuffers, distribution: Distribution
-    ) -> Generator[Event | None, None, None]:
-        threads: list[ThreadSource] = []
-        agents: list[Child] = []
-
-        def start() -> Iterator[Child | ThreadSource]:
-            for thread in self._start_threads(context, store, buffers):
-                threads.append(thread)
-                yield thread
-            for index in range(context.experiment.worker_count):
-                agents.append(AgentProcess(context, store, index, buffers, distribution))
-                yield agents[-1]
-
-        try:
-            yield from Supervisor(start(), self, store).run()
-        finally:
-            store.stop()
-            buffers.closing = True
-            if join_all(threads):
-                buffers.close()
-            end(agents)
-
-    def _start_threads(self, context: RunContext, store: SharedStore, buffers: SharedBuffers) -> Iterator[ThreadSource]:
-        """Start predictors and trainers."""
+    ) -> Iterator[PipeSource]:
+        """Start predictors, trainers and agents."""
         experiment = context.experiment
         gathering = Gathering(self.predictors)
         for index in range(self.predictors):
-            heartbeat = Heartbeat()
-            arguments = experiment, store, buffers, self.prediction_batch, gathering, heartbeat
-            predictor = partial(PredictorService, *arguments)
-            yield _service(f"predictor {index}", 0, predictor, heartbeat)
+            heart = Heartbeat()
+            predictor = partial(Predictor, experiment, store, buffers, self.prediction_batch, gathering, heart)
+            yield Service(store, 0, f"predictor {index}", predictor, heart)
         gathering = Gathering(self.trainers)
         for index in range(self.trainers):
             row = experiment.worker_count + index
-            trainer = partial(TrainerService, context, store, buffers, self.training_batch, gathering, index)
-            yield _service(f"trainer {index}", row, trainer, store.heartbeat(row))
+            heart = store.heartbeat(row)
+            trainer = partial(Trainer, context, store, buffers, self.training_batch, gathering, heart, index)
+            yield Service(store, row, f"trainer {index}", trainer, heart)
+        for index in range(experiment.worker_count):
+            act = partial(run_agent, context, index, store, distribution)
+            yield AgentProcess(store, index, experiment.plugins, act, buffers=buffers)
 
 
-def _service(name: str, row: int, make: Callable[[], Job], heartbeat: Heartbeat) -> ThreadSource:
-    return ThreadSource(
-        name,
-        row,
-        lambda attempt: make(),
-        beat=lambda: heartbeat.value,
-        inactivity="it had not finished a batch",
-        serves_others=True,
-    )
+class Service(ThreadSource):
+    """The thread of a predictor or a trainer. make: called in it. heart: of what it makes."""
+
+    inactivity = "it had not finished a batch"
+    serves_others = True
+
+    def __init__(
+        self, store: SharedStore, row: int, name: str, make: Callable[[], Predictor | Trainer], heart: Heartbeat
+    ) -> None:
+        self._heart = heart
+        super().__init__(store, row, lambda attempt: make().run(), name)
+
+    @property
+    def beat(self) -> int:
+        return self._heart.value
 
 
 class AgentProcess(Child):
     """The process of an agent."""
 
-    def __init__(
-        self, context: RunContext, store: SharedStore, index: int, buffers: SharedBuffers, distribution: Distribution
-    ) -> None:
-        def prepare(attempt: int) -> MakeJob:
-            if attempt:
-                buffers.renew(index)
-            return partial(Agent, incarnation(context, attempt), index, store, buffers.channel(index), distribution)
-
+    def __init__(self, *arguments: Any, buffers: SharedBuffers) -> None:
         self._buffers = buffers
-        super().__init__(context, store, index, prepare)
+        super().__init__(*arguments)
+
+    def prepare(self, attempt: int) -> Run:
+        if attempt:
+            self._buffers.renew(self.worker)
+        return partial(self._run, attempt, self._buffers.channel(self.worker))
 
     def on_exit(self, *, replaced: bool) -> None:
-        super().on_exit(replaced=replaced)
         if not replaced:
             self._buffers.leave(self.worker)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from a3c_exp.backends.ga3c.buffers import AgentChannel
+from a3c_exp.backends.supervision import incarnation
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import RunContext
@@ -54,50 +55,41 @@ class RemoteNetwork:
         return values[0] if len(values) == 1 else np.concatenate(values)
 
 
-class Agent:
-    """Collects rollouts, and hands them to the trainers. distribution: draws the actions."""
+def run_agent(
+    context: RunContext, index: int, store: SharedStore, distribution: Distribution, attempt: int, channel: AgentChannel
+) -> Iterator[Event | YieldPoint]:
+    """Collect rollouts and hand them to the trainers, until the run has its `total_steps`, the store has been stopped,
+    or a rule of `Stop` lets this agent leave. Yields an Event a rollout.
 
-    def __init__(
-        self, context: RunContext, index: int, store: SharedStore, channel: AgentChannel, distribution: Distribution
-    ) -> None:
-        self._total_steps = context.experiment.total_steps
-        self._stop = context.experiment.stop
-        self._index = index
-        self._store = store
-        self._channel = channel
-        channel.heartbeat = store.heartbeat(index)
-        self._network = RemoteNetwork(channel, distribution)
-        self._actor = make_actor(context, index, lambda env: self._network, channel.heartbeat)
-
-    def run(self) -> Iterator[Event | YieldPoint]:
-        """Collect until the run has its `total_steps`, the store has been stopped, or a rule of `Stop` lets this agent
-        leave. Yields an Event a rollout."""
-        store, actor, channel = self._store, self._actor, self._channel
+    distribution: draws the actions. attempt: number of its predecessors.
+    """
+    experiment = context.experiment
+    channel.heartbeat = store.heartbeat(index)
+    network = RemoteNetwork(channel, distribution)
+    actor = make_actor(incarnation(context, attempt), index, lambda env: network, channel.heartbeat)
+    try:
         os.nice(NICENESS)
-        rules = LeavingRules(self._stop, store.start(self._index, actor.rng))
+        rules = LeavingRules(experiment.stop, store.start(index, actor.rng))
         channel.begin()
         began = time.perf_counter()
         while True:
             slot = channel.acquire_slot()
             snapshot = store.peek()
-            if store.stopped or snapshot.steps >= self._total_steps or rules.has_all_episodes:
-                channel.leave()  # not if this raises: then another agent may take its place
-                return
-            rollout = actor.collect(snapshot, progress_of(snapshot.steps, self._total_steps))
-            store.counters.save_rng_state(self._index, actor.rng)
-            store.counters.count_episodes(self._index, len(rollout.episodes))
-            channel.put_rollout(slot, rollout, self._network.versions[-len(rollout.rewards) :])
-            self._network.versions.clear()
-            event = Event(self._index, episodes=rollout.episodes, contributions=1)  # a trainer reports the steps
+            if store.stopped or snapshot.steps >= experiment.total_steps or rules.has_all_episodes:
+                break
+            rollout = actor.collect(snapshot, progress_of(snapshot.steps, experiment.total_steps))
+            store.counters.save_rng_state(index, actor.rng)
+            store.counters.count_episodes(index, len(rollout.episodes))
+            channel.put_rollout(slot, rollout, network.versions[-len(rollout.rewards) :])
+            network.versions.clear()
+            event = Event(index, episodes=rollout.episodes, contributions=1)  # a trainer reports the steps
             event.left = rules.add(rollout.episodes)
             now = time.perf_counter()
             event.add({"ga3c/agent_wait": channel.waited / (now - began)})
             began, channel.waited = now, 0.0
             yield event
             if event.left:
-                channel.leave()
-                return
-
-    def close(self) -> None:
-        """Close the environments."""
-        close_within(self._actor.env)
+                break
+        channel.leave()  # not if this raises: then another agent may take its place
+    finally:
+        close_within(actor.env)

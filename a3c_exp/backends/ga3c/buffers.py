@@ -10,7 +10,6 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -40,8 +39,7 @@ WORKING, WAITING, ENDED, STARTING = range(4)
 REPLIED = 255
 
 
-@dataclass(frozen=True, kw_only=True)
-class BufferSpec:
+class BufferSpec(NamedTuple):
     """Shapes and types of all buffers.
 
     agents: A. envs: K, environments of each agent. slots_per_agent: rollouts that it may have open.
@@ -92,14 +90,7 @@ class BufferSpec:
             "state": ((slots, envs, state_size), floats),
             "stats": ((slots, stats_width), np.dtype(np.float64)),
         }
-        return cls(
-            agents=agents,
-            envs=envs,
-            slots_per_agent=slots_per_agent,
-            state_size=state_size,
-            requests=requests,
-            rollouts=rollouts,
-        )
+        return cls(agents, envs, slots_per_agent, state_size, requests, rollouts)
 
 
 class SharedBuffers:
@@ -127,9 +118,8 @@ class SharedBuffers:
 
     def channel(self, agent: int) -> AgentChannel:
         """One agent's way to these buffers, to be sent to its process."""
-        reader, _ = self._notifications[agent]
-        pipes = reader, self.requests.writer, self.finished.writer
-        return AgentChannel(self.spec, agent, self._incarnations[agent], self._blocks, *pipes)
+        pipes = self._notifications[agent][0], self.requests.writer, self.finished.writer
+        return AgentChannel(self.spec, agent, self._incarnations[agent], self._blocks, pipes)
 
     def renew(self, agent: int) -> None:
         """Prepare for the successor of an agent whose process is gone.
@@ -239,32 +229,23 @@ class AgentChannel:
     """One agent's way to the shared buffers.
 
     incarnation: number of agents that had its place before it.
-    notifications: the reading end of its own pipe. requests, finished: the writing ends of the queues.
+    pipes: the reading end of its own one, and the writing ends of the queues of requests and of finished rollouts.
     heartbeat: of the agent. waited: seconds that the agent has spent waiting; the agent resets it.
     """
 
     def __init__(
-        self,
-        spec: BufferSpec,
-        agent: int,
-        incarnation: int,
-        blocks: tuple[Any, Any],
-        notifications: Connection,
-        requests: Connection,
-        finished: Connection,
+        self, spec: BufferSpec, agent: int, incarnation: int, blocks: tuple[Any, Any], pipes: tuple[Connection, ...]
     ) -> None:
-        self._arguments = spec, agent, incarnation, blocks, notifications, requests, finished
+        self._arguments = spec, agent, incarnation, blocks, pipes
         self.spec = spec
         self.agent = agent
         self._request = agent + spec.agents * incarnation
-        self._notifications = notifications
-        self._requests = requests
-        self._finished = finished
+        self._notifications, self._requests, self._finished = pipes
         arrays = arrays_in(blocks[0], spec.requests)
         self._status = arrays.pop("status")
         self._mine: dict[str, Array] = {name: rows[agent : agent + 1] for name, rows in arrays.items()}
         self._rollouts = arrays_in(blocks[1], spec.rollouts)
-        self._poll = polling(notifications)
+        self._poll = polling(self._notifications)
         self._free_slots: list[int] = []
         self.heartbeat = Heartbeat()
         self.waited = 0.0

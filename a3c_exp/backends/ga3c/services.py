@@ -62,7 +62,7 @@ class Gathering:
             self._lock.release()
 
 
-class PredictorService:
+class Predictor:
     """Answers the requests of agents with the parameters that it pulls between two batches.
 
     heartbeat: stands still while a batch is computed.
@@ -132,20 +132,17 @@ class PredictorService:
             state = _flat(arrays["state"][agents])
         self._buffers.reply(requests, Prediction(*network.act_forward(observations, state), self._version))
 
-    def close(self) -> None:
-        """Nothing is open."""
-
 
 def _flat(rows: Array) -> Array:
     """Rows of agents [A, K, ...] as rows of environments [A K, ...]."""
     return rows.reshape(-1, *rows.shape[2:])
 
 
-class TrainerService:
+class Trainer:
     """Learns from rollouts of agents, put side by side.
 
-    index: of this trainer. Its row of the store lies after those of the agents.
     batch: transitions to learn from at once, at least. A batch is smaller only if all agents wait for it.
+    index: of this trainer. Its row of the store lies after those of the agents.
     """
 
     def __init__(
@@ -155,6 +152,7 @@ class TrainerService:
         buffers: SharedBuffers,
         batch: int,
         gathering: Gathering,
+        heartbeat: Heartbeat,
         index: int,
     ) -> None:
         experiment = context.experiment
@@ -165,8 +163,8 @@ class TrainerService:
         rng = seeding.generator(experiment.seed, Role.MINIBATCHES, row, resumed=context.resumed)
         store.counters.load_rng_state(row, rng)  # not `store.start`: the agents' first step starts the clock
         network = build_thread_network(experiment, store)
-        self._heartbeat = store.heartbeat(row)
-        self._learner = Learner(experiment, network, row, store, rng, f"trainer {index}", self._heartbeat)
+        self._heartbeat = heartbeat
+        self._learner = Learner(experiment, network, row, store, rng, f"trainer {index}", heartbeat)
 
     def run(self) -> Iterator[Event | YieldPoint]:
         """Learn until no rollout will come any more. Yields as a worker does."""
@@ -191,9 +189,6 @@ class TrainerService:
                     return
                 yield step
             buffers.release(slots)
-
-    def close(self) -> None:
-        """Nothing is open."""
 
     def _gather(self) -> list[int]:
         """Take the slots of the next batch. Empty if there will be no more."""

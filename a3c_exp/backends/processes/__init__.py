@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from functools import partial
 
 from a3c_exp.backends import forkserver
-from a3c_exp.backends.processes.children import Child, MakeJob, end
+from a3c_exp.backends.processes.children import Child, end
 from a3c_exp.backends.processes.resources import check_processes, shared_store
-from a3c_exp.backends.supervision import RestartSettings, Supervisor, incarnation
+from a3c_exp.backends.supervision import PipeSupervisor, RestartSettings, run_worker
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Backend, Experiment, RunContext
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import SharedStore
-from a3c_exp.core.worker import Worker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,19 +36,11 @@ class Processes(RestartSettings, Backend):
 
     def run(self, context: RunContext, store: SharedStore) -> Generator[Event | None, None, None]:
         forkserver.ensure_running()
-        children: list[Child] = []
-
-        def start() -> Iterator[Child]:
-            for worker in range(context.experiment.worker_count):
-                children.append(Child(context, store, worker, partial(_prepare, context, store, worker)))
-                yield children[-1]
-
+        workers, plugins = range(context.experiment.worker_count), context.experiment.plugins
+        children = (Child(store, worker, plugins, partial(run_worker, context, worker, store)) for worker in workers)
+        supervisor = PipeSupervisor(children, self, store)
         try:
-            yield from Supervisor(start(), self, store).run()
+            yield from supervisor.run()
         finally:
             store.stop()
-            end(children)
-
-
-def _prepare(context: RunContext, store: SharedStore, worker: int, attempt: int) -> MakeJob:
-    return partial(Worker, incarnation(context, attempt), worker, store)
+            end(supervisor.sources)

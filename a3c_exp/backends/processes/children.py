@@ -8,19 +8,21 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 
 from a3c_exp.backends import forkserver
-from a3c_exp.backends.messages import GRACE_SECONDS, Inbox, Job, WorkerExit, send_events
+from a3c_exp.backends.messages import GRACE_SECONDS, Inbox, WorkerExit, send_events
+from a3c_exp.backends.supervision import PipeSource
 from a3c_exp.common import signals
 from a3c_exp.common.trust import import_plugins
 from a3c_exp.core.cpu import one_thread
-from a3c_exp.core.experiment import RunContext
+from a3c_exp.core.events import Event
 from a3c_exp.core.store import SharedStore
+from a3c_exp.core.worker import YieldPoint
 from a3c_exp.errors import RunError, one_line
 
 # How often a worker looks whether the fork server is there.
@@ -30,38 +32,44 @@ _TRIES, _PAUSE = 10, 0.2
 # The standard library gives a child this exit code if the server has died, which would have reported the real one.
 _EXIT_CODE_LOST = 255
 
-MakeJob = Callable[[], Job]
+Run = Callable[[], Iterator[Event | YieldPoint]]
 
 
-class Child:
-    """A worker process: an `EventSource`.
+class Child(PipeSource):
+    """A worker process. run: called there with the number of its predecessors."""
 
-    worker: the index of its rows in the store.
-    prepare: called here with the number of its predecessors; returns what makes the job in the new process.
-    """
+    process: BaseProcess
 
-    inactivity = "its environment had not stepped"
-    serves_others = False
+    def __init__(
+        self, store: SharedStore, worker: int, plugins: Sequence[str], run: Callable[..., Iterator[Event | YieldPoint]]
+    ) -> None:
+        super().__init__(store, worker)
+        self._plugins = plugins
+        self._run = run
+        self.start(0)
 
-    def __init__(self, context: RunContext, store: SharedStore, worker: int, prepare: Callable[[int], MakeJob]) -> None:
-        self.name = f"worker {worker}"
-        self.worker = worker
-        self._plugins = context.experiment.plugins
-        self._store = store
-        self._prepare = prepare
-        self.process, self.reader = self._start(0)
+    def prepare(self, attempt: int) -> Run:
+        """What is called in a new process, once the one before it has gone."""
+        return partial(self._run, attempt)
 
-    def _start(self, attempt: int) -> tuple[BaseProcess, Inbox]:
-        make_job = self._prepare(attempt)
+    def start(self, attempt: int) -> None:
+        if attempt:
+            _end_process(self.process)  # it may have closed its pipe, and live
+            self.process.join()
+            self.process.close()
+        run = self.prepare(attempt)
         for _ in range(_TRIES):
             reader, writer = forkserver.context().Pipe(duplex=False)
-            arguments = make_job, self.worker, self._plugins, writer
+            arguments = run, self.worker, self._plugins, writer
             process = forkserver.context().Process(target=_main, args=arguments, name=self.name, daemon=True)
             try:
                 forkserver.ensure_running()
                 with forkserver.without_main():
                     process.start()
-                return process, Inbox(reader)
+                self.process = process
+                self.sentinel = process.sentinel
+                self.inbox = Inbox(reader)
+                return
             except (OSError, EOFError) as error:
                 complaint = one_line(error)
                 reader.close()  # should the process have begun after all, it ends when it sends
@@ -70,32 +78,13 @@ class Child:
                 writer.close()  # the child has the only copy left, so the pipe ends with the child
         raise RunError(f"{self.name} could not be started: {complaint}")
 
-    @property
-    def sentinel(self) -> int:
-        return self.process.sentinel
-
-    @property
-    def beat(self) -> int:
-        return self._store.counters.heartbeat_of(self.worker)
-
     def kill(self) -> bool:
         self.process.kill()
         return True
 
-    def on_exit(self, *, replaced: bool) -> None:
-        self._store.leave(self.worker)
-
     def exit(self) -> WorkerExit:
         self.process.join(GRACE_SECONDS)
         return WorkerExit(f"{self.name} {_exit_text(self.process.exitcode)}")
-
-    def restart(self, attempt: int) -> None:
-        process, reader = self.process, self.reader
-        _end_process(process)  # it may have closed its pipe, and live
-        process.join()
-        self.process, self.reader = self._start(attempt)
-        process.close()
-        reader.close()
 
 
 def _end_process(process: BaseProcess) -> None:
@@ -118,10 +107,11 @@ def _exit_text(exitcode: int | None) -> str:
     return f"was killed by signal {-exitcode}"
 
 
-def end(children: Sequence[Child]) -> None:
-    """Wait GRACE_SECONDS, for all together, until the children have ended; then kill those that have not."""
+def end(sources: Sequence[PipeSource]) -> None:
+    """Wait GRACE_SECONDS, for all together, until the processes among the sources have ended; then kill the others."""
+    children = [source for source in sources if isinstance(source, Child)]
     for child in children:
-        child.reader.close()  # a child that sends, now or later, learns that the run is over
+        child.inbox.close()  # a child that sends, now or later, learns that the run is over
     deadline = time.monotonic() + GRACE_SECONDS
     for child in children:
         child.process.join(max(0.0, deadline - time.monotonic()))
@@ -131,19 +121,19 @@ def end(children: Sequence[Child]) -> None:
         child.process.close()
 
 
-def _main(make_job: MakeJob, worker: int, plugins: Sequence[str], writer: connection.Connection) -> None:
+def _main(run: Run, worker: int, plugins: Sequence[str], writer: connection.Connection) -> None:
     """The child's main function."""
     signals.ignore()
     threading.Thread(target=_exit_with_parents, daemon=True).start()
     if logging.lastResort is not None:  # what an environment's code, or the closing of one, logs here
         logging.lastResort.setFormatter(logging.Formatter(f"warning: worker {worker}: %(message)s"))
     with one_thread():
-        send_events(f"worker {worker}", writer, partial(_import_and_make, plugins, make_job))
+        send_events(f"worker {worker}", writer, partial(_import_and_run, plugins, run))
 
 
-def _import_and_make(plugins: Sequence[str], make_job: MakeJob) -> Job:
+def _import_and_run(plugins: Sequence[str], run: Run) -> Iterator[Event | YieldPoint]:
     import_plugins(plugins)  # they may register environments
-    return make_job()
+    yield from run()
 
 
 def _exit_with_parents() -> None:

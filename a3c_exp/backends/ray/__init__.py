@@ -5,26 +5,47 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Generator
 from dataclasses import dataclass
+from math import ceil
 
 from a3c_exp.backends.ray.cluster import connected, find_fault
 from a3c_exp.backends.ray.driver import CachedStore, Driver
-from a3c_exp.backends.ray.settings import RaySettings
+from a3c_exp.backends.supervision import RestartSettings
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Backend, Experiment, RunContext
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import SharedStore
-from a3c_exp.errors import ConfigError
+from a3c_exp.errors import ConfigError, require
 
 INSTALL = "pip install 'a3c-exp[ray]'"
+MOST = 1024
+"""Servers, and pushes without a reply."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ray(RaySettings, Backend):
+class Ray(RestartSettings, Backend):
     """A parameter server holds the parameters and updates them; workers anywhere in a cluster pull and push
     (Dean et al. 2012, "Large Scale Distributed Deep Networks", section 4.1).
 
-    See `RaySettings` for the settings.
+    address: 'local' starts Ray on this machine for this run, on loopback only; 'auto' joins the cluster that this
+        machine is part of; or the address of a cluster's head, host:port. A program that has already joined a cluster
+        uses that one.
+    shards: number of servers that share the parameter vector.
+    in_flight: pushes without a reply with which a worker goes on. With 0 it waits for each, and one worker does what
+        one worker does on any backend. Synchronous rounds are always waited for.
+    cpus_per_worker: CPUs that Ray reserves for a worker. A node takes as many workers as fit into its cores.
     """
+
+    address: str = "local"
+    shards: int = 1
+    in_flight: int = 1
+    cpus_per_worker: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(bool(self.address), "address", self.address, "'local', 'auto' or the address of a cluster's head")
+        require(1 <= self.shards <= MOST, "shards", self.shards, f"a whole number from 1 to {MOST}")
+        require(0 <= self.in_flight <= MOST, "in_flight", self.in_flight, f"a whole number from 0 to {MOST}")
+        require(self.cpus_per_worker >= 0, "cpus_per_worker", self.cpus_per_worker, "a number >= 0")
 
     def check(self, experiment: Experiment) -> None:
         """Raise ConfigError if Ray is missing, no cluster answers at the address, or shards had rounds of a quorum.
@@ -51,8 +72,10 @@ class Ray(RaySettings, Backend):
 
     def run(self, context: RunContext, store: SharedStore) -> Generator[Event | None, None, None]:
         assert isinstance(store, CachedStore)
-        with connected(self, context.experiment.worker_count, store.spec):
-            driver = Driver(self, context, store)
+        workers = context.experiment.worker_count
+        vectors = 2 * (workers * (self.in_flight + 1) + 1)  # on their way: gradients and parameters
+        with connected(self.address, ceil(workers * self.cpus_per_worker) + 1, 2 * 4 * store.spec.size * vectors):
+            driver = Driver(self, context, store, self.shards, self.in_flight, self.cpus_per_worker)
             try:
                 yield from driver.run()
             finally:

@@ -13,12 +13,9 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
-from math import ceil
 from typing import Any
 
-from a3c_exp.backends.ray.settings import RaySettings
 from a3c_exp.common.signals import take_back
-from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.errors import RunError
 
 # Whoever reaches a cluster's port can run programs on this machine. So a cluster of our own listens on loopback only,
@@ -111,25 +108,26 @@ def find_fault(address: str) -> str | None:
 
 
 @contextmanager
-def connected(settings: RaySettings, workers: int, spec: StoreSpec) -> Iterator[None]:
-    """Connect this process as a driver to the cluster of the settings. A cluster joined before stays joined.
+def connected(address: str, cpus: int, messages: int) -> Iterator[None]:
+    """Connect this process as a driver to the cluster at an address. A cluster joined before stays joined.
 
+    cpus: of a cluster that is started here, however few cores there are. messages: bytes that it has room for.
     Raises RunError if there is no such cluster, or none can be started.
     """
     if is_joined():
         yield
         return
-    local = settings.address == "local"
-    if local:
+    if address == "local":
         restrict_to_loopback()
     import ray
 
     # The address also where it is the default: without one Ray would take that of RAY_ADDRESS.
-    arguments: dict[str, Any] = {"address": settings.address, "log_to_driver": False, "logging_level": "ERROR"}
+    arguments: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": "ERROR"}
     logging.getLogger("ray").setLevel("ERROR")
     with ExitStack() as stack:
-        if local:
-            arguments |= _local_cluster(settings, workers, spec) | {"_temp_dir": stack.enter_context(_cluster_folder())}
+        if address == "local":
+            arguments |= {"num_cpus": cpus, "object_store_memory": OBJECT_STORE_BYTES + messages}
+            arguments |= {"include_dashboard": False, "_temp_dir": stack.enter_context(_cluster_folder())}
         # In the main thread Ray would replace the run's signal handlers. Its processes end with the thread.
         thread = stack.enter_context(ThreadPoolExecutor(1))
         stack.callback(lambda: thread.submit(ray.shutdown).result())
@@ -140,18 +138,8 @@ def connected(settings: RaySettings, workers: int, spec: StoreSpec) -> Iterator[
         try:
             joining.result()
         except Exception as error:  # of many kinds, some without a base class of Ray's
-            raise RunError(f"backend.address = {settings.address!r}: there is no Ray cluster: {error}") from error
+            raise RunError(f"backend.address = {address!r}: there is no Ray cluster: {error}") from error
         yield
-
-
-def _local_cluster(settings: RaySettings, workers: int, spec: StoreSpec) -> dict[str, Any]:
-    """Arguments of a cluster on this machine, with room for all workers however few cores there are."""
-    messages = 2 * (workers * (settings.in_flight + 1) + 1)
-    return {
-        "num_cpus": ceil(workers * settings.cpus_per_worker) + 1,
-        "object_store_memory": OBJECT_STORE_BYTES + 2 * 4 * spec.size * messages,
-        "include_dashboard": False,
-    }
 
 
 # Waits until its input is closed, then removes the folder repeatedly: Ray's helper processes need most of a minute to

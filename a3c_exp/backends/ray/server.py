@@ -1,24 +1,73 @@
-"""The parameter server: a store inside an actor. Nothing here knows of Ray.
+"""The parameter server: a store inside an actor, its messages, and how a vector is split among several servers.
 
-All calls of an actor run in one thread, and one gives way to another only where it waits. So a push is applied whole,
-and no lock is needed.
+Nothing here knows of Ray. All calls of an actor run in one thread, and one gives way to another only where it waits. So
+a push is applied whole, and no lock is needed.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from a3c_exp.backends.messages import MERGE_SECONDS
-from a3c_exp.backends.ray.wire import Message, Reply, ServerStatus
+from a3c_exp.common.arrays import Floats
 from a3c_exp.core.events import Event
 from a3c_exp.core.parameters import StoreSpec
-from a3c_exp.core.store import SharedStore
+from a3c_exp.core.store import Push, SharedStore, Snapshot
+
+SEQUENCE_STRIDE = 1 << 32
+"""Between the sequence numbers of a worker's messages and those of its replacement."""
+
+
+@dataclass(slots=True)
+class Message:
+    """A worker's push to one server, or its word that it has finished with a rollout.
+
+    incarnation: of the server whose parameters the gradient is based on.
+    push: with the server's shard of the gradient; None if the rollout is finished. Its synchronous round is the same
+        for all servers. Events are reported by the first server, so the others get no more than the steps.
+    sequence: number of the message among those of its worker. The replacement of a dead worker starts far above, see
+        SEQUENCE_STRIDE.
+    first_unacknowledged: the lowest sequence number to which the worker has no reply yet.
+    """
+
+    worker: int
+    incarnation: int
+    push: Push | None
+    sequence: int
+    first_unacknowledged: int
+
+
+class Reply(NamedTuple):
+    """A server's answer to every call of a worker: its parameters, and the state of the run."""
+
+    incarnation: int
+    snapshot: Snapshot
+    parameters: Floats
+    stopped: bool
+
+
+class ServerStatus(NamedTuple):
+    """A server's report to the driver, ten times a second.
+
+    incarnation: 0 if the server has started and has no state yet.
+    events: one for each worker that has pushed since the last report. steps: of the run.
+    training_seconds: since the first worker started. members: workers that have joined and not left.
+    beats: the last heartbeats, by worker and number of its predecessors.
+    """
+
+    incarnation: int
+    events: list[Event]
+    steps: int
+    training_seconds: float
+    members: set[int]
+    beats: dict[tuple[int, int], int]
 
 
 class ParameterServer:
@@ -43,7 +92,7 @@ class ParameterServer:
         self._answered: dict[int, int] = {}
         self._members: set[int] = set()
         self._events: dict[int, Event] = {}
-        self._beats: dict[int, tuple[int, int]] = {}
+        self._beats: dict[tuple[int, int], int] = {}
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         """Wait for a condition that other calls bring about. The end of the run ends every wait."""
@@ -122,25 +171,24 @@ class ParameterServer:
             await self._until(lambda: not store.round_in_progress(worker))
 
     def _reply(self) -> Reply:
-        store, parameters = self._store, np.empty(self._spec.size, np.float32)
-        version, steps, normalizer, rounds = store.pull(0, parameters)
-        return Reply(self._incarnation, version, steps, normalizer, parameters, store.stopped, rounds)
+        parameters = np.empty(self._spec.size, np.float32)
+        snapshot = self._store.pull(0, parameters)
+        return Reply(self._incarnation, snapshot, parameters, self._store.stopped)
 
-    async def leave(self, worker: int, last: int = 0) -> None:
+    async def leave(self, worker: int, dead: int = 0) -> None:
         """Take a worker out of rounds: it has ended or died, or could not be started.
 
-        last: its messages up to this sequence number are not taken if they still arrive.
+        dead: number of its actors that have died. Their messages are not taken if they still arrive.
         """
         for sequences in (self._taken, self._answered):
-            sequences[worker] = max(last, sequences.get(worker, 0))
+            sequences[worker] = max(SEQUENCE_STRIDE * dead, sequences.get(worker, 0))
         self._store.leave(worker)
         self._members.discard(worker)
         self._notify()
 
     async def beat(self, worker: int, attempt: int, beat: int) -> None:
         """Keep a worker's heartbeat for the driver. attempt: number of its predecessors, whose beats may come late."""
-        if attempt >= self._beats.get(worker, (0, 0))[0]:
-            self._beats[worker] = attempt, beat
+        self._beats[worker, attempt] = beat
 
     # -- the driver's calls -------------------------------------------------------------------------------------------
 
@@ -165,10 +213,9 @@ class ParameterServer:
     async def status(self) -> ServerStatus:
         """Wait a moment, so that events are merged, and report what has happened since the last call."""
         await asyncio.sleep(MERGE_SECONDS)
-        store, events = self._store, list(self._events.values())
-        self._events = {}
-        seconds, members = store.training_seconds, sorted(self._members)
-        return ServerStatus(self._incarnation, events, store.steps, seconds, members, dict(self._beats))
+        events, self._events = list(self._events.values()), {}
+        steps, seconds = self._store.steps, self._store.training_seconds
+        return ServerStatus(self._incarnation, events, steps, seconds, set(self._members), dict(self._beats))
 
     async def state(self) -> tuple[int, dict[str, Any]]:
         """The incarnation, and everything that a checkpoint needs of this shard."""
@@ -178,3 +225,45 @@ class ParameterServer:
         """Ask every worker to end before its next rollout."""
         self._store.stop()
         self._notify()
+
+
+def shard_slices(size: int, count: int) -> list[slice]:
+    """A vector's slices for `count` servers, as equal as possible. No slice is empty, so there may be fewer."""
+    ends = [size * index // count for index in range(count + 1)]
+    return [slice(start, stop) for start, stop in pairwise(ends) if start < stop]
+
+
+def shard_spec(spec: StoreSpec, shard: slice) -> StoreSpec:
+    """The spec of one server's store. A part of the network that crosses the shard's border is cut there."""
+    size = shard.stop - shard.start
+
+    def within(index: int) -> int:
+        return int(min(max(index - shard.start, 0), size))
+
+    param_slices = {name: slice(within(part.start), within(part.stop)) for name, part in spec.param_slices.items()}
+    return replace(spec, size=size, param_slices=param_slices)
+
+
+def shard_state(state: Mapping[str, Any], shard: slice) -> dict[str, Any]:
+    """One server's part of the state of a store (`SharedStore.state`)."""
+    return {
+        **state,
+        "parameters": state["parameters"][shard].copy(),
+        "optimizer_state": state["optimizer_state"][..., shard].copy(),
+    }
+
+
+def merge_shards(shards: Sequence[tuple[int, Mapping[str, Any]]], incarnation: int) -> dict[str, Any] | None:
+    """The state of the whole store. The counters are those of the first server.
+
+    shards: incarnation and state of every server.
+    Returns None if a server is not of this incarnation: after a restart it has no state yet.
+    """
+    if any(found != incarnation for found, _ in shards):
+        return None
+    states = [state for _, state in shards]
+    return {
+        **states[0],
+        "parameters": np.concatenate([state["parameters"] for state in states]),
+        "optimizer_state": np.concatenate([state["optimizer_state"] for state in states], axis=-1),
+    }

@@ -1,4 +1,4 @@
-"""The worker's side: a store whose parameters live on servers. Nothing here knows of Ray.
+"""The worker's side: an actor that runs one worker, and a store whose parameters live on servers.
 
 A gradient is sent without waiting for the reply. The reply arrives while the worker collects its next rollout, and
 brings the parameters for the rollout after that.
@@ -7,49 +7,73 @@ brings the parameters for the rollout after that.
 from __future__ import annotations
 
 import copy
+import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from a3c_exp.backends.ray.wire import Message, Reply, shard_slices
+from a3c_exp.backends.messages import WorkerExit, failed
+from a3c_exp.backends.ray.cluster import lost_errors
+from a3c_exp.backends.ray.server import SEQUENCE_STRIDE, Message, Reply, shard_slices
+from a3c_exp.backends.supervision import run_worker
 from a3c_exp.common.arrays import Floats
+from a3c_exp.common.trust import import_plugins
 from a3c_exp.core.counters import unpack_rng
+from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.events import Event
+from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.heartbeat import PAUSE_SECONDS, Heartbeat
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import Push, Snapshot, Ticket
 
 # Between attempts to reach a server that has died and will start again.
 RETRY_SECONDS = 0.1
+BEAT_SECONDS = 5.0
+"""Longest time between two heartbeats that a worker sends. Each is a call of the first server, which thousands of
+workers share."""
+BEATS_BEFORE_STALL = 4
+"""The least number of heartbeats within `stall_seconds`."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Transport:
-    """The connection of a worker to the servers.
+class WorkerActor:
+    """Runs one worker in a process of Ray, which the driver ends with it."""
 
-    call: starts a call, given the server's index, the method's name and its arguments, and returns a future.
-    lost: exceptions of a future whose server died or could not be reached. Whether the server has taken the message is
-        then unknown.
-    servers: how many there are. in_flight: messages without a reply with which the worker goes on.
-    """
+    def run(
+        self, context: RunContext, worker: int, spec: StoreSpec, servers: Sequence[Any], in_flight: int, attempt: int
+    ) -> WorkerExit:
+        """Run a worker to its end, and return how it ended.
 
-    call: Callable[..., Future[Any]]
-    lost: tuple[type[BaseException], ...]
-    servers: int
-    in_flight: int
+        servers: handles of the parameter servers, in the order of their shards. attempt: number of its predecessors.
+        """
+
+        def call(server: int, method: str, *arguments: Any) -> Future[Any]:
+            future: Future[Any] = getattr(servers[server], method).remote(*arguments).future()
+            return future
+
+        try:
+            store = RemoteStore(spec, call, lost_errors(), len(servers), in_flight, attempt)
+            stall_seconds = context.experiment.backend.stall_seconds
+            if stall_seconds is not None:
+                interval = min(BEAT_SECONDS, stall_seconds / BEATS_BEFORE_STALL)
+                beats = threading.Thread(target=store.send_beats, args=(worker, attempt, interval), daemon=True)
+                beats.start()
+            import_plugins(context.experiment.plugins)  # they may register environments
+            with one_thread():
+                for _ in run_worker(context, worker, store, attempt):  # the servers report its events
+                    pass
+        except BaseException as error:  # whatever ended this worker is the run's to report
+            return failed(f"worker {worker}", error)
+        return WorkerExit()
 
 
 @dataclass(slots=True)
 class _Call:
-    """A call of several servers.
-
-    arguments, futures: by server.
-    """
+    """A call of several servers. arguments, futures: by server."""
 
     method: str
     arguments: list[tuple[Any, ...]]
@@ -60,22 +84,34 @@ class _Call:
 
 
 class RemoteStore:
-    """The store of one worker whose parameters live on servers.
+    """The store of one worker whose parameters live on servers. It knows nothing of Ray.
 
     `push` sends the gradient and the event as one message, so a worker that dies has done both or neither. The servers
     complete the event and report it to the driver.
     `pull` returns the newest parameters that have arrived. It waits only while more than `in_flight` messages have no
     reply; in synchronous rounds it waits for all.
 
-    first_sequence: the sequence number before that of the first message.
+    call: starts a call, given the server's index, the method's name and its arguments, and returns a future.
+    lost: exceptions of a future whose server died or could not be reached. Whether the server has taken the message is
+        then unknown.
+    attempt: number of the worker's predecessors.
     """
 
-    def __init__(self, spec: StoreSpec, transport: Transport, first_sequence: int = 0) -> None:
+    def __init__(
+        self,
+        spec: StoreSpec,
+        call: Callable[..., Future[Any]],
+        lost: tuple[type[BaseException], ...],
+        servers: int,
+        in_flight: int,
+        attempt: int = 0,
+    ) -> None:
         self._spec = spec
-        self._transport = transport
-        self._max_pending = 0 if spec.synchronous else transport.in_flight
-        self._shards = shard_slices(spec.size, transport.servers)
-        self._sequence = first_sequence
+        self._call = call
+        self._lost = lost
+        self._max_pending = 0 if spec.synchronous else in_flight
+        self._shards = shard_slices(spec.size, servers)
+        self._sequence = SEQUENCE_STRIDE * attempt
         self._pending: deque[_Call] = deque()
         self._replies: list[Reply] = []
         self._has_news = False  # whether a message was sent, or a reply has arrived, since the last pull
@@ -83,6 +119,12 @@ class RemoteStore:
         self._wait_seconds = 0.0
         self._heartbeat = Heartbeat()
         self.stopped = False
+
+    def send_beats(self, worker: int, attempt: int, interval: float) -> None:
+        """Send the worker's heartbeat at intervals to the first server, which keeps it for the driver; for ever."""
+        while True:
+            self._call(0, "beat", worker, attempt, self._heartbeat.value)
+            time.sleep(interval)
 
     # -- what a worker calls ------------------------------------------------------------------------------------------
 
@@ -113,8 +155,7 @@ class RemoteStore:
         for shard, reply in zip(self._shards, self._replies, strict=True):
             into[shard] = reply.parameters
         self._wait_seconds += time.perf_counter() - begun
-        first = self._replies[0]
-        return Snapshot(first.version, first.steps, first.normalizer, first.rounds)
+        return self._replies[0].snapshot
 
     def push(self, worker: int, push: Push) -> Ticket:
         """Send the gradient, the event and the generator's state, and do not wait.
@@ -124,26 +165,24 @@ class RemoteStore:
         push.event.add({"ray/wait_share": self._wait_share()})
         # Copies, since a message whose server dies is sent again later.
         gradient = None if push.gradient is None else push.gradient.copy()
-        rng = copy.deepcopy(push.rng)
-        rounds = max(reply.rounds for reply in self._replies)
-        messages: list[Message] = []
+        push.rng = copy.deepcopy(push.rng)
+        steps, rounds = push.snapshot.steps, max(reply.snapshot.rounds for reply in self._replies)
+        pushes: list[Push] = []
         for shard, reply in zip(self._shards, self._replies, strict=True):
-            own = Push(
+            own = replace(
+                push,
                 gradient=None if gradient is None else gradient[shard],
-                snapshot=Snapshot(reply.version, push.snapshot.steps, None, rounds),
-                event=Event(worker, steps=push.event.steps) if messages else push.event,
-                weight=push.weight,
-                stats=push.stats,
-                rng=rng,
+                snapshot=Snapshot(reply.snapshot.version, steps, None, rounds),
+                event=Event(worker, steps=push.event.steps) if pushes else push.event,
             )
-            messages.append(Message(worker=worker, incarnation=reply.incarnation, push=own))
-        self._send(messages)
+            pushes.append(own)
+        self._send(worker, pushes)
         return Ticket(None)
 
     def finish_rollout(self, worker: int) -> None:
         """In synchronous rounds, tell the servers that no more gradients of the rollout will come."""
         if self._spec.synchronous:
-            self._send([Message(worker=worker, incarnation=reply.incarnation) for reply in self._replies])
+            self._send(worker, [None] * len(self._shards))
 
     def round_in_progress(self, worker: int) -> bool:
         """Always False: the reply to `finish_rollout` comes when the others have finished, and `pull` waits for it."""
@@ -165,13 +204,15 @@ class RemoteStore:
         self._wait_seconds = 0.0
         return share
 
-    def _send(self, messages: list[Message]) -> None:
-        """Send one message to each server under the next sequence number, and do not wait."""
+    def _send(self, worker: int, pushes: Sequence[Push | None]) -> None:
+        """Send each server its push under the next sequence number, and do not wait. None: the rollout is finished."""
         self._sequence += 1
-        for message in messages:
-            message.sequence = self._sequence
-            message.first_unacknowledged = self._sequence - len(self._pending)
-        self._pending.append(self._begin("push", [(message,) for message in messages]))
+        oldest = self._sequence - len(self._pending)
+        messages = [
+            (Message(worker, reply.incarnation, push, self._sequence, oldest),)
+            for push, reply in zip(pushes, self._replies, strict=True)
+        ]
+        self._pending.append(self._begin("push", messages))
         self._has_news = True
 
     def _call_all(self, method: str, *arguments: Any) -> list[Any]:
@@ -180,8 +221,7 @@ class RemoteStore:
 
     def _begin(self, method: str, arguments: list[tuple[Any, ...]]) -> _Call:
         """Start a call of each server with its own arguments."""
-        futures = [self._transport.call(server, method, *own) for server, own in enumerate(arguments)]
-        return _Call(method, arguments, futures)
+        return _Call(method, arguments, [self._call(server, method, *own) for server, own in enumerate(arguments)])
 
     def _receive(self) -> None:
         """Wait for the replies to the oldest message."""
@@ -198,19 +238,16 @@ class RemoteStore:
         while len(answers) < len(call.futures):
             self._heartbeat.beat()
             waiting = {server: future for server, future in enumerate(call.futures) if server not in answers}
-            wait(waiting.values(), PAUSE_SECONDS, FIRST_COMPLETED)
-            for server, future in waiting.items():
-                if not future.done():
-                    continue
+            for future in wait(waiting.values(), PAUSE_SECONDS, FIRST_COMPLETED).done:
+                server = call.futures.index(future)
                 try:
                     answers[server] = future.result()
-                except self._transport.lost:
+                except self._lost:
                     time.sleep(RETRY_SECONDS)
-                    arguments = call.arguments[server]
-                    for argument in arguments:
+                    for argument in call.arguments[server]:
                         if isinstance(argument, Message):  # the worker waits, so it has all earlier replies
                             argument.first_unacknowledged = argument.sequence
-                    call.futures[server] = self._transport.call(server, call.method, *arguments)
+                    call.futures[server] = self._call(server, call.method, *call.arguments[server])
         return [answers[server] for server in sorted(answers)]
 
     def _take(self, replies: list[Reply]) -> None:
