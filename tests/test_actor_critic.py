@@ -130,24 +130,13 @@ class TestTheOrderOfParameters:
         ("name", "parameters", "sizes"),
         [
             (
-                "shared",
-                names("actor_encoder.0", "head.linear", "value"),
-                {"encoder": 4 * 5 + 5, "actor": 5 * 2 + 2, "critic": 5 + 1},
-            ),
-            (
                 "box",
                 [*names("actor_encoder.0", "head.linear"), "head.log_std", *names("critic_encoder.0", "value")],
                 {"actor": 4 * 5 + 5 + 5 * 2 + 2 + 2, "critic": 4 * 5 + 5 + 5 + 1},
             ),
             (
                 "lstm",
-                [
-                    *names("actor_encoder.0"),
-                    "core.inputs",
-                    "core.recurrent",
-                    "core.bias",
-                    *names("head.linear", "value"),
-                ],
+                [*names("actor_encoder.0"), *CORE, *names("head.linear", "value")],
                 {"encoder": 4 * 5 + 5 + 16 * (5 + 4 + 1), "actor": 4 * 2 + 2, "critic": 4 + 1},
             ),
         ],

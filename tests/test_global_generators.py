@@ -23,7 +23,7 @@ def draws(folder: Path, backend: str, seed: int = 0) -> list[str]:
     return sorted(file.read_text() for file in notes.iterdir())
 
 
-@pytest.mark.parametrize("backend", ["serial", "processes", "ga3c"])
+@pytest.mark.parametrize("backend", ["serial", "processes"])
 def test_no_two_workers_draw_the_same(tmp_path: Path, backend: str) -> None:
     drawn = draws(tmp_path, backend)
     assert len(drawn) >= 8

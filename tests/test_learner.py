@@ -34,7 +34,7 @@ from a3c_exp.networks import (
     NetworkOutputs,
     OutputGradients,
 )
-from a3c_exp.returns import VTrace
+from a3c_exp.returns import Trajectory, VTrace
 
 GAMMA, LENGTH, ENVS = 0.9, 12, 3
 START = Snapshot(version=0, steps=0, normalizer=None)
@@ -106,37 +106,21 @@ def evaluate_by_acting(rollout: Rollout, network: ActorCritic) -> tuple[Array, A
     return values, log_probs
 
 
-def by_definition(rollout: Rollout, network: ActorCritic, vtrace: VTrace) -> tuple[Array, Array]:
-    """Espeholt et al. 2018, equation 1 and section 4.2, a sum for each row: advantages and targets, [T, B]."""
+def corrected(rollout: Rollout, network: ActorCritic) -> Trajectory:
+    """What V-trace is of: values and log-probabilities of the learner's network, but where the actor alone has valued a
+    state, after a time limit and after the last row."""
     values, log_probs = evaluate_by_acting(rollout, network)
-    ratios = np.exp(log_probs - rollout.log_probs)
-    rho, c = np.minimum(ratios, vtrace.rho_clip), vtrace.lambda_ * np.minimum(ratios, vtrace.c_clip)
-    ended = rollout.terminated | rollout.truncated
-    advantages, targets = np.empty((2, LENGTH, ENVS))
-    for b in range(ENVS):
-
-        def next_value(t: int, b: int = b) -> float:
-            if rollout.terminated[t, b]:
-                return 0.0
-            by_actor = rollout.truncated[t, b] or t == LENGTH - 1  # states that only the actor has valued
-            return float(rollout.next_values[t, b] if by_actor else values[t + 1, b])
-
-        def target(t: int, b: int = b) -> float:
-            total, weight = values[t, b], 1.0
-            for k in range(t, LENGTH):
-                total += weight * rho[k, b] * (rollout.rewards[k, b] + GAMMA * next_value(k, b) - values[k, b])
-                weight *= GAMMA * c[k, b]
-                if ended[k, b]:
-                    break
-            return float(total)
-
-        for t in range(LENGTH):
-            following = next_value(t)
-            if not ended[t, b] and t < LENGTH - 1:
-                following += vtrace.lambda_ * (target(t + 1) - following)
-            advantages[t, b] = rho[t, b] * (rollout.rewards[t, b] + GAMMA * following - values[t, b])
-            targets[t, b] = target(t)
-    return advantages, targets
+    following = np.concatenate([values[1:], rollout.next_values[-1:]])
+    by_actor = np.where(rollout.truncated, rollout.next_values, following)
+    return Trajectory(
+        rewards=rollout.rewards,
+        values=values.astype(np.float32),
+        next_values=np.where(rollout.terminated, 0, by_actor).astype(np.float32),
+        terminated=rollout.terminated,
+        truncated=rollout.truncated,
+        log_probs=rollout.log_probs,
+        target_log_probs=log_probs.astype(np.float32),
+    )
 
 
 @pytest.mark.parametrize("env", ENVIRONMENTS.values(), ids=ENVIRONMENTS)
@@ -154,7 +138,8 @@ def test_v_trace_has_the_learners_own_values_and_ratios(
     (batch,) = algorithm.batches
     assert (event.steps, event.updates) == (rollout.transitions, 1)
 
-    advantages, targets = by_definition(rollout, network, vtrace)
+    trajectory = corrected(rollout, network)
+    advantages, targets = vtrace(trajectory, GAMMA)
     valid = rollout.valid
     np.testing.assert_allclose(batch.advantages[valid], advantages[valid], rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(batch.targets[valid], targets[valid], rtol=1e-4, atol=1e-4)
@@ -162,10 +147,10 @@ def test_v_trace_has_the_learners_own_values_and_ratios(
     # The rollout has what matters: ends of both kinds inside, ratios on both sides of the bounds, and other values than
     # when it was collected.
     assert rollout.terminated[:-1].any() and rollout.truncated[:-1].any()
-    values, log_probs = evaluate_by_acting(rollout, network)
-    ratios = np.exp(log_probs - rollout.log_probs)[valid]
+    assert trajectory.target_log_probs is not None
+    ratios = np.exp(trajectory.target_log_probs - rollout.log_probs)[valid]
     assert ratios.min() < 0.8 and ratios.max() > 1.1
-    assert np.abs(values - rollout.values)[valid].max() > 0.1
+    assert np.abs(trajectory.values - rollout.values)[valid].max() > 0.1
 
 
 @pytest.mark.parametrize("name", ["A3C", "PPO"])

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
-from runs import TARGET, config, latest, same, train
-from thirdparty import Attention, PredictingA3C, PredictingPPO, Predictor
+from runs import TARGET, config, latest, train
+from thirdparty import Attention, PredictingA3C, Predictor
 from torch import Tensor, nn
-from workers import make_workers, next_event
+from workers import LSTM, make_workers, next_event
 
 from a3c_exp.algorithms import A3C, Algorithm, Batch, BatchArrays, Metrics, PolicyOutputs
 from a3c_exp.common.arrays import Floats
@@ -116,7 +116,7 @@ class TestTheGradient:
 
 
 class TestItsParameters:
-    @pytest.mark.parametrize(("name", "features"), [("shared", 8), ("separate", 8), ("lstm", 6), ("no layers", 4)])
+    @pytest.mark.parametrize(("name", "features"), [("separate", 8), ("lstm", 6), ("no layers", 4)])
     def test_are_the_last_group_and_are_built_for_the_features(self, name: str, features: int) -> None:
         network = build(NETWORKS[name], PredictingA3C())
         assert list(network.param_slices)[-1] == "loss"
@@ -145,28 +145,18 @@ class TestTraining:
     def test_the_module_learns_what_it_is_for(self, tmp_path: Path) -> None:
         """The reward of the bandit is 0 or 1, and depends on the observation and the action: at best its mean."""
         train(tmp_path, **PREDICTING, total_steps=4000, network__shared=True)
-        rows = [row for row in read_metrics(tmp_path) if row["train/reward_loss"]]
+        with open(tmp_path / "metrics.csv", newline="") as file:
+            rows = [row for row in csv.DictReader(file) if row["train/reward_loss"]]
         assert float(rows[-1]["train/reward_loss"]) < 0.5 * float(rows[0]["train/reward_loss"])
 
-    @pytest.mark.parametrize("cls", [PredictingA3C, PredictingPPO])
-    def test_a_run_without_the_auxiliary_loss_is_that_without_a_module(
-        self, cls: type[Algorithm], tmp_path: Path
-    ) -> None:
+    def test_a_run_without_the_auxiliary_loss_is_that_without_a_module(self, tmp_path: Path) -> None:
         """By torch in place of the closed form: equal but for rounding."""
-        minibatches = {"minibatch_size": 8, "epochs": 2} if cls is PredictingPPO else {}
-        algorithms: dict[str, dict[str, Any]] = {
-            "with": {"_target_": f"thirdparty.{cls.__name__}", "prediction_coefficient": 0.0},
-            "without": {"_target_": f"a3c_exp.algorithms.{cls.__mro__[1].__name__}"},
-        }
-        for name, algorithm in algorithms.items():
-            train(tmp_path / name, TARGET, algorithm=algorithm | minibatches, plugins=PLUGINS)
+        own = {"_target_": "thirdparty.PredictingPPO", "prediction_coefficient": 0.0}
+        for name, algorithm in (("with", own), ("without", {"_target_": "a3c_exp.algorithms.PPO"})):
+            settings: dict[str, Any] = {"algorithm": algorithm | {"minibatch_size": 8, "epochs": 2}, "network": LSTM}
+            train(tmp_path / name, TARGET, plugins=PLUGINS, **settings)
         with_it, without = (latest(tmp_path / name)["store"]["parameters"] for name in ("with", "without"))
         np.testing.assert_allclose(with_it[: len(without)], without, rtol=1e-3, atol=1e-4)
-
-
-def read_metrics(folder: Path) -> list[dict[str, str]]:
-    with open(folder / "metrics.csv", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
@@ -269,12 +259,3 @@ class TestWhatIsRefused:
         before = torch.get_rng_state()
         load_experiment(config(**PREDICTING))
         assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_with_a_recurrent_network_minibatches_of_a_loss_with_a_module_train() -> None:
-    lstm = {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 8}
-    algorithm = {"_target_": "thirdparty.PredictingPPO", "minibatch_size": 8, "epochs": 2}
-    store, (worker,) = make_workers(config(TARGET, network=lstm, algorithm=algorithm, plugins=PLUGINS))
-    before, place = store.parameters.read(), worker._network.param_slices["loss"]
-    event = next_event(worker.run())
-    assert "reward_loss" in event.metrics and not same(store.parameters.read()[place], before[place])

@@ -112,25 +112,6 @@ class TestTheCells:
 
 
 class TestActingAndLearning:
-    @pytest.mark.parametrize(("actions", "sizes"), [(Discrete(3), ()), (Box(-2, 2, (3,)), (5, 4))], ids=str)
-    def test_they_agree_on_every_row_wherever_episodes_end(self, actions: gym.Space[Any], sizes: Any) -> None:
-        network = build(actions, encoder={"hidden_sizes": sizes, "init": "orthogonal"})
-        observations, over = normal(T, B, 4), draw_boundaries()
-        first = normal(B, 16)
-        state: Array | None = first
-        acted: list[tuple[Array, Array, Array, Array]] = []
-        for row, ended in zip(observations, over, strict=True):
-            parameters, values, state = network.act_forward(row, state)
-            np.testing.assert_array_equal(network.values(row, acted[-1][3] if acted else first), values)
-            actions_, log_probs = network.distribution.sample(parameters, np.random.default_rng(6))
-            assert state is not None
-            state = np.where(ended[:, None], 0, state)
-            acted.append((actions_, log_probs, values, state))
-        taken, log_probs, values, _ = (np.stack(column) for column in zip(*acted, strict=True))
-        again, _ = network.evaluate(observations, taken, RecurrentInput(first, over))
-        np.testing.assert_allclose(again.values, values, atol=1e-6)
-        np.testing.assert_allclose(again.log_probs, log_probs, atol=3e-6)
-
     @pytest.mark.parametrize(("count", "vectorized"), [(1, False), (3, True)])
     @pytest.mark.parametrize("ends", [("truncated", "both")], ids=str)
     def test_a_rollout_is_learned_from_as_it_was_acted_in(self, count: int, ends: Any, vectorized: bool) -> None:

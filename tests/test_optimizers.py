@@ -263,7 +263,6 @@ def test_a_group_that_the_network_does_not_have_is_refused() -> None:
         (RMSProp, {"decay": 1.0}),
         (RMSProp, {"epsilon": 0.0}),
         (RMSProp, {"initial_mean_square": -1.0}),
-        (RMSProp, {"momentum": -0.1}),
         (Adam, {"betas": (0.9, 1.0)}),
         (Adam, {"epsilon": -1e-8}),
         (ParamGroup, {"learning_rate": -1.0}),
