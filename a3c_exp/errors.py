@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import os
+import signal
 import sys
+import sysconfig
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 
 class ConfigError(ValueError):
@@ -50,8 +55,8 @@ def named(key: str) -> Iterator[None]:
         raise
 
 
-LONGEST_VALUE = 300
-"""Characters of a value that an error shows."""
+LONGEST_VALUE, LONGEST_TEXT = 300, 2000
+"""Characters of a value, and of another error's text, that an error shows."""
 
 
 def shown(value: object) -> str:
@@ -124,8 +129,19 @@ def refused(key: str, value: object, what: str) -> Iterator[None]:
     except FAILURES as error:
         if is_lack_of_memory(error):
             raise
-        raise ConfigError(key, value, f"{what}: {one_line(error)}") from error
+        raise ConfigError(key, value, f"{what}: {one_line(error)}{place_of(error)}") from error
 
+
+def place_of(error: BaseException) -> str:
+    """Where code of a user's own raised an error: " (badenv.py:5)"; the last line of any code if none is the user's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [each for each in frames if not each.filename.startswith((PACKAGE, *LIBRARIES, "<"))]
+    found = (own or frames)[-1:]
+    return "".join(f" ({each.filename}:{each.lineno})" for each in found)
+
+
+PACKAGE = str(Path(__file__).parent)
+LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
 
 INTERRUPTED = 130
 """The exit code of a program that Ctrl-C ended: 128 plus the number of the signal."""
@@ -141,13 +157,21 @@ def exit_code(program: Callable[[], int]) -> int:
     which the run has reported; 130 for Ctrl-C.
     """
     try:
-        return program()
+        code = program()
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
     except ConfigError as error:
+        if os.environ.get("HYDRA_FULL_ERROR") == "1":  # as Hydra has it, for the error's whole traceback
+            traceback.print_exc()
         print("a3c_exp:", printable(" ".join(str(error).split("\n"))), file=sys.stderr)
         return 2
+    except BrokenPipeError:  # as of a program that the signal ends: `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes stdout again at its end
+        return 128 + signal.SIGPIPE
     except OSError as error:
-        name = "" if error.filename is None else f" {shown(str(error.filename))}"
-        print(f"a3c_exp:{name}: {error.strerror or one_line(error)}", file=sys.stderr)
+        name = "" if error.filename is None else f"{shown(str(error.filename))}: "
+        print(f"a3c_exp: {name}{error.strerror or one_line(error)}{place_of(error)}", file=sys.stderr)
         return 2
     except RunError:
         return 1
@@ -176,9 +200,10 @@ def either(words: Iterable[str]) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """An exception as one line: its type and its text."""
+    """An exception as one line: its type and its text, cut where it is long."""
     try:
         text = " ".join(str(error).split())
+        text = text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}... ({len(text):,} characters)"
     except Exception:  # its own __str__ may fail
         text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -19,7 +19,7 @@ PACKAGE = "a3c_exp"
 CHECKED_ELSEWHERE = ("env.id", "env.wrappers", "init_from", "plugins")
 """Settings whose texts are judged where their meaning is known, or which name what is only read."""
 
-_WORD = re.compile(r"[\w +-]*")
+_WORD = re.compile(r"([\w +-]|\{port\}|\{copy\})*")
 _DOTTED_KEY = re.compile(r"[\w +.-]*")
 
 

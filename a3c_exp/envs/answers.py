@@ -139,6 +139,11 @@ def step_fault(answer: Any) -> str:
     return f"{_short(answer)}, not (observation, reward, terminated, truncated, info),"
 
 
+def reset_fault(answer: Any) -> str:
+    """The fault of a reset's answer that is not a pair."""
+    return f"{_short(answer)}, not (observation, info),"
+
+
 def rewards_of(rewards: Any, count: int) -> Floats:
     """The rewards of a vector environment, a new array, float32 [K]. Raises WrongAnswerError."""
     raw = np.asarray(rewards)

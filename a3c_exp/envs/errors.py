@@ -8,7 +8,7 @@ import traceback
 from typing import Protocol
 
 from a3c_exp.envs.answers import WrongAnswerError
-from a3c_exp.errors import RunError, one_line
+from a3c_exp.errors import LONGEST_TEXT, RunError, one_line, place_of
 
 log = logging.getLogger("a3c_exp")
 
@@ -45,10 +45,8 @@ def env_error(
         when = f"{when} of its episode"
     if isinstance(error, WrongAnswerError):
         return EnvError(f"{who} returned {error} {when}", at_start=at_start)
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    lines = "".join(traceback.format_exception(error)).rstrip()
-    return EnvError(f"{who} raised {one_line(error)} {when}{place}\n{lines}")
+    lines = "".join(line[:LONGEST_TEXT] for line in traceback.format_exception(error)).rstrip()
+    return EnvError(f"{who} raised {one_line(error)} {when}{place_of(error)}\n{lines}")
 
 
 class Closeable(Protocol):

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
+import itertools
+import os
 import re
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import cloudpickle  # type: ignore[import-untyped]
 import gymnasium
+import numpy as np
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import VectorEnv
 
@@ -22,6 +28,9 @@ from a3c_exp.envs.vector_batch import VectorEnvBatch, autoreset_mode
 from a3c_exp.errors import ConfigError, did_you_mean, one_line, require
 
 T = TypeVar("T")
+
+REGISTERED = "_registered"
+"""Where a pickled component has its specification."""
 
 HARMLESS_WRAPPERS = frozenset({
     "AddRenderObservation", "AddWhiteNoise", "AtariPreprocessing", "Autoreset", "ClipAction", "ClipReward",
@@ -40,7 +49,8 @@ class Gym(Environment):
 
     id: its registered name, version included ('CartPole-v1'). 'module:Name-v0' imports a module of yours first, whose
         package has to be listed in `plugins`.
-    kwargs: arguments of the environment itself ({gravity: -5.0}).
+    kwargs: arguments of the environment itself ({gravity: -5.0}). In a text '{port}' is a free TCP port of this
+        machine, and '{copy}' a name, both others for each environment of any worker, evaluation and run.
     wrappers: by name, the innermost first: classes of gymnasium.wrappers, or 'module:Class' of a package in `plugins`.
         With arguments as {name: {argument: value}}.
     max_episode_steps: the time limit; null keeps the registered one. An episode that reaches it is truncated.
@@ -66,11 +76,17 @@ class Gym(Environment):
         for entry in self.wrappers:
             require(isinstance(entry, str) or len(entry) == 1, "wrappers", entry, "a name, or {name: arguments}")
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For a worker: with the specification of an environment that the calling script or notebook has registered."""
+        spec = gymnasium.registry.get(self.id)
+        own = spec is not None and not str(spec.entry_point).startswith("gymnasium.")
+        return self.__dict__ | ({REGISTERED: cloudpickle.dumps(spec)} if own else {})
+
     def validate(self, plugins: Sequence[str]) -> None:
         _allow(self.id, "id", plugins)
         for entry in self.wrappers:
             _allow(_name(entry), "wrappers", plugins)
-        self._spec()
+        self._spec(plugins)
         for entry in self.wrappers:
             _wrapper(_name(entry))
 
@@ -101,12 +117,15 @@ class Gym(Environment):
         for _ in range(count):
             envs.append(self._one(spec, render_mode))
             if len(envs) == 1:
-                self._check(envs[0], envs[0].observation_space, envs[0].action_space)
+                spaces = (getattr(envs[0], name, None) for name in ("observation_space", "action_space"))
+                self._check(envs[0], *spaces)
         return SyncEnvBatch(envs, seeds, self.max_steps_guard)
 
-    def _spec(self) -> EnvSpec:
+    def _spec(self, plugins: Sequence[str] = ()) -> EnvSpec:
         """gymnasium's specification of `id`. Imports the module that registers it if `id` names one."""
         module, _, name = self.id.rpartition(":")
+        if name not in gymnasium.registry and REGISTERED in self.__dict__:
+            gymnasium.registry[name] = cloudpickle.loads(self.__dict__[REGISTERED])
         if module:
             _import(module, "id", self.id)
         elif name not in gymnasium.registry:  # it may be an Atari game, some of which have names without a prefix
@@ -118,7 +137,7 @@ class Gym(Environment):
             return gymnasium.registry[name]
         guess = did_you_mean(name, gymnasium.registry, list_all=False)
         problem = f"no such environment is registered{f': {guess}' if guess else '.'}"
-        raise ConfigError("id", self.id, problem if module else f"{problem} {_other_package(name)}")
+        raise ConfigError("id", self.id, problem if module else f"{problem} {_other_package(name, plugins)}")
 
     def _one(self, spec: EnvSpec, render_mode: str | None) -> Env:
         """One environment with its wrappers."""
@@ -126,17 +145,14 @@ class Gym(Environment):
         def make() -> Env:
             drawing = self._drawing(spec.entry_point, render_mode)
             limit = self.max_episode_steps
-            arguments = self.kwargs | drawing
+            arguments = _filled(self.kwargs) | drawing
             return gymnasium.make(spec, max_episode_steps=limit, disable_env_checker=True, **arguments)
 
         env = self._made(spec, make)
         for entry in self.wrappers:
-            # YAML has no tuples, and ResizeObservation takes nothing else for its shape.
-            given = _arguments(entry).items()
-            arguments = {key: tuple(value) if isinstance(value, list) else value for key, value in given}
             wrapper = _wrapper(_name(entry))
             try:
-                env = wrapper(env, **arguments)
+                env = wrapper(env, **_converted(wrapper, _arguments(entry)))
             except gymnasium.error.DependencyNotInstalled as error:
                 lacks = "pip install 'a3c-exp[pictures]'" if "opencv" in str(error) else one_line(error)
                 raise ConfigError("wrappers", entry, f"needs a package that is not installed: {lacks}") from error
@@ -153,7 +169,7 @@ class Gym(Environment):
             raise ConfigError("vectorized", True, f"must be false: {self.id} has no native vector environment")
 
         def make() -> VectorEnv[Any, Any, Any]:
-            arguments = self.kwargs | self._drawing(spec.vector_entry_point, render_mode)
+            arguments = _filled(self.kwargs) | self._drawing(spec.vector_entry_point, render_mode)
             if self.max_episode_steps is not None:
                 arguments["max_episode_steps"] = self.max_episode_steps
             mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
@@ -197,8 +213,10 @@ class Gym(Environment):
             raise ConfigError("id", self.id, problem)
 
 
-def _other_package(name: str) -> str:
+def _other_package(name: str, plugins: Sequence[str]) -> str:
     """The advice to import the package that registers an environment; its name, if it is that of the environments."""
+    if plugins:
+        return f"None of the plugins {', '.join(plugins)} registers it"
     package = re.split(r"\W", name)[0].lower()
     installed = package.isidentifier() and importlib.util.find_spec(package) is not None
     return f"If another package registers it: plugins=[{package if installed else '<package>'}]"
@@ -211,6 +229,36 @@ def _name(entry: str | Mapping[str, Any]) -> str:
 def _arguments(entry: str | Mapping[str, Any]) -> Mapping[str, Any]:
     found: Mapping[str, Any] = {} if isinstance(entry, str) else next(iter(entry.values()))
     return found
+
+
+def _converted(wrapper: Callable[..., Env], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments with arrays or tuples in the place of lists: YAML has neither. An annotation asks for an array."""
+    asked = inspect.signature(wrapper).parameters
+    kinds = {key: np.array if key in asked and "ndarray" in str(asked[key].annotation) else tuple for key in arguments}
+    return {key: kinds[key](value) if isinstance(value, list) else value for key, value in arguments.items()}
+
+
+_copies = itertools.count()
+
+
+def _filled(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of one copy: see `Gym.kwargs`."""
+    copy = f"{os.getpid()}-{next(_copies)}"
+    port = _free_port() if any("{port}" in value for value in kwargs.values() if isinstance(value, str)) else 0
+
+    def fill(value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        return port if value == "{port}" else value.replace("{port}", str(port)).replace("{copy}", copy)
+
+    return {key: fill(value) for key, value in kwargs.items()}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
 
 
 def _is_harmless(wrapper: str, arguments: Mapping[str, Any]) -> bool:

@@ -14,10 +14,12 @@ Encode = Callable[[Sequence[Any] | Array], Array]
 Decode = Callable[[Array], Array]
 
 
-def observation_problem(space: Space[Any]) -> str | None:
+def observation_problem(space: Space[Any] | None) -> str | None:
     """The reason why observations of `space` cannot be used; None if they can."""
     if isinstance(space, (Box, Discrete, MultiDiscrete, MultiBinary)):
         return None
+    if space is None:
+        return "it has no observation_space"
     problem = f"its observations are a {type(space).__name__} space; arrays are needed (Box, or discrete ones)"
     if _is_flattenable(space):
         return f"{problem}: env.wrappers=[FlattenObservation] turns them into one vector"
@@ -36,7 +38,7 @@ def _is_flattenable(space: Space[Any]) -> bool:
         return False
 
 
-def action_problem(space: Space[Any]) -> str | None:
+def action_problem(space: Space[Any] | None) -> str | None:
     """The reason why actions of `space` cannot be made; None if they can."""
     if isinstance(space, Box):
         if np.issubdtype(space.dtype, np.floating):
@@ -44,6 +46,8 @@ def action_problem(space: Space[Any]) -> str | None:
         return f"its actions are a Box of {space.dtype}; a Box must be of floats"
     if isinstance(space, (Discrete, MultiDiscrete, MultiBinary)):
         return None
+    if space is None:
+        return "it has no action_space"
     return f"its actions are a {type(space).__name__} space; Discrete, MultiDiscrete, MultiBinary or Box is needed"
 
 

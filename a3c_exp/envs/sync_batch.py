@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import Box
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array, Floats
-from a3c_exp.envs.answers import AnswerCheck, WrongAnswerError, listed_rewards, reward_fault, step_fault
+from a3c_exp.envs.answers import AnswerCheck, WrongAnswerError, listed_rewards, reset_fault, reward_fault, step_fault
 from a3c_exp.envs.batch import Step
 from a3c_exp.envs.errors import MAX_STEPS_GUARD, EnvError, env_error
 from a3c_exp.envs.spaces import decoder, encoder
@@ -44,12 +44,8 @@ class SyncEnvBatch:
         self.observation_space, self.encode = encoder(envs[0].observation_space)
         self.action_space, self.decode = decoder(envs[0].action_space)
         self._check = AnswerCheck(envs[0].observation_space)
-        # For an environment a Python int is faster than a numpy one. Other actions are rows of an array.
-        self._each: Callable[[Array], Sequence[Any] | Array] = self.decode
-        if isinstance(envs[0].action_space, Discrete):
-            plain = envs[0].action_space.start == 0
-            decode = self.decode
-            self._each = (lambda actions: actions.tolist()) if plain else (lambda actions: decode(actions).tolist())
+        # A row of an array is what the space's own `sample` returns, but for a Box of a single number.
+        self._scalar = isinstance(envs[0].action_space, Box) and envs[0].action_space.shape == ()
         self._envs = list(envs)
         self._seeds: list[int | None] = [int(seed) for seed in seeds]
         unwrapped = [_without_limit(env) for env in envs]
@@ -70,7 +66,9 @@ class SyncEnvBatch:
 
     def step(self, actions: Array) -> Step:
         """Take actions [K, ...]. Where an episode ends, `obs` is already the first observation of the next one."""
-        each = self._each(actions)
+        each: Iterable[Any] = self.decode(actions)
+        if self._scalar:
+            each = map(np.asarray, each)
         observations, rewards, ended = [], [], []
         self._tick += 1
         for index, (step, action) in enumerate(zip(self._steps, each, strict=True)):
@@ -111,9 +109,14 @@ class SyncEnvBatch:
         """Start an episode and return its first observation [1, ...]."""
         seed, self._seeds[index] = self._seeds[index], None
         try:
-            observation, _ = self._envs[index].reset(seed=seed)
+            answer = self._envs[index].reset(seed=seed)
         except FAILURES as error:
             raise env_error(error, _name(self._envs[index]), index=index) from error
+        try:
+            observation, _ = answer
+        except (TypeError, ValueError):
+            wrong = WrongAnswerError(reset_fault(answer))
+            raise env_error(wrong, _name(self._envs[index]), index=index, at_start=at_start) from None
         row = self._check.observations([observation])
         if row is None:
             wrong = WrongAnswerError(str(self._check.fault(observation)))
