@@ -59,9 +59,11 @@ class Returns(ABC):
     off_policy: whether it corrects for the lag between the policy that acted and the one that learns. Such an estimator
         is given the log-probabilities of both and the learner's own values, and its worker pulls again between a
         rollout and its gradient.
+    across_episodes: whether what comes after the end of an episode is meant to change results before it.
     """
 
     off_policy: ClassVar[bool] = False
+    across_episodes: ClassVar[bool] = False
 
     @abstractmethod
     def __call__(self, trajectory: Trajectory, gamma: float) -> tuple[Floats, Floats]: ...
@@ -69,6 +71,28 @@ class Returns(ABC):
     def warning(self, rollout_length: int) -> str | None:
         """A sentence about settings that do not suit rollouts of so many steps; None if there are none."""
         return None
+
+
+def example_trajectory() -> Trajectory:
+    """A trajectory of 6 steps of 2 environments: an episode terminates after step 2, another is truncated after it."""
+    rng, shape = np.random.default_rng(0), (6, 2)
+    rewards, values, next_values = rng.standard_normal((3, *shape)).astype(np.float32)
+    terminated, truncated = np.zeros((2, *shape), np.bool_)
+    terminated[2, 0] = truncated[2, 1] = True
+    next_values[:-1] = np.where(truncated[:-1], next_values[:-1], values[1:])
+    next_values[terminated] = 0
+    log_probs, target_log_probs = -rng.random((2, *shape), np.float32)
+    return Trajectory(rewards, values, next_values, terminated, truncated, log_probs, target_log_probs)
+
+
+def crosses_episodes(estimator: Returns) -> bool:
+    """Return whether a reward after the end of an episode changes results before it."""
+    before = example_trajectory()
+    rewards = before.rewards.copy()
+    rewards[3:] += 1
+    after = replace(before, rewards=rewards)
+    pairs = zip(estimator(before, 0.9), estimator(after, 0.9), strict=True)
+    return not all(np.array_equal(one[:3], other[:3]) for one, other in pairs)
 
 
 def with_learner_values(trajectory: Trajectory, values: Floats, log_probs: Floats) -> Trajectory:

@@ -116,7 +116,7 @@ def _check_network(experiment: Experiment, to_train: bool, made: Made) -> ActorC
     parts = (experiment.env, experiment.network, experiment.algorithm, experiment.epsilon, experiment.plugins)
     network = next((each for known, each in made if known == parts), None)
     if network is None:
-        network = check_environment_and_network(experiment)
+        network = check_environment_and_network(experiment, to_train=to_train)
         made.append((parts, network))
     check_fit(experiment, network)
     return network

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from gymnasium.spaces import Discrete
 
 from a3c_exp.algorithms import MinibatchAlgorithm
@@ -15,12 +17,13 @@ from a3c_exp.config.saved import read_config
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.normalization import NormalizedObservations, RunningStats
-from a3c_exp.envs import close_within
+from a3c_exp.envs import EnvBatch, Environment, close_within
 from a3c_exp.envs.batch import Normalization
-from a3c_exp.errors import ConfigError, FolderError, is_lack_of_memory
+from a3c_exp.errors import ConfigError, FolderError, RunError, is_lack_of_memory, refused
 from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.verification import verify
 from a3c_exp.optimizers import check_param_groups
+from a3c_exp.returns import Returns, Trajectory, example_trajectory
 from a3c_exp.run.run_folder import best_checkpoint
 from a3c_exp.run.saved_state import load_state
 
@@ -38,12 +41,35 @@ def check_combination(experiment: Experiment) -> None:
         problem = "must be 'shared' where update=sync: a round is one step for all"
         raise ConfigError("optimizer_state", "per_worker", problem)
     _check_quorum(experiment)
+    for key, returns in (("returns", experiment.returns), ("critic_returns", experiment.critic_returns)):
+        if returns is not None:
+            check_returns(key, returns)
     if isinstance(experiment.algorithm, MinibatchAlgorithm):
         _check_reuse(experiment, experiment.algorithm)
     critic_returns = experiment.critic_returns
     if critic_returns is not None and critic_returns.off_policy and not experiment.returns.off_policy:
         problem = "must go with returns that correct for lag as well (vtrace): the actor's would be uncorrected"
         raise ConfigError("critic_returns", type(critic_returns).__name__, problem)
+
+
+def check_returns(key: str, returns: Returns) -> None:
+    """Raise ConfigError for an estimator that fails for a small trajectory, or returns what cannot be used.
+
+    key: of the estimator.
+    """
+    name, given, before = type(returns).__name__, example_trajectory(), example_trajectory()
+    with refused(key, name, "it fails for a small trajectory"):
+        answer: Any = returns(given, 0.9)
+    pair = answer if isinstance(answer, tuple) else (answer,)
+    found = [f"{each.dtype} {each.shape}" if isinstance(each, np.ndarray) else type(each).__name__ for each in pair]
+    if found != [f"float32 {given.rewards.shape}"] * 2:
+        problem = f"must return (advantages, targets), each float32 [T, B], here {given.rewards.shape}, not"
+        raise ConfigError(key, name, f"{problem} {' and '.join(found)}")
+    if not all(np.isfinite(each).all() for each in pair):
+        raise ConfigError(key, name, "returns numbers that are not finite for a small trajectory")
+    for field in fields(Trajectory):
+        if not np.array_equal(getattr(given, field.name), getattr(before, field.name)):
+            raise ConfigError(key, name, f"writes into the trajectory's {field.name}, which others read")
 
 
 def _check_quorum(experiment: Experiment) -> None:
@@ -92,10 +118,11 @@ def _check_minibatches(experiment: Experiment, algorithm: MinibatchAlgorithm, *,
         raise error.under("algorithm") from error
 
 
-def check_environment_and_network(experiment: Experiment) -> ActorCritic:
+def check_environment_and_network(experiment: Experiment, *, to_train: bool = True) -> ActorCritic:
     """Make one environment and one network, and return the network.
 
-    Raises ConfigError if they cannot be made, or do not fit one another, the loss or `epsilon`.
+    to_train: take a step of the environment too. Raises ConfigError if they cannot be made, if the step fails, or if
+    they do not fit one another, the loss or `epsilon`.
     """
     try:
         experiment.env.validate(experiment.plugins)
@@ -107,6 +134,8 @@ def check_environment_and_network(experiment: Experiment) -> ActorCritic:
         problem = f"must be 0 where actions are not Discrete: they are {env.action_space}"
         raise ConfigError("epsilon", experiment.epsilon, problem)
     try:
+        if to_train:
+            _take_a_step(env, experiment.env)
         with one_thread():  # for a few observations the start of more threads takes longest
             network = experiment.build_network(env, None)
             setting = experiment.env.normalize_observations
@@ -122,6 +151,16 @@ def check_environment_and_network(experiment: Experiment) -> ActorCritic:
     finally:
         close_within(env)
     return network
+
+
+def _take_a_step(batch: EnvBatch, env: Environment) -> None:
+    """Raise ConfigError for an environment whose first observation or first step is of no use."""
+    batch.action_space.seed(0)
+    try:
+        batch.reset()
+        batch.step(np.stack([batch.action_space.sample()]))
+    except RunError as error:
+        raise ConfigError("env", type(env).__name__, str(error).splitlines()[0]) from error
 
 
 def network_scales_pixels(experiment: Experiment) -> bool:

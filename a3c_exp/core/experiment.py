@@ -23,13 +23,15 @@ from a3c_exp.envs import EnvBatch, Environment, close_within
 from a3c_exp.errors import require
 from a3c_exp.networks import ActorCritic, Network
 from a3c_exp.optimizers import Optimizer
-from a3c_exp.returns import Returns
+from a3c_exp.returns import Returns, crosses_episodes
 from a3c_exp.schedules import Schedule, require_throughout
 
 RMSPROP_WARNING = (
     "RMSProp whose mean square starts at 0 begins with steps of several rates, which have left convolutions dead for "
     "good: optimizer=rmsprop_tf or optimizer=adam"
 )
+CROSSING = "results of {} before the end of an episode change with rewards after it (meant? across_episodes = True)"
+SMALL_FACTOR = 0.01
 # Of workers, of the environments of each, and of rollouts that are added up; of steps of a rollout; of episodes of an
 # evaluation. A larger number is taken for a typing error: it would fill the memory, or have no end.
 MAX_COUNT, MAX_LENGTH, MAX_EPISODES = 2**16, 2**20, 1_000_000
@@ -193,10 +195,13 @@ class Experiment:
     def warnings(self) -> list[str]:
         """Settings that run but are probably not meant, one line each."""
         found = {"env": self.env.warning(), "backend": self.backend.warning(self)}
-        if self.rollout_length != "episode":
-            found["returns"] = self.returns.warning(self.rollout_length)
-            if self.critic_returns is not None:
-                found["critic_returns"] = self.critic_returns.warning(self.rollout_length)
+        for name, returns in (("returns", self.returns), ("critic_returns", self.critic_returns)):
+            if returns is not None and self.rollout_length != "episode":
+                found[name] = returns.warning(self.rollout_length)
+            if returns is not None and not returns.across_episodes and crosses_episodes(returns):
+                found[name] = CROSSING.format(type(returns).__name__)
+        if (most := max(self.schedule(tenths / 10) for tenths in range(11))) < SMALL_FACTOR:
+            found["schedule"] = f"the learning rate is multiplied by at most {most:.1g}: progress goes from 0 to 1"
         if self.network.takes_pictures and self.optimizer.has_large_first_step:
             found["optimizer"] = RMSPROP_WARNING
         return [f"{name}: {text}" for name, text in found.items() if text]
