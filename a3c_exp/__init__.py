@@ -11,6 +11,7 @@ From the command line: `python -m a3c_exp --help`. For readers of the code: docs
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from signal import SIGINT
@@ -64,8 +65,21 @@ def train(
     Raises ConfigError, before anything is written, if the configuration cannot run. After the checkpoint and the
     summary are written it raises RunError if the run failed or could not be written in full, KeyboardInterrupt if
     Ctrl-C ended it, and SystemExit if SIGTERM did.
-    Hydra's global state, and that of the generators of Python, numpy and torch, is the same afterwards.
+    Hydra's global state, and that of the generators of Python, numpy and torch, is the same afterwards. One run trains
+    in a process at a time: RunError for a second one in another thread.
     """
+    if not _training.acquire(blocking=False):
+        raise RunError("a run trains in this process already: each needs a process of its own")
+    try:
+        return _train(overrides, folder, config_dir)
+    finally:
+        _training.release()
+
+
+_training = threading.Lock()
+
+
+def _train(overrides: Sequence[str] | Mapping[str, Any], folder: str | Path | None, config_dir: str | None) -> Run:
     from a3c_exp.cli.execute import Plan, execute
     from a3c_exp.cli.hydra_compose import compose, run_folder
     from a3c_exp.cli.startup import prestart

@@ -114,7 +114,7 @@ def test_a_run_whose_folder_is_renamed_ends_and_writes_nothing_into_the_one_that
     def tasks(trainer: Trainer) -> None:
         if not Path("moved").exists() and Path("run/checkpoints/latest.ckpt").exists():
             Path("run").rename("moved")
-            a3c_exp.train([*QUICK, "seed=7"], "run")
+            main([*QUICK, "seed=7", "hydra.run.dir=run"])
             other.update({path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()})
         run_tasks(trainer)
 

@@ -39,6 +39,8 @@ from a3c_exp.run.run_folder import (
 
 EXISTING = ("refuse", "resume", "restart")
 CONTINUE = "continue"
+MAY_CHANGE = ("backend", "checkpoint", "eval", "plugins", "stop", "total_steps", "workers")
+"""Settings and components that may change when a run goes on."""
 CUT = ("interrupted", "server_died")
 """Stop reasons of runs that continue: nothing is wrong with them."""
 
@@ -62,7 +64,7 @@ def find_action(folder: Path, config: Mapping[str, Any], existing: str) -> Actio
     check_links(folder)
     check_writable(folder)
     if existing == CONTINUE:
-        return Action.RESUME
+        return Action.LEAVE if _is_over(folder, config) else Action.RESUME
     if not (folder / CONFIG_FILE).exists():
         _check_nothing_is_lost(folder)
         return Action.BEGIN
@@ -75,11 +77,26 @@ def find_action(folder: Path, config: Mapping[str, Any], existing: str) -> Actio
     differences = [key for key in {**asked, **found} if asked.get(key, ...) != found.get(key, ...)]
     if differences:
         shown = ", ".join(f"{key}={found.get(key)}, not {asked.get(key)}" for key in differences[:3])
-        raise FolderError(folder, f"has a run with other settings: {shown}; existing=restart begins it anew")
+        way = "existing=restart begins it anew"
+        if all(key.partition(".")[0] in MAY_CHANGE for key in differences):
+            way = f"resume={folder} with these settings goes on with it"
+        raise FolderError(folder, f"has a run with other settings: {shown}; {way}")
     summary = read_summary(folder)
     if summary is None or summary.get("stop_reason") in CUT or summary.get("unwritten"):
         return Action.RESUME if latest_checkpoint(folder).exists() else Action.BEGIN
     return Action.BEGIN if summary.get("stop_reason") in FAILED else Action.LEAVE
+
+
+def _is_over(folder: Path, config: Mapping[str, Any]) -> bool:
+    """Return whether a run has finished, and would do so at once if it went on with the settings of `config`."""
+    summary = read_summary(folder)
+    if summary is None or summary.get("unwritten"):
+        return False
+    reason = summary.get("stop_reason")
+    if reason in (*CUT, *FAILED, "max_seconds"):  # a limit of seconds is one of each session
+        return False
+    found = read_config(folder)
+    return all(config.get(key) == found.get(key) for key in ("stop", "total_steps"))
 
 
 def typed_settings(config: Mapping[str, Any]) -> dict[str, Any]:

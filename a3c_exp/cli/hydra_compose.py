@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -46,6 +47,9 @@ DEFAULTS = {"version_base": "1.3"} if Version(hydra_version) < Version("1.4.0rc0
 COMPLAINTS = (HydraException, OmegaConfBaseException, YAMLError, ValueError, AssertionError)
 
 
+_session = threading.RLock()  # Hydra has one state for a whole process
+
+
 @contextmanager
 def hydra_session(config_dir: str | None = None, config_path: str | None = None) -> Iterator[Any]:
     """Hydra on this project's configuration files and on those in `config_dir`.
@@ -55,6 +59,7 @@ def hydra_session(config_dir: str | None = None, config_path: str | None = None)
     for flag, folder in (("--config-dir", config_dir), ("--config-path", config_path)):
         if folder is not None and not Path(folder).is_dir():
             raise ConfigError(flag, folder, "there is no such folder")
+    _session.acquire()
     # What a program that uses Hydra itself has set.
     outer, base, job = GlobalHydra.instance().hydra, version.getbase(), JobRuntime().conf.get("name")
     GlobalHydra.instance().clear()
@@ -73,6 +78,7 @@ def hydra_session(config_dir: str | None = None, config_path: str | None = None)
         if isinstance(base, (Version, str)):  # else no program has set it
             version.VersionBase.instance().setbase(base)
         JobRuntime().set("name", job)
+        _session.release()
 
 
 def compose(overrides: Sequence[str] = (), config_dir: str | None = None) -> dict[str, Any]:
@@ -105,6 +111,10 @@ def compose_node(
         each for each in typed if files.is_setting(each.key_or_group, each.package, isinstance(each.value(), dict))
     ]
     choices = [each for each in typed if each not in settings]
+    for number, choice in enumerate(choices):
+        group, before = choice.key_or_group, choices[:number]
+        if files.is_group(group) and (group, choice.package) in [(each.key_or_group, each.package) for each in before]:
+            raise ConfigError(choice.key_or_group, choice.value(), "is given twice")
     # Each job of a sweep has one of several values.
     single = [each for each in settings if not (each.is_delete() or each.is_sweep_override())]
     node = files.compose(choices, mode)
@@ -414,7 +424,8 @@ def parse(overrides: Sequence[str], hydra: Any = None) -> list[Override]:
         except HydraException as complaint:
             if not (key and equals):
                 raise ConfigError("command line", text, "must be key=value") from complaint
-            raise ConfigError(key, value, f"cannot be read: {first_line(complaint)}") from complaint
+            quotes = "" if value.isascii() else f": letters beyond ASCII need quotes, \"{key}='{value}'\""
+            raise ConfigError(key, value, f"cannot be read: {first_line(complaint)}{quotes}") from complaint
     return parsed
 
 

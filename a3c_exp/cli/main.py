@@ -34,6 +34,7 @@ from a3c_exp.cli.words import Words, split_words
 from a3c_exp.common.reading import expanded
 from a3c_exp.errors import ConfigError, named, printable
 from a3c_exp.run import provenance
+from a3c_exp.run.run_folder import read_summary
 from a3c_exp.run.session import Session
 
 if TYPE_CHECKING:  # importing it takes seconds: it imports torch
@@ -67,6 +68,8 @@ def command(arguments: Sequence[str]) -> int:
         if flags.help:
             print(help_text(hydra))
         elif flags.hydra_help or flags.cfg or flags.info:
+            if flags.multirun:
+                raise ConfigError("-m", True, "cannot go with flags that show one run: give single values")
             show_config(hydra, name, flags, parser)
         elif flags.multirun or words.of_a_sweep or "hydra.mode=MULTIRUN" in flags.overrides:
             return run_sweep(hydra, name, flags, words)
@@ -78,6 +81,8 @@ def command(arguments: Sequence[str]) -> int:
 def _run_one(hydra: Any, name: str, overrides: list[str], existing: str, typed: str) -> int:
     """A run of a composed configuration, in Hydra's job: its log, its callbacks, its current folder."""
     node = compose_node(hydra, overrides, name)
+    if node.hydra.mode == RunMode.MULTIRUN:
+        raise ConfigError("hydra.mode", "MULTIRUN", "does nothing in a file: -m makes a sweep")
     folder = setting(node.hydra.run, "hydra.run.dir")
     if not folder:
         raise ConfigError("hydra.run.dir", folder, "must be the name of a folder; . for this one")
@@ -133,7 +138,11 @@ def _run_saved(flags: Namespace, words: Words) -> int:
         session=Session(overrides=flags.overrides),
     )
     finished = execute(plan)
-    assert finished is not None
+    if finished is None:
+        reason = (read_summary(place) or {})["stop_reason"]
+        way = "a larger total_steps goes on" if reason == "total_steps" else f"stop.{reason}=null goes on past it"
+        say(f"{place}: has finished: {way}")
+        return 0
     return finished.exit_code
 
 

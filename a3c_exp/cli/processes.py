@@ -145,8 +145,10 @@ class Runs:
         job, (program, started) = self._jobs[number], self._running.pop(number)
         code, seconds = program.returncode, time.monotonic() - started
         text = _ending(job.folder)
-        if code == 0 or (code < 0 and _has_finished(job)):
+        if code <= 0 and _has_finished(job):
             self._end(number, "ended", f"{text}, {seconds:.1f} s")
+        elif code == 0:  # an environment may call os._exit
+            self._end(number, "failed", "its process ended before the run did")
         elif code in (INTERRUPTED, PREEMPTED, 128 + signal.SIGTERM) or self._noted.signal is not None:
             self._end(number, "interrupted", text or "interrupted")
         elif code == 2 and _is_locked(job.folder):

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
+from a3c_exp.cli.existing import MAY_CHANGE
 from a3c_exp.cli.hydra_compose import compose, parse, resolved, run_folder, set_value
 from a3c_exp.common.settings import flatten
 from a3c_exp.config.final import NORMALIZATION, as_typed, without_typed
@@ -21,7 +22,6 @@ from a3c_exp.config.schema import TARGET
 from a3c_exp.errors import ConfigError, named
 
 RUN_DIR, TRUST = "hydra.run.dir", "trust"
-MAY_CHANGE = ("backend", "checkpoint", "eval", "plugins", "stop", "total_steps", "workers")
 
 
 class Saved(NamedTuple):

@@ -33,16 +33,16 @@ def folder_command(
     """
 
     def run() -> int:
+        if not arguments or not {"-h", "--help"}.isdisjoint(arguments):
+            usage = f"usage: python -m a3c_exp.{name} <run folder> [key=value ...]"
+            print(f"{usage}\n\n{inspect.getdoc(options)}")
+            return 0 if arguments else 2
         try:
             return command(expanded(arguments[0]), arguments[1:])
         except RunError as error:
             print(printable(f"a3c_exp: {error}"), file=sys.stderr)
             raise
 
-    if not arguments or not {"-h", "--help"}.isdisjoint(arguments):
-        usage = f"usage: python -m a3c_exp.{name} <run folder> [key=value ...]"
-        print(f"{usage}\n\n{inspect.getdoc(options)}")
-        return 0 if arguments else 2
     return exit_code(run)
 
 

@@ -5,6 +5,7 @@ With a launcher or a sweeper other than Hydra's own basic ones, Hydra runs the s
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from argparse import Namespace
@@ -34,7 +35,7 @@ from a3c_exp.run.session import Session
 if TYPE_CHECKING:  # importing it takes seconds: it imports torch
     from a3c_exp.config.builder import Made
 
-MULTIRUN, SWEEP_DIR = "hydra.mode=MULTIRUN", "hydra.sweep.dir"
+MULTIRUN, SWEEP_DIR, DIRECTION = "hydra.mode=MULTIRUN", "hydra.sweep.dir", "hydra.sweeper.direction"
 LAUNCHERS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit"}
 """Launchers of the extra `sweep`, and the package that each of them needs."""
 BASIC = {"sweeper": "BasicSweeper", "launcher": "BasicLauncher"}
@@ -61,7 +62,7 @@ def run_sweep(hydra: Any, name: str, flags: Namespace, words: Words) -> int:
         if any(_target(master, part) != basic for part, basic in BASIC.items()):
             if words.jobs is not None:
                 raise ConfigError("jobs", words.jobs, "goes with Hydra's basic launcher and sweeper alone")
-            return _run_with_hydra(hydra, name, overrides, combinations, existing)
+            return _run_with_hydra(hydra, name, overrides, combinations, existing, master)
         at_once = min(words.jobs or 1, len(combinations))
         with cores_shared(at_once):
             jobs = _check_jobs(hydra, name, combinations, existing, at_once)
@@ -142,11 +143,17 @@ def _check_jobs(hydra: Any, name: str, combinations: Sequence[list[str]], existi
 
 
 def _run_with_hydra(
-    hydra: Any, name: str, overrides: Sequence[str], combinations: Sequence[list[str]], existing: str
+    hydra: Any,
+    name: str,
+    overrides: Sequence[str],
+    combinations: Sequence[list[str]],
+    existing: str,
+    master: DictConfig,
 ) -> int:
     """Have Hydra run a sweep with its launcher and its sweeper, whose lines and exit codes are their own.
 
     combinations: what is checked first: all jobs, or the first one of a sweeper that chooses them while they run.
+    master: the configuration of the sweep.
     """
     from a3c_exp.config.builder import load_final
 
@@ -154,17 +161,19 @@ def _run_with_hydra(
     for node in compose_jobs(hydra, combinations, name):
         load_final(to_container(node), made=made)
         check_links(_sweep_dir(node), "multirun.yaml", ".submitit")
-    subdir = "hydra.sweep.subdir='${hydra.job.num}_s${seed}'"
+    own = ["hydra.sweep.subdir='${hydra.job.num}_s${seed}'"]
+    if "direction" in master.hydra.sweeper and not any(text.startswith(DIRECTION) for text in overrides):
+        own.append(f"{DIRECTION}=maximize")  # Optuna's default is to minimize what is a return here
     try:
-        hydra.multirun(name, partial(hydra_job, existing), [subdir, *for_hydra(hydra, overrides)])
+        hydra.multirun(name, partial(hydra_job, existing), [*own, *for_hydra(hydra, overrides)])
     except RunError as error:
         say(f"a3c_exp: {error}")
         raise
     return 0
 
 
-def hydra_job(existing: str, node: DictConfig) -> float | None:
-    """A job as Hydra's launchers call it. Returns the score that a sweeper may maximise.
+def hydra_job(existing: str, node: DictConfig) -> float:
+    """A job as Hydra's launchers call it. Returns the score that a sweeper may maximise, -inf of a run without one.
 
     Raises RunError for a run that failed, and KeyboardInterrupt for one that was interrupted.
     """
@@ -182,5 +191,5 @@ def hydra_job(existing: str, node: DictConfig) -> float | None:
         raise KeyboardInterrupt(finished.exit_code)  # ends the sweep too
     if finished is not None and finished.exit_code:
         raise RunError(f"{plan.folder}: {summary['stop_reason']}")
-    best = summary.get("best_eval_return")
-    return best if best is not None else summary.get("mean_return_100")
+    scores = (summary.get("best_eval_return"), summary.get("mean_return_100"))
+    return next((float(score) for score in scores if score is not None), -math.inf)

@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from a3c_exp.cli.existing import EXISTING
-from a3c_exp.errors import require
+from a3c_exp.errors import ConfigError, require
+
+WITHOUT_EFFECT = {
+    "hydra.verbose": "would do nothing: all that this program logs is shown and is in train.log",
+    "hydra.searchpath": "would do nothing here: --config-dir=<folder> adds a folder of files",
+}
+"""Settings of Hydra that this program has no use for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,8 @@ def split_words(arguments: Sequence[str]) -> tuple[Words, list[str]]:
         elif key == "existing":
             require(value in EXISTING, "existing", value, f"one of {', '.join(EXISTING)}")
             given["existing"] = value
+        elif key in WITHOUT_EFFECT:
+            raise ConfigError(key, value, WITHOUT_EFFECT[key])
         else:
             rest.append(argument)
     return Words(**given), rest

@@ -1,0 +1,288 @@
+"""Environments, estimators and programs as people write them, each with one peculiarity."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
+from refusals import refused
+from runs import BANDIT, LINUX, QUICK, config, train, wait_until
+from scripted import Bandit, Echo
+
+import a3c_exp
+import a3c_exp.__main__ as program
+from a3c_exp.common.arrays import Floats
+from a3c_exp.common.trust import is_plain
+from a3c_exp.config.builder import load_experiment
+from a3c_exp.envs import Gym, SyncEnvBatch
+from a3c_exp.envs.spaces import decoder
+from a3c_exp.returns import Returns, Trajectory
+
+# Actions.
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        Discrete(3),
+        Discrete(3, start=5),
+        MultiDiscrete([2, 3]),
+        MultiBinary([2, 2]),
+        Box(-1, 1, (2,), np.float64),
+        Box(-1, 1, (), np.float32),
+    ],
+    ids=str,
+)
+def test_an_action_is_as_the_space_itself_samples_it(space: Space[Any]) -> None:
+    env = Echo(Discrete(2), space, 0)
+    batch = SyncEnvBatch([env], [0])
+    batch.reset()
+    batch.step(np.stack([decoder(space)[0].sample()]))
+    [action], sample = env.received, space.sample()
+    assert type(action) is type(sample)
+    assert (action.dtype, action.shape) == (sample.dtype, sample.shape)
+
+
+# What an environment is made with.
+
+
+class Server(Bandit):
+    """Listens on a port as long as it lives."""
+
+    def __init__(self, port: int, folder: str) -> None:
+        super().__init__()
+        self.socket = socket.create_server(("127.0.0.1", port))
+        Path(folder).mkdir()
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+def test_copies_have_ports_and_names_of_their_own(tmp_path: Path) -> None:
+    """Of workers and of an evaluation, though all have one setting. They are registered here: workers know them."""
+    gymnasium.register("Server-v0", entry_point=Server)  # type: ignore[arg-type]
+    try:
+        kwargs = {"port": "{port}", "folder": f"{tmp_path}/copy-{{copy}}"}
+        done = train(tmp_path / "run", "Server-v0", "processes", env__kwargs=kwargs, workers=2, eval__every=80)
+    finally:
+        del gymnasium.registry["Server-v0"]
+    assert done.summary["stop_reason"] == "total_steps"
+    assert len(list(tmp_path.glob("copy-*"))) >= 2 * 4 + 1
+    assert is_plain({"port": "{port}", "name": "run {copy}"}) and not is_plain("{other}")
+
+
+@pytest.mark.parametrize(
+    ("env", "wrapper"),
+    [
+        ("Pendulum-v1", {"RescaleAction": {"min_action": [-0.5], "max_action": [0.5]}}),
+        ("CarRacing-v3", {"ResizeObservation": {"shape": [42, 42]}}),
+    ],
+)
+def test_a_wrapper_gets_arrays_where_it_asks_for_them_and_tuples_elsewhere(env: str, wrapper: dict[str, Any]) -> None:
+    pytest.importorskip("cv2", reason="pictures: pip install 'a3c-exp[pictures]'")
+    batch = Gym(id=env, wrappers=(wrapper,)).make(1, [0])
+    assert batch.observation_space.shape == (42, 42, 3) or float(batch.action_space.high[0]) == 0.5  # type: ignore[attr-defined]
+    batch.close()
+
+
+# What is refused before anything is written.
+
+
+class Peculiar(Bandit):
+    """Has a reset or a step of an old interface, or raises."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def reset(self, **options: Any) -> Any:
+        observation, info = super().reset(**options)
+        return observation if self.kind == "one value" else (observation, info)
+
+    def step(self, action: Any) -> Any:
+        match self.kind:
+            case "four values":
+                return super().step(action)[:4]
+            case "no reward":
+                return (super().step(action)[0], None, False, False, {})
+            case "raises":
+                raise ValueError("x" * 100_000)
+        return super().step(action)
+
+
+class Spaceless(gymnasium.Env[Any, Any]):
+    def reset(self, **options: Any) -> Any:
+        raise NotImplementedError
+
+
+@pytest.fixture
+def registered() -> Any:
+    gymnasium.register("Peculiar-v0", entry_point=Peculiar)  # type: ignore[arg-type]
+    gymnasium.register("Spaceless-v0", entry_point=Spaceless)  # type: ignore[arg-type]
+    yield
+    del gymnasium.registry["Peculiar-v0"], gymnasium.registry["Spaceless-v0"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("one value", r"returned .* not \(observation, info\)"),
+        ("four values", r"returned .* not \(observation, reward, "),
+        ("no reward", "the reward None"),
+        ("raises", r"ValueError: x{2000}\.\.\. .*test_environments_of_others\.py:\d+\)$"),
+    ],
+)
+def test_a_first_step_that_fails_is_one_line(kind: str, words: str, registered: None) -> None:
+    whole = config("Peculiar-v0", env__kwargs={"kind": kind})
+    assert re.search(words, refused(lambda: load_experiment(whole), "env", "Gym"))
+
+
+def test_an_environment_needs_spaces(registered: None) -> None:
+    problem = refused(lambda: load_experiment(config("Spaceless-v0")), "env.id", "Spaceless-v0")
+    assert problem == "it has no observation_space"
+
+
+def test_a_hint_does_not_repeat_the_plugin_that_was_given() -> None:
+    problem = refused(lambda: load_experiment(config("Yaml-Empty-v0", plugins=["yaml"])), "env.id", "Yaml-Empty-v0")
+    assert "plugins=[" not in problem and "yaml" in problem
+
+
+# Estimators and schedules of a user's own.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own(Returns):
+    """The rewards to the rollout's end, in one of several wrong forms."""
+
+    form: str
+
+    def __call__(self, trajectory: Trajectory, gamma: float) -> Any:
+        sums: Floats = np.cumsum(trajectory.rewards[::-1], axis=0)[::-1]
+        match self.form:
+            case "one":
+                return sums
+            case "float64":
+                return sums.astype(np.float64), sums
+            case "infinite":
+                return sums / np.float32(0), sums
+            case "writes":
+                trajectory.rewards[:] = 0
+            case "raises":
+                raise KeyError("lambda")
+        return sums - trajectory.values, sums
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meant(Own):
+    across_episodes = True
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """Written in steps, where progress goes from 0 to 1."""
+
+    def __call__(self, progress: float) -> float:
+        return min(progress / 10_000, 1.0)
+
+
+def own(form: str, name: str = "Own", **settings: Any) -> dict[str, Any]:
+    returns = {"_target_": f"{__name__}.{name}", "form": form}
+    return config(BANDIT, plugins=["scripted", __name__], **settings) | {"returns": returns}
+
+
+@pytest.mark.parametrize(
+    ("form", "words"),
+    [
+        ("one", "not ndarray|not float32"),
+        ("float64", "float64"),
+        ("infinite", "finite"),
+        ("writes", "rewards"),
+        ("raises", "KeyError"),
+    ],
+)
+def test_an_estimator_is_tried_before_the_start(form: str, words: str) -> None:
+    assert re.search(words, refused(lambda: load_experiment(own(form)), "returns", "Own"))
+
+
+def test_an_estimator_that_crosses_episodes_is_told_unless_it_means_to() -> None:
+    assert any("Own before the end" in text for text in load_experiment(own("sums")).warnings)
+    assert not load_experiment(own("sums", "Meant")).warnings
+
+
+def test_a_schedule_that_leaves_no_learning_rate_is_told() -> None:
+    whole = own("sums", "Meant") | {"schedule": {"_target_": f"{__name__}.WarmUp"}}
+    [warning] = load_experiment(whole).warnings
+    assert warning.startswith("schedule: ") and "0.0001" in warning
+
+
+# Programs around a run.
+
+
+def test_one_run_trains_in_a_process_at_a_time(tmp_path: Path) -> None:
+    ended: list[a3c_exp.RunError] = []
+
+    def second() -> None:
+        wait_until((tmp_path / "first" / "metrics.jsonl").exists)
+        try:
+            a3c_exp.train(QUICK, tmp_path / "second")
+        except a3c_exp.RunError as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=second)
+    thread.start()
+    a3c_exp.train([*QUICK, "total_steps=1e9", "stop.max_seconds=1"], tmp_path / "first")
+    thread.join()
+    assert "in this process already" in str(ended[0])
+    assert not (tmp_path / "second").exists()
+
+
+def test_a_reader_who_has_read_enough_is_no_error(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "a3c_exp.evaluate", "--help"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@LINUX
+def test_a_process_of_a_sweep_that_leaves_early_has_failed(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """With exit code 0, as an environment may end it."""
+    vanishing = ["env=gym", "env.id=faulty:Faulty-v0", "plugins=[faulty]", "env.kwargs={fault: vanish, at: 20}"]
+    assert program.main([*QUICK, *vanishing, "sweep=sweep"]) == 1
+    assert "its process ended before the run did" in capfd.readouterr().err
+
+
+# A run that has finished.
+
+
+def test_a_finished_run_is_not_resumed(
+    here: Path, capfd: pytest.CaptureFixture[str], refuses: Callable[..., str]
+) -> None:
+    """The line says what goes on with it; so does that of a command which finds the run there."""
+    assert program.main([*QUICK, "hydra.run.dir=run"]) == 0
+    before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
+    capfd.readouterr()
+    assert program.main(["resume=run"]) == 0
+    line = capfd.readouterr().err
+    assert "has finished: a larger total_steps goes on" in line and line.count("\n") == 1
+    longer = [*QUICK, "total_steps=128", "hydra.run.dir=run", "existing=resume"]
+    assert "resume=" in refuses(longer, "hydra.run.dir", str(here / "run"))
+    assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == before
