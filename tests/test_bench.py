@@ -6,15 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from runs import LINUX
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # bench is not installed: it belongs to the checkout
 
 from bench import __main__ as bench
 from bench.peers import UnavailableError
 from bench.rows import Measurement, Row
-from bench.runs import peak_memory, training_speed
-from bench.stepping import random_stepping
 
 
 def row(*against: Measurement, at_least: float | None = None) -> Row:
@@ -23,24 +20,6 @@ def row(*against: Measurement, at_least: float | None = None) -> Row:
 
 def missing(_: float) -> float:
     raise UnavailableError("not installed: pip install it")
-
-
-@pytest.mark.slow
-def test_a_row_runs_beside_what_it_is_compared_with() -> None:
-    ours = Measurement(
-        "serial", lambda seconds: training_speed("env=cartpole", "backend=serial", "workers=1", seconds=seconds)
-    )
-    theirs = Measurement("random stepping", lambda seconds: random_stepping("CartPole-v1", seconds))
-    (line,) = bench.table_lines(Row("name", "title", ours, (theirs,), at_least=1e-9), rounds=1, seconds=0.2)
-    assert len(line) == len(bench.HEADER) - 1, "the last one says when"
-    assert line[0] == "title" and line[-1] == "yes"
-
-
-@pytest.mark.slow
-@LINUX
-def test_the_memory_of_a_run_is_that_of_all_its_processes() -> None:
-    """Two workers and their server: more than the command alone, and less than if nothing were shared."""
-    assert 5e7 < peak_memory("env=cartpole", "workers=2", seconds=0.1) < 2e9
 
 
 def test_figures_are_medians_and_the_ratio_is_that_of_the_rounds() -> None:

@@ -7,7 +7,6 @@ import logging
 import math
 import textwrap
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -20,7 +19,7 @@ from a3c_exp.run.curves import CurveWriter
 from a3c_exp.run.event_file import hparams
 from a3c_exp.run.files import Appender
 from a3c_exp.run.metrics import ResumePoint, read_points
-from a3c_exp.run.run_folder import config_text
+from a3c_exp.run.run_folder import POINTS_FILE, config_text
 
 CONFIG = {"seed": 3, "returns": {"_target_": "a3c_exp.returns.NStep", "n": 5}, "critic_returns": None}
 
@@ -82,51 +81,41 @@ def test_the_dashboard_opens_with_reward_losses_and_entropy_and_the_config_is_sh
     assert shown == textwrap.indent(config_text(CONFIG).rstrip(), "    ")
 
 
-def hparams_content(folder: Path) -> dict[str, Any]:
-    accumulator = read(folder)
-    tags = [tag for tag in accumulator.Tags()["tensors"] if tag.startswith("_hparams_")]
-    return {tag: accumulator.SummaryMetadata(tag).plugin_data.content for tag in tags}
-
-
 def test_a_run_that_did_not_end_may_still_succeed_when_it_is_resumed(tmp_path: Path) -> None:
     """TensorBoard keeps the first record of how a session ended, so a failed one leaves none. An experiment record
     would hide the columns of other runs."""
     writer(tmp_path).close(success=False)
-    [(tag, content)] = hparams_content(tmp_path).items()
-    assert tag == hparams_metadata.SESSION_START_INFO_TAG
+    written = read(tmp_path)
+    content = written.SummaryMetadata(hparams_metadata.SESSION_START_INFO_TAG).plugin_data.content
     start = hparams_metadata.parse_session_start_info_plugin_data(content)
-    assert start.hparams["returns"].string_value == "NStep"
-    assert start.hparams["returns.n"].number_value == 5
+    assert (start.hparams["returns"].string_value, start.hparams["returns.n"].number_value) == ("NStep", 5)
+    assert hparams_metadata.SESSION_END_INFO_TAG not in written.Tags()["tensors"]
     writer(tmp_path, resumed=ResumePoint(0)).close(success=True)
-    assert hparams_content(tmp_path).keys() == {tag, hparams_metadata.SESSION_END_INFO_TAG}
+    assert hparams_metadata.SESSION_END_INFO_TAG in read(tmp_path).Tags()["tensors"]
 
 
 def test_hyperparameters_are_flat_columns_and_what_is_null_has_none() -> None:
-    config = {
-        "lock": False,
-        "returns": {"_target_": "a3c_exp.returns.NStep", "n": None},
-        "network": {"_target_": "a3c_exp.networks.ActorCritic", "body": {"_target_": "my.MLP", "sizes": [64, 64]}},
-        "critic_returns": None,
-    }
-    assert hparams(config) == {
+    network = {"_target_": "a3c_exp.networks.Lstm", "encoder": {"_target_": "my.Mlp", "sizes": [64, 64]}, "kwargs": {}}
+    returns = {"_target_": "a3c_exp.returns.NStep", "n": None}
+    assert hparams({"lock": False, "returns": returns, "network": network}) == {
         "lock": False,
         "returns": "NStep",
-        "network": "ActorCritic",
-        "network.body": "MLP",
-        "network.body.sizes": "[64, 64]",
+        "network": "Lstm",
+        "network.encoder": "Mlp",
+        "network.encoder.sizes": "[64, 64]",
     }
 
 
-@pytest.mark.parametrize("version", ["this", "with metrics.csv alone"])
-def test_a_resumed_run_is_one_line_without_what_came_after_its_checkpoint(tmp_path: Path, version: str) -> None:
+@pytest.mark.parametrize("points", [POINTS_FILE, None], ids=["this version", "an earlier one, with metrics.csv alone"])
+def test_a_resumed_run_is_one_line_without_what_came_after_its_checkpoint(tmp_path: Path, points: str | None) -> None:
     """Of a kept point that is younger than the checkpoint, an evaluation's, the time is the checkpoint's."""
     w = writer(tmp_path)
     for step in (100, 200, 300, 400):
         w.log(step, {"rollout/ep_rew_mean": float(step), "train/n_updates": step}, step / 100)
     w.log(90, {"eval/mean_reward": 7.0}, 185.5)
     close(w, success=False)
-    if version != "this":
-        (tmp_path / "metrics.jsonl").unlink()
+    if points is None:
+        (tmp_path / POINTS_FILE).unlink()
     w = writer(tmp_path, resumed=ResumePoint(200, wall_seconds=2.12349))
     assert [row["wall_seconds"] for row in table(tmp_path)] == ["1.0", "2.0", "2.123"], "whole from the resumption on"
     for step in (250, 350):
@@ -170,10 +159,8 @@ def test_a_line_without_its_end_is_that_of_a_killed_writer(tmp_path: Path) -> No
     assert not (tmp_path / "metrics.jsonl.old").exists()
 
 
-@pytest.mark.parametrize(
-    "content", ["step;wall_seconds\n1;2\n", "step,wall_seconds\n1,2,3\n", "step,wall_seconds\n,2\n"]
-)
-def test_an_earlier_versions_table_that_cannot_be_read_is_set_aside(content: str, tmp_path: Path) -> None:
+def test_an_earlier_versions_table_that_cannot_be_read_is_set_aside(tmp_path: Path) -> None:
+    content = "step,wall_seconds\n1,2,3\n"
     (tmp_path / "metrics.csv").write_text(content)
     close(writer(tmp_path, resumed=ResumePoint(1000)))
     assert (tmp_path / "metrics.csv.old").read_text() == content
@@ -184,9 +171,8 @@ def test_a_new_run_sets_files_of_these_names_aside(tmp_path: Path) -> None:
     for name in ("metrics.csv", "metrics.jsonl"):
         (tmp_path / name).write_text("the user's own")
     close(writer(tmp_path))
-    assert (
-        (tmp_path / "metrics.csv.old").read_text() == (tmp_path / "metrics.jsonl.old").read_text() == "the user's own"
-    )
+    for name in ("metrics.csv.old", "metrics.jsonl.old"):
+        assert (tmp_path / name).read_text() == "the user's own"
 
 
 def test_a_byte_order_mark_and_other_line_ends_are_read(tmp_path: Path) -> None:

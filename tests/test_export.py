@@ -239,17 +239,12 @@ def float32(*numbers: Any) -> np.ndarray:
 
 class TestTheComparison:
     def test_a_difference_is_relative_to_the_largest_number_of_an_output_and_to_1(self) -> None:
-        right = float32(50, 0)
-        assert onnx_file.difference("value", float32(50, 4e-4), right) == pytest.approx(8e-6, rel=1e-3)
-        with pytest.raises(RunError, match=r"value differs by 1\.2e-05"):
-            onnx_file.difference("value", float32(50, 6e-4), right)
-        with pytest.raises(RunError, match="value differs by 2e-05"):
+        assert onnx_file.difference("value", float32(50, 4e-4), float32(50, 0)) == pytest.approx(8e-6, rel=1e-3)
+        for output in (float32(50, 6e-4), float32(np.nan, 1), float32([50], [0]), np.array([50.0, 0])):
+            with pytest.raises(RunError, match="value"):
+                onnx_file.difference("value", output, float32(50, 0))
+        with pytest.raises(RunError, match=r"value differs by 2e-05"):
             onnx_file.difference("value", float32(2e-5), float32(0))
-
-    @pytest.mark.parametrize("output", [float32(np.nan, 1), float32([1], [1]), np.ones(2), float32(2, 1)])
-    def test_what_is_no_number_and_what_has_another_form_is_wrong(self, output: np.ndarray) -> None:
-        with pytest.raises(RunError):
-            onnx_file.difference("value", output, float32(1, 1))
 
 
 def test_help_explains_every_option(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import latest, same, train
+from runs import SCRIPTED, latest, same, train
 
 from a3c_exp.run import checkpoint as checkpoint_format
 from a3c_exp.run.files import bytes_text, keeping_copy, size_of, write_text
@@ -15,7 +15,6 @@ from a3c_exp.run.files import bytes_text, keeping_copy, size_of, write_text
 @pytest.mark.parametrize(
     ("keep", "evaluate", "left"),
     [
-        ("both", 80, {"latest.ckpt", "best.ckpt"}),
         ("latest", 80, {"latest.ckpt"}),
         ("best", 80, {"best.ckpt"}),
         ("best", None, {"latest.ckpt"}),
@@ -50,17 +49,10 @@ def test_while_a_run_goes_on_there_is_the_checkpoint_before_the_latest(
 
 
 def test_a_failed_run_leaves_all_its_checkpoints(tmp_path: Path) -> None:
-    (tmp_path / "trigger").touch()
-    failing: dict[str, Any] = {"_target_": "faulty.FailingA3C", "trigger": str(tmp_path / "trigger")}
-    run = train(
-        tmp_path / "run",
-        backend="threads",
-        checkpoint={"every": 8, "keep": "none"},
-        algorithm=failing,
-        plugins=["scripted", "faulty"],
-    )
+    faulty: dict[str, Any] = {"env__kwargs": {"fails_at": 9, "failure": "huge"}, "total_steps": 10**9}
+    run = train(tmp_path, SCRIPTED, checkpoint={"every": 8, "keep": "none"}, **faulty)
     assert run.exit_code == 1
-    assert {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()} == {"latest.ckpt"}
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"latest.ckpt"}
 
 
 def test_a_copy_that_is_kept_is_not_changed_and_counts_once(tmp_path: Path) -> None:

@@ -24,31 +24,16 @@ from a3c_exp.run import files
 sys.path.insert(0, str(Path(__file__).parent.parent))  # study is not installed: it belongs to the checkout
 
 from study import __main__ as study
-from study import curves, runs, scaling
-from study.document import document
-from study.entries import SECTIONS, Entry, Goals, Recorded, Source
+from study import curves, runs
+from study.entries import SECTIONS, Entry, Goals, Source
 from study.records import Record, Results
 from study.runs import ROOT, RunFailedError, Training
 
-RECORD = Record(
-    seed=0,
-    steps=1000,
-    seconds=2.0,
-    steps_per_second=500.0,
-    solved_steps=600,
-    solved_seconds=1.2,
-    last_100=480.5,
-    greedy_return=500.0,
-    greedy_deviation=0.0,
-    greedy_episodes=100,
-    best_return=490.0,
-    staleness_mean=0.9,
-    staleness_max=3,
-    date="2026-01-01",
-    commit="abc",
-    machine="a processor, 2 cores",
-    command="python -m a3c_exp",
-)
+SPEED: dict[str, Any] = {"steps": 1000, "seconds": 2.0, "steps_per_second": 500.0, "staleness_mean": 0.9}
+SOLVED: dict[str, Any] = {"solved_steps": 600, "solved_seconds": 1.2, "last_100": 480.5, "best_return": 490.0}
+GREEDY: dict[str, Any] = {"greedy_return": 500.0, "greedy_deviation": 0.0, "greedy_episodes": 100}
+ORIGIN: dict[str, Any] = {"date": "2026-01-01", "commit": "abc", "machine": "one, 2 cores", "command": "python -m x"}
+RECORD = Record(seed=0, staleness_max=3, **SPEED, **SOLVED, **GREEDY, **ORIGIN)
 SMALL = ("env=cartpole", "backend=serial", "workers=1", "envs_per_worker=2", "total_steps=64", "eval.every=null")
 
 
@@ -249,27 +234,6 @@ def test_a_run_that_is_there_continues_unless_its_seconds_are_limited(
 # What is written.
 
 
-def test_the_table_counts_seeds_that_never_solved_it_as_the_slowest() -> None:
-    slow = replace(RECORD, seed=1, solved_steps=None, solved_seconds=None, greedy_return=400.0)
-    lines = [Recorded(entry(Counting(), 2, Goals(450, seconds=5)), [RECORD, slow], {})]
-    text = document({"One": lines}, 100)
-    assert "450.0 [400.0, 500.0] | 450.0 | 400.0, 500.0" in text
-    assert "mean >= 450, solved <= 5 s | yes, no | 1 of 2 | never (600 to 600) | never (1.2 to 1.2)" in text
-
-
-def test_presets_stand_beside_what_their_sources_report() -> None:
-    preset = replace(entry(Counting(), 2), source=Source("[a paper](x)", "200 (its table 1)", "python -m a3c_exp"))
-    drawn = replace(RECORD, drawn_return=470.0, drawn_lowest=12.0, drawn_episodes=100, stop_reason="total_steps")
-    other = replace(RECORD, seed=1, last_100=470.5, seconds=4.0, best_return=480.0)
-    text = document({"Presets": [Recorded(preset, [drawn, other], {})]}, 100)
-    shown = "500.0 [500.0, 500.0] | 485.0, 480.0 | 470.0 (12) | 475.5 [470.5, 480.5]"
-    row = f"| Title | [a paper](x) | 200 (its table 1) | 2 | {shown} |"
-    assert f"{row} 2 of 2 | 1.2 (1.2 to 1.2) | `total_steps` 1, - 1 | 3 | 1,000 | 500 | 0.90 | 1 |" in text
-    assert "shortened run):\n\n```sh\npython -m a3c_exp\n```" in text
-    text = document({"Presets": [Recorded(preset, [], {})]}, 100)
-    assert "| Title | [a paper](x) | 200 (its table 1) | 0 of 2, not run yet |" in text
-
-
 def test_presets_are_a_study_of_their_own(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = Counting(), Counting()
     preset = replace(entry(other, 1), name="preset", source=Source("paper", "-"))
@@ -279,17 +243,3 @@ def test_presets_are_a_study_of_their_own(places: Path, monkeypatch: pytest.Monk
     assert study.main(["--presets"]) == 0
     assert study.main(["--only", "preset"]) == 0
     assert (one.seeds, other.seeds) == ([0], [0])
-
-
-# The number of workers.
-
-
-def test_workers_are_compared_with_one() -> None:
-    """By medians over seeds; a seed that never reached the threshold counts as the slowest."""
-    slow, fast = replace(RECORD, solved_steps=None, solved_seconds=None), replace(RECORD, steps_per_second=1000.0)
-    quicker = replace(fast, solved_steps=900, solved_seconds=0.9)
-    records = {"lunar_workers_1": [RECORD, RECORD, slow], "lunar": [fast, quicker, quicker], "lunar_workers_4": []}
-    text = scaling.section(records)
-    assert "| 1 | 3 | 500 | 600 | 1.2 | 1.00 | 1.00 | 1.00 |" in text
-    assert "| 2 | 3 | 1,000 | 900 | 0.9 | 2.00 | 1.50 | 0.75 |" in text
-    assert "| 4 |" not in text, "nothing has been run"

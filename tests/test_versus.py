@@ -5,11 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import pytest
-
 sys.path.insert(0, str(Path(__file__).parent.parent))  # bench is not installed: it belongs to the checkout
 
-from bench.versus import START, interval, main
+from bench.versus import interval
 
 
 def test_the_interval_of_equal_ratios_is_their_value() -> None:
@@ -19,11 +17,3 @@ def test_the_interval_of_equal_ratios_is_their_value() -> None:
 def test_the_interval_lies_within_the_ratios_and_holds_the_median() -> None:
     low, high = interval([0.9, 0.95, 1.0, 1.0, 1.05, 1.1])
     assert 0.9 <= low < 1.0 < high <= 1.1
-
-
-@pytest.mark.slow
-def test_two_sets_of_settings_of_one_checkout_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([".", "--only", START, "--pairs", "1", "--here", "network.shared=true"]) == 0
-    (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith(START)
-    assert 0 < float(line.split()[1]) < 100
