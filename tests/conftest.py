@@ -37,8 +37,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def in_process() -> Iterator[None]:
     """The runs of a sweep are made by the test's own process: one of their own imports everything for seconds."""
     import a3c_exp.__main__ as program
 
@@ -49,7 +49,9 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
         def poll(self) -> int:
             return self.returncode
 
-    monkeypatch.setattr("a3c_exp.cli.processes.Popen", Process)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("a3c_exp.cli.processes.Popen", Process)
+        yield
 
 
 @pytest.fixture

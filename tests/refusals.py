@@ -8,6 +8,9 @@ import pytest
 
 from a3c_exp.errors import ConfigError
 
+Refuses = Callable[..., str]
+"""The fixture `refuses`, for commands: (words, key, value=..., main=...) -> the line that is printed."""
+
 
 def refused(call: Callable[[], object], key: str, value: object = ...) -> str:
     """Check that a call raises a ConfigError in one line, about a key and, if it is given, a value.

@@ -6,12 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
-from refusals import refused
+from refusals import Refuses, refused
 from runs import QUICK, processes
 
 import a3c_exp.__main__ as program
@@ -88,7 +87,7 @@ BAD = [
 
 @pytest.mark.parametrize(("command", "key", "value"), BAD, ids=[command[:50] for command, _, _ in BAD])
 def test_bad_input_is_one_line_and_writes_nothing(
-    command: str, key: str, value: object, here: Path, refuses: Callable[..., str]
+    command: str, key: str, value: object, here: Path, refuses: Refuses
 ) -> None:
     refuses(command.split(), key, value)
     assert list(here.iterdir()) == []
@@ -109,7 +108,7 @@ def test_bad_input_is_one_line_and_writes_nothing(
     ],
 )
 def test_what_a_saved_run_cannot_change_is_refused(
-    words: str, key: str, value: object, here: Path, finished: Path, refuses: Callable[..., str]
+    words: str, key: str, value: object, here: Path, finished: Path, refuses: Refuses
 ) -> None:
     before = content(finished)
     refuses(words.replace("RUN", str(finished)).split(), key, value)

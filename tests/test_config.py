@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from refusals import refused
+from refusals import Refuses, refused
 from runs import QUICK
 
 import a3c_exp
@@ -166,7 +165,7 @@ def test_a_damaged_configuration_is_refused_and_runs_nothing(text: str, tmp_path
 
 
 def test_a_run_of_another_version_is_refused_with_the_commit_that_wrote_it(
-    tmp_path: Path, refuses: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, refuses: Refuses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = a3c_exp.train(QUICK, tmp_path / "run").folder
     with monkeypatch.context() as patch:
@@ -187,7 +186,7 @@ def test_a_run_of_another_version_is_refused_with_the_commit_that_wrote_it(
 
 
 def test_removed_settings_that_did_nothing_are_dropped_and_others_named(
-    tmp_path: Path, refuses: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, refuses: Refuses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(removed.REMOVED, "env.former", None)
     run = a3c_exp.train(QUICK, tmp_path / "run").folder

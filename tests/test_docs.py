@@ -386,16 +386,13 @@ def figures(text: str) -> set[str]:
     return set(re.findall(r"-?\d+(?:,\d{3})+(?:\.\d+)?|-?\d+\.\d+", text))
 
 
-@pytest.mark.parametrize(
-    ("document", "headings"), [("README.md", ("Results", "Beside other systems")), ("guide.md", ("Train",))]
-)
-def test_figures_are_those_of_the_results(document: str, headings: tuple[str, ...]) -> None:
-    sections = re.split(r"^## ", DOCUMENTS[document], flags=re.MULTILINE)
-    text = "\n".join(part for part in sections if part.splitlines()[0] in headings)
-    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+def test_figures_are_those_of_the_results() -> None:
+    sections = re.split(r"^## ", README, flags=re.MULTILINE)
+    shown = "".join(part for part in sections if part.startswith(("Results", "Beside other systems")))
+    found = figures(re.sub(r"```.*?```", "", shown, flags=re.DOTALL))
     known = figures(DOCUMENTS["RESULTS.md"]) | figures((ROOT / "bench/RESULTS.md").read_text(encoding="utf-8"))
-    assert figures(text)
-    assert figures(text) - known - {"200,000"} == set(), "but for the zoo's steps: study/peers.py"
+    assert found
+    assert found <= known | {"200,000"}, "but for the zoo's steps: study/peers.py"
 
 
 def test_the_picture_of_the_readme_is_drawn_by_its_command(tmp_path: Path) -> None:
@@ -420,11 +417,6 @@ def named_blocks(document: str) -> dict[str, str]:
 
 FILES = named_blocks(EXTENDING)
 RECIPES = [words[3:] for words in distinct("extending.md") if words[:3] == ["python", "-m", "a3c_exp"]]
-
-
-def recipe(setting: str) -> list[str]:
-    """The command of the recipe with this setting."""
-    return next(words for words in RECIPES if setting in words)
 
 
 @pytest.fixture(scope="module")
@@ -463,9 +455,7 @@ def test_recipes_run_from_the_command_line_alone(arguments: list[str], inside: P
     assert main(small(arguments)) == 0
     run = only_run(inside)
     assert summary(run)["stop_reason"] == "total_steps"
-    ours = {name for name in FILES if any(name == f"conf/{choice.replace('=', '/')}.yaml" for choice in arguments)}
-    named = re.findall(r"my_a3c[.:]\S+", (run / "config.yaml").read_text())
-    assert len(named) == (6 if "experiment=mine" in arguments else max(len(ours), 1))
+    assert re.search(r"my_a3c[.:]\S+", (run / "config.yaml").read_text())
     if "network.shared=true" in arguments:
         [line] = re.findall(r"kernels: .*", (run / "train.log").read_text())
         assert f"`{line}`" in " ".join(EXTENDING.split())
@@ -474,7 +464,7 @@ def test_recipes_run_from_the_command_line_alone(arguments: list[str], inside: P
 @pytest.mark.slow
 def test_the_environment_of_the_recipe_is_learned_to_its_reward_threshold(inside: Path) -> None:
     quick = ["backend=serial", "workers=1", "total_steps=200000", "eval.every=null"]
-    assert main([*recipe("env=thermostat"), *quick]) == 0
+    assert main([*next(words for words in RECIPES if "env=thermostat" in words), *quick]) == 0
     assert summary(only_run(inside))["stop_reason"] == "mean_return"
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from refusals import Refuses
 from runs import QUICK, config
 
 import a3c_exp
@@ -50,7 +50,7 @@ class TestWhatSettingsStoodFor:
         assert main(["resume=run", "total_steps=128"]) == 0
         assert saved() == before | {"total_steps": 128}
 
-    def test_is_another_setting_than_what_is_typed(self, refuses: Callable[..., str]) -> None:
+    def test_is_another_setting_than_what_is_typed(self, refuses: Refuses) -> None:
         line = refuses([*AUTO, "workers=2", "hydra.run.dir=run", "existing=resume"], "hydra.run.dir")
         assert "workers=auto, not 2" in line
 

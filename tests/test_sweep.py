@@ -7,12 +7,13 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Callable
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
+from refusals import Refuses
 from runs import LINUX, QUICK, latest, same, wait_until
 
 import a3c_exp.__main__ as program
@@ -39,21 +40,17 @@ def runs(sweep: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a finished sweep of two runs, `two`, each a process, and a finished run, `run`."""
+def finished(tmp_path_factory: pytest.TempPathFactory, in_process: None) -> Path:
+    """A folder with a finished sweep of two runs, `two`, and a finished run, `run`."""
     folder = tmp_path_factory.mktemp("finished")
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
+    with chdir(folder):
         assert program.main(TWO) == 0
         assert program.main(RUN) == 0
-    finally:
-        os.chdir(before)
     return folder
 
 
 @pytest.fixture
-def again(finished: Path, here: Path, in_process: None) -> Path:
+def again(finished: Path, here: Path) -> Path:
     """The current folder, with a copy of both that a test may change."""
     shutil.copytree(finished, here, dirs_exist_ok=True)
     return here
@@ -145,7 +142,6 @@ def test_two_runs_share_the_cores(here: Path, monkeypatch: pytest.MonkeyPatch) -
     [
         ({}, 4),
         ({"cpu.max": "150000 100000"}, 2),
-        ({"cpu.max": "50000 100000"}, 1),
         ({"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"}, 3),
         ({"cpu.max": "damaged"}, 4),
     ],
@@ -176,7 +172,7 @@ def test_a_finished_sweep_stays_byte_for_byte(again: Path, capfd: pytest.Capture
     assert {name: now[name] for name in before} == before
 
 
-def test_a_sweep_with_other_settings_is_refused_by_name(again: Path, refuses: Callable[..., str]) -> None:
+def test_a_sweep_with_other_settings_is_refused_by_name(again: Path, refuses: Refuses) -> None:
     before = content(again)
     line = refuses([*TWO, "gamma=0.5"], "sweep", str(again / "two" / "seed-0"))
     assert "gamma=0.99, not 0.5" in line
@@ -239,16 +235,12 @@ def test_a_locked_run_is_looked_at_again_at_the_end(again: Path, capfd: pytest.C
     threading.Thread(target=release, daemon=True).start()
     assert program.main(TWO) == 0
     lines = [line for line in capfd.readouterr().err.splitlines() if " of 2: " in line]
-    assert [line.partition(",")[0] for line in lines] == [
-        "1 of 2: another process trains there: it is looked at again at the end",
-        "2 of 2: seed=1",
-        "2 of 2: total_steps",
-        "1 of 2: seed=0",
-        "1 of 2: total_steps",
-    ]
+    assert lines[0].startswith("1 of 2: another process trains there")
+    assert lines.index("2 of 2: seed=1") < lines.index("1 of 2: seed=0")
+    assert runs(again / "two") == ["seed-0", "seed-1"]
 
 
-def test_launchers_need_an_extra(here: Path, monkeypatch: pytest.MonkeyPatch, refuses: Callable[..., str]) -> None:
+def test_launchers_need_an_extra(here: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses) -> None:
     monkeypatch.setattr("a3c_exp.cli.sweep.find_spec", lambda name: None)
     line = refuses([*QUICK, "-m", "hydra/launcher=submitit_slurm", "seed=0,1"], "hydra/launcher", "submitit_slurm")
     assert "a3c-exp[sweep]" in line
@@ -293,14 +285,8 @@ def test_a_sweep_in_any_folder_leaves_what_is_there(link: bool, victim: Path, in
         ["-m", "hydra/launcher=submitit_local", "sweep=run"],
     ],
 )
-def test_a_link_out_of_a_run_is_refused(
-    words: list[str], finished: Path, victim: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    if "existing" in words[-1]:
-        shutil.copytree(finished / "run", "run")
-        shutil.rmtree("run/checkpoints")
-    else:
-        Path("run").mkdir()
+def test_a_link_out_of_a_run_is_refused(words: list[str], victim: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    Path("run").mkdir()
     Path("run/checkpoints").symlink_to(victim)
     Path("run/multirun.yaml").symlink_to(victim / "latest.ckpt")
     Path("link").symlink_to(victim / "run")
@@ -319,9 +305,7 @@ def test_a_link_out_of_a_run_is_refused(
         ("checkpoints/best.ckpt", "resume"),
     ],
 )
-def test_files_of_another_program_are_not_replaced(
-    name: str, existing: str, victim: Path, refuses: Callable[..., str]
-) -> None:
+def test_files_of_another_program_are_not_replaced(name: str, existing: str, victim: Path, refuses: Refuses) -> None:
     Path("checkpoints").mkdir()
     Path(name).write_text("title: mine\n")
     refuses([*QUICK, "hydra.run.dir=.", f"existing={existing}"], "hydra.run.dir", str(Path.cwd()))

@@ -207,63 +207,18 @@ def test_a_run_of_a_launcher_that_fails_is_said_with_exit_code_1(sweeps: Sweeps)
     assert "0_s0" in err.splitlines()[-1]
 
 
-# Slurm: see slurm.py.
-
-
-class Slurm(Sweeps):
-    """Sweeps of jobs of Slurm."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.variables = slurm.install(folder / "slurm")
-
-    def start(self, *words: str, **variables: str) -> Popen[bytes]:
-        return super().start(*QUICK, *words, "-m", "hydra/launcher=submitit_slurm", **variables, **self.variables)
-
-    def signal_step(self, *numbers: int) -> None:
-        """Send signals to the step of the only job, as Slurm does, once its run trains."""
-        points = self.folder / "sweep" / "0_s0" / "metrics.jsonl"
-        wait_until(lambda: points.exists() and points.read_text(), SECONDS)
-        for number in numbers:
-            os.kill(int((self.folder / "slurm" / "70.pid").read_text()), number)
-
-
-@pytest.fixture
-def jobs(tmp_path: Path) -> Iterator[Slurm]:
-    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="Slurm: pip install 'a3c-exp[sweep]'")
-    started = Slurm(tmp_path)
-    yield started
-    kill_all(started.mark)
-
-
-LONG_JOB = ["total_steps=100000", "stop.mean_return=null", "seed=0"]
-
-
-@pytest.mark.slow
-def test_each_run_is_a_job_of_slurm(jobs: Slurm) -> None:
-    jobs.finish("seed=0,1")
-    assert jobs.reasons() == {"0_s0": "total_steps", "1_s1": "total_steps"}
-    assert [jobs.summaries()[f"{seed}_s{seed}"]["overrides"][-1] for seed in (0, 1)] == ["seed=0", "seed=1"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("signals", [[signal.SIGUSR2], [signal.SIGTERM, signal.SIGUSR2]], ids=["usr2", "term-usr2"])
-def test_a_preempted_job_is_queued_again_and_its_run_goes_on(signals: list[int], jobs: Slurm) -> None:
+def test_a_preempted_job_of_slurm_is_queued_again_and_its_run_goes_on(signals: list[int], sweeps: Sweeps) -> None:
     """submitit has the job queued again by `scontrol requeue`. Slurm may send SIGTERM before its signal."""
-    started = jobs.start(*LONG_JOB)
-    jobs.signal_step(*signals)
-    assert "Traceback" not in jobs.end(started, 0)
-    run = jobs.summaries()["0_s0"]
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="Slurm: pip install 'a3c-exp[sweep]'")
+    variables = slurm.install(sweeps.folder / "slurm")
+    words = [*QUICK, "total_steps=50000", "stop.mean_return=null", "seed=0"]
+    started = sweeps.start(*words, "-m", "hydra/launcher=submitit_slurm", **variables)
+    points = sweeps.folder / "sweep" / "0_s0" / "metrics.jsonl"
+    wait_until(lambda: points.exists() and points.read_text(), SECONDS)
+    for number in signals:
+        os.kill(int((sweeps.folder / "slurm" / "pid").read_text()), number)
+    assert "Traceback" not in sweeps.end(started, 0)
+    run = sweeps.summaries()["0_s0"]
     assert (run["stop_reason"], run["resumed"]) == ("total_steps", 1)
-
-
-@pytest.mark.slow
-def test_a_job_at_its_time_limit_is_saved_and_the_same_command_goes_on(jobs: Slurm) -> None:
-    """submitit takes a job of five minutes for one at its limit, and has it queued again `max_num_timeout` times: 0."""
-    words = [*LONG_JOB, "hydra.launcher.timeout_min=5"]
-    started = jobs.start(*words)
-    jobs.signal_step(signal.SIGUSR2)
-    assert "timed-out too many times" in jobs.end(started, 1), "it is submitit's error"
-    assert jobs.reasons() == {"0_s0": "interrupted"}
-    jobs.finish(*words)
-    assert jobs.summaries()["0_s0"]["resumed"] == 1
