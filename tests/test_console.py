@@ -8,6 +8,7 @@ import os
 import re
 import threading
 import warnings
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -75,7 +76,7 @@ def test_the_line_tells_steps_speed_mean_return_best_evaluation_and_time_left() 
     for _ in range(5):
         shown.pass_by(1, 50_000, (10.0, 20.0), best=123.4)
     assert shown.screen.rows() == ["250k / 1M steps | 50k/s | return 15.0 | best eval 123.4 | 0:15 left"]
-    shown.statistics.add(Event(0, counts={"rejected": 3}))
+    shown.statistics.add(Event(0, counts=Counter(rejected=3)))
     shown.now += 1
     shown.progress.update(None, speed=10.0, activity="evaluation")
     assert shown.screen.rows() == ["250k / 1M steps | 10/s | return 15.0 | evaluation | 3 updates rejected"]

@@ -70,7 +70,7 @@ def test_a_window_carries_the_fields_names() -> None:
     measured = ("policy_loss", "value_loss", "entropy", "grad_norm", "learning_rate", "explained_variance")
     metrics = {name: Metric(1.0) for name in (*measured, "ga3c/lag")}
     statistics.add(event(0, [10.0], updates=1, steps=12, metrics=metrics, staleness=Counter([2])))
-    statistics.add(event(1, updates=1, steps=8, counts={"rejected": 1}))
+    statistics.add(event(1, updates=1, steps=8, counts=Counter(rejected=1)))
     assert statistics.window(seconds=1.0) == {
         "rollout/ep_rew_mean": 10,
         "rollout/ep_len_mean": 7,
@@ -150,7 +150,7 @@ def test_restored_statistics_continue_as_if_nothing_had_happened() -> None:
     now = [100.0]
     statistics = RunStatistics(environments=1, clock=lambda: now[0])
     returns = [float(i) for i in range(150)]
-    statistics.add(event(0, returns, updates=7, counts={"rejected": 2}, steps=900, staleness=Counter({3: 7})))
+    statistics.add(event(0, returns, updates=7, counts=Counter(rejected=2), steps=900, staleness=Counter({3: 7})))
     now[0] += 30
     restored = RunStatistics(environments=1, clock=lambda: now[0])
     restored.restore(statistics.state())
@@ -176,7 +176,7 @@ def test_a_fault_alone_is_worth_a_point_of_the_curves() -> None:
     """The last event of a run may report nothing else."""
     statistics = RunStatistics()
     statistics.window(0)
-    statistics.add(Event(0, counts={"restarts": 1}))
+    statistics.add(Event(0, counts=Counter(restarts=1)))
     assert statistics.has_new_data
     assert statistics.window(0)["async/restarts"] == statistics.summary()["restarts"] == 1
     assert not statistics.has_new_data

@@ -36,13 +36,6 @@ cut_eval_episodes: episodes of evaluations that `eval.max_steps` has cut.
 """
 
 
-def add_counts(counts: dict[str, int], more: dict[str, int]) -> dict[str, int]:
-    """Two mappings of counts as one."""
-    if not more or not counts:
-        return counts or more
-    return {name: counts.get(name, 0) + more.get(name, 0) for name in {**counts, **more}}
-
-
 @dataclass(slots=True)
 class Metric:
     """Sum and count of one quantity over the updates of an event."""
@@ -111,7 +104,7 @@ class Event:
     staleness: Counter[int] = field(default_factory=Counter)
     episodes: Episodes = field(default_factory=Episodes)
     contributions: int = 0
-    counts: dict[str, int] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
     warnings: tuple[str, ...] = ()
     left: str | None = None
     explanation: str | None = None
@@ -130,7 +123,7 @@ class Event:
 
     def count(self, name: str) -> None:
         """Count one more of what COUNTS names."""
-        self.counts[name] = self.counts.get(name, 0) + 1
+        self.counts[name] += 1
 
     def count_update(self, staleness: int, applied: int) -> None:
         """Record the staleness of an applied gradient. applied: its optimizer step; 0 in a round, whose step is counted
@@ -151,7 +144,7 @@ class Event:
             staleness=self.staleness + later.staleness,
             episodes=self.episodes.merge(later.episodes),
             contributions=self.contributions + later.contributions,
-            counts=add_counts(self.counts, later.counts),
+            counts=self.counts + later.counts,
             warnings=self.warnings + later.warnings,
             left=self.left or later.left,
             explanation=self.explanation or later.explanation,

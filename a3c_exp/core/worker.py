@@ -150,7 +150,7 @@ class Learner:
             pushes = self._minibatch_gradients(rollouts, event, minibatches)
         pushed = rejected = 0
         for push in pushes:
-            pushed, rejected = pushed + 1, rejected + push.event.counts.get("rejected", 0)
+            pushed, rejected = pushed + 1, rejected + push.event.counts["rejected"]
             yield YieldPoint.BEFORE_PUSH
             yield from self._push(push)
         self._check_divergence(all_rejected=0 < pushed == rejected)

@@ -43,10 +43,6 @@ class Distribution(ABC):
         """parameters [N, P] -> actions [N, ...] and their log-probabilities, float32 [N]."""
 
     @abstractmethod
-    def mode(self, parameters: Array) -> Array:
-        """The most likely actions [N, ...]."""
-
-    @abstractmethod
     def evaluate(self, parameters: Array, actions: Array) -> Evaluated:
         """parameters [N, P], actions [N, ...] -> see `Evaluated`. The returned function may be called once."""
 
@@ -56,7 +52,7 @@ class Distribution(ABC):
 
     @abstractmethod
     def mode_for_env(self, parameters: Tensor) -> Tensor:
-        """The most likely actions as the environment takes them, in torch: for exported policies."""
+        """The most likely actions [N, ...] as the environment takes them. In torch, for exported policies too."""
 
 
 class Categorical(Distribution):
@@ -67,10 +63,6 @@ class Categorical(Distribution):
 
     def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
         return _sample_choice(parameters, rng)
-
-    def mode(self, parameters: Array) -> Array:
-        choices: Array = parameters.argmax(-1)
-        return choices
 
     def evaluate(self, parameters: Array, actions: Array) -> Evaluated:
         return _evaluate_choice(parameters, actions)
@@ -93,9 +85,6 @@ class MultiCategorical(Distribution):
         actions = np.stack([action for action, _ in drawn], axis=-1)
         log_probs = np.stack([log_prob for _, log_prob in drawn]).sum(0)
         return actions, log_probs
-
-    def mode(self, parameters: Array) -> Array:
-        return np.stack([logits.argmax(-1) for logits in np.split(parameters, self._ends, axis=-1)], axis=-1)
 
     def evaluate(self, parameters: Array, actions: Array) -> Evaluated:
         pieces = zip(np.split(parameters, self._ends, axis=-1), actions.T, strict=True)
@@ -122,9 +111,6 @@ class Bernoulli(Distribution):
         actions = (np.log(uniform / (1 - uniform)) < parameters).astype(np.int8)
         log_probs = -np.logaddexp(0, np.where(actions, -parameters, parameters)).sum(-1)
         return actions, log_probs.astype(np.float32)
-
-    def mode(self, parameters: Array) -> Array:
-        return (parameters > 0).astype(np.int8)
 
     def evaluate(self, parameters: Array, actions: Array) -> Evaluated:
         log_one, log_zero = -np.logaddexp(0, -parameters), -np.logaddexp(0, parameters)
@@ -180,9 +166,6 @@ class Gaussian(Distribution):
         noise = rng.standard_normal(mean.shape, dtype=np.float32)
         log_probs = -(0.5 * noise * noise + log_std).sum(-1) - 0.5 * math.log(2 * math.pi) * self._actions
         return mean + np.exp(log_std) * noise, log_probs
-
-    def mode(self, parameters: Array) -> Array:
-        return self._split(parameters)[0]
 
     def evaluate(self, parameters: Array, actions: Array) -> Evaluated:
         mean, log_std = self._split(parameters)

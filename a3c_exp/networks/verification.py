@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks.actor_critic import ActorCritic
 from a3c_exp.networks.components import evaluation_mode, run_module, seeded_construction
-from a3c_exp.networks.composed import EncoderActorCritic
+from a3c_exp.networks.composed import EncoderActorCritic, WholeActorCritic
 from a3c_exp.networks.inputs import sample_observations
 
 TOLERANCE = 1e-4
@@ -33,12 +33,12 @@ def verify(network: ActorCritic, space: gym.Space[object]) -> None:
     tensors which are not its parameters.
     """
     observations = torch.from_numpy(sample_observations(space, 3))
-    if not isinstance(network, EncoderActorCritic):
-        _verify_module(next(network.children()), observations, network, lambda x: _whole_outputs(network, x))
-        return
-    inputs = network.observation_input.prepare(observations)
-    for encoder in dict.fromkeys((network.actor_encoder, network.critic_encoder)):
-        _verify_module(encoder, inputs, network, functools.partial(_features, encoder))
+    if isinstance(network, WholeActorCritic):
+        _verify_module(network.module, observations, network, functools.partial(_whole_outputs, network))
+    if isinstance(network, EncoderActorCritic):
+        inputs = network.observation_input.prepare(observations)
+        for encoder in dict.fromkeys((network.actor_encoder, network.critic_encoder)):
+            _verify_module(encoder, inputs, network, functools.partial(_features, encoder))
 
 
 def _features(encoder: nn.Module, inputs: Tensor) -> Outputs:
@@ -47,9 +47,9 @@ def _features(encoder: nn.Module, inputs: Tensor) -> Outputs:
     return [("features", features, (len(inputs), width))]
 
 
-def _whole_outputs(network: ActorCritic, observations: Tensor) -> Outputs:
+def _whole_outputs(network: WholeActorCritic, observations: Tensor) -> Outputs:
     count, size = len(observations), network.state_size
-    name = type(next(network.children())).__name__
+    name = type(network.module).__name__
     parameters, values, state = run_module(network, observations, name)
     outputs = [("parameters", parameters, (count, network.distribution.size)), ("values", values, (count,))]
     if size == 0 and state is not None:

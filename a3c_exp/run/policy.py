@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 
 from a3c_exp.common.arrays import Array
 from a3c_exp.core import seeding
@@ -108,8 +109,10 @@ class Policy:
     def choose(self, parameters: Array, greedy: bool = True) -> Array:
         """Actions of an EnvBatch [B, ...] from distribution parameters [B, P]."""
         distribution = self._network.distribution
-        actions = distribution.mode(parameters) if greedy else distribution.sample(parameters, self._rng)[0]
-        return distribution.to_env(actions)
+        if greedy:
+            actions: Array = distribution.mode_for_env(torch.from_numpy(parameters)).numpy()
+            return actions
+        return distribution.to_env(distribution.sample(parameters, self._rng)[0])
 
     def act(self, observation: Any, greedy: bool = True) -> Any:
         """The action for one observation, both in the spaces of the gymnasium environment. See `reset`.
