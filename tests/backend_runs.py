@@ -13,7 +13,7 @@ from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from runs import BANDIT, CORNERS, CORRIDOR, SCRIPTED, SMALL_CNN, TARGET, config, drain, make_store
+from runs import BANDIT, CORNERS, CORRIDOR, SMALL_CNN, TARGET, config, drain, make_store
 
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.events import Event
@@ -25,33 +25,19 @@ Events = Generator[Event | None, None, None]
 PPO = {"_target_": "a3c_exp.algorithms.PPO", "minibatch_size": 8, "epochs": 3}
 WHOLE_ROLLOUTS = PPO | {"minibatch_size": None}
 GAE = "a3c_exp.returns.GAE"
-SCHEDULES = "a3c_exp.schedules"
 ATTENTION: dict[str, Any] = {"network": {"_target_": "thirdparty.Attention"}, "plugins": ["scripted", "thirdparty"]}
 
-# One worker each. 16 steps an update unless they say otherwise.
-EPISODES_OF_3 = {"env__kwargs": {"length": 3}, "returns__n": 1}
+# One worker each. 16 steps an update.
 NORMALIZED = {"env__normalize_observations": True, "env__normalize_rewards": True}
 SETTINGS: dict[str, dict[str, Any]] = {
-    "the defaults": {},
-    "one environment": {"env": CORRIDOR, "envs_per_worker": 1, "rollout_length": 5},
-    "whole episodes": {"env": CORRIDOR, "envs_per_worker": 1, "rollout_length": "episode", "total_steps": 400},
     "continuous actions, normalized": {"env": TARGET, "env__kwargs": {"length": 7}, **NORMALIZED},
     "rmsprop, locked": {"optimizer": "a3c_exp.optimizers.RMSProp", "optimizer__learning_rate": 1e-2, "lock": True},
-    "synchronous": {"update": "sync"},
-    "optimizer state per worker": {"optimizer_state": "per_worker"},
-    "accumulated": {"accumulate_rollouts": 3, "total_steps": 200},
-    "schedules": {"schedule": {"_target_": f"{SCHEDULES}.Linear", "start": 1.0, "end": 0.0}},
-    "episodes of three steps": EPISODES_OF_3,
-    "other returns for the critic": EPISODES_OF_3 | {"critic_returns": {"_target_": "a3c_exp.returns.Discounted"}},
     "ppo": {"algorithm": PPO, "algorithm__target_kl": 0.05, "returns": GAE},
     "ppo, whole rollouts": {"algorithm": WHOLE_ROLLOUTS, "returns": GAE},
-    "ppo, synchronous, whole rollouts": {"algorithm": WHOLE_ROLLOUTS, "update": "sync", "env": CORRIDOR},
+    "ppo, synchronous": {"algorithm": WHOLE_ROLLOUTS, "update": "sync", "env": CORRIDOR},
     "v-trace": {"returns": {"_target_": "a3c_exp.returns.VTrace", "rho_clip": 0.5, "c_clip": 0.5}},
-    "epsilon": {"epsilon": {"_target_": f"{SCHEDULES}.Linear", "start": 0.5, "end": 0.1, "until": 0.5}},
     "lstm": {"env__kwargs": {"length": 3}, "network": {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 8}},
-    "a native vector environment": {"env": SCRIPTED, "env__vectorized": True, "env__reward_scale": 0.01},
     "pictures": {"env": CORNERS, "network": SMALL_CNN},
-    "a module of a user's own": {"env": "CartPole-v1"} | ATTENTION,
     "a loss with a module": ATTENTION | {"algorithm": {"_target_": "thirdparty.PredictingA3C"}},
 }
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from backend_runs import ga3c, nobody_works
+from backend_runs import nobody_works
 from faulty import SPOILED
-from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
+from gymnasium.spaces import Box, Discrete, Space
 from policies import FixedPolicy
-from runs import config, latest, same, train, train_config, wait_until
+from runs import latest, same, train, wait_until
 from scripted import Echo
 
 from a3c_exp.common.arrays import Array
@@ -33,12 +33,9 @@ TEXTS = {
     "raise": "raised RuntimeError: scripted to fail at step 4",
     "exit": "raised SystemExit: 3 at step 4",
     "nan observation": "returned an observation with nan at [2] at step 4",
-    "infinite observation": "returned an observation with inf at [2] at step 4",
     "shape": "of shape (3,), not (4,)",
     "dtype": "returned an observation that is no array of numbers: array([",
     "nan reward": "returned the reward nan at step 4",
-    "infinite reward": "returned the reward -inf at step 4",
-    "no reward": "returned the reward None at step 4",
     "text as reward": "returned the reward '1.0' at step 4",
 }
 
@@ -99,12 +96,9 @@ class TestObservations:
         ("space", "observation", "text"),
         [
             (Discrete(5, start=3), 8, "an observation that is not in Discrete"),
-            (Discrete(5), 1.0, "an observation of float64, not int64"),
-            (MultiDiscrete([2, 3]), np.array([0, 3]), "an observation that is not in MultiDiscrete"),
             (Box(0, 255, (6, 6), np.uint8), np.full((6, 6), 0.5), "an observation of float64, not uint8"),
             (Box(0, 255, (6, 6), np.uint8), np.full((6, 6), 256), "an observation that is not in Box"),
             (Box(-1, 1, (2,)), np.array([0.0, 1e39]), "an observation that is not in Box"),
-            (Box(-1, 1, (2,)), np.array([0.0, 1j]), "no array of numbers"),
             (Box(-1, 1, (2,)), [[0.0], [1.0, 2.0]], "no array"),
             (Box(-1, 1, ()), np.nan, "an observation with nan in a reset"),
         ],
@@ -118,10 +112,8 @@ class TestObservations:
         ("space", "observation"),
         [
             (Discrete(5, start=3), np.array([4])),
-            (Box(0, 255, (6, 6), np.uint8), np.full((6, 6), 255)),
             (Box(-1, 1, (2,)), np.array([0.0, -3e38])),
             (Box(-1, 1, (2,)), [1, 2]),
-            (Box(-1, 1, ()), np.array([0.5])),
         ],
     )
     def test_are_converted_if_nothing_is_lost(self, space: Space[Any], observation: Any) -> None:
@@ -181,14 +173,12 @@ class Games:
                     raise RuntimeError("scripted to fail")
                 case "shape":
                     obs = obs[:, :, 1:]
-                case "dtype":
-                    obs = obs.astype(np.float32)
                 case "nan reward":
                     reward[1] = np.nan
         return obs, reward, none, none, {"lives": np.array([3, 3])}
 
 
-@pytest.mark.parametrize("fault", ["raise", "shape", "dtype", "nan reward"])
+@pytest.mark.parametrize("fault", ["raise", "shape", "nan reward"])
 def test_an_emulator_that_goes_wrong_is_an_error(fault: str) -> None:
     games: Any = Games(fault)
     batch = _AtariBatch(games, [0, 1], True, "pong")
@@ -290,35 +280,26 @@ class TestAWholeRun:
         assert "async/env_errors" in (folder / "metrics.csv").read_text()
         wait_until(nobody_works)
 
-    @pytest.mark.parametrize("fault", ["raise", "nan observation"])
-    def test_on_serial_trains_to_its_end_and_is_reproduced(self, fault: str, tmp_path: Path) -> None:
+    def test_on_serial_trains_to_its_end_and_is_reproduced(self, tmp_path: Path) -> None:
         for folder in ("one", "other"):
-            train(tmp_path / folder, NAME, **flaky(fault))
+            train(tmp_path / folder, NAME, **flaky("nan observation"))
             self.sound(tmp_path / folder, restarts=6)
         assert same(latest(tmp_path / "one")["store"], latest(tmp_path / "other")["store"])
 
-    def test_on_threads_too(self, tmp_path: Path) -> None:
-        train(tmp_path, NAME, "threads", **flaky("nan reward"))
-        self.sound(tmp_path, restarts=6)
-
-    @pytest.mark.parametrize("backend", ["processes", "ga3c"])
-    def test_on_the_backends_of_processes_too(self, backend: str, tmp_path: Path) -> None:
+    def test_on_processes_too(self, tmp_path: Path) -> None:
         """They make many more steps: a process takes seconds to start, and the other worker goes on."""
         settings = flaky("raise", env__kwargs={"fault": "raise", "every": 300, "lengths": [4, 7]}, total_steps=8000)
-        whole = ga3c(NAME, **settings) if backend == "ga3c" else config(NAME, backend, **settings)
-        train_config(whole, tmp_path)
+        train(tmp_path, NAME, "processes", **settings)
         self.sound(tmp_path, restarts=1)
 
-    @pytest.mark.parametrize("fault", ["raise", "reset"])
-    def test_ends_if_no_update_comes_between_the_failures(self, fault: str, tmp_path: Path) -> None:
-        done = train(tmp_path, NAME, **flaky(fault, env__kwargs={"fault": fault, "every": 1, "lengths": [4]}))
+    def test_ends_if_no_update_comes_between_the_failures(self, tmp_path: Path) -> None:
+        done = train(tmp_path, NAME, **flaky("reset", env__kwargs={"fault": "reset", "every": 1, "lengths": [4]}))
         assert (done.summary["stop_reason"], done.exit_code) == ("max_restarts", 1)
         assert done.summary["error"].startswith("worker ") and "scripted to fail" in done.summary["error"]
         assert 3 <= done.summary["restarts"] <= 6
 
-    @pytest.mark.parametrize("backend", ["serial", "threads"])
-    def test_ends_at_the_first_error_without_restarts(self, backend: str, tmp_path: Path) -> None:
-        done = train(tmp_path, NAME, backend, **flaky("nan reward", backend__max_restarts=0))
+    def test_ends_at_the_first_error_without_restarts(self, tmp_path: Path) -> None:
+        done = train(tmp_path, NAME, "threads", **flaky("nan reward", backend__max_restarts=0))
         assert (done.summary["stop_reason"], done.exit_code) == ("env_errors", 1)
         assert done.summary["error"].startswith("worker ") and "returned the reward nan" in done.summary["error"]
 

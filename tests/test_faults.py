@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from backend_runs import nobody_works, worker_processes
-from runs import BACKENDS, BANDIT, LINUX, command, config, kill_all, latest, processes, train, train_config, wait_until
+from runs import BANDIT, LINUX, command, config, kill_all, latest, processes, train, train_config, wait_until
 
 from a3c_exp.core import seeding
 from a3c_exp.core.seeding import Role
@@ -50,9 +50,8 @@ class TestAWorkerThatFails:
         assert done.summary["error"] in (done.folder / "train.log").read_text()
         return done.summary
 
-    @pytest.mark.parametrize("backend", BACKENDS)
-    def test_by_an_error_is_reported_with_its_traceback(self, backend: str, tmp_path: Path) -> None:
-        error = self.failed(tmp_path, backend, "raise")["error"]
+    def test_by_an_error_is_reported_with_its_traceback(self, tmp_path: Path) -> None:
+        error = self.failed(tmp_path, "threads", "raise")["error"]
         assert error.startswith("worker 1: environment 0 (Faulty-v0) raised")
         assert "faulty.py" in error
         assert error.endswith("RuntimeError: scripted to fail")
@@ -147,12 +146,7 @@ def program(tmp_path: Path, temporary: Path) -> Iterator[Start]:
 class TestSignals:
     @pytest.mark.parametrize(
         ("backend", "number", "code"),
-        [
-            ("processes", signal.SIGINT, 130),
-            ("ga3c", signal.SIGINT, 130),
-            ("threads", signal.SIGTERM, 143),
-            ("processes", signal.SIGUSR2, 75),  # for another try
-        ],
+        [("ga3c", signal.SIGTERM, 143), ("threads", signal.SIGUSR2, 75)],  # 75: for another try
     )
     def test_a_signal_leaves_a_checkpoint_and_a_summary_and_no_process(
         self, backend: str, number: int, code: int, program: Start, temporary: Path
@@ -160,11 +154,10 @@ class TestSignals:
         """The whole group gets it: workers, the fork server and what it forks must not die of it."""
         self.interrupted(program(backend), number, temporary, code)
 
-    @pytest.mark.parametrize("backend", ["serial", "processes"])
-    def test_sigusr1_asks_for_a_checkpoint_and_the_run_goes_on(
-        self, backend: str, program: Start, temporary: Path
+    def test_sigusr1_asks_for_a_checkpoint_and_the_run_goes_on_until_ctrl_c(
+        self, program: Start, temporary: Path
     ) -> None:
-        running = program(backend, "checkpoint.every=null")
+        running = program("processes", "checkpoint.every=null")
         running.wait_for_training()
         file = running.folder / "checkpoints" / "latest.ckpt"
         assert not file.exists()
@@ -200,9 +193,7 @@ class TestSignals:
         assert code == 130, output
         assert json.loads((running.folder / "summary.json").read_text())["stop_reason"] == "interrupted"
 
-    @pytest.mark.parametrize(
-        ("backend", "moment"), [("processes", "training"), ("processes", "starting"), ("ga3c", "training")]
-    )
+    @pytest.mark.parametrize(("backend", "moment"), [("processes", "starting"), ("ga3c", "training")])
     def test_sigkill_leaves_nothing_behind(self, backend: str, moment: str, program: Start, temporary: Path) -> None:
         """No process, no shared memory, no socket, no temporary file."""
         before = _shared_memory()

@@ -39,7 +39,6 @@ from a3c_exp.core.rollout import Actor, Rollout
 from a3c_exp.core.store import SharedStore, Snapshot
 from a3c_exp.core.worker import Learner
 from a3c_exp.errors import ConfigError, RunError
-from a3c_exp.networks.inputs import sample_observations
 from a3c_exp.optimizers import SGD, Adam, Optimizer, ParamGroup, RMSProp, clip
 from a3c_exp.schedules import Linear
 
@@ -186,28 +185,6 @@ class TestLearner:
             snapshot = learner.pull()
             events += [step for step in learner.learn([rollout], snapshot) if isinstance(step, Event)]
         return events
-
-    @pytest.mark.parametrize("name", ["pictures", "lstm"])
-    @every_device
-    def test_they_act_as_on_the_host(self, name: str, device: torch.device) -> None:
-        experiment = load_experiment(config(**LEARNERS[name]))
-        store = make_store(experiment)
-        on_host = build_thread_network(experiment, store)
-        store.pull(0, on_host.vector)
-        with parameters_on(device, store):
-            on_device = build_thread_network(experiment, store)
-            store.pull(0, on_device.vector)
-            observations = sample_observations(experiment.env.make(1, [0]).observation_space, 5)
-            state = on_host.initial_state(5)
-            for _ in range(2):
-                one, other = on_host.act_forward(observations, state), on_device.act_forward(observations, state)
-                for expected, found in zip(one, other, strict=True):
-                    if expected is not None and found is not None:
-                        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-                state = one[2]
-            assert (other[2] is None) == (state is None) == (name != "lstm")
-            values = on_device.values(observations, state)
-            np.testing.assert_allclose(values, on_host.values(observations, state), 1e-4, 1e-5)
 
     @pytest.mark.parametrize("name", LEARNERS)
     @every_device

@@ -22,7 +22,7 @@ from runs import CORRIDOR, LINUX, SCRIPTED, drain, train_config, wait_until
 from a3c_exp.backends import forkserver
 from a3c_exp.backends.ga3c import buffers as buffers_module
 from a3c_exp.backends.ga3c import services
-from a3c_exp.backends.ga3c.buffers import ENDED, STARTING, WORKING, AgentChannel, BufferSpec, Prediction, SharedBuffers
+from a3c_exp.backends.ga3c.buffers import STARTING, AgentChannel, BufferSpec, Prediction, SharedBuffers
 from a3c_exp.backends.ga3c.device import build_thread_network
 from a3c_exp.backends.ga3c.queues import bytes_in, write_index
 from a3c_exp.config.builder import load_experiment
@@ -178,16 +178,6 @@ class TestBuffers:
         assert buffers.request_arrays["values"][:, 0].tolist() == [3.0, 4.0]
         replies = [os.read(reader.fileno(), 99).count(buffers_module.REPLIED) for reader, _ in buffers._notifications]
         assert replies == [1, 1]
-
-    def test_agents_that_may_be_replaced_have_not_ended(self, buffers: SharedBuffers) -> None:
-        status = buffers.request_arrays["status"]
-        assert buffers.channel(0)._status[0] == WORKING
-        buffers.leave(0)
-        buffers.renew(1)
-        assert status.tolist() == [ENDED, STARTING]
-        assert not buffers.agents_ended
-        buffers.leave(1)
-        assert buffers.agents_ended
 
 
 # -- whole runs -------------------------------------------------------------------------------------------------------

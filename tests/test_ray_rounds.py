@@ -60,18 +60,6 @@ class TestRounds:
         learn(replacement, 1, -3.0)
         assert learn(survivor, 0, 0.0).tolist() == [4.0] * SIZE
 
-    def test_include_again_a_worker_that_was_given_up_and_lives(self, cluster: MakeCluster) -> None:
-        """The driver had not heard of it. No count of finished rollouts is wrong, and rounds are of two."""
-        servers = cluster(spec(2, synchronous=True))
-        workers = two_workers(servers)
-        servers.ask(servers.servers[0].leave(1))
-        learn(workers[1], 1, -1.0)
-        wait_until(lambda: servers.ask(servers.servers[0].status()).members == {0, 1}, SECONDS)
-        learn(workers[0], 0, -1.0)
-        learn_concurrently([(workers[0], 0), (workers[1], 1)], rollouts=3)
-        learn(workers[0], 0, 0.0)
-        assert waits(workers[0], servers)
-
     def test_ignore_messages_of_a_dead_worker_that_arrive_later(self, cluster: MakeCluster) -> None:
         servers = cluster(spec(2, synchronous=True))
         survivor, dead = two_workers(servers)
@@ -157,14 +145,6 @@ class TestAQuorum:
         assert {index: event.counts.get("late_gradients", 0) for index, event in events.items()} == {0: 0, 1: 0, 2: 1}
         assert sum(event.updates for event in events.values()) == 2
         assert servers.fetch()["steps"] == 5
-
-    def test_a_worker_that_has_finished_waits_for_a_quorum_alone(self, cluster: MakeCluster) -> None:
-        servers = cluster(spec(3, synchronous=True, quorum=2))
-        workers = [servers.started(worker) for worker in range(3)]
-        workers[0].finish_rollout(0)
-        assert waits(workers[0], servers)
-        workers[1].finish_rollout(1)
-        assert pull_all(workers[:2]) == [0.0, 0.0]
 
 
 def pull_all(workers: Sequence[RemoteStore]) -> list[float]:

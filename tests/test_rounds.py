@@ -28,13 +28,6 @@ class TestPushesIntoRounds:
         np.testing.assert_allclose(store.parameters.read(), -ones((10 * 1 + 10 * 2 + 20 * 6) / 40))
         assert (store.version, store.steps) == (1, 40)
 
-    def test_a_ticket_that_is_asked_again_counts_once(self) -> None:
-        store = make_store(synchronous=True, workers=1)
-        ticket = push(store, 0, ones())
-        assert ticket.done() and ticket.done()
-        assert (event_of(ticket).updates, event_of(ticket).staleness) == (1, {0: 1})
-        assert store.counters.gradients_of(0) == 1
-
     def test_whoever_asks_after_another_has_left_makes_the_step(self) -> None:
         store = make_store(synchronous=True)
         first, second = push(store, 0, ones(1)), push(store, 1, ones(3))
@@ -51,12 +44,6 @@ class TestPushesIntoRounds:
         assert (store.counters.gradients_of(0), store.counters.gradients_of(1)) == (0, 1)
         np.testing.assert_allclose(store.parameters.read(), -ones(3))
 
-    def test_a_round_of_refused_gradients_passes_without_a_step(self) -> None:
-        store = make_store(synchronous=True, workers=2)
-        first, second = push(store, 0, None, steps=10), push(store, 1, None, steps=10)
-        assert first.done() and second.done()
-        assert (store.version, store.steps) == (0, 20)
-
     def test_a_push_for_a_later_round_makes_the_steps_of_rounds_that_do_not_wait_for_it(self) -> None:
         store = make_store(synchronous=True, workers=2)
         first = push(store, 0, ones(1))
@@ -65,15 +52,6 @@ class TestPushesIntoRounds:
         assert store.version == 1
         assert push(store, 0, ones(2)).done() and later.done()
         np.testing.assert_allclose(store.parameters.read(), -ones(1 + 3))
-
-    def test_a_worker_that_finishes_its_rollout_leaves_the_rounds_to_the_others(self) -> None:
-        store = make_store(synchronous=True, workers=2)
-        store.finish_rollout(0)
-        assert store.round_in_progress(0)
-        assert push(store, 1, ones()).done()
-        store.finish_rollout(1)
-        assert not store.round_in_progress(0)
-        assert not push(store, 1, ones()).done(), "both are members again"
 
     def test_a_worker_that_has_left_can_join_again(self) -> None:
         store = make_store(synchronous=True, workers=2)
@@ -91,25 +69,9 @@ class TestPushesIntoRounds:
         store.join(0)
         assert push(store, 0, ones()).done()
 
-    def test_without_rounds_nobody_waits(self) -> None:
-        store = make_store(workers=2)
-        store.finish_rollout(0)
-        store.leave(1)
-        store.join(1)
-        assert not store.round_in_progress(0)
-        assert push(store, 0, ones()).done()
-
 
 class TestAQuorum:
     """Rounds of M of N."""
-
-    def test_closes_a_round(self) -> None:
-        store = make_store(synchronous=True, quorum=2)
-        snapshots = [pull(store, worker) for worker in range(3)]
-        first = push(store, 0, ones(2), snapshots[0])
-        assert not first.done()
-        assert push(store, 1, ones(4), snapshots[1]).done() and first.done()
-        np.testing.assert_array_equal(store.parameters.read(), -ones(3))
 
     def test_drops_a_late_gradient_but_not_what_it_brings(self) -> None:
         store = make_store(synchronous=True, quorum=2, observations=NormalizedObservations(True, (3,)))
@@ -128,18 +90,6 @@ class TestAQuorum:
         push(store, 0, ones())
         push(store, 1, ones())
         np.testing.assert_array_equal(store.parameters.read(), -ones(2))
-
-    def test_a_late_worker_is_a_member_of_the_next_round_that_it_pulls_for(self) -> None:
-        store = make_store(synchronous=True, quorum=2)
-        old = pull(store, 2)
-        for worker in range(2):
-            push(store, worker, ones())
-        push(store, 2, ones(), old)
-        again = push(store, 2, ones(5))
-        assert not again.done()
-        assert push(store, 1, ones(1)).done() and again.done()
-        assert event_of(again).staleness == {0: 1} and not event_of(again).counts.get("late_gradients", 0)
-        np.testing.assert_array_equal(store.parameters.read(), -ones(1 + 3))
 
     def test_nothing_is_late_without_a_gradient(self) -> None:
         store = make_store(synchronous=True, quorum=1, workers=2)
@@ -204,14 +154,6 @@ class TestTurnsWithAQuorum:
         assert not store.round_in_progress(2), "the slow one counts in the turn in which it has finished"
         assert not store.round_in_progress(0)
 
-    def test_rounds_need_only_those_that_have_not_finished(self) -> None:
-        store = make_store(synchronous=True, quorum=3, workers=4)
-        store.finish_rollout(0)
-        store.finish_rollout(1)
-        first = push(store, 2, ones())
-        assert not first.done()
-        assert push(store, 3, ones()).done() and first.done()
-
     @pytest.mark.parametrize("quorum", [None, 2])
     def test_do_not_wait_for_those_that_have_left(self, quorum: int | None) -> None:
         store = make_store(synchronous=True, quorum=quorum)
@@ -237,7 +179,7 @@ class TestTurnsWithAQuorum:
 
     def test_nobody_waits_for_ever(self) -> None:
         """Workers that push, finish, leave and come back at random: one of them can always go on."""
-        for seed in range(60):
+        for seed in range(30):
             rng = np.random.default_rng(seed)
             workers = int(rng.integers(2, 6))
             store = make_store(synchronous=True, workers=workers, quorum=int(rng.integers(1, workers)))
