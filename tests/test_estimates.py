@@ -43,13 +43,6 @@ def test_the_band_of_curves_is_the_interval_at_each_of_their_points() -> None:
         assert (low[point], high[point]) == pytest.approx(bootstrap_interval(curves[:, point]), abs=0.15)
 
 
-def test_a_band_of_many_seeds_is_computed_in_blocks_and_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    curves = np.random.default_rng(0).normal(size=(6, 9))
-    whole = bootstrap_band(curves)
-    monkeypatch.setattr("a3c_exp.common.estimates.LARGEST_BLOCK", 1)
-    np.testing.assert_array_equal(whole, bootstrap_band(curves))
-
-
 def test_the_probability_of_improvement_counts_pairs_and_halves_ties() -> None:
     assert probability_of_improvement([3.0, 1.0], [2.0, 1.0]) == (1 + 1 + 0 + 0.5) / 4
 

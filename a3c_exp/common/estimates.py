@@ -20,8 +20,6 @@ FEW_DRAWS = 1_000
 """Draws where one costs more: for every point of a curve, and for comparisons of all pairs of runs."""
 BOUNDS = (0.025, 0.975)
 """Quantiles of an interval of 95 %."""
-LARGEST_BLOCK = 4_000_000
-"""Most scores that are drawn at once, so that many seeds need no gigabytes."""
 
 
 def interquartile_mean(scores: Array) -> Array:
@@ -59,16 +57,8 @@ def bootstrap_band(curves: Array) -> tuple[Array, Array]:
 
     Whole curves are drawn: a draw has the same seeds at every point.
     """
-    rng = np.random.default_rng(0)
-    count, points = curves.shape
-    draws = rng.integers(count, size=(FEW_DRAWS, count))
-    size = max(1, LARGEST_BLOCK // draws.size)
-    by_point = np.ascontiguousarray(curves.T)
-    blocks = [
-        np.quantile(interquartile_mean(by_point[start : start + size][:, draws]), BOUNDS, axis=1)
-        for start in range(0, points, size)
-    ]
-    low, high = np.concatenate(blocks, axis=1)
+    draws = np.random.default_rng(0).integers(len(curves), size=(FEW_DRAWS, len(curves)))
+    low, high = np.transpose([np.quantile(interquartile_mean(scores[draws]), BOUNDS) for scores in curves.T])
     return low, high
 
 

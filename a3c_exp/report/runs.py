@@ -120,8 +120,7 @@ def find_runs(folders: Iterable[Path]) -> tuple[list[RecordedRun], dict[Path, st
                     runs[place] = run
     if not runs:
         place, reason = next(iter(left_out.items()))
-        others = f" (and {len(left_out) - 1} more)" if len(left_out) > 1 else ""
-        raise ConfigError("folder", str(place), f"no run is left to report on: {reason}{others}")
+        raise ConfigError("folder", str(place), f"no run is left to report on: {reason}")
     return [runs[place] for place in sorted(runs)], left_out
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import NamedTuple
 
 from a3c_exp.core.events import Episodes
 from a3c_exp.run.files import Appender, atomic_write, kept_lines
@@ -30,9 +29,9 @@ class EpisodeLog(Appender):
     def __init__(self, path: Path, most: int, resumed: ResumePoint | None) -> None:
         rows = kept_lines(path, _parsed)
         if resumed is not None:
-            steps, seconds = resumed.steps, round(resumed.training_seconds, 3)
-            rows = [row for row in rows if row.step <= steps and row.seconds <= seconds]
-        lines = [HEADER, *(row.line for row in rows if row.line != HEADER)]
+            latest = round(resumed.training_seconds, 3)
+            rows = [row for row in rows if row[1] <= resumed.steps and row[2] <= latest]
+        lines = [HEADER, *(line for line, _, _ in rows if line != HEADER)]
         atomic_write(path, lambda file: file.writelines(line + b"\n" for line in lines))
         self._most = most
         self._rows = len(lines) - 1
@@ -53,20 +52,15 @@ class EpisodeLog(Appender):
             log.warning("episodes.csv has %d rows (record_episodes): later episodes are not recorded", self._rows)
 
 
-class _Row(NamedTuple):
-    line: bytes
-    step: int
-    seconds: float
-
-
-def _parsed(line: bytes) -> _Row | None:
-    """The row in a line; None if the line has no step, no time, or another number of cells than the header."""
+def _parsed(line: bytes) -> tuple[bytes, int, float] | None:
+    """A line with its step and its seconds; None if it lacks one of them, or has another number of cells than the
+    header."""
     if line == HEADER:
-        return _Row(line, 0, 0.0)
+        return line, 0, 0.0
     cells = line.split(b",")
     if len(cells) != 5 or not cells[0].isdigit():
         return None
     try:
-        return _Row(line, int(cells[0]), float(cells[4]))
+        return line, int(cells[0]), float(cells[4])
     except ValueError:
         return None

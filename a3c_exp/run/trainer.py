@@ -204,14 +204,11 @@ class Trainer:
                 self._fail(error)
             finally:
                 self._interruption.may_break_in = False
-                self._close(events)
+                try:
+                    events.close()
+                except BaseException as error:  # workers that cannot be ended do not keep the state from being saved
+                    self._fail(error)
             return self._finish()
-
-    def _close(self, events: Generator[Event | None, None, None]) -> None:
-        try:
-            events.close()
-        except BaseException as error:  # workers that cannot be ended do not keep the state from being saved
-            self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
         """Note an error as the reason for the end; but not after a signal, which workers may have received too."""
