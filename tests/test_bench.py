@@ -10,8 +10,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent))  # bench is not installed: it belongs to the checkout
 
 from bench import __main__ as bench
+from bench import size
 from bench.peers import UnavailableError
 from bench.rows import Measurement, Row
+from bench.versus import interval
 
 
 def row(*against: Measurement, at_least: float | None = None) -> Row:
@@ -47,3 +49,42 @@ def test_what_was_measured_stays_until_it_is_measured_anew(tmp_path: Path, monke
     assert "| title | 30 steps/s | theirs | 120 steps/s | 0.25 (0.25 - 0.25) | >= 0.4 | no |" in after
     assert "theirs | 60 steps/s" not in after
     assert after.splitlines()[-1] == before.splitlines()[-1], "the other row is as it was"
+
+
+def test_the_interval_of_equal_ratios_is_their_value() -> None:
+    assert interval([1.5] * 10) == (1.5, 1.5)
+
+
+def test_the_interval_lies_within_the_ratios_and_holds_the_median() -> None:
+    low, high = interval([0.9, 0.95, 1.0, 1.0, 1.05, 1.1])
+    assert 0.9 <= low < 1.0 < high <= 1.1
+
+
+SOURCE = '''"""Of a module.
+
+Two paragraphs.
+"""
+
+# a comment
+LIMIT = 3  # with a comment behind it
+"""Of a constant."""
+
+TEXT = """no docstring
+
+but data"""
+
+
+class Box:
+    def area(
+        self,
+        # a comment
+    ) -> int:
+        """Of a function.
+        """
+        return LIMIT
+'''
+
+
+def test_lines_are_those_with_code() -> None:
+    # LIMIT, the three lines of TEXT, class, the three of def, return
+    assert len(size.code_lines(SOURCE)) == 1 + 3 + 1 + 3 + 1

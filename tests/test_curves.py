@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import logging
 import math
 import textwrap
@@ -10,13 +11,17 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import metadata as hparams_metadata
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 from a3c_exp.common.reading import UnreadableError
 from a3c_exp.run.curves import CurveWriter
-from a3c_exp.run.event_file import hparams
+from a3c_exp.run.event_file import EventFile, hparams, record
 from a3c_exp.run.files import Appender
 from a3c_exp.run.metrics import ResumePoint, read_points
 from a3c_exp.run.run_folder import POINTS_FILE, config_text
@@ -206,3 +211,36 @@ def test_what_a_full_disk_did_not_take_is_written_with_the_next_point(
     assert [step for step, _ in curve(tmp_path, "train/entropy")] == [0, 1, 2, 3]
     assert [int(row["step"]) for row in table(tmp_path)] == [0, 1, 2, 3]
     assert len(read_points(tmp_path / "metrics.jsonl")) == 4
+
+
+# The event file.
+
+
+@given(st.binary(max_size=300))
+def test_a_record_is_what_tensorboards_writer_writes(data: bytes) -> None:
+    file = io.BytesIO()
+    RecordWriter(file).write(data)
+    assert record(data) == file.getvalue()
+
+
+def test_tensorboard_reads_what_was_written_while_the_file_is_still_open(tmp_path: Path) -> None:
+    events = EventFile(tmp_path, {}, start=0)
+    events.scalars(7, {"train/entropy": 0.5})
+    found = list(EventFileLoader(str(events.path)).Load())
+    events.close()
+    assert found[0].file_version == "brain.Event:2"
+    assert (found[-1].step, found[-1].summary.value[0].tag) == (7, "train/entropy")
+
+
+def test_files_are_read_in_order_although_the_clock_is_put_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resumed run's session on another machine, or after the clock has been set right."""
+    names, now = [], 1_800_000_000.5
+    for seconds in (now, now, now - 86_400, now - 3600, now + 60):
+        monkeypatch.setattr("time.time", lambda seconds=seconds: seconds)
+        events = EventFile(tmp_path, {}, start=0)
+        events.close()
+        names.append(events.path.name)
+    assert names == sorted(set(names))
+    assert names[4].startswith(f"events.out.tfevents.{now + 60:.6f}")

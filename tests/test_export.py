@@ -245,10 +245,3 @@ class TestTheComparison:
                 onnx_file.difference("value", output, float32(50, 0))
         with pytest.raises(RunError, match=r"value differs by 2e-05"):
             onnx_file.difference("value", float32(2e-5), float32(0))
-
-
-def test_help_explains_every_option(capsys: pytest.CaptureFixture[str]) -> None:
-    assert export.main(["--help"]) == 0
-    output = capsys.readouterr().out
-    assert "usage: python -m a3c_exp.export <run folder>" in output
-    assert all(f"{name}:" in output for name in export.Options.__dataclass_fields__)
