@@ -279,7 +279,6 @@ def test_a_sweep_in_any_folder_leaves_what_is_there(link: bool, victim: Path, in
 @pytest.mark.parametrize(
     "words",
     [
-        ["hydra.run.dir=run", "existing=restart"],
         ["sweep=.", "hydra.sweep.subdir=run"],
         ["sweep=.", "hydra.sweep.subdir=link"],
         ["-m", "hydra/launcher=submitit_local", "sweep=run"],
