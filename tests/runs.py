@@ -61,13 +61,17 @@ def config(env: str = BANDIT, backend: str = "serial", **settings: Any) -> dict[
     whole: dict[str, Any] = components | sizes | updates | around
     whole |= {"seed": 0, "reward_threshold": None, "plugins": ["scripted"]}
     for name, value in settings.items():
-        *path, last = name.split("__")
-        node = whole
-        for key in path:
-            node = node[key]
-        value = {"_target_": value} if last in ("optimizer", "returns") and isinstance(value, str) else value
-        node[last] = copy.deepcopy(value)
+        is_class = name in ("optimizer", "returns") and isinstance(value, str)
+        put(whole, name, {"_target_": value} if is_class else copy.deepcopy(value))
     return whole
+
+
+def put(tree: dict[str, Any], place: str, value: Any) -> None:
+    """Set a value in nested mappings. Dots of its place may be written as two underscores."""
+    *path, last = place.replace("__", ".").split(".")
+    for key in path:
+        tree = tree.setdefault(key, {})
+    tree[last] = value
 
 
 def train(folder: Path, env: str = BANDIT, backend: str = "serial", **settings: Any) -> Run:
@@ -119,12 +123,16 @@ def drain(
 
 
 def same(one: Any, other: Any) -> bool:
-    """Return whether two states are equal, bit for bit."""
+    """Return whether two states are equal, in type and bit for bit."""
+    if type(one) is not type(other):
+        return False
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, np.ndarray):
         return bool(one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes())
-    return bool(one == other)
+    return bool(one == other or (one != one and other != other))
 
 
 def command(folder: Path, env: str, backend: str, *overrides: str) -> list[str]:

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from killing import killed_at_line
+from runs import same
 
 from a3c_exp.errors import ConfigError
 from a3c_exp.run import checkpoint, files
@@ -36,19 +37,6 @@ def example() -> dict[str, Any]:
         "best_eval_return": None,
         "note": "Ünïcode\n",
     }
-
-
-def same(one: Any, other: Any) -> bool:
-    """Equal in value, in type and, for arrays, in shape, dtype and every bit."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, np.ndarray):
-        return bool(one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes())
-    if isinstance(one, dict):
-        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list):
-        return len(one) == len(other) and all(map(same, one, other))
-    return bool(one == other or (one != one and other != other))
 
 
 def test_a_checkpoint_comes_back_exactly_in_the_same_bytes_and_can_be_written_to(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
-from runs import SCRIPTED, train
+from runs import SCRIPTED, put, train
 from tensorboard.plugin_util import markdown_to_safe_html
 
 from a3c_exp.__main__ import main
@@ -46,11 +46,7 @@ def configure(run: Path, changes: Mapping[str, Any]) -> None:
     """Write values into a run's config.yaml, by their dotted keys."""
     whole = yaml.safe_load((run / "config.yaml").read_text())
     for key, value in changes.items():
-        *parents, last = key.split(".")
-        node = whole
-        for name in parents:
-            node = node.setdefault(name, {})
-        node[last] = value
+        put(whole, key, value)
     (run / "config.yaml").write_text(yaml.safe_dump(whole, allow_unicode=True))
 
 

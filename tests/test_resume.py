@@ -11,7 +11,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from runs import CORRIDOR, TARGET, TARGETS, latest, same, train
+from runs import CORRIDOR, TARGET, TARGETS, latest, put, same, train
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from a3c_exp.__main__ import main
@@ -29,7 +29,7 @@ EVERYTHING: dict[str, Any] = NORMALIZED | {"workers": 2, "schedule": LINEAR, "ev
 # Whole episodes in an environment without randomness: a resumed run equals a run that never stopped, since it stops
 # between two episodes. (Observations are ones and zeros, so that their sums are exact in any order.)
 ALONE = {"env": CORRIDOR, "envs_per_worker": 1, "rollout_length": "episode", "total_steps": 800}
-BETWEEN_EPISODES: dict[str, Any] = ALONE | {"env__normalize_observations": True, "schedule": LINEAR}
+BETWEEN_EPISODES: dict[str, Any] = ALONE | {"env__normalize_observations": True, "schedule": LINEAR, "lock": True}
 LSTM = {"network": {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 8}}
 
 
@@ -37,11 +37,7 @@ def resume(folder: Path, **changes: Any) -> Run:
     """Resume the run in a folder."""
     whole = read_config(folder, ["scripted"])
     for name, value in changes.items():
-        *path, last = name.split("__")
-        node = whole
-        for key in path:
-            node = node[key]
-        node[last] = value
+        put(whole, name, value)
     return run(load_experiment(whole, check=False), whole, folder, resume=True)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from runs import config, train, train_config
+from runs import config, put, train, train_config
 
 from a3c_exp.__main__ import main
 from a3c_exp.cli import evaluate
@@ -46,13 +46,11 @@ MISSING = object()
 def rewrite(path: Path, place: str, value: Any) -> None:
     """Replace a value in a checkpoint, by its dotted place, or take it away."""
     state = checkpoint.load(path)
-    *parents, last = place.split(".")
-    node = state
-    for name in parents:
-        node = node[name]
-    node[last] = value
     if value is MISSING:
-        del node[last]
+        parent, _, name = place.partition(".")
+        del state[parent][name]
+    else:
+        put(state, place, value)
     checkpoint.save(path, state)
 
 
@@ -96,11 +94,12 @@ def test_older_checkpoints_without_later_values_are_read(run: Path) -> None:
 def test_parameters_that_are_not_finite_are_no_policy(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     parameters = checkpoint.load(latest(run))["store"]["parameters"]
     rewrite(latest(run), "store.parameters", np.full_like(parameters, math.nan))
-    for code in (evaluate.main([str(run), "plugins=[scripted]"]), main([f"resume={run}", "plugins=[scripted]"])):
+    resume = [f"resume={run}", "plugins=[scripted]", "total_steps=128"]
+    for code in (evaluate.main([str(run), "plugins=[scripted]"]), main(resume)):
         assert code == 2
     latest(run).unlink()
     os.mkfifo(latest(run))
-    assert main([f"resume={run}", "plugins=[scripted]"]) == 2, "and nobody waits"
+    assert main(resume) == 2, "and nobody waits"
     *lines, last = capsys.readouterr().err.splitlines()
     assert len(lines) == 2 and all("store.parameters is array([nan, " in line for line in lines)
     assert "is a FIFO, not a regular file" in last

@@ -309,6 +309,11 @@ class TestStartingFromAnotherRun:
 
 
 class TestWhereItRuns:
+    def test_a_folder_that_cannot_be_written_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        with pytest.raises(ConfigError, match="cannot be written"):
+            train(tmp_path / "file" / "run")
+
     def test_another_thread_than_the_main_one_will_do(self, tmp_path: Path) -> None:
         done = []
         thread = threading.Thread(target=lambda: done.append(train(tmp_path)))
