@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
 import gc
 import io
 import itertools
@@ -37,10 +36,9 @@ from a3c_exp.errors import one_line
 from a3c_exp.run import markdown
 from a3c_exp.run.files import bytes_text
 from bench.processes import PROC, tree
-from bench.runs import ENDLESS, finished, memory, running
+from bench.runs import ENDLESS, memory, running
 
 MEMORY_GROWTH = 0.01
-EPISODES_AN_HOUR = 1_000_000
 SAMPLES = 300
 SPEEDS = 10
 """Speeds of a half of the time that are compared with those of the other half."""
@@ -131,20 +129,6 @@ def many_runs(flags: argparse.Namespace) -> Iterator[Line]:
     yield Line(what=f"{label}: /dev/shm", minutes=minutes, before="0", after=str(len(stays)), problem=problem)
 
 
-def many_episodes(flags: argparse.Namespace) -> Iterator[Line]:
-    """Episodes of four steps: each is in episodes.csv, in the order of its worker."""
-    minutes = min(flags.minutes, 3.0)
-    with finished(*CARTPOLE.split(), "env.max_episode_steps=4", f"stop.max_seconds={60 * minutes}") as run:
-        summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
-        rows, misplaced = count_episodes(run / "episodes.csv")
-    ended = int(summary["episodes"])
-    rate = 3600 * ended / summary["training_seconds"]
-    after = f"{rows:,} rows ({rate:,.0f} an hour), {misplaced} out of order"
-    fits = rows == ended and not misplaced and rate >= EPISODES_AN_HOUR
-    problem = "" if fits else "episodes are lost, out of order or too few"
-    yield Line(what="short episodes", minutes=minutes, before=f"{ended:,} episodes", after=after, problem=problem)
-
-
 Row = Callable[[argparse.Namespace], Iterator[Line]]
 ROWS: dict[str, Row] = {
     "processes": partial(steady, label="processes", overrides="backend=processes"),
@@ -152,7 +136,6 @@ ROWS: dict[str, Row] = {
     "ray": partial(steady, label="ray", overrides="backend=ray"),
     "workers": partial(steady, label="64 workers", overrides="workers=64 envs_per_worker=1", most_minutes=5.0),
     "runs": many_runs,
-    "episodes": many_episodes,
 }
 
 
@@ -195,18 +178,6 @@ def speeds(file: Path, count: int, skip: float = 1 / 3) -> NDArray[np.float64]:
     seconds, steps = np.array([(float(each["wall_seconds"]), float(each["step"])) for each in points]).T
     edges = np.linspace(seconds[0] + skip * (seconds[-1] - seconds[0]), seconds[-1], count + 1)
     return np.asarray(np.diff(np.interp(edges, seconds, steps)) / np.diff(edges))
-
-
-def count_episodes(table: Path) -> tuple[int, int]:
-    """The rows of an episodes.csv, and how many have a lower step than the one before them of the same worker."""
-    rows = misplaced = 0
-    latest: dict[str, int] = {}
-    with open(table, newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            rows += 1
-            misplaced += int(row["step"]) < latest.get(row["worker"], 0)
-            latest[row["worker"]] = int(row["step"])
-    return rows, misplaced
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

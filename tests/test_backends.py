@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -26,9 +25,7 @@ from backend_runs import (
 from runs import BACKENDS, LINUX, SCRIPTED, TARGET, config, drain, processes, same, wait_until
 
 from a3c_exp.backends import messages
-from a3c_exp.backends.messages import GRACE_SECONDS, MERGE_SECONDS, batch_events
-from a3c_exp.backends.processes import children
-from a3c_exp.backends.processes.children import Child, end
+from a3c_exp.backends.messages import MERGE_SECONDS, batch_events
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core import seeding
 from a3c_exp.core.events import Event
@@ -81,15 +78,9 @@ class TestSerialIsDeterministic:
         assert np.mean(staleness) == pytest.approx(3, abs=0.5)
         assert max(staleness) > 4
 
-    def test_a_synchronous_round_is_never_stale(self) -> None:
-        events, state, _ = drain(config(workers=4, update="sync", total_steps=16 * 40))
-        assert {value for event in events for value in event.staleness} == {0}
-        assert state["version"] == 10, "a step for every round of four gradients"
-
-    @pytest.mark.parametrize("ppo", [False, True], ids=["a3c", "ppo"])
-    def test_rounds_of_a_quorum_are_those_of_the_seed(self, ppo: bool) -> None:
+    def test_rounds_of_a_quorum_are_those_of_the_seed(self) -> None:
         settings: dict[str, Any] = {"workers": 4, "update": "sync", "quorum": 2, "total_steps": 16 * 40}
-        settings |= SETTINGS["ppo"] if ppo else {}
+        settings |= SETTINGS["ppo"]
         (events, state, error), (_, again, _) = (drain(config(**settings)) for _ in range(2))
         assert error is None and same(state, again)
         assert not same(state["parameters"], drain(config(**settings | {"seed": 1}))[1]["parameters"])
@@ -198,17 +189,6 @@ class TestProcesses:
             for child in worker_processes():
                 threads = len(list(Path(f"/proc/{child.pid}/task").iterdir()))
                 assert threads == 2, "the worker, and the one that watches for its parent"
-
-    def test_children_that_hang_get_one_grace_period_together(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        clock = Clock()
-        monkeypatch.setattr(children, "time", clock)
-        hanging = [Mock() for _ in range(3)]
-        for process in hanging:
-            process.join.side_effect = lambda timeout=0.0: clock.sleep(timeout)
-        end([Mock(spec=Child, process=process, inbox=Mock()) for process in hanging])
-        assert clock.now - 1000 == GRACE_SECONDS <= 1
-        for process in hanging:
-            assert [call[0] for call in process.method_calls][-3:] == ["kill", "join", "close"]
 
     def test_a_script_without_a_main_guard_runs_once(self, tmp_path: Path) -> None:
         """Without precautions children of multiprocessing import the program that started them."""

@@ -78,15 +78,8 @@ def test_auto_is_the_background_of_pictures_whose_pixels_the_network_scales() ->
     assert load_experiment(config(CORNERS, network=SMALL_CNN, **AUTO)).env.normalize_observations == (255.0, QUARTER)
 
 
-@pytest.mark.parametrize("check", [True, False])
-def test_auto_is_false_for_all_other_observations(check: bool) -> None:
-    assert load_experiment(config(TARGET, **AUTO), check=check).env.normalize_observations is False
-
-
-def test_parameters_of_a_run_on_vectors_are_taken_by_one_with_auto_and_the_other_way_round(tmp_path: Path) -> None:
-    for name, theirs, ours in (("one", False, "auto"), ("other", "auto", False)):
-        train(tmp_path / name, TARGET, env__normalize_observations=theirs, total_steps=40)
-        load_experiment(config(TARGET, env__normalize_observations=ours, init_from=str(tmp_path / name)))
+def test_auto_is_false_for_all_other_observations() -> None:
+    assert load_experiment(config(TARGET, **AUTO)).env.normalize_observations is False
 
 
 def test_a_whole_network_that_asks_for_no_pictures_takes_them_as_they_are(tmp_path: Path) -> None:
@@ -98,9 +91,9 @@ def test_a_whole_network_that_asks_for_no_pictures_takes_them_as_they_are(tmp_pa
         load_experiment(config(CORNERS, env__normalize_observations="shared", **whole))
 
 
-@pytest.mark.parametrize("setting", ["background", "auto"])
-def test_a_run_of_before_keeps_the_numbers_in_its_checkpoints(setting: str, tmp_path: Path) -> None:
+def test_a_run_of_before_keeps_the_numbers_in_its_checkpoints(tmp_path: Path) -> None:
     """Its config.yaml has what they stand for; another play of the same environment may find others."""
+    setting = "auto"
     train(tmp_path, CORNERS, total_steps=200, network=SMALL_CNN, env__normalize_observations=[3.0, 60.0])
     for path in (tmp_path / "checkpoints").iterdir():
         state = checkpoint.load(path)
@@ -117,14 +110,6 @@ def test_a_run_of_before_keeps_the_numbers_in_its_checkpoints(setting: str, tmp_
     assert pixels.center == 3.0
     assert main([f"resume={tmp_path}", "total_steps=400", "plugins=[scripted]"]) == 0
     assert yaml.safe_load((tmp_path / "config.yaml").read_text())["env"]["normalize_observations"] == [3.0, 60.0]
-
-
-def test_a_run_of_before_with_auto_and_no_numbers_takes_observations_as_they_are(tmp_path: Path) -> None:
-    train(tmp_path, TARGET)
-    saved = yaml.safe_load((tmp_path / "config.yaml").read_text())
-    saved["env"]["normalize_observations"] = "auto"
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(saved))
-    assert read_config(tmp_path)["env"]["normalize_observations"] is False
 
 
 def test_a_copy_with_another_environment_measures_again(here: Path) -> None:

@@ -22,9 +22,9 @@ from a3c_exp.common.arrays import Array
 from a3c_exp.core.rollout import Actor
 from a3c_exp.core.store import Snapshot
 from a3c_exp.envs import EnvBatch, EnvError, Gym, Step, SyncEnvBatch
-from a3c_exp.envs.atari import Atari, _AtariBatch
+from a3c_exp.envs.atari import _AtariBatch
 from a3c_exp.envs.errors import close_within
-from a3c_exp.errors import ConfigError, RunError
+from a3c_exp.errors import RunError
 from a3c_exp.run.policy import MOST_FAILURES, evaluate_policy
 
 NAME = "faulty:Misbehaving-v0"
@@ -143,11 +143,6 @@ class TestEpisodesWithoutAnEnd:
         settings: dict[str, Any] = {"env__kwargs": {"lengths": [0]}, "env__max_steps_guard": 10, "total_steps": 320}
         train(tmp_path, "scripted:Scripted-v0", **settings)
         assert (tmp_path / "train.log").read_text().count("env.max_steps_guard") == 1
-
-    def test_the_setting(self) -> None:
-        with pytest.raises(ConfigError) as refused:
-            Atari(game="pong", max_steps_guard=0)
-        assert (refused.value.key, refused.value.value) == ("max_steps_guard", 0)
 
 
 class Games:

@@ -17,9 +17,8 @@ import numpy as np
 import pytest
 from backend_runs import nobody_works, running, totals, worker_processes
 from killing import killed_at_line
-from runs import CORRIDOR, LINUX, SCRIPTED, drain, train_config, wait_until
+from runs import CORRIDOR, SCRIPTED, drain, train_config, wait_until
 
-from a3c_exp.backends import forkserver
 from a3c_exp.backends.ga3c import buffers as buffers_module
 from a3c_exp.backends.ga3c import services
 from a3c_exp.backends.ga3c.buffers import STARTING, AgentChannel, BufferSpec, Prediction, SharedBuffers
@@ -183,23 +182,10 @@ class TestBuffers:
 # -- whole runs -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def nothing_left() -> Iterator[None]:
-    """After the test there are no more open pipes, threads and processes than before it."""
-    forkserver.ensure_running()
-    before = open_pipes()
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Iterator[None]:
     yield
     wait_until(nobody_works)
-    wait_until(lambda: open_pipes() <= before)
-
-
-def open_pipes() -> int:
-    """Number of open ends of pipes and sockets. (Shared memory is kept for the next run.)"""
-    found = 0
-    for fd in os.listdir("/proc/self/fd"):
-        with suppress(OSError):  # the folder itself, which has been closed
-            found += os.readlink(f"/proc/self/fd/{fd}").startswith(("pipe:", "socket:"))
-    return found
 
 
 def restarts_of(events: Sequence[Event]) -> tuple[int, str]:
@@ -244,8 +230,6 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Break:
     return install
 
 
-@LINUX
-@pytest.mark.usefixtures("nothing_left")
 class TestKilledAgents:
     """Real processes, killed by SIGKILL."""
 
@@ -283,8 +267,6 @@ class TestKilledAgents:
         assert warnings.count("at the end of the run: worker") == 2
 
 
-@LINUX
-@pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("fault", ["raise", "hang"])
 def test_the_agent_of_an_environment_that_goes_wrong_is_replaced(fault: str, tmp_path: Path) -> None:
     """The others go on meanwhile."""
@@ -305,8 +287,6 @@ def test_the_agent_of_an_environment_that_goes_wrong_is_replaced(fault: str, tmp
 
 
 class TestServices:
-    @LINUX
-    @pytest.mark.usefixtures("nothing_left")
     def test_one_that_raises_ends_the_run(self, broken: Break) -> None:
         def break_down(number: int) -> None:
             if number == 7:
@@ -317,8 +297,6 @@ class TestServices:
         assert str(error).startswith("trainer 0 failed:\nTraceback")
         assert restarts_of(events)[0] == 0
 
-    @LINUX
-    @pytest.mark.usefixtures("nothing_left")
     @pytest.mark.parametrize("kind", ["predictor", "trainer"])
     def test_one_that_hangs_ends_the_run_with_the_reason(self, kind: str, broken: Break, tmp_path: Path) -> None:
         release = threading.Event()
@@ -330,7 +308,6 @@ class TestServices:
             assert not worker_processes()
         finally:
             release.set()
-        wait_until(nobody_works)
 
     def test_waiting_is_no_stall(self, broken: Break) -> None:
         """Agents wait for the predictor, and the trainer for agents, longer than `stall_seconds`."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from runs import TARGET, config, drain, make_store, same, wait_until
-from servers import SECONDS, SIZE, Cluster, LostError, MakeCluster, learn, pull, push_of, spec, vector
+from servers import SECONDS, SIZE, Cluster, LostError, MakeCluster, generator, learn, pull, push_of, spec, vector
 
 from a3c_exp.backends.ray.server import Message, Reply, shard_slices, shard_spec
 from a3c_exp.backends.ray.worker import RemoteStore
@@ -96,6 +96,14 @@ class TestOneWorker:
         blocked.join(SECONDS)
         assert not blocked.is_alive()
 
+    def test_its_replacement_continues_its_generator(self, cluster: MakeCluster) -> None:
+        servers, first = started(cluster)
+        rng, other = generator(5), generator(9)
+        first.push(0, push_of(0, vector(), first.pull(0, vector()), rng=rng))
+        pull(first, 0)
+        servers.remote(attempt=1).start(0, other)
+        assert other.normal() == rng.normal()
+
 
 class TestAPushIsAppliedOnce:
     def test_although_its_reply_is_lost_and_it_is_sent_again(self, cluster: MakeCluster) -> None:
@@ -182,6 +190,23 @@ class TestAServerThatDies:
         assert learn(remote, 0, -1.0).tolist() == [1.0] * SIZE
         remote.leave(0)
         assert servers.fetch()["parameters"].tolist() == [2.0] * SIZE
+
+    def test_begins_an_incarnation_once_although_it_is_asked_twice(self, cluster: MakeCluster) -> None:
+        servers, remote = started(cluster)
+        learn(remote, 0, -1.0)
+        remote.leave(0)
+        servers.begin_one(0)
+        assert servers.fetch()["version"] == 1
+
+    def test_does_not_undo_the_steps_that_another_has_counted(self, cluster: MakeCluster) -> None:
+        servers, remote = started(cluster, shards=2)
+        learn(remote, 0, -1.0, steps=16)
+        pull(remote, 0)
+        servers.kill(1)
+        servers.begin()
+        remote.leave(0)
+        state = servers.fetch()
+        assert (state["version"], state["steps"]) == (0, 16)
 
 
 class TestHeartbeats:

@@ -70,19 +70,13 @@ def test_a_run_that_becomes_slower_is_told_from_one_that_varies() -> None:
     assert not soak.speed_line("run", 30.0, first, rng.normal(1000, 20, SPEEDS)).problem
 
 
-def test_episodes_are_counted_and_their_order_is_looked_at(tmp_path: Path) -> None:
-    table = tmp_path / "episodes.csv"
-    table.write_text("step,worker\n8,0\n4,1\n12,0\n6,0\n8,1\n")
-    assert soak.count_episodes(table) == (5, 1)
-
-
 def test_a_missed_bar_ends_the_command_with_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good = soak.Line(what="a", minutes=1, before="1", after="1")
     bad = soak.Line(what="c", minutes=1, before="1", after="0", problem="slower")
     monkeypatch.setitem(soak.ROWS, "runs", lambda flags: iter([good]))
-    monkeypatch.setitem(soak.ROWS, "episodes", lambda flags: iter([bad]))
+    monkeypatch.setitem(soak.ROWS, "workers", lambda flags: iter([bad]))
     assert soak.main(["--only", "runs"]) == 0
-    assert soak.main(["--only", "runs", "--only", "episodes"]) == 1
+    assert soak.main(["--only", "runs", "--only", "workers"]) == 1
     assert capsys.readouterr().out.splitlines()[-1] == "| c | 1.0 | 1 | 0 | **slower** |"

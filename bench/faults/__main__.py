@@ -20,9 +20,8 @@ from bench.damage import flip_bits
 from bench.faults.bits import Checkpoint, Latest, cut_end
 from bench.faults.cases import Row, cells, try_row
 from bench.faults.disks import FullDisk
-from bench.faults.killing import Kill, KillParent
+from bench.faults.killing import Kill, KillParent, Stop
 from bench.faults.program import BACKENDS
-from bench.faults.stopping import Stop
 
 KILLS = {f"kill_{name}": Row(f"SIGKILL of all processes, {name}", 25, Kill(name)) for name in BACKENDS}
 PARENTS = {f"parent_{name}": Row(f"SIGKILL of the main process, {name}", 5, KillParent(name)) for name in BACKENDS}
