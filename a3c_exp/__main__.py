@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from a3c_exp.common import signals
+
+if __name__ == "__main__":
+    signals.end_early()  # importing the rest takes a while
+
 import importlib
 import sys
 from collections.abc import Sequence

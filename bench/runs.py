@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -94,7 +93,7 @@ def _start(folder: str, *overrides: str, checkout: Path) -> subprocess.Popen[byt
 
 @contextmanager
 def running(folder: str, *overrides: str, checkout: Path = HERE) -> Iterator[subprocess.Popen[bytes]]:
-    """A run that has made its first update. It is interrupted on exit, as by Ctrl-C."""
+    """A run that has made its first update. It is ended on exit."""
     process = _start(folder, *overrides, checkout=checkout)
     try:
         deadline = time.perf_counter() + START_SECONDS
@@ -104,7 +103,7 @@ def running(folder: str, *overrides: str, checkout: Path = HERE) -> Iterator[sub
             time.sleep(0.005)
         yield process
     finally:
-        process.send_signal(signal.SIGINT)
+        process.terminate()
         try:
             process.wait(30)
         except subprocess.TimeoutExpired:

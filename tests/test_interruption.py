@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
+from runs import LINUX, QUICK, latest, wait_until
 
+from a3c_exp.common.signals import ENDING
 from a3c_exp.run.interruption import Interruption, interruptions
 
 
@@ -14,7 +20,7 @@ def send(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR2])
+@pytest.mark.parametrize("number", ENDING)
 def test_it_is_noted_which_signal_interrupted(number: int) -> None:
     noted = Interruption()
     with interruptions(noted):
@@ -66,3 +72,41 @@ def test_handlers_are_restored() -> None:
     with interruptions(Interruption()):
         pass
     assert [signal.getsignal(number) for number in numbers] == before
+
+
+def start(*words: str, folder: Path) -> subprocess.Popen[str]:
+    """The program, as nohup starts it: SIGHUP is ignored."""
+    command = [sys.executable, "-m", "a3c_exp", *QUICK, *words]
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        return subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@LINUX
+@pytest.mark.parametrize("number", [each for each in ENDING if each != signal.SIGHUP])
+def test_a_signal_while_the_program_starts_ends_it_without_a_trace(number: int, tmp_path: Path) -> None:
+    program = start(folder=tmp_path)
+    status = Path(f"/proc/{program.pid}/status")
+    wait_until(lambda: int(re.search(r"SigCgt:\s*(\w+)", status.read_text())[1], 16) >> (signal.SIGXCPU - 1) & 1)  # type: ignore[index]
+    program.send_signal(number)
+    assert program.communicate(timeout=60)[1] == ""
+    assert program.returncode == 128 + number
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_signal_that_was_ignored_stays_ignored_and_another_one_saves_the_run(tmp_path: Path) -> None:
+    program = start("total_steps=1e9", "hydra.run.dir=run", folder=tmp_path)
+    try:
+        points = tmp_path / "run" / "metrics.jsonl"
+        wait_until(lambda: points.exists() and points.read_text())
+        program.send_signal(signal.SIGHUP)
+        before = len(points.read_text())
+        wait_until(lambda: len(points.read_text()) > before)
+        program.send_signal(signal.SIGQUIT)
+        assert "Traceback" not in program.communicate(timeout=60)[1]
+    finally:
+        program.kill()
+    assert program.returncode == 128 + signal.SIGQUIT
+    assert latest(tmp_path / "run")["store"]["steps"] > 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,7 +87,11 @@ def execute(plan: Plan, checked: Checked | None = None) -> Run | None:
             clear(plan.folder, keep_log=plan.existing == "resume")
         if action is Action.RESUME and plan.existing == "resume":  # with what its settings stood for when it began
             config, experiment = load_final(read_config(plan.folder, config["plugins"]), check=False)
-        return run(experiment, config, plan.folder, action is Action.RESUME, plan.session)
+        try:
+            return run(experiment, config, plan.folder, action is Action.RESUME, plan.session)
+        finally:
+            with suppress(OSError):  # it has been made for a run that has written nothing
+                plan.folder.rmdir()
 
 
 def make(folder: Path) -> None:

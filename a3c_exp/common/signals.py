@@ -7,7 +7,23 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR2, signal.SIGXCPU)
+"""Signals that end a run in order: a closed terminal, Ctrl-C and Ctrl-\\, a batch system, a limit of processor time."""
+SIGNALS = (*ENDING, signal.SIGUSR1)
+
+
+def end_early() -> None:
+    """Let each of ENDING end this process with exit code 128 + its number, until a run has handlers of its own.
+
+    A signal that is ignored stays ignored, as by nohup.
+    """
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    for number in ENDING:
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+            signal.signal(number, end)
 
 
 @contextmanager

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+from a3c_exp.common.signals import ENDING
+
 
 @dataclass(slots=True)
 class Interruption:
@@ -26,8 +28,9 @@ class Interruption:
 
 @contextmanager
 def interruptions(interruption: Interruption) -> Iterator[None]:
-    """Note signals in `interruption`: SIGINT, SIGTERM and SIGUSR2 interrupt; SIGUSR1 asks for a checkpoint.
+    """Note signals in `interruption`: those of ENDING interrupt; SIGUSR1 asks for a checkpoint.
 
+    A signal that is ignored stays so.
     A program's own handler of SIGUSR1 stays. Its own handler of SIGUSR2 is called at the end, when the run has been
     saved: submitit's ends the process, and has the job queued again.
     Does nothing outside the main thread, where signals do not arrive.
@@ -46,7 +49,7 @@ def interruptions(interruption: Interruption) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    handlers = dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGUSR2), ask)
+    handlers = dict.fromkeys((each for each in ENDING if signal.getsignal(each) is not signal.SIG_IGN), ask)
     if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
         handlers[signal.SIGUSR1] = save
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
@@ -56,6 +59,6 @@ def interruptions(interruption: Interruption) -> Iterator[None]:
         for number, handler in before.items():
             with suppress(TypeError):  # None: a handler that was not set from Python cannot be restored
                 signal.signal(number, handler)
-    requeue = before[signal.SIGUSR2]
+    requeue = before.get(signal.SIGUSR2)
     if interruption.signal == signal.SIGUSR2 and callable(requeue):
         requeue(signal.SIGUSR2, None)
