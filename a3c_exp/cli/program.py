@@ -14,6 +14,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from a3c_exp.common import signals
 from a3c_exp.errors import ConfigError, did_you_mean, exit_code
 
 COMMANDS = {
@@ -27,6 +28,7 @@ COMMANDS = {
 
 def main() -> int:
     """Run the program's command line and return its exit code."""
+    signals.end_early()
     return exit_code(lambda: command(sys.argv[1:]))
 
 
