@@ -23,14 +23,14 @@ onnx = pytest.importorskip("onnx", reason="pip install 'a3c-exp[onnx]'")
 onnxruntime = pytest.importorskip("onnxruntime", reason="pip install 'a3c-exp[onnx]'")
 pytest.importorskip("onnxscript", reason="pip install 'a3c-exp[onnx]'")
 
-PLUGINS = ["scripted", "export_networks"]
-ALLOWED = "plugins=[scripted,export_networks]"
+PLUGINS = ["scripted", "user_modules"]
+ALLOWED = "plugins=[scripted,user_modules]"
 BFLOAT16 = onnx.TensorProto.BFLOAT16
 
 CNN: dict[str, Any] = {"_target_": "a3c_exp.networks.Cnn", "layers": [[8, 3, 2], [8, 3, 2]], "policy_gain": 1.0}
 CNN |= {"features_dim": None, "padding": "same", "activation": "elu", "precision": "bfloat16"}
 LSTM = {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 16, "policy_gain": 1.0}
-MEMORY = {"_target_": "export_networks.Memory"}
+MEMORY = {"_target_": "user_modules.Gru"}
 
 PICTURE = Box(0, 255, (12, 12, 3), np.uint8)
 UNEVEN = Box(np.array([-2.0, -np.inf, 0.0], np.float32), np.array([4.0, np.inf, np.inf], np.float32))
@@ -89,7 +89,7 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "one-hot, user's encoder, continuous": Case(Discrete(5), UNEVEN, {"_target_": "export_networks.Residual"}),
+    "one-hot, user's encoder, continuous": Case(Discrete(5), UNEVEN, {"_target_": "user_modules.Residual"}),
     "pictures in bfloat16, several choices": Case(PICTURE, MultiDiscrete([2, 3]), CNN, normalize="shared"),
 }
 
@@ -209,7 +209,7 @@ class TestAFileThatIsNotWritten:
         self.failed(cheap, 1, "cannot be written: OSError: [Errno 28] No space left on device", capfd)
 
     def test_one_of_a_network_that_no_graph_can_hold(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-        train(tmp_path, TARGET, network={"_target_": "export_networks.Branches"}, total_steps=16, plugins=PLUGINS)
+        train(tmp_path, TARGET, network={"_target_": "user_modules.Branches"}, total_steps=16, plugins=PLUGINS)
         self.failed(tmp_path, 2, "network = 'Branches': cannot be exported to ONNX by torch ", capfd)
 
     def test_one_for_which_a_package_is_missing(

@@ -15,7 +15,7 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # study is not installed: it belongs to the checkout
 
-from study.records import read_rows, write_rows
+from study.records import read_rows
 from study.sources import __main__ as command
 from study.sources import a3c, dppo_cartpole, dppo_pendulum, records
 from study.sources.dppo_pendulum import Agent, Peculiarities, Shared, Statistics, advantages
@@ -157,12 +157,3 @@ def test_command_runs_each_source_once_for_a_seed_and_its_table_shows_the_record
         assert capsys.readouterr().out == ""
     section = records.section(tmp_path)
     assert all(f"| `{name}` |" in section for name in records.SOURCES)
-
-
-def test_a_run_whose_parameters_became_nan_is_counted_as_lost(tmp_path: Path) -> None:
-    line = records.train("threads_n_step_zero", 0, episodes=2)
-    lost = replace(line, seed=1, last_100=float("nan"))
-    write_rows(tmp_path / "threads_n_step_zero.csv", records.Line, [lost, line])
-    row = next(row for row in records.section(tmp_path).splitlines() if "`threads_n_step_zero`" in row)
-    assert "| 2 of 10 | 1 |" in row
-    assert "nan" not in row

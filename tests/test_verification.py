@@ -147,15 +147,6 @@ class TestTheFormOfObservations:
             assert module.space == seen
         assert module.space.shape == seen.shape == tuple(module.last.shape[1:])
 
-    def test_a_form_for_pictures_gives_channels_first_and_numbers_up_to_1(self) -> None:
-        network = verified(Pictures, PICTURES, shared=True)
-        module: Any = dict(network.named_children())["actor_encoder"]
-        assert module[0].weight.shape == (4, 3, 3, 3) and module[3].in_features == 4 * 6 * 7
-        pictures = np.stack([PICTURES.sample() for _ in range(2)])
-        expected = module(torch.from_numpy(np.moveaxis(pictures, -1, 1) / np.float32(255)))
-        features = network.evaluate(pictures[None], np.zeros((1, 2), np.int64))[0].features
-        np.testing.assert_allclose(features[0], expected.detach(), atol=1e-5)  # type: ignore[index]
-
     @pytest.mark.parametrize(
         ("module", "space", "advice"),
         [

@@ -24,12 +24,6 @@ def first_update(**settings: Any) -> tuple[Floats, Event, slice]:
     return store.parameters.read() - before, event, store.spec.param_slices["critic"]
 
 
-def environments(worker: Worker) -> list[Any]:
-    """The scripted environments of a worker."""
-    batch: Any = worker._actor.env
-    return [env.unwrapped for env in batch._envs]
-
-
 def note_pushes(store: SharedStore, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Floats, int]]:
     """The gradient and the steps of every push from now on."""
     pushes: list[tuple[Floats, int]] = []
@@ -225,20 +219,8 @@ class TestGradientsThatAreNotFinite:
         assert "learning rate" not in str(end.value), "the environment is to blame"
 
     def test_are_counted_anew_after_one_good_gradient(self) -> None:
-        _, worker = self.sick()
-        envs = environments(worker)
-        steps = (step for step in worker.run() if isinstance(step, Event))
-        rejected = 0
-        while rejected < MAX_CONSECUTIVE_NONFINITE - 1:
-            rejected += next(steps).counts.get("rejected", 0)
-        for env in envs:
-            env.fails_at = None
-        for env in envs:
-            env.moment = env.lengths[0] - 1  # the sick episodes end
-        assert next(steps).counts.get("rejected", 0) == 0
-        for env in envs:
-            env.fails_at = 0
-        for _ in range(MAX_CONSECUTIVE_NONFINITE):
-            assert next(steps).counts.get("rejected", 0) == 1
+        learner = self.sick()[1]._learner
+        for rejected in [*[True] * (MAX_CONSECUTIVE_NONFINITE - 1), False, *[True] * (MAX_CONSECUTIVE_NONFINITE - 1)]:
+            learner._check_divergence(all_rejected=rejected)
         with pytest.raises(RunError):
-            next(steps)
+            learner._check_divergence(all_rejected=True)

@@ -31,6 +31,14 @@ class Residual(nn.Module):
         return x
 
 
+class Branches(Residual):
+    """One whose code depends on the numbers, which no graph can hold."""
+
+    def forward(self, observations: Tensor) -> Tensor:
+        features = super().forward(observations)
+        return features if float(self.first.weight.detach().sum() * observations.abs().sum()) < 1e9 else -features
+
+
 class Faulty(Residual):
     """A module with one fault."""
 
