@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from a3c_exp.algorithms import BatchArrays
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import build_network
-from a3c_exp.core.rollout import Rollout, episode_boundaries
+from a3c_exp.core.rollout import Actor, Rollout, episode_boundaries
 from a3c_exp.core.store import Snapshot
 from a3c_exp.core.worker import MAX_CONSECUTIVE_NONFINITE, Worker, YieldPoint
 
@@ -134,50 +135,15 @@ def test_a_policy_too_far_from_the_one_that_acted_ends_the_minibatches_of_its_ro
 
 def test_one_rollout_that_cannot_be_learned_from_is_one_however_many_minibatches_it_has() -> None:
     """Its rewards are finite, and so large that no gradient is."""
-    store, (worker,) = make_workers(ppo_config(SCRIPTED, epochs=15, total_steps=96, env__kwargs={"lengths": (4,)}))
-    for env in worker._actor.env._envs:  # type: ignore[attr-defined]
-        env.unwrapped.fails_at = 1
-        env.unwrapped.failure = "huge"
-    events: list[Event] = []
-    for step in worker.run():
-        events += [step] if isinstance(step, Event) else []
-        if sum(event.counts.get("rejected", 0) for event in events):
-            for env in worker._actor.env._envs:  # type: ignore[attr-defined]
-                env.unwrapped.fails_at = None
-    rejected = [event.counts.get("rejected", 0) for event in events]
-    assert sum(rejected) > MAX_CONSECUTIVE_NONFINITE
-    assert rejected == sorted(rejected, reverse=True), "only the first rollout"
-    assert store.version == rejected.count(0) > 0
+    store, (worker,) = make_workers(ppo_config(epochs=15))
+    rollout = worker._actor.collect(START)
+    huge = replace(rollout, rewards=np.full_like(rollout.rewards, 1e38))
+    events = [step for step in worker._learner.learn([huge], START) if isinstance(step, Event)]
+    assert sum(event.counts["rejected"] for event in events) == len(events) > MAX_CONSECUTIVE_NONFINITE
+    assert store.version == 0 and np.isfinite(store.parameters.read()).all()
 
 
 # -- rounds -----------------------------------------------------------------------------------------------------------
-
-
-def in_rounds(whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> tuple[list[list[int]], list[list[Event]]]:
-    """Two workers in rounds, in turn: the versions that each acted with, and the events of each."""
-    _, workers = make_workers(whole | {"update": "sync", "workers": 2})
-    acted: list[list[int]] = [[], []]
-    for worker, versions in zip(workers, acted, strict=True):
-        actor = worker._actor
-
-        def noted(snapshot: Snapshot, *rest: Any, collect: Any = actor.collect, versions: Any = versions) -> Any:
-            versions.append(snapshot.version)
-            return collect(snapshot, *rest)
-
-        monkeypatch.setattr(actor, "collect", noted)
-    events: list[list[Event]] = [[], []]
-    running = dict(enumerate(worker.run() for worker in workers))
-    for turn in range(10_000):
-        if not running:
-            return acted, events
-        index = turn % 2 if len(running) == 2 else next(iter(running))
-        step = next(running[index], None)
-        if step is None:
-            workers[index].close()
-            del running[index]
-        elif isinstance(step, Event):
-            events[index].append(step)
-    raise AssertionError("the workers wait for one another")
 
 
 # One environment each, of episodes of 2, 9 and 4 steps in turn: rollouts of 1 to 3 minibatches.
@@ -192,13 +158,21 @@ UNEVEN: dict[str, Any] = {
 
 
 def test_a_worker_with_fewer_minibatches_leaves_the_rounds_and_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    acted, reported = in_rounds(ppo_config(**UNEVEN, total_steps=200), monkeypatch)
-    assert acted[0] == acted[1], "both act with the same parameters"
-    numbers = [len(events) for events in reported]
+    versions: dict[Actor, list[int]] = {}
+    collect = Actor.collect
+
+    def noted(actor: Actor, snapshot: Snapshot, progress: float) -> Rollout:
+        versions.setdefault(actor, []).append(snapshot.version)
+        return collect(actor, snapshot, progress)
+
+    monkeypatch.setattr(Actor, "collect", noted)
+    events, state, _ = drain(ppo_config(**UNEVEN, update="sync", workers=2, total_steps=200))
+    acted, others = versions.values()
+    assert acted[:20] == others[:20], "both act with the same parameters"
+    numbers = [sum(event.worker == worker for event in events) for worker in range(2)]
     assert numbers[0] != numbers[1]
-    rounds = sum(event.updates for events in reported for event in events)
-    assert max(numbers) <= rounds < sum(numbers)
-    assert {staleness for events in reported for event in events for staleness in event.staleness} == {0}
+    assert max(numbers) <= state["version"] < sum(numbers)
+    assert {staleness for event in events for staleness in event.staleness} == {0}
 
 
 @pytest.mark.parametrize(

@@ -57,18 +57,13 @@ def test_with_one_environment_a_rollout_ends_with_the_episode() -> None:
     first, second = collect(actor), collect(actor)
     assert len(first.rewards) == 3 and first.terminated[-1, 0]
     assert len(second.rewards) == 5 and not second.terminated.any()
+    assert len(collect(make_actor(length="episode", lengths=(700,))).rewards) == 700, "however long it is"
 
 
 def test_with_several_environments_rollouts_run_through_episode_ends() -> None:
     rollout = collect(make_actor(count=2, length=5, lengths=(3, 4)))
     np.testing.assert_array_equal(rollout.terminated.T, [[0, 0, 1, 0, 0], [0, 0, 0, 1, 0]])
     np.testing.assert_array_equal(rollout.observations[:, 0, 1:3], [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1]])
-
-
-def test_a_whole_episode_however_long() -> None:
-    rollout = collect(make_actor(length="episode", lengths=(700,)))
-    assert len(rollout.rewards) == 700
-    np.testing.assert_array_equal(rollout.observations[:, 0, 2], np.arange(700))
 
 
 @pytest.mark.parametrize(
