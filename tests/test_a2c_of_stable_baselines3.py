@@ -11,22 +11,15 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
-from workers import next_event
+from workers import make_workers, next_event
 
 from a3c_exp import compose
 from a3c_exp.common.arrays import Array
-from a3c_exp.config.builder import load_experiment
 from a3c_exp.core import seeding
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.events import Event
-from a3c_exp.core.experiment import Experiment, RunContext, store_spec
-from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.rollout import Rollout
 from a3c_exp.core.seeding import Role
-from a3c_exp.core.store import SharedStore
-from a3c_exp.core.worker import Learner, make_actor
-from a3c_exp.envs import EnvBatch
-from a3c_exp.networks import ActorCritic
 
 SB3 = pytest.importorskip("stable_baselines3", reason="peers: pip install 'a3c-exp[bench]'")
 from stable_baselines3.common.logger import Logger  # noqa: E402 - after the skip
@@ -36,8 +29,8 @@ from stable_baselines3.common.vec_env import DummyVecEnv  # noqa: E402
 GAMES, STEPS, ACTIONS, UPDATES = 16, 5, 6, 3
 NOISE = "NoisePictures-v0"
 RECIPE = f"""
-    env=gym env.id={NOISE} network=cnn_nature network.precision=float32 returns=gae returns.lambda_=1
-    algorithm=a3c algorithm.entropy_coefficient=0.01 optimizer=rmsprop_tf optimizer.learning_rate=7e-4
+    env=gym env.id={NOISE} env.normalize_observations=false network=cnn_nature network.precision=float32 returns=gae
+    returns.lambda_=1 algorithm=a3c algorithm.entropy_coefficient=0.01 optimizer=rmsprop_tf optimizer.learning_rate=7e-4
     optimizer.epsilon=1e-5 optimizer.max_grad_norm=0.5 schedule=constant backend=serial workers=1
     envs_per_worker={GAMES} rollout_length={STEPS} gamma=0.99 network.policy_gain=1 algorithm.value_coefficient=0.5
 """
@@ -72,40 +65,32 @@ class NoisePictures(gymnasium.Env[Array, Any]):
         return self.np_random.integers(0, 256, self.observation_space.shape, np.uint8)
 
 
+def their_name(name: str) -> str:
+    layer, _, kind = name.rpartition(".")
+    return f"{LAYERS[layer]}.{kind}"
+
+
 class Ours:
-    """An actor and a learner as in a worker, which take one update after another."""
+    """A worker that takes one update after another. Parameters and gradients have the names that they have there."""
 
-    def __init__(self, experiment: Experiment) -> None:
-        self._experiment = experiment
-        self._actor = make_actor(RunContext(experiment=experiment), 0, self._build_network, Heartbeat())
-        self.store = SharedStore(store_spec(experiment, self.network, NoisePictures.observation_space))
-        self.store.initialize(self.network.vector)
-        rng = self._actor.rng
-        self._learner = Learner(experiment, self.network, 0, self.store, rng, "worker 0", Heartbeat())
-
-    def _build_network(self, env: EnvBatch) -> ActorCritic:
-        self.network = self._experiment.build_network(env, np.random.default_rng(0))
-        return self.network
+    def __init__(self) -> None:
+        _, (self._worker,) = make_workers(compose(RECIPE.split()))
 
     def update(self) -> tuple[Rollout, Event]:
-        snapshot = self._learner.pull()
-        rollout = self._actor.collect(snapshot)
-        event = next_event(self._learner.learn([rollout], snapshot))
-        return rollout, event
+        snapshot = self._worker._learner.pull()
+        rollout = self._worker._actor.collect(snapshot)
+        return rollout, next_event(self._worker._learner.learn([rollout], snapshot))
 
     def parameters(self) -> dict[str, Array]:
-        """The shared parameters as they are now, by their names there."""
-        self._learner.pull()
-        return {_their_name(name): p.detach().numpy().copy() for name, p in self.network.named_parameters()}
+        """The shared parameters as they are now."""
+        self._worker._learner.pull()
+        named = self._worker._network.named_parameters()
+        return {their_name(name): parameter.detach().numpy().copy() for name, parameter in named}
 
     def gradients(self) -> dict[str, Array]:
         """The gradient of the latest update, clipped."""
-        return {_their_name(name): p.grad.numpy() for name, p in self.network.named_parameters() if p.grad is not None}
-
-
-def _their_name(name: str) -> str:
-    layer, _, kind = name.rpartition(".")
-    return f"{LAYERS[layer]}.{kind}"
+        named: Any = self._worker._network.named_parameters()
+        return {their_name(name): parameter.grad.numpy() for name, parameter in named}
 
 
 class Theirs:
@@ -121,7 +106,7 @@ class Theirs:
         self.model.set_logger(Logger(None, []))
         self.policy = self.model.policy
         with torch.no_grad():
-            for name, parameter in self._named():
+            for name, parameter in self.policy.named_parameters():
                 parameter.copy_(torch.from_numpy(parameters[name]))
         self._actions: Iterator[Array] = iter(())
         monkeypatch.setattr(self.policy.action_dist, "sample", lambda: torch.from_numpy(next(self._actions)))
@@ -141,14 +126,10 @@ class Theirs:
         return {name.removeprefix("train/"): value for name, value in self.model.logger.name_to_value.items()}
 
     def parameters(self) -> dict[str, Array]:
-        return {name: parameter.detach().numpy().copy() for name, parameter in self._named()}
+        return {name: parameter.detach().numpy().copy() for name, parameter in self.policy.named_parameters()}
 
     def gradients(self) -> dict[str, Array]:
-        return {name: parameter.grad.numpy() for name, parameter in self._named()}
-
-    def _named(self) -> Iterator[tuple[str, Any]]:
-        """Its parameters. An extractor that actor and critic share has several names, and the first is given."""
-        yield from self.policy.named_parameters()
+        return {name: parameter.grad.numpy() for name, parameter in self.policy.named_parameters()}
 
 
 def deviations(ours: dict[str, Array], theirs: dict[str, Array]) -> dict[str, float]:
@@ -186,7 +167,7 @@ def noise() -> Iterator[None]:
 def test_updates_are_those_of_stable_baselines3(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both libraries step the same environments from the same parameters with the same actions, take the gradient and
     make the step. Later updates have the statistics of the first."""
-    ours = Ours(load_experiment(compose(RECIPE.split())))
+    ours = Ours()
     theirs = Theirs(ours.parameters(), monkeypatch)
     gradients, steps = list[dict[str, float]](), list[dict[str, float]]()
     for _ in range(UPDATES):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from batches import make_batch
 from gymnasium.spaces import Box, Discrete
+from nets import draw_recurrent_input, normal
 from runs import TARGET, config, latest, train
 from thirdparty import Attention, PredictingA3C, Predictor
 from torch import Tensor, nn
@@ -24,7 +26,6 @@ from a3c_exp.config.modules import network_of
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic, Lstm, Mlp, Network
 from a3c_exp.networks.composed import EncoderActorCritic
-from a3c_exp.networks.recurrent import RecurrentInput
 
 HERE = __name__.partition(".")[0]
 PLUGINS = ["scripted", "thirdparty", HERE]
@@ -50,23 +51,15 @@ def build(network: Network, algorithm: Algorithm) -> EncoderActorCritic:
 
 def draw_batch(network: ActorCritic, masked: bool) -> BatchArrays:
     """A drawn batch, with ends of episodes inside if the network is recurrent."""
-    rng = np.random.default_rng(2)
-    rows = LENGTH, COUNT
-    log_probs, values, rewards, advantages, targets = rng.standard_normal((5, *rows)).astype(np.float32)
-    recurrent_input = None
-    if network.recurrent:
-        state = rng.standard_normal((COUNT, network.state_size)).astype(np.float32)
-        recurrent_input = RecurrentInput(state, rng.random(rows) < 0.3)
-    return BatchArrays(
-        observations=rng.standard_normal((*rows, 4)).astype(np.float32),
+    rows, rng = (LENGTH, COUNT), np.random.default_rng(2)
+    log_probs, values, rewards, advantages, targets = normal(5, *rows)
+    mask = (rng.random(rows) < 0.6).astype(np.float32) if masked else None
+    return replace(
+        make_batch(log_probs, values, advantages, targets, mask),
+        observations=normal(*rows, 4, seed=3),
         actions=rng.integers(0, 3, rows),
-        log_probs=log_probs,
-        values=values,
         rewards=rewards,
-        advantages=advantages,
-        targets=targets,
-        mask=(rng.random(rows) < 0.6).astype(np.float32) if masked else None,
-        recurrent_input=recurrent_input,
+        recurrent_input=draw_recurrent_input(network, *rows),
     )
 
 

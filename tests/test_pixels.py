@@ -12,6 +12,7 @@ from gymnasium.spaces import Box, Discrete
 from nets import make_network
 from runs import CORNERS, SMALL_CNN, TARGET, config, latest, train
 from torch import nn
+from user_modules import SeenRaw
 
 from a3c_exp.common.arrays import Array
 from a3c_exp.config.builder import load_experiment
@@ -29,20 +30,6 @@ ENCODERS: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {
     "padded": (Cnn, {"layers": ((4, 3, 2), (6, 3, 2)), "features_dim": None, "padding": "same"}),
     "residual": (Impala, {"sections": (4, 6), "blocks": 1, "features_dim": 16}),
 }
-
-
-class Raw(nn.Module):
-    """An encoder of a user's own that asks for the bytes."""
-
-    raw_pictures = True
-
-    def __init__(self, channels: int, height: int, width: int) -> None:
-        super().__init__()
-        self.layer = nn.Linear(channels * height * width, 6)
-
-    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
-        features: torch.Tensor = self.layer(pictures.flatten(1).float())
-        return features
 
 
 def build(name: str, space: Box = SPACE, precision: str = "float32", **settings: Any) -> ActorCritic:
@@ -162,7 +149,7 @@ def test_what_cannot_be_normalized_so_is_refused(env: str, setting: Any) -> None
 
 def test_a_network_that_takes_the_bytes_must_be_able_to_scale_them() -> None:
     with pytest.raises(ConfigError, match=r"^env.normalize_observations = 'shared': .*raw_pict"):
-        NormalizedObservations.of("shared", SPACE).prepare(make_network(Raw, SPACE, Discrete(5)))
+        NormalizedObservations.of("shared", SPACE).prepare(make_network(SeenRaw, SPACE, Discrete(5)))
 
 
 def test_parameters_are_taken_from_a_run_that_scales_pixels_alike(tmp_path: Path) -> None:
