@@ -21,8 +21,8 @@ from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Experiment, store_spec
 from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.rollout import Actor, Rollout
-from a3c_exp.core.store import SharedStore, Snapshot, Ticket
-from a3c_exp.core.worker import PARAMETER_NORM_EVERY, Learner, YieldPoint
+from a3c_exp.core.store import SharedStore, Snapshot
+from a3c_exp.core.worker import PARAMETER_NORM_EVERY, Learner
 from a3c_exp.envs import EnvBatch, Gym, VectorEnvBatch
 from a3c_exp.networks import (
     ActorCritic,
@@ -161,26 +161,6 @@ def test_a_network_that_has_diverged_has_a_gradient_that_is_rejected_without_war
         event = learn(experiment_of(name), network, rollout)
     assert (event.counts.get("rejected", 0), event.updates, event.metrics) == (1, 0, {})
     assert not np.isfinite(network.gradient).all()
-
-
-def test_an_event_that_was_begun_before_is_continued() -> None:
-    rollout, network = lagging(ENVIRONMENTS["one by one"], NETWORKS["mlp"], 0.0)
-    learner, _ = make_learner(experiment_of(), network, rollout)
-    begun = Event(worker=7)
-    begun.add({"queue": 3.0})
-    higher = replace(rollout, values=rollout.values + np.float32(2))
-    event = next_event(learner.learn([rollout, higher], START, begun))
-    assert event is begun
-    assert (event.worker, event.steps, event.updates) == (7, 2 * rollout.transitions, 1)
-    assert event.metrics["queue"].mean == 3.0 and "policy_loss" in event.metrics
-    assert event.metrics["mean_value"].mean == pytest.approx(float(rollout.values.mean()) + 1, rel=1e-4)
-
-
-def test_a_store_that_reports_pushes_by_itself_leaves_no_event_to_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    rollout, network = lagging(ENVIRONMENTS["one by one"], NETWORKS["mlp"], 0.0)
-    learner, store = make_learner(experiment_of(), network, rollout)
-    monkeypatch.setattr(store, "push", lambda worker, push: Ticket(None))
-    assert list(learner.learn([rollout], START)) == [YieldPoint.BEFORE_PUSH]
 
 
 class TestCurvesOfTheCriticAndTheParameters:

@@ -17,8 +17,7 @@ from a3c_exp.common.arrays import Array, Bools
 from a3c_exp.core.rollout import Actor
 from a3c_exp.core.store import Snapshot
 from a3c_exp.envs import Gym
-from a3c_exp.errors import ConfigError
-from a3c_exp.networks import ActorCritic, Lstm, Mlp
+from a3c_exp.networks import ActorCritic, Mlp
 from a3c_exp.networks.composed import EncoderActorCritic
 from a3c_exp.networks.initialization import Initializer
 from a3c_exp.networks.recurrent import LstmCore, LstmKernel, RecurrentInput, unroll
@@ -177,16 +176,3 @@ class TestTheComponent:
         torch.testing.assert_close(network.head.linear.weight.detach().norm(dim=1), torch.full((2,), 0.01))
         torch.testing.assert_close(network.value.weight.detach().norm(), torch.tensor(1.0))
         np.testing.assert_array_equal(build(init="glorot", core_init="glorot").vector, build(init="glorot").vector)
-
-    @pytest.mark.parametrize(
-        "settings",
-        [
-            {"hidden_size": 0},
-            {"forget_bias": 11.0},
-            {"policy_gain": 0.0},
-            {"init_std": 0.0},
-        ],
-    )
-    def test_values_out_of_range_are_refused(self, settings: dict[str, Any]) -> None:
-        with pytest.raises(ConfigError):
-            Lstm(**settings)

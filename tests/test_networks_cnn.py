@@ -258,19 +258,3 @@ def test_a_picture_that_is_too_small_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"network.layers = .*: leave nothing of pictures of 20 x 18"):
         build_encoder(Cnn, **NATURE)
     build_encoder(Impala, Box(0, 255, (1, 1), np.uint8))
-
-
-@pytest.mark.parametrize(
-    ("encoder", "settings"),
-    [
-        (Cnn, {"layers": ()}),
-        (Cnn, {"layers": ((16, 0, 4),)}),
-        (Cnn, {"features_dim": 0}),
-        (Impala, {"sections": ()}),
-        (Impala, {"blocks": -1}),
-    ],
-    ids=str,
-)
-def test_values_out_of_range_are_refused(encoder: type[nn.Module], settings: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(settings))):
-        build_encoder(encoder, ATARI, **settings)

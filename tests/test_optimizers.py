@@ -246,30 +246,3 @@ def test_a_group_that_the_network_does_not_have_is_refused() -> None:
     with pytest.raises(ConfigError) as error:
         check_param_groups(sgd(critc=ParamGroup()), SLICES)
     assert (error.value.key, error.value.value) == ("param_groups", "critc")
-
-
-# -- settings --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("cls", "settings"),
-    [
-        (SGD, {"learning_rate": 0}),
-        (Adam, {"learning_rate": math.nan}),
-        (SGD, {"max_grad_norm": 0}),
-        (SGD, {"staleness_power": -1.0}),
-        (SGD, {"momentum": 1.0}),
-        (RMSProp, {"decay": 1.0}),
-        (RMSProp, {"epsilon": 0.0}),
-        (RMSProp, {"initial_mean_square": -1.0}),
-        (Adam, {"betas": (0.9, 1.0)}),
-        (Adam, {"epsilon": -1e-8}),
-        (ParamGroup, {"learning_rate": -1.0}),
-        (ParamGroup, {"max_grad_norm": -1.0}),
-    ],
-)
-def test_settings_out_of_range_are_refused(cls: Any, settings: dict[str, Any]) -> None:
-    rate = {} if cls is ParamGroup else {"learning_rate": 1.0}
-    with pytest.raises(ConfigError) as error:
-        cls(**rate | settings)
-    assert [error.value.key] == list(settings)

@@ -15,7 +15,6 @@ from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import NetworkOutputs
-from a3c_exp.schedules import Linear
 
 SHAPE = (5, 3)
 MASK = np.ones(SHAPE, np.float32)
@@ -113,25 +112,6 @@ def test_no_order_is_drawn_where_a_minibatch_is_the_whole_rollout() -> None:
 
 def test_a_rollout_without_any_transition_has_no_minibatch() -> None:
     assert drawn(0) == drawn(0, minibatch_size=None) == []
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"clip": 0.0},
-        {"epochs": 0},
-        {"minibatch_size": 0},
-        {"target_kl": -1.0},
-        {"value_clip": 0.0},
-        {"clip": Linear(start=1.0)},
-        {"value_clip": Linear(end=-1.0)},
-    ],
-    ids=str,
-)
-def test_settings_out_of_range_are_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError) as error:
-        PPO(**settings)
-    assert [error.value.key] == list(settings)
 
 
 V_TRACE = "a3c_exp.returns.VTrace"
