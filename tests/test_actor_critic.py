@@ -207,42 +207,16 @@ class TestTies:
 
 
 class TestKernels:
+    @pytest.mark.parametrize("kernels", ["auto", "torch"])
     @ALL
-    def test_give_the_same_outputs_and_gradient_as_torch(self, name: str) -> None:
-        by_kernels, by_torch = NETWORKS[name](kernels="auto"), NETWORKS[name](kernels="torch")
-        by_torch.vector[:] = by_kernels.vector
-        observations = draw_observations(name, 4, 3)
-        actions = draw_actions(by_kernels, observations)
-        recurrent_input = draw_recurrent_input(by_kernels, 4, 3)
-        state = None if recurrent_input is None else recurrent_input.state
-        acted = by_kernels.act_forward(observations[0], state)
-        for one, other in zip(acted, by_torch.act_forward(observations[0], state), strict=True):
-            assert (one is None) == (other is None)
-            if one is not None and other is not None:
-                assert one.dtype == other.dtype == np.float32
-                np.testing.assert_allclose(one, other, atol=1e-5)
-        np.testing.assert_allclose(by_kernels.values(observations[0], state), acted[1], atol=1e-6)
-        np.testing.assert_allclose(by_torch.values(observations[0], state), acted[1], atol=1e-5)
-
-        evaluated, gradients = list[list[Array]](), list[Array]()
-        for network in (by_kernels, by_torch):
-            outputs, _ = network.evaluate(observations, actions, recurrent_input)
-            assert outputs.features is not None
-            evaluated.append([x.copy() for x in (outputs.log_probs, outputs.entropy, outputs.values, outputs.features)])
-            network.gradient.fill(0)
-            weights = normal(*outputs.features.shape, seed=8)
-            learned(network, observations, actions, recurrent_input, features=weights, values=normal(4, 3))
-            gradients.append(network.gradient.copy())
-        for one, other in zip(*evaluated, strict=True):
-            np.testing.assert_allclose(one, other, atol=1e-5)
-        one, other = gradients
-        np.testing.assert_allclose(one, other, atol=1e-5 * max(np.abs(other).max(), 1), rtol=1e-5)
-
-    @ALL
-    def test_give_the_gradient_of_torchs_graph_step_by_step(self, name: str) -> None:
-        network = NETWORKS[name]()
+    def test_give_the_gradient_of_torchs_graph_step_by_step(self, name: str, kernels: str) -> None:
+        network, observations = NETWORKS[name](kernels=kernels), draw_observations(name, 4, 3)
         recurrent_input = draw_recurrent_input(network, 4, 3)
-        compare_gradients(network, draw_observations(name, 4, 3), space_of(name), recurrent_input)
+        compare_gradients(network, observations, space_of(name), recurrent_input)
+        state = None if recurrent_input is None else recurrent_input.state
+        parameters, values, _ = network.act_forward(observations[0], state)
+        assert parameters.dtype == values.dtype == np.float32
+        np.testing.assert_allclose(network.values(observations[0], state), values, atol=1e-6)
 
     def test_of_the_setting_numpy_refuse_what_they_cannot_run(self) -> None:
         make_network(Mlp, VECTORS, kernels="numpy")
