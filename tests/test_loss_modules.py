@@ -245,10 +245,3 @@ class TestWhatIsRefused:
         error = refusal("thirdparty.PredictingA3C", network=whole)
         assert (error.key, error.value) == ("network", "Whole") and "must be made of an encoder" in error.problem
         assert "must be made of an encoder" in refusal("Wrong", kind="features", network=whole).problem
-
-    def test_a_trial_leaves_no_trace(self) -> None:
-        """Neither in the gradient nor in torch's generator."""
-        torch.manual_seed(3)
-        before = torch.get_rng_state()
-        load_experiment(config(**PREDICTING))
-        assert torch.equal(torch.get_rng_state(), before)

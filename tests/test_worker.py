@@ -66,19 +66,6 @@ class TestTheLoop:
         assert isinstance(event, Event)
         assert (event.updates, event.steps, store.version) == (1, 16, 1)
 
-    def test_a_pull_that_finds_the_store_stopped_begins_no_rollout(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        store, (worker,) = by_descent()
-        pull = store.pull
-
-        def pull_and_stop(index: int, into: Any) -> Any:
-            snapshot = pull(index, into)
-            store.stop()
-            return snapshot
-
-        monkeypatch.setattr(store, "pull", pull_and_stop)
-        assert list(worker.run()) == []
-        assert store.steps == 0
-
     def test_a_worker_stopped_in_a_round_reports_its_steps_too(self) -> None:
         """Its steps and episodes have happened, though its gradient waits for others who will not come."""
         store, (worker, _) = by_descent(workers=2, update="sync")
