@@ -102,11 +102,6 @@ class RunError(RuntimeError):
         self.reason = reason
 
 
-def stop_reason(error: BaseException) -> str:
-    """The `stop_reason` of a run that an error has ended, one of FAILED."""
-    return error.reason if isinstance(error, RunError) else "failed"
-
-
 FAILURES = (Exception, SystemExit)
 """Ways in which code of a user's own may fail: not only errors, an environment may also call sys.exit."""
 

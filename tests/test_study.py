@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,6 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from runs import wait_until
 
 import a3c_exp
 from a3c_exp.__main__ import main
@@ -185,39 +184,18 @@ def test_the_command_trains_plays_and_writes(
     assert (places / "results" / "curves" / "curves.svg").exists(), "nothing is deleted"
 
 
-STUDY = """
-import sys
-from pathlib import Path
-from study import __main__ as study
-from study.entries import Entry
-from study.runs import execute
-
-CHILD = "import time, pathlib; pathlib.Path('started').touch(); time.sleep(60)"
-
-class Recipe:
-    command = "endless"
-    settings = lambda self: {}
-    def run(self, seed, folder):
-        execute(["-c", f"import os; os.chdir({str(study.RUNS)!r}); {CHILD}"], Path("log"))
-
-study.RECORDS = study.RUNS = Path(sys.argv[1])
-study.DOCUMENT = study.RUNS / "RESULTS.md"
-study.SECTIONS = {"One": (Entry("endless", "cartpole", "Endless", Recipe(), 1),)}
-sys.exit(study.main([]))
-"""
+class Endless(Counting):
+    def run(self, seed: int, folder: Path) -> Record:
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        runs.execute(["-c", "import time; time.sleep(60)"], folder.with_suffix(".log"))
+        return RECORD
 
 
-def test_an_interrupted_study_ends_its_run(tmp_path: Path) -> None:
+def test_an_interrupted_study_ends_its_run(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGTERM to the study alone, as a batch system sends it: the run under way gets Ctrl-C."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen([sys.executable, "-c", STUDY, tmp_path], cwd=tmp_path, env=environment)
-    try:
-        wait_until((tmp_path / "started").exists, 60)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 130
-    finally:
-        process.kill()
-    assert (tmp_path / "log").read_text().endswith("KeyboardInterrupt\n")
+    monkeypatch.setattr(study, "SECTIONS", {"One": (entry(Endless(), 1),)})
+    assert study.main([]) == 130
+    assert (places / "runs" / "name_s0.log").read_text().endswith("KeyboardInterrupt\n")
 
 
 @pytest.mark.parametrize(("limit", "existing"), [("null", "resume"), ("30", "restart")])

@@ -64,14 +64,16 @@ def bootstrap_band(curves: Array) -> tuple[Array, Array]:
 
 def probability_of_improvement(x: Any, y: Any) -> float:
     """The probability that a run with a score of x [n] has a higher one than a run of y [m]. A tie counts half."""
-    return _share_above(np.asarray(x), np.asarray(y))
+    ordered = np.sort(y)
+    below, not_above = np.searchsorted(ordered, x, "left"), np.searchsorted(ordered, x, "right")
+    return float((below + not_above).mean() / (2 * ordered.size))
 
 
 def improvement_interval(x: Any, y: Any) -> tuple[float, float]:
     """The bootstrap interval of `probability_of_improvement`."""
     rng = np.random.default_rng(0)
     draws = zip(_drawn(rng, x, FEW_DRAWS), _drawn(rng, y, FEW_DRAWS), strict=True)
-    return _interval(np.array([_share_above(a, b) for a, b in draws]))
+    return _interval(np.array([probability_of_improvement(a, b) for a, b in draws]))
 
 
 def student_half_width(values: Any) -> float:
@@ -113,12 +115,6 @@ def _drawn(rng: np.random.Generator, scores: Any, draws: int = DRAWS) -> Array:
     """Scores [n] drawn with replacement: [draws, n]."""
     every = np.asarray(scores, np.float64)
     return np.asarray(every[rng.integers(every.size, size=(draws, every.size))])
-
-
-def _share_above(x: Array, y: Array) -> float:
-    ordered = np.sort(y)
-    below, not_above = np.searchsorted(ordered, x, "left"), np.searchsorted(ordered, x, "right")
-    return float((below + not_above).mean() / (2 * y.size))
 
 
 def _interval(values: Array) -> tuple[float, float]:

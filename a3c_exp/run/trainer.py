@@ -18,7 +18,7 @@ from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Experiment, RunContext, build_network, store_spec
 from a3c_exp.core.store import SharedStore
-from a3c_exp.errors import PREEMPTED, ConfigError, FolderError, RunError, named, stop_reason
+from a3c_exp.errors import PREEMPTED, ConfigError, FolderError, RunError, named
 from a3c_exp.run import files, provenance, run_folder
 from a3c_exp.run.console import LiveLineHandler, Progress, run_log
 from a3c_exp.run.curves import CurveWriter
@@ -218,7 +218,7 @@ class Trainer:
             if not isinstance(error, RunError):
                 log.warning("while the run was ending: %s", text)
             return
-        self._stop_reason = stop_reason(error)
+        self._stop_reason = error.reason if isinstance(error, RunError) else "failed"
         self._error = text if self._error is None else f"{self._error}\n{text}"
 
     def _drain(self, events: Generator[Event | None, None, None]) -> None:
