@@ -9,9 +9,7 @@ import pytest
 
 pytest.importorskip("stable_baselines3", reason="peers: pip install 'a3c-exp[bench]'")
 
-from bench.peers import ZOO
 from study import stable_baselines3
-from study.records import Record
 from study.stable_baselines3 import Watch
 
 
@@ -33,18 +31,6 @@ def test_its_threshold_is_a_mean_over_a_hundred_episodes_with_one_of_every_envir
     assert watch.solved_steps == 152
     episodes(watch, env=0, returns=12.0, count=1, steps=153)
     assert watch.solved_steps == 152, "the first time counts"
-
-
-def test_a_run_becomes_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ZOO, "A2C CartPole-v1", {"steps": 2000, "envs": 2, "learning_rate": "lin_1e-3"})
-    monkeypatch.setattr(stable_baselines3, "EPISODES", 3)
-    found = stable_baselines3.main("A2C", "CartPole-v1", reward_threshold=1.0, seed=5)
-    record = Record(seed=5, staleness_mean=None, staleness_max=None, command="", **found)
-    assert record.steps == 2000
-    assert record.greedy_episodes == 3
-    assert record.solved_steps is None or 100 <= record.solved_steps <= 2000
-    assert record.commit.startswith("stable-baselines3 ")
-    assert 8 <= record.greedy_return <= 500
 
 
 @pytest.mark.parametrize(("written", "at_half"), [("lin_1e-3", 5e-4), (0.2, 0.2)])
