@@ -14,12 +14,13 @@ import torch
 from batches import make_batch, parts
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays as drawn_arrays
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from a3c_exp.algorithms import A3C, PPO, Algorithm, Batch, BatchArrays, Metrics, PolicyOutputs
+from a3c_exp.algorithms import A3C, PPO, Algorithm, Batch, BatchArrays, Metrics, PolicyOutputs, explained_variance
 from a3c_exp.algorithms.algorithm import differentiate, has_closed_form
-from a3c_exp.common.arrays import Floats
+from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.networks import NetworkOutputs
 from a3c_exp.schedules import Linear, value
 
@@ -337,3 +338,64 @@ class TestWhatALossIsGiven:
         ones = torch.ones(arrays.shape)
         assert (batch.count, float(batch.sum(ones)), float(batch.mean(ones))) == (1, 0.0, 0.0)
         assert not batch.mask.any() and torch.isfinite(batch.normalize(ones)).all()
+
+
+# -- metrics -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_metrics_of_a3c_are_means_without_coefficients(reduction: Any, masked: bool) -> None:
+    """The same for either reduction, so that curves can be compared."""
+    x, y = drawn(masked=masked)
+    counted = slice(None) if y.mask is None else y.mask != 0
+    algorithm = A3C(value_coefficient=0.3, entropy_coefficient=0.2, reduction=reduction)
+    _, metrics = algorithm.gradient(x, y, 0.0)
+    assert metrics == pytest.approx(
+        {
+            "policy_loss": -(x.log_probs * y.advantages)[counted].mean(),
+            "value_loss": 0.5 * ((y.targets - x.values)[counted] ** 2).mean(),
+            "entropy": x.entropy[counted].mean(),
+        }
+    )
+
+
+@pytest.mark.parametrize("advantage", [3.0, -0.4427041, 0.1, -50.3])
+def test_equal_advantages_normalize_to_nothing(advantage: float) -> None:
+    """The rounding error of a mean in float32, scaled to 1, would push towards whatever actions were drawn."""
+    one = np.zeros((512, 1), np.float32)
+    y = make_batch(one, one, one + np.float32(advantage), one)
+    by, _ = A3C(normalize_advantages=True, reduction="sum").gradient(NetworkOutputs(one, one, one), y, 0.0)
+    np.testing.assert_allclose(by.log_probs, 0, atol=1e-6)
+
+
+# -- explained variance ------------------------------------------------------------------------------------------------
+
+
+def floats(*x: float) -> Floats:
+    return np.array(x, np.float32).reshape(-1, 1)
+
+
+@pytest.mark.parametrize(("values", "expected"), [((1, 2, 5), 1), ((4, 4, 4), 0), ((-1, -2, -5), -3)], ids=str)
+def test_a_critic_explains_the_share_that_its_errors_leave(values: tuple[float, ...], expected: float) -> None:
+    assert explained_variance(floats(*values), floats(1, 2, 5)) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("same", [0.0, 0.1, 1e6 + 0.1])
+def test_it_is_undefined_where_targets_do_not_vary(same: float) -> None:
+    """Not some huge number made of rounding errors, whatever the targets are."""
+    assert math.isnan(explained_variance(floats(*range(7)), floats(*[same] * 7)))
+
+
+def test_rows_that_do_not_count_are_left_out() -> None:
+    values, targets, mask = floats(1, 99, 2, 5), floats(1, 7, 2, 5), floats(1, 0, 1, 1)
+    assert explained_variance(values, targets, mask) == 1
+    assert math.isnan(explained_variance(values, targets, 0 * mask))
+
+
+@given(drawn_arrays(np.float32, (6, 2), elements=st.floats(-100, 100, width=32)), st.integers(0, 100))
+def test_it_agrees_with_its_definition_in_float64(targets: Array, seed: int) -> None:
+    values = np.random.default_rng(seed).normal(size=(6, 2)).astype(np.float32)
+    wide, errors = targets.astype(np.float64), targets.astype(np.float64) - values
+    if wide.var() > 1e-6:
+        assert explained_variance(values, targets) == pytest.approx(1 - errors.var() / wide.var(), rel=1e-9, abs=1e-9)

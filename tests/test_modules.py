@@ -57,7 +57,6 @@ def test_modules_for_pictures_are_accepted(name: str) -> None:
     [
         ("Unannotated", {}, "_target_", "'width' must have an annotation"),
         ("Positional", {}, "_target_", "unlike *sizes"),
-        ("Keywords", {}, "_target_", "unlike **sizes"),
         ("Clash", {}, "_target_", "'shared'"),
         ("Unreadable", {}, "_target_", "'Decimal' is not defined"),
         ("Unfinished", {}, "_target_", "abstract"),

@@ -130,10 +130,8 @@ ESTIMATORS: list[Returns] = [
         (NStep(n=2), {"terminated": 1}, [2.0, 2.0, 17.5, 29.0]),
         # V(final) = 60: 1 + 2/2 + 60/4 and 2 + 60/2.
         (NStep(n=2), {"truncated": 1, "final": 60}, [17.0, 32.0, 17.5, 29.0]),
-        (NStep(n=2), {"terminated": 3}, [9.5, 13.5, 5.0, 4.0]),
         # G_3 = 4 + 50/2 = 29, G_2 = 3 + 29/2, G_1 = 2 + 17.5/2, G_0 = 1 + 10.75/2.
         (NStep(), {}, [6.375, 10.75, 17.5, 29.0]),
-        (Discounted(), {}, [6.375, 10.75, 17.5, 29.0]),
         (Discounted(), {"terminated": 3}, [3.25, 4.5, 5.0, 4.0]),
         (Discounted(), {"truncated": 3, "final": 8}, [3.75, 5.5, 7.0, 8.0]),
         # s_2 and s_3 are states of the rollout; s_4 and s_5, which rows 2 and 3 would need, are not.
@@ -141,9 +139,7 @@ ESTIMATORS: list[Returns] = [
         (NStepZero(n=2), {"terminated": 1}, [2.0, 2.0, 5.0, 4.0]),
         # The known bias: V(final) = 60 is known and not used.
         (NStepZero(n=2), {"truncated": 1, "final": 60}, [2.0, 2.0, 5.0, 4.0]),
-        (NStepZero(n=1), {}, [11.0, 17.0, 23.0, 4.0]),
         (NStepZero(n=3), {}, [1 + 2 / 2 + 3 / 4 + 40 / 8, 4.5, 5.0, 4.0]),
-        (NStepZero(n=4), {}, [3.25, 4.5, 5.0, 4.0]),
         (NStepZero(n=100), {}, [3.25, 4.5, 5.0, 4.0]),
     ],
     ids=str,
@@ -235,12 +231,6 @@ def test_a_long_episode_keeps_five_digits() -> None:
 # -- against one another ---------------------------------------------------------------------------------------------
 
 
-@given(trajectories(), gammas)
-def test_gae_of_one_is_n_step_over_the_rollout(x: Trajectory, gamma: float) -> None:
-    for one, other in zip(GAE(lambda_=1)(x, gamma), NStep()(x, gamma), strict=True):
-        close(one, other)
-
-
 @given(trajectories(), gammas, st.integers(0, 10))
 def test_an_n_past_the_rollout_is_all_of_it(x: Trajectory, gamma: float, more: int) -> None:
     _, whole = NStep()(x, gamma)
@@ -314,21 +304,6 @@ def test_v_trace_is_its_definition(x: Trajectory, gamma: float, lambda_: float, 
     for result, expected in zip(actual, v_trace_definition(x, gamma, lambda_, *bound), strict=True):
         scale = max(1.0, np.abs(expected).max())  # products of unbounded ratios are large, and their digits as many
         np.testing.assert_allclose(result / scale, expected / scale, atol=2e-4)
-
-
-def on_policy(x: Trajectory) -> Trajectory:
-    return replace(x, target_log_probs=x.log_probs)
-
-
-@given(trajectories(), gammas, st.sampled_from([0.0, 0.3, 0.95, 1.0]), bounds)
-def test_v_trace_of_the_policy_that_acted_is_the_lambda_return(
-    x: Trajectory, gamma: float, lambda_: float, bound: tuple[float, float]
-) -> None:
-    """Its advantages are those of GAE. The bounds do nothing, as long as they are at least 1."""
-    rho_clip, c_clip = bound[0], max(bound[1], 1.0)
-    results = VTrace(lambda_=lambda_, rho_clip=rho_clip, c_clip=c_clip)(on_policy(x), gamma)
-    for one, other in zip(results, GAE(lambda_=lambda_)(x, gamma), strict=True):
-        close(one, other)
 
 
 def test_v_trace_stays_finite_where_the_policy_that_acted_was_nearly_certain_not_to() -> None:

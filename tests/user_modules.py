@@ -95,11 +95,6 @@ class Positional(nn.Sequential):
         super().__init__(nn.Linear(inputs, 3))
 
 
-class Keywords(nn.Sequential):
-    def __init__(self, inputs: int, **sizes: int) -> None:
-        super().__init__(nn.Linear(inputs, 3))
-
-
 class Clash(nn.Sequential):
     def __init__(self, inputs: int, shared: bool = True) -> None:
         super().__init__(nn.Linear(inputs, 3))

@@ -172,11 +172,6 @@ class Actor:
         self._episodes = RunningEpisodes(env.count)
         self._discounted = DiscountedRewards(env.count, gamma)
 
-    @property
-    def envs_with_finished_episode(self) -> int:
-        """Number of environments that have ended at least one episode."""
-        return self._episodes.envs_with_finished_episode
-
     def collect(self, snapshot: Snapshot, progress: float = 0.0) -> Rollout:
         """Step the environments until the rollout is full.
 
