@@ -23,14 +23,14 @@ from scripted import Answer, Bandit, Scripted
 from a3c_exp.algorithms import A3C, BatchArrays
 from a3c_exp.networks.actor_critic import NetworkOutputs, OutputGradients
 
-Fault = Literal["raise", "kill", "hang", "leave a child"]
+Fault = Literal["raise", "kill", "vanish", "hang", "leave a child"]
 
 
 class Faulty(Bandit):
     """A bandit that goes wrong at its `at`-th step: the one whose seed is the `victim`, or each if there is no victim.
 
-    fault: raise, an error; kill, SIGKILL; hang, steps wait until the file `release` exists; leave a child, start a
-        program that inherits every open file, then SIGKILL.
+    fault: raise, an error; kill, SIGKILL; vanish, the process ends with exit code 0; hang, steps wait until the file
+        `release` exists; leave a child, start a program that inherits every open file, then SIGKILL.
     others_hang: the others hang, from their `at`-th step on.
     note: a file. One that hangs appends a byte for each look at `release`. The child's process id is written there.
     """
@@ -73,6 +73,8 @@ class Faulty(Bandit):
                 raise RuntimeError("scripted to fail")
             case "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
+            case "vanish":
+                os._exit(0)
             case "hang":
                 self._hang()
             case "leave a child":

@@ -87,12 +87,6 @@ class TestRestarts:
         assert event.counts == {"restarts": 1, "env_errors": 1}
         assert event.warnings == ("worker 1: environment 0 raised\nTraceback\nanother one takes its place",)
 
-    def test_one_whose_first_observations_cannot_be_used_ends_the_run(self) -> None:
-        end = failed("worker 1", EnvError("environment 0 returned None", at_start=True))
-        with pytest.raises(RunError, match=r"^worker 1: environment 0 returned None$") as caught:
-            made().on_failure(1, 1, end)
-        assert caught.value.reason == "env_errors"
-
     @pytest.mark.parametrize(("key", "value"), [("max_restarts", -1), ("stall_seconds", 0.0)])
     def test_settings_out_of_range_are_refused(self, key: str, value: float) -> None:
         with pytest.raises(ConfigError, match=key):

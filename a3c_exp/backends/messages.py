@@ -48,7 +48,7 @@ class WorkerExit:
 def failed(who: str, error: BaseException) -> WorkerExit:
     """The end of a worker by an exception. A RunError is final, unless it is an environment's."""
     if isinstance(error, EnvError):
-        return WorkerExit(f"{who}: {error}", is_own=error.at_start, reason=error.reason)
+        return WorkerExit(f"{who}: {error}", reason=error.reason)
     if isinstance(error, RunError):
         return WorkerExit(str(error), final=True, reason=error.reason)
     return WorkerExit(f"{who} failed:\n{''.join(traceback.format_exception(error)).rstrip()}", is_own=True)

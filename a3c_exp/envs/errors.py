@@ -23,17 +23,13 @@ class EnvError(RunError):
     """An environment raised an error, or returned what cannot be used. It ends the worker, which is replaced.
 
     Its text is one line, and below it the traceback if the environment raised.
-    at_start: the first observations cannot be used. Those of a replacement would be no better.
     """
 
-    def __init__(self, text: str, *, at_start: bool = False) -> None:
+    def __init__(self, text: str) -> None:
         super().__init__(text, "env_errors")
-        self.at_start = at_start
 
 
-def env_error(
-    error: BaseException, name: str, *, index: int | None = None, step: int | None = None, at_start: bool = False
-) -> EnvError:
+def env_error(error: BaseException, name: str, *, index: int | None = None, step: int | None = None) -> EnvError:
     """The error of an environment, in words.
 
     error: raised by it, or a WrongAnswerError. name: of the environments ('LunarLander-v3').
@@ -44,7 +40,7 @@ def env_error(
     if step is not None and index is not None:
         when = f"{when} of its episode"
     if isinstance(error, WrongAnswerError):
-        return EnvError(f"{who} returned {error} {when}", at_start=at_start)
+        return EnvError(f"{who} returned {error} {when}")
     lines = "".join(line[:LONGEST_TEXT] for line in traceback.format_exception(error)).rstrip()
     return EnvError(f"{who} raised {one_line(error)} {when}{place_of(error)}\n{lines}")
 

@@ -62,7 +62,7 @@ class SyncEnvBatch:
         """Start an episode in every environment, and return the first observations [K, ...]."""
         self._began = [self._tick] * self.count
         self._due = self._tick + self._limit
-        return np.concatenate([self._first_observation(index, at_start=True) for index in range(self.count)])
+        return np.concatenate([self._first_observation(index) for index in range(self.count)])
 
     def step(self, actions: Array) -> Step:
         """Take actions [K, ...]. Where an episode ends, `obs` is already the first observation of the next one."""
@@ -105,7 +105,7 @@ class SyncEnvBatch:
         self._due = min(self._began) + self._limit
         return Step(obs, reward, terminated, truncated, final_obs, self._all)
 
-    def _first_observation(self, index: int, at_start: bool = False) -> Array:
+    def _first_observation(self, index: int) -> Array:
         """Start an episode and return its first observation [1, ...]."""
         seed, self._seeds[index] = self._seeds[index], None
         try:
@@ -116,11 +116,11 @@ class SyncEnvBatch:
             observation, _ = answer
         except (TypeError, ValueError):
             wrong = WrongAnswerError(reset_fault(answer))
-            raise env_error(wrong, _name(self._envs[index]), index=index, at_start=at_start) from None
+            raise env_error(wrong, _name(self._envs[index]), index=index) from None
         row = self._check.observations([observation])
         if row is None:
             wrong = WrongAnswerError(str(self._check.fault(observation)))
-            raise env_error(wrong, _name(self._envs[index]), index=index, at_start=at_start)
+            raise env_error(wrong, _name(self._envs[index]), index=index)
         return row
 
     def _wrong_answer(self, observations: list[Any], rewards: list[Any]) -> EnvError:

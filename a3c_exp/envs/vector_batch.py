@@ -54,8 +54,7 @@ class NativeBatch(ABC):
         try:
             return self._begin(seeds)
         except FAILURES as error:
-            wrong = isinstance(error, WrongAnswerError)
-            raise env_error(error, self._name, index=_index(error), at_start=wrong and self._tick == 0) from error
+            raise env_error(error, self._name, index=_index(error)) from error
 
     def step(self, actions: Array) -> Step:
         """Take actions [K, ...]."""
