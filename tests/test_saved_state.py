@@ -17,7 +17,6 @@ from a3c_exp.__main__ import main
 from a3c_exp.cli import evaluate
 from a3c_exp.errors import ConfigError
 from a3c_exp.run import checkpoint
-from a3c_exp.run.run_folder import make_latest
 from a3c_exp.run.saved_state import load_latest, load_state
 
 RUN: dict[str, Any] = {"total_steps": 64, "env__normalize_observations": True}
@@ -176,11 +175,6 @@ def test_a_cut_run_without_a_readable_latest_checkpoint_goes_on_from_the_one_bef
     assert load_state(latest(cut))["store"]["steps"] == 128
     aside = latest(cut).with_name("latest.ckpt.old")
     assert is_missing or aside.read_bytes() == damaged
-
-
-def test_the_checkpoint_before_takes_the_place_of_the_latest(cut: Path) -> None:
-    make_latest(latest(cut).with_name("previous.ckpt"))
-    assert load_state(latest(cut))["store"]["steps"] == 32
 
 
 def test_two_damaged_checkpoints_are_refused_in_one_line_and_stay(cut: Path) -> None:
