@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import yaml
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
-from runs import BANDIT, CORRIDOR, SCRIPTED, TARGET, latest, train
+from runs import CORRIDOR, SCRIPTED, TARGET, latest, train
 from scripted import Echo
 
 import a3c_exp
@@ -96,13 +96,6 @@ class TestThePolicyInAnotherProgram:
         with_it = policy.act([0.3])
         policy.normalizer = None
         assert policy.act([0.3]) != with_it
-
-    def test_greedy_is_the_same_every_time_and_sampled_is_not(self, tmp_path: Path) -> None:
-        train(tmp_path, BANDIT)
-        policy = a3c_exp.load(tmp_path, plugins=["scripted"])
-        lamp = np.eye(4, dtype=np.float32)[1]
-        assert len({policy.act(lamp) for _ in range(40)}) == 1
-        assert len({policy.act(lamp, greedy=False) for _ in range(40)}) > 1
 
     def test_one_with_a_memory_remembers_an_episode_until_it_is_told_of_the_next(self, tmp_path: Path) -> None:
         # Little is learned, so that no action is clipped to the bounds, where all of them would be alike.
