@@ -105,7 +105,7 @@ def test_a_component_of_the_users_own_is_a_class_a_file_and_a_plugin(
     command = [*QUICK, "--config-dir", "my_conf", "returns=noted", "returns.scale=0.5", "hydra.run.dir=run"]
     assert program.main(command) == 2
     assert "returns._target_ = 'mine.Noted'" in capfd.readouterr().err
-    assert program.main([*command, "plugins=[mine]", "backend=processes"]) == 2
+    assert program.main([*command[1:], "plugins=[mine]", "backend=processes"]) == 2
     assert "returns = 'Noted': cannot be pickled" in capfd.readouterr().err
     assert not (here / "run").exists()
     assert program.main([*command, "plugins=[mine]"]) == 0

@@ -13,6 +13,12 @@ from runs import config
 import a3c_exp
 
 
+@pytest.fixture(autouse=True)
+def no_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trial of a run's environment draws as the caller would: its numbers are no worker's."""
+    monkeypatch.setattr("a3c_exp.config.checks._take_a_step", lambda *_: None)
+
+
 def draws(folder: Path, backend: str, seed: int = 0) -> list[str]:
     """Train two workers, and return what the copies of the environment drew first."""
     notes = folder / "notes"

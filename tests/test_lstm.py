@@ -169,7 +169,10 @@ def last_value(network: ActorCritic, observations: list[Array]) -> float:
 class TestTheComponent:
     def test_the_cells_may_have_another_scheme_than_the_last_layers(self) -> None:
         """Torch's own has the bound 1 / sqrt(cells) for both matrices."""
-        network: Any = build(init="normalized_columns", core_init="default", policy_gain=0.01, hidden_size=64)
+        encoder = {"hidden_sizes": (64,), "init": "normal", "init_std": 0.5}
+        schemes: dict[str, Any] = {"init": "normalized_columns", "core_init": "default", "policy_gain": 0.01}
+        network: Any = build(encoder=encoder, hidden_size=64, **schemes)
+        assert network.actor_encoder[0].weight.std().item() == pytest.approx(0.5, rel=0.25)
         for matrix in (network.core.inputs, network.core.recurrent):
             assert 0.95 / 8 < matrix.abs().max().item() <= 1 / 8
             assert matrix.std().item() == pytest.approx(1 / 8 / 3**0.5, rel=0.05)

@@ -11,6 +11,7 @@ import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from learning import compare_gradients
 from nets import make_network
+from torch import nn
 
 from a3c_exp.common.arrays import Floats
 from a3c_exp.errors import ConfigError
@@ -127,7 +128,8 @@ def test_the_mode_is_the_most_likely_action(space: gym.Space[Any]) -> None:
 
 
 def test_the_critic_may_have_layers_of_its_own_size() -> None:
-    network: Any = build(hidden_sizes=(80,), critic_hidden_sizes=(50, 20))
+    network: Any = build(hidden_sizes=(80,), critic_hidden_sizes=(50, 20), activation="elu")
+    assert [type(layer) for layer in network.critic_encoder] == [nn.Linear, nn.ELU] * 2
     assert (network.head.linear.in_features, network.value.in_features) == (80, 20)
     assert network.param_slices["critic"].stop - network.param_slices["critic"].start == 9 * 50 + 51 * 20 + 21
     with pytest.raises(ConfigError, match=r"critic_hidden_sizes = .*: must be null where shared=true"):

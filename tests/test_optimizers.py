@@ -34,6 +34,7 @@ def gradients() -> list[Floats]:
 def train(optimizer: Optimizer, rate: Floats | None = None) -> Floats:
     parameters, optimizer_state = start(), optimizer.initial_state(SIZE)
     for t, gradient in enumerate(gradients(), start=1):
+        gradient.flags.writeable = False
         optimizer.step(parameters, optimizer_state, gradient, optimizer.learning_rate if rate is None else rate, t)
     return parameters
 
@@ -89,7 +90,7 @@ def test_rmsprop_is_its_definition(inside: bool, initial: float, momentum: float
 # -- the flat vector -------------------------------------------------------------------------------------------------
 
 EVERY_OPTIMIZER = {
-    "RMSProp as TensorFlow's": RMSProp(learning_rate=0.01, epsilon_inside=True, initial_mean_square=1.0, momentum=0.5),
+    "RMSProp": RMSProp(learning_rate=0.01, momentum=0.5),
     "Adam": Adam(learning_rate=0.01),
     "SGD with momentum": SGD(learning_rate=0.01, momentum=0.5),
 }

@@ -11,6 +11,7 @@ from workers import by_descent, events_of, next_event, sgd
 
 from a3c_exp.common.arrays import Floats
 from a3c_exp.core.events import Event
+from a3c_exp.core.rollout import Rollout
 from a3c_exp.core.store import Push, SharedStore, Ticket
 from a3c_exp.core.worker import MAX_CONSECUTIVE_NONFINITE, Worker, YieldPoint
 from a3c_exp.errors import RunError
@@ -148,6 +149,14 @@ class TestTheGradient:
         rates = [step.metrics["learning_rate"].mean for step in worker.run() if isinstance(step, Event)]
         np.testing.assert_allclose(rates, 0.5 * (1 - np.arange(10) / 10))
 
+    def test_rewards_are_transformed_for_training_and_reported_as_they_are(self) -> None:
+        settings: dict[str, Any] = {"env": SCRIPTED, "env__kwargs": {"lengths": (2,)}}
+        _, plain, _ = first_update(**settings)
+        shaped, event, _ = first_update(env__reward_scale=1e-3, **settings)
+        nothing, _, _ = first_update(env__reward_clip=1e-9, **settings)
+        np.testing.assert_array_equal(event.episodes.returns, plain.episodes.returns)
+        assert np.linalg.norm(shaped) > np.linalg.norm(nothing)
+
 
 class TestLag:
     """With V-trace a worker pulls again between a rollout and its gradient: others may have pushed meanwhile."""
@@ -176,13 +185,22 @@ class TestUniformlyRandomActions:
         store, (worker,) = by_descent(epsilon=schedule, rollout_length=40, total_steps=480)
         certain = np.zeros_like(store.parameters.read())
         certain[store.spec.param_slices["actor"]][-4] = 50.0  # the first of the four biases of the last layer
+        actor: Any = worker._actor
+        rollouts: list[Rollout] = []
+        collect = actor.collect
+
+        def noted(*arguments: Any) -> Rollout:
+            rollouts.append(collect(*arguments))
+            return rollouts[-1]
+
+        actor.collect = noted
+        steps = worker.run()
         for epsilon in (0.8, 0.6, 0.4):
             store.initialize(certain)
-            snapshot = worker._learner.pull()
-            stored = worker._actor.collect(snapshot, snapshot.steps / 480).log_probs
+            next_event(steps)
+            stored = rollouts[-1].log_probs
             assert np.unique(stored.round(3)) == pytest.approx(np.log([epsilon / 4, 1 - 0.75 * epsilon]), abs=1e-3)
             assert np.mean(stored < np.log(1 - 0.75 * epsilon) - 0.01) == pytest.approx(0.75 * epsilon, abs=0.12)
-            store.counters.count(0, 160)
 
 
 class TestGradientsThatAreNotFinite:
