@@ -235,10 +235,6 @@ class TestBatchEvents:
 
         assert [event.updates for event in batch_events(slow())] == [1, 1, 1, 1]
 
-    def test_a_worker_that_waits_for_others_sleeps(self, clock: Clock) -> None:
-        assert list(batch_events(iter([YieldPoint.WAITING] * 10))) == []
-        assert 10 * messages.WAIT_SECONDS < clock.now - 1000 <= 10 * messages.LONGEST_WAIT_SECONDS
-
     def test_the_last_events_of_a_worker_that_fails_are_passed_on(self) -> None:
         events = batch_events(self.steps(RunError("diverged")))
         assert [next(events).updates, next(events).updates] == [1, 4]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -13,9 +12,7 @@ from backend_runs import ga3c
 from numpy.typing import NDArray
 from runs import SCRIPTED, config, make_store
 
-from a3c_exp.backends.ga3c.agent import RemoteNetwork
-from a3c_exp.backends.ga3c.buffers import WAITING, WORKING, BufferSpec, Prediction, SharedBuffers
-from a3c_exp.backends.ga3c.queues import IndexQueue, write_index
+from a3c_exp.backends.ga3c.buffers import WAITING, WORKING, BufferSpec, SharedBuffers
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.experiment import Experiment, build_network
 from a3c_exp.core.heartbeat import Heartbeat
@@ -77,18 +74,6 @@ class TestConcatRollouts:
         np.testing.assert_allclose(gradient(whole), sums / whole.transitions, rtol=1e-4, atol=1e-4)
 
 
-class TestIndexQueue:
-    def test_indices_come_out_in_order_and_at_most_as_many_as_wanted(self) -> None:
-        queue = IndexQueue()
-        for index in range(5):
-            write_index(queue.writer, index)
-        assert len(queue) == 5
-        assert queue.take(3, 1.0) == [0, 1, 2]
-        assert queue.take(3, 1.0) == [3, 4]
-        assert queue.take(3, 0.0) == []
-        queue.close()
-
-
 class TestSharedBuffers:
     @pytest.fixture
     def buffers(self) -> Iterator[SharedBuffers]:
@@ -110,27 +95,3 @@ class TestSharedBuffers:
         assert buffers.busy_agents == 2
         assert channel.acquire_slot() == 0
         assert status[0] == WORKING
-
-    def test_a_remote_network_gets_its_replies_from_them(self, buffers: SharedBuffers) -> None:
-        """`values` asks for as many observations at a time as a request has room for."""
-        experiment = load_experiment(ga3c())
-        network, _ = build_network(experiment)
-        remote = RemoteNetwork(buffers.channel(1), network.distribution)
-
-        def serve() -> None:
-            arrays = buffers.request_arrays
-            for version in range(4):
-                (agent,) = buffers.requests.take(1, 30.0)
-                answer = network.act_forward(arrays["observations"][agent])
-                buffers.reply([agent], Prediction(*answer, version))
-
-        server = threading.Thread(target=serve)
-        server.start()
-        observations = np.random.default_rng(0).random((9, 4), np.float32)
-        distributions, values, state = remote.act_forward(observations[:4], None)
-        np.testing.assert_allclose(distributions, network.act_forward(observations[:4])[0], rtol=1e-6)
-        np.testing.assert_allclose(values, network.values(observations[:4]), rtol=1e-6)
-        assert state is None
-        np.testing.assert_allclose(remote.values(observations, None), network.values(observations), rtol=1e-6)
-        assert remote.versions == [0], "those of the actions alone"
-        server.join()
