@@ -15,6 +15,7 @@ from multiprocessing import connection
 from typing import Generic, TypeVar
 
 from a3c_exp.backends.messages import MERGE_SECONDS, Inbox, WorkerExit
+from a3c_exp.common.trust import import_plugins
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.heartbeat import StallWatch
@@ -123,6 +124,7 @@ def incarnation(context: RunContext, attempt: int) -> RunContext:
 
 def run_worker(context: RunContext, index: int, store: Store, attempt: int) -> Iterator[Event | YieldPoint]:
     """Build a worker that has had so many predecessors, run it to its end, and close it."""
+    import_plugins(context.experiment.plugins)  # in a process of its own: they may register environments
     worker = Worker(incarnation(context, attempt), index, store)
     try:
         yield from worker.run()

@@ -7,13 +7,13 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from a3c_exp.backends import forkserver
 from a3c_exp.backends.ga3c.agent import run_agent
 from a3c_exp.backends.ga3c.buffers import BufferSpec, SharedBuffers
 from a3c_exp.backends.ga3c.device import DeviceName, check_device, find_device, parameters_on
-from a3c_exp.backends.ga3c.services import Gathering, PredictionBatch, Predictor, Trainer
+from a3c_exp.backends.ga3c.services import Gathering, PredictionBatch, run_predictor, run_trainer
 from a3c_exp.backends.processes.children import Child, Run, end
 from a3c_exp.backends.processes.resources import check_processes, shared_store
 from a3c_exp.backends.supervision import PipeSource, PipeSupervisor, RestartSettings
@@ -23,6 +23,7 @@ from a3c_exp.core.experiment import Backend, Experiment, RunContext, build_netwo
 from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import SharedStore
+from a3c_exp.core.worker import YieldPoint
 from a3c_exp.errors import ConfigError, require
 from a3c_exp.networks.distributions import Distribution
 
@@ -130,30 +131,30 @@ class Ga3c(RestartSettings, Backend):
         gathering = Gathering(self.predictors)
         for index in range(self.predictors):
             heart = Heartbeat()
-            predictor = partial(Predictor, experiment, store, buffers, self.prediction_batch, gathering, heart)
+            predictor = partial(run_predictor, experiment, store, buffers, self.prediction_batch, gathering, heart)
             yield Service(store, 0, f"predictor {index}", predictor, heart)
         gathering = Gathering(self.trainers)
         for index in range(self.trainers):
             row = experiment.worker_count + index
             heart = store.heartbeat(row)
-            trainer = partial(Trainer, context, store, buffers, self.training_batch, gathering, heart, index)
+            trainer = partial(run_trainer, context, store, buffers, self.training_batch, gathering, heart, index)
             yield Service(store, row, f"trainer {index}", trainer, heart)
         for index in range(experiment.worker_count):
-            act = partial(run_agent, context, index, store, distribution)
-            yield AgentProcess(store, index, experiment.plugins, act, buffers=buffers)
+            agent = partial(run_agent, context, index, store, distribution)
+            yield AgentProcess(store, index, agent, buffers)
 
 
 class Service(ThreadSource):
-    """The thread of a predictor or a trainer. make: called in it. heart: of what it makes."""
+    """The thread of a predictor or a trainer. heart: the heartbeat of what it runs."""
 
     inactivity = "it had not finished a batch"
     serves_others = True
 
     def __init__(
-        self, store: SharedStore, row: int, name: str, make: Callable[[], Predictor | Trainer], heart: Heartbeat
+        self, store: SharedStore, row: int, name: str, run: Callable[[], Iterator[Event | YieldPoint]], heart: Heartbeat
     ) -> None:
         self._heart = heart
-        super().__init__(store, row, lambda attempt: make().run(), name)
+        super().__init__(store, row, lambda attempt: run(), name)
 
     @property
     def beat(self) -> int:
@@ -163,9 +164,11 @@ class Service(ThreadSource):
 class AgentProcess(Child):
     """The process of an agent."""
 
-    def __init__(self, *arguments: Any, buffers: SharedBuffers) -> None:
+    def __init__(
+        self, store: SharedStore, index: int, run: Callable[..., Iterator[Event | YieldPoint]], buffers: SharedBuffers
+    ) -> None:
         self._buffers = buffers
-        super().__init__(*arguments)
+        super().__init__(store, index, run)
 
     def prepare(self, attempt: int) -> Run:
         if attempt:

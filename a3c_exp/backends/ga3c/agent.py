@@ -11,6 +11,7 @@ import numpy as np
 from a3c_exp.backends.ga3c.buffers import AgentChannel
 from a3c_exp.backends.supervision import incarnation
 from a3c_exp.common.arrays import Array, Floats
+from a3c_exp.common.trust import import_plugins
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.leaving import LeavingRules
@@ -64,6 +65,7 @@ def run_agent(
     distribution: draws the actions. attempt: number of its predecessors.
     """
     experiment = context.experiment
+    import_plugins(experiment.plugins)  # they may register environments
     channel.heartbeat = store.heartbeat(index)
     network = RemoteNetwork(channel, distribution)
     actor = make_actor(incarnation(context, attempt), index, lambda env: network, channel.heartbeat)

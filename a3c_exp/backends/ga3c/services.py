@@ -23,6 +23,7 @@ from a3c_exp.core.seeding import Role
 from a3c_exp.core.store import SharedStore
 from a3c_exp.core.worker import Learner, YieldPoint
 from a3c_exp.errors import require
+from a3c_exp.networks import ActorCritic
 
 MAX_BATCH = 2**16
 """Observations of one forward pass."""
@@ -62,75 +63,63 @@ class Gathering:
             self._lock.release()
 
 
-class Predictor:
-    """Answers the requests of agents with the parameters that it pulls between two batches.
+def run_predictor(
+    experiment: Experiment,
+    store: SharedStore,
+    buffers: SharedBuffers,
+    batch: PredictionBatch,
+    gathering: Gathering,
+    heartbeat: Heartbeat,
+) -> Iterator[Event]:
+    """Answer the requests of agents until none will come any more, with the parameters that are pulled between two
+    batches. Yields an Event now and then, with metrics alone.
 
     heartbeat: stands still while a batch is computed.
     """
-
-    def __init__(
-        self,
-        experiment: Experiment,
-        store: SharedStore,
-        buffers: SharedBuffers,
-        batch: PredictionBatch,
-        gathering: Gathering,
-        heartbeat: Heartbeat,
-    ) -> None:
-        self._network = build_thread_network(experiment, store)
-        self._store = store
-        self._buffers = buffers
-        self._gathering = gathering
-        self._heartbeat = heartbeat
-        self._max_requests = batch.maximum // buffers.spec.envs
-        self._wait = batch.wait
-        self._version = -1
-
-    def run(self) -> Iterator[Event]:
-        """Answer until no request will come any more. Yields an Event now and then, with metrics alone."""
-        event = Event(worker=0)
-        due = 0.0
-        while requests := self._gather():
-            waiting = len(requests) + len(self._buffers.requests)
-            self._predict(requests)
-            count = len(requests) * self._buffers.spec.envs
-            event.add({"ga3c/prediction_batch": count, "ga3c/prediction_queue": waiting})
-            now = time.monotonic()
-            if now >= due:
-                yield event
-                event = Event(worker=0)
-                due = now + MERGE_SECONDS
-
-    def _gather(self) -> list[int]:
-        """Take the requests of the next batch. Empty if there will be no more."""
-        buffers = self._buffers
-        taken: list[int] = []
-        with self._gathering.turn(self._heartbeat):
-            while not taken:
-                self._heartbeat.beat()
-                ended = buffers.agents_ended  # before the queue is read: what they sent before they ended is answered
-                taken = buffers.take_requests(self._max_requests, POLL_SECONDS)
-                if buffers.closing or (ended and not taken):
-                    return []
-            wanted = min(self._max_requests, buffers.busy_agents // self._gathering.threads)
-            due = time.monotonic() + self._wait
-            while len(taken) < wanted and (left := due - time.monotonic()) > 0:
-                self._heartbeat.beat()
-                taken += buffers.take_requests(self._max_requests - len(taken), left)
-        return taken
-
-    def _predict(self, requests: list[int]) -> None:
-        arrays, network, spec = self._buffers.request_arrays, self._network, self._buffers.spec
-        agents = [request % spec.agents for request in requests]
-        if self._version != self._store.version:
-            snapshot = self._store.pull(0, network.vector)
-            self._version = snapshot.version
+    network = build_thread_network(experiment, store)
+    version, event, due = -1, Event(worker=0), 0.0
+    while requests := _gather_requests(buffers, batch, gathering, heartbeat):
+        waiting = len(requests) + len(buffers.requests)
+        if version != store.version:
+            snapshot = store.pull(0, network.vector)
+            version = snapshot.version
             if snapshot.normalizer is not None:
                 snapshot.normalizer.scale_pixels(network)
-        observations, state = _flat(arrays["observations"][agents]), None
-        if spec.state_size:
-            state = _flat(arrays["state"][agents])
-        self._buffers.reply(requests, Prediction(*network.act_forward(observations, state), self._version))
+        _answer(requests, buffers, network, version)
+        event.add({"ga3c/prediction_batch": len(requests) * buffers.spec.envs, "ga3c/prediction_queue": waiting})
+        now = time.monotonic()
+        if now >= due:
+            yield event
+            event, due = Event(worker=0), now + MERGE_SECONDS
+
+
+def _gather_requests(
+    buffers: SharedBuffers, batch: PredictionBatch, gathering: Gathering, heartbeat: Heartbeat
+) -> list[int]:
+    """Take the requests of the next batch. Empty if there will be no more."""
+    most = batch.maximum // buffers.spec.envs
+    taken: list[int] = []
+    with gathering.turn(heartbeat):
+        while not taken:
+            heartbeat.beat()
+            ended = buffers.agents_ended  # before the queue is read: what they sent before they ended is answered
+            taken = buffers.take_requests(most, POLL_SECONDS)
+            if buffers.closing or (ended and not taken):
+                return []
+        wanted = min(most, buffers.busy_agents // gathering.threads)
+        due = time.monotonic() + batch.wait
+        while len(taken) < wanted and (left := due - time.monotonic()) > 0:
+            heartbeat.beat()
+            taken += buffers.take_requests(most - len(taken), left)
+    return taken
+
+
+def _answer(requests: list[int], buffers: SharedBuffers, network: ActorCritic, version: int) -> None:
+    arrays, spec = buffers.request_arrays, buffers.spec
+    agents = [request % spec.agents for request in requests]
+    observations = _flat(arrays["observations"][agents])
+    state = _flat(arrays["state"][agents]) if spec.state_size else None
+    buffers.reply(requests, Prediction(*network.act_forward(observations, state), version))
 
 
 def _flat(rows: Array) -> Array:
@@ -138,72 +127,61 @@ def _flat(rows: Array) -> Array:
     return rows.reshape(-1, *rows.shape[2:])
 
 
-class Trainer:
-    """Learns from rollouts of agents, put side by side.
+def run_trainer(
+    context: RunContext,
+    store: SharedStore,
+    buffers: SharedBuffers,
+    batch: int,
+    gathering: Gathering,
+    heartbeat: Heartbeat,
+    index: int,
+) -> Iterator[Event | YieldPoint]:
+    """Learn from rollouts of agents, put side by side, until none will come any more. Yields as a worker does.
 
     batch: transitions to learn from at once, at least. A batch is smaller only if all agents wait for it.
     index: of this trainer. Its row of the store lies after those of the agents.
     """
+    experiment = context.experiment
+    row = experiment.worker_count + index
+    rng = seeding.generator(experiment.seed, Role.MINIBATCHES, row, resumed=context.resumed)
+    store.counters.load_rng_state(row, rng)  # not `store.start`: the agents' first step starts the clock
+    network = build_thread_network(experiment, store)
+    learner = Learner(experiment, network, row, store, rng, f"trainer {index}", heartbeat)
+    while slots := _gather_rollouts(buffers, batch, gathering, heartbeat):
+        heartbeat.beat()
+        rollout = concat_rollouts([buffers.rollout(slot) for slot in slots])
+        snapshot = learner.pull()
+        versions = np.asarray(rollout.version)[rollout.valid]
+        oldest = int(versions.min(initial=snapshot.version))
+        event = Event(row)
+        event.add(
+            {
+                "ga3c/training_batch": rollout.transitions,
+                "ga3c/training_queue": len(slots) + len(buffers.finished),
+                "ga3c/lag": snapshot.version - float(versions.mean()) if versions.size else 0.0,
+            }
+        )
+        # Staleness counts from the oldest parameters that acted.
+        for step in learner.learn([rollout], snapshot._replace(version=oldest), event):
+            if buffers.closing:  # the run is being saved, or has been: nothing may be pushed any more
+                return
+            yield step
+        buffers.release(slots)
 
-    def __init__(
-        self,
-        context: RunContext,
-        store: SharedStore,
-        buffers: SharedBuffers,
-        batch: int,
-        gathering: Gathering,
-        heartbeat: Heartbeat,
-        index: int,
-    ) -> None:
-        experiment = context.experiment
-        self._row = row = experiment.worker_count + index
-        self._buffers = buffers
-        self._batch = batch
-        self._gathering = gathering
-        rng = seeding.generator(experiment.seed, Role.MINIBATCHES, row, resumed=context.resumed)
-        store.counters.load_rng_state(row, rng)  # not `store.start`: the agents' first step starts the clock
-        network = build_thread_network(experiment, store)
-        self._heartbeat = heartbeat
-        self._learner = Learner(experiment, network, row, store, rng, f"trainer {index}", heartbeat)
 
-    def run(self) -> Iterator[Event | YieldPoint]:
-        """Learn until no rollout will come any more. Yields as a worker does."""
-        buffers, learner = self._buffers, self._learner
-        while slots := self._gather():
-            self._heartbeat.beat()
-            rollout = concat_rollouts([buffers.rollout(slot) for slot in slots])
-            snapshot = learner.pull()
-            versions = np.asarray(rollout.version)[rollout.valid]
-            oldest = int(versions.min(initial=snapshot.version))
-            event = Event(self._row)
-            event.add(
-                {
-                    "ga3c/training_batch": rollout.transitions,
-                    "ga3c/training_queue": len(slots) + len(buffers.finished),
-                    "ga3c/lag": snapshot.version - float(versions.mean()) if versions.size else 0.0,
-                }
-            )
-            # Staleness counts from the oldest parameters that acted.
-            for step in learner.learn([rollout], snapshot._replace(version=oldest), event):
-                if buffers.closing:  # the run is being saved, or has been: nothing may be pushed any more
-                    return
-                yield step
-            buffers.release(slots)
-
-    def _gather(self) -> list[int]:
-        """Take the slots of the next batch. Empty if there will be no more."""
-        buffers = self._buffers
-        slots: list[int] = []
-        transitions = 0
-        with self._gathering.turn(self._heartbeat):
-            while transitions < self._batch:
-                self._heartbeat.beat()
-                # Before the queue is read: what agents sent before they ended, or began to wait, is learned from.
-                all_wait, ended = not buffers.busy_agents, buffers.agents_ended
-                taken = buffers.finished.take(1, POLL_SECONDS)
-                if taken:
-                    slots += taken
-                    transitions += buffers.rollout(taken[0]).transitions
-                elif (slots and all_wait) or ended:
-                    break
-        return [] if buffers.closing else slots
+def _gather_rollouts(buffers: SharedBuffers, batch: int, gathering: Gathering, heartbeat: Heartbeat) -> list[int]:
+    """Take the slots of the next batch. Empty if there will be no more."""
+    slots: list[int] = []
+    transitions = 0
+    with gathering.turn(heartbeat):
+        while transitions < batch:
+            heartbeat.beat()
+            # Before the queue is read: what agents sent before they ended, or began to wait, is learned from.
+            all_wait, ended = not buffers.busy_agents, buffers.agents_ended
+            taken = buffers.finished.take(1, POLL_SECONDS)
+            if taken:
+                slots += taken
+                transitions += buffers.rollout(taken[0]).transitions
+            elif (slots and all_wait) or ended:
+                break
+    return [] if buffers.closing else slots

@@ -36,8 +36,8 @@ class Processes(RestartSettings, Backend):
 
     def run(self, context: RunContext, store: SharedStore) -> Generator[Event | None, None, None]:
         forkserver.ensure_running()
-        workers, plugins = range(context.experiment.worker_count), context.experiment.plugins
-        children = (Child(store, worker, plugins, partial(run_worker, context, worker, store)) for worker in workers)
+        workers = range(context.experiment.worker_count)
+        children = (Child(store, worker, partial(run_worker, context, worker, store)) for worker in workers)
         supervisor = PipeSupervisor(children, self, store)
         try:
             yield from supervisor.run()

@@ -18,7 +18,6 @@ from a3c_exp.backends import forkserver
 from a3c_exp.backends.messages import GRACE_SECONDS, Inbox, WorkerExit, send_events
 from a3c_exp.backends.supervision import PipeSource
 from a3c_exp.common import signals
-from a3c_exp.common.trust import import_plugins
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.events import Event
 from a3c_exp.core.store import SharedStore
@@ -40,11 +39,8 @@ class Child(PipeSource):
 
     process: BaseProcess
 
-    def __init__(
-        self, store: SharedStore, worker: int, plugins: Sequence[str], run: Callable[..., Iterator[Event | YieldPoint]]
-    ) -> None:
+    def __init__(self, store: SharedStore, worker: int, run: Callable[..., Iterator[Event | YieldPoint]]) -> None:
         super().__init__(store, worker)
-        self._plugins = plugins
         self._run = run
         self.start(0)
 
@@ -60,7 +56,7 @@ class Child(PipeSource):
         run = self.prepare(attempt)
         for _ in range(_TRIES):
             reader, writer = forkserver.context().Pipe(duplex=False)
-            arguments = run, self.worker, self._plugins, writer
+            arguments = self.name, run, writer
             process = forkserver.context().Process(target=_main, args=arguments, name=self.name, daemon=True)
             try:
                 forkserver.ensure_running()
@@ -121,19 +117,14 @@ def end(sources: Sequence[PipeSource]) -> None:
         child.process.close()
 
 
-def _main(run: Run, worker: int, plugins: Sequence[str], writer: connection.Connection) -> None:
+def _main(name: str, run: Run, writer: connection.Connection) -> None:
     """The child's main function."""
     signals.ignore()
     threading.Thread(target=_exit_with_parents, daemon=True).start()
     if logging.lastResort is not None:  # what an environment's code, or the closing of one, logs here
-        logging.lastResort.setFormatter(logging.Formatter(f"warning: worker {worker}: %(message)s"))
+        logging.lastResort.setFormatter(logging.Formatter(f"warning: {name}: %(message)s"))
     with one_thread():
-        send_events(f"worker {worker}", writer, partial(_import_and_run, plugins, run))
-
-
-def _import_and_run(plugins: Sequence[str], run: Run) -> Iterator[Event | YieldPoint]:
-    import_plugins(plugins)  # they may register environments
-    yield from run()
+        send_events(name, writer, run)
 
 
 def _exit_with_parents() -> None:

@@ -29,19 +29,15 @@ def check_processes(experiment: Experiment, *, files_each: int) -> None:
     """
     forkserver.check_temporary_folder()
     allow_files(experiment.worker_count, files_each)
-    for field in fields(experiment):
-        _check_can_be_pickled(field.name, getattr(experiment, field.name))
-
-
-def _check_can_be_pickled(key: str, component: object) -> None:
-    """Raise ConfigError if a component cannot be sent to a worker: a user's own may hold open files or locks."""
-    try:
-        reduction.ForkingPickler.dumps(component)
-    except RuntimeError:  # multiprocessing's own locks and queues can be pickled only while a process is being started
-        return
-    except Exception as error:  # a component's own __reduce__ may raise anything
-        problem = f"cannot be pickled, which worker processes need (backend=threads does not): {one_line(error)}"
-        raise ConfigError(key, type(component).__name__, problem) from error
+    for field in fields(experiment):  # a component of a user's own may hold open files or locks
+        component = getattr(experiment, field.name)
+        try:
+            reduction.ForkingPickler.dumps(component)
+        except RuntimeError:  # multiprocessing's own locks can be pickled only while a process is being started
+            continue
+        except Exception as error:  # a component's own __reduce__ may raise anything
+            problem = f"cannot be pickled, which worker processes need (backend=threads does not): {one_line(error)}"
+            raise ConfigError(field.name, type(component).__name__, problem) from error
 
 
 def allow_files(workers: int, each: int) -> None:

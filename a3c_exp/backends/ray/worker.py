@@ -22,7 +22,6 @@ from a3c_exp.backends.ray.cluster import lost_errors
 from a3c_exp.backends.ray.server import SEQUENCE_STRIDE, Message, Reply, shard_slices
 from a3c_exp.backends.supervision import run_worker
 from a3c_exp.common.arrays import Floats
-from a3c_exp.common.trust import import_plugins
 from a3c_exp.core.counters import unpack_rng
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.events import Event
@@ -62,7 +61,6 @@ class WorkerActor:
                 interval = min(BEAT_SECONDS, stall_seconds / BEATS_BEFORE_STALL)
                 beats = threading.Thread(target=store.send_beats, args=(worker, attempt, interval), daemon=True)
                 beats.start()
-            import_plugins(context.experiment.plugins)  # they may register environments
             with one_thread():
                 for _ in run_worker(context, worker, store, attempt):  # the servers report its events
                     pass
