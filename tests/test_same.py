@@ -57,6 +57,7 @@ def test_a_run_is_read_whole_but_for_times_and_the_machine(tmp_path: Path) -> No
     assert not [name for name in found if "seconds" in name or name.startswith(times)]
 
 
+@pytest.mark.slow
 def test_a_changed_constant_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

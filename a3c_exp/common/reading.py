@@ -86,11 +86,10 @@ def parse_yaml(text: str) -> Any:
     try:
         _check_events(text, loader)
         value = yaml.load(text, Loader=loader)
-    except yaml.MarkedYAMLError as error:
-        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        raise UnreadableError(f"is no YAML: {line}{error.problem or error.context}") from None
     except yaml.YAMLError as error:
-        raise UnreadableError(f"is no YAML: {' '.join(str(error).split())}") from None
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        line = f"line {mark.line + 1}: " if mark else ""
+        raise UnreadableError(f"is no YAML: {line}{problem or ' '.join(str(error).split())}") from None
     except UnreadableError:
         raise
     except (ValueError, TypeError):  # Python's limit on digits; a list as a key

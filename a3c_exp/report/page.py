@@ -42,8 +42,8 @@ class Page:
     def heading(self, text: str) -> None:
         self.parts.append(f"<h2>{escape(text)}</h2>")
 
-    def paragraph(self, text: str) -> None:
-        self.parts.append(f"<p>{escape(text)}</p>")
+    def paragraphs(self, *texts: str) -> None:
+        self.parts += [f"<p>{escape(text)}</p>" for text in texts]
 
     def table(self, rows: Sequence[Mapping[str, str]]) -> None:
         """rows: cells by column, at least one."""

@@ -77,22 +77,18 @@ class Report:
         ranked = self.ranked
         self._write_tables(folder, ranked)
         page = Page(f"Report on {len(self.runs)} run{'s' if len(self.runs) > 1 else ''}")
-        for line in self._origin():
-            page.paragraph(line)
+        page.paragraphs(*self._origin())
         for number, (env, configurations) in enumerate(ranked.items(), 1):
             page.heading(env)
             page.table([cells(each) for each in configurations])
-            for line in comparison(configurations):
-                page.paragraph(line)
+            page.paragraphs(*comparison(configurations))
             if any(len(run.curve.steps) for each in configurations for run in each.runs):
                 picture = learning_curves(configurations)
                 write_bytes(folder / f"{number}_{_file_name(env)}_curves.png", picture)
                 page.picture(picture, f"Learning curves of {env}", _caption(len(configurations)))
             else:
-                page.paragraph("No episode has ended yet: there is no curve.")
-        page.paragraph(" ".join(EXPLANATION.split()))
-        for line in self._missing():
-            page.paragraph(line)
+                page.paragraphs("No episode has ended yet: there is no curve.")
+        page.paragraphs(" ".join(EXPLANATION.split()), *self._missing())
         write_text(folder / PAGE, page.html())
 
     def _write_tables(self, folder: Path, ranked: Mapping[str, Sequence[Ranked]]) -> None:
