@@ -14,7 +14,7 @@ from nets import normal
 
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.networks.distributions import Distribution, make_distribution
-from a3c_exp.networks.heads import LOG_STD_RANGE, bound_log_std, make_head
+from a3c_exp.networks.heads import LOG_STD_RANGE, PolicyHead, bound_log_std
 from a3c_exp.networks.initialization import Initializer
 
 SPACES: list[gym.Space[Any]] = [
@@ -74,7 +74,7 @@ class TestDistributions:
 
 def make_drawn_head(space: gym.Space[Any], state_dependent_std: bool, log_std: float = 0.0) -> Any:
     """A head from 5 features. log_std: about what the log standard deviations are."""
-    head: Any = make_head(5, make_distribution(space), state_dependent_std, 1.0)
+    head: Any = PolicyHead(5, make_distribution(space), state_dependent_std, 1.0)
     with torch.no_grad():
         for index, parameter in enumerate(head.parameters()):
             parameter.copy_(torch.from_numpy(0.5 * normal(*parameter.shape, seed=index)))
@@ -122,7 +122,7 @@ class TestHeads:
     def test_a_new_head_has_the_deviation_of_the_setting_and_a_policy_near_zero(
         self, state_dependent_std: bool
     ) -> None:
-        head = make_head(64, make_distribution(Box(-1, 1, (2,))), state_dependent_std, 0.3)
+        head = PolicyHead(64, make_distribution(Box(-1, 1, (2,))), state_dependent_std, 0.3)
         head.initialize(Initializer("orthogonal", 0.1, torch.Generator().manual_seed(0)), 0.01)
         parameters = head(torch.ones(1, 64)).detach()
         torch.testing.assert_close(parameters[:, 2:].exp(), torch.full((1, 2), 0.3), atol=0.05, rtol=0)
@@ -130,7 +130,7 @@ class TestHeads:
 
     def test_a_free_deviation_beyond_its_range_follows_the_sum_of_all_rows(self) -> None:
         """One row leads further out, and the others more strongly back."""
-        head: Any = make_head(5, make_distribution(Box(-1, 1, (1,))), False, 1.0)
+        head: Any = PolicyHead(5, make_distribution(Box(-1, 1, (1,))), False, 1.0)
         head.log_std.data.fill_(7.0)
         weights = torch.tensor([[0.0, 2.0], [0.0, 2.0], [0.0, -1.0]])
         torch.autograd.backward(head(torch.zeros(3, 5)), weights)

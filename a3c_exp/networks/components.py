@@ -19,7 +19,7 @@ from a3c_exp.errors import ConfigError, refused, require
 from a3c_exp.networks.actor_critic import ActorCritic, Kernels
 from a3c_exp.networks.composed import EncoderActorCritic, WholeActorCritic
 from a3c_exp.networks.distributions import make_distribution
-from a3c_exp.networks.heads import make_head
+from a3c_exp.networks.heads import PolicyHead
 from a3c_exp.networks.initialization import Initialization, Initializer, torch_generator
 from a3c_exp.networks.inputs import PICTURE, ObservationInput, injected_names, observation_form, sample_observations
 from a3c_exp.networks.mlp import MAX_WIDTH, Mlp
@@ -155,7 +155,7 @@ class ComposedNetwork(Network):
         core = self.make_core(actor.width)
         features, critic_features = (actor.width, critic.width) if core is None else 2 * (core.hidden_size,)
         loss_module = None if build_loss is None else build_loss(features)
-        head = make_head(features, distribution, self.state_dependent_std, self.initial_std)
+        head = PolicyHead(features, distribution, self.state_dependent_std, self.initial_std)
         value = nn.Linear(critic_features, 1)
 
         generator = torch_generator(rng)

@@ -20,45 +20,29 @@ LOG_STD_RANGE = (-5.0, 2.0)
 
 
 class PolicyHead(nn.Module):
-    """An affine layer: float32 [N, F] -> parameters [N, P]."""
+    """An affine layer: float32 [N, F] -> parameters [N, P] of a distribution.
 
-    def __init__(self, features: int, outputs: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(features, outputs)
-
-    def forward(self, features: Tensor) -> Tensor:
-        parameters: Tensor = self.linear(features)
-        return parameters
-
-    def initialize(self, initializer: Initializer, policy_gain: float) -> None:
-        """Draw the layer."""
-        initializer.draw(self.linear, policy_gain)
-
-    def ordered_parameters(self) -> list[nn.Parameter]:
-        """The parameters in their order in the flat vector."""
-        return list(self.linear.parameters())
-
-    def kernel(self) -> HeadKernel:
-        """The same head on arrays."""
-        return HeadKernel(self.linear)
-
-
-class GaussianHead(PolicyHead):
-    """The head of a Gaussian: parameters are D means and D log standard deviations, kept within LOG_STD_RANGE.
+    Those of a Gaussian are D means and D log standard deviations, kept within LOG_STD_RANGE.
 
     state_dependent_std: the log standard deviations are outputs of the layer; False: free parameters, one a dimension.
     initial_std: the standard deviation at the start, a share of half the action range.
     """
 
-    def __init__(self, features: int, distribution: Gaussian, state_dependent_std: bool, initial_std: float) -> None:
-        actions = distribution.size // 2
-        super().__init__(features, 2 * actions if state_dependent_std else actions)
-        self._actions = actions
+    def __init__(
+        self, features: int, distribution: Distribution, state_dependent_std: bool, initial_std: float
+    ) -> None:
+        super().__init__()
+        self._gaussian = isinstance(distribution, Gaussian)
+        self._means = distribution.size // 2 if self._gaussian else distribution.size
         self._initial_log_std = math.log(initial_std)
-        self.log_std = None if state_dependent_std else nn.Parameter(torch.full((actions,), self._initial_log_std))
+        free = self._gaussian and not state_dependent_std
+        self.linear = nn.Linear(features, self._means if free else distribution.size)
+        self.log_std = nn.Parameter(torch.full((self._means,), self._initial_log_std)) if free else None
 
     def forward(self, features: Tensor) -> Tensor:
-        outputs = self.linear(features)
+        outputs: Tensor = self.linear(features)
+        if not self._gaussian:
+            return outputs
         if self.log_std is None:
             return bound_log_std(outputs)
         # Bounded before it is spread over the rows: their sum decides whether a step leads further out.
@@ -66,18 +50,22 @@ class GaussianHead(PolicyHead):
         return torch.cat([outputs, log_std.expand_as(outputs)], dim=-1)
 
     def initialize(self, initializer: Initializer, policy_gain: float) -> None:
-        super().initialize(initializer, policy_gain)
-        with torch.no_grad():
-            if self.log_std is None:
-                self.linear.bias[self._actions :] = self._initial_log_std
-            else:
-                self.log_std.fill_(self._initial_log_std)
+        """Draw the layer, and set the log standard deviations."""
+        initializer.draw(self.linear, policy_gain)
+        if self._gaussian:
+            log_std = self.linear.bias[self._means :] if self.log_std is None else self.log_std
+            with torch.no_grad():
+                log_std.fill_(self._initial_log_std)
 
     def ordered_parameters(self) -> list[nn.Parameter]:
-        return super().ordered_parameters() + ([] if self.log_std is None else [self.log_std])
+        """The parameters in their order in the flat vector."""
+        return [*self.linear.parameters(), *([] if self.log_std is None else [self.log_std])]
 
     def kernel(self) -> HeadKernel:
-        return GaussianHeadKernel(self.linear, self.log_std, self._actions)
+        """The same head on arrays."""
+        if self._gaussian:
+            return GaussianHeadKernel(self.linear, self.log_std, self._means)
+        return HeadKernel(self.linear)
 
 
 class HeadKernel:
@@ -96,7 +84,7 @@ class HeadKernel:
 
 
 class GaussianHeadKernel(HeadKernel):
-    """See `GaussianHead`."""
+    """That of a Gaussian, see `PolicyHead`."""
 
     def __init__(self, linear: nn.Linear, log_std: Tensor | None, actions: int) -> None:
         super().__init__(linear)
@@ -153,10 +141,3 @@ def bound_log_std(parameters: Tensor) -> Tensor:
 def _leads_further_out(x: Any, gradient: Any, low: float, high: float) -> Any:
     """Return whether a step against the gradient leads a number further out of its range. Arrays or tensors."""
     return ((x < low) & (gradient > 0)) | ((x > high) & (gradient < 0))
-
-
-def make_head(features: int, distribution: Distribution, state_dependent_std: bool, initial_std: float) -> PolicyHead:
-    """The head of a distribution. The last two arguments are those of `GaussianHead`."""
-    if isinstance(distribution, Gaussian):
-        return GaussianHead(features, distribution, state_dependent_std, initial_std)
-    return PolicyHead(features, distribution.size)
