@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 from gymnasium.spaces import Box
 from runs import SCRIPTED, config
 from scripted import vector
-from torch import nn
 from workers import next_event
 
-from a3c_exp.algorithms import A3C, BatchArrays
+from a3c_exp.algorithms import A3C
 from a3c_exp.common.arrays import Array
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.events import Event
@@ -24,16 +24,7 @@ from a3c_exp.core.rollout import Actor, Rollout
 from a3c_exp.core.store import SharedStore, Snapshot
 from a3c_exp.core.worker import PARAMETER_NORM_EVERY, Learner
 from a3c_exp.envs import EnvBatch, Gym, VectorEnvBatch
-from a3c_exp.networks import (
-    ActorCritic,
-    EncoderNetwork,
-    Lstm,
-    Mlp,
-    ModuleSpec,
-    Network,
-    NetworkOutputs,
-    OutputGradients,
-)
+from a3c_exp.networks import ActorCritic, EncoderNetwork, Lstm, Mlp, ModuleSpec, Network
 from a3c_exp.returns import Trajectory, VTrace
 
 GAMMA, LENGTH, ENVS = 0.9, 12, 3
@@ -45,19 +36,6 @@ ENVIRONMENTS: dict[str, Callable[[], EnvBatch]] = {
 }
 ENCODER = EncoderNetwork(encoder=ModuleSpec(Mlp, {"hidden_sizes": (8,)}), init="orthogonal")
 NETWORKS: dict[str, Network] = {"mlp": ENCODER, "lstm": Lstm(encoder=ENCODER, hidden_size=4)}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Noting(A3C):
-    """The loss, and the batches that it was called with."""
-
-    batches: list[BatchArrays] = field(default_factory=list)
-
-    def gradient(
-        self, outputs: NetworkOutputs, batch: BatchArrays, progress: float, module: nn.Module | None = None
-    ) -> tuple[OutputGradients, dict[str, float]]:
-        self.batches.append(batch)
-        return super().gradient(outputs, batch, progress, module)
 
 
 def lagging(env: Callable[[], EnvBatch], kind: Network, epsilon: float) -> tuple[Rollout, ActorCritic]:
@@ -132,10 +110,9 @@ def test_v_trace_has_the_learners_own_values_and_ratios(
     env: Callable[[], EnvBatch], kind: Network, epsilon: float, vtrace: VTrace
 ) -> None:
     rollout, network = lagging(env, kind, epsilon)
-    algorithm = Noting()
-    experiment = replace(experiment_of(), algorithm=algorithm, returns=vtrace)
-    event = learn(experiment, network, rollout)
-    (batch,) = algorithm.batches
+    with mock.patch.object(A3C, "gradient", autospec=True, side_effect=A3C.gradient) as gradient:
+        event = learn(replace(experiment_of(), returns=vtrace), network, rollout)
+    batch = gradient.call_args.args[2]
     assert (event.steps, event.updates) == (rollout.transitions, 1)
 
     trajectory = corrected(rollout, network)
