@@ -36,11 +36,13 @@ TOGETHER = [
 # What an environment or a preset needs beside it, to be quick too.
 NEEDS = {"env=gym": ["env.id=CartPole-v1"], "env=atari": ["env.game=freeway"]}
 NEEDS |= {"experiment=pong": ["algorithm.minibatch_size=16"]}
-FEW_STEPS = ["workers=1", "envs_per_worker=2", "rollout_length=8", "total_steps=32"]
+SMALL = {"workers": 1, "envs_per_worker": 2, "rollout_length": 8}
+SERIAL = {"_target_": "a3c_exp.backends.serial.Serial"}
 
 
-def train(overrides: list[str], folder: Path) -> None:
-    run = a3c_exp.train([*overrides, "eval.every=null"], folder)
+def train_a_few_steps(config: dict[str, Any], folder: Path) -> None:
+    eval_settings = config["eval"] | {"every": None}
+    run = a3c_exp.train(config | {"total_steps": 32, "eval": eval_settings}, folder)
     assert run.summary["stop_reason"] == "total_steps"
     assert run.summary["updates"] > 0
 
@@ -54,23 +56,23 @@ def test_every_option_is_among_those_that_are_tried() -> None:
 def test_options_train_a_few_steps(words: str, tmp_path: Path) -> None:
     if "ray" in words and find_spec("ray") is None:  # not imported: that is for the backend
         pytest.skip("clusters: pip install 'a3c-exp[ray]'")
-    backend = [] if "backend" in words else ["backend=serial"]
-    train([*words.split(), *backend, *FEW_STEPS], tmp_path / "run")
+    config = compose(words.split()) | SMALL
+    train_a_few_steps(config if "backend" in words else config | {"backend": SERIAL}, tmp_path / "run")
 
 
 @pytest.mark.parametrize("option", [*ENVS, *PRESETS])
 def test_every_environment_and_preset_trains_a_few_steps(option: str, tmp_path: Path) -> None:
     """Presets with the workers and rollouts that they ask for, but for Atari games, which take too long for that."""
-    overrides = [option, *NEEDS.get(option, []), "total_steps=32"]
-    composed = compose(overrides)
-    atari = composed["env"]["_target_"] == "a3c_exp.envs.Atari"
+    config = compose([option, *NEEDS.get(option, [])])
+    atari = config["env"]["_target_"] == "a3c_exp.envs.Atari"
     if atari:
         pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
+        config["env"]["normalize_observations"] = [128, 64]  # to measure them takes seconds, and has tests of its own
     if atari or option in ENVS:
-        overrides += FEW_STEPS
-    if composed["backend"]["_target_"] != "a3c_exp.backends.ga3c.Ga3c":
-        overrides.append("backend=serial")
-    train(overrides, tmp_path / "run")
+        config |= SMALL
+    if config["backend"]["_target_"] != "a3c_exp.backends.ga3c.Ga3c":
+        config["backend"] = SERIAL
+    train_a_few_steps(config, tmp_path / "run")
 
 
 def test_the_defaults_are_cartpole_with_a_process_for_each_core() -> None:

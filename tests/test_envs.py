@@ -148,19 +148,10 @@ class TestSyncEnvBatch:
 
 class TestVectorEnvBatch:
     def test_the_time_limit_of_a_native_form_may_be_changed(self) -> None:
-        batch = Gym(id="CartPole-v1", vectorized=True, max_episode_steps=20).make(64, range(64))
+        batch = Gym(id="CartPole-v1", vectorized=True, max_episode_steps=5).make(4, range(4))
         batch.reset()
-        rng = np.random.default_rng(0)
-        lengths, length = [], np.zeros(64, np.int64)
-        for _ in range(60):
-            step = batch.step(rng.integers(0, 2, 64))
-            assert (step.reward == step.valid).all()
-            length += step.valid
-            ended = step.terminated | step.truncated
-            assert (length[step.truncated] == 20).all()
-            lengths += length[ended].tolist()
-            length[ended] = 0
-        assert min(lengths) < max(lengths) == 20
+        steps = [batch.step(np.zeros(4, np.int64)) for _ in range(5)]
+        assert [step.truncated.tolist() for step in steps] == [[False] * 4] * 4 + [[True] * 4]
 
     def test_its_seed_determines_its_episodes(self) -> None:
         def first(seeds: list[int]) -> Array:

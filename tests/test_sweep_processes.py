@@ -79,34 +79,39 @@ def sweeps(tmp_path: Path) -> Iterator[Sweeps]:
 
 
 def test_kills_and_signals_leave_runs_with_which_the_same_command_goes_on(sweeps: Sweeps) -> None:
-    """A run that is killed is run again once, and its neighbours go on. Runs end with the program that started them."""
-    command = [*LONG, "seed=0,1"]
-    started = sweeps.start(*command, "jobs=2")
-    log = sweeps.folder / "sweep" / "seed-0" / "train.log"
-    for starts in (1, 2):
-        wait_until(lambda: log.exists() and log.read_text().count("run folder") == starts)  # noqa: B023
-        sweeps.kill_run("seed-0")
-    wait_until(lambda: "SIGKILL, twice" in sweeps.lines.read_text())
-    sweeps.wait_for_checkpoints("seed-1")
-    started.terminate()
-    err = sweeps.end(started, 143)
-    assert "1 of 2: its process was killed by SIGKILL: it runs again at the end" in err
-    assert "failed: sweep/seed-0: " in err
-    assert "0 of 2 runs have finished" in err
-    assert sweeps.reasons() == {"seed-1": "interrupted"}
+    command = [*QUICK, "stop.mean_return=null", "checkpoint.every=1000", "total_steps=100000000,20000", "jobs=2"]
+    long, short = "total_steps-100000000", "total_steps-20000"
+    log = sweeps.folder / "sweep" / long / "train.log"
 
+    def has_begun(times: int) -> bool:
+        return log.exists() and log.read_text().count("run folder") == times
+
+    # A run that is killed is run again once, and its neighbour goes on.
     started = sweeps.start(*command)
-    wait_until(lambda: log.read_text().count("run folder") == 3)
-    sweeps.wait_for_checkpoints("seed-0")
+    for times in (1, 2):
+        wait_until(lambda: has_begun(times))  # noqa: B023
+        sweeps.kill_run(long)
+    err = sweeps.end(started, 1)
+    assert "1 of 2: its process was killed by SIGKILL: it runs again at the end" in err
+    assert f"failed: sweep/{long}: its process was killed by SIGKILL, twice" in err
+    assert sweeps.reasons() == {short: "total_steps"}
+    finished = sweeps.summaries()
+
+    # A run ends with the program that has started it, which is killed alone.
+    started = sweeps.start(*command)
+    wait_until(lambda: has_begun(3))
+    sweeps.wait_for_checkpoints(long)
     started.kill()
     sweeps.end(started, -signal.SIGKILL)
-    assert sweeps.reasons() == {"seed-0": "interrupted", "seed-1": "interrupted"}
+    assert sweeps.reasons() == {long: "interrupted", short: "total_steps"}
 
-    for config in sweeps.folder.glob("sweep/*/config.yaml"):  # so that the test ends
-        config.write_text(config.read_text().replace("total_steps: 100000000", "total_steps: 64"))
-    sweeps.finish(*command, "total_steps=64", "jobs=2")
-    assert sweeps.reasons() == {"seed-0": "total_steps", "seed-1": "total_steps"}
-    assert sweeps.summaries()["seed-1"]["resumed"] == 1
+    started = sweeps.start(*command)
+    wait_until(lambda: has_begun(4))
+    started.terminate()
+    assert "1 of 2 runs have finished" in sweeps.end(started, 143)
+    assert sweeps.reasons() == {long: "interrupted", short: "total_steps"}
+    assert sweeps.summaries()[long]["resumed"] >= 1
+    assert sweeps.summaries()[short] == finished[short]
 
 
 @pytest.mark.slow
@@ -183,14 +188,16 @@ def test_runs_at_once_on_ray_each_have_a_cluster_and_leave_nothing(sweeps: Sweep
     [("submitit_local", "serial"), pytest.param("joblib", "processes", marks=pytest.mark.slow)],
 )
 def test_a_launcher_runs_jobs_and_goes_on_with_those_that_were_cut(
-    launcher: str, backend: str, sweeps: Sweeps, here: Path
+    launcher: str, backend: str, here: Path, sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = {"submitit_local": "submitit"}.get(launcher, launcher)
     pytest.importorskip(f"hydra_plugins.hydra_{package}_launcher", reason="launchers: pip install 'a3c-exp[sweep]'")
     words = [f"backend={backend}", *QUICK[1:]]
     assert program.main([*words, "seed=1", "hydra.run.dir=sweep/0_s1"]) == 0
     (here / "sweep" / "0_s1" / "summary.json").unlink()
-    sweeps.finish(*words, "-m", f"hydra/launcher={launcher}", "seed=1")
+    monkeypatch.setenv("A3C_EXP_TEST", sweeps.mark)
+    assert program.main([*words, "sweep=sweep", "-m", f"hydra/launcher={launcher}", "seed=1"]) == 0
+    wait_until(lambda: not processes(sweeps.mark), 60)
     assert sweeps.reasons() == {"0_s1": "total_steps"}
     assert sweeps.summaries()["0_s1"]["resumed"] == 1
 
