@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # study is not installed:
 
 from study import __main__ as study
 from study import curves, runs
-from study.entries import SECTIONS, Entry, Goals, Source
+from study.entries import SECTIONS, Entry, Goals
 from study.records import Record, Results
 from study.runs import ROOT, RunFailedError, Training
 
@@ -207,17 +207,3 @@ def test_a_run_that_is_there_continues_unless_its_seconds_are_limited(
     with pytest.raises(RunFailedError):
         Training((*SMALL, f"stop.max_seconds={limit}")).run(0, tmp_path / "run")
     assert execute.call_args.args[0][-1] == f"existing={existing}"
-
-
-# What is written.
-
-
-def test_presets_are_a_study_of_their_own(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, other = Counting(), Counting()
-    preset = replace(entry(other, 1), name="preset", source=Source("paper", "-"))
-    monkeypatch.setattr(study, "SECTIONS", {"One": (entry(one, 1),), "Presets": (preset,)})
-    assert study.main([]) == 0
-    assert (one.seeds, other.seeds) == ([0], [])
-    assert study.main(["--presets"]) == 0
-    assert study.main(["--only", "preset"]) == 0
-    assert (one.seeds, other.seeds) == ([0], [0])
