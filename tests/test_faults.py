@@ -144,15 +144,9 @@ def program(tmp_path: Path, temporary: Path) -> Iterator[Start]:
 
 @LINUX
 class TestSignals:
-    @pytest.mark.parametrize(
-        ("backend", "number", "code"),
-        [("ga3c", signal.SIGTERM, 143), ("threads", signal.SIGUSR2, 75)],  # 75: for another try
-    )
-    def test_a_signal_leaves_a_checkpoint_and_a_summary_and_no_process(
-        self, backend: str, number: int, code: int, program: Start, temporary: Path
-    ) -> None:
-        """The whole group gets it: workers, the fork server and what it forks must not die of it."""
-        self.interrupted(program(backend), number, temporary, code)
+    def test_a_signal_leaves_a_checkpoint_and_a_summary_and_no_process(self, program: Start, temporary: Path) -> None:
+        """The whole group gets it: agents and the fork server must not die of it. 75: for another try."""
+        self.interrupted(program("ga3c"), signal.SIGUSR2, temporary, 75)
 
     def test_sigusr1_asks_for_a_checkpoint_and_the_run_goes_on_until_ctrl_c(
         self, program: Start, temporary: Path

@@ -77,7 +77,9 @@ def run_predictor(
     heartbeat: stands still while a batch is computed.
     """
     network = build_thread_network(experiment, store)
-    version, event, due = -1, Event(worker=0), 0.0
+    version = -1
+    event = Event(worker=0)
+    due = 0.0
     while requests := _gather_requests(buffers, batch, gathering, heartbeat):
         waiting = len(requests) + len(buffers.requests)
         if version != store.version:
@@ -90,7 +92,8 @@ def run_predictor(
         now = time.monotonic()
         if now >= due:
             yield event
-            event, due = Event(worker=0), now + MERGE_SECONDS
+            event = Event(worker=0)
+            due = now + MERGE_SECONDS
 
 
 def _gather_requests(

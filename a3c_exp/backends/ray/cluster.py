@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import shutil
 import socket
 import subprocess
 import sys
@@ -153,11 +152,12 @@ def _cluster_folder() -> Iterator[str]:
 
     If this process is killed, a shell that survives it removes the folder.
     """
-    folder = tempfile.mkdtemp(prefix="a3c_exp_ray_")
-    command = ["sh", "-c", CLEANUP_SCRIPT, folder]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True) as cleaner:
-        try:
-            yield folder
-        finally:
-            cleaner.kill()
-            shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="a3c_exp_ray_", ignore_cleanup_errors=True) as folder:
+        command = ["sh", "-c", CLEANUP_SCRIPT, folder]
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
+        ) as cleaner:
+            try:
+                yield folder
+            finally:
+                cleaner.kill()

@@ -234,7 +234,8 @@ class Driver(Supervisor[ActorSource]):
 
     def _ask(self, server: int, method: str, *arguments: Any, call: Any = None) -> Generator[None, None, Any]:
         """Call a server that may be starting or restarting, until it answers. call: one that is on its way."""
-        deadline, problem = time.monotonic() + START_SECONDS, "it does not answer"
+        deadline = time.monotonic() + START_SECONDS
+        problem = "it does not answer"
         while time.monotonic() < deadline:
             try:
                 if call is None:
@@ -242,7 +243,8 @@ class Driver(Supervisor[ActorSource]):
                 if self._ray.wait([call], timeout=MERGE_SECONDS)[0]:
                     return self._ray.get(call)
             except self._lost as error:
-                call, problem = None, str(error)
+                call = None
+                problem = str(error)
                 time.sleep(RETRY_SECONDS)
             yield None
         raise RunError(f"no parameter server could be started: {problem}")

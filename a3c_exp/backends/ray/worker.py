@@ -164,13 +164,13 @@ class RemoteStore:
         # Copies, since a message whose server dies is sent again later.
         gradient = None if push.gradient is None else push.gradient.copy()
         push.rng = copy.deepcopy(push.rng)
-        steps, rounds = push.snapshot.steps, max(reply.snapshot.rounds for reply in self._replies)
+        rounds = max(reply.snapshot.rounds for reply in self._replies)
         pushes: list[Push] = []
         for shard, reply in zip(self._shards, self._replies, strict=True):
             own = replace(
                 push,
                 gradient=None if gradient is None else gradient[shard],
-                snapshot=Snapshot(reply.snapshot.version, steps, None, rounds),
+                snapshot=Snapshot(reply.snapshot.version, push.snapshot.steps, None, rounds),
                 event=Event(worker, steps=push.event.steps) if pushes else push.event,
             )
             pushes.append(own)
