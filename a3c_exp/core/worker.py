@@ -179,7 +179,7 @@ class Learner:
         """A pull and a push for each minibatch. What was collected is counted with the first push."""
         (rollout,) = rollouts
         stats = rollout.stats
-        batch = self._batch(rollout)
+        batch = _ignore_nonfinite(self._batch)(rollout)
         extra = _critic_metrics(batch)
         if rollout.state is None:
             batch = batch.without_order()
