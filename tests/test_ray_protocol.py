@@ -172,6 +172,23 @@ class TestAServerThatDies:
         (event,) = servers.events()
         assert (event.updates, event.steps, event.staleness) == (0, 16, {})
 
+    def test_does_not_wait_for_what_it_has_answered_before_its_death(self, cluster: MakeCluster) -> None:
+        """The second of two messages is lost with it."""
+        servers, remote = started(cluster, in_flight=2)
+        snapshot = remote.pull(0, vector())
+        for _ in range(2):
+            remote.push(0, push_of(0, vector(-1), snapshot))
+        wait_until(remote._pending[0].done, SECONDS)
+        lost: Future[Any] = Future()
+        lost.set_exception(LostError())
+        remote._pending[1].futures[0] = lost
+        servers.kill(0)
+        servers.begin()
+        leaving = threading.Thread(target=remote.leave, args=(0,), daemon=True)
+        leaving.start()
+        leaving.join(10)
+        assert not leaving.is_alive()
+
     def test_never_lets_a_worker_act_with_parameters_of_two_incarnations(self, cluster: MakeCluster) -> None:
         """One server has replied before the other died: the worker asks again until both have begun the next one."""
         servers, remote = started(cluster, shards=2)
