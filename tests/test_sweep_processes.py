@@ -188,16 +188,14 @@ def test_runs_at_once_on_ray_each_have_a_cluster_and_leave_nothing(sweeps: Sweep
     [("submitit_local", "serial"), pytest.param("joblib", "processes", marks=pytest.mark.slow)],
 )
 def test_a_launcher_runs_jobs_and_goes_on_with_those_that_were_cut(
-    launcher: str, backend: str, here: Path, sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch
+    launcher: str, backend: str, sweeps: Sweeps, here: Path
 ) -> None:
     package = {"submitit_local": "submitit"}.get(launcher, launcher)
     pytest.importorskip(f"hydra_plugins.hydra_{package}_launcher", reason="launchers: pip install 'a3c-exp[sweep]'")
     words = [f"backend={backend}", *QUICK[1:]]
     assert program.main([*words, "seed=1", "hydra.run.dir=sweep/0_s1"]) == 0
     (here / "sweep" / "0_s1" / "summary.json").unlink()
-    monkeypatch.setenv("A3C_EXP_TEST", sweeps.mark)
-    assert program.main([*words, "sweep=sweep", "-m", f"hydra/launcher={launcher}", "seed=1"]) == 0
-    wait_until(lambda: not processes(sweeps.mark), 60)
+    sweeps.finish(*words, "-m", f"hydra/launcher={launcher}", "seed=1")
     assert sweeps.reasons() == {"0_s1": "total_steps"}
     assert sweeps.summaries()["0_s1"]["resumed"] == 1
 
