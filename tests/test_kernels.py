@@ -34,17 +34,37 @@ class Pair(nn.Sequential):
 
 
 @st.composite
-def sequences(draw: st.DrawFn, inputs: int) -> nn.Sequential:
-    """Affine layers, each with an activation or none after it. A square one may be used twice."""
+def sequences(draw: st.DrawFn, inputs: int, depth: int = 1) -> tuple[nn.Sequential, int]:
+    """Layers with a kernel in any order, nested sequences among them, and the width of their outputs.
+
+    A square affine layer may be used twice.
+    """
     layers: list[nn.Module] = []
     width = inputs
-    for _ in range(draw(st.integers(0, 4))):
-        after = draw(st.integers(1, 6))
-        layer = nn.Linear(width, after, bias=draw(st.booleans()))
-        for _ in range(1 + (width == after and draw(st.booleans()))):
-            layers += [layer, draw(st.sampled_from(ACTIVATION_LAYERS))()][: draw(st.integers(1, 2))]
-        width = after
-    return draw(st.sampled_from([nn.Sequential, Pair]))(*layers)
+    for kind in draw(st.lists(st.sampled_from(["linear", "activation", "norm", "plain", "sequence"]), max_size=6)):
+        if kind == "linear":
+            after = draw(st.integers(1, 6))
+            layer = nn.Linear(width, after, bias=draw(st.booleans()))
+            layers += [layer] * (1 + (width == after and draw(st.booleans())))
+            width = after
+        elif kind == "activation":
+            layers.append(draw(st.sampled_from(ACTIVATION_LAYERS))())
+        elif kind == "norm":
+            affine = draw(st.booleans())
+            layers.append(redrawn(nn.LayerNorm(width, 1e-2, affine, bias=affine and draw(st.booleans()))))
+        elif kind == "plain":
+            layers.append(draw(st.sampled_from([nn.Flatten, nn.Identity]))())
+        elif depth:
+            inner, width = draw(sequences(width, depth - 1))
+            layers.append(inner)
+    return draw(st.sampled_from([nn.Sequential, Pair]))(*layers), width
+
+
+def redrawn(layer: nn.Module) -> nn.Module:
+    """The layer with parameters that are neither 0 nor 1."""
+    for index, parameter in enumerate(layer.parameters()):
+        parameter.data = torch.from_numpy(normal(*parameter.shape, seed=index))
+    return layer
 
 
 def compare_with_torch(module: nn.Sequential, inputs: Floats, kernel: SequenceKernel | None = None) -> None:
@@ -76,19 +96,29 @@ def assert_close(found: Floats, expected: Array) -> None:
 @given(data=st.data(), inputs=st.integers(1, 5))
 def test_any_sequence_has_the_outputs_and_the_gradient_of_torch(data: st.DataObject, inputs: int) -> None:
     """Also with batches of other sizes in turn: memory is kept from one call to the next."""
-    module = data.draw(sequences(inputs))
+    module, _ = data.draw(sequences(inputs))
     assert find_obstacle(module) is None
     kernel = SequenceKernel(module)
     for rows in (3, 7, 1):
         compare_with_torch(module, 2 * normal(rows, inputs, seed=rows), kernel)
 
 
+def test_arrays_of_several_axes_are_flattened_first() -> None:
+    module = nn.Sequential(nn.Identity(), nn.Sequential(nn.Flatten(), nn.Linear(6, 3)), nn.Tanh())
+    assert find_obstacle(module, axes=2) is None
+    compare_with_torch(module, normal(4, 2, 3))
+    found = find_obstacle(nn.Sequential(nn.Linear(3, 3), nn.Flatten()), axes=2)
+    assert found is not None and "Flatten" in found
+
+
 @pytest.mark.parametrize("make", [*ACTIVATION_LAYERS, lambda: nn.ReLU(inplace=True)], ids=lambda make: str(make()))
-def test_every_activation_is_that_of_torch(make: Callable[[], nn.Module]) -> None:
+@pytest.mark.parametrize("before", ["nothing", "affine", "norm", "activation"])
+def test_every_activation_is_that_of_torch(make: Callable[[], nn.Module], before: str) -> None:
     """Inputs reach the flat parts of the activations, and far beyond."""
+    first = {"nothing": nn.Identity(), "affine": nn.Linear(3, 3), "norm": nn.LayerNorm(3), "activation": nn.ELU()}
     inputs = normal(40, 3) * np.geomspace(0.1, 300, 40, dtype=np.float32)[:, None]
     with np.errstate(over="raise", invalid="raise", divide="raise"):
-        compare_with_torch(nn.Sequential(nn.Linear(3, 3), make(), nn.Linear(3, 2)), inputs)
+        compare_with_torch(nn.Sequential(first[before], make(), nn.Linear(3, 2)), inputs)
 
 
 def test_every_activation_of_the_setting_has_a_kernel() -> None:
@@ -143,7 +173,9 @@ OBSTACLES: list[tuple[Callable[[], nn.Module], str]] = [
     (lambda: OwnLinear(4, 4), UNKNOWN),
     (lambda: with_forward(nn.Linear(4, 4)), UNKNOWN),
     (nn.GELU, UNKNOWN),
-    (nn.Sequential, UNKNOWN),
+    (lambda: OwnForward(nn.Linear(4, 4)), UNKNOWN),
+    (lambda: OwnOrder(nn.Linear(4, 4)), UNKNOWN),
+    (lambda: with_forward(nn.Sequential()), UNKNOWN),
     (parametrized, UNKNOWN),
     (lambda: hooked(lambda layer: layer.register_forward_hook(lambda *_: None)), HOOK),
     (lambda: hooked(lambda layer: layer.register_forward_pre_hook(lambda *_: None)), HOOK),
@@ -151,26 +183,14 @@ OBSTACLES: list[tuple[Callable[[], nn.Module], str]] = [
     (lambda: hooked(lambda layer: layer.register_full_backward_pre_hook(lambda *_: None)), HOOK),
     (frozen, FROZEN),
     (lambda: nn.Linear(4, 4).double(), FROZEN),
+    (lambda: nn.Flatten(0), "does not keep the first axis alone"),
+    (lambda: nn.Flatten(1, 2), "does not keep the first axis alone"),
 ]
 
 
 @pytest.mark.parametrize(("make", "text"), OBSTACLES)
 def test_a_layer_that_kernels_do_not_compute_is_found(make: Callable[[], nn.Module], text: str) -> None:
     layer = make()
-    found = find_obstacle(nn.Sequential(nn.Linear(4, 4), layer))
-    assert found is not None and text in found and type(layer).__name__ in found
-
-
-@pytest.mark.parametrize(
-    "module",
-    [
-        nn.Linear(4, 4),
-        OwnForward(nn.Linear(4, 4)),
-        OwnOrder(nn.Linear(4, 4)),
-        with_forward(nn.Sequential()),
-        nn.Sequential(nn.Tanh()),
-        nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.ELU()),
-    ],
-)
-def test_a_module_that_is_no_sequence_of_affine_layers_is_found(module: nn.Module) -> None:
-    assert find_obstacle(module) is not None
+    for module in (layer, nn.Sequential(nn.Linear(4, 4), nn.Sequential(layer))):
+        found = find_obstacle(module)
+        assert found is not None and text in found and type(layer).__name__ in found

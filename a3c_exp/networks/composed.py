@@ -87,7 +87,8 @@ class EncoderActorCritic(ActorCritic):
     def make_runtime(self, kernels: Kernels) -> Runtime:
         if kernels == "torch":
             return super().make_runtime(kernels)
-        obstacle = find_obstacle(self.actor_encoder) or find_obstacle(self.critic_encoder)
+        axes = self.observation_input.axes
+        obstacle = find_obstacle(self.actor_encoder, axes) or find_obstacle(self.critic_encoder, axes)
         if kernels == "numpy" and obstacle is not None:
             raise ConfigError("network.kernels", kernels, f"must be auto or torch: {obstacle}")
         return PartRuntime(self, obstacle)
@@ -231,6 +232,8 @@ class _TorchEncoder:
 
 
 def _encoder_part(encoder: nn.Module, observation_input: ObservationInput) -> SequenceKernel | _TorchEncoder:
-    if isinstance(encoder, nn.Sequential) and find_obstacle(encoder) is None:
+    if find_obstacle(encoder, observation_input.axes) is not None:
+        return _TorchEncoder(encoder, observation_input)
+    if observation_input.layout is None:
         return SequenceKernel(encoder)
-    return _TorchEncoder(encoder, observation_input)
+    return SequenceKernel(encoder, lambda pictures: observation_input.prepare(torch.from_numpy(pictures)).numpy())

@@ -128,10 +128,12 @@ class ObservationInput:
     """The form in which a module gets observations [N, ...].
 
     arguments: those of its constructor that come from the space.
-    layout, pixels: of pictures; None for what is no picture. raw: whether the module scales the pixels itself.
+    axes: of one observation. layout, pixels: of pictures; None for what is no picture.
+    raw: whether the module scales the pixels itself.
     """
 
     arguments: dict[str, Any]
+    axes: int
     layout: ImageLayout | None = None
     pixels: PixelScaling | None = None
     raw: bool = False
@@ -166,7 +168,8 @@ class ObservationInput:
             own = Box(low, bound, layout.shape, space.dtype.type if raw else np.float32)
             arguments = dict(zip(PICTURE, (*layout.shape, pixels.max_pixel), strict=True))
         arguments["observation_space"] = own
-        return cls({name: value for name, value in arguments.items() if name in names}, layout, pixels, raw)
+        own_arguments = {name: value for name, value in arguments.items() if name in names}
+        return cls(own_arguments, len(shape), layout, pixels, raw)
 
     def share_pixels(self, module: nn.Module) -> None:
         """Let a module that takes raw pictures, and has an attribute `pixels` to scale them, use the `PixelScaling` of
