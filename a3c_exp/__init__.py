@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from a3c_exp.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
+    from a3c_exp.core.callback import Callback
     from a3c_exp.run.policy import Policy
     from a3c_exp.run.trainer import Run
 
@@ -55,13 +56,16 @@ def _checked(overrides: Sequence[str]) -> Sequence[str]:
 
 
 def train(
-    overrides: Sequence[str] | Mapping[str, Any] = (), folder: str | Path | None = None, config_dir: str | None = None
+    overrides: Sequence[str] | Mapping[str, Any] = (),
+    folder: str | Path | None = None,
+    config_dir: str | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Train as `python -m a3c_exp <overrides>` does, and return the run: its folder and its summary.
 
     overrides: those of a command line, or a whole configuration as `compose` returns it and a run's config.yaml has it.
     folder: where the run writes; None: outputs/<date>_<time>_s<seed>.
-    config_dir: see `compose`.
+    config_dir: see `compose`. callbacks: what watches the run, besides those of the configuration; it is given copies.
     Raises ConfigError, before anything is written, if the configuration cannot run. After the checkpoint and the
     summary are written it raises RunError if the run failed or could not be written in full, KeyboardInterrupt if
     Ctrl-C ended it, and SystemExit if SIGTERM did.
@@ -71,7 +75,7 @@ def train(
     if not _training.acquire(blocking=False):
         raise RunError("a run trains in this process already: each needs a process of its own")
     try:
-        return _train(overrides, folder, config_dir)
+        return _train(overrides, folder, config_dir, callbacks)
     finally:
         _training.release()
 
@@ -79,7 +83,12 @@ def train(
 _training = threading.Lock()
 
 
-def _train(overrides: Sequence[str] | Mapping[str, Any], folder: str | Path | None, config_dir: str | None) -> Run:
+def _train(
+    overrides: Sequence[str] | Mapping[str, Any],
+    folder: str | Path | None,
+    config_dir: str | None,
+    callbacks: Sequence[Callback],
+) -> Run:
     from a3c_exp.cli.execute import Plan, execute
     from a3c_exp.cli.hydra_compose import compose, run_folder
     from a3c_exp.cli.startup import prestart
@@ -99,7 +108,7 @@ def _train(overrides: Sequence[str] | Mapping[str, Any], folder: str | Path | No
                 raise ConfigError(key, value, "is for the command line: `folder` says where a run from Python writes")
         config = compose(overrides, config_dir)
     place = expanded(folder) if folder is not None else run_folder(config)
-    plan = Plan(config=config, folder=place.absolute())
+    plan = Plan(config=config, folder=place.absolute(), callbacks=callbacks)
     prestart(plan.config)  # the fork server imports torch while this process does
     from a3c_exp.core.seeding import globals_kept
 

@@ -20,6 +20,7 @@ from a3c_exp.core.experiment import Experiment, build_network
 from a3c_exp.returns import GAE
 
 OPTIONS = {f"{path.parent.name}={path.stem}" for path in conf_folder().glob("*/*.yaml")}
+OPTIONS -= {option for option in OPTIONS if option.startswith("callback=")}  # these are in tests/test_callbacks.py
 ENVS = sorted(option for option in OPTIONS if option.startswith("env="))
 PRESETS = sorted(option for option in OPTIONS if option.startswith("experiment="))
 CORNERS = "plugins=[scripted] env=gym env.id=scripted:Corners-v0 env.kwargs.size=84"

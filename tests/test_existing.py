@@ -17,7 +17,8 @@ from a3c_exp import compose
 from a3c_exp.__main__ import main
 from a3c_exp.config import builder
 from a3c_exp.config.builder import load_final
-from a3c_exp.run.trainer import Trainer
+from a3c_exp.core.callback import RunView
+from a3c_exp.run.callbacks import StopRules
 
 AUTO = [*[text for text in QUICK if not text.startswith("workers")], "workers=auto"]
 
@@ -100,7 +101,7 @@ def test_the_folder_of_a_run_is_the_one_that_was_meant_when_it_began(here: Path)
         os.chdir(here / "elsewhere")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("a3c_exp.run.trainer.Trainer._find_stop_reason", leave)
+        patch.setattr(StopRules, "on_start", leave)
         a3c_exp.train([*QUICK], "run")
     assert (here / "run" / "summary.json").exists()
     assert not list((here / "elsewhere").iterdir())
@@ -108,18 +109,18 @@ def test_the_folder_of_a_run_is_the_one_that_was_meant_when_it_began(here: Path)
 
 def test_a_run_whose_folder_is_renamed_ends_and_writes_nothing_into_the_one_that_takes_its_name(here: Path) -> None:
     endless = [*QUICK[:-2], "total_steps=1e9", "eval.every=null", "checkpoint.every=200"]
-    run_tasks = Trainer._run_periodic_tasks
+    tick = StopRules.on_tick
     other: dict[Path, bytes] = {}
 
-    def tasks(trainer: Trainer) -> None:
+    def rename(rules: StopRules, run: RunView) -> None:
         if not Path("moved").exists() and Path("run/checkpoints/latest.ckpt").exists():
             Path("run").rename("moved")
             main([*QUICK, "seed=7", "hydra.run.dir=run"])
             other.update({path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()})
-        run_tasks(trainer)
+        tick(rules, run)
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(a3c_exp.RunError, match="was renamed"):
-        patch.setattr(Trainer, "_run_periodic_tasks", tasks)
+        patch.setattr(StopRules, "on_tick", rename)
         a3c_exp.train(endless, "run")
     assert other == {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
     assert Path("moved/checkpoints/latest.ckpt").exists()

@@ -23,6 +23,7 @@ from a3c_exp.core import seeding
 from a3c_exp.core.seeding import Role
 from a3c_exp.errors import FAILED
 from a3c_exp.run import checkpoint
+from a3c_exp.run.callbacks import StopRules
 from a3c_exp.run.trainer import Run
 
 # The first environment of the second worker.
@@ -76,9 +77,7 @@ class TestAWorkerThatFails:
         note = tmp_path / "note"
         monkeypatch.setattr("a3c_exp.run.trainer.PATIENCE_SECONDS", 0.5)
         # The rule holds once the worker hangs.
-        monkeypatch.setattr(
-            "a3c_exp.run.trainer.find_stop_reason", lambda *_, **__: "mean_return" if note.exists() else None
-        )
+        monkeypatch.setattr(StopRules, "rule", lambda *_, **__: "mean_return" if note.exists() else None)
         faulty = {"fault": "hang", "victim": VICTIM, "at": 50, "note": str(note)}
         settings: dict[str, Any] = {"plugins": ["faulty"], "workers": 2, "total_steps": 10**9}
         done = train(tmp_path / "run", "faulty:Faulty-v0", "processes", env__kwargs=faulty, **settings)

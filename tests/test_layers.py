@@ -16,7 +16,9 @@ import a3c_exp
 
 PACKAGE = Path(a3c_exp.__file__).parent
 COMPONENTS = ("envs", "networks", "returns", "algorithms", "optimizers", "schedules")
-LAYERS = {"errors": 0, "common": 1, "core": 3, "backends": 4, "run": 5, "config": 6} | dict.fromkeys(COMPONENTS, 2)
+LAYERS = {"errors": 0, "common": 1, "core": 3, "backends": 4, "callbacks": 4, "run": 5, "config": 6} | dict.fromkeys(
+    COMPONENTS, 2
+)
 TOP = 7  # the package itself, and the commands: cli, export, report
 
 

@@ -16,7 +16,7 @@ from a3c_exp.core import seeding
 from a3c_exp.core.events import Event
 from a3c_exp.core.seeding import Role
 from a3c_exp.errors import RunError
-from a3c_exp.run.statistics import RunStatistics
+from a3c_exp.run.callbacks import StopRules
 
 pytestmark = LINUX
 
@@ -135,10 +135,10 @@ class TestAWorkerThatRaises:
 
 
 def test_a_whole_run_reports_its_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def find_stop_reason(stop: object, statistics: RunStatistics, *_: object) -> str | None:
-        return "max_episodes" if statistics.counts["restarts"] else None
+    def rule(rules: StopRules, wait_for_all: bool = True) -> str | None:
+        return "max_episodes" if rules._statistics.counts["restarts"] else None
 
-    monkeypatch.setattr("a3c_exp.run.trainer.find_stop_reason", find_stop_reason)
+    monkeypatch.setattr(StopRules, "rule", rule)
     done = train_config(faulty("kill"), tmp_path)
     assert (done.summary["stop_reason"], done.exit_code, done.summary["restarts"]) == ("max_episodes", 0, 1)
     assert (tmp_path / "train.log").read_text().count(

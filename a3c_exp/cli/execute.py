@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from a3c_exp.cli.existing import CONTINUE, Action, clear, find_action
 from a3c_exp.cli.startup import prestart
+from a3c_exp.common.reading import check_plain
 from a3c_exp.config.saved import read_config
-from a3c_exp.errors import FolderError, named
+from a3c_exp.errors import ConfigError, FolderError, named
 from a3c_exp.run.files import exclusive_folder
 from a3c_exp.run.run_folder import CONFIG_FILE, config_text
 from a3c_exp.run.session import Session
 
 if TYPE_CHECKING:  # importing them takes seconds: they import torch
     from a3c_exp.config.builder import Made
+    from a3c_exp.core.callback import Callback
     from a3c_exp.core.experiment import Experiment
     from a3c_exp.run.trainer import Run
 
@@ -31,7 +33,7 @@ class Plan:
     existing: what becomes of a run that is there already: see `cli.existing`.
     key: the setting that names the folder, for errors.
     trusted: of a configuration from a run's folder, the settings that may act beyond it; None: it is the user's own.
-    session: what else its caller decides.
+    session: what else its caller decides. callbacks: of a program, besides those of the configuration.
     """
 
     config: Mapping[str, Any]
@@ -40,6 +42,7 @@ class Plan:
     key: str = "folder"
     trusted: Sequence[str] | None = None
     session: Session = field(default_factory=Session)
+    callbacks: Sequence[Callback] = ()
 
 
 Checked = tuple[dict[str, Any], "Experiment"]
@@ -57,6 +60,9 @@ def check(plan: Plan, made: Made | None = None) -> Checked:
     # A run that goes on took its first parameters long ago: their run may be gone.
     begins = plan.existing != CONTINUE
     config, experiment = load_final(plan.config, begins=begins, made=made, trusted=plan.trusted)
+    if plan.callbacks:
+        experiment = replace(experiment, callbacks=(*experiment.callbacks, *plan.callbacks))
+        config["callbacks"] = [*config.get("callbacks", ()), *map(recorded, plan.callbacks)]
     config_text(config)  # which it is saved as
     with named(plan.key):
         find_action(plan.folder, config, plan.existing)
@@ -92,6 +98,15 @@ def execute(plan: Plan, checked: Checked | None = None) -> Run | None:
         finally:
             with suppress(OSError):  # it has been made for a run that has written nothing
                 plan.folder.rmdir()
+
+
+def recorded(callback: Callback) -> dict[str, Any]:
+    """A callback as config.yaml has it: its class, and its settings as far as they are plain."""
+    settings = {each.name: getattr(callback, each.name) for each in fields(callback) if each.init}
+    with suppress(ConfigError):
+        check_plain(settings)
+        return {"_target_": f"{type(callback).__module__}.{type(callback).__qualname__}", **settings}
+    return {"_target_": f"{type(callback).__module__}.{type(callback).__qualname__}"}
 
 
 def make(folder: Path) -> None:

@@ -39,7 +39,7 @@ from a3c_exp.run.run_folder import (
 
 EXISTING = ("refuse", "resume", "restart")
 CONTINUE = "continue"
-MAY_CHANGE = ("backend", "checkpoint", "eval", "plugins", "stop", "total_steps", "workers")
+MAY_CHANGE = ("backend", "callbacks", "checkpoint", "eval", "plugins", "stop", "total_steps", "workers")
 """Settings and components that may change when a run goes on."""
 CUT = ("interrupted", "server_died")
 """Stop reasons of runs that continue: nothing is wrong with them."""

@@ -128,6 +128,7 @@ def compose_node(
                 _delete(node, override)
             elif override in single:
                 set_value(node, override.key_or_group, override.value(), add=override.is_add())
+        _set_callbacks(node, files)
         own = [override for override in typed if not override.is_hydra_override()]
         node.hydra.overrides.task = [override.input_line for override in own]
         form = node.hydra.job.config.override_dirname
@@ -244,6 +245,14 @@ class Files:
         file = self._loader.repository.load_config(f"{group}/{choice}")
         return None if file is None else OmegaConf.to_container(file.config, resolve=False)  # type: ignore[return-value]
 
+    def callback(self, name: str) -> DictConfig:
+        """The content of a callback's file. Raises ConfigError."""
+        options = self._loader.get_group_options("callback")
+        if name not in options:
+            raise ConfigError("callbacks", name, f"is no callback: {did_you_mean(name, options)}")
+        found: DictConfig = self._loader.repository.load_config(f"callback/{name}").config
+        return found
+
     def names_in_file(self, group: str, choice: str) -> set[str]:
         """The settings in a component's file, and in those of the group that it builds on. Imports no class."""
         file = self._loader.repository.load_config(f"{group}/{choice}")
@@ -253,6 +262,14 @@ class Files:
         names = {str(key) for key in (inside if isinstance(inside, DictConfig) else file.config)}
         parents = [default.path for default in file.defaults_list or [] if isinstance(default, ConfigDefault)]
         return names.union(*(self.names_in_file(group, path) for path in parents if path not in (None, "_self_")))
+
+
+def _set_callbacks(node: DictConfig, files: Files) -> None:
+    """Put the files of callbacks in the place of their names. Raises ConfigError."""
+    given = OmegaConf.to_container(node, resolve=False).get("callbacks")  # type: ignore[union-attr]
+    chosen = [given] if isinstance(given, str) else given
+    if isinstance(chosen, list):
+        node.callbacks = [files.callback(each) if isinstance(each, str) else each for each in chosen]
 
 
 def set_value(node: DictConfig, key: str, value: Any, *, add: bool = False) -> None:

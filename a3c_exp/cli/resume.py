@@ -62,7 +62,7 @@ def saved_config(folder: str, overrides: Sequence[str], *, resume: bool, config_
             place = Path(str(value))
             continue
         config = without_typed(config, key)
-        if isinstance(value, str) and key in config and isinstance(config[key], (dict, type(None))):
+        if key == "callbacks" or (isinstance(value, str) and isinstance(config.get(key, ""), (dict, type(None)))):
             config[key] = compose([str(change.input_line)], config_dir)[key]
         else:
             node = OmegaConf.create(config)

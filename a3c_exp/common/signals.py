@@ -17,13 +17,14 @@ def end_early() -> None:
 
     A signal that is ignored stays ignored, as by nohup.
     """
-
-    def end(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
     for number in ENDING:
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, end)
+
+
+def end(number: int, frame: object) -> None:
+    """The handler of `end_early`."""
+    raise SystemExit(128 + number)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from a3c_exp.errors import ConfigError, one_line
 
 PACKAGE = "a3c_exp"
 
-CHECKED_ELSEWHERE = ("env.id", "env.wrappers", "init_from", "plugins")
+CHECKED_ELSEWHERE = ("callbacks", "env.id", "env.wrappers", "init_from", "plugins")
 """Settings whose texts are judged where their meaning is known, or which name what is only read."""
 
 _WORD = re.compile(r"([\w +-]|\{port\}|\{copy\})*")

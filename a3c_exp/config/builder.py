@@ -82,6 +82,8 @@ def load_final(
         final["init_from"] = str(expanded(start).absolute())
     if trusted is not None:
         check_trust(texts_to_trust(config if to_train else {**config, "backend": None}), trusted)
+    if not to_train:
+        final["callbacks"] = []  # their packages may be gone
     experiment = build_experiment(final)
     if trusted is not None:
         _check_acts(experiment, to_train, trusted)
@@ -107,6 +109,7 @@ def _check_acts(experiment: Experiment, to_train: bool, trusted: Sequence[str]) 
     check_trust(((f"env.{name}", each) for name, each in experiment.env.settings_to_trust().items()), trusted)
     connecting = experiment.backend.settings_to_trust() if to_train else {}
     check_trust(((f"backend.{name}", each) for name, each in connecting.items()), trusted)
+    check_trust((("callbacks", each) for each in experiment.callbacks if not each.stays_inside), trusted)
 
 
 def _check_network(experiment: Experiment, to_train: bool, made: Made) -> ActorCritic:

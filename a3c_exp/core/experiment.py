@@ -14,6 +14,7 @@ from gymnasium.spaces import Box
 from a3c_exp.algorithms import Algorithm
 from a3c_exp.algorithms.trial import loss_builder
 from a3c_exp.core import seeding
+from a3c_exp.core.callback import Callback
 from a3c_exp.core.events import Event
 from a3c_exp.core.normalization import NormalizedObservations
 from a3c_exp.core.parameters import StoreSpec
@@ -127,6 +128,7 @@ class Experiment:
     optimizer_state: running means of RMSProp or Adam: one for all workers ('shared') or one for each ('per_worker').
     stop, eval, checkpoint: see their classes.
     record_episodes: most rows of episodes.csv, which has one for each training episode; 0: no such file.
+    callbacks: what watches the run besides the package's own: see `Callback`. No two of one class.
     plugins: packages of the user's own whose components and environments may be named.
     init_from: the folder of a run; this one starts from its parameters.
     """
@@ -156,6 +158,7 @@ class Experiment:
     eval: Eval = field(default_factory=Eval)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     record_episodes: int = 1_000_000
+    callbacks: tuple[Callback, ...] = ()
     plugins: tuple[str, ...] = ()
     init_from: str | None = None
 
@@ -174,6 +177,8 @@ class Experiment:
         require_throughout(lambda factor: 0 <= factor < math.inf, "schedule", self.schedule, "a number >= 0")
         require(self.quorum == "all" or self.quorum >= 1, "quorum", self.quorum, "a whole number >= 1, or 'all'")
         require(self.record_episodes >= 0, "record_episodes", self.record_episodes, "a whole number >= 0")
+        names = [type(each).__name__ for each in self.callbacks]
+        require(len(set(names)) == len(names), "callbacks", names, "callbacks of different classes")
         require(self.total_steps >= 1, "total_steps", self.total_steps, "a whole number >= 1")
 
     @property

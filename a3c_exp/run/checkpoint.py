@@ -50,6 +50,11 @@ def save(path: Path, state: Mapping[str, Any]) -> None:
     files.atomic_write(path, write)
 
 
+def require_plain(value: Any) -> None:
+    """Raise TypeError for what a checkpoint cannot hold."""
+    _split(value, "", {})
+
+
 def _split(value: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:
     """`value` as JSON can hold it, its arrays moved to `arrays` by file name."""
     if value is None or isinstance(value, bool | int | float | str):

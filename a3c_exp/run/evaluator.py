@@ -7,12 +7,12 @@ import threading
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from a3c_exp.core import seeding
+from a3c_exp.core.callback import EvalResult
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.heartbeat import Heartbeat, StallWatch
 from a3c_exp.core.seeding import Role
@@ -26,16 +26,6 @@ log = logging.getLogger("a3c_exp")
 _POLL_SECONDS = 0.1
 # From asking an evaluation to end to leaving it behind.
 _GRACE_SECONDS = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class EvalResult:
-    """The result of an evaluation. steps: the run's steps at the time of its parameters. cut: see `PlayedEpisodes`."""
-
-    steps: int
-    mean_return: float
-    mean_length: float
-    cut: int = 0
 
 
 class Evaluator:
@@ -58,7 +48,7 @@ class Evaluator:
         self._on_wait = on_wait
         self._heartbeat = Heartbeat()
         self._watch = StallWatch(experiment.backend.stall_seconds)
-        self._hangs = False
+        self._given_up = False
         self._policy: Policy | None = None
         self._evaluation: Future[EvalResult | None] | None = None
         self._closed = False
@@ -71,10 +61,10 @@ class Evaluator:
         return self._evaluation is not None
 
     def submit(self, state: dict[str, Any]) -> None:
-        """Start the evaluation of `SharedStore.state()`, unless an earlier one hangs. Only while not busy."""
+        """Start the evaluation of `SharedStore.state()`, unless an earlier one failed or hangs. Only while not busy."""
         assert not self.busy
         self.last_steps = state["steps"]
-        if self._hangs:
+        if self._given_up:
             return
         self._watch.forget("evaluation")
         self._evaluation = Future()
@@ -84,7 +74,7 @@ class Evaluator:
             self._wait(self._evaluation)
 
     def result(self, block: bool = False) -> EvalResult | None:
-        """The result of the evaluation, once; None while there is none. Raises RunError if the evaluation failed.
+        """The result of the evaluation, once; None while there is none. One that failed is a warning, and the last one.
 
         block: wait until the evaluation has ended or `stopped` returns True.
         """
@@ -99,7 +89,12 @@ class Evaluator:
                 log.warning("%s: there are no evaluations any more", self._watch.describe("the evaluation"))
             return None
         self._evaluation = None
-        return evaluation.result()
+        try:
+            return evaluation.result()
+        except RunError as error:
+            self._given_up = True
+            log.warning("%s\nthere are no evaluations any more", error)
+            return None
 
     def _wait(self, evaluation: Future[EvalResult | None]) -> None:
         """Wait for the evaluation; but after `stopped`, not for one that hangs in its environment."""
@@ -110,8 +105,8 @@ class Evaluator:
     def _has_stalled(self) -> bool:
         elapsed = self._watch.due()
         if elapsed is not None and self._watch.is_stalled("evaluation", self._heartbeat.value, elapsed):
-            self._hangs = True
-        return self._hangs
+            self._given_up = True
+        return self._given_up
 
     def close(self) -> None:
         """End the evaluation without a result. One that hangs in its environment is abandoned after a second."""

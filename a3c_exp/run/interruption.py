@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from a3c_exp.common.signals import ENDING
+from a3c_exp.common.signals import ENDING, end
 
 
 @dataclass(slots=True)
@@ -60,5 +60,5 @@ def interruptions(interruption: Interruption) -> Iterator[None]:
             with suppress(TypeError):  # None: a handler that was not set from Python cannot be restored
                 signal.signal(number, handler)
     requeue = before.get(signal.SIGUSR2)
-    if interruption.signal == signal.SIGUSR2 and callable(requeue):
+    if interruption.signal == signal.SIGUSR2 and callable(requeue) and requeue is not end:
         requeue(signal.SIGUSR2, None)

@@ -113,6 +113,7 @@ _STATE: Mapping[str, Check] = {
     "statistics.recent_end_steps": _array("i1"),
     "statistics.recent_returns": _array("f1"),
     "statistics.recent_lengths": _array("i1"),
+    "callbacks?": lambda value: isinstance(value, dict) and all(isinstance(each, dict) for each in value.values()),
     "resumed": _count,
     "training_seconds": _number,
     "best_eval_return": lambda value: value is None or _number(value),

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
+import re
 import signal
 import time
 import traceback
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from a3c_exp.common.reading import parse_yaml, read_text
+from a3c_exp.core.callback import Callback
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Experiment, RunContext, build_network, store_spec
 from a3c_exp.core.store import SharedStore
-from a3c_exp.errors import PREEMPTED, ConfigError, FolderError, RunError, named
-from a3c_exp.run import files, provenance, run_folder
+from a3c_exp.errors import PREEMPTED, ConfigError, FolderError, RunError, named, one_line, place_of
+from a3c_exp.networks import ActorCritic
+from a3c_exp.run import checkpoint, files, provenance, run_folder
+from a3c_exp.run.callbacks import Checkpoints, Curves, Evaluations, ProgressLine, StopRules, leaving_rule
 from a3c_exp.run.console import LiveLineHandler, Progress, run_log
 from a3c_exp.run.curves import CurveWriter
 from a3c_exp.run.episode_log import EpisodeLog
@@ -27,7 +32,6 @@ from a3c_exp.run.evaluator import Evaluator
 from a3c_exp.run.interruption import Interruption, interruptions
 from a3c_exp.run.metrics import ResumePoint
 from a3c_exp.run.output import RunOutput
-from a3c_exp.run.rules import Every, find_stop_reason, leaving_rule
 from a3c_exp.run.saved_state import STATE_ERRORS, constants_of, load_latest, load_state
 from a3c_exp.run.session import Session
 from a3c_exp.run.statistics import RunStatistics, TrainingClock
@@ -36,9 +40,8 @@ log = logging.getLogger("a3c_exp")
 
 # Workers that are asked to stop finish their rollout first. After this time the run no longer waits for them.
 PATIENCE_SECONDS = 5.0
-# Between points of the curves are LOG_SECONDS plus LOG_SHARE of the time since the start: a run of an hour has two
-# thousand points, and a run of a day five thousand.
-LOG_SECONDS, LOG_SHARE = 0.5, 1 / 1000
+CURVE_NAME = re.compile(r"[\w./ -]+")
+MOMENTS = [name for name in vars(Callback) if name.startswith("on_") and name != "on_error"]
 # Failures of workers that the log shows: a run may have thousands.
 MOST_WARNINGS = 100
 
@@ -97,8 +100,7 @@ def run(
             if warning:
                 log.warning("%s", warning)
                 run_folder.make_latest(latest)
-            constants = constants_of(network)
-            trainer = Trainer(experiment, config, folder, store, state, terminal, constants, session)
+            trainer = Trainer(experiment, config, folder, store, state, terminal, network, session)
             log.info(network.runtime.description)
             pixels = experiment.env.normalize_observations
             if isinstance(pixels, tuple):
@@ -132,46 +134,45 @@ def _start_from(store: SharedStore, folder: Path) -> None:
 
 
 class Trainer:
-    """One session of a run, from its start or resumption to its end.
+    """One session of a run, from its start or resumption to its end: the loop over the workers' events, the clock, the
+    end. All else is done by callbacks, the package's own (`run.callbacks`) and the user's; to them this is a `RunView`.
 
-    state: content of the checkpoint that the run continues from; None for a new run.
-    constants: for the store's part of checkpoints: see `constants_of`.
+    state: content of the checkpoint that the run continues from; None for a new run. network: of this run alone.
     """
 
     def __init__(
         self, experiment: Experiment, config: Mapping[str, Any], folder: Path, store: SharedStore,
-        state: Mapping[str, Any] | None, terminal: LiveLineHandler, constants: Mapping[str, Any], session: Session,
+        state: Mapping[str, Any] | None, terminal: LiveLineHandler, network: ActorCritic, session: Session,
     ) -> None:  # fmt: skip
+        self.folder = folder
+        self.config = config
         self._experiment = experiment
-        self._folder = folder
         self._store = store
-        self._constants = constants
+        self._network = network
+        self._constants = constants_of(network)
         self._session = session
         self._interruption = Interruption()
         environments = experiment.worker_count * experiment.envs_per_worker
         self._statistics = RunStatistics(environments, window=experiment.stop.window)
         self._clock = TrainingClock(store)
-        self._best_return: float | None = None
         self._resumed = 0
+        self._telling: set[tuple[int, str]] = set()  # callbacks that are being told of a moment
         self._warned: set[str] = set()  # in this session, whatever there was in an earlier one
         self._failures = 0  # of workers, in this session
         self._solved: tuple[int, float] | None = None  # steps and seconds of training
-        self._evaluated: dict[str, Any] = {}  # the checkpoint of what is being evaluated
         self._stop_reason: str | None = None
+        self._deadline = math.inf  # for workers that have been asked to end
         self._error: str | None = None
         self._commit = provenance.commit()  # now: the code may change during the run
         resumed = None if state is None else self._resume(state)
-        rows = experiment.record_episodes
-        episodes = EpisodeLog(folder / run_folder.EPISODES_FILE, rows, resumed) if rows else None
-        self._output = RunOutput(folder, CurveWriter(folder, config, resumed), episodes)
-        self._evaluator = Evaluator(experiment, lambda: self._interruption.signal is not None, self._show_evaluation)
-        steps, seconds = self._statistics.steps, self._statistics.seconds
-        self._evaluation_due = Every(experiment.eval.every, steps)
-        self._checkpoint_due = Every(experiment.checkpoint.every, steps)
-        self._next_point = 0.0  # of the curves, in seconds
-        # The limit is for this session; the seconds of the statistics include earlier ones.
-        limit = None if experiment.stop.max_seconds is None else seconds + experiment.stop.max_seconds
-        self._progress = Progress(terminal, self._statistics, experiment.total_steps, limit)
+        self._add_callbacks(resumed, terminal)
+        if state is not None:
+            self._evaluations.best_return = self._best_return(state)
+        self._users = {type(each).__name__: each for each in copy.deepcopy(experiment.callbacks)}
+        for name, saved in ({} if state is None else state.get("callbacks", {})).items():
+            self._load_callback(name, saved)
+        callbacks = [*self._own, *self._users.values()]
+        self._listeners = {moment: _listeners(callbacks, moment) for moment in MOMENTS}
         for warning in experiment.warnings:
             log.warning(warning)
 
@@ -180,23 +181,148 @@ class Trainer:
         self._resumed = state["resumed"] + 1
         self._clock.earlier = state["training_seconds"]
         self._solved = None if state["solved"] is None else (state["solved"][0], state["solved"][1])
-        self._best_return = state["best_eval_return"]
-        with suppress(ConfigError):  # a run that was killed may have saved a better policy after its last checkpoint
-            best = load_state(self._folder / run_folder.CHECKPOINTS / run_folder.BEST)["best_eval_return"]
-            self._best_return = max((each for each in (best, self._best_return) if each is not None), default=None)
         return ResumePoint(self._statistics.steps, self._statistics.seconds, self._clock.seconds)
+
+    def _best_return(self, state: Mapping[str, Any]) -> float | None:
+        """The best evaluation: a run that was killed may have saved a better policy after its last checkpoint."""
+        found = [state["best_eval_return"]]
+        with suppress(ConfigError):
+            found.append(load_state(self.folder / run_folder.CHECKPOINTS / run_folder.BEST)["best_eval_return"])
+        return max((each for each in found if each is not None), default=None)
+
+    def _add_callbacks(self, resumed: ResumePoint | None, terminal: LiveLineHandler) -> None:
+        """Make the package's own callbacks, in the order in which they are called."""
+        experiment, statistics, clock = self._experiment, self._statistics, self._clock
+        rows = experiment.record_episodes
+        episodes = EpisodeLog(self.folder / run_folder.EPISODES_FILE, rows, resumed) if rows else None
+        self._output = RunOutput(self.folder, CurveWriter(self.folder, self.config, resumed), episodes)
+        self._curves = Curves(self._output, statistics, clock)
+        evaluator = Evaluator(experiment, lambda: self._interruption.signal is not None, self._show_evaluation)
+        self._evaluations = Evaluations(self, experiment.eval, evaluator, self._output, statistics)
+        # The limit is for this session; the seconds of the statistics include earlier ones.
+        most = experiment.stop.max_seconds
+        limit = None if most is None else statistics.seconds + most
+        self._progress = Progress(terminal, statistics, experiment.total_steps, limit)
+        self._own: list[Callback] = [
+            StopRules(experiment.stop, statistics, clock),
+            self._curves,
+            self._evaluations,
+            Checkpoints(experiment.checkpoint.every, statistics.steps, self._interruption),
+            ProgressLine(self._progress, self._evaluations),
+        ]
+
+    def _load_callback(self, name: str, state: Mapping[str, Any]) -> None:
+        """Give a user's callback its state of the checkpoint."""
+        if name not in self._users:
+            return
+        try:
+            self._users[name].load_state_dict(state)
+        except Exception as error:
+            log.warning("callback %s begins anew: its state does not fit it: %s", name, one_line(error))
+
+    # What callbacks may do.
+
+    @property
+    def steps(self) -> int:
+        return self._statistics.steps
+
+    @property
+    def seconds(self) -> float:
+        return self._clock.seconds
+
+    @property
+    def stopping(self) -> bool:
+        return self._stop_reason is not None
+
+    def stop(self, reason: str) -> None:
+        if self._stop_reason is None:
+            self._stop_reason = reason
+            self._store.stop()
+            if not self._experiment.backend.deterministic:
+                self._deadline = time.monotonic() + PATIENCE_SECONDS
+
+    def log(self, values: Mapping[str, float], step: int | None = None) -> None:
+        for name in values:
+            if not CURVE_NAME.fullmatch(name):
+                raise ValueError(f"{name!r} is no name of a curve: letters, digits, spaces and _-./ are")
+        numbers = {name: value if isinstance(value, (int, float)) else float(value) for name, value in values.items()}
+        self.tell("on_point", self.steps if step is None else step, numbers)
+
+    def save(self) -> None:
+        self.write(run_folder.LATEST, self.checkpoint())
+
+    def evaluate(self) -> None:
+        self._evaluations.asked = True
+
+    def module(self) -> ActorCritic:
+        self._network.vector[:] = self._store.state()["parameters"]
+        return self._network
+
+    # What the package's own callbacks may do.
+
+    def tell(self, moment: str, *arguments: object) -> None:
+        """Call a moment's method of all callbacks that have one."""
+        for callback, method in self._listeners[moment]:
+            if (id(callback), moment) in self._telling:  # it has logged a point while it was told of one
+                continue
+            self._telling.add((id(callback), moment))
+            try:
+                method(self, *arguments)
+            except Exception as error:
+                if callback.on_error == "raise":
+                    raise
+                name = f"{type(callback).__name__}.{moment}"
+                self._warn_once(name, f"callback {name} failed: {one_line(error)}{place_of(error)}")
+            finally:
+                self._telling.remove((id(callback), moment))
+
+    def write(self, name: str, state: Mapping[str, Any]) -> None:
+        """Write a checkpoint."""
+        self._output.save(name, state)
+        if name not in self._output.unwritten:
+            self.tell("on_checkpoint", self.folder / run_folder.CHECKPOINTS / name)
+
+    def checkpoint(self, state: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The content of a checkpoint, as of now. state: of the store; None: its present one."""
+        state = self._store.state() if state is None else state
+        # Events arrive up to a tenth of a second late, so the store is ahead of the statistics.
+        ahead = {"steps": state["steps"], "updates": state["version"]}
+        return {
+            "store": {**state, **self._constants},
+            "statistics": self._statistics.state() | ahead,
+            "resumed": self._resumed,
+            "training_seconds": self._clock.seconds,
+            "best_eval_return": self._evaluations.best_return,
+            "solved": None if self._solved is None else list(self._solved),
+            **self._callback_states(),
+        }
+
+    def _callback_states(self) -> dict[str, Any]:
+        """The states of the users' callbacks, those that a checkpoint cannot hold left out."""
+        states = {}
+        for name, callback in self._users.items():
+            try:
+                if state := callback.state_dict():
+                    checkpoint.require_plain(state)
+                    states[name] = state
+            except Exception as error:
+                self._warn_once(f"{name}.state", f"checkpoints have no state of callback {name}: {one_line(error)}")
+        return {"callbacks": states} if states else {}
+
+    # The run.
 
     def run(self) -> Run:
         """Train until a stop rule holds, a worker fails or the user interrupts; then save the state and the summary."""
-        log.info("run folder: %s", self._folder)
-        if self._resumed and (rule := self._find_stop_reason(wait_for_all=False)):
-            log.warning("stop.%s holds already: stop.%s=null goes on past it", rule, rule)
-        context = RunContext(experiment=self._experiment, resumed=self._resumed)
+        log.info("run folder: %s", self.folder)
+        # Callbacks stay here: workers are built from the rest.
+        context = RunContext(experiment=replace(self._experiment, callbacks=()), resumed=self._resumed)
         events = self._experiment.backend.run(context, self._store)
         with interruptions(self._interruption):
             try:
+                self.tell("on_start")
                 self._drain(events)
-                self._evaluate_last()
+                if self._stop_reason != "interrupted":
+                    self.tell("on_trained")
             except KeyboardInterrupt:  # the second Ctrl-C, or one that an environment raised: do not wait for workers
                 self._interruption.signal = self._interruption.signal or signal.SIGINT
                 self._stop_reason = "interrupted"
@@ -223,22 +349,18 @@ class Trainer:
 
     def _drain(self, events: Generator[Event | None, None, None]) -> None:
         """Consume events until all workers have ended, or until PATIENCE_SECONDS after they were asked to."""
-        deadline = float("inf")
         for event in events:
             if event is not None:
                 self._take_event(event)
-            if self._stop_reason is None:
-                self._stop_reason = self._find_stop_reason()
-                if self._stop_reason is not None:
-                    self._store.stop()
-                    if not self._experiment.backend.deterministic:
-                        deadline = time.monotonic() + PATIENCE_SECONDS
-            elif time.monotonic() > deadline:
+            if self._interruption.signal is not None:
+                self.stop("interrupted")
+            if time.monotonic() > self._deadline:
                 log.warning("workers that did not finish their rollout within %.0f s are ended", PATIENCE_SECONDS)
                 break
-            self._run_periodic_tasks()
+            if self._output.lost:
+                raise RunError(f"{self.folder} was renamed, moved or deleted: nothing is written there any more")
+            self.tell("on_tick")
         self._clock.stop()
-        self._log_curve_point()
         if self._statistics.counts.get("rejected") and not self._statistics.updates:
             raise RunError("no gradient was finite, so nothing has been learned: a warning in train.log says more")
         if self._stop_reason is None:
@@ -261,7 +383,8 @@ class Trainer:
             if guard is not None and event.episodes.lengths.max() >= guard:
                 text = f"worker {event.worker}: an episode was truncated after {guard:,} steps (env.max_steps_guard)"
                 self._warn_once("guard", text)
-            self._output.add_episodes(event.worker, event.episodes, self._clock.seconds)
+            self.tell("on_episodes", event.worker, event.episodes)
+        self.tell("on_event", event)
         if self._solved is None and threshold is not None and statistics.reached(threshold):
             self._solved = statistics.steps, self._clock.seconds
 
@@ -270,102 +393,28 @@ class Trainer:
             self._warned.add(what)
             log.warning("%s", text)
 
-    def _find_stop_reason(self, wait_for_all: bool = True) -> str | None:
-        """The reason to end now: "interrupted", or a rule of `stop`. wait_for_all: see `rules.find_stop_reason`."""
-        if self._interruption.signal is not None:
-            return "interrupted"
-        return find_stop_reason(self._experiment.stop, self._statistics, self._store, wait_for_all)
-
-    def _run_periodic_tasks(self) -> None:
-        """Run the periodic tasks that are due: evaluation, checkpoint, curves, progress line."""
-        statistics = self._statistics
-        if self._output.lost:
-            raise RunError(f"{self._folder} was renamed, moved or deleted: nothing is written there any more")
-        self._take_evaluation()
-        if not self._evaluator.busy and self._stop_reason is None and self._evaluation_due(statistics.steps):
-            self._submit_evaluation()
-            self._take_evaluation()
-        if self._checkpoint_due(statistics.steps) or self._interruption.save_requested:
-            self._interruption.save_requested = False
-            self._output.save(run_folder.LATEST, self._checkpoint(self._store.state()))
-        if (now := statistics.seconds) >= self._next_point and statistics.has_new_data:
-            self._next_point = now + LOG_SECONDS + LOG_SHARE * now
-            self._log_curve_point()
-        self._progress.update(self._best_return)
-
-    def _evaluate_last(self) -> None:
-        """Evaluate the final parameters, unless they have been evaluated."""
-        if self._stop_reason == "interrupted" or self._experiment.eval.every is None:
-            return
-        self._take_evaluation(block=True)
-        if self._evaluator.last_steps != self._store.steps and self._interruption.signal is None:
-            self._submit_evaluation()
-            self._take_evaluation(block=True)
-
-    def _submit_evaluation(self) -> None:
-        self._evaluated = self._checkpoint(self._store.state())  # as of now: the run goes on meanwhile
-        self._evaluator.submit(self._evaluated["store"])
-
-    def _take_evaluation(self, block: bool = False) -> None:
-        """Log a finished evaluation, at the step of its parameters; save these if they are the best so far."""
-        result = self._evaluator.result(block)
-        if result is None:
-            return
-        if result.cut:
-            limits = self._experiment.eval
-            cut = f"{result.cut} of {limits.episodes} episodes were cut after {limits.max_steps} steps (eval.max_steps)"
-            self._warn_once("cut", f"evaluation at step {result.steps}: {cut}")
-            self._statistics.counts["cut_eval_episodes"] += result.cut
-        values = {"eval/mean_reward": result.mean_return, "eval/mean_ep_length": result.mean_length}
-        self._output.log(result.steps, values, self._statistics.seconds)
-        mean, best = result.mean_return, -math.inf if self._best_return is None else self._best_return
-        if mean > best or (mean == best and run_folder.BEST in self._output.unwritten):
-            self._best_return = mean
-            self._output.save(run_folder.BEST, self._evaluated | {"best_eval_return": mean})
-        self._evaluated = {}
-
     def _show_evaluation(self) -> None:
-        self._progress.update(self._best_return, self._speed, self._evaluator.activity)
-
-    def _log_curve_point(self) -> None:
-        """Write a point of the curves, if there is anything new since the last one."""
-        if self._statistics.has_new_data:
-            values = self._statistics.window(self._clock.session)
-            self._output.log(self._statistics.steps, values, self._statistics.seconds)
-
-    def _checkpoint(self, store_state: Mapping[str, Any]) -> dict[str, Any]:
-        """The content of a checkpoint, as of now."""
-        # Events arrive up to a tenth of a second late, so the store is ahead of the statistics.
-        ahead = {"steps": store_state["steps"], "updates": store_state["version"]}
-        return {
-            "store": {**store_state, **self._constants},
-            "statistics": self._statistics.state() | ahead,
-            "resumed": self._resumed,
-            "training_seconds": self._clock.seconds,
-            "best_eval_return": self._best_return,
-            "solved": None if self._solved is None else list(self._solved),
-        }
+        self._progress.update(self._evaluations.best_return, self._speed, self._evaluations.activity)
 
     def _finish(self) -> Run:
         self._clock.stop()
-        with suppress(RunError):  # a run that ends early may have a finished evaluation
-            self._take_evaluation()
-        self._evaluator.close()
+        self._evaluations.close()
         if self._error is not None:
             log.error(self._error)
-        state = self._store.state()
         # Workers that the run did not wait for have changed the parameters, but their last events are lost.
+        state = self._store.state()
         self._statistics.steps = state["steps"]
         self._statistics.updates = state["version"]
-        self._log_curve_point()
-        self._output.save(run_folder.LATEST, self._checkpoint(state))
+        self._curves.log_new(self)
+        self.write(run_folder.LATEST, self.checkpoint(state))
         finished = self._error is None and self._stop_reason != "interrupted"
         self._output.close_curves(success=finished)
         self._output.keep_checkpoints(self._experiment.checkpoint.keep if finished else "both")
-        self._progress.close(self._best_return, self._speed)
+        self._progress.close(self._evaluations.best_return, self._speed)
         summary = self._output.write_summary(self._summary())
         log.info("stopped: %s", summary["stop_reason"])
-        return Run(self._folder, summary)
+        self.tell("on_end", summary)
+        return Run(self.folder, summary)
 
     @property
     def _speed(self) -> float | None:
@@ -385,7 +434,7 @@ class Trainer:
             **self._statistics.summary(),
             "training_seconds": round(seconds, 3),
             "steps_per_second": self._speed,
-            "best_eval_return": self._best_return,
+            "best_eval_return": self._evaluations.best_return,
             "solved_at_steps": solved_steps,
             "solved_at_seconds": None if solved_seconds is None else round(solved_seconds, 3),
             "resumed": self._resumed,
@@ -395,3 +444,9 @@ class Trainer:
             "overrides": list(self._session.overrides),
             "machine": provenance.machine(),
         }
+
+
+def _listeners(callbacks: Sequence[Callback], moment: str) -> list[tuple[Callback, Callable[..., None]]]:
+    """The callbacks that have a method of their own for a moment, and this method."""
+    own = [each for each in callbacks if getattr(type(each), moment) is not getattr(Callback, moment)]
+    return [(each, getattr(each, moment)) for each in own]

@@ -1,0 +1,8 @@
+"""Callbacks that a configuration may name: see `a3c_exp.core.callback`."""
+
+from __future__ import annotations
+
+from a3c_exp.callbacks.stopping import MetricTarget, NoImprovement
+from a3c_exp.core.callback import Callback, EvalResult, RunView
+
+__all__ = ["Callback", "EvalResult", "MetricTarget", "NoImprovement", "RunView"]

@@ -1,0 +1,114 @@
+"""What watches a run is a callback: the base class, and what one may do with the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol
+
+from torch import nn
+
+from a3c_exp.core.events import Episodes, Event
+
+
+@dataclass(frozen=True, slots=True)
+class EvalResult:
+    """The result of an evaluation.
+
+    steps: the run's steps at the time of its parameters. mean_return, mean_length: over the episodes.
+    cut: episodes that `eval.max_steps` has cut.
+    """
+
+    steps: int
+    mean_return: float
+    mean_length: float
+    cut: int = 0
+
+
+class RunView(Protocol):
+    """A run as its callbacks see it.
+
+    folder: of the run. config: the final configuration, which is config.yaml. steps: environment steps of all workers.
+    seconds: of training, earlier sessions of a resumed run included. stopping: whether the run is about to end.
+    """
+
+    @property
+    def folder(self) -> Path: ...
+    @property
+    def config(self) -> Mapping[str, Any]: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def stopping(self) -> bool: ...
+
+    def stop(self, reason: str) -> None:
+        """End the run in order; the summary has the reason. The first reason counts."""
+
+    def log(self, values: Mapping[str, float], step: int | None = None) -> None:
+        """Add a point to the curves, by their names in TensorBoard. step: of the run; None: the present one."""
+
+    def save(self) -> None:
+        """Write the latest checkpoint now."""
+
+    def evaluate(self) -> None:
+        """Evaluate the present parameters, once no other evaluation is under way."""
+
+    def module(self) -> nn.Module:
+        """The network with the present parameters: one module, which the next call fills anew."""
+
+
+@dataclass(kw_only=True)
+class Callback:
+    """Watches a run, in the process that started it and never in a worker, on every backend.
+
+    A subclass is a dataclass, whose fields are settings, and has the methods of the moments that it cares about. A run
+    works on a copy of its own. Other attributes are fields with init=False.
+
+    on_error: what becomes of an exception that a method raises: a warning in the log, or the end of the run.
+    """
+
+    on_error: Literal["warn", "raise"] = "warn"
+
+    stays_inside: ClassVar[bool] = False
+    """Whether it only writes below the run's folder, and connects to nothing. Others that a run's folder names count
+    only if the user names or trusts them."""
+
+    def on_start(self, run: RunView) -> None:
+        """Called before the workers start, and again when the run is resumed."""
+
+    def on_event(self, run: RunView, event: Event) -> None:
+        """Called with each report of a worker. There may be thousands a second."""
+
+    def on_episodes(self, run: RunView, worker: int, episodes: Episodes) -> None:
+        """Called with episodes of a worker that have ended."""
+
+    def on_tick(self, run: RunView) -> None:
+        """Called after each report, and ten times a second without any."""
+
+    def on_point(self, run: RunView, step: int, values: Mapping[str, float]) -> None:
+        """Called with each point of the curves."""
+
+    def on_evaluation(self, run: RunView, result: EvalResult) -> None:
+        """Called with the result of each evaluation."""
+
+    def on_checkpoint(self, run: RunView, path: Path) -> None:
+        """Called when a checkpoint, latest or best, has been written."""
+
+    def on_trained(self, run: RunView) -> None:
+        """Called when all workers have ended in order, before the last evaluation."""
+
+    def on_end(self, run: RunView, summary: Mapping[str, Any]) -> None:
+        """Called at last, however the run has ended, with the content of summary.json."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint holds of this callback: plain data. By default the fields that are no settings."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if not each.init}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up the state of a checkpoint, in a resumed run."""
+        for name, value in state.items():
+            if name in self.state_dict():
+                setattr(self, name, value)

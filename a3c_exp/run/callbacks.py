@@ -1,0 +1,227 @@
+"""The package's own callbacks: curves, episodes.csv, evaluations, checkpoints, stop rules and the progress line."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from a3c_exp.core.callback import Callback, EvalResult, RunView
+from a3c_exp.core.events import Episodes
+from a3c_exp.core.experiment import Eval, Stop
+from a3c_exp.run import run_folder
+from a3c_exp.run.console import Progress
+from a3c_exp.run.evaluator import Evaluator
+from a3c_exp.run.interruption import Interruption
+from a3c_exp.run.output import RunOutput
+from a3c_exp.run.statistics import RunStatistics, TrainingClock
+
+log = logging.getLogger("a3c_exp")
+
+# Between points of the curves are LOG_SECONDS plus LOG_SHARE of the time since the start: a run of an hour has two
+# thousand points, and a run of a day five thousand.
+LOG_SECONDS, LOG_SHARE = 0.5, 1 / 1000
+
+
+class Own(Callback):
+    """One of these callbacks. Its errors are the run's."""
+
+    on_error = "raise"
+
+
+class StopRules(Own):
+    """Ends a run by the rules of `stop`."""
+
+    def __init__(self, stop: Stop, statistics: RunStatistics, clock: TrainingClock) -> None:
+        self._stop = stop
+        self._statistics = statistics
+        self._clock = clock
+
+    def on_start(self, run: RunView) -> None:
+        if self._statistics.steps and (rule := self.rule(wait_for_all=False)):
+            log.warning("stop.%s holds already: stop.%s=null goes on past it", rule, rule)
+
+    def on_tick(self, run: RunView) -> None:
+        if rule := self.rule():
+            run.stop(rule)
+
+    def rule(self, wait_for_all: bool = True) -> str | None:
+        """The rule that ends the run now; None if there is none. wait_for_all: see `RunStatistics.reached`."""
+        stop, statistics = self._stop, self._statistics
+        if stop.mean_return is not None and statistics.reached(stop.mean_return, wait_for_all, stop.window):
+            return "mean_return"
+        if stop.max_episodes is not None and statistics.episodes >= stop.max_episodes:
+            return "max_episodes"
+        if stop.max_seconds is not None and self._clock.session >= stop.max_seconds:
+            return "max_seconds"
+        return None
+
+
+def leaving_rule(stop: Stop, statistics: RunStatistics) -> str:
+    """The rule by which a run has ended before its total steps: that of most of the workers that say why they leave."""
+    # One that had finished all its episodes in an earlier session says nothing.
+    silent = "total_steps" if stop.worker_episodes is None else "worker_episodes"
+    ((rule, _),) = statistics.left.most_common(1) or [(silent, 0)]
+    return rule
+
+
+class Curves(Own):
+    """Logs a point of the statistics now and then, and writes every point."""
+
+    def __init__(self, output: RunOutput, statistics: RunStatistics, clock: TrainingClock) -> None:
+        self._output = output
+        self._statistics = statistics
+        self._clock = clock
+        self._next = 0.0  # in seconds
+
+    def on_tick(self, run: RunView) -> None:
+        if (now := self._statistics.seconds) >= self._next and self._statistics.has_new_data:
+            self._next = now + LOG_SECONDS + LOG_SHARE * now
+            self.log_new(run)
+
+    def log_new(self, run: RunView) -> None:
+        """Log a point of what is new since the last one."""
+        if self._statistics.has_new_data:
+            run.log(self._statistics.window(self._clock.session))
+
+    on_trained = log_new
+
+    def on_episodes(self, run: RunView, worker: int, episodes: Episodes) -> None:
+        self._output.add_episodes(worker, episodes, self._clock.seconds)
+
+    def on_point(self, run: RunView, step: int, values: Mapping[str, float]) -> None:
+        self._output.log(step, values, self._statistics.seconds)
+
+    def on_evaluation(self, run: RunView, result: EvalResult) -> None:
+        run.log({"eval/mean_reward": result.mean_return, "eval/mean_ep_length": result.mean_length}, result.steps)
+
+
+class Every:
+    """A rule for when a task is due: a multiple of `interval` has been passed since it was last due. None: never.
+
+    start: value from which counting begins; a multiple at `start` itself counts as done.
+    """
+
+    def __init__(self, interval: int | None, start: int = 0) -> None:
+        self._interval = interval
+        self._next = self._multiple_after(start)
+
+    def __call__(self, value: int) -> bool:
+        due = value >= self._next
+        if due:
+            self._next = self._multiple_after(value)
+        return due
+
+    def _multiple_after(self, value: int) -> float:
+        return math.inf if self._interval is None else (value // self._interval + 1) * self._interval
+
+
+class Checkpoints(Own):
+    """Saves the latest state every so many steps, and when SIGUSR1 asks for it."""
+
+    def __init__(self, every: int | None, steps: int, interruption: Interruption) -> None:
+        self._due = Every(every, steps)
+        self._interruption = interruption
+
+    def on_tick(self, run: RunView) -> None:
+        if self._due(run.steps) or self._interruption.save_requested:
+            self._interruption.save_requested = False
+            run.save()
+
+
+class Owner(Protocol):
+    """The trainer, as its own callbacks need it beside what every callback may do."""
+
+    def checkpoint(self) -> dict[str, Any]:
+        """The content of a checkpoint, as of now."""
+
+    def write(self, name: str, state: Mapping[str, Any]) -> None:
+        """Write a checkpoint."""
+
+    def tell(self, moment: str, *arguments: object) -> None:
+        """Call the method of that name of all callbacks that have one."""
+
+
+class Evaluations(Own):
+    """Evaluates every so many steps beside the training, and at its end; keeps the best policy in a checkpoint.
+
+    best_return: of all evaluations; None before the first.
+    """
+
+    def __init__(
+        self,
+        trainer: Owner,
+        limits: Eval,
+        evaluator: Evaluator,
+        output: RunOutput,
+        statistics: RunStatistics,
+    ) -> None:
+        self._trainer = trainer
+        self._limits = limits
+        self._due = Every(limits.every, statistics.steps)
+        self._evaluator = evaluator
+        self._output = output
+        self._statistics = statistics
+        self._evaluated: dict[str, Any] = {}  # the checkpoint of what is being evaluated
+        self.asked = False
+        self.best_return: float | None = None
+
+    def on_tick(self, run: RunView) -> None:
+        self.take()
+        if not self._evaluator.busy and not run.stopping and (self._due(run.steps) or self.asked):
+            self._submit()
+            self.take()
+
+    def on_trained(self, run: RunView) -> None:
+        """Evaluate the final parameters, unless they have been evaluated."""
+        if self._limits.every is None:
+            return
+        self.take(block=True)
+        if self._evaluator.last_steps != run.steps:
+            self._submit()
+            self.take(block=True)
+
+    def close(self) -> None:
+        """Take a last evaluation that has ended, and end the one that is under way."""
+        self.take()
+        self._evaluator.close()
+
+    @property
+    def activity(self) -> str:
+        """Text about the evaluation that is under way."""
+        return self._evaluator.activity
+
+    def _submit(self) -> None:
+        self.asked = False
+        self._evaluated = self._trainer.checkpoint()  # as of now: the run goes on meanwhile
+        self._evaluator.submit(self._evaluated["store"])
+
+    def take(self, block: bool = False) -> None:
+        """Tell of an evaluation that has ended; save its parameters if they are the best so far."""
+        result = self._evaluator.result(block)
+        if result is None:
+            return
+        if result.cut:
+            if not self._statistics.counts["cut_eval_episodes"]:
+                most = f"{self._limits.max_steps} steps (eval.max_steps)"
+                cut = f"{result.cut} of {self._limits.episodes} episodes were cut after {most}"
+                log.warning("evaluation at step %d: %s", result.steps, cut)
+            self._statistics.counts["cut_eval_episodes"] += result.cut
+        self._trainer.tell("on_evaluation", result)
+        mean, best = result.mean_return, -math.inf if self.best_return is None else self.best_return
+        if mean > best or (mean == best and run_folder.BEST in self._output.unwritten):
+            self.best_return = mean
+            self._trainer.write(run_folder.BEST, self._evaluated | {"best_eval_return": mean})
+        self._evaluated = {}
+
+
+class ProgressLine(Own):
+    """Shows how far the run is."""
+
+    def __init__(self, progress: Progress, evaluations: Evaluations) -> None:
+        self._progress = progress
+        self._evaluations = evaluations
+
+    def on_tick(self, run: RunView) -> None:
+        self._progress.update(self._evaluations.best_return)

@@ -1,0 +1,254 @@
+"""Callbacks: what they are told on every backend, what they may do, their state and their errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from refusals import refused
+from runs import BACKENDS, QUICK, config, latest, train, train_config
+
+import a3c_exp
+import a3c_exp.__main__ as program
+from a3c_exp.callbacks import Callback, EvalResult, NoImprovement, RunView
+from a3c_exp.config.builder import load_experiment
+from a3c_exp.core.events import Episodes
+
+
+@dataclass(kw_only=True)
+class Noting(Callback):
+    """Notes each moment in a file of the run's folder, and what the moment was about."""
+
+    stays_inside = True
+
+    def note(self, run: RunView, *what: object) -> None:
+        with open(run.folder / "notes", "a") as file:
+            file.write(f"{json.dumps(what)}\n")
+
+    def on_start(self, run: RunView) -> None:
+        self.note(run, "start", run.steps, run.config["seed"])
+
+    def on_episodes(self, run: RunView, worker: int, episodes: Episodes) -> None:
+        self.note(run, "episodes", worker, len(episodes))
+
+    def on_point(self, run: RunView, step: int, values: Mapping[str, float]) -> None:
+        self.note(run, "point", step, sorted(values))
+
+    def on_evaluation(self, run: RunView, result: EvalResult) -> None:
+        self.note(run, "evaluation", result.steps, result.mean_return)
+
+    def on_checkpoint(self, run: RunView, path: Path) -> None:
+        self.note(run, "checkpoint", path.name, path.exists())
+
+    def on_trained(self, run: RunView) -> None:
+        self.note(run, "trained")
+
+    def on_end(self, run: RunView, summary: Mapping[str, Any]) -> None:
+        self.note(run, "end", summary["stop_reason"], summary["steps"])
+
+
+def notes(folder: Path) -> dict[str, list[list[Any]]]:
+    found: dict[str, list[list[Any]]] = {}
+    for line in (folder / "notes").read_text().splitlines():
+        moment, *what = json.loads(line)
+        found.setdefault(moment, []).append(what)
+    return found
+
+
+def named(name: str, **settings: Any) -> dict[str, Any]:
+    """The setting of one callback of this file."""
+    return {"callbacks": [{"_target_": f"{__name__}.{name}", **settings}], "plugins": ["scripted", __name__]}
+
+
+@pytest.mark.parametrize("backend", [*BACKENDS, "ga3c"])
+def test_every_moment_is_told_on_every_backend(backend: str, tmp_path: Path) -> None:
+    done = train(tmp_path, backend=backend, workers=2, eval__every=80, **named("Noting"))
+    found = notes(tmp_path)
+    assert found["start"] == [[0, 0]] and found["trained"] == [[]]
+    assert sum(count for _, count in found["episodes"]) == done.summary["episodes"] > 0
+    assert {"eval/mean_reward", "train/policy_loss", "rollout/ep_rew_mean"} <= {
+        name for _, names in found["point"] for name in names
+    }
+    assert found["evaluation"][-1][0] == done.summary["steps"]
+    assert ["latest.ckpt", True] in found["checkpoint"] and ["best.ckpt", True] in found["checkpoint"]
+    assert found["end"] == [["total_steps", done.summary["steps"]]]
+
+
+# What a callback may do.
+
+
+@dataclass(kw_only=True)
+class Acting(Callback):
+    """Does one thing with the run at its first report."""
+
+    deed: str
+    done: bool = field(default=False, init=False)
+
+    def on_tick(self, run: RunView) -> None:
+        if self.done or not run.steps:
+            return
+        self.done = True
+        match self.deed:
+            case "stop":
+                run.stop("enough")
+            case "log":
+                run.log({"mine/value": float(np.float32(2.5))})
+            case "name":
+                run.log({"mine\n": 1.0})
+            case "save":
+                run.save()
+                (run.folder / "saved").write_text(str(latest(run.folder)["store"]["steps"]))
+            case "evaluate":
+                run.evaluate()
+            case "module":
+                weights = np.concatenate([each.detach().ravel() for each in run.module().parameters()])
+                (run.folder / "sum").write_text(str(float(weights.sum())))
+            case "raise":
+                raise ValueError("scripted to fail")
+
+
+def act(folder: Path, deed: str, **settings: Any) -> Any:
+    return train(folder, **named("Acting", deed=deed), **settings)
+
+
+def test_it_may_stop_the_run_with_a_reason_of_its_own(tmp_path: Path) -> None:
+    done = act(tmp_path, "stop", total_steps=10**9)
+    assert (done.summary["stop_reason"], done.exit_code) == ("enough", 0)
+
+
+def test_it_may_add_numbers_to_the_curves(tmp_path: Path) -> None:
+    act(tmp_path, "log")
+    header, *rows = (tmp_path / "metrics.csv").read_text().splitlines()
+    column = header.split(",").index("mine/value")
+    assert "2.5" in [row.split(",")[column] for row in rows]
+
+
+def test_it_may_ask_for_a_checkpoint_and_an_evaluation(tmp_path: Path) -> None:
+    act(tmp_path / "save", "save", total_steps=1600)
+    assert int((tmp_path / "save" / "saved").read_text()) < 1600
+    assert act(tmp_path / "evaluate", "evaluate").summary["best_eval_return"] is not None
+
+
+def test_it_may_read_the_present_parameters(tmp_path: Path) -> None:
+    act(tmp_path, "module", optimizer__learning_rate=1e-12)
+    assert float((tmp_path / "sum").read_text()) == pytest.approx(
+        latest(tmp_path)["store"]["parameters"].sum(), abs=1e-4
+    )
+
+
+@pytest.mark.parametrize(("deed", "words"), [("raise", "scripted to fail"), ("name", "is no name of a curve")])
+def test_its_errors_are_told_once_with_its_name_and_the_run_goes_on(deed: str, words: str, tmp_path: Path) -> None:
+    assert act(tmp_path, deed).summary["stop_reason"] == "total_steps"
+    told = [line for line in (tmp_path / "train.log").read_text().splitlines() if "Acting.on_tick" in line]
+    assert len(told) == 1 and words in told[0] and "test_callbacks.py:" in told[0]
+
+
+def test_its_errors_end_the_run_where_it_says_so(tmp_path: Path) -> None:
+    done = act(tmp_path, "raise") if False else train(tmp_path, **named("Acting", deed="raise", on_error="raise"))
+    assert (done.summary["stop_reason"], done.exit_code) == ("failed", 1)
+    assert "scripted to fail" in done.summary["error"]
+    assert latest(tmp_path)["store"]["steps"] > 0
+
+
+# Its state.
+
+
+@dataclass(kw_only=True)
+class Counting(Callback):
+    """Counts points over the sessions of a run."""
+
+    stays_inside = True
+    first: int = 10
+    count: int = field(default=0, init=False)
+    object: Any = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.count = self.first
+
+    def on_point(self, run: RunView, step: int, values: Mapping[str, float]) -> None:
+        self.count += 1
+
+
+def test_its_state_is_in_checkpoints_and_a_resumed_run_counts_on(tmp_path: Path) -> None:
+    whole = config(**named("Counting"))
+    train_config(whole, tmp_path)
+    first = latest(tmp_path)["callbacks"]["Counting"]["count"]
+    assert first > 10
+    train_config(whole | {"total_steps": 320}, tmp_path, resume=True)
+    assert latest(tmp_path)["callbacks"]["Counting"]["count"] > first
+
+
+def test_a_state_that_a_checkpoint_cannot_hold_is_left_out_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Counting, "on_start", lambda self, run: setattr(self, "object", object()))
+    train(tmp_path, **named("Counting"))
+    assert "callbacks" not in latest(tmp_path)
+    assert (tmp_path / "train.log").read_text().count("no state of callback Counting") == 1
+
+
+def test_runs_share_no_callback(tmp_path: Path) -> None:
+    mine = Counting()
+    for name in ("one", "other"):
+        a3c_exp.train(config(), tmp_path / name, callbacks=[mine])
+        saved = yaml.safe_load((tmp_path / name / "config.yaml").read_text())["callbacks"]
+        assert saved == [{"_target_": f"{__name__}.Counting", "first": 10, "on_error": "warn"}]
+    assert mine.count == 10
+
+
+# How it is named.
+
+
+def test_an_option_is_named_or_written_out(here: Path) -> None:
+    given = ["callbacks=[no_improvement,{_target_:a3c_exp.callbacks.MetricTarget,metric:rollout/episodes,value:3}]"]
+    first, second = load_experiment(a3c_exp.compose([*QUICK, *given])).callbacks
+    assert isinstance(first, NoImprovement) and first.evaluations == 5
+    assert type(second).__name__ == "MetricTarget"
+    assert program.main([*QUICK, "total_steps=1e6", *given, "hydra.run.dir=run"]) == 0
+    assert json.loads((here / "run" / "summary.json").read_text())["stop_reason"] == "metric_target"
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "value"),
+    [
+        ("callbacks=[no_such]", "callbacks", "no_such"),
+        ("callbacks=[no_improvement,no_improvement]", "callbacks", ["NoImprovement", "NoImprovement"]),
+        ("callbacks=[{_target_:a3c_exp.callbacks.NoImprovement,evaluations:0}]", "callbacks[0].evaluations", 0),
+        ("callbacks=[metric_target]", "callbacks[0].metric", None),
+        ("callbacks=3", "callbacks", 3),
+    ],
+)
+def test_bad_input_is_one_line(given: str, key: str, value: object, here: Path) -> None:
+    refused(lambda: load_experiment(a3c_exp.compose([*QUICK, given])), key, value)
+
+
+def test_a_folders_callbacks_count_only_if_they_are_named_again(here: Path, refuses: Callable[..., str]) -> None:
+    """Those of this package that write below the folder excepted. Whoever evaluates the policy needs none of them."""
+    mine = f"{{_target_:{__name__}.Acting,deed:log}}"
+    assert (
+        program.main([*QUICK, f"plugins=[{__name__}]", f"callbacks=[no_improvement,{mine}]", "hydra.run.dir=run"]) == 0
+    )
+    resume = ["resume=run", "total_steps=128"]
+    refuses(resume, "callbacks[1]._target_", f"{__name__}.Acting")
+    assert "trust=[callbacks]" in refuses([*resume, f"plugins=[{__name__}]"], "callbacks")
+    assert a3c_exp.load("run")
+    assert program.main([*resume, f"plugins=[{__name__}]", "trust=[callbacks]"]) == 0
+    assert program.main(["resume=run", "total_steps=192", "callbacks=[no_improvement]"]) == 0
+
+
+# Stop rules.
+
+
+def test_no_improvement_ends_a_run_after_so_many_evaluations(tmp_path: Path) -> None:
+    """A policy that does not learn is never better."""
+    rule = {"_target_": "a3c_exp.callbacks.NoImprovement", "evaluations": 3}
+    done = train(tmp_path, callbacks=[rule], eval__every=40, total_steps=10**6, optimizer__learning_rate=1e-12)
+    assert done.summary["stop_reason"] == "no_improvement"
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert len([row for row in rows if "eval/mean_reward" in row]) == 4
