@@ -221,18 +221,23 @@ class LayerNormKernel:
         return self.train_forward(x)[0]
 
     def train_forward(self, x: Floats) -> tuple[Floats, Any]:
-        deviations = x - _row_means(x)
-        scale = 1 / np.sqrt(_row_means(deviations * deviations) + self._epsilon)
-        normalized = deviations * scale
-        return normalized * self._weight + self._bias, (normalized, scale)
+        normalized = x - _row_means(x)
+        scale = 1 / np.sqrt(_row_means(normalized * normalized) + self._epsilon)
+        normalized *= scale
+        y: Floats = normalized * self._weight
+        y += self._bias
+        return y, (normalized, scale)
 
     def backward(self, saved: Any, grad: Floats, needs_input: bool) -> Floats:
         normalized, scale = saved
         self._bias_gradient += np.add.reduce(grad, 0)
         self._weight_gradient += np.add.reduce(grad * normalized, 0)
-        grad = grad * self._weight
-        grad_x: Floats = scale * (grad - _row_means(grad) - normalized * _row_means(grad * normalized))
-        return grad_x
+        grad *= self._weight
+        normalized *= _row_means(grad * normalized)
+        grad -= _row_means(grad)
+        grad -= normalized
+        grad *= scale
+        return grad
 
 
 def _row_means(x: Floats) -> Floats:
