@@ -135,6 +135,9 @@ def test_a_network_too_large_for_the_memory_is_refused(default: dict[str, Any]) 
             "backend: training_batch=21 ",
         ),
         ("env=pendulum", "env.normalize_rewards=true", "env.wrappers=[NormalizeReward]", "env: NormalizeReward "),
+        ("update=sync", "seed=1", "optimizer.staleness_power=1", "optimizer.staleness_power: "),
+        ("optimizer_state=per_worker", "optimizer=adam", "optimizer=sgd", "optimizer_state: "),
+        ("reward_threshold=null", "stop.worker_return=5", "stop.window=20", "stop.window: "),
         ("env=pong network=lstm network@network.encoder=cnn", "seed=1", "optimizer=rmsprop", "optimizer: RMSProp "),
     ],
 )

@@ -52,6 +52,23 @@ class TestDistributions:
         np.testing.assert_allclose(grad, tensor.grad, atol=1e-5)
         assert log_probs.dtype == entropy.dtype == grad.dtype == np.float32
 
+    @pytest.mark.parametrize("choices", [3, 1000, 200_000])
+    def test_numbers_of_very_many_choices_are_those_in_double_precision(self, choices: int) -> None:
+        distribution, logits = make_distribution(Discrete(choices)), 2 * normal(2, choices)
+        actions, log_probs = distribution.sample(logits, np.random.default_rng(0))
+        evaluated, entropy, backward = distribution.evaluate(logits, actions)
+        grad = backward(np.ones(2, np.float32), np.ones(2, np.float32))
+
+        exact = logits.astype(np.float64)
+        exact -= np.log(np.exp(exact).sum(1, keepdims=True))
+        exact_entropy = -(np.exp(exact) * exact).sum(1)
+        chosen = np.arange(choices) == actions[:, None]
+        for found in (log_probs, evaluated):
+            np.testing.assert_allclose(found, exact[chosen], atol=3e-6)
+        np.testing.assert_allclose(entropy, exact_entropy, atol=3e-6)
+        np.testing.assert_allclose(grad, chosen - np.exp(exact) * (1 + exact + exact_entropy[:, None]), atol=3e-6)
+        assert log_probs.dtype == evaluated.dtype == entropy.dtype == grad.dtype == np.float32
+
     @pytest.mark.parametrize("space", SPACES, ids=str)
     def test_the_log_probabilities_of_a_sample_are_those_of_its_evaluation(self, space: gym.Space[Any]) -> None:
         distribution = make_distribution(space)

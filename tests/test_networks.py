@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -11,7 +12,9 @@ import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from learning import compare_gradients
 from nets import make_network
+from runs import train
 from torch import nn
+from torch.nn.utils import parametrizations, parametrize, prune
 
 from a3c_exp.common.arrays import Floats
 from a3c_exp.errors import ConfigError
@@ -162,6 +165,81 @@ def test_without_a_scheme_an_encoder_keeps_what_its_constructor_draws() -> None:
     assert (one.head.linear.weight != other.head.linear.weight).any()
     weight = one.head.linear.weight.detach()
     torch.testing.assert_close(weight @ weight.T, torch.eye(4), atol=1e-5, rtol=0)
+
+
+class WeightNorm(nn.Sequential):
+    """A layer whose weight is computed from a direction and a norm."""
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__(parametrizations.weight_norm(nn.Linear(inputs, 50)), nn.Tanh())
+
+
+class Convolved(nn.Sequential):
+    def __init__(self, inputs: int) -> None:
+        super().__init__(nn.Unflatten(1, (1, inputs)), nn.Conv1d(1, 3, 4), nn.Flatten())
+
+
+class Unknown(nn.Module):
+    """Weights that a scheme cannot draw: no right inverse, computed by a hook, and a layer of another kind."""
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.tanh = parametrize.register_parametrization(nn.Linear(inputs, 5), "weight", nn.Tanh())
+        self.masked = nn.Linear(inputs, 5)
+        prune.l1_unstructured(self.masked, "weight", 0.5)  # type: ignore[no-untyped-call]
+        self.bilinear = nn.Bilinear(inputs, inputs, 5)
+        self.known = nn.Linear(inputs, 5)
+        self.norm = nn.LayerNorm(5)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.norm(self.tanh(x) + self.masked(x) + self.bilinear(x, x) + self.known(x))
+
+
+def test_a_scheme_draws_the_weights_that_a_parametrization_computes() -> None:
+    network: Any = make_network(WeightNorm, OBSERVATIONS, init="normal", init_std=5.0)
+    layer = network.actor_encoder[0]
+    assert layer.weight.std().item() == pytest.approx(5, rel=0.2)
+    assert not layer.bias.any() and not network.warnings
+    torch.testing.assert_close(
+        layer.parametrizations.weight.original0.detach(), layer.weight.detach().norm(dim=1, keepdim=True)
+    )
+
+
+def test_a_scheme_draws_convolutions_of_one_axis() -> None:
+    network: Any = make_network(Convolved, OBSERVATIONS, init="normalized_columns")
+    torch.testing.assert_close(network.actor_encoder[1].weight.norm(dim=2), torch.ones(3, 1))
+    assert not network.warnings
+
+
+def test_layers_that_a_scheme_does_not_draw_are_named() -> None:
+    network: Any = make_network(Unknown, OBSERVATIONS, init="normal", init_std=5.0)
+    names = [warning.partition("weights of ")[2] for warning in network.warnings]
+    assert names == ["tanh (ParametrizedLinear)", "masked (Linear)", "bilinear (Bilinear)"]
+    assert network.actor_encoder.known.weight.std().item() > 2
+    assert not make_network(Unknown, OBSERVATIONS).warnings, "without a scheme all keep what is drawn"
+
+
+@pytest.mark.parametrize(
+    ("settings", "space", "idle"),
+    [
+        ({"init_std": 0.2, "init": "normal"}, Discrete(2), None),
+        ({"init_std": 0.2}, Discrete(2), "init_std"),
+        ({"policy_gain": 1.0, "init": "normalized_columns"}, Discrete(2), None),
+        ({"policy_gain": 1.0, "init": "glorot"}, Discrete(2), "policy_gain"),
+        ({"initial_std": 0.5, "state_dependent_std": True}, Box(-1, 1, (2,)), None),
+        ({"initial_std": 0.5}, Discrete(2), "initial_std"),
+        ({"state_dependent_std": True}, Discrete(2), "state_dependent_std"),
+    ],
+)
+def test_a_setting_without_an_effect_is_warned_of(settings: dict[str, Any], space: Any, idle: str | None) -> None:
+    warnings = make_network(Mlp, OBSERVATIONS, space, **settings).warnings
+    assert len(warnings) == (idle is not None)
+    assert idle is None or idle in warnings[0]
+
+
+def test_the_log_has_warnings_of_the_network(tmp_path: Path) -> None:
+    run = train(tmp_path / "run", network__init_std=0.3)
+    assert "init_std" in (run.folder / "train.log").read_text()
 
 
 def test_an_action_space_without_a_distribution_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic, Cnn, Impala, cnn
 from a3c_exp.networks.cnn import multiplies_bfloat16, to_format
-from a3c_exp.networks.inputs import ImageLayout
+from a3c_exp.networks.inputs import LEAST_FOR_CNN, ImageLayout
+from a3c_exp.networks.verification import verify
 
 ATARI = Box(0, 255, (4, 84, 84), np.uint8)
 SMALL = Box(0, 255, (2, 20, 18), np.uint8)
@@ -251,3 +253,15 @@ def test_a_picture_that_is_too_small_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"network.layers = .*: leave nothing of pictures of 20 x 18"):
         build_encoder(Cnn, **NATURE)
     build_encoder(Impala, Box(0, 255, (1, 1), np.uint8))
+
+
+def test_a_picture_too_small_for_the_convolutions_is_refused_with_networks_that_take_it() -> None:
+    small = Box(0, 255, (7, 7, 3), np.uint8)
+    with pytest.raises(ConfigError, match=r"layers.* 7 x 7: padding=same .*network=cnn_impala"):
+        make_network(Cnn, small)
+    for network in (make_network(Cnn, small, padding="same"), make_network(Impala, small)):
+        verify(network, small)
+    sides = [LEAST_FOR_CNN - 1, LEAST_FOR_CNN]
+    for side, fits in zip(sides, (False, True), strict=True):
+        with nullcontext() if fits else pytest.raises(ConfigError, match="leave nothing"):
+            make_network(Cnn, Box(0, 255, (side, side, 3), np.uint8))

@@ -105,6 +105,14 @@ class TestAQuorum:
         assert refused.done() and not event_of(refused).counts.get("late_gradients", 0)
         assert store.steps == 4
 
+    def test_a_refused_gradient_does_not_count_and_its_worker_may_bring_another(self) -> None:
+        store = make_store(synchronous=True, quorum=2)
+        refused, first = push(store, 0, None), push(store, 1, ones(1))
+        assert refused.done() and not first.done()
+        assert event_of(refused).staleness == {}
+        assert push(store, 0, ones(3)).done() and first.done()
+        np.testing.assert_array_equal(store.parameters.read(), -ones(2))
+
     def test_larger_than_the_living_is_all_of_them(self) -> None:
         store = make_store(synchronous=True, quorum=3, workers=4)
         store.leave(3)

@@ -150,7 +150,9 @@ class TestTheFormOfObservations:
     @pytest.mark.parametrize(
         ("module", "space", "advice"),
         [
-            (Mlp, PICTURES, "network=cnn"),
+            (Mlp, Box(0, 255, (84, 84, 3), np.uint8), "network=cnn "),
+            (Mlp, PICTURES, "network=cnn_impala "),
+            (Mlp, PICTURES, "env.wrappers=[FlattenObservation]"),
             (Residual, Box(-1, 1, (3, 5)), "env.wrappers=[FlattenObservation]"),
             (Cnn, VECTORS, "network=mlp"),
             (Pictures, Box(-1, 1, (2, 2, 2, 2, 2)), "network=mlp"),

@@ -178,11 +178,16 @@ class SharedStore:
         return ticket
 
     def _submit(self, rounds: SynchronousRounds, worker: int, push: Push) -> Ticket:
-        """Submit to a round. With a quorum it may be over: the gradient is late. It is dropped, and nobody waits."""
+        """Submit to a round. With a quorum it may be over: the gradient is late. It is dropped, and nobody waits.
+
+        A quorum is of gradients: who has none does not submit, and may bring another one to the same round.
+        """
         with self.parameters.lock:  # so that the gradient is visible before the row's round
             if push.snapshot.rounds < rounds.completed:
                 if push.gradient is not None:
                     push.event.count("late_gradients")
+                return Ticket(push.event)
+            if push.gradient is None and self.spec.quorum is not None:
                 return Ticket(push.event)
             rounds.submit(worker, push.gradient, push.weight, push.snapshot.rounds + 1)
         return Ticket(push.event, partial(self._close_rounds, rounds, worker, push))

@@ -97,10 +97,12 @@ class ActorCritic(nn.Module, ABC):
     observation_input: the form in which its modules take observations.
     distribution: of the actions. param_slices: where each parameter group lies in the vector.
     loss_module: a module of the loss's own, whose parameters are the group `loss`; None if the loss has none.
+    warnings: settings that it does not use, a line each for the log.
     A recurrent state is float32 [N, S], the state of each environment's episode. It starts as zeros.
     """
 
     observation_input: ObservationInput
+    warnings: tuple[str, ...] = ()
 
     UNBOUND: ClassVar[tuple[str, ...]] = ("_runtime", "_ordered", "vector", "gradient", "param_slices")
 

@@ -198,7 +198,7 @@ class Cnn(ImageEncoder):
             rows = (top + rows + bottom - kernel) // stride + 1
             columns = (left + columns + right - kernel) // stride + 1
             if min(rows, columns) < 1:
-                problem = f"leave nothing of pictures of {height} x {width}"
+                problem = f"leave nothing of pictures of {height} x {width}: padding=same does, or network=cnn_impala"
                 raise ConfigError("layers", [list(layer) for layer in layers], problem)
             # Torch's convolution pads both sides alike, without a copy of its inputs.
             symmetric = (top, left) == (bottom, right)

@@ -18,7 +18,7 @@ from torch import nn
 from a3c_exp.errors import ConfigError, refused, require
 from a3c_exp.networks.actor_critic import ActorCritic, Kernels
 from a3c_exp.networks.composed import EncoderActorCritic, WholeActorCritic
-from a3c_exp.networks.distributions import make_distribution
+from a3c_exp.networks.distributions import Gaussian, make_distribution
 from a3c_exp.networks.heads import PolicyHead
 from a3c_exp.networks.initialization import Initialization, Initializer, torch_generator
 from a3c_exp.networks.inputs import PICTURE, ObservationInput, injected_names, observation_form, sample_observations
@@ -160,9 +160,11 @@ class ComposedNetwork(Network):
 
         generator = torch_generator(rng)
         encoders = actor.module, critic.module
+        warnings = self._idle_settings(isinstance(distribution, Gaussian))
         if source.init is not None:
             for encoder in dict.fromkeys(encoders):
-                Initializer(source.init, source.init_std, generator).draw_encoder(encoder)
+                kept = Initializer(source.init, source.init_std, generator).draw_encoder(encoder)
+                warnings += [f"init={source.init} does not draw the weights of {layer}" for layer in kept]
         if core is not None:
             generator = torch_generator(rng)
         initializer = Initializer(self.init or "orthogonal", self.init_std, generator)
@@ -170,7 +172,20 @@ class ComposedNetwork(Network):
             core.initialize(initializer)
         head.initialize(initializer, self.policy_gain)
         initializer.draw(value)
-        return EncoderActorCritic(encoders, observation_input, core, head, value, distribution, loss_module)
+        network = EncoderActorCritic(encoders, observation_input, core, head, value, distribution, loss_module)
+        network.warnings = tuple(dict.fromkeys(f"network: {warning}" for warning in warnings))
+        return network
+
+    def _idle_settings(self, gaussian: bool) -> list[str]:
+        """Settings with other values than the default that have no effect. gaussian: whether actions are continuous."""
+        idle = {
+            "init_std": "without init=normal" if "normal" not in (self.init, getattr(self, "core_init", None)) else "",
+            "policy_gain": f"with init={self.init}" if self.init in ("glorot", "normal", "default") else "",
+            "state_dependent_std": "" if gaussian else "with discrete actions",
+            "initial_std": "" if gaussian else "with discrete actions",
+        }
+        changed = [name for name in idle if getattr(self, name) != getattr(type(self), name)]
+        return [f"{name}={getattr(self, name)} has no effect {idle[name]}" for name in changed if idle[name]]
 
 
 class Encoder(NamedTuple):
@@ -187,8 +202,9 @@ class EncoderNetwork(ComposedNetwork):
     encoder: a module from observations to features [N, F].
     critic_encoder: the critic's, if it has other settings; None: as the actor's.
     shared: one encoder for actor and critic; False: each has its own.
-    init: of the weights of every affine layer and convolution. Orthogonal layers of an encoder have gain sqrt(2),
-        normalized columns 1. None: the encoder keeps what its constructor has drawn.
+    init: of the weights of every affine layer and convolution. A warning names the layers that it does not know.
+        Orthogonal layers of an encoder have gain sqrt(2), normalized columns 1. None: the encoder keeps what its
+        constructor has drawn.
     """
 
     nameable: ClassVar[bool] = False

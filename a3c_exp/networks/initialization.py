@@ -9,6 +9,10 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
+
+LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+"""Layers whose weights, [outputs, inputs, ...], a scheme knows."""
 
 Initialization = Literal["orthogonal", "glorot", "normalized_columns", "normal", "default"]
 
@@ -38,27 +42,46 @@ class Initializer:
     std: float
     generator: torch.Generator | None
 
-    def draw_encoder(self, module: nn.Module) -> None:
+    def draw_encoder(self, module: nn.Module) -> list[str]:
         """Draw every affine layer and convolution in `module`, in the order in which they are registered.
 
-        The gain is sqrt(2) for orthogonal weights, 1 for normalized columns.
+        The gain is sqrt(2) for orthogonal weights, 1 for normalized columns. Returns the layers with weights that keep
+        what their constructor has drawn, as `name (class)`.
         """
         gain = math.sqrt(2) if self.scheme == "orthogonal" else 1.0
-        for layer in module.modules():
-            if isinstance(layer, (nn.Linear, nn.Conv2d)):
-                self.draw(layer, gain)
+        kept = []
+        for name, layer in module.named_modules():
+            if isinstance(layer, LAYERS):
+                drawn = self.draw(layer, gain)
+            else:
+                own = [] if isinstance(layer, ParametrizationList) else layer.parameters(recurse=False)
+                drawn = all(parameter.dim() < 2 for parameter in own)
+            if not drawn:
+                kept.append(f"{name} ({type(layer).__name__})" if name else type(layer).__name__)
+        return kept
 
-    def draw(self, layer: nn.Linear | nn.Conv2d, gain: float = 1.0) -> None:
-        """Draw the weights of one layer, and set its bias."""
+    def draw(self, layer: nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d, gain: float = 1.0) -> bool:
+        """Draw the weights of one layer, and set its bias. Returns False for weights that cannot be set.
+
+        Those of a parametrized layer are set through its parametrization: a weight norm gets the norm of what is drawn.
+        """
         if self.generator is None:
-            return
+            return True
+        if not is_parametrized(layer) and not isinstance(layer.weight, nn.Parameter):
+            return False  # a hook computes them before each forward pass
         with torch.no_grad():
-            self._draw_weight(layer.weight, gain, self.generator)
+            weight = torch.empty_like(layer.weight)
+            self._draw_weight(weight, gain, self.generator)
+            try:
+                _set(layer, "weight", weight)
+            except (NotImplementedError, RuntimeError, ValueError):  # no right inverse, or not of this weight
+                return False
             if layer.bias is not None and self.scheme != "default":
-                layer.bias.zero_()
+                _set(layer, "bias", torch.zeros_like(layer.bias))
             elif layer.bias is not None:
                 bound = 1 / math.sqrt(layer.weight[0].numel())
-                layer.bias.uniform_(-bound, bound, generator=self.generator)
+                _set(layer, "bias", torch.empty_like(layer.bias).uniform_(-bound, bound, generator=self.generator))
+        return True
 
     def _draw_weight(self, weight: Tensor, gain: float, generator: torch.Generator) -> None:
         """Draw a weight [outputs, inputs, ...] in place."""
@@ -74,3 +97,11 @@ class Initializer:
             weight.normal_(0.0, self.std, generator=generator)
         else:
             nn.init.kaiming_uniform_(weight, a=math.sqrt(5), generator=generator)
+
+
+def _set(layer: nn.Module, name: str, numbers: Tensor) -> None:
+    """Set a parameter, or those from which it is computed."""
+    if is_parametrized(layer, name):
+        setattr(layer, name, numbers)
+    else:
+        getattr(layer, name).copy_(numbers)

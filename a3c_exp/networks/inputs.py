@@ -20,6 +20,9 @@ PICTURE = ("channels", "height", "width", "max_pixel")
 SPACE = ("observation_space",)
 WHOLE = ("action_space", "outputs")
 
+LEAST_FOR_CNN = 20
+"""Height and width that leave something after the convolutions of conf/network/cnn.yaml."""
+
 
 def parameters_of(cls: type[nn.Module]) -> dict[str, inspect.Parameter]:
     """The constructor's parameters by name, without `self`."""
@@ -144,8 +147,12 @@ class ObservationInput:
         form, names = observation_form(module), injected_names(module)
         shape, is_bytes = space.shape or (), space.dtype == np.uint8
         if form == VECTOR and len(shape) != 1:
-            others = "" if len(shape) == 3 and is_bytes else ", for other arrays env.wrappers=[FlattenObservation]"
-            advice = f"For pictures network=cnn (before LSTM cells network@network.encoder=cnn){others}"
+            picture = ImageLayout.of(shape)
+            small = picture is not None and min(picture.shape[1:]) < LEAST_FOR_CNN
+            name = "cnn_impala" if small else "cnn"
+            others = ", for other arrays" if small or len(shape) != 3 or not is_bytes else ""
+            others += " env.wrappers=[FlattenObservation]" if others else ""
+            advice = f"For pictures network={name} (before LSTM cells network@network.encoder={name}){others}"
             raise _misfit(module, shape, "vectors", advice)
         is_picture = form == PICTURE or (form == SPACE and (is_bytes or len(shape) >= 3))
         layout = ImageLayout.of(shape) if is_picture else None

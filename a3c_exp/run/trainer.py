@@ -102,6 +102,8 @@ def run(
                 run_folder.make_latest(latest)
             trainer = Trainer(experiment, config, folder, store, state, terminal, network, session)
             log.info(network.runtime.description)
+            for idle in network.warnings:
+                log.warning(idle)
             pixels = experiment.env.normalize_observations
             if isinstance(pixels, tuple):
                 log.info("pixels: less %g, over %g", round(pixels[0]), pixels[1])
