@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
 import re
 import signal
 import time
 import traceback
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from a3c_exp.common.reading import parse_yaml, read_text
-from a3c_exp.core.callback import Callback
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Experiment, RunContext, build_network, store_spec
 from a3c_exp.core.store import SharedStore
-from a3c_exp.errors import PREEMPTED, ConfigError, FolderError, RunError, named, one_line, place_of
+from a3c_exp.errors import PREEMPTED, ConfigError, FolderError, RunError, named
 from a3c_exp.networks import ActorCritic
-from a3c_exp.run import checkpoint, files, provenance, run_folder
+from a3c_exp.run import files, provenance, run_folder
+from a3c_exp.run.callback_list import CallbackList
 from a3c_exp.run.callbacks import Checkpoints, Curves, Evaluations, ProgressLine, StopRules, leaving_rule
 from a3c_exp.run.console import LiveLineHandler, Progress, run_log
 from a3c_exp.run.curves import CurveWriter
@@ -41,7 +40,6 @@ log = logging.getLogger("a3c_exp")
 # Workers that are asked to stop finish their rollout first. After this time the run no longer waits for them.
 PATIENCE_SECONDS = 5.0
 CURVE_NAME = re.compile(r"[\w./ -]+")
-MOMENTS = [name for name in vars(Callback) if name.startswith("on_") and name != "on_error"]
 # Failures of workers that the log shows: a run may have thousands.
 MOST_WARNINGS = 100
 
@@ -158,7 +156,6 @@ class Trainer:
         self._statistics = RunStatistics(environments, window=experiment.stop.window)
         self._clock = TrainingClock(store)
         self._resumed = 0
-        self._telling: set[tuple[int, str]] = set()  # callbacks that are being told of a moment
         self._warned: set[str] = set()  # in this session, whatever there was in an earlier one
         self._failures = 0  # of workers, in this session
         self._solved: tuple[int, float] | None = None  # steps and seconds of training
@@ -170,11 +167,7 @@ class Trainer:
         self._add_callbacks(resumed, terminal)
         if state is not None:
             self._evaluations.best_return = self._best_return(state)
-        self._users = {type(each).__name__: each for each in copy.deepcopy(experiment.callbacks)}
-        for name, saved in ({} if state is None else state.get("callbacks", {})).items():
-            self._load_callback(name, saved)
-        callbacks = [*self._own, *self._users.values()]
-        self._listeners = {moment: _listeners(callbacks, moment) for moment in MOMENTS}
+            self._callbacks.load(state.get("callbacks", {}))
         for warning in experiment.warnings:
             log.warning(warning)
 
@@ -205,22 +198,14 @@ class Trainer:
         most = experiment.stop.max_seconds
         limit = None if most is None else statistics.seconds + most
         self._progress = Progress(terminal, statistics, experiment.total_steps, limit)
-        self._own: list[Callback] = [
+        own = [
             StopRules(experiment.stop, statistics, clock),
             self._curves,
             self._evaluations,
             Checkpoints(experiment.checkpoint.every, statistics.steps, self._interruption),
             ProgressLine(self._progress, self._evaluations),
         ]
-
-    def _load_callback(self, name: str, state: Mapping[str, Any]) -> None:
-        """Give a user's callback its state of the checkpoint."""
-        if name not in self._users:
-            return
-        try:
-            self._users[name].load_state_dict(state)
-        except Exception as error:
-            log.warning("callback %s begins anew: its state does not fit it: %s", name, one_line(error))
+        self._callbacks = CallbackList(self, own, experiment.callbacks)
 
     # What callbacks may do.
 
@@ -263,20 +248,8 @@ class Trainer:
     # What the package's own callbacks may do.
 
     def tell(self, moment: str, *arguments: object) -> None:
-        """Call a moment's method of all callbacks that have one."""
-        for callback, method in self._listeners[moment]:
-            if (id(callback), moment) in self._telling:  # it has logged a point while it was told of one
-                continue
-            self._telling.add((id(callback), moment))
-            try:
-                method(self, *arguments)
-            except Exception as error:
-                if callback.on_error == "raise":
-                    raise
-                name = f"{type(callback).__name__}.{moment}"
-                self._warn_once(name, f"callback {name} failed: {one_line(error)}{place_of(error)}")
-            finally:
-                self._telling.remove((id(callback), moment))
+        """See `CallbackList.tell`."""
+        self._callbacks.tell(moment, *arguments)
 
     def write(self, name: str, state: Mapping[str, Any]) -> None:
         """Write a checkpoint."""
@@ -296,20 +269,8 @@ class Trainer:
             "training_seconds": self._clock.seconds,
             "best_eval_return": self._evaluations.best_return,
             "solved": None if self._solved is None else list(self._solved),
-            **self._callback_states(),
+            "callbacks": self._callbacks.state(),
         }
-
-    def _callback_states(self) -> dict[str, Any]:
-        """The states of the users' callbacks, those that a checkpoint cannot hold left out."""
-        states = {}
-        for name, callback in self._users.items():
-            try:
-                if state := callback.state_dict():
-                    checkpoint.require_plain(state)
-                    states[name] = state
-            except Exception as error:
-                self._warn_once(f"{name}.state", f"checkpoints have no state of callback {name}: {one_line(error)}")
-        return {"callbacks": states} if states else {}
 
     # The run.
 
@@ -446,9 +407,3 @@ class Trainer:
             "overrides": list(self._session.overrides),
             "machine": provenance.machine(),
         }
-
-
-def _listeners(callbacks: Sequence[Callback], moment: str) -> list[tuple[Callback, Callable[..., None]]]:
-    """The callbacks that have a method of their own for a moment, and this method."""
-    own = [each for each in callbacks if getattr(type(each), moment) is not getattr(Callback, moment)]
-    return [(each, getattr(each, moment)) for each in own]

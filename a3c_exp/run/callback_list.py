@@ -1,0 +1,76 @@
+"""The callbacks of a run: whom each moment is told, and their part of a checkpoint."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from a3c_exp.core.callback import Callback, RunView
+from a3c_exp.errors import one_line, place_of
+from a3c_exp.run import checkpoint
+
+log = logging.getLogger("a3c_exp")
+
+MOMENTS = [name for name in vars(Callback) if name.startswith("on_") and name != "on_error"]
+
+
+class CallbackList:
+    """The package's own callbacks of a run, and after them copies of the user's, by the names of their classes."""
+
+    def __init__(self, run: RunView, own: Sequence[Callback], users: Sequence[Callback]) -> None:
+        self._run = run
+        self._users = {type(each).__name__: each for each in copy.deepcopy(tuple(users))}
+        everyone = [*own, *self._users.values()]
+        self._listeners = {moment: _listeners(everyone, moment) for moment in MOMENTS}
+        self._telling: list[Callable[..., None]] = []
+        self._failed: set[str] = set()
+
+    def tell(self, moment: str, *arguments: object) -> None:
+        """Call a moment's method of all callbacks that have one. One that logs a point while it is told of a point is
+        not told of its own."""
+        for callback, method in self._listeners[moment]:
+            if method in self._telling:
+                continue
+            self._telling.append(method)
+            try:
+                method(self._run, *arguments)
+            except Exception as error:
+                if callback.on_error == "raise":
+                    raise
+                self._warn_once(f"callback {type(callback).__name__}.{moment} failed", error)
+            finally:
+                self._telling.pop()
+
+    def state(self) -> dict[str, Any]:
+        """The states of the user's callbacks by name; one that a checkpoint cannot hold is left out."""
+        states = {}
+        for name, callback in self._users.items():
+            try:
+                state = callback.state_dict()
+                checkpoint.require_plain(state)
+            except Exception as error:
+                self._warn_once(f"checkpoints have no state of callback {name}", error)
+            else:
+                states[name] = state
+        return states
+
+    def load(self, states: Mapping[str, Mapping[str, Any]]) -> None:
+        """Give the user's callbacks their states."""
+        for name in states.keys() & self._users.keys():
+            try:
+                self._users[name].load_state_dict(states[name])
+            except Exception as error:
+                self._warn_once(f"callback {name} begins anew, since its state does not fit it", error)
+
+    def _warn_once(self, what: str, error: Exception) -> None:
+        if what not in self._failed:
+            self._failed.add(what)
+            log.warning("%s: %s%s", what, one_line(error), place_of(error))
+
+
+def _listeners(callbacks: Sequence[Callback], moment: str) -> list[tuple[Callback, Callable[..., None]]]:
+    """The callbacks that have a method of their own for a moment, and this method."""
+    having = [each for each in callbacks if getattr(type(each), moment) is not getattr(Callback, moment)]
+    return [(each, getattr(each, moment)) for each in having]
