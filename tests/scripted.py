@@ -33,6 +33,7 @@ class Scripted(gymnasium.Env[Observation, np.int64]):
     Reward: `reward(episode, step, action)`, so that it too identifies its step.
     lengths, ends: of the episodes, in turn and from the start again. An environment with the name 2 begins with the
         third, so that episodes of different seeds end at different times. A length of 0 never ends.
+    infos: of the episodes, in turn like their lengths, each with the number of the step as `moment`; none by default.
     fails_at, failure: after so many steps in all, raise; be killed; give rewards that are NaN, or so large that
         gradients are not finite.
     """
@@ -44,6 +45,7 @@ class Scripted(gymnasium.Env[Observation, np.int64]):
         lengths: Sequence[int] = (3,),
         ends: Sequence[End] = ("terminated",),
         actions: int = 2,
+        infos: Sequence[dict[str, Any]] = (),
         fails_at: int | None = None,
         failure: Literal["raise", "kill", "nan", "huge"] = "raise",
         render_mode: str | None = None,
@@ -52,6 +54,7 @@ class Scripted(gymnasium.Env[Observation, np.int64]):
         self.action_space = Discrete(actions)
         self.lengths = tuple(lengths)
         self.ends = tuple(ends)
+        self.infos = tuple(infos)
         self.fails_at = fails_at
         self.failure = failure
         self.render_mode = render_mode
@@ -79,7 +82,8 @@ class Scripted(gymnasium.Env[Observation, np.int64]):
         end = self.ends[turn % len(self.ends)]
         over = self.moment == self.lengths[turn % len(self.lengths)]
         terminated, truncated = over and end != "truncated", over and end != "terminated"
-        return self._observation(int(action)), reward, terminated, truncated, {}
+        info = {**self.infos[turn % len(self.infos)], "moment": self.moment} if self.infos else {}
+        return self._observation(int(action)), reward, terminated, truncated, info
 
     @staticmethod
     def reward(episode: int, step: int, action: int) -> float:

@@ -304,6 +304,6 @@ def test_a_sweep_has_a_row_for_each_run_that_can_be_played(
     head, line, *rows = output.out.splitlines()
     assert head.startswith("| run | policy | steps | episodes | mean return |") and set(line) == set("| -")
     assert [row.split(" | ")[0] for row in rows] == ["| 1_s1", "| 2_s2"]
-    assert re.fullmatch(r".* \| best.ckpt \| [\d,]+ \| 3 \| 0\.96 \+- 0 \| 0 \| 0\.96 \| 0\.96 \| \S+ \|", rows[0])
+    assert re.fullmatch(r".* \| best.ckpt \| [\d,]+ \| 3 \| 0\.96 \+- 0 \| 0 \| 0\.96 \| 0\.96 \| \S+ \| - \|", rows[0])
     assert "not evaluated" in output.err and str(tmp_path / "0_s0") in output.err
     assert output.err.count("\n") == 1

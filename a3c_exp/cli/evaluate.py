@@ -122,8 +122,9 @@ def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> PlayedEpisod
     on_step = recorder or (lambda env: None)
     try:
         episodes = evaluate_policy(
-            loaded.policy, env, options.episodes, options.greedy, max_steps=most, go_on=line, on_step=on_step
-        )
+            loaded.policy, env, options.episodes, options.greedy, max_steps=most, go_on=line, on_step=on_step,
+            info_keys=loaded.experiment.env.info_keys,
+        )  # fmt: skip
     finally:
         line.close()
         env.close()
@@ -200,8 +201,8 @@ class Recorder:
 
 def format_returns(episodes: Episodes) -> str:
     """All returns in the order in which episodes ended; their mean with a 95 % interval (Student's t), their standard
-    deviation and extremes; the mean length."""
-    count, mean, deviation, lowest, highest, length = _cells(episodes)
+    deviation and extremes; the mean length; the means of the environment's own numbers, if it has some."""
+    count, mean, deviation, lowest, highest, length, numbers = _cells(episodes)
     several = len(episodes) > 1
     spread = f" (95 % interval), standard deviation {deviation}" if several else ""
     return "\n".join(
@@ -209,6 +210,7 @@ def format_returns(episodes: Episodes) -> str:
             "returns: " + " ".join(f"{value:.6g}" for value in episodes.returns),
             f"{count} episode{'s' if several else ''}: mean return {mean}{spread}",
             f"lowest {lowest}, highest {highest}, mean length {length}",
+            *([f"means: {numbers}"] if episodes.means() else []),
         ]
     )
 
@@ -235,7 +237,7 @@ def _play(run: Path, options: Options) -> tuple[Loaded, PlayedEpisodes]:
         return loaded, evaluate_run(loaded, run, options)
 
 
-STATISTICS = ("episodes", "mean return", "standard deviation", "lowest", "highest", "mean length")
+STATISTICS = ("episodes", "mean return", "standard deviation", "lowest", "highest", "mean length", "own numbers")
 
 
 def _evaluate_sweep(folder: Path, runs: Sequence[Path], options: Options) -> int:
@@ -262,7 +264,8 @@ def _evaluate_sweep(folder: Path, runs: Sequence[Path], options: Options) -> int
 
 
 def _cells(episodes: Episodes) -> list[str]:
-    """The number of episodes; the mean return with its interval, its deviation, the extremes; the mean length."""
+    """The number of episodes; the mean return with its interval, its deviation, the extremes; the mean length; means of
+    the environment's own numbers."""
     returns, several = episodes.returns, len(episodes) > 1
     interval = f" +- {student_half_width(returns):.3g}" if several else ""
     return [
@@ -272,6 +275,7 @@ def _cells(episodes: Episodes) -> list[str]:
         f"{returns.min():.6g}",
         f"{returns.max():.6g}",
         f"{episodes.lengths.mean():.6g}",
+        ", ".join(f"{name} {mean:.6g}" for name, mean in episodes.means().items()) or "-",
     ]
 
 

@@ -29,15 +29,15 @@ def interquartile_mean(scores: Array) -> Array:
     return np.asarray(kept.mean(axis=-1))
 
 
-def estimate(values: Sequence[float], statistic: Statistic = interquartile_mean) -> str:
+def estimate(values: Sequence[float], statistic: Statistic = interquartile_mean, digits: int = 1) -> str:
     """A statistic with its interval as text: '480.0 [470.1, 490.3]'. One value has no interval; '-' for none."""
     if not values:
         return "-"
-    middle = f"{statistic(np.asarray(values, np.float64)):,.1f}"
+    middle = f"{statistic(np.asarray(values, np.float64)):,.{digits}f}"
     if len(values) == 1:
         return middle
     low, high = bootstrap_interval(values, statistic)
-    return f"{middle} [{low:,.1f}, {high:,.1f}]"
+    return f"{middle} [{low:,.{digits}f}, {high:,.{digits}f}]"
 
 
 def average(scores: Array) -> Array:

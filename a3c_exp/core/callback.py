@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -17,13 +17,15 @@ class EvalResult:
     """The result of an evaluation.
 
     steps: the run's steps at the time of its parameters. mean_return, mean_length: over the episodes.
-    cut: episodes that `eval.max_steps` has cut.
+    cut: episodes that `eval.max_steps` has cut. numbers: means of the environment's own numbers over the episodes that
+    have them, by the names of their curves: see `Environment.info_keys`.
     """
 
     steps: int
     mean_return: float
     mean_length: float
     cut: int = 0
+    numbers: Mapping[str, float] = field(default_factory=dict)
 
 
 class RunView(Protocol):

@@ -13,6 +13,13 @@ from numpy.typing import NDArray
 RECENT = 100
 """Number of last episodes that a mean return is taken over: the usual window for solving an environment."""
 
+MOST_NAMES = 100
+"""Names of the environment's own numbers in one record of episodes. Further ones are left out."""
+
+SUCCESS_RATE = "success_rate"
+SUCCESSES = ("is_success", "success")
+"""Names of the flag whose mean is the SUCCESS_RATE, as in stable-baselines3."""
+
 
 class Count(NamedTuple):
     """The names of a count in summary.json and in the curves; None: it has no curve."""
@@ -59,12 +66,17 @@ class Episodes:
     lengths: int64 [E], in transitions.
     end_steps: int64 [E], the run's environment steps (of all workers) at which each ended, as its worker knew them.
     envs_with_finished_episode: how many of the worker's environments have ended an episode since the run began.
+    numbers: the environment's own by name, float64 [E] each, NaN where an episode has none; see `info_keys` of
+        `Environment`.
+    left_out: a line for the log on what the worker has left out of them, with the first episode where it did.
     """
 
     returns: NDArray[np.float64] = field(default_factory=lambda: np.empty(0, np.float64))
     lengths: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     end_steps: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     envs_with_finished_episode: int = 0
+    numbers: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    left_out: str = ""
 
     def __len__(self) -> int:
         return len(self.returns)
@@ -75,12 +87,37 @@ class Episodes:
             return self
         if not len(self):
             return later
+        names = list(dict.fromkeys([*self.numbers, *later.numbers]))[:MOST_NAMES]
         return Episodes(
             np.concatenate([self.returns, later.returns]),
             np.concatenate([self.lengths, later.lengths]),
             np.concatenate([self.end_steps, later.end_steps]),
             later.envs_with_finished_episode,
+            {name: np.concatenate([self.column(name), later.column(name)]) for name in names},
+            self.left_out or later.left_out,
         )
+
+    def column(self, name: str) -> NDArray[np.float64]:
+        """The environment's own numbers of that name, float64 [E], NaN where an episode has none."""
+        found = self.numbers.get(name)
+        return np.full(len(self), math.nan) if found is None else found
+
+    def last(self, count: int) -> Episodes:
+        """The last `count` episodes, in the order of the steps at which they ended."""
+        order = np.argsort(self.end_steps, kind="stable")[-count:]
+        numbers = {name: column[order] for name, column in self.numbers.items()}
+        numbers = {name: column for name, column in numbers.items() if not np.isnan(column).all()}
+        returns, lengths, end_steps = self.returns[order], self.lengths[order], self.end_steps[order]
+        return Episodes(returns, lengths, end_steps, self.envs_with_finished_episode, numbers)
+
+    def means(self) -> dict[str, float]:
+        """Means of the environment's own numbers over the episodes that have them, by the names of their curves."""
+        means: dict[str, float] = {}
+        for name, column in self.numbers.items():
+            there = column[~np.isnan(column)]
+            if there.size:
+                means.setdefault(SUCCESS_RATE if name in SUCCESSES else name, float(there.mean()))
+        return means
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from a3c_exp.core.normalization import Normalizer, RunningStats
 from a3c_exp.core.rewards import DiscountedRewards, RewardShaping
 from a3c_exp.core.store import Snapshot
 from a3c_exp.envs import EnvBatch, EnvError, Step
+from a3c_exp.envs.info import InfoNumbers, number_columns
 from a3c_exp.networks.distributions import Distribution, mixed_with_uniform
 from a3c_exp.networks.recurrent import RecurrentInput, reset_state
 from a3c_exp.returns import Trajectory
@@ -147,6 +148,7 @@ class Actor:
     epsilon: probability of a uniformly random action, for categorical distributions only. Log-probabilities are those
         of the mixture, since that is what acted.
     heartbeat: beats with each step.
+    info_keys: see `Environment`.
 
     Raises EnvError where an environment goes wrong.
     """
@@ -156,7 +158,7 @@ class Actor:
         rollout_length: int | Literal["episode"], gamma: float, reward_scale: float = 1.0,
         reward_clip: float | Schedule | None = None, terminal_reward: float | None = None,
         time_limit_is_terminal: bool = False, epsilon: float | Schedule = 0.0,
-        heartbeat: Heartbeat | None = None,
+        heartbeat: Heartbeat | None = None, info_keys: Sequence[str] | None = None,
     ) -> None:  # fmt: skip
         self._heartbeat = Heartbeat() if heartbeat is None else heartbeat
         self.env = env
@@ -170,6 +172,7 @@ class Actor:
         self._state = network.initial_state(env.count)
         self._observations = env.reset()
         self._episodes = RunningEpisodes(env.count)
+        self._info_numbers = InfoNumbers(info_keys)
         self._discounted = DiscountedRewards(env.count, gamma)
 
     def collect(self, snapshot: Snapshot, progress: float = 0.0) -> Rollout:
@@ -195,6 +198,8 @@ class Actor:
         if steps[0].life_lost is not None:
             episode_over = ended & ~_stack([step.life_lost for step in steps])
         episodes = self._episodes.finish(rewards, valid, episode_over, snapshot.steps)
+        if len(episodes):
+            self._add_numbers(episodes, steps, episode_over)
         learned_rewards, stats = self._shape_rewards(rewards, terminated, valid, progress), None
         if normalizer is not None:
             stats = self._measure(normalizer, raw, learned_rewards, ended, valid)
@@ -206,6 +211,13 @@ class Actor:
             version=snapshot.version, state=first_state, episodes=episodes,
             transitions=int(np.count_nonzero(valid)), stats=stats,
         )  # fmt: skip
+
+    def _add_numbers(self, episodes: Episodes, steps: Sequence[Step], over: Bools) -> None:
+        """Give episodes the environment's own numbers. over: bool [T, B], an episode ended."""
+        ends = zip(*(places.tolist() for places in np.nonzero(over)), strict=True)  # in the order of `episodes`
+        infos = [(steps[time].final_info or {}).get(env, {}) for time, env in ends]
+        episodes.numbers = number_columns([self._info_numbers.of(info) for info in infos])
+        episodes.left_out = self._info_numbers.warning()
 
     def collect_several(self, snapshot: Snapshot, progress: float, count: int) -> list[Rollout]:
         """Collect so many rollouts with one pull. `end_steps` of later ones include the steps of earlier ones."""

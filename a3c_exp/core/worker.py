@@ -303,5 +303,5 @@ def make_actor(
         env, make_network(env), rng, rollout_length=experiment.rollout_length, gamma=experiment.gamma,
         reward_scale=env_settings.reward_scale, reward_clip=env_settings.reward_clip,
         terminal_reward=env_settings.terminal_reward, time_limit_is_terminal=env_settings.time_limit_is_terminal,
-        epsilon=experiment.epsilon, heartbeat=heartbeat,
+        epsilon=experiment.epsilon, heartbeat=heartbeat, info_keys=env_settings.info_keys,
     )  # fmt: skip

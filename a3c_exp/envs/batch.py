@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array
 from a3c_exp.envs.errors import MAX_STEPS_GUARD
+from a3c_exp.envs.info import Info, is_usable_name
 from a3c_exp.errors import require
 from a3c_exp.schedules import Schedule, require_throughout
 
@@ -36,6 +37,8 @@ class Step(NamedTuple):
         directly after one that ended; its reward is 0 and no episode ends in it.
     life_lost: bool [K], true if `terminated` holds for the learner alone. The episode, its return and its length go on,
         and `obs` is its next observation. None if that never happens.
+    final_info: where an episode ended, the environment's `info` of that step, by its index; None if there is nothing in
+        any. It is read only where an episode ended.
     The arrays may be kept, since a batch never writes into one again. They must not be written into: steps may share
     them (an all-false `terminated`), and so may the fields of one step (obs and final_obs if nothing ended).
     """
@@ -47,6 +50,7 @@ class Step(NamedTuple):
     final_obs: Array
     valid: NDArray[np.bool_]
     life_lost: NDArray[np.bool_] | None = None
+    final_info: Mapping[int, Info] | None = None
 
     @property
     def episode_over(self) -> NDArray[np.bool_]:
@@ -114,6 +118,8 @@ class Environment(ABC):
         network scales, and false for all else.
     normalize_rewards: whether training divides rewards by the standard deviation of the discounted return, running too.
     max_steps_guard: an episode of so many steps is truncated, with a warning; None: it is not. Batches apply it.
+    info_keys: names in the `info` of an episode's last step whose numbers are reported beside its return; None: of all
+        numbers and truth values the first 20 names, in the order in which they come.
     """
 
     reward_scale: float = 1.0
@@ -123,6 +129,7 @@ class Environment(ABC):
     normalize_observations: Normalization = False
     normalize_rewards: bool = False
     max_steps_guard: int | None = MAX_STEPS_GUARD
+    info_keys: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         scale, clip, terminal, guard = self.reward_scale, self.reward_clip, self.terminal_reward, self.max_steps_guard
@@ -132,6 +139,11 @@ class Environment(ABC):
         fits = terminal is None or abs(terminal) <= float(np.finfo(np.float32).max)
         require(fits, "terminal_reward", terminal, "a finite number, or null for none")
         require(guard is None or guard >= 1, "max_steps_guard", guard, "a whole number >= 1, or null")
+        for name in self.info_keys or ():
+            allowed = (
+                "names of letters, digits, '_', '-', '.' and '/', none of which is that of another curve or column"
+            )
+            require(is_usable_name(name), "info_keys", name, allowed)
         if isinstance(self.normalize_observations, tuple):
             mean, deviation = self.normalize_observations
             fits = 0 <= mean <= 255 and 0.01 <= deviation <= 255

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -71,15 +71,16 @@ class SyncEnvBatch:
             each = map(np.asarray, each)
         observations, rewards, ended = [], [], []
         self._tick += 1
+        due = self._tick >= self._due
         for index, (step, action) in enumerate(zip(self._steps, each, strict=True)):
             try:
                 answer = step(action)
             except FAILURES as error:
                 raise self._error(error, index) from error
             try:
-                observation, reward, terminated, truncated, _ = answer
-                if terminated or truncated:
-                    ended.append((index, terminated, truncated))
+                observation, reward, terminated, truncated, info = answer
+                if terminated or truncated or due:
+                    ended.append((index, terminated, truncated, info))
             except (TypeError, ValueError):
                 raise self._error(WrongAnswerError(step_fault(answer)), index) from None
             observations.append(observation)
@@ -87,23 +88,29 @@ class SyncEnvBatch:
         obs, earned = self._check.observations(observations), listed_rewards(rewards)
         if obs is None or earned is None:
             raise self._wrong_answer(observations, rewards)
-        if not ended and self._tick < self._due:
+        if not ended:
             return Step(obs, earned, self._none, self._none, obs, self._all)
         return self._restart(obs, earned, ended)
 
-    def _restart(self, obs: Array, reward: Floats, ended: list[tuple[int, bool, bool]]) -> Step:
-        """Apply the time limit, and restart ended episodes, whose last observations go to `final_obs`."""
+    def _restart(self, obs: Array, reward: Floats, answers: list[tuple[int, bool, bool, Any]]) -> Step:
+        """Apply the time limit, and restart ended episodes, whose last observations go to `final_obs`.
+
+        answers: index, terminated, truncated and info of each episode that ended, or that the limit may have ended.
+        """
         terminated, truncated = self._none.copy(), self._none.copy()
-        for index, dead, cut in ended:
+        for index, dead, cut, _ in answers:
             terminated[index], truncated[index] = dead, cut
         if self._tick >= self._due:
             truncated |= self._tick - np.array(self._began) >= self._limit
         final_obs, obs = obs, obs.copy()
-        for index in np.flatnonzero(terminated | truncated).tolist():
+        over = terminated | truncated
+        # Copies: an environment may write its next episode into the same mapping.
+        infos = {k: dict(info) for k, _, _, info in answers if over[k] and isinstance(info, Mapping) and info}
+        for index in np.flatnonzero(over).tolist():
             self._began[index] = self._tick
             obs[index] = self._first_observation(index)[0]
         self._due = min(self._began) + self._limit
-        return Step(obs, reward, terminated, truncated, final_obs, self._all)
+        return Step(obs, reward, terminated, truncated, final_obs, self._all, final_info=infos or None)
 
     def _first_observation(self, index: int) -> Array:
         """Start an episode and return its first observation [1, ...]."""

@@ -14,6 +14,7 @@ from a3c_exp.common.arrays import Array, Bools
 from a3c_exp.envs.answers import AnswerCheck, WrongAnswerError, rewards_of
 from a3c_exp.envs.batch import Step
 from a3c_exp.envs.errors import MAX_STEPS_GUARD, env_error
+from a3c_exp.envs.info import final_infos
 from a3c_exp.envs.spaces import decoder, encoder
 from a3c_exp.errors import FAILURES
 
@@ -136,7 +137,8 @@ class VectorEnvBatch(NativeBatch):
     ) -> Step:
         valid = ~self._ended
         self._ended = terminated | truncated
-        return Step(obs, reward, terminated, truncated, obs, valid)
+        infos = final_infos(info, self._ended)
+        return Step(obs, reward, terminated, truncated, obs, valid, final_info=infos)
 
     def _same_step(
         self, obs: Array, reward: NDArray[np.float32], terminated: Bools, truncated: Bools, info: dict[str, Any]
@@ -149,7 +151,8 @@ class VectorEnvBatch(NativeBatch):
         final_obs = obs.copy()
         # gymnasium's own vectors return an object array with holes, others a dense one. Both have the ended rows.
         final_obs[ended] = self._check.batch(list(info["final_obs"][ended]), np.flatnonzero(ended))
-        return Step(obs, reward, terminated, truncated, final_obs, self._valid)
+        infos = final_infos(info.get("final_info", {}), ended)
+        return Step(obs, reward, terminated, truncated, final_obs, self._valid, final_info=infos)
 
     def _disabled(
         self, obs: Array, reward: NDArray[np.float32], terminated: Bools, truncated: Bools, info: dict[str, Any]
@@ -160,7 +163,8 @@ class VectorEnvBatch(NativeBatch):
         observations, _ = self._env.reset(options={"reset_mask": ended.copy()})
         first = obs.copy()
         first[ended] = self._check.batch(observations, self.count)[ended]
-        return Step(first, reward, terminated, truncated, obs, self._valid)
+        infos = final_infos(info, ended)
+        return Step(first, reward, terminated, truncated, obs, self._valid, final_info=infos)
 
     def render(self) -> NDArray[np.uint8] | None:
         """A picture of the first environment; None if it draws in a window of its own."""

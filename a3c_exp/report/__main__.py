@@ -1,10 +1,12 @@
 """A report on runs: tables, learning curves and comparisons, over the seeds of each configuration.
 
-    python -m a3c_exp.report outputs/<sweep> [more folders] [to=<folder>]
+    python -m a3c_exp.report outputs/<sweep> [more folders] [to=<folder>] [rank=<curve>]
 
 Every folder is searched for runs, and `report/` in the first one is written: index.html (one page with everything),
-learning curves as PNG, tables as CSV. to=<folder> writes it elsewhere. The tables are printed too. Runs may still be
-going on. Runs that failed, were interrupted or cannot be read are left out and named; the exit code is then 1.
+learning curves as PNG, tables as CSV. to=<folder> writes it elsewhere. The tables are printed too. Configurations are
+ranked by their final return; with rank=success_rate by the last value of the curve rollout/success_rate, with
+rank=eval/success_rate by that of an evaluation. Runs may still be going on. Runs that failed, were interrupted or
+cannot be read are left out and named; the exit code is then 1.
 Runs that differ only in their seed are one configuration, named by the settings in which configurations differ. The
 curves and the page need the extra `report`.
 """
@@ -18,31 +20,32 @@ from pathlib import Path
 from a3c_exp.common.reading import expanded
 from a3c_exp.errors import ConfigError, exit_code, named, one_line, printable
 from a3c_exp.report.report import PAGE, Report
-from a3c_exp.report.runs import find_runs
+from a3c_exp.report.runs import find_curve, find_runs
 from a3c_exp.run.run_folder import check_links
 
 FOLDER = "report"
 
 
 def main(arguments: Sequence[str]) -> int:
-    targets = [argument for argument in arguments if argument.startswith("to=")]
-    folders = [Path(argument) for argument in arguments if argument not in targets]
+    options = dict(argument.split("=", 1) for argument in arguments if argument.startswith(("to=", "rank=")))
+    folders = [Path(argument) for argument in arguments if not argument.startswith(("to=", "rank="))]
     wants_help = not {"-h", "--help"}.isdisjoint(arguments)
     if not folders or wants_help:
         print((__doc__ or "").strip())
         return 0 if wants_help else 2
-    return exit_code(lambda: _command(folders, targets[-1].removeprefix("to=") if targets else None))
+    return exit_code(lambda: _command(folders, options.get("to"), options.get("rank")))
 
 
-def _command(folders: Sequence[Path], to: str | None) -> int:
-    """to: the folder to write; None: in the first one of `folders`."""
+def _command(folders: Sequence[Path], to: str | None, curve: str | None) -> int:
+    """to: the folder to write; None: in the first one of `folders`. curve: to rank by; None: by final returns."""
     target = expanded(folders[0]) / FOLDER if to is None else expanded(to)
     if to is None:
         with named("to"):
             check_links(folders[0], FOLDER)
     if target.exists() and not target.is_dir():
         raise ConfigError("to", str(target), "must be a folder")
-    report = Report(*find_runs(folders))
+    runs, left_out = find_runs(folders)
+    report = Report(runs, left_out, None if curve is None else find_curve(runs, curve))
     print(printable(report.text()))
     try:
         report.write(target)

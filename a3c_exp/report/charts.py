@@ -45,7 +45,7 @@ def learning_curves(ranked: Sequence[Ranked]) -> bytes:
     import matplotlib
     from matplotlib.figure import Figure
 
-    shown = [each for each in ranked if each.final_returns][:MOST_CURVES]
+    shown = [each for each in ranked if any(run.final_return is not None for run in each.runs)][:MOST_CURVES]
     file = io.BytesIO()
     with matplotlib.rc_context(LOOK):
         figure = Figure(figsize=(11.0, 4.4 + 0.28 * len(shown)), layout="constrained")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from statistics import mean, median
@@ -20,39 +20,43 @@ from a3c_exp.common.estimates import (
 from a3c_exp.report.runs import RecordedRun
 
 EXPLANATION = """\
-Configurations are ranked by their final return, the mean of the last 100 training episodes (of all, where fewer have
-ended), and those with the same by the steps until they were solved. Best return: of the best evaluation, or the highest
-mean of 100 training episodes of a run without evaluations. Both are the interquartile mean
-over runs (without the lowest and the highest quarter; of three runs or fewer, the mean), with its 95 % bootstrap
-interval. Steps, seconds, steps/s: medians, with the range in brackets; a run that has not been solved counts as
-slowest. Staleness: updates of others between a worker's pull and its push, mean."""
+Configurations are ranked by their {score}, and those with the same by the steps until they were solved. Final return:
+the mean of the last 100 training episodes (of all, where fewer have ended). Best return: of the best evaluation, or the
+highest mean of 100 training episodes of a run without evaluations. These are the interquartile mean over runs (without
+the lowest and the highest quarter; of three runs or fewer, the mean), with its 95 % bootstrap interval. Steps, seconds,
+steps/s: medians, with the range in brackets; a run that has not been solved counts as slowest. Staleness: updates of
+others between a worker's pull and its push, mean."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A configuration and its place."""
+    """A configuration and its place. curve: whose last values decide it; None: final returns do."""
 
     rank: int
     name: str
     runs: list[RecordedRun]
+    curve: str | None = None
 
     @property
-    def final_returns(self) -> list[float]:
+    def scores(self) -> list[float]:
         """Of the runs that have one."""
-        return [run.final_return for run in self.runs if run.final_return is not None]
+        return _there(run.score(self.curve) for run in self.runs)
 
 
-def rank(configurations: Mapping[str, list[RecordedRun]]) -> list[Ranked]:
-    """The configurations of an environment, the highest final return first, among equals the one solved soonest."""
+def rank(configurations: Mapping[str, list[RecordedRun]], curve: str | None = None) -> list[Ranked]:
+    """The configurations of an environment, the highest score first, among equals the one solved soonest.
+
+    curve: whose last value is the score; None: the final return is.
+    """
 
     def place(name: str) -> tuple[float, float]:
         runs = configurations[name]
-        returns = [run.final_return for run in runs if run.final_return is not None]
-        score = float(interquartile_mean(np.array(returns))) if returns else -inf
+        scores = _there(run.score(curve) for run in runs)
+        score = float(interquartile_mean(np.array(scores))) if scores else -inf
         return -score, median_reached([run.solved_steps for run in runs])
 
     ordered = sorted(configurations, key=place)
-    return [Ranked(number, name, configurations[name]) for number, name in enumerate(ordered, 1)]
+    return [Ranked(number, name, configurations[name], curve) for number, name in enumerate(ordered, 1)]
 
 
 def cells(ranked: Ranked) -> dict[str, str]:
@@ -63,8 +67,9 @@ def cells(ranked: Ranked) -> dict[str, str]:
         "configuration": ranked.name,
         "runs": _count(runs),
         "solved": _solved(runs),
-        "final return": estimate(ranked.final_returns),
-        "best return": estimate([run.best_return for run in runs if run.best_return is not None]),
+        **({} if ranked.curve is None else {ranked.curve: estimate(ranked.scores, digits=3)}),
+        "final return": estimate(_there(run.final_return for run in runs)),
+        "best return": estimate(_there(run.best_return for run in runs)),
         "steps until solved": _spread([run.solved_steps for run in runs], 0),
         "seconds until solved": _spread([run.solved_seconds for run in runs], 1),
         "steps/s": _middle([run.steps_per_second for run in runs], median, 0),
@@ -75,16 +80,19 @@ def cells(ranked: Ranked) -> dict[str, str]:
 def comparison(ranked: Sequence[Ranked]) -> list[str]:
     """The probability that a run of the first configuration ends higher than one of the second, in a sentence; none if
     there is no second one, or one of them has no return."""
-    if len(ranked) < 2 or not (ranked[0].final_returns and ranked[1].final_returns):
+    if len(ranked) < 2 or not (ranked[0].scores and ranked[1].scores):
         return []
     first, second = ranked[:2]
-    probability = probability_of_improvement(first.final_returns, second.final_returns)
-    low, high = improvement_interval(first.final_returns, second.final_returns)
-    alone = min(len(first.final_returns), len(second.final_returns)) == 1
+    probability = probability_of_improvement(first.scores, second.scores)
+    low, high = improvement_interval(first.scores, second.scores)
+    alone = min(len(first.scores), len(second.scores)) == 1
+    ends = "ends higher" if first.curve is None else f"ends with a higher {first.curve}"
     interval = "" if alone else f" [{low:.2f}, {high:.2f}]"
-    return [
-        f"Probability that a run of {first.name} ends higher than one of {second.name}: {probability:.2f}{interval}."
-    ]
+    return [f"Probability that a run of {first.name} {ends} than one of {second.name}: {probability:.2f}{interval}."]
+
+
+def _there(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
 
 
 def _count(runs: Sequence[RecordedRun]) -> str:
@@ -106,5 +114,5 @@ def _spread(values: Sequence[float | None], digits: int) -> str:
 
 
 def _middle(values: Sequence[float | None], statistic: Callable[[list[float]], float], digits: int) -> str:
-    there = [value for value in values if value is not None]
+    there = _there(values)
     return f"{statistic(there):,.{digits}f}" if there else "-"

@@ -36,15 +36,16 @@ the folders of their runs: python -m a3c_exp.report <run> <run> ... to=<folder>.
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What is reported. left_out: folders of runs, with the reason."""
+    """What is reported. left_out: folders of runs, with the reason. curve: see `rank`."""
 
     runs: list[RecordedRun]
     left_out: dict[Path, str]
+    curve: str | None = None
 
     @property
     def ranked(self) -> dict[str, list[Ranked]]:
         """The configurations of each environment, in the order of their rank."""
-        return {env: rank(configurations) for env, configurations in group(self.runs).items()}
+        return {env: rank(configurations, self.curve) for env, configurations in group(self.runs).items()}
 
     def text(self) -> str:
         """The tables as Markdown, with what else there is to say."""
@@ -88,17 +89,19 @@ class Report:
                 page.picture(picture, f"Learning curves of {env}", _caption(len(configurations)))
             else:
                 page.paragraphs("No episode has ended yet: there is no curve.")
-        page.paragraphs(" ".join(EXPLANATION.split()), *self._missing())
+        score = "final return" if self.curve is None else f"last value of {self.curve}"
+        page.paragraphs(" ".join(EXPLANATION.format(score=score).split()), *self._missing())
         write_text(folder / PAGE, page.html())
 
     def _write_tables(self, folder: Path, ranked: Mapping[str, Sequence[Ranked]]) -> None:
         every = [(env, each) for env, configurations in ranked.items() for each in configurations]
+        curves = [] if self.curve is None else [self.curve]
         rows = (
-            [run.folder, env, each.name, *(getattr(run, column) for column in RUN_COLUMNS[3:])]
+            [run.folder, env, each.name, *(getattr(run, column) for column in RUN_COLUMNS[3:]), *map(run.score, curves)]
             for env, each in every
             for run in each.runs
         )
-        _write_table(folder / "runs.csv", RUN_COLUMNS, rows)
+        _write_table(folder / "runs.csv", [*RUN_COLUMNS, *curves], rows)
         _write_table(folder / "curves.csv", CURVE_COLUMNS, (row for env, each in every for row in _points(env, each)))
 
 

@@ -8,7 +8,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ from a3c_exp.config.final import TYPED
 from a3c_exp.config.removed import without_removed
 from a3c_exp.config.schema import TARGET
 from a3c_exp.core.events import RECENT
-from a3c_exp.errors import FAILED, ConfigError
+from a3c_exp.errors import FAILED, ConfigError, did_you_mean
 from a3c_exp.run.metrics import SECONDS, STEP, points_file, read_points
 from a3c_exp.run.run_folder import CONFIG_FILE, SUMMARY_FILE
 
@@ -45,13 +45,14 @@ class Curve:
     """A learning curve, float64 [N] each. N may be 0.
 
     steps: of the environments. seconds: since the run's start. returns: mean of the last 100 training episodes, or of
-    all where fewer have ended. full: bool [N], whether 100 have ended.
+    all where fewer have ended. full: bool [N], whether 100 have ended. last: the last value of every curve, by name.
     """
 
     steps: Array
     seconds: Array
     returns: Array
     full: NDArray[np.bool_]
+    last: Mapping[str, float] = field(default_factory=dict)
 
     def along(self, axis: Axis) -> Array:
         return self.steps if axis == "steps" else self.seconds
@@ -95,6 +96,10 @@ class RecordedRun:
     def ended(self) -> bool:
         return self.stop_reason != UNFINISHED
 
+    def score(self, curve: str | None) -> float | None:
+        """The last value of a curve; None: the final return. None if the run has no such number."""
+        return self.final_return if curve is None else self.curve.last.get(curve)
+
 
 def find_runs(folders: Iterable[Path]) -> tuple[list[RecordedRun], dict[Path, str]]:
     """All runs below `folders`, by path, and the folders of runs that are left out, with the reason.
@@ -122,6 +127,19 @@ def find_runs(folders: Iterable[Path]) -> tuple[list[RecordedRun], dict[Path, st
         place, reason = next(iter(left_out.items()))
         raise ConfigError("folder", str(place), f"no run is left to report on: {reason}")
     return [runs[place] for place in sorted(runs)], left_out
+
+
+def find_curve(runs: Sequence[RecordedRun], name: str) -> str:
+    """The whole name of a curve that one of the runs has; that of a curve of `rollout/` may lack the prefix.
+
+    Raises ConfigError if there is none.
+    """
+    known = {each: None for run in runs for each in run.curve.last if each not in (STEP, SECONDS)}
+    for whole in (name, f"rollout/{name}"):
+        if whole in known:
+            return whole
+    guess = did_you_mean(name, [each.removeprefix("rollout/") for each in known])
+    raise ConfigError("rank", name, f"must be a curve of one of the runs: {guess}")
 
 
 def run_folders(folder: Path) -> list[Path]:
@@ -211,13 +229,14 @@ def read_curve(path: Path) -> Curve:
     Points without a return are those of other metrics. Where nothing is said about episodes, their number is infinite.
     Raises UnreadableError for a damaged file, and OSError.
     """
-    rows = []
+    rows, last = [], dict[str, float]()
     for point in read_points(path):
+        last |= {name: value for name, value in point.items() if math.isfinite(value)}
         row = [point[STEP], point[SECONDS], point.get(RETURN, math.nan)]
         if all(map(math.isfinite, row)):
             rows.append([*row, point.get(EPISODES, math.inf)])
     steps, seconds, returns, episodes = np.ascontiguousarray(np.array(sorted(rows), np.float64).reshape(-1, 4).T)
-    return Curve(steps, seconds, returns, episodes >= RECENT)
+    return Curve(steps, seconds, returns, episodes >= RECENT, last)
 
 
 def _settings(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -94,7 +94,8 @@ class Curves(Own):
         self._output.log(step, values, self._statistics.seconds)
 
     def on_evaluation(self, run: RunView, result: EvalResult) -> None:
-        run.log({"eval/mean_reward": result.mean_return, "eval/mean_ep_length": result.mean_length}, result.steps)
+        values = {"eval/mean_reward": result.mean_return, "eval/mean_ep_length": result.mean_length}
+        run.log(values | {f"eval/{name}": number for name, number in result.numbers.items()}, result.steps)
 
 
 class Every:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from pathlib import Path
 
 from a3c_exp.core.events import Episodes
@@ -19,7 +20,8 @@ class EpisodeLog(Appender):
 
     step: environment steps of the run, of all workers, at which the episode ended, as its worker knew them. worker: its
     index. return: sum of the environment's own rewards. length: transitions. seconds: of training, when the run learned
-    of the episode.
+    of the episode. After them come the environment's own numbers by name, with empty cells where an episode has none.
+    The first episode decides which names have a column; a resumed run keeps those that it has.
 
     path: of the file. most: rows that it may have. resumed: where a resumed run continues: rows after the checkpoint
     are dropped. These are of later steps, or the run learned of them later: rollouts that were under way at the
@@ -27,14 +29,19 @@ class EpisodeLog(Appender):
     """
 
     def __init__(self, path: Path, most: int, resumed: ResumePoint | None) -> None:
-        rows = kept_lines(path, _parsed)
+        self._header: bytes | None = None
+        rows = kept_lines(path, self._parsed)
         if resumed is not None:
             latest = round(resumed.training_seconds, 3)
             rows = [row for row in rows if row[1] <= resumed.steps and row[2] <= latest]
-        lines = [HEADER, *(line for line, _, _ in rows if line != HEADER)]
-        atomic_write(path, lambda file: file.writelines(line + b"\n" for line in lines))
+        lines = [line for line, _, _ in rows if not line.startswith(HEADER)]
+        if not lines:
+            self._header = None
+        written: list[bytes] = [] if self._header is None else [self._header, *lines]
+        atomic_write(path, lambda file: file.writelines(line + b"\n" for line in written))
         self._most = most
-        self._rows = len(lines) - 1
+        self._rows = len(lines)
+        self._warned = False
         super().__init__(path)
 
     def record(self, worker: int, episodes: Episodes, seconds: float) -> None:
@@ -42,25 +49,48 @@ class EpisodeLog(Appender):
         left = self._most - self._rows
         if left <= 0:
             return
+        names = self._names(episodes)
         columns = (episodes.end_steps[:left], episodes.returns[:left], episodes.lengths[:left])
-        rows = list(zip(*(column.tolist() for column in columns), strict=True))
+        numbers = (map(_cell, episodes.column(name)[:left].tolist()) for name in names)
+        rows = list(zip(*(column.tolist() for column in columns), *numbers, strict=True))
         # One format for all rows takes half the time of one for each.
-        template = f"%d,{worker},%.10g,%d,{seconds:.3f}\n" * len(rows)
+        template = f"%d,{worker},%.10g,%d,{seconds:.3f}{',%s' * len(names)}\n" * len(rows)
         self.add((template % tuple(cell for row in rows for cell in row)).encode())
         self._rows += len(rows)
         if self._rows >= self._most:
             log.warning("episodes.csv has %d rows (record_episodes): later episodes are not recorded", self._rows)
 
+    def close(self) -> None:
+        """Write what has been added, at least the header, and close the file."""
+        self._names(Episodes())
+        super().close()
 
-def _parsed(line: bytes) -> tuple[bytes, int, float] | None:
-    """A line with its step and its seconds; None if it lacks one of them, or has another number of cells than the
-    header."""
-    if line == HEADER:
-        return line, 0, 0.0
-    cells = line.split(b",")
-    if len(cells) != 5 or not cells[0].isdigit():
-        return None
-    try:
-        return line, int(cells[0]), float(cells[4])
-    except ValueError:
-        return None
+    def _names(self, episodes: Episodes) -> list[str]:
+        """The columns of the environment's own numbers, which the first episodes decide."""
+        if self._header is None:
+            self._header = ",".join([HEADER.decode(), *episodes.numbers]).encode()
+            self.add(self._header + b"\n")
+        names = self._header.decode().split(",")[HEADER.count(b",") + 1 :]
+        others = [name for name in episodes.numbers if name not in names]
+        if others and not self._warned:
+            self._warned = True
+            log.warning("episodes.csv has no column for %s, which came later", ", ".join(others))
+        return names
+
+    def _parsed(self, line: bytes) -> tuple[bytes, int, float] | None:
+        """A line with its step and its seconds; None if it lacks one of them, or has another number of cells than the
+        header."""
+        if line == HEADER or line.startswith(HEADER + b","):
+            self._header = line
+            return line, 0, 0.0
+        cells = line.split(b",")
+        if self._header is None or len(cells) != self._header.count(b",") + 1 or not cells[0].isdigit():
+            return None
+        try:
+            return line, int(cells[0]), float(cells[4])
+        except ValueError:
+            return None
+
+
+def _cell(number: float) -> str:
+    return "" if math.isnan(number) else f"{number:.10g}"

@@ -127,19 +127,19 @@ class Evaluator:
         if self._policy is None:
             self._policy = make_policy(experiment, state)
         self._policy.load(state)
-        limits = experiment.eval
+        limits, info_keys = experiment.eval, experiment.env.info_keys
         count = min(limits.episodes, BATCH)
         env = experiment.env.make(count, seeding.environment_seeds(experiment.seed, Role.EVALUATION, 0, count))
         try:
             episodes = evaluate_policy(
-                self._policy, env, limits.episodes, max_steps=limits.max_steps, go_on=self._go_on
+                self._policy, env, limits.episodes, max_steps=limits.max_steps, go_on=self._go_on, info_keys=info_keys
             )
         finally:
             close_within(env)
         if len(episodes) < limits.episodes:
             return None
         mean_return, mean_length = float(np.mean(episodes.returns)), float(np.mean(episodes.lengths))
-        return EvalResult(state["steps"], mean_return, mean_length, episodes.cut)
+        return EvalResult(state["steps"], mean_return, mean_length, episodes.cut, episodes.means())
 
     def _go_on(self, ended: int, steps: int) -> bool:
         """Called before each step of an evaluation: beat, and return whether to take the step."""

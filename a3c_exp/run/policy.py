@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,6 +20,7 @@ from a3c_exp.core.normalization import NormalizedObservations, Normalizer
 from a3c_exp.core.rollout import episode_boundaries
 from a3c_exp.core.seeding import Role
 from a3c_exp.envs import EnvBatch, EnvError
+from a3c_exp.envs.info import InfoNumbers, number_columns
 from a3c_exp.errors import RunError
 from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.cnn import ImageEncoder
@@ -144,6 +145,7 @@ def evaluate_policy(
     max_steps: int = Eval.max_steps,
     go_on: Callable[[int, int], bool] = lambda ended, steps: True,
     on_step: Callable[[EnvBatch], None] = lambda env: None,
+    info_keys: Sequence[str] | None = None,
 ) -> PlayedEpisodes:
     """Play `episodes` whole episodes; returns are sums of the environment's own rewards.
 
@@ -156,12 +158,13 @@ def evaluate_policy(
     not finite.
     go_on: called before each step and at the end, with the number of episodes that have ended and of steps of each
         environment; once it returns False, only the episodes that have ended are returned.
-    on_step: called before each step of the first environment's first episode.
+    on_step: called before each step of the first environment's first episode. info_keys: see `Environment`.
     """
     quota = np.full(env.count, episodes // env.count)
     quota[: episodes % env.count] += 1
     returns, lengths = np.zeros(env.count), np.zeros(env.count, np.int64)
     done: list[tuple[float, int]] = []
+    info_numbers, numbers = InfoNumbers(info_keys), list[dict[str, float]]()
     failures: list[str] = []
     failures_in_a_row = 0
     observations, first = env.reset(), quota[0]
@@ -194,6 +197,7 @@ def evaluate_policy(
                 failures_in_a_row = 0
                 quota[index] -= 1
                 done.append((returns[index], lengths[index]))
+                numbers.append(info_numbers.of((step.final_info or {}).get(int(index), {})))
                 cut_count += int(cut[index])
             returns[index] = lengths[index] = 0
         ticks += 1
@@ -203,6 +207,7 @@ def evaluate_policy(
         np.array([r for r, _ in done]),
         np.array([n for _, n in done], np.int64),
         np.zeros(len(done), np.int64),
+        numbers=number_columns(numbers),
         cut=cut_count,
     )
 

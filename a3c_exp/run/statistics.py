@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from a3c_exp.core.events import COUNTS, RECENT, Episodes, Event
 from a3c_exp.core.store import SharedStore
@@ -59,8 +59,7 @@ class RunStatistics:
         self._clock = clock
         self._earlier_seconds = 0.0
         self._started = clock()
-        # Of the last episodes: the step at which each ended, in rising order, its return and its length.
-        self._recent: list[tuple[int, float, int]] = []
+        self._recent = Episodes()  # the last ones, by the step at which they ended
         self._finished_envs: dict[int, int] = {}  # by worker
         self._staleness = [0, 0, 0]  # sum, count, maximum
         self._new_window(0.0)
@@ -95,12 +94,10 @@ class RunStatistics:
             self._finished_envs[event.worker] = event.episodes.envs_with_finished_episode
 
     def _add_episodes(self, episodes: Episodes) -> None:
-        self.episodes += len(episodes.returns)
-        columns = (column.tolist() for column in (episodes.end_steps, episodes.returns, episodes.lengths))
+        self.episodes += len(episodes)
         # Events of several workers cover the same span of steps. Without sorting, the last 100 would be those of the
-        # worker whose event came last. (In order, as they mostly are, they sort in a few microseconds.)
-        merged = [*self._recent, *zip(*columns, strict=True)]
-        self._recent = sorted(merged, key=itemgetter(0))[-self._kept :]
+        # worker whose event came last.
+        self._recent = self._recent.merge(episodes).last(self._kept)
 
     @property
     def has_new_data(self) -> bool:
@@ -116,14 +113,10 @@ class RunStatistics:
         """Wall-clock seconds of the run, earlier sessions of a resumed run included."""
         return self._earlier_seconds + self._clock() - self._started
 
-    def _recent_mean(self, column: int) -> float:
-        recent = self._recent[-RECENT:]
-        return sum(episode[column] for episode in recent) / len(recent)
-
     @property
     def mean_return(self) -> float | None:
         """Mean return of the last 100 episodes, or of all where fewer have ended; None before the first."""
-        return self._recent_mean(1) if self._recent else None
+        return _mean(self._recent.returns[-RECENT:]) if len(self._recent) else None
 
     def reached(self, reward_threshold: float, wait_for_all: bool = True, window: int = RECENT) -> bool:
         """Return whether the mean return of the last `window` training episodes is at least `reward_threshold`.
@@ -132,8 +125,8 @@ class RunStatistics:
         wait_for_all: also False before every environment has ended an episode in this session: with many environments
             short episodes end first, and a short episode may be a good one.
         """
-        returns = [value for _, value, _ in self._recent[-window:]]
-        if len(returns) < window or sum(returns) / window < reward_threshold:
+        returns = self._recent.returns[-window:]
+        if len(returns) < window or _mean(returns) < reward_threshold:
             return False
         return not wait_for_all or sum(self._finished_envs.values()) >= self.environments
 
@@ -142,7 +135,8 @@ class RunStatistics:
 
         seconds: of training in this session.
 
-        rollout/ep_rew_mean, ep_len_mean: over the last 100 episodes; present if an episode ended in the window.
+        rollout/ep_rew_mean, ep_len_mean, and the environment's own numbers: over the last 100 episodes; present if an
+            episode ended in the window.
         train/*: means of the events' metrics over the window's updates. A metric whose name has a slash keeps it.
         train/n_updates, rejected_updates, rollout/episodes, and the curves of COUNTS: totals of the run; the last are
             present once they are not 0.
@@ -152,7 +146,8 @@ class RunStatistics:
         mean = self.mean_return
         if mean is not None and self.episodes > self._window_episodes:
             values["rollout/ep_rew_mean"] = mean
-            values["rollout/ep_len_mean"] = self._recent_mean(2)
+            values["rollout/ep_len_mean"] = _mean(self._recent.lengths[-RECENT:])
+            values |= {f"rollout/{name}": number for name, number in self._numbers.items()}
         values["rollout/episodes"] = self.episodes
         for name, (total, number) in self._metrics.items():
             values[name if "/" in name else f"train/{name}"] = total / number
@@ -169,8 +164,13 @@ class RunStatistics:
         self._new_window(seconds)
         return values
 
-    def summary(self) -> dict[str, float | None]:
-        """The totals, by their names in summary.json."""
+    @property
+    def _numbers(self) -> dict[str, float]:
+        """Means of the environment's own numbers over the last 100 episodes, by the names of their curves."""
+        return self._recent.last(RECENT).means()
+
+    def summary(self) -> dict[str, Any]:
+        """The totals, by their names in summary.json. `rollout` has the means of the environment's own numbers."""
         staleness, count, maximum = self._staleness
         return {
             "steps": self.steps,
@@ -181,10 +181,12 @@ class RunStatistics:
             "staleness_mean": staleness / count if count else None,
             "staleness_max": maximum if count else None,
             **{COUNTS[name].summary: number for name, number in self.counts.items()},
+            "rollout": self._numbers,
         }
 
     def state(self) -> dict[str, Any]:
         """The content of a checkpoint: totals and the last 100 episodes, but not the window."""
+        recent = self._recent
         return {
             "steps": self.steps,
             "updates": self.updates,
@@ -192,21 +194,36 @@ class RunStatistics:
             **self.counts,
             "seconds": self.seconds,
             "staleness": list(self._staleness),
-            "recent_end_steps": np.array([end for end, _, _ in self._recent], np.int64),
-            "recent_returns": np.array([total for _, total, _ in self._recent], np.float64),
-            "recent_lengths": np.array([length for _, _, length in self._recent], np.int64),
+            "recent_end_steps": recent.end_steps,
+            "recent_returns": recent.returns,
+            "recent_lengths": recent.lengths,
+            "recent_names": list(recent.numbers),
+            "recent_numbers": np.array([*recent.numbers.values()]).reshape(len(recent.numbers), len(recent)),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state()`. `reached` waits again until every environment has ended an episode."""
+        """Continue from `state()`. `reached` waits again until every environment has ended an episode.
+
+        Raises ValueError for episodes some of whose numbers are missing.
+        """
         self.steps = state["steps"]
         self.updates = state["updates"]
         self.episodes = state["episodes"]
         self.counts = {name: state.get(name, 0) for name in COUNTS}  # older checkpoints have not all of them
         self._earlier_seconds = state["seconds"]
         self._staleness = list(state["staleness"])
-        columns = (state[f"recent_{name}"].tolist() for name in ("end_steps", "returns", "lengths"))
-        self._recent = list(zip(*columns, strict=True))[-self._kept :]
+        returns, lengths, end_steps = (state[f"recent_{name}"] for name in ("returns", "lengths", "end_steps"))
+        # Older checkpoints have no numbers of the environment's own.
+        numbers = dict(zip(state.get("recent_names", []), state.get("recent_numbers", []), strict=True))
+        if any(len(column) != len(returns) for column in (lengths, end_steps, *numbers.values())):
+            raise ValueError("its last episodes lack numbers")
+        self._recent = Episodes(returns, lengths, end_steps, numbers=numbers).last(self._kept)
         self._finished_envs = {}
         self._started = self._clock()
         self._new_window(0.0)
+
+
+def _mean(values: NDArray[Any]) -> float:
+    """The mean of numbers [E], added up in their order."""
+    numbers: list[float] = values.tolist()
+    return sum(numbers) / len(numbers)

@@ -346,6 +346,8 @@ class Trainer:
             if guard is not None and event.episodes.lengths.max() >= guard:
                 text = f"worker {event.worker}: an episode was truncated after {guard:,} steps (env.max_steps_guard)"
                 self._warn_once("guard", text)
+            if event.episodes.left_out:
+                self._warn_once("info", f"worker {event.worker}: {event.episodes.left_out}")
             self.tell("on_episodes", event.worker, event.episodes)
         self.tell("on_event", event)
         if self._solved is None and threshold is not None and statistics.reached(threshold):

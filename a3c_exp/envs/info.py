@@ -1,0 +1,135 @@
+"""An environment's own numbers: those in the `info` of the step that ended an episode."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from a3c_exp.common.arrays import Bools
+from a3c_exp.errors import shown
+
+Info = Mapping[str, Any]
+
+MOST_CHOSEN = 20
+"""Names that are chosen where `info_keys` lists none."""
+
+GYMNASIUMS = frozenset({
+    "episode", "final_info", "final_obs", "final_observation", "terminal_observation", "TimeLimit.truncated",
+})  # fmt: skip
+"""Names that gymnasium and its wrappers use for themselves. Theirs are also all that begin with an underscore."""
+
+TAKEN = frozenset({
+    "ep_rew_mean", "ep_len_mean", "episodes", "mean_reward", "mean_ep_length",
+    "step", "worker", "return", "length", "seconds",
+})  # fmt: skip
+"""Names of other curves of `rollout/` and `eval/`, and of other columns of episodes.csv."""
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*")
+_LONGEST_NAME = 100
+_MOST_TOLD = 5
+
+
+def is_usable_name(name: object) -> bool:
+    """Return whether a curve in TensorBoard and a column of a table may have this name."""
+    usable = isinstance(name, str) and len(name) <= _LONGEST_NAME and _NAME.fullmatch(name) is not None
+    return usable and name not in TAKEN
+
+
+class InfoNumbers:
+    """Chooses the numbers in infos of ended episodes.
+
+    keys: see `Environment.info_keys`. Names that are chosen once stay, so that names which change from episode to
+    episode do not grow in number.
+    """
+
+    def __init__(self, keys: Sequence[str] | None) -> None:
+        self._keys = keys
+        self._chosen: dict[str, None] = dict.fromkeys(keys or ())
+        self._left_out: dict[str, str] = {}
+        self._told = False
+
+    def of(self, info: Info) -> dict[str, float]:
+        """The finite numbers in an info that are chosen, by name."""
+        numbers = {}
+        for name in info if self._keys is None else self._keys:
+            if self._keys is None and (name in GYMNASIUMS or str(name).startswith("_")):
+                continue
+            value = info.get(name)
+            number = _number(value)
+            if name not in info:
+                self._leave_out(name, "missing")
+            elif not is_usable_name(name):
+                self._leave_out(name, "the name")
+            elif number is None:
+                self._leave_out(name, type(value).__name__)
+            elif not math.isfinite(number):
+                self._leave_out(name, str(number))
+            elif name not in self._chosen and len(self._chosen) >= MOST_CHOSEN:
+                self._leave_out(name, f"more than {MOST_CHOSEN}")
+            else:
+                self._chosen[name] = None
+                numbers[name] = number
+        return numbers
+
+    def _leave_out(self, name: object, reason: str) -> None:
+        if not self._told:
+            self._left_out.setdefault(shown(name), reason)
+
+    def warning(self) -> str:
+        """What has been left out and why, at the first call after something was; an empty text otherwise."""
+        if self._told or not self._left_out:
+            return ""
+        self._told = True
+        parts = [f"{name} ({reason})" for name, reason in self._left_out.items()]
+        more = f" and {len(parts) - _MOST_TOLD} more" if len(parts) > _MOST_TOLD else ""
+        return f"left out of the info of an episode: {', '.join(parts[:_MOST_TOLD])}{more}; env.info_keys chooses"
+
+
+def _number(value: object) -> float | None:
+    """A number or a truth value as a float; None for anything else."""
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value[()]
+    if not isinstance(value, int | float | np.bool_ | np.integer | np.floating):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def number_columns(rows: Sequence[Mapping[str, float]]) -> dict[str, NDArray[np.float64]]:
+    """Numbers of E episodes by name, float64 [E] each, NaN where an episode has none of that name."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: np.array([row.get(name, math.nan) for row in rows]) for name in names}
+
+
+def final_infos(info: Info, ended: Bools) -> dict[int, Info] | None:
+    """The info of each environment whose episode ended, by index, from that of gymnasium's vector environments.
+
+    info: arrays [K] by name. The mask `_name` says which environments have the name; without a mask all have it.
+    In the mode SAME_STEP the parts of ended episodes lie in `final_info`, arrays again or one mapping for each.
+    ended: bool [K].
+    """
+    if len(info) == 0 or not ended.any():
+        return None
+    return {index: _row(info, index) for index in np.flatnonzero(ended).tolist()}
+
+
+def _row(info: Any, index: int) -> Info:
+    if not isinstance(info, Mapping):
+        own = info[index]
+        return own if isinstance(own, Mapping) else {}
+    row = {}
+    for name, values in info.items():
+        if str(name).startswith("_") and str(name)[1:] in info:  # a mask
+            continue
+        mask = info.get(f"_{name}")
+        if mask is None or mask[index]:
+            each = isinstance(values, np.ndarray | list | tuple) and np.ndim(values) and len(values) > index
+            row[name] = values[index] if each else values
+    return row

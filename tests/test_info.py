@@ -1,0 +1,327 @@
+"""An environment's own numbers: from the `info` of an episode's last step to curves, tables and reports."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from gymnasium.wrappers import RecordEpisodeStatistics
+from refusals import refused
+from runs import SCRIPTED, config, latest, train, train_config
+from scripted import Scripted, vector
+
+from a3c_exp.cli import evaluate
+from a3c_exp.core.events import MOST_NAMES, Episodes, Event
+from a3c_exp.envs import EnvBatch, Gym, SyncEnvBatch, VectorEnvBatch
+from a3c_exp.envs.info import InfoNumbers, final_infos, number_columns
+from a3c_exp.errors import FolderError
+from a3c_exp.report import __main__ as report
+from a3c_exp.run import checkpoint
+from a3c_exp.run.episode_log import EpisodeLog
+from a3c_exp.run.metrics import ResumePoint, read_points
+from a3c_exp.run.statistics import RunStatistics
+
+# Every third episode has no numbers but that of its last step, and a name appears and disappears.
+INFOS: list[dict[str, Any]] = [{"is_success": True, "level": 0.5}, {"is_success": False}, {}]
+LENGTHS = [3, 4, 2, 5]
+
+
+def episodes(*rows: dict[str, float], first: int = 0) -> Episodes:
+    """Episodes that end one step after another, with these numbers."""
+    count = len(rows)
+    ends = first + np.arange(count)
+    return Episodes(np.ones(count), np.full(count, 7), ends, numbers=number_columns(rows))
+
+
+# -- batches --------------------------------------------------------------------------------
+
+
+def played(batch: EnvBatch, steps: int) -> list[tuple[int, dict[str, Any]]]:
+    """The index and the info of each episode that ended."""
+    batch.reset()
+    found = []
+    for _ in range(steps):
+        step = batch.step(np.zeros(batch.count, np.int64))
+        infos = step.final_info or {}
+        assert set(infos) <= set(np.flatnonzero(step.episode_over).tolist())
+        found += [(index, dict(infos.get(index, {}))) for index in np.flatnonzero(step.episode_over).tolist()]
+    batch.close()
+    return found
+
+
+@pytest.mark.parametrize("kind", ["python", "limited", "wrapped", "NextStep", "SameStep", "Disabled"])
+def test_every_batch_gives_the_info_of_the_step_that_ended_an_episode(kind: str) -> None:
+    """Not that of the reset after it, and of that environment alone. A time limit may have ended it."""
+    kwargs: dict[str, Any] = {"lengths": LENGTHS, "infos": INFOS}
+    if kind in ("python", "limited"):
+        limit = 4 if kind == "limited" else None
+        batch: EnvBatch = Gym(id=SCRIPTED, kwargs=kwargs, max_episode_steps=limit).make(2, [0, 1])
+    elif kind == "wrapped":
+        batch = SyncEnvBatch([RecordEpisodeStatistics(Scripted(**kwargs)) for _ in range(2)], [0, 1])
+    else:
+        batch = VectorEnvBatch(vector(2, kind, **kwargs), [0, 1])
+    found = played(batch, 30)
+    for index in range(2):
+        infos = [info for env, info in found if env == index]
+        assert len(infos) > 5
+        for number, info in enumerate(infos):
+            turn = index + number
+            length = min(LENGTHS[turn % 4], 4 if kind == "limited" else 99)
+            info.pop("episode", None)
+            assert info == {**INFOS[turn % 3], "moment": length}
+
+
+def test_a_step_without_an_end_and_environments_without_numbers_have_none() -> None:
+    batch = Gym(id=SCRIPTED, kwargs={"lengths": [2], "infos": INFOS}).make(1, [0])
+    batch.reset()
+    assert batch.step(np.zeros(1, np.int64)).final_info is None
+    assert batch.step(np.zeros(1, np.int64)).final_info is not None
+    assert all(info == {} for _, info in played(Gym(id=SCRIPTED).make(2, [0, 1]), 9))
+
+
+def test_an_environment_may_empty_the_mapping_at_its_next_reset() -> None:
+    class Reusing(Scripted):
+        shared: dict[str, Any] = {}  # noqa: RUF012 - one mapping for all steps
+
+        def reset(self, **kwargs: Any) -> Any:
+            self.shared.clear()
+            return super().reset(**kwargs)[0], self.shared
+
+        def step(self, action: Any) -> Any:
+            *answer, info = super().step(action)
+            self.shared.update(info)
+            return *answer, self.shared
+
+    assert played(SyncEnvBatch([Reusing(infos=INFOS)], [0]), 3) == [(0, {**INFOS[0], "moment": 3})]
+
+
+def test_an_info_that_is_no_mapping_is_no_fault() -> None:
+    class Silent(Scripted):
+        def step(self, action: Any) -> Any:
+            return *super().step(action)[:4], None
+
+    assert played(SyncEnvBatch([Silent()], [0]), 3) == [(0, {})]
+
+
+def test_infos_of_native_vectors_may_lack_masks_and_be_mappings() -> None:
+    """A mapping for each environment, as gymnasium had them before; arrays without a mask; a number for all."""
+    ended = np.array([False, True])
+    assert final_infos({"score": np.array([1.0, 2.0]), "speed": 3.0}, ended) == {1: {"score": 2.0, "speed": 3.0}}
+    each: Any = np.array([None, {"score": 2.0}], dtype=object)
+    assert final_infos({"x": 1}, np.zeros(2, np.bool_)) is None
+    assert final_infos(each, ended) == {1: {"score": 2.0}}
+
+
+# -- the choice -----------------------------------------------------------------------------
+
+
+def test_numbers_and_truth_values_are_chosen_and_the_rest_is_told_once() -> None:
+    chosen = InfoNumbers(None)
+    good = {"is_success": np.True_, "n": 3, "x": np.float32(0.5), "zero_d": np.array(2.5), "a/b-c.d_1": 1.0}
+    quiet = {"episode": {"r": 1.0}, "TimeLimit.truncated": True, "final_obs": np.zeros(2), "_n": 1}
+    bad: dict[Any, Any] = {"trace": np.zeros(3), "nan": math.nan, "huge": 10**400, "text": "x", "nested": {"a": 1.0}}
+    names: dict[Any, Any] = {"two words": 1.0, "a,b": 1.0, "": 1.0, 5: 1.0, "ep_rew_mean": 1.0, "step": 1, "x" * 101: 1}
+    assert chosen.of({**quiet, **good}) == {"is_success": 1, "n": 3, "x": 0.5, "zero_d": 2.5, "a/b-c.d_1": 1}
+    assert chosen.warning() == ""
+    assert chosen.of({**bad, **names, "x": 7}) == {"x": 7}
+    warning = chosen.warning()
+    assert "'trace' (ndarray)" in warning and "'nan' (nan)" in warning and "7 more" in warning
+    assert "\n" not in warning
+    chosen.of({"other": "y"})
+    assert chosen.warning() == "", "once, whatever comes later"
+
+
+def test_the_first_20_names_stay_chosen() -> None:
+    chosen = InfoNumbers(None)
+    assert list(chosen.of({f"n{i}": i for i in range(15)})) == [f"n{i}" for i in range(15)]
+    assert list(chosen.of({f"n{i}": i for i in range(10, 30)})) == [f"n{i}" for i in range(10, 20)]
+    assert "more than 20" in chosen.warning()
+    assert chosen.of({f"m{i}": i for i in range(100)} | {"n3": 1}) == {"n3": 1}
+
+
+def test_a_list_chooses_and_says_what_is_not_there() -> None:
+    chosen = InfoNumbers(["b", "episode", "sucess"])
+    assert chosen.of({"a": 1.0, "b": 2.0, "trace": np.zeros(3), "episode": 4}) == {"b": 2.0, "episode": 4.0}
+    warning = chosen.warning()
+    assert "'sucess' (missing)" in warning and "trace" not in warning
+    none = InfoNumbers([])
+    assert none.of({"a": 1.0, "trace": np.zeros(3)}) == {} and none.warning() == ""
+
+
+@pytest.mark.parametrize("name", ["two words", "return", "", "a//b"])
+def test_a_name_that_no_curve_or_column_can_have_is_refused(name: str) -> None:
+    refused(lambda: Gym(id=SCRIPTED, info_keys=("fine", name)), "info_keys", name)
+
+
+# -- episodes and statistics ----------------------------------------------------------------
+
+
+def test_episodes_with_other_names_merge_and_means_are_over_those_that_have_one() -> None:
+    merged = episodes({"a": 1.0, "is_success": 1.0}, {"a": 2.0}).merge(episodes({"b": 5.0, "is_success": 0.0}))
+    np.testing.assert_array_equal(merged.numbers["a"], [1, 2, np.nan])
+    np.testing.assert_array_equal(merged.numbers["b"], [np.nan, np.nan, 5])
+    assert merged.means() == {"a": 1.5, "b": 5, "success_rate": 0.5}
+    for number in range(2 * MOST_NAMES):  # of several workers, each with names of its own
+        merged = merged.merge(episodes({f"n{number}": 1.0}))
+    assert len(merged.numbers) == MOST_NAMES
+
+
+def test_curves_have_the_mean_over_the_last_100_episodes() -> None:
+    statistics = RunStatistics()
+    statistics.add(Event(0, episodes=episodes(*[{"success": 1.0, "old": 1.0}] * 50)))
+    assert statistics.window(0)["rollout/success_rate"] == 1
+    assert "rollout/success_rate" not in statistics.window(0), "no episode has ended since"
+    statistics.add(Event(0, episodes=episodes(*[{"success": 0.0}] * 60, *[{"success": 1.0, "x": 3.0}] * 40, first=50)))
+    assert statistics.window(0)["rollout/success_rate"] == 0.4
+    assert statistics.summary()["rollout"] == {"success_rate": 0.4, "x": 3}
+    restored = RunStatistics()
+    restored.restore(statistics.state())
+    for one in (statistics, restored):
+        one.add(Event(0, episodes=episodes(*[{"x": 4.0}] * 10, first=150)))
+    assert restored.summary()["rollout"] == statistics.summary()["rollout"]
+    assert restored.summary()["rollout"] == pytest.approx({"success_rate": 40 / 90, "x": 3.2})
+
+
+# -- episodes.csv ---------------------------------------------------------------------------
+
+
+def test_the_first_episodes_decide_the_columns_of_the_table(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "episodes.csv"
+    table = EpisodeLog(path, 10, None)
+    table.record(0, episodes({"a": 0.5}, {"b": 2.0}), 1.0)
+    table.record(1, episodes({"b": 1e-9, "late": 1.0}, first=2), 2.0)
+    table.close()
+    head = "step,worker,return,length,seconds,a,b\n0,0,1,7,1.000,0.5,\n1,0,1,7,1.000,,2\n"
+    assert path.read_text() == f"{head}2,1,1,7,2.000,,1e-09\n"
+    assert len(caplog.messages) == 1 and "late" in caplog.messages[0]
+    resumed = EpisodeLog(path, 10, ResumePoint(1))
+    resumed.record(0, episodes({"late": 3.0, "b": 4.0}, first=5), 3.0)
+    resumed.close()
+    assert path.read_text() == f"{head}5,0,1,7,3.000,,4\n"
+
+
+def test_a_resumed_table_of_an_earlier_version_keeps_its_columns(tmp_path: Path) -> None:
+    path = tmp_path / "episodes.csv"
+    head = "step,worker,return,length,seconds\n1,0,1,7,1.000\n"
+    path.write_text(head)
+    table = EpisodeLog(path, 10, ResumePoint(1))
+    table.record(0, episodes({"a": 3.0}, first=5), 3.0)
+    table.close()
+    assert path.read_text() == f"{head}5,0,1,7,3.000\n"
+
+
+# -- whole runs -----------------------------------------------------------------------------
+
+
+INFORMED: dict[str, Any] = {"env__kwargs": {"lengths": [3], "infos": INFOS}}
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes", "ga3c"])
+def test_a_run_leaves_them_everywhere(backend: str, tmp_path: Path) -> None:
+    settings = {"backend__device": "cpu"} if backend == "ga3c" else {}
+    whole = config(SCRIPTED, backend, total_steps=400, eval__every=200, eval__episodes=3, **INFORMED, **settings)
+    done = train_config(whole, tmp_path)
+    wanted = {"success_rate", "level", "moment"}
+    assert set(done.summary["rollout"]) == wanted
+    assert set(json.loads((tmp_path / "summary.json").read_text())["rollout"]) == wanted
+    assert done.summary["rollout"]["success_rate"] == pytest.approx(0.5, abs=0.1)
+    assert done.summary["rollout"]["level"] == 0.5 and done.summary["rollout"]["moment"] == 3
+    curves: dict[str, float] = {}
+    for point in read_points(tmp_path / "metrics.csv"):
+        curves |= point
+    assert {f"rollout/{name}" for name in wanted} <= curves.keys()
+    assert curves["eval/moment"] == 3 and 0 <= curves["eval/success_rate"] <= 1
+    head, *rows = (tmp_path / "episodes.csv").read_text().splitlines()
+    assert head.startswith("step,worker,return,length,seconds,") and {*head.split(",")[5:]} == {
+        "is_success", "level", "moment",
+    }  # fmt: skip
+    assert len(rows) == done.summary["episodes"]
+
+
+def test_a_run_tells_once_what_it_leaves_out(tmp_path: Path) -> None:
+    infos = [{"level": 1.0, "note": "x", "bad": float("nan")}]
+    done = train(tmp_path, SCRIPTED, workers=3, env__kwargs={"lengths": [3], "infos": infos})
+    assert done.summary["rollout"] == {"level": 1, "moment": 3}
+    assert (tmp_path / "train.log").read_text().count("'note' (str), 'bad' (nan)") == 1
+
+
+def test_info_keys_chooses_in_training_and_in_evaluation(tmp_path: Path) -> None:
+    done = train(tmp_path, SCRIPTED, eval__every=100, env__info_keys=["level"], **INFORMED)
+    assert done.summary["rollout"] == {"level": 0.5}
+    curves = {name for point in read_points(tmp_path / "metrics.csv") for name in point}
+    assert "eval/level" in curves and not curves & {"eval/moment", "rollout/success_rate"}
+
+
+def test_a_resumed_run_goes_on_with_them_and_a_checkpoint_may_lack_them(tmp_path: Path) -> None:
+    whole = config(SCRIPTED, **INFORMED)
+    train_config(whole, tmp_path)
+    path = tmp_path / "checkpoints" / "latest.ckpt"
+    state = latest(tmp_path)
+    assert set(state["statistics"]["recent_names"]) == {"is_success", "level", "moment"}
+    again = train_config(whole | {"total_steps": 168}, tmp_path, resume=True)
+    assert again.summary["rollout"]["moment"] == 3
+    damaged = {**state, "statistics": {**state["statistics"], "recent_numbers": np.zeros((3, 1))}}
+    checkpoint.save(path, damaged)
+    with pytest.raises(FolderError):
+        train_config(whole | {"total_steps": 168}, tmp_path, resume=True)
+    old = {key: value for key, value in state["statistics"].items() if key not in ("recent_names", "recent_numbers")}
+    checkpoint.save(path, {**state, "statistics": old})
+    assert train_config(whole | {"total_steps": 168}, tmp_path, resume=True).summary["rollout"]["moment"] == 3
+
+
+def test_evaluate_prints_their_means(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    infos = [{"is_success": True}, {"is_success": False}]
+    train(tmp_path / "run", SCRIPTED, env__kwargs={"lengths": [3], "infos": infos})
+    for folder in (tmp_path / "run", tmp_path):  # the run alone, and as one of a sweep
+        assert evaluate.main([str(folder), "episodes=16", "plugins=[scripted]"]) == 0
+        last = capsys.readouterr().out.splitlines()[-1]
+        assert "success_rate 0." in last and "moment 3" in last
+
+
+def test_a_report_ranks_by_a_curve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The highest last value first, whatever the returns are."""
+    for level, length in ((1.0, 4), (2.0, 3), (3.0, 2)):
+        kwargs = {"lengths": [length], "infos": [{"level": level}]}
+        train(tmp_path / str(length), SCRIPTED, eval__every=100, env__kwargs=kwargs)
+    for name in ("level", "rollout/level", "eval/level"):
+        report.main([str(tmp_path), f"rank={name}", f"to={tmp_path / 'report'}"])
+        out = capsys.readouterr().out
+        rows = [line.split(" | ") for line in out.splitlines() if line.startswith("| ")]
+        column = rows[0].index(name if "/" in name else f"rollout/{name}")
+        assert [row[column] for row in rows[2:]] == ["3.000", "2.000", "1.000"]
+        assert "a higher" in out
+    assert report.main([str(tmp_path), "rank=levle"]) == 2
+    assert "rank = 'levle'" in capsys.readouterr().err
+
+
+class Picky(gymnasium.Env[Any, Any]):
+    """One whose numbers change their names from episode to episode."""
+
+    observation_space, action_space = Box(-1.0, 1.0, (1,), np.float32), Discrete(2)
+    count = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.count += 1
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return np.zeros(1, np.float32), 0.0, True, False, {f"level_{self.count}": 1.0}
+
+
+def test_names_that_change_are_bounded_and_lose_nothing_else(tmp_path: Path) -> None:
+    gymnasium.register("Picky-v0", entry_point=lambda **_: Picky())
+    try:
+        done = train(tmp_path, "Picky-v0", envs_per_worker=1)
+    finally:
+        del gymnasium.registry["Picky-v0"]
+    assert done.summary["episodes"] == len((tmp_path / "episodes.csv").read_text().splitlines()) - 1 == 160
+    curves = {name for point in read_points(tmp_path / "metrics.csv") for name in point if "level_" in name}
+    assert len(curves) <= 20
+    assert (tmp_path / "train.log").read_text().count("more than 20") == 1
