@@ -6,6 +6,7 @@ import csv
 import io
 import logging
 import math
+import re
 import textwrap
 from pathlib import Path
 from unittest.mock import Mock
@@ -17,6 +18,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import metadata as hparams_metadata
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from a3c_exp.common.reading import UnreadableError
@@ -235,12 +237,24 @@ def test_tensorboard_reads_what_was_written_while_the_file_is_still_open(tmp_pat
 def test_files_are_read_in_order_although_the_clock_is_put_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A resumed run's session on another machine, or after the clock has been set right."""
-    names, now = [], 1_800_000_000.5
+    """A resumed run's session within the same second, on another machine, or after the clock has been set right."""
+    names, now = ["events.out.tfevents.1800000000.400000.host.9"], 1_800_000_000.5  # the first one's form is of before
+    (tmp_path / names[0]).touch()
     for seconds in (now, now, now - 86_400, now - 3600, now + 60):
         monkeypatch.setattr("time.time", lambda seconds=seconds: seconds)
         events = EventFile(tmp_path, {}, start=0)
         events.close()
         names.append(events.path.name)
     assert names == sorted(set(names))
-    assert names[4].startswith(f"events.out.tfevents.{now + 60:.6f}")
+    assert names[5].startswith(f"events.out.tfevents.{int(now + 60)}.")
+
+
+def test_the_name_of_a_file_is_that_of_other_writers(tmp_path: Path) -> None:
+    """W&B's reader takes the part after `tfevents` for whole seconds and the next ones for the host's name."""
+    events = EventFile(tmp_path, {}, start=0)
+    events.close()
+    theirs = EventFileWriter(str(tmp_path / "theirs"))
+    theirs.close()
+    (path,) = (tmp_path / "theirs").iterdir()
+    forms = {re.sub(r"\d+", "1", name) for name in (events.path.name, path.name)}
+    assert len(forms) == 1

@@ -25,7 +25,7 @@ from a3c_exp.run.files import Appender
 from a3c_exp.run.run_folder import config_text
 
 _EVENTS = "events.out.tfevents."
-_STAMP = re.compile(r"[0-9]{10}\.[0-9]{6}")
+_STAMP = re.compile(r"[0-9]{10}(?=\.)")
 
 DASHBOARD: dict[str, dict[str, list[str]]] = {
     "Learning": {
@@ -52,15 +52,16 @@ DASHBOARD: dict[str, dict[str, list[str]]] = {
 class EventFile(Appender):
     """A new event file in `folder`, for one session of a run.
 
-    Its name sorts after those of earlier files in the folder: TensorBoard reads files in that order. See `Appender` for
-    a full disk: records that do not fit are written with the next ones.
+    Its name is of the form that other readers take, and sorts after those of earlier files in the folder: TensorBoard
+    reads files in that order. See `Appender` for a full disk: records that do not fit are written with the next ones.
 
     config: the run's configuration, for the text and HParams dashboards.
     start: step at which the session starts. Points of earlier files at this step and later are void.
     """
 
     def __init__(self, folder: Path, config: Mapping[str, Any], start: int) -> None:
-        self.path = folder / f"{_EVENTS}{_next_stamp(folder):017.6f}.{socket.gethostname()}.{os.getpid()}"
+        # The last part is the number of the file in its process, for other writers; here each has seconds of its own.
+        self.path = folder / f"{_EVENTS}{_next_stamp(folder):010d}.{socket.gethostname()}.{os.getpid()}.0"
         super().__init__(self.path)
         self._write(file_version="brain.Event:2")
         # The first session writes its start too: TensorBoard acts only on the second and later ones.
@@ -82,11 +83,11 @@ class EventFile(Appender):
         self._write(summary=summary_pb2.Summary(value=[_session("session_end_info", session_end_info=info)]))
 
 
-def _next_stamp(folder: Path) -> float:
-    """The time in seconds, or a moment after that in the name of a file in `folder` if the clock was put back since."""
-    names = [path.name.removeprefix(_EVENTS)[:17] for path in folder.glob(f"{_EVENTS}*")]
-    stamps = [float(name) for name in names if _STAMP.fullmatch(name)]
-    return max([time.time(), *(stamp + 1e-3 for stamp in stamps)])
+def _next_stamp(folder: Path) -> int:
+    """The time in seconds, or the second after the last one in the name of a file in `folder`, whichever is later."""
+    names = [path.name.removeprefix(_EVENTS) for path in folder.glob(f"{_EVENTS}*")]
+    stamps = [int(found[0]) for name in names if (found := _STAMP.match(name))]
+    return max([int(time.time()), *(stamp + 1 for stamp in stamps)])
 
 
 def _crc_of(byte: int) -> int:
