@@ -85,8 +85,6 @@ class Curves(Own):
         if self._statistics.has_new_data:
             run.log(self._statistics.window(self._clock.session))
 
-    on_trained = log_new
-
     def on_episodes(self, run: RunView, worker: int, episodes: Episodes) -> None:
         self._output.add_episodes(worker, episodes, self._clock.seconds)
 

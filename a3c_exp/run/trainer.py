@@ -200,9 +200,9 @@ class Trainer:
         self._progress = Progress(terminal, statistics, experiment.total_steps, limit)
         own = [
             StopRules(experiment.stop, statistics, clock),
-            self._curves,
             self._evaluations,
             Checkpoints(experiment.checkpoint.every, statistics.steps, self._interruption),
+            self._curves,
             ProgressLine(self._progress, self._evaluations),
         ]
         self._callbacks = CallbackList(self, own, experiment.callbacks)
@@ -324,6 +324,7 @@ class Trainer:
                 raise RunError(f"{self.folder} was renamed, moved or deleted: nothing is written there any more")
             self.tell("on_tick")
         self._clock.stop()
+        self._curves.log_new(self)
         if self._statistics.counts.get("rejected") and not self._statistics.updates:
             raise RunError("no gradient was finite, so nothing has been learned: a warning in train.log says more")
         if self._stop_reason is None:
