@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+import textwrap
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -286,3 +287,22 @@ def test_a_finished_run_is_not_resumed(
     longer = [*QUICK, "total_steps=128", "hydra.run.dir=run", "existing=resume"]
     assert "resume=" in refuses(longer, "hydra.run.dir", str(here / "run"))
     assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == before
+
+
+def test_a_class_of_the_calling_script_is_refused_where_workers_are_processes(tmp_path: Path) -> None:
+    """They cannot import it. Nothing is written."""
+    script = """
+        import a3c_exp
+        from torch import nn
+
+        class Own(nn.Linear):
+            def __init__(self, inputs: int) -> None:
+                super().__init__(inputs, 8)
+
+        if __name__ == "__main__":
+            a3c_exp.train(["network={_target_: __main__.Own}", "plugins=[__main__]", "eval.every=null"], "run")
+    """
+    (tmp_path / "script.py").write_text(textwrap.dedent(script))
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert re.search(r"ConfigError: network = .*__main__", done.stderr.splitlines()[-1]), done.stderr
+    assert not (tmp_path / "run").exists()

@@ -31,8 +31,11 @@ def check_processes(experiment: Experiment, *, files_each: int) -> None:
     allow_files(experiment.worker_count, files_each)
     for field in fields(experiment):  # a component of a user's own may hold open files or locks
         component = getattr(experiment, field.name)
+        if field.name == "callbacks":  # which stay here
+            continue
         try:
-            reduction.ForkingPickler.dumps(component)
+            with forkserver.without_main():  # a class of the program itself is in no module that a worker could import
+                reduction.ForkingPickler.dumps(component)
         except RuntimeError:  # multiprocessing's own locks can be pickled only while a process is being started
             continue
         except Exception as error:  # a component's own __reduce__ may raise anything
