@@ -95,6 +95,7 @@ class TestEpisodeLog:
         ("content", "kept"),
         [
             ("a,b\r1,2\r", []),
+            ("step,worker,return,length,seconds,no name\n10,0,1,3,9.0,1\n", []),
             ("step,worker,return,length,seconds\n10,0,1,3,9.0\n1e3,0,1,3,9.0\n2000,0,1,3,9.0\n", ["10"]),
             ("step,worker,return,length,seconds\n10,0,1,3,x\n20,0,1,3,9.0\n30,0,1,9.0\n", ["20"]),
         ],

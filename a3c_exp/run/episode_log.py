@@ -7,12 +7,13 @@ import math
 from pathlib import Path
 
 from a3c_exp.core.events import Episodes
+from a3c_exp.envs.info import is_usable_name
 from a3c_exp.run.files import Appender, atomic_write, kept_lines
 from a3c_exp.run.metrics import ResumePoint
 
 log = logging.getLogger("a3c_exp")
 
-HEADER = b"step,worker,return,length,seconds"
+COLUMNS = ["step", "worker", "return", "length", "seconds"]
 
 
 class EpisodeLog(Appender):
@@ -29,18 +30,17 @@ class EpisodeLog(Appender):
     """
 
     def __init__(self, path: Path, most: int, resumed: ResumePoint | None) -> None:
-        self._header: bytes | None = None
+        self._names: list[str] | None = None  # of the environment's own numbers
         rows = kept_lines(path, self._parsed)
         if resumed is not None:
             latest = round(resumed.training_seconds, 3)
             rows = [row for row in rows if row[1] <= resumed.steps and row[2] <= latest]
-        lines = [line for line, _, _ in rows if not line.startswith(HEADER)]
-        if not lines:
-            self._header = None
-        written: list[bytes] = [] if self._header is None else [self._header, *lines]
-        atomic_write(path, lambda file: file.writelines(line + b"\n" for line in written))
         self._most = most
-        self._rows = len(lines)
+        self._rows = sum(step >= 0 for _, step, _ in rows)
+        lines = [line for line, _, _ in rows] if self._rows else []
+        if not lines:
+            self._names = None
+        atomic_write(path, lambda file: file.writelines(line + b"\n" for line in lines))
         self._warned = False
         super().__init__(path)
 
@@ -49,7 +49,7 @@ class EpisodeLog(Appender):
         left = self._most - self._rows
         if left <= 0:
             return
-        names = self._names(episodes)
+        names = self._decided(episodes)
         columns = (episodes.end_steps[:left], episodes.returns[:left], episodes.lengths[:left])
         numbers = (map(_cell, episodes.column(name)[:left].tolist()) for name in names)
         rows = list(zip(*(column.tolist() for column in columns), *numbers, strict=True))
@@ -62,29 +62,29 @@ class EpisodeLog(Appender):
 
     def close(self) -> None:
         """Write what has been added, at least the header, and close the file."""
-        self._names(Episodes())
+        self._decided(Episodes())
         super().close()
 
-    def _names(self, episodes: Episodes) -> list[str]:
-        """The columns of the environment's own numbers, which the first episodes decide."""
-        if self._header is None:
-            self._header = ",".join([HEADER.decode(), *episodes.numbers]).encode()
-            self.add(self._header + b"\n")
-        names = self._header.decode().split(",")[HEADER.count(b",") + 1 :]
-        others = [name for name in episodes.numbers if name not in names]
+    def _decided(self, episodes: Episodes) -> list[str]:
+        """The names of the environment's own numbers that have a column, which the first episodes decide."""
+        if self._names is None:
+            self._names = list(episodes.numbers)
+            self.add(f"{','.join([*COLUMNS, *self._names])}\n".encode())
+        others = [name for name in episodes.numbers if name not in self._names]
         if others and not self._warned:
             self._warned = True
             log.warning("episodes.csv has no column for %s, which came later", ", ".join(others))
-        return names
+        return self._names
 
     def _parsed(self, line: bytes) -> tuple[bytes, int, float] | None:
-        """A line with its step and its seconds; None if it lacks one of them, or has another number of cells than the
-        header."""
-        if line == HEADER or line.startswith(HEADER + b","):
-            self._header = line
-            return line, 0, 0.0
-        cells = line.split(b",")
-        if self._header is None or len(cells) != self._header.count(b",") + 1 or not cells[0].isdigit():
+        """A line with its step and its seconds; of the header -1 and 0. None if it lacks one of them, or has another
+        number of cells than the header."""
+        cells = line.decode(errors="replace").split(",")
+        first, rest = cells[: len(COLUMNS)], cells[len(COLUMNS) :]
+        if self._names is None and first == COLUMNS and all(map(is_usable_name, rest)):
+            self._names = rest
+            return line, -1, 0.0
+        if self._names is None or len(cells) != len(COLUMNS) + len(self._names) or not cells[0].isdecimal():
             return None
         try:
             return line, int(cells[0]), float(cells[4])
