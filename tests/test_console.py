@@ -213,3 +213,24 @@ def test_a_log_that_cannot_be_written_is_reported_once_and_ends_nothing(
         for _ in range(3):
             log.info("line")
     assert capsys.readouterr().err.count("train.log cannot be written") == 1
+
+
+class WithoutIsatty:
+    """A program's own stream, as a logging framework puts it in the place of stderr."""
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+    def flush(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("stream", [None, WithoutIsatty()])
+def test_a_program_need_not_have_whole_standard_streams(
+    stream: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr", stream)
+    with run_log(tmp_path / "train.log") as terminal:
+        terminal.show("a line")
+        log.warning("told")
+    assert "told" in (tmp_path / "train.log").read_text()

@@ -35,7 +35,7 @@ Status = Literal["ended", "failed", "interrupted"]
 
 def say(text: str) -> None:
     """Print a line on stderr, in one piece: several processes do. A stream that has gone is no error."""
-    with suppress(OSError, ValueError):
+    with suppress(AttributeError, OSError, ValueError):
         sys.stderr.write(f"{printable(text)}\n")
         sys.stderr.flush()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import math
 import os
@@ -97,14 +98,14 @@ class _File(logging.FileHandler):
 def _is_terminal(stream: TextIO) -> bool:
     try:
         return stream.isatty() and os.environ.get("TERM") != "dumb"
-    except ValueError:  # closed
+    except (AttributeError, ValueError):  # a program's own stream, or a closed one
         return False
 
 
 def _columns(stream: TextIO) -> int:
     try:
         return os.get_terminal_size(stream.fileno()).columns or 80
-    except (OSError, ValueError):
+    except (AttributeError, OSError, ValueError):
         return 80
 
 
@@ -115,7 +116,7 @@ def run_log(path: Path, stream: TextIO | None = None, label: str = "") -> Iterat
     label: see `LiveLineHandler`.
     Restores all logging settings on exit, so that the logs of several runs in one process do not mix.
     """
-    terminal = LiveLineHandler(sys.stderr if stream is None else stream, label)
+    terminal = LiveLineHandler(stream or sys.stderr or io.StringIO(), label)  # a program without a console has none
     file = _File(path, encoding="utf-8", delay=False)
     file.setFormatter(_Printable("%(asctime)s %(levelname)s %(message)s"))
     level, propagate, showwarning = log.level, log.propagate, warnings.showwarning
