@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 import subprocess
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 from backend_runs import (
     SETTINGS,
+    ga3c,
     nobody_works,
     running,
     serial_state,
@@ -61,6 +63,22 @@ class TestOneWorkerIsTheSameEverywhere:
         assert state["version"] >= 3, "too short a run to show anything"
         for key, expected in serial_state(name).items():
             assert same(state[key], expected), key
+
+
+@pytest.mark.parametrize("backend", [*BACKENDS, "ga3c"])
+def test_multipliers_reach_workers_while_they_run(backend: str) -> None:
+    """A learning rate that is multiplied by 0 leaves the parameters as they are."""
+    whole = ga3c(total_steps=10**7) if backend == "ga3c" else config(backend=backend, total_steps=10**7)
+    with running(whole) as (events, store):
+        initial = store.parameters.read()
+        next(event for event in events if event and event.updates)
+        store.set_multipliers(learning_rate=0.0)
+        rates = (event.metrics["learning_rate"].mean for event in events if event and event.updates)
+        assert 0 in itertools.islice(rates, 10_000)
+        before = store.parameters.read()
+        assert next(rates) == 0
+        np.testing.assert_array_equal(store.parameters.read(), before)
+        assert not same(before, initial)
 
 
 class TestSerialIsDeterministic:

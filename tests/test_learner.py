@@ -159,3 +159,21 @@ class TestCurvesOfTheCriticAndTheParameters:
         measured = [number for number, event in enumerate(events) if "parameter_norm" in event.metrics]
         assert measured == [0, PARAMETER_NORM_EVERY]
         assert all("grad_norm" in event.metrics for event in events)
+
+
+@pytest.mark.parametrize("algorithm", ["A3C", "PPO"])
+def test_a_loss_has_the_entropys_multiplier_and_the_curve_the_learning_rates(algorithm: str) -> None:
+    """As a coefficient of that size would have it. PPO pulls for each minibatch."""
+    pushed = []
+    for coefficient, multiplier in ((0.02, 3.0), (0.06, 1.0), (0.02, 1.0)):
+        rollout, network = lagging(ENVIRONMENTS["one by one"], NETWORKS["mlp"], 0.0)
+        experiment = experiment_of(algorithm)
+        loss: Any = experiment.algorithm
+        experiment = replace(experiment, algorithm=replace(loss, entropy_coefficient=coefficient))
+        learner, store = make_learner(experiment, network, rollout)
+        store.set_multipliers(learning_rate=0.5, entropy=multiplier)
+        event = next_event(learner.learn([rollout], learner.pull()))
+        assert event.metrics["learning_rate"].mean == 0.5 * experiment.optimizer.learning_rate
+        pushed.append(network.gradient.copy())
+    np.testing.assert_allclose(pushed[0], pushed[1], atol=1e-6)
+    assert not np.allclose(pushed[0], pushed[2], atol=1e-4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
@@ -179,6 +180,21 @@ def restart_of(run: EndlessRun) -> Event:
     pytest.fail("the run has ended")
 
 
+def test_multipliers_reach_workers_through_every_server(cluster: Any) -> None:
+    """A learning rate that is multiplied by 0 leaves the parameters of both servers as they are."""
+    with EndlessRun(backend={"shards": 2}) as run:
+        initial = run.store.parameters.read()
+        run.wait_for_events({0})
+        run.store.set_multipliers(learning_rate=0.0)
+        rates = (event.metrics["learning_rate"].mean for event in run.events if event and event.updates)
+        assert 0 in itertools.islice(rates, 1000)
+        before = run.store.state()
+        assert next(rates) == 0
+        assert np.array_equal(run.store.state()["parameters"], before["parameters"])
+        assert not np.array_equal(before["parameters"], initial)
+        assert before["multipliers"].tolist() == [0, 1]
+
+
 def test_workers_that_are_killed_or_hang_are_replaced(cluster: Any) -> None:
     """In rounds the other waits meanwhile, which is no stall; and so may the one whose process stops."""
     texts = {signal.SIGKILL: r"worker \d died: \w.*", signal.SIGSTOP: r"worker \d hung: .* for 2 s .*"}
@@ -214,6 +230,7 @@ class TestFaults:
             run.wait_for_events({0})
             saved = run.store.state()
             run.wait_for_events({0})
+            run.store.set_multipliers(entropy=0.5)
             servers = set(actors("ParameterServer"))
             os.kill(min(servers), signal.SIGKILL)
             wait_until(lambda: set(actors("ParameterServer")) - servers, SECONDS)
@@ -226,6 +243,8 @@ class TestFaults:
             run.run_until(lambda: "a parameter server has died" in caplog.text)
             run.run_until(lambda: run.store.state()["version"] > saved["version"])
             assert run.store.steps > saved["steps"], "steps that were made are not made again"
+            fetched = run.store.driver and run.store.driver.fetch(SECONDS)
+            assert fetched and fetched["multipliers"].tolist() == [1, 0.5]
 
     @pytest.mark.slow
     def test_workers_of_a_node_that_dies_are_replaced_where_there_is_room(self, cluster: Any) -> None:

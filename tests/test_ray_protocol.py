@@ -6,6 +6,7 @@ import threading
 from concurrent.futures import Future
 from typing import Any
 
+import numpy as np
 import pytest
 from runs import TARGET, config, drain, make_store, same, wait_until
 from servers import SECONDS, SIZE, Cluster, LostError, MakeCluster, generator, learn, pull, push_of, spec, vector
@@ -13,6 +14,7 @@ from servers import SECONDS, SIZE, Cluster, LostError, MakeCluster, generator, l
 from a3c_exp.backends.ray.server import Message, Reply, shard_slices, shard_spec
 from a3c_exp.backends.ray.worker import RemoteStore
 from a3c_exp.config.builder import load_experiment
+from a3c_exp.core.counters import Multipliers
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.store import Snapshot
@@ -61,6 +63,19 @@ class TestOneWorker:
         assert state["version"] >= 3
         for key, value in expected.items():
             assert same(state[key], value), key
+
+    def test_multiplies_every_shard_by_what_it_has_pulled(self, cluster: MakeCluster) -> None:
+        servers = cluster(spec(1), shards=2)
+        for server in servers.servers:
+            servers.ask(server.set_multipliers(Multipliers(0.5, 2.0)))
+        remote = servers.started()
+        snapshot = remote.pull(0, vector())
+        remote.push(0, push_of(0, vector(1), snapshot, steps=5))
+        parameters = vector()
+        remote.pull(0, parameters)
+        assert snapshot.multipliers == (0.5, 2.0)
+        np.testing.assert_array_equal(parameters, vector(-0.5))
+        np.testing.assert_array_equal(servers.fetch()["multipliers"], [0.5, 2.0])
 
     def test_does_not_wait_for_replies_that_arrive_while_it_collects(self, cluster: MakeCluster) -> None:
         """With one push in flight, a rollout begins with the parameters of the one before; after a quick reply, with

@@ -47,6 +47,21 @@ def steps(folder: Path) -> list[int]:
 
 
 class TestState:
+    def test_multipliers_go_on_and_are_1_in_a_checkpoint_of_before(self, tmp_path: Path) -> None:
+        train(tmp_path)
+        state, path = latest(tmp_path), tmp_path / "checkpoints" / "latest.ckpt"
+        assert state["store"]["multipliers"].tolist() == [1, 1]
+        state["store"]["multipliers"][0] = 0
+        checkpoint.save(path, state)
+        resume(tmp_path, total_steps=320)
+        frozen = latest(tmp_path)
+        assert frozen["store"]["steps"] == 320
+        assert same(frozen["store"]["parameters"], state["store"]["parameters"])
+        del frozen["store"]["multipliers"]
+        checkpoint.save(path, frozen)
+        resume(tmp_path, total_steps=480)
+        assert not same(latest(tmp_path)["store"]["parameters"], frozen["store"]["parameters"])
+
     def test_all_saved_state_is_restored(self, tmp_path: Path) -> None:
         """A resumed run with nothing left to do saves the state that it has read."""
         train(tmp_path, TARGET, optimizer_state="per_worker", **EVERYTHING)

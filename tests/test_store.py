@@ -73,6 +73,36 @@ def test_memory_of_one_process_is_not_sent_to_another() -> None:
         pickle.dumps(make_store())
 
 
+# -- multipliers ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", [{}, {"locked": True}, {"synchronous": True}], ids=str)
+def test_a_step_has_the_multiplier_of_the_pull_that_its_gradient_is_based_on(settings: dict[str, bool]) -> None:
+    store = make_store(workers=1, **settings)
+    before = pull(store)
+    store.set_multipliers(learning_rate=0.25)
+    push(store, 0, ones(), before)
+    np.testing.assert_array_equal(store.parameters.read(), -ones())
+    push(store, 0, ones())
+    np.testing.assert_array_equal(store.parameters.read(), -ones(1.25))
+
+
+def test_each_multiplier_stays_until_it_is_set_again_and_is_part_of_the_state() -> None:
+    store = make_store()
+    assert pull(store).multipliers == (1, 1)
+    store.set_multipliers(learning_rate=0.1)
+    store.set_multipliers(entropy=-3.0)
+    state = store.state()
+    for restored, expected in ((state, (0.1, -3.0)), ({**state} | {"multipliers": None}, (1, 1))):
+        other = make_store()
+        other.restore({key: value for key, value in restored.items() if value is not None})
+        assert pull(other).multipliers == other.counters.multipliers == expected
+    for wrong in ({"learning_rate": -1.0}, {"learning_rate": math.inf}, {"entropy": math.nan}):
+        with pytest.raises(ValueError, match="finite"):
+            store.set_multipliers(**wrong)
+    assert pull(store).multipliers == (0.1, -3.0)
+
+
 # -- the state that a checkpoint keeps --------------------------------------------------------------------------------
 
 

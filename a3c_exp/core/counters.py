@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,13 @@ _WORD = (1 << 64) - 1
 RNG_WORDS = 6
 
 
+class Multipliers(NamedTuple):
+    """What a run's callbacks multiply: the learning rate, and the weight of the entropy in the loss."""
+
+    learning_rate: float = 1.0
+    entropy: float = 1.0
+
+
 class WorkerCounters:
     """Counters, observation statistics and generator states of all workers.
 
@@ -41,12 +48,14 @@ class WorkerCounters:
         self._stats = arrays["stats"]
         self._rng_states = arrays["rng_states"]
         self._clock = arrays["clock"]
+        self._multipliers = arrays["multipliers"]
 
     @staticmethod
     def specs(workers: int, stats_width: int) -> ArraySpecs:
         """Shapes and types of the arrays. stats_width: length of a row of `RunningStats`."""
         return {
             "clock": ((ROW_WIDTH,), np.dtype(np.int64)),
+            "multipliers": ((2,), np.dtype(np.float64)),
             "counters": ((workers + 1, ROW_WIDTH), np.dtype(np.int64)),
             "stats": ((2, workers, stats_width), np.dtype(np.float64)),
             "rng_states": ((2, workers, RNG_WORDS), np.dtype(np.uint64)),
@@ -89,6 +98,15 @@ class WorkerCounters:
         return Heartbeat(self._rows[worker, HEARTBEAT : HEARTBEAT + 1])
 
     # -- read by everybody --------------------------------------------------------------------------------------------
+
+    @property
+    def multipliers(self) -> Multipliers:
+        """The numbers that the trainer has set."""
+        return Multipliers(*self._multipliers.tolist())
+
+    @multipliers.setter
+    def multipliers(self, multipliers: Multipliers) -> None:
+        self._multipliers[:] = multipliers
 
     @property
     def steps(self) -> int:
@@ -146,6 +164,7 @@ class WorkerCounters:
         return {
             "applied_gradients": self._rows[:, GRADIENTS].copy(),
             "steps": self.steps,
+            "multipliers": self._multipliers.copy(),
             "worker_episodes": self._rows[:, EPISODES].copy(),
             "stats": RunningStats.merge_all(self._active(self._stats, STATS_COPY)).row,
             "rng_states": self._active(self._rng_states, RNG_COPY),
@@ -162,6 +181,7 @@ class WorkerCounters:
         self._rows[:known, GRADIENTS] = applied[:known]
         self._rows[-1, GRADIENTS] = version - applied[:known].sum()
         self._rows[-1, STEPS] = state["steps"]
+        self._multipliers[:] = state.get("multipliers", Multipliers())  # older checkpoints have none
         if "worker_episodes" in state:  # older checkpoints have none
             self._rows[:known, EPISODES] = state["worker_episodes"][:known]
         if self._stats.size:

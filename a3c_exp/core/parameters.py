@@ -119,28 +119,30 @@ class SharedParameters:
         into[:] = self._vectors[version & 1 if self._two_copies else 0]
         return version
 
-    def step(self, worker: int, gradient: Vector, base_version: int, steps: int) -> int:
+    def step(self, worker: int, gradient: Vector, base_version: int, steps: int, multiplier: float = 1.0) -> int:
         """Step with a worker's gradient [P], and return its staleness: updates since `base_version`.
 
-        steps: of the run at the pull, for the schedule.
+        steps: of the run at the pull, for the schedule. multiplier: of the learning rate.
         """
         with self._update_lock:
             version, per_worker = self.version, self.spec.optimizer_state_per_worker
             staleness = version - base_version
             t = (self._counters.gradients_of(worker) if per_worker else version) + 1
-            self._optimize(gradient, steps, worker if per_worker else 0, t, staleness)
+            self._optimize(gradient, steps, multiplier, worker if per_worker else 0, t, staleness)
             self._counters.count_gradient(worker)
             if self._two_copies:
                 self._flags[VERSION] = version + 1
         return staleness
 
-    def step_round(self, gradient: Floats, steps: int) -> None:
+    def step_round(self, gradient: Floats, steps: int, multiplier: float) -> None:
         """Step with a round's average [P]. The caller holds the lock."""
         version = self.version
-        self._optimize(gradient, steps, 0, version + 1)
+        self._optimize(gradient, steps, multiplier, 0, version + 1)
         self._flags[VERSION] = version + 1
 
-    def _optimize(self, gradient: Vector, steps: int, state_index: int, t: int, staleness: int = 0) -> None:
+    def _optimize(
+        self, gradient: Vector, steps: int, multiplier: float, state_index: int, t: int, staleness: int = 0
+    ) -> None:
         """Make one optimizer step: in place, or from the active copy into the other one."""
         spec, target = self.spec, 0
         if self._two_copies:
@@ -148,7 +150,7 @@ class SharedParameters:
             active, target = version & 1, (version + 1) & 1
             self._vectors[target] = self._vectors[active]
             self._states[target] = self._states[active]
-        factor = spec.schedule(progress_of(steps, spec.total_steps))
+        factor = spec.schedule(progress_of(steps, spec.total_steps)) * multiplier
         parameters = self._vectors[target]
         rate = rates(spec.optimizer, spec.param_slices, parameters, factor, staleness)
         spec.optimizer.step(parameters, self._states[target, state_index], gradient, rate, t)

@@ -7,6 +7,7 @@ parameters that live elsewhere.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from a3c_exp.common.arrays import Floats, Vector, arrays_in
-from a3c_exp.core.counters import WorkerCounters
+from a3c_exp.core.counters import Multipliers, WorkerCounters
 from a3c_exp.core.events import Event
 from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.normalization import Normalizer, RunningStats
@@ -31,12 +32,14 @@ class Snapshot(NamedTuple):
     version: number of updates that the parameters have had. steps: environment steps of the run so far.
     normalizer: the frozen observation and reward statistics; None if nothing is normalized.
     rounds: number of synchronous rounds that are over. A gradient belongs to the one after these.
+    multipliers: of the gradients that are based on this pull.
     """
 
     version: int
     steps: int
     normalizer: Normalizer | None
     rounds: int = 0
+    multipliers: Multipliers = Multipliers()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -152,11 +155,12 @@ class SharedStore:
     def pull(self, worker: int, into: Vector) -> Snapshot:
         """Copy the parameters into a worker's own vector [P]."""
         if self.rounds is None:
-            return Snapshot(self.parameters.pull(into), self.counters.steps, self.normalizer())
-        with self.parameters.lock:
-            version = self.parameters.copy(into)
-            rounds = self.rounds.completed
-        return Snapshot(version, self.counters.steps, self.normalizer(), rounds)
+            version, rounds = self.parameters.pull(into), 0
+        else:
+            with self.parameters.lock:
+                version = self.parameters.copy(into)
+                rounds = self.rounds.completed
+        return Snapshot(version, self.counters.steps, self.normalizer(), rounds, self.counters.multipliers)
 
     def peek(self) -> Snapshot:
         """Return what a pull brings besides the parameters, for a worker whose network is elsewhere."""
@@ -171,8 +175,8 @@ class SharedStore:
             ticket = self._submit(self.rounds, worker, push)
             ticket.done()  # whoever completes a round makes its step
         elif push.gradient is not None:
-            snapshot = push.snapshot
-            staleness = self.parameters.step(worker, push.gradient, snapshot.version, snapshot.steps)
+            version, steps, _, _, multipliers = push.snapshot
+            staleness = self.parameters.step(worker, push.gradient, version, steps, multipliers.learning_rate)
             push.event.count_update(staleness, applied=1)
         self.counters.save_rng_state(worker, push.rng)
         return ticket
@@ -216,7 +220,7 @@ class SharedStore:
         gradient = rounds.average()
         rounds.close_round()
         if gradient is not None:
-            self.parameters.step_round(gradient, push.snapshot.steps)
+            self.parameters.step_round(gradient, push.snapshot.steps, push.snapshot.multipliers.learning_rate)
             push.event.updates += 1
 
     def finish_rollout(self, worker: int) -> None:
@@ -274,8 +278,21 @@ class SharedStore:
     # -- the trainer's side -------------------------------------------------------------------------------------------
 
     def initialize(self, parameters: Floats) -> None:
-        """Set the parameters [P] and the optimizer's initial state."""
+        """Set the parameters [P], the optimizer's initial state, and multipliers of 1."""
         self.parameters.initialize(parameters)
+        self.counters.multipliers = Multipliers()
+
+    def set_multipliers(self, *, learning_rate: float | None = None, entropy: float | None = None) -> None:
+        """Multiply the learning rate, or the derivatives of the loss by the policy's entropy, from each worker's next
+        pull on. None leaves a multiplier as it is.
+
+        Raises ValueError for a number that is not finite, and for a learning rate's below 0.
+        """
+        given = {"learning_rate": learning_rate, "entropy": entropy}
+        multipliers = self.counters.multipliers._replace(**{name: x for name, x in given.items() if x is not None})
+        if not (0 <= multipliers.learning_rate < math.inf and math.isfinite(multipliers.entropy)):
+            raise ValueError(f"multipliers must be finite, and the learning rate's >= 0: {multipliers}")
+        self.counters.multipliers = multipliers
 
     def state(self) -> dict[str, Any]:
         """Copies of everything that a resumption needs, as plain numbers and arrays."""

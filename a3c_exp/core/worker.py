@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from enum import Enum, auto
 
 import numpy as np
@@ -205,6 +206,8 @@ class Learner:
         batch = self._batch(source, outputs) if isinstance(source, Rollout) else source
         progress = progress_of(snapshot.steps, self._total_steps)
         gradient, metrics = algorithm.gradient(outputs, batch, progress, network.loss_module)
+        if (multiplier := snapshot.multipliers.entropy) != 1:
+            gradient = replace(gradient, entropy=gradient.entropy * multiplier)
         backward(gradient)
         return batch, metrics
 
@@ -237,9 +240,8 @@ class Learner:
         experiment, network = self._experiment, self._network
         norm = clip(network.gradient, experiment.optimizer, network.param_slices)
         progress = progress_of(snapshot.steps, self._total_steps)
-        event.add(
-            {"grad_norm": norm, "learning_rate": experiment.optimizer.learning_rate * experiment.schedule(progress)}
-        )
+        rate = experiment.optimizer.learning_rate * experiment.schedule(progress) * snapshot.multipliers.learning_rate
+        event.add({"grad_norm": norm, "learning_rate": rate})
         if self._prepared % PARAMETER_NORM_EVERY == 0:
             event.add({"parameter_norm": euclidean_norm([network.vector])})
         self._prepared += 1

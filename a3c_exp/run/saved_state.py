@@ -97,6 +97,7 @@ _STATE: Mapping[str, Check] = {
     "store.optimizer_state": _array("f3"),
     "store.version": _count,
     "store.applied_gradients": _array("i1"),
+    "store.multipliers?": lambda value: _array("f1", finite=True)(value) and len(value) == 2,
     "store.worker_episodes?": _array("i1"),
     "store.steps": _count,
     "store.stats": _array("f1", finite=True),

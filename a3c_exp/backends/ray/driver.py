@@ -55,7 +55,7 @@ class CachedStore(SharedStore):
         if self.driver is not None:
             state = self.driver.fetch(seconds)
             if state is not None:
-                self.restore(state)
+                self.restore(state | {"multipliers": self.counters.multipliers})
             else:
                 log.warning("a parameter server does not answer: its state is taken as of update %d", self.version)
         return self.cached_state()
@@ -63,6 +63,11 @@ class CachedStore(SharedStore):
     def cached_state(self) -> dict[str, Any]:
         """The state that was last fetched, but with the run's current steps: they were made."""
         return super().state()
+
+    def set_multipliers(self, *, learning_rate: float | None = None, entropy: float | None = None) -> None:
+        super().set_multipliers(learning_rate=learning_rate, entropy=entropy)
+        if self.driver is not None:
+            self.driver.send_multipliers()
 
     def stop(self) -> None:
         super().stop()
@@ -229,6 +234,7 @@ class Driver(Supervisor[ActorSource]):
             own_state = self._ray.put(shard_state(state, shard))
             yield from self._ask(server, "begin", self._incarnation, own_state, members)
         self._begun = True
+        self.send_multipliers()  # they may have changed meanwhile
         if self._store.stopped:
             self.stop()
 
@@ -297,6 +303,11 @@ class Driver(Supervisor[ActorSource]):
         except (*self._lost, self._ray.exceptions.GetTimeoutError):
             return None
         return merge_shards(states, self._incarnation)
+
+    def send_multipliers(self) -> None:
+        """Let all servers have the store's multipliers."""
+        for server in self._servers:
+            server.set_multipliers.remote(self._store.counters.multipliers)
 
     def stop(self) -> None:
         """Ask every worker to end before its next rollout."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from a3c_exp.backends.messages import MERGE_SECONDS
 from a3c_exp.common.arrays import Floats
+from a3c_exp.core.counters import Multipliers
 from a3c_exp.core.events import Event
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import Push, SharedStore, Snapshot
@@ -220,6 +221,10 @@ class ParameterServer:
     async def state(self) -> tuple[int, dict[str, Any]]:
         """The incarnation, and everything that a checkpoint needs of this shard."""
         return self._incarnation, self._store.state()
+
+    async def set_multipliers(self, multipliers: Multipliers) -> None:
+        """Take the numbers that workers get with their next pull."""
+        self._store.counters.multipliers = multipliers
 
     async def stop(self) -> None:
         """Ask every worker to end before its next rollout."""

@@ -170,7 +170,7 @@ class RemoteStore:
             own = replace(
                 push,
                 gradient=None if gradient is None else gradient[shard],
-                snapshot=Snapshot(reply.snapshot.version, push.snapshot.steps, None, rounds),
+                snapshot=push.snapshot._replace(version=reply.snapshot.version, normalizer=None, rounds=rounds),
                 event=Event(worker, steps=push.event.steps) if pushes else push.event,
             )
             pushes.append(own)
