@@ -24,6 +24,7 @@ from scripted import Bandit, Echo
 
 import a3c_exp
 import a3c_exp.__main__ as program
+from a3c_exp.cli.evaluate import load_run
 from a3c_exp.common.arrays import Floats
 from a3c_exp.common.trust import is_plain
 from a3c_exp.config.builder import load_experiment
@@ -306,3 +307,28 @@ def test_a_class_of_the_calling_script_is_refused_where_workers_are_processes(tm
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert re.search(r"ConfigError: network = .*__main__", done.stderr.splitlines()[-1]), done.stderr
     assert not (tmp_path / "run").exists()
+
+
+# An evaluation in another environment than the training's.
+
+
+def test_evaluations_may_have_other_arguments(tmp_path: Path) -> None:
+    """Episodes of CartPole with the other reward have a return of at most 0."""
+    given = [*QUICK[:-1], "eval.every=32", "eval.env.kwargs.sutton_barto_reward=true"]
+    run = a3c_exp.train(given, tmp_path)
+    assert run.summary["best_eval_return"] == -1
+    assert run.summary["mean_return_100"] is None or run.summary["mean_return_100"] > 1
+    loaded = load_run(tmp_path)
+    assert loaded.experiment.eval_env.kwargs == {"sutton_barto_reward": True}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "value"),
+    [
+        ("eval.env.nothing=1", "eval.env.nothing", 1),
+        ("eval.env.kwargs.nothing=1", "eval.env.kwargs", {"nothing": 1}),
+        ("eval.env.id=Acrobot-v1", "eval.env", {"id": "Acrobot-v1"}),
+    ],
+)
+def test_other_arguments_of_evaluations_are_checked(given: str, key: str, value: object) -> None:
+    refused(lambda: load_experiment(a3c_exp.compose([*QUICK, given])), key, value)

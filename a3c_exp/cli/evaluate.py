@@ -115,7 +115,7 @@ def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> PlayedEpisod
     recorder = Recorder(folder / "videos" / f"{loaded.steps}.mp4") if options.video else None
     loaded.policy.seed(options.seed)
     try:
-        env = loaded.experiment.env.make(count, seeds, render_mode)
+        env = loaded.experiment.eval_env.make(count, seeds, render_mode)
     except ConfigError as error:
         raise error.under("env") from error
     line, most = LiveLine(options.episodes), _max_steps(loaded, options)

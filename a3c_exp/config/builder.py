@@ -23,7 +23,7 @@ from a3c_exp.config.final import NORMALIZATION, TYPED, WORKERS
 from a3c_exp.config.schema import build
 from a3c_exp.core.cpu import cores_of_a_run
 from a3c_exp.core.experiment import Experiment
-from a3c_exp.envs.batch import Normalization
+from a3c_exp.envs.batch import Environment, Normalization
 from a3c_exp.errors import ConfigError, named
 from a3c_exp.networks import ActorCritic
 
@@ -37,7 +37,13 @@ def build_experiment(config: Mapping[str, Any]) -> Experiment:
     """The experiment that a plain configuration describes, its components checked one by one. Raises ConfigError."""
     plugins = build(config.get("plugins") or (), tuple[str, ...], "plugins")
     import_plugins(plugins)
-    return build({key: value for key, value in config.items() if key != TYPED}, Experiment, plugins=plugins)
+    experiment = build({key: value for key, value in config.items() if key != TYPED}, Experiment, plugins=plugins)
+    changed = experiment.eval.env
+    if not changed:
+        return experiment
+    env: Any = build({**config["env"], **changed}, Environment, "eval.env", plugins)  # type: ignore[type-abstract]
+    converted = {name: getattr(env, name) for name in changed}
+    return replace(experiment, eval=replace(experiment.eval, env=converted))
 
 
 def load_experiment(

@@ -136,6 +136,8 @@ def check_environment_and_network(experiment: Experiment, *, to_train: bool = Tr
     try:
         if to_train:
             _take_a_step(env, experiment.env)
+        if experiment.eval.env:
+            _check_eval_env(env, experiment)
         with one_thread():  # for a few observations the start of more threads takes longest
             network = experiment.build_network(env, None)
             setting = experiment.env.normalize_observations
@@ -151,6 +153,18 @@ def check_environment_and_network(experiment: Experiment, *, to_train: bool = Tr
     finally:
         close_within(env)
     return network
+
+
+def _check_eval_env(env: EnvBatch, experiment: Experiment) -> None:
+    """Raise ConfigError unless evaluations have the observations and actions of training."""
+    try:
+        other = experiment.eval_env.make(1, [0])
+    except ConfigError as error:
+        raise error.under("eval.env") from error
+    close_within(other)
+    if (env.observation_space, env.action_space) != (other.observation_space, other.action_space):
+        problem = f"must leave observations and actions as they are: {other.observation_space}, {other.action_space}"
+        raise ConfigError("eval.env", dict(experiment.eval.env), problem)
 
 
 def _take_a_step(batch: EnvBatch, env: Environment) -> None:

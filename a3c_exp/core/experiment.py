@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Generator
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 from gymnasium.spaces import Box
@@ -76,11 +76,13 @@ class Eval:
     episodes: of each evaluation.
     max_steps: an episode of so many steps is cut, and counts as it is: a policy that is stuck would never end it. The
         default is the length of the longest time limit here, of an Atari game.
+    env: settings of the environment that evaluations have in place of those of training ({kwargs: {level: 9}}).
     """
 
     every: int | None = None
     episodes: int = 10
     max_steps: int = 27_000
+    env: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require(self.every is None or self.every >= 1, "every", self.every, "a whole number of steps >= 1, or null")
@@ -187,6 +189,11 @@ class Experiment:
         if self.workers == "auto":
             raise ValueError("workers='auto': config.builder.resolve has the number")
         return self.workers
+
+    @property
+    def eval_env(self) -> Environment:
+        """The environment of evaluations."""
+        return replace(cast(Any, self.env), **self.eval.env) if self.eval.env else self.env
 
     def build_network(self, env: EnvBatch, rng: np.random.Generator | None) -> ActorCritic:
         """A network for these environments. rng: draws its parameters; None: no need to. Raises ConfigError."""

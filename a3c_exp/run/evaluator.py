@@ -129,7 +129,7 @@ class Evaluator:
         self._policy.load(state)
         limits, info_keys = experiment.eval, experiment.env.info_keys
         count = min(limits.episodes, BATCH)
-        env = experiment.env.make(count, seeding.environment_seeds(experiment.seed, Role.EVALUATION, 0, count))
+        env = experiment.eval_env.make(count, seeding.environment_seeds(experiment.seed, Role.EVALUATION, 0, count))
         try:
             episodes = evaluate_policy(
                 self._policy, env, limits.episodes, max_steps=limits.max_steps, go_on=self._go_on, info_keys=info_keys
