@@ -174,21 +174,30 @@ class Adam(Optimizer):
         parameters <- parameters - rate (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + epsilon)
 
     betas: b1 and b2.
+    weight_decay: parameters <- (1 - rate weight_decay) parameters before each step, apart from the means (AdamW,
+        Loshchilov and Hutter 2019, arXiv 1711.05101, algorithm 2). Biases too, as in torch.
     """
 
     betas: tuple[float, float] = (0.9, 0.999)
     epsilon: float = 1e-8
+    weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         allowed = "two numbers from 0 to less than 1"
         require(len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas), "betas", self.betas, allowed)
         require(0 < self.epsilon < math.inf, "epsilon", self.epsilon, "a number > 0")
+        require(0 <= self.weight_decay < math.inf, "weight_decay", self.weight_decay, "a number >= 0")
 
     @property
     def state_rows(self) -> int:
         """The mean of the gradient and that of its square."""
         return 2
+
+    def step(self, parameters: Vector, state: Vector, gradient: Vector, rate: float | Vector, t: int) -> None:
+        if self.weight_decay:
+            parameters *= 1 - rate * self.weight_decay
+        super().step(parameters, state, gradient, rate, t)
 
     def direction(self, state: Vector, gradient: Vector, scratch: Vector, t: int) -> Vector:
         xp, (mean, mean_square) = functions_of(gradient), state

@@ -37,7 +37,7 @@ WRONG: dict[Any, dict[str, list[Any]]] = {
     },
     SGD: {"learning_rate": [0, math.nan], "max_grad_norm": [0], "staleness_power": [-1.0], "momentum": [1.0]},
     RMSProp: {"decay": [1.0], "epsilon": [0.0], "initial_mean_square": [-1.0], "momentum": [-0.1]},
-    Adam: {"betas": [(0.9, 1.0)], "epsilon": [-1e-8]},
+    Adam: {"betas": [(0.9, 1.0)], "epsilon": [-1e-8], "weight_decay": [-0.1, math.inf]},
     ParamGroup: {"learning_rate": [-1.0], "max_grad_norm": [-1.0]},
     NStep: {"n": [0]},
     NStepZero: {"n": [0]},
