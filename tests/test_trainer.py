@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock, Mock
@@ -203,7 +204,7 @@ class TestEvaluation:
         """Let evaluations have these returns, and take so long. Returns the states that they are of."""
         found, states = iter(returns), list[dict[str, Any]]()
 
-        def evaluated(evaluator: Evaluator, state: dict[str, Any]) -> EvalResult:
+        def evaluated(evaluator: Evaluator, state: dict[str, Any], closing: ExitStack) -> EvalResult:
             states.append(state)
             time.sleep(seconds)
             return EvalResult(state["steps"], next(found), 1.0)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sys
 import tempfile
+import threading
 import types
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.context import ForkServerContext
 
@@ -38,8 +40,37 @@ def ensure_running() -> None:
         variables["A3C_EXP_TEMPORARY"] = util.get_temp_dir()
     # The tracker unblocks these signals when it starts its own process, so it has to be started first.
     resource_tracker.ensure_running()
-    with _environment(variables), signals.blocked(), without_main():
-        forkserver.ensure_running()
+    with _environment(variables), signals.blocked(), _unchanged():
+        try:
+            forkserver.ensure_running()
+        except ChildProcessError:  # this is a fork of the process that had started the server
+            forkserver._forkserver.__init__()  # type: ignore[misc]
+            context().set_forkserver_preload(PRELOAD)
+            forkserver.ensure_running()
+
+
+def server() -> int:
+    """The server's process id."""
+    pid: int = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    return pid
+
+
+def kill() -> None:
+    """Kill the server, which stands still. It is started again with the next worker."""
+    with suppress(ProcessLookupError, TypeError):
+        os.kill(server(), signal.SIGKILL)
+
+
+@contextmanager
+def starting() -> Iterator[None]:
+    """Within: the server runs, and a process may be started, in any thread, also in a process of a pool."""
+    with _starting:
+        ensure_running()
+        with _unchanged():
+            yield
+
+
+_starting = threading.Lock()
 
 
 def check_temporary_folder() -> None:
@@ -70,14 +101,21 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def without_main() -> Iterator[None]:
-    """Within: child processes do not import the program that starts them.
+def _unchanged() -> Iterator[None]:
+    """Within: a process may be started. Afterwards this program is as it was before.
 
-    They need nothing from it, and a program without `if __name__ == "__main__"` would run again in each of them.
+    Child processes do not import the program that starts them: they need nothing from it, and a program without
+    `if __name__ == "__main__"` would run again in each of them. A process of a pool, which is a daemon, may have
+    children. To start a process fixes the default method, which the program may want to choose later.
     """
-    main = sys.modules["__main__"]
+    main, process = sys.modules["__main__"], multiprocessing.current_process()
+    daemon, method = process.daemon, multiprocessing.get_start_method(allow_none=True)
     sys.modules["__main__"] = types.ModuleType("__main__")
+    process.daemon = False
     try:
         yield
     finally:
         sys.modules["__main__"] = main
+        process.daemon = daemon
+        if method is None:
+            multiprocessing.set_start_method(None, force=True)

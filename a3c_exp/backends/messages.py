@@ -84,8 +84,8 @@ def batch_events(outputs: Iterator[Event | YieldPoint]) -> Iterator[Event]:
         yield pending
 
 
-class ReceiverClosedError(Exception):
-    """The other end of a pipe has been closed: the run is over."""
+class ReceiverClosedError(BaseException):
+    """The run is over, or its program is gone. No error: no code of an environment is to take it for one."""
 
 
 def send_events(who: str, writer: connection.Connection, run: Callable[[], Iterator[Event | YieldPoint]]) -> None:
@@ -93,16 +93,17 @@ def send_events(who: str, writer: connection.Connection, run: Callable[[], Itera
     last = WorkerExit()
     try:
         for event in batch_events(run()):
-            _send(writer, event)
+            send(writer, event)
     except ReceiverClosedError:
         return
     except BaseException as error:  # whatever ended this worker is the run's to report
         last = failed(who, error)
     with suppress(ReceiverClosedError):
-        _send(writer, last)
+        send(writer, last)
 
 
-def _send(writer: connection.Connection, message: Event | WorkerExit) -> None:
+def send(writer: connection.Connection, message: Event | WorkerExit) -> None:
+    """Send a message to an Inbox. Raises ReceiverClosedError if that is closed."""
     data = pickle.dumps(message)
     rest = memoryview(SIZE.pack(len(data)) + data)
     try:

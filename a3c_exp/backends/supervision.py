@@ -18,7 +18,7 @@ from a3c_exp.backends.messages import MERGE_SECONDS, Inbox, WorkerExit
 from a3c_exp.common.trust import import_plugins
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import RunContext
-from a3c_exp.core.heartbeat import StallWatch
+from a3c_exp.core.heartbeat import StallWatch, inactivity
 from a3c_exp.core.store import SharedStore, Store
 from a3c_exp.core.worker import Worker, YieldPoint
 from a3c_exp.errors import RunError, require
@@ -136,11 +136,9 @@ class Source(ABC):
     """A worker: a process, a thread of this one, or an actor of Ray. It sends events, and a WorkerExit at last.
 
     worker: the index of its rows in the store. name: for messages.
-    inactivity: what a heartbeat that stands still means, for messages.
     serves_others: others need it until they have ended, so its failure ends the run.
     """
 
-    inactivity = "its environment had not stepped"
     serves_others = False
 
     def __init__(self, store: SharedStore, worker: int, name: str = "") -> None:
@@ -152,6 +150,10 @@ class Source(ABC):
     def beat(self) -> int | None:
         """Its heartbeat, see `Heartbeat`; None for one that need not beat yet."""
         return self.store.counters.heartbeat_of(self.worker)
+
+    def inactivity(self, beat: int) -> str:
+        """What a heartbeat that stands still means, for messages."""
+        return inactivity(beat)
 
     @abstractmethod
     def start(self, attempt: int) -> None:
@@ -263,7 +265,7 @@ class Supervisor(ABC, Generic[AnySource]):
         # One at a time: others may only wait for a lock that it holds.
         key = max(stalled, key=self._watch.idle)
         source = self.sources[key]
-        text = self._watch.describe(source.name, source.inactivity)
+        text = self._watch.describe(source.name, source.inactivity(dict(beats)[key]))
         if not source.kill():
             raise RunError(f"{text}. A thread cannot be ended from outside, so the run ends.", "stalled")
         self._hung[key] = f"{text}, and was killed"

@@ -1,4 +1,4 @@
-"""Signs of life: a number that a worker changes with each environment step, for whoever watches it.
+"""Signs of life: a number that a worker changes with each piece of its work, for whoever watches it.
 
 A worker that waits for others beats as well, several times a second. So one that does not change its number hangs, or
 its process has been stopped, whatever it was doing.
@@ -18,11 +18,27 @@ LONGEST_TICK = 1.0
 """Most seconds that count between two looks at the heartbeats: the whole program may have been stopped in between."""
 LOOK_SECONDS = 0.5
 
+STARTING, MAKING, STEPPING, LEARNING, CLOSING = range(5)
+INACTIVITY = (
+    "it had not started",
+    "it had not made or reset its next environment",
+    "its environment had not stepped",
+    "it had not finished its next gradient and push",
+    "it had not closed its environments",
+)
+"""What it means that a heart stands still, by what the worker was doing."""
+_ACTIVITY = 1 << 56  # the bits above the number of beats
+
+
+def inactivity(beat: int) -> str:
+    """What it means that a heart stands still at this beat."""
+    return INACTIVITY[beat // _ACTIVITY]
+
 
 class Heartbeat:
     """A worker's sign of life, in a cell of memory that others read.
 
-    cell: int64 [1]; None for memory of this process. It holds the number of beats so far.
+    cell: int64 [1]; None for memory of this process. It holds the number of beats so far, and what the worker does.
     """
 
     def __init__(self, cell: NDArray[np.int64] | None = None) -> None:
@@ -33,6 +49,11 @@ class Heartbeat:
         """Say that the worker is alive."""
         self._beats += 1
         self._cell[0] = self._beats
+
+    def begin(self, activity: int) -> None:
+        """Beat, and say what the worker does from now on: one of MAKING to CLOSING."""
+        self._beats = activity * _ACTIVITY + self._beats % _ACTIVITY
+        self.beat()
 
     @property
     def value(self) -> int:
@@ -77,6 +98,6 @@ class StallWatch:
         """Forget a worker that has ended: another begins in its place."""
         self._last.pop(key, None)
 
-    def describe(self, name: str, inactivity: str = "its environment had not stepped") -> str:
+    def describe(self, name: str, inactivity: str = INACTIVITY[STEPPING]) -> str:
         """Error text about a worker that is stalled. inactivity: what a heartbeat that stands still means."""
         return f"{name} hung: {inactivity} for {self._seconds:g} s (backend.stall_seconds)"

@@ -167,7 +167,7 @@ class SharedParameters:
         self._states[:] = self.spec.optimizer.initial_state(self.spec.size)
 
     def state(self) -> dict[str, Any]:
-        """Copies of everything that a resumption needs. The caller holds the lock."""
+        """Copies of everything that a resumption needs. Whole if no update was made meanwhile."""
         active = self._active_copy
         return {
             "parameters": self._vectors[active].copy(),

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from a3c_exp.common.arrays import Array, Bools, Floats, all_finite
 from a3c_exp.core.episodes import RunningEpisodes
 from a3c_exp.core.events import Episodes
-from a3c_exp.core.heartbeat import Heartbeat
+from a3c_exp.core.heartbeat import STEPPING, Heartbeat
 from a3c_exp.core.normalization import Normalizer, RunningStats
 from a3c_exp.core.rewards import DiscountedRewards, RewardShaping
 from a3c_exp.core.store import Snapshot
@@ -231,6 +231,7 @@ class Actor:
         """Act and step until the rollout is full."""
         network, env, rng, length, normalizer = self._network, self.env, self.rng, self._length, snapshot.normalizer
         distribution = network.distribution
+        self._heartbeat.begin(STEPPING)
         beat = self._heartbeat.beat
         observations, state = self._observations, self._state
         rows: list[_Row] = []

@@ -20,7 +20,7 @@ from a3c_exp.core.counters import Multipliers, WorkerCounters
 from a3c_exp.core.events import Event
 from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.normalization import Normalizer, RunningStats
-from a3c_exp.core.parameters import NO_LOCK, Lock, SharedParameters, StoreSpec
+from a3c_exp.core.parameters import Lock, SharedParameters, StoreSpec
 from a3c_exp.core.rounds import SynchronousRounds
 
 STOP = 0
@@ -295,10 +295,17 @@ class SharedStore:
         self.counters.multipliers = multipliers
 
     def state(self) -> dict[str, Any]:
-        """Copies of everything that a resumption needs, as plain numbers and arrays."""
-        parameters = self.parameters
-        with parameters.lock if self.spec.copies == 2 else NO_LOCK:
-            return {**parameters.state(), **self.counters.state()}
+        """Copies of everything that a resumption needs, as plain numbers and arrays.
+
+        This never takes the lock: a worker may be stopped while it holds it. An update is prepared in the second copy,
+        so what was copied while the version stayed the same is whole. Otherwise it is copied again, which takes less
+        time than an update.
+        """
+        while True:
+            version = self.version
+            state = {**self.parameters.state(), **self.counters.state()}
+            if self.spec.copies == 1 or self.version == version:
+                return state
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Set everything as `state` had it. The number of workers may differ.

@@ -15,13 +15,13 @@ from a3c_exp.core import seeding
 from a3c_exp.core.divergence import explain_divergence
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Experiment, RunContext
-from a3c_exp.core.heartbeat import Heartbeat
+from a3c_exp.core.heartbeat import CLOSING, LEARNING, MAKING, Heartbeat
 from a3c_exp.core.leaving import LeavingRules
 from a3c_exp.core.normalization import RunningStats
 from a3c_exp.core.rollout import Actor, PolicyNetwork, Rollout, merge_episodes, merge_stats
 from a3c_exp.core.seeding import Role
 from a3c_exp.core.store import Push, Snapshot, Store
-from a3c_exp.envs import EnvBatch, close_within
+from a3c_exp.envs import EnvBatch, close_within, on_progress
 from a3c_exp.errors import RunError
 from a3c_exp.networks import ActorCritic, NetworkOutputs
 from a3c_exp.optimizers import clip, euclidean_norm
@@ -57,7 +57,7 @@ class Worker:
         self._total_steps = experiment.total_steps
         self._accumulate = experiment.accumulate_rollouts
         self._off_policy = experiment.returns.off_policy
-        heartbeat = store.heartbeat(index)
+        heartbeat = self._heartbeat = store.heartbeat(index)
         self._actor = make_actor(context, index, self._build_network, heartbeat)
         self._learner = Learner(experiment, self._network, index, store, self._actor.rng, f"worker {index}", heartbeat)
 
@@ -87,6 +87,7 @@ class Worker:
     def close(self) -> None:
         """Leave the run: synchronous rounds go on without this worker. Close its environments."""
         self._store.leave(self._index)
+        self._heartbeat.begin(CLOSING)
         close_within(self._actor.env)
 
     def _build_network(self, env: EnvBatch) -> ActorCritic:
@@ -99,7 +100,7 @@ class Learner:
     """The half of a worker that learns: it makes gradients of rollouts in its own network, and pushes them.
 
     worker: the index of its rows in the store. rng: draws minibatches. name: used in messages.
-    heartbeat: beats with each push, and while this waits for others.
+    heartbeat: beats with each gradient and push, and while this waits for others.
     """
 
     def __init__(
@@ -140,6 +141,7 @@ class Learner:
 
         snapshot: the pull that the gradient is based on. event: to be reported; a new one if there is none yet.
         """
+        self._heartbeat.begin(LEARNING)
         store, minibatches = self._store, self._minibatch_algorithm
         event = Event(self._worker) if event is None else event
         event.steps = sum(rollout.transitions for rollout in rollouts)
@@ -209,6 +211,7 @@ class Learner:
         if (multiplier := snapshot.multipliers.entropy) != 1:
             gradient = replace(gradient, entropy=gradient.entropy * multiplier)
         backward(gradient)
+        self._heartbeat.beat()
         return batch, metrics
 
     def _batch(self, rollout: Rollout, outputs: NetworkOutputs | None = None) -> BatchArrays:
@@ -300,6 +303,8 @@ def make_actor(
     seeds = seeding.environment_seeds(experiment.seed, Role.ENVIRONMENT, worker, count, resumed)
     rng = seeding.generator(experiment.seed, Role.ACTIONS, worker, resumed=resumed)
     seeding.seed_globals(experiment.seed, worker, resumed)
+    heartbeat.begin(MAKING)
+    on_progress(heartbeat.beat)
     env = env_settings.make(count, seeds)
     return Actor(
         env, make_network(env), rng, rollout_length=experiment.rollout_length, gamma=experiment.gamma,

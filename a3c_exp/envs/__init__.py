@@ -10,7 +10,7 @@ its own.
 from __future__ import annotations
 
 from a3c_exp.envs.atari import Atari
-from a3c_exp.envs.batch import EnvBatch, Environment, Step
+from a3c_exp.envs.batch import EnvBatch, Environment, Step, on_progress
 from a3c_exp.envs.errors import EnvError, close_within
 from a3c_exp.envs.gym import Gym
 from a3c_exp.envs.sync_batch import SyncEnvBatch
@@ -26,4 +26,5 @@ __all__ = [
     "SyncEnvBatch",
     "VectorEnvBatch",
     "close_within",
+    "on_progress",
 ]

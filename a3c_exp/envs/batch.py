@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -20,6 +21,18 @@ from a3c_exp.schedules import Schedule, require_throughout
 
 Normalization = bool | Literal["auto", "shared", "background"] | tuple[float, float]
 """Values of `normalize_observations`, see `Environment`."""
+
+_progress: ContextVar[Callable[[], None]] = ContextVar("progress", default=lambda: None)
+
+
+def on_progress(call: Callable[[], None]) -> None:
+    """Have this called from now on, in this thread, whenever one of several environments has been made or reset."""
+    _progress.set(call)
+
+
+def report_progress() -> None:
+    """Say that one of several environments has been made or reset, which may take long for each."""
+    _progress.get()()
 
 
 class Step(NamedTuple):

@@ -1,10 +1,13 @@
-"""Errors of environments, and a `close` that hangs."""
+"""Errors of environments, also of their `close`."""
 
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from a3c_exp.envs.answers import WrongAnswerError
@@ -52,16 +55,34 @@ class Closeable(Protocol):
 
 
 def close_within(env: Closeable, seconds: float = CLOSE_SECONDS) -> None:
-    """Close environments in a thread of its own, and wait no longer than this. Errors are logged, never raised."""
+    """Close environments in this thread, in which they were made. Errors are logged, never raised.
 
-    def close() -> None:
-        try:
+    In a main thread the close is broken off by a TimeoutError after so many seconds, also that of a worker process.
+    Code in C, and another thread, cannot be broken off.
+    """
+    try:
+        with _alarm(seconds):
             env.close()
-        except BaseException as error:  # whatever it is, the run goes on or ends without it
-            log.warning("an environment could not be closed: %s", one_line(error))
+    except BaseException as error:  # whatever it is, the run goes on or ends without it
+        log.warning("an environment could not be closed: %s", one_line(error))
 
-    thread = threading.Thread(target=close, name="close of an environment", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if thread.is_alive():
-        log.warning("an environment was not closed within %g s, and is left behind", seconds)
+
+@contextmanager
+def _alarm(seconds: float) -> Iterator[None]:
+    """Within: TimeoutError every so many seconds, in the main thread. SIGALRM is the user's: not if a timer runs."""
+    if threading.current_thread() is not threading.main_thread() or signal.getitimer(signal.ITIMER_REAL)[0]:
+        yield
+        return
+
+    def ring(signum: int, frame: object) -> None:
+        raise TimeoutError(f"its close took longer than {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.signal(signal.SIGALRM, before or signal.SIG_DFL)

@@ -21,7 +21,7 @@ from gymnasium.vector import VectorEnv
 
 from a3c_exp.common.trust import is_allowed_module, is_plain
 from a3c_exp.envs.atari import INSTALL
-from a3c_exp.envs.batch import EnvBatch, Environment
+from a3c_exp.envs.batch import EnvBatch, Environment, report_progress
 from a3c_exp.envs.spaces import action_problem, observation_problem
 from a3c_exp.envs.sync_batch import Env, SyncEnvBatch
 from a3c_exp.envs.vector_batch import VectorEnvBatch, autoreset_mode
@@ -116,6 +116,7 @@ class Gym(Environment):
         envs: list[Env] = []
         for _ in range(count):
             envs.append(self._one(spec, render_mode))
+            report_progress()
             if len(envs) == 1:
                 spaces = (getattr(envs[0], name, None) for name in ("observation_space", "action_space"))
                 self._check(envs[0], *spaces)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.envs.answers import AnswerCheck, WrongAnswerError, listed_rewards, reset_fault, reward_fault, step_fault
-from a3c_exp.envs.batch import Step
+from a3c_exp.envs.batch import Step, report_progress
 from a3c_exp.envs.errors import MAX_STEPS_GUARD, EnvError, env_error
 from a3c_exp.envs.spaces import decoder, encoder
 from a3c_exp.errors import FAILURES
@@ -119,6 +119,7 @@ class SyncEnvBatch:
             answer = self._envs[index].reset(seed=seed)
         except FAILURES as error:
             raise env_error(error, _name(self._envs[index]), index=index) from error
+        report_progress()
         try:
             observation, _ = answer
         except (TypeError, ValueError):

@@ -6,6 +6,7 @@ import io
 import logging
 import math
 import os
+import select
 import sys
 import time
 import warnings
@@ -25,6 +26,9 @@ LIVE_SECONDS, PLAIN_SECONDS = 0.2, 10.0
 """Seconds between two progress lines on a terminal, and in the log."""
 SPEED_SECONDS = 10.0
 """The speed is that of so many last seconds."""
+STREAM_SECONDS, PIECE = 0.05, 1024
+"""How long a line waits for a stream to take something, and characters that one that does so takes: a pipe takes 4096
+bytes then."""
 
 
 class LiveLineHandler(logging.StreamHandler[TextIO]):
@@ -32,12 +36,15 @@ class LiveLineHandler(logging.StreamHandler[TextIO]):
 
     live: whether the stream is a terminal that can rewrite a line.
     label: of a run beside others: the stream gets its warnings alone, with this in front.
+
+    A stream that takes nothing (Ctrl-S, a pipe that nobody reads) loses lines; nobody waits for it.
     """
 
     def __init__(self, stream: TextIO, label: str = "") -> None:
         super().__init__(stream)
         self.live = _is_terminal(stream) and not label
         self._line = ""
+        self._poll = _polling(stream)
         self.setFormatter(_Printable(f"%(prefix)s{label}%(message)s"))
         if label:
             self.setLevel(logging.WARNING)
@@ -60,16 +67,20 @@ class LiveLineHandler(logging.StreamHandler[TextIO]):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a log line above the live line."""
-        if self._line:
-            self._put("\r\x1b[K")
-        super().emit(record)
-        if self._line:
-            self._put(self._line)
+        try:
+            text = self.format(record)
+        except Exception:  # logging's own way with a record that cannot be formatted
+            self.handleError(record)
+            return
+        self._put(f"\r\x1b[K{text}\n{self._line}" if self._line else f"{text}\n")
 
     def _put(self, text: str) -> None:
         try:
-            self.stream.write(text)
-            self.stream.flush()
+            for start in range(0, len(text), PIECE):
+                if self._poll is not None and not self._poll.poll(1000 * STREAM_SECONDS):
+                    return
+                self.stream.write(text[start : start + PIECE])
+                self.stream.flush()
         except (OSError, ValueError):  # the terminal has gone, or the stream is closed
             self.live = False
             self._line = ""
@@ -93,6 +104,16 @@ class _File(logging.FileHandler):
             self.failed = True
             with suppress(OSError, ValueError):
                 sys.stderr.write(f"a3c_exp: {self.baseFilename} cannot be written: {sys.exc_info()[1]}\n")
+
+
+def _polling(stream: TextIO) -> select.poll | None:
+    """What tells whether a stream takes something; None if it is no file of the system's."""
+    try:
+        poll = select.poll()
+        poll.register(stream.fileno(), select.POLLOUT)
+    except (AttributeError, OSError, ValueError):
+        return None
+    return poll
 
 
 def _is_terminal(stream: TextIO) -> bool:

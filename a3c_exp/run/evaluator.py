@@ -7,6 +7,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from a3c_exp.core.callback import EvalResult
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.heartbeat import Heartbeat, StallWatch
 from a3c_exp.core.seeding import Role
-from a3c_exp.envs import close_within
+from a3c_exp.envs import close_within, on_progress
 from a3c_exp.errors import RunError
 from a3c_exp.run.policy import BATCH, Policy, evaluate_policy, make_policy
 
@@ -69,7 +70,10 @@ class Evaluator:
         self._watch.forget("evaluation")
         self._evaluation = Future()
         arguments = (state, self._evaluation)
-        threading.Thread(target=self._work, args=arguments, name="evaluation", daemon=True).start()
+        try:
+            threading.Thread(target=self._work, args=arguments, name="evaluation", daemon=True).start()
+        except RuntimeError as error:  # no thread is to be had
+            self._evaluation.set_exception(RunError(f"the evaluation failed: {error}"))
         if self._experiment.backend.deterministic:
             self._wait(self._evaluation)
 
@@ -115,27 +119,30 @@ class Evaluator:
             wait([self._evaluation], _GRACE_SECONDS)
 
     def _work(self, state: dict[str, Any], evaluation: Future[EvalResult | None]) -> None:
+        with ExitStack() as closing:  # after the result is known: a close may hang
+            self._try(state, evaluation, closing)
+
+    def _try(self, state: dict[str, Any], evaluation: Future[EvalResult | None], closing: ExitStack) -> None:
         try:
-            evaluation.set_result(self._evaluate(state))
+            evaluation.set_result(self._evaluate(state, closing))
         except RunError as error:
             evaluation.set_exception(RunError(f"the evaluation failed: {error}", error.reason))
         except BaseException:  # an environment may raise anything, KeyboardInterrupt too
             evaluation.set_exception(RunError(f"the evaluation failed:\n{traceback.format_exc().rstrip()}"))
 
-    def _evaluate(self, state: dict[str, Any]) -> EvalResult | None:
+    def _evaluate(self, state: dict[str, Any], closing: ExitStack) -> EvalResult | None:
         experiment = self._experiment
         if self._policy is None:
             self._policy = make_policy(experiment, state)
         self._policy.load(state)
         limits, info_keys = experiment.eval, experiment.env.info_keys
         count = min(limits.episodes, BATCH)
+        on_progress(self._heartbeat.beat)
         env = experiment.eval_env.make(count, seeding.environment_seeds(experiment.seed, Role.EVALUATION, 0, count))
-        try:
-            episodes = evaluate_policy(
-                self._policy, env, limits.episodes, max_steps=limits.max_steps, go_on=self._go_on, info_keys=info_keys
-            )
-        finally:
-            close_within(env)
+        closing.callback(close_within, env)
+        episodes = evaluate_policy(
+            self._policy, env, limits.episodes, max_steps=limits.max_steps, go_on=self._go_on, info_keys=info_keys
+        )
         if len(episodes) < limits.episodes:
             return None
         mean_return, mean_length = float(np.mean(episodes.returns)), float(np.mean(episodes.lengths))

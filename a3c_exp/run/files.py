@@ -27,9 +27,22 @@ class FolderLockedError(FolderError):
     """A folder that another process holds the lock of."""
 
 
+_held: set[int] = set()
+"""Descriptors of the folders that this process has locked. A fork, which an environment may have made, gives its copies
+up: it may outlive this process, and no lock is to."""
+
+
+def _give_up() -> None:
+    while _held:
+        os.close(_held.pop())
+
+
+os.register_at_fork(after_in_child=_give_up)
+
+
 @contextmanager
 def exclusive_folder(folder: Path) -> Iterator[None]:
-    """Hold an exclusive lock on `folder` until the context exits or the process and its forks have died.
+    """Hold an exclusive lock on `folder` until the context exits or the process has died.
 
     Does nothing on a file system without locks. Raises FolderLockedError if the folder is locked, and
     FolderError if it is missing.
@@ -38,6 +51,7 @@ def exclusive_folder(folder: Path) -> Iterator[None]:
         place = os.open(folder, os.O_RDONLY)
     except FileNotFoundError:
         raise FolderError(folder, "there is no such folder") from None
+    _held.add(place)
     try:
         with suppress(OSError):
             try:
@@ -46,9 +60,11 @@ def exclusive_folder(folder: Path) -> Iterator[None]:
                 raise FolderLockedError(folder, "must be without a run that is still going on") from None
         yield
     finally:
-        with suppress(OSError):
-            fcntl.flock(place, fcntl.LOCK_UN)
-        os.close(place)
+        if place in _held:  # not in a fork
+            _held.remove(place)
+            with suppress(OSError):
+                fcntl.flock(place, fcntl.LOCK_UN)
+            os.close(place)
 
 
 def identity(folder: Path) -> tuple[int, int] | None:

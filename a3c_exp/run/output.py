@@ -94,7 +94,7 @@ class RunOutput:
             return
         try:
             write()
-        except OSError as error:
+        except (OSError, RuntimeError, MemoryError) as error:  # a RuntimeError: no thread is to be had
             if what not in self.unwritten:
                 log.error("%s cannot be written: %s", what, error)
             self.unwritten.add(what)

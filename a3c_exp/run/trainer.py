@@ -38,7 +38,7 @@ from a3c_exp.run.statistics import RunStatistics, TrainingClock
 log = logging.getLogger("a3c_exp")
 
 # Workers that are asked to stop finish their rollout first. After this time the run no longer waits for them.
-PATIENCE_SECONDS = 5.0
+PATIENCE_SECONDS = 3.0
 CURVE_NAME = re.compile(r"[\w./ -]+")
 # Failures of workers that the log shows: a run may have thousands.
 MOST_WARNINGS = 100
@@ -292,7 +292,8 @@ class Trainer:
             except BaseException as error:  # whatever it is, the state is saved below
                 self._fail(error)
             finally:
-                self._interruption.may_break_in = False
+                # On serial, environments are closed here, and one may hang in it.
+                self._interruption.may_break_in = self._experiment.backend.deterministic
                 try:
                     events.close()
                 except BaseException as error:  # workers that cannot be ended do not keep the state from being saved

@@ -147,7 +147,6 @@ class Ga3c(RestartSettings, Backend):
 class Service(ThreadSource):
     """The thread of a predictor or a trainer. heart: the heartbeat of what it runs."""
 
-    inactivity = "it had not finished a batch"
     serves_others = True
 
     def __init__(
@@ -159,6 +158,9 @@ class Service(ThreadSource):
     @property
     def beat(self) -> int:
         return self._heart.value
+
+    def inactivity(self, beat: int) -> str:
+        return "it had not finished a batch"
 
 
 class AgentProcess(Child):
@@ -176,5 +178,6 @@ class AgentProcess(Child):
         return partial(self._run, attempt, self._buffers.channel(self.worker))
 
     def on_exit(self, *, replaced: bool) -> None:
+        end([self])
         if not replaced:
             self._buffers.leave(self.worker)

@@ -58,7 +58,7 @@ class DeviceParameters(SharedParameters):
         return parameters
 
     def state(self) -> dict[str, Any]:
-        """Refresh the host's copy, and return its state. The caller holds the lock."""
+        """Refresh the host's copy, and return its state. Whole if no update was made meanwhile."""
         for tensor, array in ((self._vectors, self.host._vectors), (self._states, self.host._states)):
             torch.from_numpy(array).copy_(torch.as_tensor(tensor))
         return self.host.state()
@@ -79,7 +79,7 @@ def parameters_on(device: torch.device, store: SharedStore) -> Iterator[None]:
     finally:
         store.parameters = host
         with _failures_of(device):
-            moved.read()
+            moved.state()
 
 
 @contextmanager

@@ -15,17 +15,29 @@ from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 
 from a3c_exp.backends import forkserver
-from a3c_exp.backends.messages import GRACE_SECONDS, Inbox, WorkerExit, send_events
+from a3c_exp.backends.messages import (
+    GRACE_SECONDS,
+    MERGE_SECONDS,
+    Inbox,
+    ReceiverClosedError,
+    WorkerExit,
+    send,
+    send_events,
+)
 from a3c_exp.backends.supervision import PipeSource
 from a3c_exp.common import signals
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.events import Event
 from a3c_exp.core.store import SharedStore
 from a3c_exp.core.worker import YieldPoint
-from a3c_exp.errors import RunError, one_line
+from a3c_exp.errors import ConfigError, one_line
 
 # How often a worker looks whether the fork server is there.
 _SERVER_SECONDS = 1.0
+# The longest wait for the fork server, which may have to import everything first. Then it is killed and started again.
+SERVER_SECONDS = 120.0
+# From the end of its parents to the end of a worker, which closes its environments meanwhile.
+ORPHAN_SECONDS = 2.0
 # How often, and how many seconds apart, a worker is started: the fork server may be dying, and is started again.
 _TRIES, _PAUSE = 10, 0.2
 # The standard library gives a child this exit code if the server has died, which would have reported the real one.
@@ -35,60 +47,96 @@ Run = Callable[[], Iterator[Event | YieldPoint]]
 
 
 class Child(PipeSource):
-    """A worker process. run: called there with the number of its predecessors."""
+    """A worker process. run: called there with the number of its predecessors.
 
-    process: BaseProcess
+    process: None until it has been started, which a thread does: the fork server may stand still.
+    """
+
+    process: BaseProcess | None
 
     def __init__(self, store: SharedStore, worker: int, run: Callable[..., Iterator[Event | YieldPoint]]) -> None:
         super().__init__(store, worker)
         self._run = run
         self.start(0)
 
+    @property
+    def beat(self) -> int | None:
+        return None if self.process is None else super().beat
+
     def prepare(self, attempt: int) -> Run:
         """What is called in a new process, once the one before it has gone."""
         return partial(self._run, attempt)
 
     def start(self, attempt: int) -> None:
-        if attempt:
-            _end_process(self.process)  # it may have closed its pipe, and live
-            self.process.join()
-            self.process.close()
         run = self.prepare(attempt)
+        reader, writer = forkserver.context().Pipe(duplex=False)
+        self.inbox = Inbox(reader)
+        self.process = self.sentinel = None
+        self.wanted = True
+        self._starter = threading.Thread(target=self._start, args=(run, writer), daemon=True)
+        self._starter.start()
+        self._starter.join(MERGE_SECONDS)
+
+    def _start(self, run: Run, writer: connection.Connection) -> None:
+        """Start the process, or send the reason why there is none."""
+        complaint = ""
         for _ in range(_TRIES):
-            reader, writer = forkserver.context().Pipe(duplex=False)
-            arguments = self.name, run, writer
-            process = forkserver.context().Process(target=_main, args=arguments, name=self.name, daemon=True)
             try:
-                forkserver.ensure_running()
-                with forkserver.without_main():
-                    process.start()
-                self.process = process
-                self.sentinel = process.sentinel
-                self.inbox = Inbox(reader)
-                return
-            except (OSError, EOFError) as error:
+                with forkserver.starting():
+                    if not self.wanted:
+                        break
+                    arguments = self.name, run, writer, forkserver.server()
+                    process = forkserver.context().Process(target=_main, args=arguments, name=self.name, daemon=True)
+                    impatient = threading.Timer(SERVER_SECONDS, forkserver.kill)
+                    impatient.start()
+                    try:
+                        process.start()
+                    finally:
+                        impatient.cancel()
+                self.process, self.sentinel = process, process.sentinel
+                break
+            except (OSError, EOFError, RuntimeError, ConfigError) as error:
                 complaint = one_line(error)
-                reader.close()  # should the process have begun after all, it ends when it sends
                 time.sleep(_PAUSE)
-            finally:
-                writer.close()  # the child has the only copy left, so the pipe ends with the child
-        raise RunError(f"{self.name} could not be started: {complaint}")
+        if self.process is None:
+            with suppress(ReceiverClosedError):
+                send(writer, WorkerExit(f"{self.name} could not be started: {complaint}", final=True))
+        writer.close()  # the child has the only copy left, so the pipe ends with the child
+
+    def join(self, deadline: float) -> bool:
+        """Wait until this moment at most; return whether the process has ended, or there is and will be none."""
+        self._starter.join(max(0.0, deadline - time.monotonic()))
+        if self.process is None:
+            return not self._starter.is_alive()
+        self.process.join(max(0.0, deadline - time.monotonic()))
+        return self.process.exitcode is not None
 
     def kill(self) -> bool:
-        self.process.kill()
+        assert self.process is not None
+        _kill(self.process)
         return True
 
     def exit(self) -> WorkerExit:
+        assert self.process is not None
         self.process.join(GRACE_SECONDS)
         return WorkerExit(f"{self.name} {_exit_text(self.process.exitcode)}")
 
+    def on_exit(self, *, replaced: bool) -> None:
+        """Release what it had, and kill what it has started. It may also have closed its pipe, and live."""
+        super().on_exit(replaced=replaced)
+        end([self])
 
-def _end_process(process: BaseProcess) -> None:
-    """Kill a worker's process."""
+
+def _kill(process: BaseProcess) -> None:
+    """Kill a worker's process, and those that its environments have started: its group."""
+    pid = process.pid
+    assert pid is not None
     process.kill()
-    if process.exitcode == _EXIT_CODE_LOST and process.pid is not None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    if process.exitcode == _EXIT_CODE_LOST:
         with suppress(ProcessLookupError):  # it may live, for up to _SERVER_SECONDS
-            os.kill(process.pid, signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
 
 
 def _exit_text(exitcode: int | None) -> str:
@@ -104,34 +152,66 @@ def _exit_text(exitcode: int | None) -> str:
 
 
 def end(sources: Sequence[PipeSource]) -> None:
-    """Wait GRACE_SECONDS, for all together, until the processes among the sources have ended; then kill the others."""
-    children = [source for source in sources if isinstance(source, Child)]
+    """Wait GRACE_SECONDS, for all together, until the processes among the sources have ended; then kill the others.
+
+    One that a dead disk keeps from dying is left behind. A fork server that stands still cannot say who has ended.
+    """
+    children = [source for source in sources if isinstance(source, Child) and source.wanted]
     for child in children:
+        child.wanted = False
         child.inbox.close()  # a child that sends, now or later, learns that the run is over
     deadline = time.monotonic() + GRACE_SECONDS
     for child in children:
-        child.process.join(max(0.0, deadline - time.monotonic()))
-        _end_process(child.process)
+        child.join(deadline)
+        if child.process is not None:
+            _kill(child.process)
+    if not _are_gone(children):
+        forkserver.kill()
+        _are_gone(children)
     for child in children:
-        child.process.join()
-        child.process.close()
+        if child.process is not None and child.process.exitcode is not None:
+            child.process.close()
 
 
-def _main(name: str, run: Run, writer: connection.Connection) -> None:
-    """The child's main function."""
+def _are_gone(children: Sequence[Child]) -> bool:
+    """Wait GRACE_SECONDS, for all together, until children that have been killed are gone; return whether they are."""
+    deadline = time.monotonic() + GRACE_SECONDS
+    return all(child.join(deadline) for child in children)
+
+
+def _main(name: str, run: Run, writer: connection.Connection, server: int) -> None:
+    """The child's main function. server: the process that has forked it."""
+    os.setpgid(0, 0)  # what its environments start ends with it: see `_kill`
+    multiprocessing.current_process().daemon = False  # they may start processes
     signals.ignore()
-    threading.Thread(target=_exit_with_parents, daemon=True).start()
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # this group is not that of the terminal
+    orphaned = threading.Event()
+    signal.signal(signal.SIGUSR1, partial(_end_orphan, orphaned))
+    threading.Thread(target=_watch_parents, args=(server, orphaned), daemon=True).start()
     if logging.lastResort is not None:  # what an environment's code, or the closing of one, logs here
         logging.lastResort.setFormatter(logging.Formatter(f"warning: {name}: %(message)s"))
     with one_thread():
         send_events(name, writer, run)
+    if orphaned.is_set():
+        os.killpg(0, signal.SIGKILL)
 
 
-def _exit_with_parents() -> None:
-    """End this process when the one that started it or the fork server has ended, however that ended."""
-    parent, server = multiprocessing.parent_process(), os.getppid()
-    assert parent is not None
-    while os.getppid() == server:
-        if connection.wait([parent.sentinel], _SERVER_SECONDS):
-            break
-    os._exit(1)
+def _end_orphan(orphaned: threading.Event, signum: int, frame: object) -> None:
+    if orphaned.is_set():
+        raise ReceiverClosedError
+
+
+def _watch_parents(server: int, orphaned: threading.Event) -> None:
+    """End this process when the one that started it or the fork server has ended, however that ended.
+
+    Its environments are closed first, in the thread that made them, if that takes no more than ORPHAN_SECONDS.
+    """
+    parent = multiprocessing.parent_process()
+    main = threading.main_thread().ident
+    assert parent is not None and main is not None
+    while os.getppid() == server and not connection.wait([parent.sentinel], _SERVER_SECONDS):
+        pass
+    orphaned.set()
+    signal.pthread_kill(main, signal.SIGUSR1)
+    time.sleep(ORPHAN_SECONDS)
+    os.killpg(0, signal.SIGKILL)

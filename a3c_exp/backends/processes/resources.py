@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
+import errno
 import fcntl
+import mmap
 import os
 import resource
 import tempfile
@@ -16,7 +17,7 @@ from a3c_exp.backends import forkserver
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import SharedStore
-from a3c_exp.errors import ConfigError, one_line
+from a3c_exp.errors import ConfigError, RunError, one_line
 
 OWN_FILES = 64
 """An upper bound of the files that a run has open besides those of its workers."""
@@ -63,9 +64,55 @@ def shared_store(spec: StoreSpec) -> SharedStore:
     return SharedStore(spec, shared_block(spec.nbytes()), FileLock())
 
 
-def shared_block(nbytes: int) -> Any:
-    """Zeroed anonymous shared memory, which can be sent to child processes while they are started."""
-    return forkserver.context().RawArray(ctypes.c_char, nbytes)
+def shared_block(nbytes: int) -> SharedBlock:
+    """Zeroed anonymous shared memory, which can be sent to child processes while they are started.
+
+    All of it is reserved now, since a process that writes to pages that are not to be had is killed by SIGBUS. Raises
+    RunError if there is too little.
+    """
+    fd = _anonymous_file()
+    try:
+        if nbytes > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(fd, 0, max(nbytes, 1))
+        else:
+            os.ftruncate(fd, max(nbytes, 1))
+        return SharedBlock(fd)
+    except OSError as error:
+        os.close(fd)
+        raise RunError(
+            f"{nbytes:,} bytes of memory that processes share are not to be had: {one_line(error)}"
+        ) from error
+
+
+def _anonymous_file() -> int:
+    """A file without a name: in memory where the system has such, however small /dev/shm and TMPDIR are."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("a3c_exp")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+class SharedBlock(mmap.mmap):
+    """Shared memory that is the whole file of a descriptor, which belongs to it."""
+
+    fd: int
+
+    def __new__(cls, fd: int) -> SharedBlock:
+        block = super().__new__(cls, fd, 0)
+        block.fd = fd
+        return block
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _attach_block, (reduction.DupFd(self.fd),)
+
+
+def _attach_block(fd: Any) -> SharedBlock:
+    return SharedBlock(fd.detach())
 
 
 class FileLock:
@@ -76,10 +123,7 @@ class FileLock:
     """
 
     def __init__(self, fd: int | None = None) -> None:
-        if fd is None:
-            with tempfile.TemporaryFile() as file:
-                fd = os.dup(file.fileno())
-        self._fd = fd
+        self._fd = _anonymous_file() if fd is None else fd
         self._threads = threading.Lock()
 
     def __enter__(self) -> None:
