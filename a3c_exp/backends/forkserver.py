@@ -40,7 +40,7 @@ def ensure_running() -> None:
         variables["A3C_EXP_TEMPORARY"] = util.get_temp_dir()
     # The tracker unblocks these signals when it starts its own process, so it has to be started first.
     resource_tracker.ensure_running()
-    with _environment(variables), signals.blocked(), _unchanged():
+    with _environment(variables), signals.blocked(), unchanged():
         try:
             forkserver.ensure_running()
         except ChildProcessError:  # this is a fork of the process that had started the server
@@ -66,7 +66,7 @@ def starting() -> Iterator[None]:
     """Within: the server runs, and a process may be started, in any thread, also in a process of a pool."""
     with _starting:
         ensure_running()
-        with _unchanged():
+        with unchanged():
             yield
 
 
@@ -101,7 +101,7 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def _unchanged() -> Iterator[None]:
+def unchanged() -> Iterator[None]:
     """Within: a process may be started. Afterwards this program is as it was before.
 
     Child processes do not import the program that starts them: they need nothing from it, and a program without

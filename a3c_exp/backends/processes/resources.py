@@ -35,7 +35,7 @@ def check_processes(experiment: Experiment, *, files_each: int) -> None:
         if field.name == "callbacks":  # which stay here
             continue
         try:
-            with forkserver.without_main():  # a class of the program itself is in no module that a worker could import
+            with forkserver.unchanged():  # a class of the program itself is in no module that a worker could import
                 reduction.ForkingPickler.dumps(component)
         except RuntimeError:  # multiprocessing's own locks can be pickled only while a process is being started
             continue
