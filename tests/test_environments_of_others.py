@@ -89,7 +89,7 @@ def test_copies_have_ports_and_names_of_their_own(tmp_path: Path) -> None:
     ("env", "wrapper"),
     [
         ("Pendulum-v1", {"RescaleAction": {"min_action": [-0.5], "max_action": [0.5]}}),
-        ("CarRacing-v3", {"ResizeObservation": {"shape": [42, 42]}}),
+        ("CarRacing-v3", {"wrapper": "ResizeObservation", "shape": [42, 42]}),
     ],
 )
 def test_a_wrapper_gets_arrays_where_it_asks_for_them_and_tuples_elsewhere(env: str, wrapper: dict[str, Any]) -> None:

@@ -195,7 +195,7 @@ class TestErrors:
             ("vector", "no such wrapper"),
             ("AddRenderObservation", "env.kwargs.render_mode=rgb_array"),
             ({"ClipAction": {}}, "does not fit CartPole-v1"),
-            ({"A": {}, "B": {}}, "{name: arguments}"),
+            ({"A": {}, "B": {}}, "{name: {argument: value}}"),
         ],
     )
     def test_a_wrapper_that_does_not_exist_or_fit(self, wrapper: Any, hint: str) -> None:

@@ -52,7 +52,7 @@ class Gym(Environment):
     kwargs: arguments of the environment itself ({gravity: -5.0}). In a text '{port}' is a free TCP port of this
         machine, and '{copy}' a name, both others for each environment of any worker, evaluation and run.
     wrappers: by name, the innermost first: classes of gymnasium.wrappers, or 'module:Class' of a package in `plugins`.
-        With arguments as {name: {argument: value}}.
+        With arguments as {name: {argument: value}}, or as {wrapper: name, argument: value}.
     max_episode_steps: the time limit; null keeps the registered one. An episode that reaches it is truncated.
     vectorized: use the environment's native vector form, where it has one (CartPole-v1), instead of a Python loop.
     The other settings are those of every `Environment`.
@@ -60,7 +60,7 @@ class Gym(Environment):
 
     id: str
     kwargs: dict[str, Any] = field(default_factory=dict)
-    wrappers: tuple[str | dict[str, dict[str, Any]], ...] = ()
+    wrappers: tuple[str | dict[str, Any], ...] = ()
     max_episode_steps: int | None = None
     vectorized: bool = False
 
@@ -74,7 +74,9 @@ class Gym(Environment):
         drawn = self.kwargs.get("render_mode", "rgb_array")
         require(drawn == "rgb_array", "kwargs.render_mode", drawn, "rgb_array, for observations that are drawn")
         for entry in self.wrappers:
-            require(isinstance(entry, str) or len(entry) == 1, "wrappers", entry, "a name, or {name: arguments}")
+            fits = isinstance(entry, str) or isinstance(entry.get("wrapper"), str)
+            fits = fits or (len(entry) == 1 and isinstance(_arguments(entry), Mapping))
+            require(fits, "wrappers", entry, "a name, {name: {argument: value}} or {wrapper: name, argument: value}")
 
     def __getstate__(self) -> dict[str, Any]:
         """For a worker: with the specification of an environment that the calling script or notebook has registered."""
@@ -224,11 +226,13 @@ def _other_package(name: str, plugins: Sequence[str]) -> str:
 
 
 def _name(entry: str | Mapping[str, Any]) -> str:
-    return entry if isinstance(entry, str) else next(iter(entry))
+    return entry if isinstance(entry, str) else str(entry.get("wrapper", next(iter(entry), "")))
 
 
 def _arguments(entry: str | Mapping[str, Any]) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = {} if isinstance(entry, str) else next(iter(entry.values()))
+    if isinstance(entry, str) or "wrapper" in entry:
+        return {} if isinstance(entry, str) else {key: value for key, value in entry.items() if key != "wrapper"}
+    found: Mapping[str, Any] = next(iter(entry.values()))
     return found
 
 
