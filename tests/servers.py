@@ -13,6 +13,7 @@ import numpy as np
 from a3c_exp.backends.ray.server import ParameterServer, merge_shards, shard_slices, shard_spec, shard_state
 from a3c_exp.backends.ray.worker import RemoteStore
 from a3c_exp.common.arrays import Floats
+from a3c_exp.core.counters import Multipliers
 from a3c_exp.core.events import Event
 from a3c_exp.core.normalization import RunningStats
 from a3c_exp.core.parameters import StoreSpec
@@ -126,7 +127,7 @@ class Cluster:
 
     def events(self) -> list[Event]:
         """The events that the first server has for the driver."""
-        return self.ask(self.servers[0].status()).events
+        return self.ask(self.servers[0].status(Multipliers())).events
 
     def close(self) -> None:
         for server in self.servers:

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nets import normal
+from learning import compare_gradients
+from nets import CHOICES, make_network, normal
 from torch import Tensor, nn
 
 from a3c_exp.common.arrays import Array, Floats
@@ -103,10 +105,20 @@ def test_any_sequence_has_the_outputs_and_the_gradient_of_torch(data: st.DataObj
         compare_with_torch(module, 2 * normal(rows, inputs, seed=rows), kernel)
 
 
-def test_arrays_of_several_axes_are_flattened_first() -> None:
-    module = nn.Sequential(nn.Identity(), nn.Sequential(nn.Flatten(), nn.Linear(6, 3)), nn.Tanh())
-    assert find_obstacle(module, axes=2) is None
-    compare_with_torch(module, normal(4, 2, 3))
+class Flat(nn.Sequential):
+    """Observations of any form as rows, in nested sequences."""
+
+    def __init__(self, observation_space: Box) -> None:
+        inputs = int(np.prod(observation_space.shape))
+        super().__init__(nn.Identity(), nn.Sequential(nn.Flatten(), nn.Linear(inputs, 3)), nn.Tanh())
+
+
+@pytest.mark.parametrize("space", [Box(-1, 1, (2, 3)), Box(0, 255, (4, 5, 3), np.uint8)], ids=str)
+def test_arrays_of_several_axes_are_flattened_first(space: Box) -> None:
+    """Pictures become what a module of torch would be given: scaled, and with channels first."""
+    network = make_network(Flat, space, kernels="numpy")
+    assert network.runtime.description == "kernels: numpy"
+    compare_gradients(network, np.stack([[space.sample() for _ in range(3)] for _ in range(4)]), CHOICES)
     found = find_obstacle(nn.Sequential(nn.Linear(3, 3), nn.Flatten()), axes=2)
     assert found is not None and "Flatten" in found
 

@@ -39,7 +39,10 @@ class Case:
         self.ray.cluster_resources.return_value = {"CPU": 1}
         actors = self.ray.remote.return_value.options.return_value
         actors.remote.side_effect = lambda *_: mock.MagicMock(
-            **{"status.remote.side_effect": lambda: next(numbers), "run.remote.side_effect": lambda *_: next(numbers)}
+            **{
+                "status.remote.side_effect": lambda *_: next(numbers),
+                "run.remote.side_effect": lambda *_: next(numbers),
+            }
         )
         time = SimpleNamespace(monotonic=lambda: self.clock, sleep=lambda seconds: None)
         monkeypatch.setattr(driver_module, "time", time)

@@ -67,7 +67,7 @@ class TestOneWorker:
     def test_multiplies_every_shard_by_what_it_has_pulled(self, cluster: MakeCluster) -> None:
         servers = cluster(spec(1), shards=2)
         for server in servers.servers:
-            servers.ask(server.set_multipliers(Multipliers(0.5, 2.0)))
+            servers.ask(server.status(Multipliers(0.5, 2.0)))
         remote = servers.started()
         snapshot = remote.pull(0, vector())
         remote.push(0, push_of(0, vector(1), snapshot, steps=5))

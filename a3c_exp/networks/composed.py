@@ -234,6 +234,6 @@ class _TorchEncoder:
 def _encoder_part(encoder: nn.Module, observation_input: ObservationInput) -> SequenceKernel | _TorchEncoder:
     if find_obstacle(encoder, observation_input.axes) is not None:
         return _TorchEncoder(encoder, observation_input)
-    if observation_input.layout is None:
+    if observation_input.axes == 1:
         return SequenceKernel(encoder)
-    return SequenceKernel(encoder, lambda pictures: observation_input.prepare(torch.from_numpy(pictures)).numpy())
+    return SequenceKernel(encoder, lambda x: observation_input.prepare(torch.from_numpy(x)).flatten(1).float().numpy())

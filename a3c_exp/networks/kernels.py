@@ -8,8 +8,9 @@ the two equal.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -142,20 +143,23 @@ class LinearKernel:
             self._bias_gradient += np.add.reduce(grad_y, 0)
 
 
-class Kernel(Protocol):
+class Kernel(ABC):
     """One step of a sequence of layers, on rows [N, F]."""
 
     def act_forward(self, x: Floats) -> Floats:
         """The outputs, in a new array. The inputs are left as they are."""
+        return self.train_forward(x)[0]
 
+    @abstractmethod
     def train_forward(self, x: Floats) -> tuple[Floats, Any]:
         """The outputs, which the next call overwrites, and what `backward` needs."""
 
+    @abstractmethod
     def backward(self, saved: Any, grad: Floats, needs_input: bool) -> Floats:
         """See `Backward`. Without `needs_input` the result is of no use."""
 
 
-class AffineKernel:
+class AffineKernel(Kernel):
     """An affine layer and the activation after it, if there is one, which overwrites its sums."""
 
     def __init__(self, layer: nn.Linear, activation: Activation | None) -> None:
@@ -186,14 +190,11 @@ class AffineKernel:
         return grad
 
 
-class ActivationKernel:
+class ActivationKernel(Kernel):
     """An activation that does not follow an affine layer."""
 
     def __init__(self, activation: Activation) -> None:
         self._activation = activation
-
-    def act_forward(self, x: Floats) -> Floats:
-        return self._activation.apply(x.copy())
 
     def train_forward(self, x: Floats) -> tuple[Floats, Any]:
         y = self._activation.apply(x.copy())
@@ -204,7 +205,7 @@ class ActivationKernel:
         return grad
 
 
-class LayerNormKernel:
+class LayerNormKernel(Kernel):
     """Layer normalization of each row (Ba et al. 2016, arXiv 1607.06450, equation 4)."""
 
     def __init__(self, layer: nn.LayerNorm) -> None:
@@ -216,9 +217,6 @@ class LayerNormKernel:
         self._bias = array_of(bias)
         self._bias_gradient = gradient_of(bias)
         self._epsilon = layer.eps
-
-    def act_forward(self, x: Floats) -> Floats:
-        return self.train_forward(x)[0]
 
     def train_forward(self, x: Floats) -> tuple[Floats, Any]:
         normalized = x - _row_means(x)
@@ -247,13 +245,17 @@ def _row_means(x: Floats) -> Floats:
     return means
 
 
+def _as_floats(x: Array) -> Floats:
+    return np.asarray(x, np.float32)
+
+
 class SequenceKernel:
     """Known layers, one after another: [N, ...] -> float32 [N, F]. See `find_obstacle`.
 
-    prepare: makes the inputs of the first layer of observations; None: they are its inputs.
+    prepare: makes flat rows, float32 [N, D], of observations.
     """
 
-    def __init__(self, module: nn.Module, prepare: Callable[[Array], Floats] | None = None) -> None:
+    def __init__(self, module: nn.Module, prepare: Callable[[Array], Floats] = _as_floats) -> None:
         self._prepare = prepare
         self._kernels: list[Kernel] = []
         inner = [layer for layer in _layers(module) if type(layer) is not nn.Flatten]  # rows are flat from the start
@@ -269,7 +271,7 @@ class SequenceKernel:
 
     def act_forward(self, x: Array) -> Floats:
         """The forward pass to act. The result may be `x` itself."""
-        x = self._rows(x)
+        x = self._prepare(x)
         for kernel in self._kernels:
             x = kernel.act_forward(x)
         return x
@@ -279,7 +281,7 @@ class SequenceKernel:
 
         The next call overwrites the outputs. The function may be called once.
         """
-        x = self._rows(x)
+        x = self._prepare(x)
         saved = []
         for kernel in self._kernels:
             x, kept = kernel.train_forward(x)
@@ -290,12 +292,6 @@ class SequenceKernel:
                 grad = self._kernels[i].backward(saved[i], grad, i > 0)
 
         return x, backward
-
-    def _rows(self, x: Array) -> Floats:
-        if self._prepare is not None:
-            x = self._prepare(x)
-        rows = np.asarray(x, np.float32)
-        return rows if rows.ndim == 2 else rows.reshape(len(rows), -1)
 
 
 def _layers(module: nn.Module) -> Iterator[nn.Module]:

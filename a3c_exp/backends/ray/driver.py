@@ -64,11 +64,6 @@ class CachedStore(SharedStore):
         """The state that was last fetched, but with the run's current steps: they were made."""
         return super().state()
 
-    def set_multipliers(self, *, learning_rate: float | None = None, entropy: float | None = None) -> None:
-        super().set_multipliers(learning_rate=learning_rate, entropy=entropy)
-        if self.driver is not None:
-            self.driver.send_multipliers()
-
     def stop(self) -> None:
         super().stop()
         if self.driver is not None:
@@ -234,7 +229,6 @@ class Driver(Supervisor[ActorSource]):
             own_state = self._ray.put(shard_state(state, shard))
             yield from self._ask(server, "begin", self._incarnation, own_state, members)
         self._begun = True
-        self.send_multipliers()  # they may have changed meanwhile
         if self._store.stopped:
             self.stop()
 
@@ -256,7 +250,7 @@ class Driver(Supervisor[ActorSource]):
         raise RunError(f"no parameter server could be started: {problem}")
 
     def _request_status(self, server: int) -> None:
-        self._status_calls[self._servers[server].status.remote()] = server
+        self._status_calls[self._servers[server].status.remote(self._store.counters.multipliers)] = server
 
     def _take_status(self, call: Any) -> Received:
         """Take a server's status, and request the next one.
@@ -264,7 +258,7 @@ class Driver(Supervisor[ActorSource]):
         A server that has died is restarted by Ray, and reports that it has no state.
         """
         server = self._status_calls.pop(call)
-        status: ServerStatus = yield from self._ask(server, "status", call=call)
+        status: ServerStatus = yield from self._ask(server, "status", self._store.counters.multipliers, call=call)
         if status.incarnation == 0:
             log.warning("a parameter server has died: it starts again from the last state that was fetched")
             yield from self._begin_incarnation()
@@ -303,11 +297,6 @@ class Driver(Supervisor[ActorSource]):
         except (*self._lost, self._ray.exceptions.GetTimeoutError):
             return None
         return merge_shards(states, self._incarnation)
-
-    def send_multipliers(self) -> None:
-        """Let all servers have the store's multipliers."""
-        for server in self._servers:
-            server.set_multipliers.remote(self._store.counters.multipliers)
 
     def stop(self) -> None:
         """Ask every worker to end before its next rollout."""

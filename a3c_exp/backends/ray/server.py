@@ -211,8 +211,12 @@ class ParameterServer:
                 self._store.leave(worker)
         self._notify()
 
-    async def status(self) -> ServerStatus:
-        """Wait a moment, so that events are merged, and report what has happened since the last call."""
+    async def status(self, multipliers: Multipliers) -> ServerStatus:
+        """Wait a moment, so that events are merged, and report what has happened since the last call.
+
+        multipliers: workers get them with their next pull.
+        """
+        self._store.counters.multipliers = multipliers
         await asyncio.sleep(MERGE_SECONDS)
         events, self._events = list(self._events.values()), {}
         steps, seconds = self._store.steps, self._store.training_seconds
@@ -221,10 +225,6 @@ class ParameterServer:
     async def state(self) -> tuple[int, dict[str, Any]]:
         """The incarnation, and everything that a checkpoint needs of this shard."""
         return self._incarnation, self._store.state()
-
-    async def set_multipliers(self, multipliers: Multipliers) -> None:
-        """Take the numbers that workers get with their next pull."""
-        self._store.counters.multipliers = multipliers
 
     async def stop(self) -> None:
         """Ask every worker to end before its next rollout."""
