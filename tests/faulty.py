@@ -21,7 +21,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from scripted import Answer, Bandit, Scripted
 
 from a3c_exp.algorithms import A3C, BatchArrays
+from a3c_exp.common.arrays import Vector
 from a3c_exp.networks.actor_critic import NetworkOutputs, OutputGradients
+from a3c_exp.optimizers import SGD
 
 Fault = Literal["raise", "kill", "vanish", "hang", "leave a child"]
 
@@ -100,6 +102,48 @@ class Endless(Bandit):
         if seed is not None and seed >= self.from_name:
             self.length = 0
         return super().reset(seed=seed, options=options)
+
+
+class Simulator(Bandit):
+    """A bandit with a program and a process of its own, which its `close` ends. It belongs to the thread that made it.
+
+    folder: each copy notes the ids of its own process and of these two there; a second file says that it was closed.
+    seconds: that it takes to be made.
+    """
+
+    def __init__(self, folder: str, seconds: float = 0.0) -> None:
+        super().__init__()
+        time.sleep(seconds)
+        self.owner = threading.get_ident()
+        self.program = subprocess.Popen(["sleep", "600"])
+        self.process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,), daemon=True)
+        self.process.start()
+        self.note = Path(folder) / f"{os.getpid()}-{id(self)}-{time.monotonic_ns()}.pids"
+        self.note.write_text(f"{os.getpid()} {self.program.pid} {self.process.pid}")
+
+    def step(self, action: Any) -> Answer:
+        assert threading.get_ident() == self.owner
+        return super().step(action)
+
+    def close(self) -> None:
+        assert threading.get_ident() == self.owner
+        for child in (self.program, self.process):
+            child.kill()
+        self.program.wait()
+        self.process.join()
+        self.note.with_suffix(".closed").touch()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoppingSGD(SGD):
+    """Descent whose `at`-th step stops the process of the worker that makes it, which holds the store's lock then."""
+
+    at: int = 20
+
+    def direction(self, state: Vector, gradient: Vector, scratch: Vector, t: int) -> Vector:
+        if t == self.at and multiprocessing.current_process().name.startswith("worker"):
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return super().direction(state, gradient, scratch, t)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,5 +265,6 @@ SPOILED: dict[str, Callable[[Any, Any], Any]] = {
 
 
 gymnasium.register("Faulty-v0", entry_point="faulty:Faulty")
+gymnasium.register("Simulator-v0", entry_point="faulty:Simulator")
 gymnasium.register("Misbehaving-v0", entry_point="faulty:Misbehaving", vector_entry_point="faulty:MisbehavingVector")
 gymnasium.register("Endless-v0", entry_point="faulty:Endless")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import resource
@@ -12,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -24,7 +26,7 @@ from backend_runs import (
     totals,
     worker_processes,
 )
-from runs import BACKENDS, LINUX, SCRIPTED, TARGET, config, drain, processes, same, wait_until
+from runs import BACKENDS, LINUX, SCRIPTED, TARGET, config, drain, make_store, processes, same, wait_until
 
 from a3c_exp.backends import messages
 from a3c_exp.backends.messages import MERGE_SECONDS, batch_events
@@ -208,20 +210,37 @@ class TestProcesses:
                 threads = len(list(Path(f"/proc/{child.pid}/task").iterdir()))
                 assert threads == 2, "the worker, and the one that watches for its parent"
 
+    def test_memory_that_is_not_to_be_had_is_one_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It is reserved beforehand: whoever writes to memory that is not there is killed by SIGBUS."""
+        full = OSError(errno.ENOSPC, "No space left on device")
+        monkeypatch.setattr(os, "posix_fallocate", Mock(side_effect=full))
+        with pytest.raises(RunError, match=r"^[^\n]*bytes of memory[^\n]*No space left[^\n]*$"):
+            make_store(load_experiment(config(backend="processes")))
+
     def test_a_script_without_a_main_guard_runs_once(self, tmp_path: Path) -> None:
-        """Without precautions children of multiprocessing import the program that started them."""
+        """Without precautions children of multiprocessing import the program that started them.
+
+        It may choose its start method later, and train in the processes of a pool, which are daemons.
+        """
         script = tmp_path / "script.py"
         script.write_text(
-            "import sys, a3c_exp\n"
+            "import multiprocessing, sys, a3c_exp\n"
             "print('imported', flush=True)\n"
             "run = a3c_exp.train(['env=gym', 'env.id=scripted:Bandit-v0', 'plugins=[scripted]', 'workers=2',\n"
             "    'total_steps=1000', 'eval.every=null'])\n"
             "print(run.summary['stop_reason'])\n"
+            "multiprocessing.set_start_method('fork')\n"
+            "def again(number):\n"
+            "    overrides = ['env=gym', 'env.id=scripted:Bandit-v0', 'plugins=[scripted]', 'workers=2',\n"
+            "        'total_steps=1000', 'eval.every=null']\n"
+            "    return a3c_exp.train(overrides, 'again').summary['stop_reason']\n"
+            "with multiprocessing.Pool(1) as pool:\n"
+            "    print(pool.map(again, [1]))\n"
         )
         mark = f"A3C_EXP_TEST={tmp_path}"
         environment = os.environ | dict([mark.split("=", 1)])
         done = subprocess.run([sys.executable, script], cwd=tmp_path, env=environment, capture_output=True, text=True)
-        assert done.stdout.splitlines() == ["imported", "total_steps"], done.stderr
+        assert done.stdout.splitlines() == ["imported", "total_steps", "['total_steps']"], done.stderr
         assert len(list((tmp_path / "outputs").iterdir())) == 1
         wait_until(lambda: not processes(mark))
 

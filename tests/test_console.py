@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import logging
 import os
+import pty
 import re
+import termios
 import threading
 import warnings
 from collections import Counter
@@ -234,3 +237,32 @@ def test_a_program_need_not_have_whole_standard_streams(
         terminal.show("a line")
         log.warning("told")
     assert "told" in (tmp_path / "train.log").read_text()
+
+
+class TestAStreamThatTakesNothing:
+    """Nobody waits for it: lines are lost there, and train.log has them."""
+
+    def test_a_pipe_that_nobody_reads(self, tmp_path: Path) -> None:
+        reader, writer = os.pipe()
+        size = fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+        with open(writer, "w") as stream, run_log(tmp_path / "train.log", stream):
+            os.write(writer, b"x" * size)
+            log.warning("%s", "lost " * 2000)
+            os.read(reader, size)
+            log.warning("seen")
+        assert os.read(reader, size) == b"warning: seen\n"
+        os.close(reader)
+        assert "lost" in (tmp_path / "train.log").read_text()
+
+    def test_a_terminal_that_has_been_stopped(self, tmp_path: Path) -> None:
+        """By Ctrl-S."""
+        master, slave = pty.openpty()
+        with open(slave, "w") as stream, run_log(tmp_path / "train.log", stream) as terminal:
+            termios.tcflow(slave, termios.TCOOFF)
+            terminal.show("a live line")
+            log.info("lost")
+            termios.tcflow(slave, termios.TCOON)
+            log.info("seen")
+            shown = os.read(master, 1000)
+        os.close(master)
+        assert b"seen" in shown and b"lost" not in shown

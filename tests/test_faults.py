@@ -188,12 +188,16 @@ class TestSignals:
 
     @pytest.mark.parametrize(("backend", "moment"), [("processes", "starting"), ("ga3c", "training")])
     def test_sigkill_leaves_nothing_behind(self, backend: str, moment: str, program: Start, temporary: Path) -> None:
-        """No process, no shared memory, no socket, no temporary file."""
+        """No process, none of an environment either, no shared memory, no socket, no temporary file."""
         before = _shared_memory()
-        running = program(backend, "checkpoint.every=100")
+        notes = temporary.parent / f"{temporary.name}-notes"
+        notes.mkdir()
+        simulator = [f"+env.kwargs.folder={notes}", "plugins=[faulty]"]
+        running = program(backend, "checkpoint.every=100", *simulator, env="faulty:Simulator-v0")
         if moment == "training":
             wait_until((running.folder / "checkpoints" / "latest.ckpt").exists, 180)
             assert len(processes(running.mark)) >= 4, "itself, the server, two workers"
+            wait_until(lambda: len([*notes.glob("*.pids")]) >= 8)
         else:
             wait_until(lambda: len(processes(running.mark)) > 2)  # itself, the resource tracker, the server
         running.process.kill()
@@ -202,6 +206,8 @@ class TestSignals:
         assert list(temporary.rglob("*")) == []
         if moment == "training":
             assert latest(running.folder)["store"]["steps"] >= 100, "a whole checkpoint"
+            closed = len([*notes.glob("*.closed")])
+            assert closed == len([*notes.glob("*.pids")]) >= 8, "each worker closes its environments"
 
 
 def _shared_memory() -> set[str]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import IO
 
 import pytest
 
-from a3c_exp.run.files import Appender, atomic_write, write_text
+from a3c_exp.run.files import Appender, FolderLockedError, atomic_write, exclusive_folder, write_text
 
 
 def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
@@ -54,3 +58,25 @@ def test_what_does_not_fit_leaves_nothing_of_itself_behind_and_is_written_later(
     assert (tmp_path / "log").read_bytes() == b"whole\n" * 10 + b"x" * 90 + b"y" * 90
     assert (tmp_path / "note.txt").read_text() == "old"
     assert {path.name for path in tmp_path.iterdir()} == {"log", "note.txt"}
+
+
+def test_a_fork_of_a_killed_process_holds_no_lock(tmp_path: Path) -> None:
+    """An environment may have forked it."""
+    script = (
+        "import os, sys, time, pathlib\n"
+        "from a3c_exp.run.files import exclusive_folder\n"
+        "with exclusive_folder(pathlib.Path(sys.argv[1])):\n"
+        "    child = os.fork()\n"
+        "    if child == 0:\n"
+        "        os.close(1)\n"
+        "        time.sleep(60)\n"
+        "    print(child, flush=True)\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", script, tmp_path], stdout=subprocess.PIPE, text=True)
+    child = int(killed.stdout)
+    try:
+        with exclusive_folder(tmp_path), pytest.raises(FolderLockedError), exclusive_folder(tmp_path):
+            pass
+    finally:
+        os.kill(child, signal.SIGKILL)

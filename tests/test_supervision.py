@@ -15,7 +15,7 @@ from a3c_exp.backends.messages import SIZE, Inbox, WorkerExit, failed
 from a3c_exp.backends.supervision import PipeSupervisor, Restarts, RestartSettings
 from a3c_exp.backends.threads import ThreadSource, join_all
 from a3c_exp.core.events import Event
-from a3c_exp.core.heartbeat import StallWatch
+from a3c_exp.core.heartbeat import CLOSING, LEARNING, MAKING, STEPPING, StallWatch, inactivity
 from a3c_exp.core.store import SharedStore
 from a3c_exp.envs import EnvError
 from a3c_exp.errors import ConfigError, RunError
@@ -40,6 +40,19 @@ def test_beats_are_seen_in_the_shared_block_and_those_of_a_replacement_begin_at_
     assert (store.counters.heartbeat_of(0), store.counters.heartbeat_of(1)) == (0, 2)
     store.heartbeat(1)
     assert store.counters.heartbeat_of(1) == 0
+
+
+def test_a_heart_says_what_its_worker_does_while_it_stands_still() -> None:
+    store = make_store(workers=1)
+    heartbeat, said = store.heartbeat(0), []
+    for activity in (MAKING, STEPPING, LEARNING, STEPPING, CLOSING):
+        said.append(inactivity(store.counters.heartbeat_of(0)))
+        before = heartbeat.value
+        heartbeat.begin(activity)
+        assert heartbeat.value != before, "it has beaten"
+    assert len(set(said)) == 4 and said[2] == said[4]
+    heartbeat.beat()
+    assert "closed" in inactivity(heartbeat.value) and "started" in said[0]
 
 
 class TestRestarts:

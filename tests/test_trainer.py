@@ -161,6 +161,15 @@ class TestTheRewardThreshold:
         assert summary["stop_reason"] == "total_steps"
 
 
+def test_a_run_ends_in_order_where_no_thread_is_to_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit of processes, as of a container, also counts threads."""
+    monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
+    done = train(tmp_path, eval__every=80)
+    assert (done.summary["stop_reason"], done.exit_code) == ("total_steps", 0)
+    assert latest(tmp_path)["store"]["steps"] == 160
+    assert "can't start new thread\nthere are no evaluations any more" in (tmp_path / "train.log").read_text()
+
+
 class TestEvaluation:
     def test_changes_nothing_about_the_training(self, tmp_path: Path) -> None:
         settings: dict[str, Any] = {"workers": 3, "total_steps": 800, "env__normalize_observations": True}

@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import partial
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
+from types import FrameType
 
 from a3c_exp.backends import forkserver
 from a3c_exp.backends.messages import (
@@ -30,6 +31,7 @@ from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.events import Event
 from a3c_exp.core.store import SharedStore
 from a3c_exp.core.worker import YieldPoint
+from a3c_exp.envs import close_within
 from a3c_exp.errors import ConfigError, one_line
 
 # How often a worker looks whether the fork server is there.
@@ -196,8 +198,11 @@ def _main(name: str, run: Run, writer: connection.Connection, server: int) -> No
         os.killpg(0, signal.SIGKILL)
 
 
-def _end_orphan(orphaned: threading.Event, signum: int, frame: object) -> None:
-    if orphaned.is_set():
+def _end_orphan(orphaned: threading.Event, signum: int, frame: FrameType | None) -> None:
+    """Break off whatever the main thread does, but for the closing of environments."""
+    while frame is not None and frame.f_code is not close_within.__code__:
+        frame = frame.f_back
+    if orphaned.is_set() and frame is None:
         raise ReceiverClosedError
 
 

@@ -1,0 +1,143 @@
+"""The thread that saves, stops and replaces waits for nothing without bound: each kind is made to block here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import forkserver
+from pathlib import Path
+from typing import Any
+
+import pytest
+from backend_runs import worker_processes
+from runs import LINUX, latest, train, wait_until
+
+from a3c_exp.run.trainer import Run
+
+pytestmark = LINUX
+LATE = 5.0
+"""Seconds after which a run that has been asked to end, or to save, is late."""
+
+
+def is_stopped(pid: int | None) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+@contextmanager
+def meanwhile(action: Callable[[], object]) -> Iterator[None]:
+    """Do something in another thread, which must end without an error."""
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            action()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    yield
+    thread.join(60)
+    assert not errors, errors
+
+
+@pytest.mark.parametrize("update", ["async", "sync"])
+def test_a_stopped_worker_that_holds_the_lock(update: str, tmp_path: Path) -> None:
+    """A checkpoint that is asked for comes, and the first Ctrl-C, or the rule of a stop, ends the run."""
+    file = tmp_path / "checkpoints" / "latest.ckpt"
+    asked: list[float] = []
+
+    def ask() -> None:
+        wait_until(lambda: any(is_stopped(child.pid) for child in worker_processes()))
+        os.kill(os.getpid(), signal.SIGUSR1)
+        wait_until(file.exists, LATE)
+        asked.append(time.monotonic())
+        if update == "sync":
+            os.kill(os.getpid(), signal.SIGINT)
+
+    stop: dict[str, Any] = {"stop__max_seconds": 2.0} if update == "async" else {}
+    settings: dict[str, Any] = {"update": update, "lock": True, "workers": 2, "total_steps": 10**9}
+    optimizer = {"_target_": "faulty.StoppingSGD", "learning_rate": 1e-3}
+    settings |= {"optimizer": optimizer, "plugins": ["scripted", "faulty"], "backend__stall_seconds": None}
+    with meanwhile(ask):
+        done = train(tmp_path, backend="processes", **settings, **stop)
+    assert time.monotonic() - asked[0] < 2 * LATE
+    assert done.summary["stop_reason"] == ("max_seconds" if update == "async" else "interrupted")
+    assert done.summary["training_seconds"] < 2 + LATE
+    assert latest(tmp_path)["store"]["version"] == done.summary["updates"] == 19
+
+
+def test_a_stopped_fork_server(tmp_path: Path) -> None:
+    """It neither tells that a worker was killed nor forks another one. It is killed, and started again."""
+
+    def stop() -> None:
+        wait_until((tmp_path / "checkpoints" / "latest.ckpt").exists)
+        os.kill(forkserver._forkserver._forkserver_pid, signal.SIGSTOP)  # type: ignore[attr-defined]
+        victim = worker_processes()[0].pid
+        assert victim is not None
+        os.kill(victim, signal.SIGKILL)
+
+    settings: dict[str, Any] = {"workers": 2, "total_steps": 10**9, "checkpoint__every": 400, "stop__max_seconds": 2.0}
+    with meanwhile(stop):
+        done = train(tmp_path, backend="processes", **settings, backend__max_restarts=3)
+    assert done.summary["stop_reason"] == "max_seconds"
+    assert done.summary["training_seconds"] < 2 + LATE
+    wait_until(lambda: not worker_processes())
+
+
+def alive(folder: Path) -> set[int]:
+    """The ids of the processes that simulators have started."""
+    pids = {int(pid) for note in folder.glob("*.pids") for pid in note.read_text().split()[1:]}
+    return {pid for pid in pids if Path(f"/proc/{pid}/stat").exists() and not is_zombie(pid)}
+
+
+def is_zombie(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+class TestSimulators:
+    """Environments that start programs and processes, and that belong to one thread."""
+
+    def trained(self, folder: Path, backend: str, **settings: Any) -> Run:
+        (folder / "notes").mkdir()
+        kwargs = {"folder": str(folder / "notes"), **settings.pop("kwargs", {})}
+        defaults = {"plugins": ["faulty"], "workers": 2, "envs_per_worker": 2, "total_steps": 160}
+        return train(folder / "run", "faulty:Simulator-v0", backend, env__kwargs=kwargs, **defaults | settings)
+
+    @pytest.mark.parametrize("backend", ["serial", "threads", "processes"])
+    def test_are_made_stepped_and_closed_in_one_thread(self, backend: str, tmp_path: Path) -> None:
+        done = self.trained(tmp_path, backend, eval__every=80, eval__episodes=2)
+        assert (done.summary["stop_reason"], done.exit_code) == ("total_steps", 0)
+        assert "warning" not in (tmp_path / "run" / "train.log").read_text().lower()
+        notes = tmp_path / "notes"
+        assert len([*notes.glob("*.pids")]) >= 4
+        wait_until(lambda: len([*notes.glob("*.closed")]) == len([*notes.glob("*.pids")]))
+        assert not alive(notes)
+
+    def test_end_with_a_worker_that_is_killed(self, tmp_path: Path) -> None:
+        notes = tmp_path / "notes"
+
+        def kill() -> None:
+            wait_until(lambda: len(alive(notes)) == 8 and (tmp_path / "run" / "checkpoints" / "latest.ckpt").exists())
+            victim = worker_processes()[0].pid
+            assert victim is not None
+            own = {int(pid) for note in notes.glob(f"{victim}-*") for pid in note.read_text().split()[1:]}
+            assert own < alive(notes) and len(own) == 4
+            os.kill(victim, signal.SIGKILL)
+            wait_until(lambda: not own & alive(notes), LATE)
+
+        settings: dict[str, Any] = {"total_steps": 10**9, "checkpoint__every": 200, "stop__max_seconds": 3.0}
+        with meanwhile(kill):
+            done = self.trained(tmp_path, "processes", backend__max_restarts=3, **settings)
+        assert (done.summary["stop_reason"], done.summary["restarts"]) == ("max_seconds", 1)
+
+    def test_may_take_long_to_be_made_each(self, tmp_path: Path) -> None:
+        """The limit holds for one of several."""
+        done = self.trained(
+            tmp_path, "processes", kwargs={"seconds": 0.5}, envs_per_worker=4, backend__stall_seconds=1.3
+        )
+        assert (done.summary["stop_reason"], done.summary["restarts"]) == ("total_steps", 0)
