@@ -41,10 +41,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def in_process() -> Iterator[None]:
     """The runs of a sweep are made by the test's own process: one of their own imports everything for seconds."""
     import a3c_exp.__main__ as program
+    from a3c_exp.cli.startup import LABEL
 
     class Process:
         def __init__(self, command: list[str], env: dict[str, str]) -> None:
-            self.returncode = program.main(command[command.index("a3c_exp") + 1 :])
+            with pytest.MonkeyPatch.context() as variables:
+                variables.setenv(LABEL, env[LABEL])
+                self.returncode = program.main(command[command.index("a3c_exp") + 1 :])
 
         def poll(self) -> int:
             return self.returncode

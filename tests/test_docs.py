@@ -114,6 +114,9 @@ def train(arguments: list[str], here: Path) -> None:
     the network are made: that every choice trains is tested with the configurations, and sweeps by themselves."""
     if ATARI & set(arguments):
         pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
+    for name in ("wandb", "mlflow", "video"):
+        if any("callbacks" in argument and name in argument.lower() for argument in arguments):
+            pytest.importorskip({"video": "moviepy"}.get(name, name))
     keys = {argument.partition("=")[0] for argument in arguments}
     informs = bool({"--help", "--cfg"} & keys)
     if informs or {"resume", "from", "init_from", "existing"} & keys:

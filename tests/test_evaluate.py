@@ -25,6 +25,7 @@ from a3c_exp.errors import ConfigError
 from a3c_exp.export import __main__ as export
 from a3c_exp.run import checkpoint
 from a3c_exp.run.policy import evaluate_policy
+from a3c_exp.run.recorder import Recorder
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +189,7 @@ class TestPlaying:
     def test_a_film_of_what_cannot_be_drawn_is_refused_before_it_is_played(self, tmp_path: Path) -> None:
         pytest.importorskip("moviepy")
         blind = SimpleNamespace(render=lambda: None, reset=lambda: np.zeros((1, 1)), count=1)
-        recorder = evaluate.Recorder(tmp_path / "film.mp4")
+        recorder = Recorder(tmp_path / "film.mp4")
         with pytest.raises(ConfigError, match=r"^video = True: "):
             evaluate_policy(Sharer(), blind, 1, on_step=recorder)  # type: ignore[arg-type]
 

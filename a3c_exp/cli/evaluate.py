@@ -6,16 +6,12 @@ python -m a3c_exp.evaluate outputs/<run> episodes=100 video=true
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
-
-import numpy as np
-from numpy.typing import NDArray
 
 from a3c_exp.cli.startup import folder_command
 from a3c_exp.common.estimates import student_half_width
@@ -28,13 +24,13 @@ from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.events import Episodes
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.seeding import Role
-from a3c_exp.envs import EnvBatch
 from a3c_exp.errors import ConfigError, RunError, named, printable, require
 from a3c_exp.report.runs import run_folders
 from a3c_exp.run import markdown
 from a3c_exp.run.console import LiveLineHandler
 from a3c_exp.run.policy import BATCH, REPLAY, PlayedEpisodes, Policy, evaluate_policy, make_policy
-from a3c_exp.run.run_folder import BEST, CHECKPOINTS, CONFIG_FILE, LATEST, best_checkpoint, check_links
+from a3c_exp.run.recorder import Recorder
+from a3c_exp.run.run_folder import BEST, CHECKPOINTS, CONFIG_FILE, LATEST, VIDEOS, best_checkpoint, check_links
 from a3c_exp.run.saved_state import STATE_ERRORS, load_state
 
 
@@ -110,9 +106,9 @@ def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> PlayedEpisod
     count = 1 if render_mode else min(options.episodes, BATCH)
     if options.video:
         with named("video"):
-            check_links(folder, "videos")
+            check_links(folder, VIDEOS)
     seeds = seeding.environment_seeds(options.seed, Role.EVALUATION, REPLAY, count)
-    recorder = Recorder(folder / "videos" / f"{loaded.steps}.mp4") if options.video else None
+    recorder = Recorder(folder / VIDEOS / f"{loaded.steps}.mp4") if options.video else None
     loaded.policy.seed(options.seed)
     try:
         env = loaded.experiment.eval_env.make(count, seeds, render_mode)
@@ -129,7 +125,7 @@ def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> PlayedEpisod
         line.close()
         env.close()
     if recorder is not None:
-        recorder.write()
+        print(printable(f"video: {recorder.write().path}"))
     return episodes
 
 
@@ -166,37 +162,6 @@ class LiveLine:
 
     def close(self) -> None:
         self._terminal.clear()
-
-
-class Recorder:
-    """Collects frames of an environment, called before each of its steps, for a video. Needs the `video` extra."""
-
-    FRAMES_PER_SECOND = 30
-    MAX_FRAMES = 60 * FRAMES_PER_SECOND
-
-    def __init__(self, path: Path) -> None:
-        if importlib.util.find_spec("moviepy") is None:
-            raise ConfigError("video", True, "needs the video package: pip install 'a3c-exp[video]'")
-        self._path = path
-        self._frames: list[NDArray[np.uint8]] = []
-
-    def __call__(self, env: EnvBatch) -> None:
-        if len(self._frames) < self.MAX_FRAMES:
-            frame = env.render()
-            if frame is None:
-                raise ConfigError("video", True, "must be false: this environment draws no pictures")
-            self._frames.append(frame)
-
-    def write(self) -> None:
-        """Write the mp4. Raises ConfigError if it cannot be written."""
-        from moviepy import ImageSequenceClip
-
-        try:
-            self._path.parent.mkdir(exist_ok=True)
-            ImageSequenceClip(self._frames, fps=self.FRAMES_PER_SECOND).write_videofile(str(self._path), logger=None)
-        except OSError as error:
-            raise ConfigError("video", str(self._path), f"cannot be written: {str(error).splitlines()[0]}") from error
-        print(printable(f"video: {self._path}"))
 
 
 def format_returns(episodes: Episodes) -> str:

@@ -26,6 +26,7 @@ from a3c_exp.run.run_folder import (
     CHECKPOINTS,
     CONFIG_FILE,
     EPISODES_FILE,
+    EVENTS,
     LATEST,
     METRICS_FILE,
     POINTS_FILE,
@@ -150,7 +151,7 @@ def clear(folder: Path, *, keep_log: bool) -> None:
     keep_log: train.log stays too, and may say why the earlier run failed.
     """
     # The summary first and the configuration last: whenever this is cut, the run in the folder is an unfinished one.
-    events = sorted(folder.glob("events.out.tfevents.*"))
+    events = sorted(folder.glob(f"{EVENTS}*"))
     log = [] if keep_log else [folder / "train.log"]
     checkpoints = sorted((folder / CHECKPOINTS).glob("*.ckpt*"))
     names = (EPISODES_FILE, POINTS_FILE, METRICS_FILE, CONFIG_FILE)

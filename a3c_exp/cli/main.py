@@ -86,10 +86,11 @@ def _run_one(hydra: Any, name: str, overrides: list[str], existing: str, typed: 
     folder = setting(node.hydra.run, "hydra.run.dir")
     if not folder:
         raise ConfigError("hydra.run.dir", folder, "must be the name of a folder; . for this one")
-    label = os.environ.pop(LABEL, "")
+    label = os.environ.pop(LABEL, None)
     own = [text for text in overrides if not re.match(r"\+*hydra\b", text)]
-    session = Session(command=typed, label=label, overrides=own)
     config, place = to_container(node), expanded(folder).absolute()
+    sweep = None if label is None else place.parent.name
+    session = Session(command=typed, label=label or "", overrides=own, sweep=sweep)
     plan = Plan(config=config, folder=place, existing=existing, key="hydra.run.dir", session=session)
     prestart(plan.config.get("backend"))  # it imports torch while this process does
     checked = check(plan)

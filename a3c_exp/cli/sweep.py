@@ -181,8 +181,10 @@ def hydra_job(existing: str, node: DictConfig) -> float:
     start = config.get("init_from")
     if hydra.job.chdir and start is not None:  # it was checked in the folder where the command was given
         config["init_from"] = to_absolute_path(str(expanded(start)))
-    session = Session(overrides=[text.removeprefix("++") for text in hydra.overrides.task])
-    plan = Plan(config=config, folder=Path(hydra.runtime.output_dir), existing=existing, session=session)
+    folder = Path(hydra.runtime.output_dir)
+    overrides = [text.removeprefix("++") for text in hydra.overrides.task]
+    session = Session(overrides=overrides, sweep=folder.absolute().parent.name)
+    plan = Plan(config=config, folder=folder, existing=existing, session=session)
     finished = execute(plan)
     from a3c_exp.run.run_folder import read_summary
 

@@ -7,9 +7,21 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
-from torch import nn
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from a3c_exp.core.events import Episodes, Event
+from a3c_exp.networks import ActorCritic
+
+Media = Literal["histogram", "image", "text", "video"]
+
+
+@dataclass(frozen=True, slots=True)
+class Video:
+    """A video that has been written. frame: its first one, uint8 [height, width, 3]."""
+
+    path: Path
+    frame: NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +30,7 @@ class EvalResult:
 
     steps: the run's steps at the time of its parameters. mean_return, mean_length: over the episodes.
     cut: episodes that `eval.max_steps` has cut. numbers: means of the environment's own numbers over the episodes that
-    have them, by the names of their curves: see `Environment.info_keys`.
+    have them, by the names of their curves: see `Environment.info_keys`. video: of its first episode, if one was made.
     """
 
     steps: int
@@ -26,6 +38,7 @@ class EvalResult:
     mean_length: float
     cut: int = 0
     numbers: Mapping[str, float] = field(default_factory=dict)
+    video: Video | None = field(default=None, compare=False)
 
 
 class RunView(Protocol):
@@ -33,6 +46,7 @@ class RunView(Protocol):
 
     folder: of the run. config: the final configuration, which is config.yaml. steps: environment steps of all workers.
     seconds: of training, earlier sessions of a resumed run included. stopping: whether the run is about to end.
+    sweep: the name of the folder of the sweep that the run is a part of; None outside of one.
     """
 
     @property
@@ -45,6 +59,8 @@ class RunView(Protocol):
     def seconds(self) -> float: ...
     @property
     def stopping(self) -> bool: ...
+    @property
+    def sweep(self) -> str | None: ...
 
     def stop(self, reason: str) -> None:
         """End the run in order; the summary has the reason. The first reason counts."""
@@ -52,13 +68,31 @@ class RunView(Protocol):
     def log(self, values: Mapping[str, float], step: int | None = None) -> None:
         """Add a point to the curves, by their names in TensorBoard. step: of the run; None: the present one."""
 
+    def log_histogram(self, name: str, values: ArrayLike) -> None:
+        """Log the distribution of numbers of any shape. Those that are not finite are left out."""
+
+    def log_image(self, name: str, pixels: NDArray[np.uint8]) -> None:
+        """Log an image [height, width, 3]."""
+
+    def log_text(self, name: str, markdown: str) -> None:
+        """Log a text."""
+
+    def log_video(self, name: str, path: Path) -> None:
+        """Log an mp4, for trackers: TensorBoard has no place for one."""
+
+    def record_evaluations(self) -> None:
+        """Have a video made of the first episode of each evaluation: see `EvalResult.video`. Needs the extra `video`.
+
+        Raises ConfigError for an environment that cannot be drawn.
+        """
+
     def save(self) -> None:
         """Write the latest checkpoint now."""
 
     def evaluate(self) -> None:
         """Evaluate the present parameters, once no other evaluation is under way."""
 
-    def module(self) -> nn.Module:
+    def module(self) -> ActorCritic:
         """The network with the present parameters: one module, which the next call fills anew."""
 
 
@@ -92,6 +126,9 @@ class Callback:
 
     def on_point(self, run: RunView, step: int, values: Mapping[str, float]) -> None:
         """Called with each point of the curves."""
+
+    def on_media(self, run: RunView, step: int, kind: Media, name: str, value: Any) -> None:
+        """Called with what `log_histogram` has logged (float64 [N]), or `log_image`, `log_text`, `log_video`."""
 
     def on_evaluation(self, run: RunView, result: EvalResult) -> None:
         """Called with the result of each evaluation."""

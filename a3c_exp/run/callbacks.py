@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from a3c_exp.core.callback import Callback, EvalResult, RunView
+from a3c_exp.core.callback import Callback, EvalResult, Media, RunView
 from a3c_exp.core.events import Episodes
 from a3c_exp.core.experiment import Eval, Stop
 from a3c_exp.run import run_folder
@@ -90,6 +90,9 @@ class Curves(Own):
 
     def on_point(self, run: RunView, step: int, values: Mapping[str, float]) -> None:
         self._output.log(step, values, self._statistics.seconds)
+
+    def on_media(self, run: RunView, step: int, kind: Media, name: str, value: Any) -> None:
+        self._output.log_media(step, kind, name, value)
 
     def on_evaluation(self, run: RunView, result: EvalResult) -> None:
         values = {"eval/mean_reward": result.mean_return, "eval/mean_ep_length": result.mean_length}
@@ -180,6 +183,10 @@ class Evaluations(Own):
         if self._evaluator.last_steps != run.steps:
             self._submit()
             self.take(block=True)
+
+    def record(self) -> None:
+        """See `RunView.record_evaluations`."""
+        self._evaluator.record(self._output.folder / run_folder.VIDEOS)
 
     def close(self) -> None:
         """Take a last evaluation that has ended, and end the one that is under way."""

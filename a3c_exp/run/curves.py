@@ -25,6 +25,8 @@ class CurveWriter:
     resumed: where a resumed run continues; None for a new run. Points of later steps are void: they are dropped from
         the tables, and TensorBoard hides them, so that each curve stays one line.
 
+    events: the event file, for what is no number.
+
     Every call leaves whole records on disk or raises OSError. What did not fit is written by a later call.
     """
 
@@ -37,7 +39,7 @@ class CurveWriter:
         self._points = Appender(folder / POINTS_FILE)
         if resumed is not None:
             self.write_table()
-        self._events = EventFile(folder, config, start=0 if resumed is None else resumed.steps + 1)
+        self.events = EventFile(folder, config, start=0 if resumed is None else resumed.steps + 1)
 
     def log(self, step: int, values: Mapping[str, float], wall_seconds: float) -> None:
         """Write one point: `values` by name, at `step` of the run, after `wall_seconds`.
@@ -45,7 +47,7 @@ class CurveWriter:
         An evaluation's point has the step of the evaluated parameters, which may lie before the last point's.
         """
         self._points.add(self._line({STEP: step, SECONDS: round(wall_seconds, 3), **values}))
-        self._events.scalars(step, values)
+        self.events.scalars(step, values)
         self._points.flush()
 
     def _line(self, point: Point) -> bytes:
@@ -70,6 +72,6 @@ class CurveWriter:
         """
         with ExitStack() as stack:
             stack.callback(self._points.close)
-            stack.callback(self._events.close)
+            stack.callback(self.events.close)
             if success:
-                self._events.success()
+                self.events.success()

@@ -8,20 +8,24 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from a3c_exp.core import seeding
-from a3c_exp.core.callback import EvalResult
+from a3c_exp.core.callback import EvalResult, Video
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.heartbeat import Heartbeat, StallWatch
 from a3c_exp.core.seeding import Role
 from a3c_exp.envs import close_within, on_progress
-from a3c_exp.errors import RunError
+from a3c_exp.errors import ConfigError, RunError
 from a3c_exp.run.policy import BATCH, Policy, evaluate_policy, make_policy
+from a3c_exp.run.recorder import Recorder
 
 log = logging.getLogger("a3c_exp")
+
+DRAWN = "rgb_array"  # gymnasium's render_mode of images
 
 # How often a caller that waits for an evaluation checks whether it should stop.
 _POLL_SECONDS = 0.1
@@ -55,6 +59,21 @@ class Evaluator:
         self._closed = False
         self.last_steps: int | None = None
         self.activity = ""
+        self._videos: Path | None = None
+
+    def record(self, folder: Path) -> None:
+        """Make a video of the first episode of each evaluation from now on, in `folder`.
+
+        Raises ConfigError without the extra `video`, and for an environment that cannot be drawn.
+        """
+        seeds = seeding.environment_seeds(self._experiment.seed, Role.EVALUATION, 0, 1)
+        env = self._experiment.eval_env.make(1, seeds, DRAWN)
+        try:
+            env.reset()
+            Recorder(folder / "trial.mp4")(env)
+        finally:
+            close_within(env)
+        self._videos = folder
 
     @property
     def busy(self) -> bool:
@@ -138,18 +157,31 @@ class Evaluator:
         limits, info_keys = experiment.eval, experiment.env.info_keys
         count = min(limits.episodes, BATCH)
         on_progress(self._heartbeat.beat)
-        env = experiment.eval_env.make(count, seeding.environment_seeds(experiment.seed, Role.EVALUATION, 0, count))
+        seeds = seeding.environment_seeds(experiment.seed, Role.EVALUATION, 0, count)
+        recorder = None if self._videos is None else Recorder(self._videos / f"{state['steps']}.mp4")
+        env = experiment.eval_env.make(count, seeds, None if recorder is None else DRAWN)
         closing.callback(close_within, env)
         episodes = evaluate_policy(
-            self._policy, env, limits.episodes, max_steps=limits.max_steps, go_on=self._go_on, info_keys=info_keys
-        )
+            self._policy, env, limits.episodes, max_steps=limits.max_steps, go_on=self._go_on,
+            on_step=recorder or (lambda env: None), info_keys=info_keys,
+        )  # fmt: skip
         if len(episodes) < limits.episodes:
             return None
         mean_return, mean_length = float(np.mean(episodes.returns)), float(np.mean(episodes.lengths))
-        return EvalResult(state["steps"], mean_return, mean_length, episodes.cut, episodes.means())
+        video = None if recorder is None else _written(recorder)
+        return EvalResult(state["steps"], mean_return, mean_length, episodes.cut, episodes.means(), video)
 
     def _go_on(self, ended: int, steps: int) -> bool:
         """Called before each step of an evaluation: beat, and return whether to take the step."""
         self._heartbeat.beat()
         self.activity = f"evaluation: {ended} of {self._experiment.eval.episodes} episodes, step {steps:,}"
         return not (self._closed or self._stopped())
+
+
+def _written(recorder: Recorder) -> Video | None:
+    """The video of an evaluation, which counts without one too: a full disk is a warning."""
+    try:
+        return recorder.write()
+    except ConfigError as error:
+        log.warning("%s", error)
+        return None

@@ -12,19 +12,24 @@ import socket
 import struct
 import textwrap
 import time
-from collections.abc import Mapping
+import zlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from tensorboard.compat.proto import event_pb2, summary_pb2, types_pb2
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
 
 from a3c_exp.common.settings import flatten
+from a3c_exp.core.callback import Media
 from a3c_exp.run.files import Appender
-from a3c_exp.run.run_folder import config_text
+from a3c_exp.run.run_folder import EVENTS, config_text
 
-_EVENTS = "events.out.tfevents."
+BINS = 64  # of histograms
+
 _STAMP = re.compile(r"[0-9]{10}(?=\.)")
 
 DASHBOARD: dict[str, dict[str, list[str]]] = {
@@ -61,7 +66,7 @@ class EventFile(Appender):
 
     def __init__(self, folder: Path, config: Mapping[str, Any], start: int) -> None:
         # The last part is the number of the file in its process, for other writers; here each has seconds of its own.
-        self.path = folder / f"{_EVENTS}{_next_stamp(folder):010d}.{socket.gethostname()}.{os.getpid()}.0"
+        self.path = folder / f"{EVENTS}{_next_stamp(folder):010d}.{socket.gethostname()}.{os.getpid()}.0"
         super().__init__(self.path)
         self._write(file_version="brain.Event:2")
         # The first session writes its start too: TensorBoard acts only on the second and later ones.
@@ -77,6 +82,13 @@ class EventFile(Appender):
         points = [summary_pb2.Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
         self._write(step=step, summary=summary_pb2.Summary(value=points))
 
+    def media(self, step: int, kind: Media, name: str, value: Any) -> None:
+        """Write a histogram, an image or a text: see `Callback.on_media`. A video has no place here."""
+        makers: dict[str, Callable[[str, Any], summary_pb2.Summary.Value]]
+        makers = {"histogram": _histogram, "image": _image, "text": _text}
+        if kind in makers:
+            self._write(step=step, summary=summary_pb2.Summary(value=[makers[kind](name, value)]))
+
     def success(self) -> None:
         """Write the successful end of the run, for the HParams dashboard."""
         info = plugin_data_pb2.SessionEndInfo(status=api_pb2.STATUS_SUCCESS, end_time_secs=time.time())
@@ -85,7 +97,7 @@ class EventFile(Appender):
 
 def _next_stamp(folder: Path) -> int:
     """The time in seconds, or the second after the last one in the name of a file in `folder`, whichever is later."""
-    names = [path.name.removeprefix(_EVENTS) for path in folder.glob(f"{_EVENTS}*")]
+    names = [path.name.removeprefix(EVENTS) for path in folder.glob(f"{EVENTS}*")]
     stamps = [int(found[0]) for name in names if (found := _STAMP.match(name))]
     return max([int(time.time()), *(stamp + 1 for stamp in stamps)])
 
@@ -141,6 +153,36 @@ def header(config: Mapping[str, Any]) -> summary_pb2.Summary:
 def _text(tag: str, markdown: str) -> summary_pb2.Summary.Value:
     """A text for the text dashboard."""
     return _value(tag, "text", tensor=_string(markdown.encode()))
+
+
+def _histogram(tag: str, numbers: NDArray[np.float64]) -> summary_pb2.Summary.Value:
+    """Numbers [N] for the histogram dashboard: rows of left edge, right edge, count."""
+    counts, edges = np.histogram(numbers, BINS)
+    rows = np.stack([edges[:-1], edges[1:], counts], axis=1)
+    shape = {"dim": [{"size": size} for size in rows.shape]}
+    tensor = {"dtype": types_pb2.DT_DOUBLE, "tensor_content": rows.astype("<f8").tobytes(), "tensor_shape": shape}
+    return _value(tag, "histograms", tensor=tensor)
+
+
+def _image(tag: str, pixels: NDArray[np.uint8]) -> summary_pb2.Summary.Value:
+    """An image [height, width, 3] for the image dashboard: width, height, PNG."""
+    height, width, _ = pixels.shape
+    strings = [str(width).encode(), str(height).encode(), png(pixels)]
+    shape = {"dim": [{"size": len(strings)}]}
+    tensor = {"dtype": types_pb2.DT_STRING, "string_val": strings, "tensor_shape": shape}
+    return _value(tag, "images", tensor=tensor)
+
+
+def png(pixels: NDArray[np.uint8]) -> bytes:
+    """An image, uint8 [height, width, 3], as a PNG (ISO/IEC 15948). A library for this takes long to import."""
+    height, width, _ = pixels.shape
+    rows = np.pad(pixels.reshape(height, -1), ((0, 0), (1, 0)))  # in front of each row a 0: no filter
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)  # 8 bits a channel, RGB
+    chunks = [(b"IHDR", head), (b"IDAT", zlib.compress(rows.tobytes())), (b"IEND", b"")]
+    parts = [
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
 def _string(value: bytes) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from a3c_exp.core.callback import Media
 from a3c_exp.core.events import Episodes
 from a3c_exp.run import checkpoint, files
 from a3c_exp.run.curves import CurveWriter
@@ -27,7 +28,7 @@ class RunOutput:
     """
 
     def __init__(self, folder: Path, curves: CurveWriter, episodes: EpisodeLog | None = None) -> None:
-        self._folder = folder
+        self.folder = folder
         self._identity = files.identity(folder)
         self.lost = False
         self._curves = curves
@@ -38,6 +39,10 @@ class RunOutput:
         """Write a point of the curves: see `CurveWriter.log`."""
         self._write("curves", lambda: self._curves.log(step, values, seconds))
         self._flush_episodes()
+
+    def log_media(self, step: int, kind: Media, name: str, value: Any) -> None:
+        """Write anything but numbers: see `EventFile.media`."""
+        self._write("curves", lambda: self._curves.events.media(step, kind, name, value))
 
     def add_episodes(self, worker: int, episodes: Episodes, seconds: float) -> None:
         """Record episodes of a worker: see `EpisodeLog`. They are written with the next point of the curves."""
@@ -52,7 +57,7 @@ class RunOutput:
         """Write a checkpoint, whole or not at all, and metrics.csv. The latest one before it stays as previous.ckpt."""
         self._flush_episodes()  # a resumed run has no other record of those before the checkpoint
         self._write(METRICS_FILE, self._curves.write_table)
-        folder = self._folder / CHECKPOINTS
+        folder = self.folder / CHECKPOINTS
 
         def write() -> None:
             with files.keeping_copy(folder / LATEST, folder / PREVIOUS) if name == LATEST else nullcontext():
@@ -65,7 +70,7 @@ class RunOutput:
 
         A latest checkpoint that could not be written leaves everything.
         """
-        folder = self._folder / CHECKPOINTS
+        folder = self.folder / CHECKPOINTS
         if LATEST in self.unwritten:
             return
         kept = {"both": {LATEST, BEST}, "latest": {LATEST}, "best": {BEST}, "none": set[str]()}[keep]
@@ -83,12 +88,12 @@ class RunOutput:
 
     def write_summary(self, summary: dict[str, Any]) -> dict[str, Any]:
         """Write summary.json; return the summary with `unwritten` as it is after that."""
-        self._write(SUMMARY_FILE, lambda: files.write_json(self._folder / SUMMARY_FILE, summary))
+        self._write(SUMMARY_FILE, lambda: files.write_json(self.folder / SUMMARY_FILE, summary))
         return summary | {"unwritten": sorted(self.unwritten)}
 
     def _write(self, what: str, write: Callable[[], object]) -> None:
         """Call `write`, unless the folder's name is that of another folder now, or of none."""
-        self.lost = self.lost or files.identity(self._folder) != self._identity
+        self.lost = self.lost or files.identity(self.folder) != self._identity
         if self.lost:
             self.unwritten.add(what)
             return

@@ -16,6 +16,7 @@ SUMMARY_FILE = "summary.json"
 EPISODES_FILE = "episodes.csv"
 METRICS_FILE = "metrics.csv"
 POINTS_FILE = "metrics.jsonl"
+VIDEOS = "videos"
 CHECKPOINTS, LATEST, PREVIOUS, BEST = "checkpoints", "latest.ckpt", "previous.ckpt", "best.ckpt"
 
 
@@ -42,7 +43,8 @@ def written_by(folder: Path) -> str:
     return f"was written by commit {commit[:7]}: use that checkout"
 
 
-WRITTEN = (CONFIG_FILE, SUMMARY_FILE, EPISODES_FILE, METRICS_FILE, CHECKPOINTS, "train.log", "events.out.tfevents.")
+EVENTS = "events.out.tfevents."
+WRITTEN = (CONFIG_FILE, SUMMARY_FILE, EPISODES_FILE, METRICS_FILE, CHECKPOINTS, VIDEOS, EVENTS, "train.log")
 """How the names begin of all that a run writes into its folder: files that it replaces have others beside them."""
 
 

@@ -14,7 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from a3c_exp.common.reading import parse_yaml, read_text
+from a3c_exp.core.callback import Media
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Experiment, RunContext, build_network, store_spec
@@ -133,6 +137,12 @@ def _start_from(store: SharedStore, folder: Path) -> None:
         raise FolderError(folder, f"must be a run of the same network: {error}") from error
 
 
+def _check_name(name: str) -> None:
+    """Raise ValueError for a name that TensorBoard refuses."""
+    if not CURVE_NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is no name of a curve: letters, digits, spaces and _-./ are")
+
+
 class Trainer:
     """One session of a run, from its start or resumption to its end: the loop over the workers' events, the clock, the
     end. All else is done by callbacks, the package's own (`run.callbacks`) and the user's; to them this is a `RunView`.
@@ -146,6 +156,7 @@ class Trainer:
     ) -> None:  # fmt: skip
         self.folder = folder
         self.config = config
+        self.sweep = session.sweep
         self._experiment = experiment
         self._store = store
         self._network = network
@@ -230,10 +241,31 @@ class Trainer:
 
     def log(self, values: Mapping[str, float], step: int | None = None) -> None:
         for name in values:
-            if not CURVE_NAME.fullmatch(name):
-                raise ValueError(f"{name!r} is no name of a curve: letters, digits, spaces and _-./ are")
+            _check_name(name)
         numbers = {name: value if isinstance(value, (int, float)) else float(value) for name, value in values.items()}
         self.tell("on_point", self.steps if step is None else step, numbers)
+
+    def log_histogram(self, name: str, values: ArrayLike) -> None:
+        numbers = np.asarray(values, np.float64).ravel()
+        self._log_media("histogram", name, numbers[np.isfinite(numbers)])
+
+    def log_image(self, name: str, pixels: NDArray[np.uint8]) -> None:
+        if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not pixels.size:
+            raise ValueError(f"{name} is {pixels.dtype} {list(pixels.shape)}; an image is uint8 [height, width, 3]")
+        self._log_media("image", name, pixels)
+
+    def log_text(self, name: str, markdown: str) -> None:
+        self._log_media("text", name, markdown)
+
+    def log_video(self, name: str, path: Path) -> None:
+        self._log_media("video", name, path)
+
+    def _log_media(self, kind: Media, name: str, value: object) -> None:
+        _check_name(name)
+        self.tell("on_media", self.steps, kind, name, value)
+
+    def record_evaluations(self) -> None:
+        self._evaluations.record()
 
     def save(self) -> None:
         self.write(run_folder.LATEST, self.checkpoint())

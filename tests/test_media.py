@@ -1,0 +1,104 @@
+"""Histograms, images, texts and videos: what TensorBoard reads back, and the callbacks that log them."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from runs import BACKENDS, SCRIPTED, config, latest, train, train_config
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.util import tensor_util
+
+from a3c_exp.callbacks import Callback, RunView
+from a3c_exp.config.builder import load_experiment
+from a3c_exp.core.experiment import build_network
+
+VIDEOS = {"_target_": "a3c_exp.callbacks.Videos"}
+
+
+def tensors(folder: Path) -> dict[str, list[tuple[int, NDArray[Any]]]]:
+    """What is no number of TensorBoard's file: steps and arrays by name."""
+    events = EventAccumulator(str(folder), size_guidance={"tensors": 0})
+    events.Reload()
+    return {
+        name: [(each.step, tensor_util.make_ndarray(each.tensor_proto)) for each in events.Tensors(name)]
+        for name in events.Tags()["tensors"]
+        if name.startswith(("mine/", "parameters/", "eval/first_frame"))
+    }
+
+
+@dataclass(kw_only=True)
+class Showing(Callback):
+    """Logs one of each kind at the end."""
+
+    def on_trained(self, run: RunView) -> None:
+        run.log_histogram("mine/numbers", [[0.0, 1.0], [np.nan, 1.0]])
+        run.log_image("mine/image", np.arange(24, dtype=np.uint8).reshape(2, 4, 3))
+        run.log_text("mine/text", "**bold**")
+        run.log_image("mine/gray", np.zeros((2, 4), np.uint8))
+
+
+def test_tensorboard_reads_histograms_images_and_texts(tmp_path: Path) -> None:
+    done = train(tmp_path, callbacks=[{"_target_": f"{__name__}.Showing"}], plugins=["scripted", __name__])
+    found = tensors(tmp_path)
+    ((step, histogram),) = found["mine/numbers"]
+    assert step == done.summary["steps"]
+    assert histogram[:, 2].sum() == 3 and (histogram[0, 0], histogram[-1, 1]) == (0, 1)  # left, right, count
+    ((_, image),) = found["mine/image"]
+    assert list(image[:2]) == [b"4", b"2"]
+    pillow = pytest.importorskip("PIL.Image")
+    pixels = np.asarray(pillow.open(io.BytesIO(image[2])))
+    assert (pixels == np.arange(24).reshape(2, 4, 3)).all()
+    ((_, text),) = found["mine/text"]
+    assert text.item() == b"**bold**"
+    assert "mine/gray is uint8 [2, 4]" in (tmp_path / "train.log").read_text()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_histograms_of_parameters_by_group(backend: str, tmp_path: Path) -> None:
+    histograms = {"_target_": "a3c_exp.callbacks.Histograms", "points": 1}
+    whole = config(backend=backend, callbacks=[histograms], eval__every=80)
+    train_config(whole, tmp_path)
+    found = tensors(tmp_path)
+    network, _ = build_network(load_experiment(whole))
+    for name, parameters in network.parameter_groups().items():
+        sizes = [histogram[:, 2].sum() for _, histogram in found[f"parameters/{name}"]]
+        assert sizes and set(sizes) == {sum(each.numel() for each in parameters)}
+    (_, last) = found["parameters/actor"][-1]
+    final = latest(tmp_path)["store"]["parameters"]
+    assert final.min() - 1e-6 <= last[0, 0] and last[-1, 1] <= final.max() + 1e-6
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+def test_a_video_of_each_evaluation(backend: str, tmp_path: Path) -> None:
+    """It is of the evaluated episodes themselves: a run with it evaluates as one without."""
+    pytest.importorskip("moviepy")
+    settings: dict[str, Any] = {"backend": backend, "env__kwargs": {"lengths": [12]}, "eval__every": 80}
+    done = train(tmp_path / "film", SCRIPTED, callbacks=[VIDEOS], **settings)
+    films = sorted((tmp_path / "film" / "videos").iterdir())
+    assert [film.read_bytes()[4:8] for film in films] == [b"ftyp"] * len(films) and films
+    frames = tensors(tmp_path / "film")["eval/first_frame"]
+    assert len(frames) == len(films) and list(frames[0][1][:2]) == [b"6", b"4"]
+    assert (
+        done.summary["best_eval_return"] == train(tmp_path / "none", SCRIPTED, **settings).summary["best_eval_return"]
+    )
+
+
+def test_an_environment_that_cannot_be_drawn_is_evaluated_without_a_video(tmp_path: Path) -> None:
+    pytest.importorskip("moviepy")
+    done = train(tmp_path, callbacks=[VIDEOS], eval__every=80)
+    assert done.summary["best_eval_return"] is not None and not (tmp_path / "videos").exists()
+    assert (tmp_path / "train.log").read_text().count("callback Videos.on_start failed: ConfigError: id = ") == 1
+
+
+def test_a_video_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("moviepy")
+    (tmp_path / "videos").write_text("in the way")
+    done = train(tmp_path, SCRIPTED, callbacks=[VIDEOS], env__kwargs={"lengths": [12]}, eval__every=80)
+    assert done.summary["best_eval_return"] is not None
+    assert "videos" in (tmp_path / "train.log").read_text()
