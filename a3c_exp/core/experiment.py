@@ -126,6 +126,7 @@ class Experiment:
     update: 'async', each worker pushes when it is ready; 'sync', one step for a round of one gradient from each worker.
     quorum: gradients that close a synchronous round, or one from each living worker if these are fewer; 'all': always
         one from each. A gradient whose round a quorum has closed enters no update, though its steps and episodes count.
+        One that was refused is none of a quorum's.
     lock: one update at a time. Without it workers may overwrite each other (Hogwild). Synchronous rounds always lock.
     optimizer_state: running means of RMSProp or Adam: one for all workers ('shared') or one for each ('per_worker').
     stop, eval, checkpoint: see their classes.
