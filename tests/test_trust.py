@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from refusals import refused
 from runs import QUICK, SCRIPTED, train
 
 import a3c_exp
@@ -212,3 +213,21 @@ def test_a_configuration_of_the_users_own_is_trusted(tmp_path: Path) -> None:
     assert a3c_exp.train(whole, tmp_path / "run").summary["stop_reason"] == "total_steps"
     with pytest.raises(ConfigError, match=r"trust=\[env.kwargs.failure\]"):
         a3c_exp.load(tmp_path / "run", plugins=["scripted"])
+
+
+def test_what_evaluations_would_do_counts_as_what_training_would(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that came from anyone, whose evaluation records films to a place that it names, or imports a module."""
+    monkeypatch.chdir(tmp_path)
+    run = train(tmp_path / "run").folder
+    whole = yaml.safe_load((run / "config.yaml").read_text())
+    for env, key in (
+        ({"wrappers": [{"RecordVideo": {"video_folder": "films"}}]}, "eval.env.wrappers"),
+        ({"id": "intruder:Env-v0"}, "eval.env.id"),
+    ):
+        whole["eval"]["env"] = env
+        (run / "config.yaml").write_text(yaml.safe_dump(whole))
+        (tmp_path / "intruder.py").write_text("open('imported', 'w')")
+        refused(lambda: a3c_exp.load(run, plugins=["scripted"]), key)
+    assert not (tmp_path / "films").exists() and not (tmp_path / "imported").exists()

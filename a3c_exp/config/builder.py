@@ -112,7 +112,9 @@ def load_final(
 
 def _check_acts(experiment: Experiment, to_train: bool, trusted: Sequence[str]) -> None:
     """Raise ConfigError for settings that write files or connect, and are not trusted."""
-    check_trust(((f"env.{name}", each) for name, each in experiment.env.settings_to_trust().items()), trusted)
+    environments = {"env": experiment.env} | ({"eval.env": experiment.eval_env} if experiment.eval.env else {})
+    for place, env in environments.items():
+        check_trust(((f"{place}.{name}", each) for name, each in env.settings_to_trust().items()), trusted)
     connecting = experiment.backend.settings_to_trust() if to_train else {}
     check_trust(((f"backend.{name}", each) for name, each in connecting.items()), trusted)
     check_trust((("callbacks", each) for each in experiment.callbacks if not each.stays_inside), trusted)

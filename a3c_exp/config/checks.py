@@ -158,6 +158,7 @@ def check_environment_and_network(experiment: Experiment, *, to_train: bool = Tr
 def _check_eval_env(env: EnvBatch, experiment: Experiment) -> None:
     """Raise ConfigError unless evaluations have the observations and actions of training."""
     try:
+        experiment.eval_env.validate(experiment.plugins)
         other = experiment.eval_env.make(1, [0])
     except ConfigError as error:
         raise error.under("eval.env") from error
