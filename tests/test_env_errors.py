@@ -217,6 +217,8 @@ def test_a_batch_of_a_users_own_may_not_give_what_is_not_finite(text: str) -> No
 class Still:
     """As much of a policy as an evaluation needs."""
 
+    info_keys = None
+
     def predict(self, observations: Array, state: Any, greedy: bool) -> tuple[Array, None]:
         return np.zeros(len(observations), np.int64), None
 

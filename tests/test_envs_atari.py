@@ -155,7 +155,8 @@ def test_a_lost_life_ends_the_learned_episode_and_not_the_game() -> None:
 
 
 def test_evaluations_are_of_whole_games() -> None:
-    firing: Any = SimpleNamespace(predict=lambda observations, state, greedy: (np.ones(len(observations), int), None))
+    predict = lambda observations, state, greedy: (np.ones(len(observations), int), None)  # noqa: E731
+    firing: Any = SimpleNamespace(predict=predict, info_keys=None)
     played = []
     for terminal_on_life_loss in (False, True):
         env = replace(QUICK, terminal_on_life_loss=terminal_on_life_loss).make(2, [0, 1])

@@ -125,6 +125,8 @@ class TestThePolicyInAnotherProgram:
 class Sharer:
     """Stands for a policy: always the same action."""
 
+    info_keys = None
+
     def predict(self, observations: np.ndarray, state: None, greedy: bool) -> tuple[np.ndarray, None]:
         return np.zeros(len(observations), np.int64), state
 

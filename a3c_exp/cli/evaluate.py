@@ -118,9 +118,8 @@ def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> PlayedEpisod
     on_step = recorder or (lambda env: None)
     try:
         episodes = evaluate_policy(
-            loaded.policy, env, options.episodes, options.greedy, max_steps=most, go_on=line, on_step=on_step,
-            info_keys=loaded.experiment.env.info_keys,
-        )  # fmt: skip
+            loaded.policy, env, options.episodes, options.greedy, max_steps=most, go_on=line, on_step=on_step
+        )
     finally:
         line.close()
         env.close()

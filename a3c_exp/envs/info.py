@@ -18,26 +18,22 @@ Info = Mapping[str, Any]
 MOST_CHOSEN = 20
 """Names that are chosen where `info_keys` lists none."""
 
-GYMNASIUMS = frozenset({
-    "episode", "final_info", "final_obs", "final_observation", "terminal_observation", "TimeLimit.truncated",
-})  # fmt: skip
+GYMNASIUMS = ("episode", "final_info", "final_obs", "final_observation", "terminal_observation", "TimeLimit.truncated")
 """Names that gymnasium and its wrappers use for themselves. Theirs are also all that begin with an underscore."""
 
-TAKEN = frozenset({
-    "ep_rew_mean", "ep_len_mean", "episodes", "mean_reward", "mean_ep_length",
-    "step", "worker", "return", "length", "seconds",
-})  # fmt: skip
-"""Names of other curves of `rollout/` and `eval/`, and of other columns of episodes.csv."""
+EPISODE_COLUMNS = ["step", "worker", "return", "length", "seconds"]
+"""Columns of episodes.csv before those of the environment's own numbers."""
 
-_NAME = re.compile(r"[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*")
-_LONGEST_NAME = 100
-_MOST_TOLD = 5
+TAKEN = ("ep_rew_mean", "ep_len_mean", "episodes", "mean_reward", "mean_ep_length", *EPISODE_COLUMNS)
+"""Names of other curves of `rollout/` and `eval/`, and of other columns."""
+
+_NAME = re.compile(r"(?=.{1,100}\Z)[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*")
+_MOST_TOLD = 10
 
 
 def is_usable_name(name: object) -> bool:
     """Return whether a curve in TensorBoard and a column of a table may have this name."""
-    usable = isinstance(name, str) and len(name) <= _LONGEST_NAME and _NAME.fullmatch(name) is not None
-    return usable and name not in TAKEN
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None and name not in TAKEN
 
 
 class InfoNumbers:
@@ -62,32 +58,30 @@ class InfoNumbers:
             value = info.get(name)
             number = _number(value)
             if name not in info:
-                self._leave_out(name, "missing")
+                reason = "missing"
             elif not is_usable_name(name):
-                self._leave_out(name, "the name")
+                reason = "the name"
             elif number is None:
-                self._leave_out(name, type(value).__name__)
+                reason = type(value).__name__
             elif not math.isfinite(number):
-                self._leave_out(name, str(number))
+                reason = str(number)
             elif name not in self._chosen and len(self._chosen) >= MOST_CHOSEN:
-                self._leave_out(name, f"more than {MOST_CHOSEN}")
+                reason = f"more than {MOST_CHOSEN}"
             else:
                 self._chosen[name] = None
                 numbers[name] = number
+                continue
+            if len(self._left_out) < _MOST_TOLD and not self._told:
+                self._left_out.setdefault(shown(name), reason)
         return numbers
-
-    def _leave_out(self, name: object, reason: str) -> None:
-        if not self._told:
-            self._left_out.setdefault(shown(name), reason)
 
     def warning(self) -> str:
         """What has been left out and why, at the first call after something was; an empty text otherwise."""
         if self._told or not self._left_out:
             return ""
         self._told = True
-        parts = [f"{name} ({reason})" for name, reason in self._left_out.items()]
-        more = f" and {len(parts) - _MOST_TOLD} more" if len(parts) > _MOST_TOLD else ""
-        return f"left out of the info of an episode: {', '.join(parts[:_MOST_TOLD])}{more}; env.info_keys chooses"
+        parts = ", ".join(f"{name} ({reason})" for name, reason in self._left_out.items())
+        return f"left out of the info of an episode: {parts}; env.info_keys chooses"
 
 
 def _number(value: object) -> float | None:

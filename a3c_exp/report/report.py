@@ -95,13 +95,12 @@ class Report:
 
     def _write_tables(self, folder: Path, ranked: Mapping[str, Sequence[Ranked]]) -> None:
         every = [(env, each) for env, configurations in ranked.items() for each in configurations]
-        curves = [] if self.curve is None else [self.curve]
         rows = (
-            [run.folder, env, each.name, *(getattr(run, column) for column in RUN_COLUMNS[3:]), *map(run.score, curves)]
+            [run.folder, env, each.name, *(getattr(run, column) for column in RUN_COLUMNS[3:])]
             for env, each in every
             for run in each.runs
         )
-        _write_table(folder / "runs.csv", [*RUN_COLUMNS, *curves], rows)
+        _write_table(folder / "runs.csv", RUN_COLUMNS, rows)
         _write_table(folder / "curves.csv", CURVE_COLUMNS, (row for env, each in every for row in _points(env, each)))
 
 

@@ -7,13 +7,11 @@ import math
 from pathlib import Path
 
 from a3c_exp.core.events import Episodes
-from a3c_exp.envs.info import is_usable_name
+from a3c_exp.envs.info import EPISODE_COLUMNS, is_usable_name
 from a3c_exp.run.files import Appender, atomic_write, kept_lines
 from a3c_exp.run.metrics import ResumePoint
 
 log = logging.getLogger("a3c_exp")
-
-COLUMNS = ["step", "worker", "return", "length", "seconds"]
 
 
 class EpisodeLog(Appender):
@@ -69,7 +67,7 @@ class EpisodeLog(Appender):
         """The names of the environment's own numbers that have a column, which the first episodes decide."""
         if self._names is None:
             self._names = list(episodes.numbers)
-            self.add(f"{','.join([*COLUMNS, *self._names])}\n".encode())
+            self.add(f"{','.join([*EPISODE_COLUMNS, *self._names])}\n".encode())
         others = [name for name in episodes.numbers if name not in self._names]
         if others and not self._warned:
             self._warned = True
@@ -80,11 +78,11 @@ class EpisodeLog(Appender):
         """A line with its step and its seconds; of the header -1 and 0. None if it lacks one of them, or has another
         number of cells than the header."""
         cells = line.decode(errors="replace").split(",")
-        first, rest = cells[: len(COLUMNS)], cells[len(COLUMNS) :]
-        if self._names is None and first == COLUMNS and all(map(is_usable_name, rest)):
+        first, rest = cells[: len(EPISODE_COLUMNS)], cells[len(EPISODE_COLUMNS) :]
+        if self._names is None and first == EPISODE_COLUMNS and all(map(is_usable_name, rest)):
             self._names = rest
             return line, -1, 0.0
-        if self._names is None or len(cells) != len(COLUMNS) + len(self._names) or not cells[0].isdecimal():
+        if self._names is None or len(cells) != len(EPISODE_COLUMNS) + len(self._names) or not cells[0].isdecimal():
             return None
         try:
             return line, int(cells[0]), float(cells[4])

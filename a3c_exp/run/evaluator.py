@@ -154,7 +154,7 @@ class Evaluator:
         if self._policy is None:
             self._policy = make_policy(experiment, state)
         self._policy.load(state)
-        limits, info_keys = experiment.eval, experiment.env.info_keys
+        limits = experiment.eval
         count = min(limits.episodes, BATCH)
         on_progress(self._heartbeat.beat)
         seeds = seeding.environment_seeds(experiment.seed, Role.EVALUATION, 0, count)
@@ -163,7 +163,7 @@ class Evaluator:
         closing.callback(close_within, env)
         episodes = evaluate_policy(
             self._policy, env, limits.episodes, max_steps=limits.max_steps, go_on=self._go_on,
-            on_step=recorder or (lambda env: None), info_keys=info_keys,
+            on_step=recorder or (lambda env: None),
         )  # fmt: skip
         if len(episodes) < limits.episodes:
             return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -48,6 +48,7 @@ class Policy:
     """A trained network, with the observation normalizer of its training. `load` gives it its parameters.
 
     normalizer: the scales of observations; None if training did not measure them.
+    info_keys: see `Environment`, of evaluations.
 
     With a recurrent network `act` keeps a state between calls: call `reset` at the start of each episode.
     """
@@ -58,6 +59,7 @@ class Policy:
         self._rng = seeding.generator(experiment.seed, Role.EVALUATION_ACTIONS)
         self._state: Array | None = None
         self.normalizer: Normalizer | None = None
+        self.info_keys = experiment.eval_env.info_keys
 
     @cached_property
     def network(self) -> ActorCritic:
@@ -145,7 +147,6 @@ def evaluate_policy(
     max_steps: int = Eval.max_steps,
     go_on: Callable[[int, int], bool] = lambda ended, steps: True,
     on_step: Callable[[EnvBatch], None] = lambda env: None,
-    info_keys: Sequence[str] | None = None,
 ) -> PlayedEpisodes:
     """Play `episodes` whole episodes; returns are sums of the environment's own rewards.
 
@@ -158,13 +159,13 @@ def evaluate_policy(
     not finite.
     go_on: called before each step and at the end, with the number of episodes that have ended and of steps of each
         environment; once it returns False, only the episodes that have ended are returned.
-    on_step: called before each step of the first environment's first episode. info_keys: see `Environment`.
+    on_step: called before each step of the first environment's first episode.
     """
     quota = np.full(env.count, episodes // env.count)
     quota[: episodes % env.count] += 1
     returns, lengths = np.zeros(env.count), np.zeros(env.count, np.int64)
     done: list[tuple[float, int]] = []
-    info_numbers, numbers = InfoNumbers(info_keys), list[dict[str, float]]()
+    info_numbers, numbers = InfoNumbers(policy.info_keys), list[dict[str, float]]()
     failures: list[str] = []
     failures_in_a_row = 0
     observations, first = env.reset(), quota[0]

@@ -14,7 +14,7 @@ import numpy as np
 
 from a3c_exp.common.reading import LARGEST
 from a3c_exp.core.counters import RNG_WORDS
-from a3c_exp.core.events import COUNTS, MOST_NAMES
+from a3c_exp.core.events import COUNTS
 from a3c_exp.envs.info import is_usable_name
 from a3c_exp.errors import FolderError, shown
 from a3c_exp.run import checkpoint, run_folder
@@ -115,9 +115,7 @@ _STATE: Mapping[str, Check] = {
     "statistics.recent_end_steps": _array("i1"),
     "statistics.recent_returns": _array("f1"),
     "statistics.recent_lengths": _array("i1"),
-    "statistics.recent_names?": lambda value: (
-        isinstance(value, list) and len(value) <= MOST_NAMES and all(map(is_usable_name, value))
-    ),
+    "statistics.recent_names?": lambda value: isinstance(value, list) and all(map(is_usable_name, value)),
     "statistics.recent_numbers?": _array("f2"),
     "callbacks?": lambda value: isinstance(value, dict) and all(isinstance(each, dict) for each in value.values()),
     "resumed": _count,
