@@ -91,6 +91,18 @@ def test_servers_that_never_start_end_the_run(case: Case) -> None:
         list(case.driver._ask(0, "status"))
 
 
+def test_a_server_that_stops_answering_ends_the_run(case: Case) -> None:
+    """It, its node or the whole cluster is stopped or gone. Its state is not waited for."""
+    case.driver._server_watch = StallWatch(1.0, lambda: case.clock)
+    case.tell(status_of())
+    case.ready = False
+    with pytest.raises(RunError, match=r"parameter server 0 .*stall_seconds") as caught:
+        for _ in range(10):
+            list(case.driver._receive(0.1))
+    assert caught.value.reason == "stalled"
+    assert not case.driver._begun
+
+
 def test_a_cluster_that_is_gone_at_the_end_leaves_the_cached_state(case: Case) -> None:
     """The trainer saves it. From then on nothing may call the cluster."""
     case.ray.wait = mock.MagicMock(side_effect=ConnectionError("the head is gone"))

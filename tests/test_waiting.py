@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -16,6 +17,7 @@ import pytest
 from backend_runs import worker_processes
 from runs import LINUX, latest, train, wait_until
 
+import a3c_exp
 from a3c_exp.run.trainer import Run
 
 pytestmark = LINUX
@@ -141,3 +143,21 @@ class TestSimulators:
             tmp_path, "processes", kwargs={"seconds": 0.5}, envs_per_worker=4, backend__stall_seconds=1.3
         )
         assert (done.summary["stop_reason"], done.summary["restarts"]) == ("total_steps", 0)
+
+
+BLOCKING = re.compile(
+    r"\b(?:\w+\.|\w+\[\w+\]\.)*((?:\w*thread|_starter|process|impatient)\.(?:join|start)|_ray\.(?:get|put|kill|cluster_resources)"
+    r"|subprocess\.run|fcntl\.\w+|os\.(?:fsync|read|write)|time\.sleep|\w+\.result|\w+\.acquire|\w*poll\.poll|wait)\("
+)
+
+
+def test_every_call_that_may_block_is_in_the_table_of_the_design() -> None:
+    package = Path(a3c_exp.__file__).parent
+    table = (package.parent / "docs" / "design.md").read_text().partition("### What the main thread waits for")[2]
+    rows = [re.findall(r"`([^`]+)`", row) for row in table.partition("\n### ")[0].splitlines() if row.startswith("| `")]
+    for folder in ("run", "backends"):
+        for file in sorted((package / folder).rglob("*.py")):
+            name = str(file.relative_to(package))
+            listed = {call for row in rows if name in row for call in row}
+            found = {match[1] for match in BLOCKING.finditer(file.read_text())}
+            assert found <= listed, f"{name}: {found - listed}"

@@ -32,6 +32,8 @@ HANDLER_SECONDS = 0.05
 """How long SIGTERM may do what Ray wants, while it starts: abort the process 3 s later, without a checkpoint."""
 
 CONNECT_SECONDS = 5.0
+SHUTDOWN_SECONDS = 10.0
+"""The longest wait for Ray to leave a cluster, which may be gone."""
 ANSWER_SECONDS = 20
 """The longest wait for the answer of a cluster. Healthy ones take a second or two, most of it to import Ray here."""
 
@@ -128,8 +130,9 @@ def connected(address: str, cpus: int, messages: int) -> Iterator[None]:
             arguments |= {"num_cpus": cpus, "object_store_memory": OBJECT_STORE_BYTES + messages}
             arguments |= {"include_dashboard": False, "_temp_dir": stack.enter_context(_cluster_folder())}
         # In the main thread Ray would replace the run's signal handlers. Its processes end with the thread.
-        thread = stack.enter_context(ThreadPoolExecutor(1))
-        stack.callback(lambda: thread.submit(ray.shutdown).result())
+        thread = ThreadPoolExecutor(1)
+        stack.callback(thread.shutdown, wait=False)
+        stack.callback(lambda: wait([thread.submit(ray.shutdown)], SHUTDOWN_SECONDS))
         joining = thread.submit(ray.init, **arguments)
         while not joining.done():
             wait([joining], HANDLER_SECONDS)

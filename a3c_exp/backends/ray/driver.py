@@ -22,17 +22,18 @@ from a3c_exp.backends.ray.worker import RETRY_SECONDS, WorkerActor
 from a3c_exp.backends.supervision import Received, RestartSettings, Source, Supervisor
 from a3c_exp.core.events import Event, Metric
 from a3c_exp.core.experiment import RunContext
+from a3c_exp.core.heartbeat import StallWatch
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import SharedStore
 from a3c_exp.errors import RunError
 
 log = logging.getLogger("a3c_exp")
 
-FETCH_SECONDS = 30.0
+FETCH_SECONDS = 4.0
 """Longest wait for the servers' state, before the last one that was fetched is used instead. The state comes after all
-pushes that the servers have received before."""
-FINAL_FETCH_SECONDS = 120.0
-"""The same at the end of a run, when no more pushes come."""
+pushes that the servers have received before. Nothing else is done meanwhile."""
+FINAL_FETCH_SECONDS = 30.0
+"""The same at the end of a run, when no more pushes come; not if a server has stopped answering."""
 PLACEMENT_SECONDS = 30.0
 """After so long, rounds stop waiting for a worker that the cluster has no room for, and the user is warned."""
 START_SECONDS = 600.0
@@ -136,6 +137,8 @@ class Driver(Supervisor[ActorSource]):
         self._incarnation = 0
         self._begun = False
         self._status_calls: dict[Any, int] = {}  # pending, and the server's index
+        self._answers = [0] * shards  # by server, of calls for its status
+        self._server_watch = StallWatch(settings.stall_seconds)
         store.driver = self
         actors = ray.remote(WorkerActor).options(
             num_cpus=cpus_per_worker, enable_task_events=False, scheduling_strategy="SPREAD"
@@ -181,6 +184,7 @@ class Driver(Supervisor[ActorSource]):
             else:
                 yield from self._take_status(call)
         self._check_placement()
+        self._check_servers()
 
     def _exit_of(self, worker: ActorSource) -> WorkerExit:
         """The end of a worker: by itself, by an error, or by the death of its process."""
@@ -220,6 +224,15 @@ class Driver(Supervisor[ActorSource]):
 
     # -- servers ------------------------------------------------------------------------------------------------------
 
+    def _check_servers(self) -> None:
+        """Raise RunError if a server has stopped answering: it, its node or the cluster is stopped or gone."""
+        elapsed = self._server_watch.due()
+        for server, answers in enumerate(self._answers if elapsed is not None else []):
+            if self._server_watch.is_stalled(server, answers, elapsed or 0.0):
+                self._begun = False  # so nobody waits for its state
+                text = self._server_watch.describe(f"parameter server {server}", "it, or its cluster, had not answered")
+                raise RunError(text, "stalled")
+
     def _begin_incarnation(self) -> Iterator[None]:
         """Give all servers the cached state."""
         self._incarnation += 1
@@ -247,6 +260,8 @@ class Driver(Supervisor[ActorSource]):
                 problem = str(error)
                 time.sleep(RETRY_SECONDS)
             yield None
+            if self._begun:
+                self._check_servers()
         raise RunError(f"no parameter server could be started: {problem}")
 
     def _request_status(self, server: int) -> None:
@@ -258,6 +273,7 @@ class Driver(Supervisor[ActorSource]):
         A server that has died is restarted by Ray, and reports that it has no state.
         """
         server = self._status_calls.pop(call)
+        self._answers[server] += 1
         status: ServerStatus = yield from self._ask(server, "status", self._store.counters.multipliers, call=call)
         if status.incarnation == 0:
             log.warning("a parameter server has died: it starts again from the last state that was fetched")
