@@ -125,3 +125,14 @@ def test_a_run_whose_folder_is_renamed_ends_and_writes_nothing_into_the_one_that
     assert other == {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
     assert Path("moved/checkpoints/latest.ckpt").exists()
     assert main(["resume=moved", "total_steps=1000"]) == 0
+
+
+def test_a_run_of_an_earlier_version_with_fewer_settings_goes_on(here: Path) -> None:
+    """What its configuration does not say is the default."""
+    command = [*QUICK, "hydra.run.dir=run", "existing=resume"]
+    assert main(command) == 0
+    saved = yaml.safe_load((here / "run" / "config.yaml").read_text())
+    del saved["env"]["info_keys"], saved["callbacks"], saved["eval"]["env"]
+    (here / "run" / "config.yaml").write_text(yaml.safe_dump(saved))
+    assert main(command) == 0
+    assert main([*command, "env.info_keys=[a]"]) == 2

@@ -74,9 +74,10 @@ def find_action(folder: Path, config: Mapping[str, Any], existing: str) -> Actio
     if existing == "restart":
         _check_own(folder)
         return Action.BEGIN
-    asked, found = typed_settings(config), typed_settings(read_config(folder, config.get("plugins") or ()))
+    there = read_config(folder, config.get("plugins") or ())
+    asked, found = typed_settings(config), typed_settings(there)
     differences = [key for key in {**asked, **found} if asked.get(key, ...) != found.get(key, ...)]
-    if differences:
+    if differences and not _means_the_same(config, there):
         shown = ", ".join(f"{key}={found.get(key)}, not {asked.get(key)}" for key in differences[:3])
         way = "existing=restart begins it anew"
         if all(key.partition(".")[0] in MAY_CHANGE for key in differences):
@@ -86,6 +87,15 @@ def find_action(folder: Path, config: Mapping[str, Any], existing: str) -> Actio
     if summary is None or summary.get("stop_reason") in CUT or summary.get("unwritten"):
         return Action.RESUME if latest_checkpoint(folder).exists() else Action.BEGIN
     return Action.BEGIN if summary.get("stop_reason") in FAILED else Action.LEAVE
+
+
+def _means_the_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two configurations describe one experiment: an earlier version's has fewer settings."""
+    from a3c_exp.config.builder import build_experiment
+
+    with suppress(ConfigError):
+        return build_experiment(as_typed(one)) == build_experiment(as_typed(other))
+    return False
 
 
 def _is_over(folder: Path, config: Mapping[str, Any]) -> bool:
