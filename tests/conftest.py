@@ -7,6 +7,7 @@ therefore import scripted.py, as 'scripted:Scripted-v0' with plugins=[scripted].
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,6 +19,9 @@ from hypothesis import HealthCheck, settings
 # No deadline for a drawn example: a machine that stalls for a moment fails no property.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+# A shell ignores Ctrl-C in what it starts in the background, and so would the programs that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 HERE = str(Path(__file__).parent)
 
