@@ -20,8 +20,9 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
-# A shell ignores Ctrl-C in what it starts in the background, and so would the programs that tests interrupt.
+# A shell ignores both in what it starts in the background, and so would the programs that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 HERE = str(Path(__file__).parent)
 
