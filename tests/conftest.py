@@ -20,9 +20,10 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
-# A shell ignores both in what it starts in the background, and so would the programs that tests interrupt.
+# What a shell starts in the background, or nohup, ignores some of them, and so would the programs that tests interrupt.
+for number in (signal.SIGHUP, signal.SIGQUIT):
+    signal.signal(number, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
-signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 HERE = str(Path(__file__).parent)
 
