@@ -108,6 +108,8 @@ def trained(name: str, checkout: Path, folder: Path) -> Entries:
     """The result of a row's run in a checkout. Raises ChildError if it fails, and as `read_run`."""
     overrides = f"{ALWAYS} {ROWS[name]}".split()
     last_of_each = {override.partition("=")[0]: override for override in overrides}
+    if "\nlog:" in (checkout / "conf" / "config.yaml").read_text(encoding="utf-8"):
+        last_of_each["log.every"] = "log.every=null"  # older versions have no other points than those by time
     run_child(checkout, "train", f"hydra.run.dir={folder}", *last_of_each.values())
     if name in RESUMED:
         run_child(checkout, "train", f"resume={folder}", *RESUMED[name].split())

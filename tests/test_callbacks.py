@@ -109,6 +109,8 @@ class Acting(Callback):
             case "module":
                 weights = np.concatenate([each.detach().ravel() for each in run.module().parameters()])
                 (run.folder / "sum").write_text(str(float(weights.sum())))
+            case "multipliers":
+                run.set_multipliers(learning_rate=0.0)
             case "raise":
                 raise ValueError("scripted to fail")
 
@@ -140,6 +142,18 @@ def test_it_may_read_the_present_parameters(tmp_path: Path) -> None:
     assert float((tmp_path / "sum").read_text()) == pytest.approx(
         latest(tmp_path)["store"]["parameters"].sum(), abs=1e-4
     )
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+def test_it_may_set_the_learning_rate_of_all_workers(backend: str, tmp_path: Path) -> None:
+    """A factor of 0: nothing is learned any more, also after a resumption."""
+    whole = config(backend=backend, workers=2, **named("Acting", deed="multipliers"), total_steps=1600)
+    train_config(whole, tmp_path)
+    state = latest(tmp_path)["store"]
+    assert state["multipliers"].tolist() == [0, 1]
+    train_config(whole | {"total_steps": 2000}, tmp_path, resume=True)
+    assert latest(tmp_path)["store"]["steps"] > state["steps"]
+    assert (latest(tmp_path)["store"]["parameters"] == state["parameters"]).all()
 
 
 @pytest.mark.parametrize(("deed", "words"), [("raise", "scripted to fail"), ("name", "is no name of a curve")])

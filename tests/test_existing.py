@@ -71,7 +71,7 @@ class TestWhatSettingsStoodFor:
         """Its config.yaml says auto, which is then what it is here."""
         before = saved()
         del before["typed"]
-        before["env"]["normalize_observations"] = before["workers"] = "auto"
+        before["env"]["normalize_observations"] = before["workers"] = before["log"]["every"] = "auto"
         Path("run/config.yaml").write_text(yaml.safe_dump(before))
         Path("run/summary.json").unlink()
         assert main([*AUTO, "hydra.run.dir=run", "existing=resume"]) == 0
@@ -85,12 +85,14 @@ class TestFinal:
         assert final["workers"] == 3
         assert final["env"]["normalize_observations"] is False
         assert final["init_from"] == str(here / "first")
-        assert final["typed"] == {"workers": "auto", "env.normalize_observations": "auto"}
+        assert final["log"] == {"every": None}
+        assert final["typed"] == dict.fromkeys(("workers", "env.normalize_observations", "log.every"), "auto")
         cores(1)
         assert load_final(final, check=False)[0] == final
 
     def test_changes_nothing_that_is_plain(self) -> None:
-        assert load_final(config(), check=False)[0] == config()
+        plain = config(log__every=None)
+        assert load_final(plain, check=False)[0] == plain
 
 
 def test_the_folder_of_a_run_is_the_one_that_was_meant_when_it_began(here: Path) -> None:

@@ -19,12 +19,13 @@ from unittest.mock import MagicMock, Mock
 
 import numpy as np
 import pytest
-from runs import BANDIT, SCRIPTED, TARGET, config, latest, same, train, train_config
+from runs import BACKENDS, BANDIT, SCRIPTED, TARGET, config, latest, same, train, train_config
 from scripted import Answer, Bandit
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from a3c_exp.backends.serial import Serial
 from a3c_exp.cli import evaluate
+from a3c_exp.config.builder import load_final
 from a3c_exp.config.saved import read_config
 from a3c_exp.core import seeding
 from a3c_exp.core.callback import EvalResult
@@ -96,7 +97,8 @@ class TestWhatARunLeaves:
 
     def test_the_configuration_is_read_back_as_it_was(self, done: Run) -> None:
         expected = config(TARGET, seed=7, env__kwargs={"length": 3}, **SETTINGS)
-        assert read_config(done.folder, ["scripted"]) == expected
+        resolved = {"log": {"every": 1}, "typed": {"log.every": "auto"}}
+        assert read_config(done.folder, ["scripted"]) == expected | resolved
 
     def test_every_curve_is_in_tensorboard_and_in_the_table(self, done: Run) -> None:
         drawn, table = points(done.folder), rows(done.folder)
@@ -104,6 +106,32 @@ class TestWhatARunLeaves:
             steps = [int(row["step"]) for row in table if row[name]]
             assert steps == drawn[name] == sorted(steps)
         assert drawn["eval/mean_reward"] == [112, 208, 304, 400], "at the steps of what was evaluated"
+
+
+class TestPointsBySteps:
+    def test_equal_serial_runs_have_equal_curves(self, done: Run, tmp_path: Path) -> None:
+        """All but those of time, whatever the machine's speed."""
+        again = train(tmp_path, TARGET, seed=7, env__kwargs={"length": 3}, **SETTINGS)
+        timed = ("wall_seconds", "time/steps_per_second")
+        curves = [[{**row, **dict.fromkeys(timed)} for row in rows(run.folder)] for run in (done, again)]
+        assert curves[0] == curves[1] and len(curves[0]) == 25 + 4  # of each update and each evaluation
+
+    @pytest.mark.parametrize("backend", BACKENDS)
+    def test_they_come_every_so_many_steps(self, backend: str, tmp_path: Path) -> None:
+        """Reports of threads and processes come ten times a second, and points no faster."""
+        train(tmp_path, backend=backend, log__every=100, total_steps=800)
+        multiples = [step // 100 for step in points(tmp_path)["train/n_updates"]]
+        assert multiples == sorted(set(multiples)) and multiples[-1] == 8
+        assert backend != "serial" or multiples == list(range(1, 9))
+
+    def test_by_time_a_short_run_has_the_first_and_the_last(self, tmp_path: Path) -> None:
+        train(tmp_path, log__every=None)
+        assert points(tmp_path)["train/n_updates"] == [16, 160]
+
+    def test_auto_is_by_time_on_other_backends(self) -> None:
+        every = {name: load_final(config(backend=name), check=False)[1].log.every for name in BACKENDS}
+        assert every == {"serial": 1, "threads": None, "processes": None}
+        assert load_final(config(total_steps=10**7), check=False)[1].log.every == 10**4
 
 
 ENDS: dict[str, dict[str, Any]] = {

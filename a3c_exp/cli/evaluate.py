@@ -30,7 +30,17 @@ from a3c_exp.run import markdown
 from a3c_exp.run.console import LiveLineHandler
 from a3c_exp.run.policy import BATCH, REPLAY, PlayedEpisodes, Policy, evaluate_policy, make_policy
 from a3c_exp.run.recorder import Recorder
-from a3c_exp.run.run_folder import BEST, CHECKPOINTS, CONFIG_FILE, LATEST, VIDEOS, best_checkpoint, check_links
+from a3c_exp.run.run_folder import (
+    BEST,
+    CHECKPOINTS,
+    CONFIG_FILE,
+    LATEST,
+    VIDEOS,
+    best_checkpoint,
+    check_links,
+    numbered_checkpoint,
+    numbered_checkpoints,
+)
 from a3c_exp.run.saved_state import STATE_ERRORS, load_state
 
 
@@ -46,11 +56,13 @@ class Loaded:
 
 def load_run(
     folder: str | Path,
-    which: Literal["best", "latest"] | None = None,
+    which: Literal["best", "latest"] | int | None = None,
     plugins: Sequence[str] = (),
     trust: Sequence[str] = (),
 ) -> Loaded:
     """The policy of a run's best checkpoint, or of its latest if it has no best one, or of `which`.
+
+    which: a number is the steps of training of a numbered checkpoint.
 
     plugins: as in training; those in the folder's configuration do not count. trust: settings of that configuration
     that may write files or connect. Raises ConfigError.
@@ -59,7 +71,7 @@ def load_run(
     with named("run"):
         config = read_config(folder, plugins)
     experiment = load_experiment(config, to_train=False, trusted=trust)
-    path = best_checkpoint(folder) if which is None else folder / CHECKPOINTS / {"best": BEST, "latest": LATEST}[which]
+    path = _checkpoint(folder, which)
     with named("checkpoint"):
         state = load_state(path)
     try:
@@ -68,13 +80,25 @@ def load_run(
         raise ConfigError("checkpoint", str(path), f"does not fit the run's {CONFIG_FILE}: {error}") from error
 
 
+def _checkpoint(folder: Path, which: Literal["best", "latest"] | int | None) -> Path:
+    """The checkpoint of `load_run`. Raises ConfigError for a number that has none."""
+    if which is None:
+        return best_checkpoint(folder)
+    if isinstance(which, str):
+        return folder / CHECKPOINTS / {"best": BEST, "latest": LATEST}[which]
+    numbers = numbered_checkpoints(folder).values()
+    require(which in numbers, "checkpoint", which, ", ".join(["best", "latest", *map(str, sorted(numbers))]))
+    return numbered_checkpoint(folder, which)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """Evaluate the policy of a run; of a sweep's folder, of each run in it, in one table.
 
     episodes: number of episodes (default 100).
     max_steps: an episode of so many steps is cut, and counts as it is (default: eval.max_steps of the run).
-    checkpoint: `best` or `latest` (default: the best, or the latest of a run without evaluations).
+    checkpoint: `best`, `latest` or the steps of a numbered one (default: the best, or the latest of a run without
+        evaluations).
     greedy: the most likely actions (true, the default), or sampled ones (false).
     seed: of the environments and of sampling (default 0).
     video: true writes the first episode, at most a minute of it, as an mp4 into the run's folder (default false).
@@ -85,7 +109,7 @@ class Options:
 
     episodes: int = 100
     max_steps: int | None = None
-    checkpoint: Literal["best", "latest"] | None = None
+    checkpoint: Literal["best", "latest"] | int | None = None
     greedy: bool = True
     seed: int = 0
     video: bool = False

@@ -32,15 +32,17 @@ from a3c_exp.run.run_folder import (
     POINTS_FILE,
     PREVIOUS,
     SUMMARY_FILE,
+    VIDEOS,
     check_links,
     check_writable,
     latest_checkpoint,
+    numbered_checkpoints,
     read_summary,
 )
 
 EXISTING = ("refuse", "resume", "restart")
 CONTINUE = "continue"
-MAY_CHANGE = ("backend", "callbacks", "checkpoint", "eval", "plugins", "stop", "total_steps", "workers")
+MAY_CHANGE = ("backend", "callbacks", "checkpoint", "eval", "log", "plugins", "stop", "total_steps", "workers")
 """Settings and components that may change when a run goes on."""
 CUT = ("interrupted", "server_died")
 """Stop reasons of runs that continue: nothing is wrong with them."""
@@ -137,7 +139,8 @@ def _check_nothing_is_lost(folder: Path) -> None:
 
     None of this program's kills leaves such a folder: config.yaml comes first, and is deleted last.
     """
-    checkpoints = [f"{CHECKPOINTS}/{name}" for name in (LATEST, PREVIOUS, BEST)]
+    names = (LATEST, PREVIOUS, BEST, *(path.name for path in numbered_checkpoints(folder)))
+    checkpoints = [f"{CHECKPOINTS}/{name}" for name in names]
     for name in (SUMMARY_FILE, EPISODES_FILE, POINTS_FILE, METRICS_FILE, *checkpoints):
         if (folder / name).exists():
             raise FolderError(folder, f"has no run, but a file that a run would replace: {name}")
@@ -164,6 +167,7 @@ def clear(folder: Path, *, keep_log: bool) -> None:
     events = sorted(folder.glob(f"{EVENTS}*"))
     log = [] if keep_log else [folder / "train.log"]
     checkpoints = sorted((folder / CHECKPOINTS).glob("*.ckpt*"))
+    videos = sorted((folder / VIDEOS).glob("*.mp4"))
     names = (EPISODES_FILE, POINTS_FILE, METRICS_FILE, CONFIG_FILE)
-    for path in [folder / SUMMARY_FILE, *checkpoints, *events, *log, *(folder / name for name in names)]:
+    for path in [folder / SUMMARY_FILE, *checkpoints, *videos, *events, *log, *(folder / name for name in names)]:
         path.unlink(missing_ok=True)

@@ -19,16 +19,18 @@ from a3c_exp.config.checks import (
     check_init_from,
     network_scales_pixels,
 )
-from a3c_exp.config.final import NORMALIZATION, TYPED, WORKERS
+from a3c_exp.config.final import LOG_EVERY, NORMALIZATION, TYPED, WORKERS
 from a3c_exp.config.schema import build
 from a3c_exp.core.cpu import cores_of_a_run
-from a3c_exp.core.experiment import Experiment
+from a3c_exp.core.experiment import Experiment, Log
 from a3c_exp.envs.batch import Environment, Normalization
 from a3c_exp.errors import ConfigError, named
 from a3c_exp.networks import ActorCritic
 
 Made = list[tuple[object, ActorCritic]]
 """Networks, each with the components that it was tried with."""
+POINTS = 1000
+"""Points of the curves of a whole run, where `log.every=auto` is by steps."""
 MEASURED = ("auto", "background")
 """Values of `env.normalize_observations` that stand for others."""
 
@@ -99,6 +101,11 @@ def load_final(
         typed[NORMALIZATION] = setting
         final["env"] = {**final["env"], "normalize_observations": list(value) if isinstance(value, tuple) else value}
         experiment = replace(experiment, env=replace(cast(Any, experiment.env), normalize_observations=value))
+    if experiment.log.every == "auto":
+        every = max(1, experiment.total_steps // POINTS) if experiment.backend.deterministic else None
+        typed[LOG_EVERY] = "auto"
+        final["log"] = {"every": every}
+        experiment = replace(experiment, log=Log(every=every))
     if typed:
         final[TYPED] = typed
     check_combination(experiment)

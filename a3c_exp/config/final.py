@@ -12,8 +12,8 @@ from typing import Any
 TYPED = "typed"
 """The key of the settings as they were typed, by dotted keys."""
 
-WORKERS, NORMALIZATION = "workers", "env.normalize_observations"
-RESOLVED = (WORKERS, NORMALIZATION)
+WORKERS, NORMALIZATION, LOG_EVERY = "workers", "env.normalize_observations", "log.every"
+RESOLVED = (WORKERS, NORMALIZATION, LOG_EVERY)
 """Settings that are resolved."""
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from a3c_exp.common.reading import UnreadableError, expanded, parse_yaml, read_text
+from a3c_exp.common.settings import flatten
 from a3c_exp.config.final import NORMALIZATION, RESOLVED, TYPED, value_at, with_value
 from a3c_exp.config.removed import without_removed
 from a3c_exp.errors import FolderError
@@ -58,5 +59,6 @@ def read_settings(folder: Path) -> dict[str, Any]:
     config = without_removed({str(name): value for name, value in config.items()})
     typed = config.pop(TYPED, None)
     if isinstance(typed, dict):
-        config[TYPED] = {key: typed[key] for key in RESOLVED if key in typed and value_at(config, key) is not None}
+        final = dict(flatten(config))
+        config[TYPED] = {key: typed[key] for key in RESOLVED if key in typed and key in final}
     return config

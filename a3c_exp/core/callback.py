@@ -86,6 +86,12 @@ class RunView(Protocol):
         Raises ConfigError for an environment that cannot be drawn.
         """
 
+    def set_multipliers(self, *, learning_rate: float | None = None, entropy: float | None = None) -> None:
+        """Set factors of the learning rate and of the entropy's weight, 1 at first, which checkpoints hold.
+
+        Workers have them from their next pull on. None leaves a factor as it is.
+        """
+
     def save(self) -> None:
         """Write the latest checkpoint now."""
 

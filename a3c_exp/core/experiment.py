@@ -96,15 +96,33 @@ class Checkpoint:
     """Checkpoints of a run.
 
     every: interval between saves of the latest state, in environment steps; null: only when the run ends.
-    keep: which of the latest and the best are left by a run that has finished. A run that was interrupted or failed
-        leaves both.
+    last: number of numbered checkpoints, of the last saves.
+    keep: which of the latest and the best are left by a run that has finished; numbered ones are left with the latest.
+        A run that was interrupted or failed leaves all.
     """
 
     every: int | None = None
+    last: int = 0
     keep: Literal["both", "latest", "best", "none"] = "both"
 
     def __post_init__(self) -> None:
+        require(self.last >= 0, "last", self.last, "a whole number >= 0")
         require(self.every is None or self.every >= 1, "every", self.every, "a whole number of steps >= 1, or null")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Log:
+    """Points of the curves.
+
+    every: environment steps between two; null: by time. `auto` is by steps on a deterministic backend, so that equal
+        runs have equal curves, and by time on others. A final configuration has one of these two.
+    """
+
+    every: int | Literal["auto"] | None = "auto"
+
+    def __post_init__(self) -> None:
+        fits = self.every in ("auto", None) or int(self.every) >= 1
+        require(fits, "every", self.every, "a whole number of steps >= 1, auto or null")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +147,7 @@ class Experiment:
         One that was refused is none of a quorum's.
     lock: one update at a time. Without it workers may overwrite each other (Hogwild). Synchronous rounds always lock.
     optimizer_state: running means of RMSProp or Adam: one for all workers ('shared') or one for each ('per_worker').
-    stop, eval, checkpoint: see their classes.
+    stop, eval, checkpoint, log: see their classes.
     record_episodes: most rows of episodes.csv, which has one for each training episode; 0: no such file.
     callbacks: what watches the run besides the package's own: see `Callback`. No two of one class.
     plugins: packages of the user's own whose components and environments may be named.
@@ -160,6 +178,7 @@ class Experiment:
     stop: Stop = field(default_factory=Stop)
     eval: Eval = field(default_factory=Eval)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    log: Log = field(default_factory=Log)
     record_episodes: int = 1_000_000
     callbacks: tuple[Callback, ...] = ()
     plugins: tuple[str, ...] = ()

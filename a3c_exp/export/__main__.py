@@ -25,14 +25,15 @@ LIBRARIES = ("onnx", "onnxruntime", "onnxscript")
 class Options:
     """Write the policy of a run as an ONNX file, and check it. Its actions are the most likely ones.
 
-    checkpoint: `best` or `latest` (default: the best, or the latest of a run without evaluations).
+    checkpoint: `best`, `latest` or the steps of a numbered one (default: the best, or the latest of a run without
+        evaluations).
     file: the file to write (default: policy.onnx in the run's folder).
     steps: number of observations that the file is checked on, of episodes that the policy plays (default 2000).
     plugins: as in training (default []).
     trust: as of `python -m a3c_exp.evaluate` (default []).
     """
 
-    checkpoint: Literal["best", "latest"] | None = None
+    checkpoint: Literal["best", "latest"] | int | None = None
     file: str | None = None
     steps: int = 2000
     plugins: tuple[str, ...] = ()

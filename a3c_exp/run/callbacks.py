@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from a3c_exp.core.callback import Callback, EvalResult, Media, RunView
 from a3c_exp.core.events import Episodes
@@ -69,15 +69,22 @@ def leaving_rule(stop: Stop, statistics: RunStatistics) -> str:
 class Curves(Own):
     """Logs a point of the statistics now and then, and writes every point."""
 
-    def __init__(self, output: RunOutput, statistics: RunStatistics, clock: TrainingClock) -> None:
+    def __init__(
+        self, output: RunOutput, statistics: RunStatistics, clock: TrainingClock, every: int | Literal["auto"] | None
+    ) -> None:
+        assert every != "auto"  # of a final configuration
         self._output = output
         self._statistics = statistics
         self._clock = clock
+        self._by_time = every is None
+        self._due = Every(every, statistics.steps)
         self._next = 0.0  # in seconds
 
     def on_tick(self, run: RunView) -> None:
-        if (now := self._statistics.seconds) >= self._next and self._statistics.has_new_data:
+        if self._by_time and (now := self._statistics.seconds) >= self._next and self._statistics.has_new_data:
             self._next = now + LOG_SECONDS + LOG_SHARE * now
+            self.log_new(run)
+        elif self._due(self._statistics.steps):
             self.log_new(run)
 
     def log_new(self, run: RunView) -> None:

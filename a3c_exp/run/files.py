@@ -8,6 +8,7 @@ import json
 import logging
 import math
 import os
+import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -182,6 +183,18 @@ def keeping_copy(path: Path, copy: Path) -> Iterator[None]:
         raise
     with suppress(OSError):
         os.replace(partial, copy)
+
+
+def copy_as(path: Path, copy: Path) -> None:
+    """Let `copy` be what `path` is now, whole or not at all: a second name for the same data where it can be."""
+    partial = copy.with_name(f"{copy.name}.partial")
+    partial.unlink(missing_ok=True)
+    try:
+        os.link(path, partial)
+    except OSError:
+        shutil.copyfile(path, partial)
+    os.replace(partial, copy)
+    partial.unlink(missing_ok=True)  # two names of one file are not replaced
 
 
 def size_of(folder: Path) -> int:

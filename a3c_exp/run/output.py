@@ -14,7 +14,17 @@ from a3c_exp.core.events import Episodes
 from a3c_exp.run import checkpoint, files
 from a3c_exp.run.curves import CurveWriter
 from a3c_exp.run.episode_log import EpisodeLog
-from a3c_exp.run.run_folder import BEST, CHECKPOINTS, EPISODES_FILE, LATEST, METRICS_FILE, PREVIOUS, SUMMARY_FILE
+from a3c_exp.run.run_folder import (
+    BEST,
+    CHECKPOINTS,
+    EPISODES_FILE,
+    LATEST,
+    METRICS_FILE,
+    PREVIOUS,
+    SUMMARY_FILE,
+    numbered_checkpoint,
+    numbered_checkpoints,
+)
 
 log = logging.getLogger("a3c_exp")
 
@@ -22,17 +32,22 @@ log = logging.getLogger("a3c_exp")
 class RunOutput:
     """The files of the run in `folder`. episodes: None if the run has no record of them.
 
+    last_checkpoints: numbered ones that are kept: see `Checkpoint.last`.
+
     lost: whether the folder was renamed, moved or deleted. Nothing is written any more: another run may be there.
     unwritten: names of the files whose last write failed. Each failure is logged once. Earlier content stays whole,
         and the next write tries again.
     """
 
-    def __init__(self, folder: Path, curves: CurveWriter, episodes: EpisodeLog | None = None) -> None:
+    def __init__(
+        self, folder: Path, curves: CurveWriter, episodes: EpisodeLog | None = None, last_checkpoints: int = 0
+    ) -> None:
         self.folder = folder
         self._identity = files.identity(folder)
         self.lost = False
         self._curves = curves
         self._episodes = episodes
+        self._last_checkpoints = last_checkpoints
         self.unwritten: set[str] = set()
 
     def log(self, step: int, values: Mapping[str, float], seconds: float) -> None:
@@ -64,9 +79,28 @@ class RunOutput:
                 checkpoint.save(folder / name, state)
 
         self._write(name, write)
+        if name == LATEST and LATEST not in self.unwritten:
+            self._write("numbered checkpoints", partial(self._number_latest, state))
+
+    def _number_latest(self, state: Mapping[str, Any]) -> None:
+        """Keep the latest checkpoint, which holds `state`, by its steps, and delete numbered ones that are too many.
+
+        Those of later steps are of a part of the run that was lost.
+        """
+        numbers = numbered_checkpoints(self.folder)
+        if not self._last_checkpoints and not numbers:
+            return
+        steps = state["store"]["steps"]
+        if self._last_checkpoints:
+            files.copy_as(self.folder / CHECKPOINTS / LATEST, numbered_checkpoint(self.folder, steps))
+        numbers = numbered_checkpoints(self.folder)
+        kept = [path for path, number in numbers.items() if number <= steps][: self._last_checkpoints]
+        for path in numbers.keys() - set(kept):
+            path.unlink()
 
     def keep_checkpoints(self, keep: str) -> None:
         """Delete the checkpoints that a run does not leave. keep: both, latest, best (latest if there is none) or none.
+        Numbered ones stay with the latest.
 
         A latest checkpoint that could not be written leaves everything.
         """
@@ -76,7 +110,8 @@ class RunOutput:
         kept = {"both": {LATEST, BEST}, "latest": {LATEST}, "best": {BEST}, "none": set[str]()}[keep]
         if keep == "best" and not (folder / BEST).exists():
             kept = {LATEST}
-        for name in {LATEST, PREVIOUS, BEST} - kept:
+        numbered = () if LATEST in kept else (path.name for path in numbered_checkpoints(self.folder))
+        for name in {LATEST, PREVIOUS, BEST, *numbered} - kept:
             self._write(name, partial((folder / name).unlink, missing_ok=True))
 
     def close_curves(self, success: bool) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ EPISODES_FILE = "episodes.csv"
 METRICS_FILE = "metrics.csv"
 POINTS_FILE = "metrics.jsonl"
 VIDEOS = "videos"
+_NUMBERED = re.compile("step_([0-9]{1,18})[.]ckpt")
 CHECKPOINTS, LATEST, PREVIOUS, BEST = "checkpoints", "latest.ckpt", "previous.ckpt", "best.ckpt"
 
 
@@ -83,20 +86,32 @@ def best_checkpoint(folder: Path) -> Path:
     return checkpoints / (BEST if (checkpoints / BEST).exists() else LATEST)
 
 
+def numbered_checkpoint(folder: Path, steps: int) -> Path:
+    """The checkpoint of a run at so many steps. It may not exist: see `checkpoint.last`."""
+    return expanded(folder) / CHECKPOINTS / f"step_{steps}.ckpt"
+
+
+def numbered_checkpoints(folder: Path) -> dict[Path, int]:
+    """A run's numbered checkpoints and their steps, the last one first."""
+    paths = (expanded(folder) / CHECKPOINTS).glob("step_*.ckpt")
+    found = {path: int(number[1]) for path in paths if (number := _NUMBERED.fullmatch(path.name))}
+    return dict(sorted(found.items(), key=itemgetter(1), reverse=True))
+
+
 def latest_checkpoint(folder: Path) -> Path:
     """A run's latest checkpoint, or the best if it was killed before it saved another. It may not exist."""
     checkpoints = expanded(folder) / CHECKPOINTS
-    existing = [name for name in (LATEST, PREVIOUS, BEST) if (checkpoints / name).exists()]
-    return checkpoints / (existing or [LATEST])[0]
+    paths = [checkpoints / LATEST, checkpoints / PREVIOUS, *numbered_checkpoints(folder), checkpoints / BEST]
+    return next((path for path in paths if path.exists()), checkpoints / LATEST)
 
 
 def make_latest(path: Path) -> None:
-    """Let the checkpoint before the latest one take its place; nothing, for any other checkpoint.
+    """Let an earlier checkpoint, that before the latest one or a numbered one, take its place; nothing, for another.
 
     The next save would replace it by the damaged one, and a kill during that save would leave none. The damaged one is
     set aside.
     """
-    if path.name == PREVIOUS:
+    if path.name not in (LATEST, BEST):
         latest = path.with_name(LATEST)
         if latest.exists():
             set_aside(latest)

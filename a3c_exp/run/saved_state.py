@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,23 +51,22 @@ def load_state(path: Path) -> dict[str, Any]:
 def load_latest(folder: Path) -> tuple[dict[str, Any], Path, str]:
     """The state that the run in `folder` continues from, its checkpoint, and a warning if that is not latest.ckpt.
 
-    A latest checkpoint that is refused has the one before it in its place, if the run was cut before its end. Raises
-    FolderError as `load_state` does.
+    A latest checkpoint that is refused has the one before it in its place, if the run was cut before its end, or the
+    last numbered one that can be read. Raises FolderError as `load_state` does.
     """
     path = run_folder.latest_checkpoint(folder)
-    previous = path.with_name(run_folder.PREVIOUS)
+    before = [path.with_name(run_folder.PREVIOUS), *run_folder.numbered_checkpoints(folder)]
     try:
         missing = f"there is no {run_folder.LATEST}: the run goes on from {path.name}"
         return load_state(path), path, "" if path.name == run_folder.LATEST else missing
     except FolderError as refused:
-        if path == previous or not previous.exists():
-            raise
-        try:
-            state = load_state(previous)
-        except FolderError:
-            raise refused from None
-        text = f"{path.name} {refused.problem}: the run goes on from {previous.name}, step {state['store']['steps']}"
-        return state, previous, text
+        for earlier in before:
+            with suppress(FolderError):
+                state = load_state(earlier)
+                step = state["store"]["steps"]
+                text = f"{path.name} {refused.problem}: the run goes on from {earlier.name}, step {step}"
+                return state, earlier, text
+        raise
 
 
 def _count(value: Any) -> bool:

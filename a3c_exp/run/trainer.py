@@ -201,8 +201,9 @@ class Trainer:
         experiment, statistics, clock = self._experiment, self._statistics, self._clock
         rows = experiment.record_episodes
         episodes = EpisodeLog(self.folder / run_folder.EPISODES_FILE, rows, resumed) if rows else None
-        self._output = RunOutput(self.folder, CurveWriter(self.folder, self.config, resumed), episodes)
-        self._curves = Curves(self._output, statistics, clock)
+        curves = CurveWriter(self.folder, self.config, resumed)
+        self._output = RunOutput(self.folder, curves, episodes, experiment.checkpoint.last)
+        self._curves = Curves(self._output, statistics, clock, experiment.log.every)
         evaluator = Evaluator(experiment, lambda: self._interruption.signal is not None, self._show_evaluation)
         self._evaluations = Evaluations(self, experiment.eval, evaluator, self._output, statistics)
         # The limit is for this session; the seconds of the statistics include earlier ones.
@@ -266,6 +267,9 @@ class Trainer:
 
     def record_evaluations(self) -> None:
         self._evaluations.record()
+
+    def set_multipliers(self, *, learning_rate: float | None = None, entropy: float | None = None) -> None:
+        self._store.set_multipliers(learning_rate=learning_rate, entropy=entropy)
 
     def save(self) -> None:
         self.write(run_folder.LATEST, self.checkpoint())
