@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 import struct
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -173,6 +174,33 @@ class Naming(Callback):
 
     def on_trained(self, run: RunView) -> None:
         run.log({"mine//value": 1.0})
+
+
+def test_a_server_that_cannot_be_reached_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLflow would try for minutes by itself; how often is its own setting."""
+    pytest.importorskip("mlflow", reason="MLflow: pip install 'a3c-exp[mlflow]'")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{free.getsockname()[1]}"
+    tracker = {"_target_": "a3c_exp.callbacks.Mlflow", "tracking_uri": address, "checkpoints": "both"}
+    done = train_config(config(callbacks=[tracker], **EVERY), tmp_path)
+    assert done.summary["stop_reason"] == "total_steps"
+    assert (tmp_path / "train.log").read_text().count("callback Mlflow.") == 1
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_a_folder_of_somebody_cannot_have_them_connect(name: str, here: Path, refuses: Callable[..., str]) -> None:
+    """W&B offline neither: its own settings say where it writes."""
+    pytest.importorskip(name)
+    assert program.main([*QUICK, "hydra.run.dir=run"]) == 0
+    text = (here / "run" / "config.yaml").read_text()
+    offline = "  mode: offline\n" if name == "wandb" else "  tracking_uri: sqlite:///mine.db\n"
+    listed = f"callbacks:\n- _target_: a3c_exp.callbacks.{name.capitalize()}\n{offline}"
+    (here / "run" / "config.yaml").write_text(text.replace("callbacks: []\n", listed))
+    assert "trust=[callbacks]" in refuses(["resume=run", "total_steps=128"], "callbacks")
+    assert a3c_exp.load("run")
+    assert [path.name for path in here.iterdir()] == ["run"] and not (here / "run" / "wandb").exists()
 
 
 # Without them.
