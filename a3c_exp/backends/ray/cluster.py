@@ -120,6 +120,8 @@ def connected(address: str, cpus: int, messages: int) -> Iterator[None]:
         return
     if address == "local":
         restrict_to_loopback()
+    # Otherwise Ray ends this process, without a word to it, when the head has been gone for a minute.
+    os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(10**6))
     import ray
 
     # The address also where it is the default: without one Ray would take that of RAY_ADDRESS.
