@@ -29,7 +29,7 @@ from a3c_exp.networks import ActorCritic
 
 Made = list[tuple[object, ActorCritic]]
 """Networks, each with the components that it was tried with."""
-POINTS = 1000
+POINTS = 250
 """Points of the curves of a whole run, where `log.every=auto` is by steps."""
 MEASURED = ("auto", "background")
 """Values of `env.normalize_observations` that stand for others."""
