@@ -164,7 +164,7 @@ def test_its_errors_are_told_once_with_its_name_and_the_run_goes_on(deed: str, w
 
 
 def test_its_errors_end_the_run_where_it_says_so(tmp_path: Path) -> None:
-    done = act(tmp_path, "raise") if False else train(tmp_path, **named("Acting", deed="raise", on_error="raise"))
+    done = train(tmp_path, **named("Acting", deed="raise", on_error="raise"))
     assert (done.summary["stop_reason"], done.exit_code) == ("failed", 1)
     assert "scripted to fail" in done.summary["error"]
     assert latest(tmp_path)["store"]["steps"] > 0

@@ -181,14 +181,18 @@ def test_a_sweep_with_other_settings_is_refused_by_name(again: Path, refuses: Re
 
 
 def test_existing_restart_begins_anew_and_leaves_other_files(again: Path) -> None:
-    (again / "run" / "notes.txt").write_text("of my own")
+    mine = [again / "run" / name for name in ("notes.txt", "checkpoints/mine.ckpt", "videos/holiday.mp4")]
+    for path in mine:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("of my own")
+    (again / "run" / "videos" / "64.mp4").touch()
     before = latest(again / "run")
     log = (again / "run" / "train.log").read_text()
     assert program.main([*RUN, "existing=restart"]) == 0
     assert same(latest(again / "run")["store"], before["store"])
     assert log not in (again / "run" / "train.log").read_text()
     assert len(list((again / "run").glob("events*"))) == 1
-    assert (again / "run" / "notes.txt").exists()
+    assert all(path.exists() for path in mine) and not (again / "run" / "videos" / "64.mp4").exists()
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from enum import Enum
@@ -42,6 +43,8 @@ from a3c_exp.run.run_folder import (
 
 EXISTING = ("refuse", "resume", "restart")
 CONTINUE = "continue"
+OWN_CHECKPOINT = re.compile(r"(latest|previous|best|step_\d+)\.ckpt(\..*)?")
+"""Names of a run's checkpoints, and of what is left where one was being written. A user's own stay."""
 MAY_CHANGE = ("backend", "callbacks", "checkpoint", "eval", "log", "plugins", "stop", "total_steps", "workers")
 """Settings and components that may change when a run goes on."""
 CUT = ("interrupted", "server_died")
@@ -166,8 +169,8 @@ def clear(folder: Path, *, keep_log: bool) -> None:
     # The summary first and the configuration last: whenever this is cut, the run in the folder is an unfinished one.
     events = sorted(folder.glob(f"{EVENTS}*"))
     log = [] if keep_log else [folder / "train.log"]
-    checkpoints = sorted((folder / CHECKPOINTS).glob("*.ckpt*"))
-    videos = sorted((folder / VIDEOS).glob("*.mp4"))
+    checkpoints = [path for path in (folder / CHECKPOINTS).glob("*") if OWN_CHECKPOINT.fullmatch(path.name)]
+    videos = [path for path in (folder / VIDEOS).glob("*.mp4") if path.stem.isdecimal()]
     names = (EPISODES_FILE, POINTS_FILE, METRICS_FILE, CONFIG_FILE)
     for path in [folder / SUMMARY_FILE, *checkpoints, *videos, *events, *log, *(folder / name for name in names)]:
         path.unlink(missing_ok=True)
