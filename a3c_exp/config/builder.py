@@ -29,8 +29,8 @@ from a3c_exp.networks import ActorCritic
 
 Made = list[tuple[object, ActorCritic]]
 """Networks, each with the components that it was tried with."""
-POINTS = 250
-"""Points of the curves of a whole run, where `log.every=auto` is by steps."""
+POINTS, MOST_STEPS = 250, 20_000
+"""Points of the curves of a whole run, and the most steps between two, where `log.every=auto` is by steps."""
 MEASURED = ("auto", "background")
 """Values of `env.normalize_observations` that stand for others."""
 
@@ -102,7 +102,8 @@ def load_final(
         final["env"] = {**final["env"], "normalize_observations": list(value) if isinstance(value, tuple) else value}
         experiment = replace(experiment, env=replace(cast(Any, experiment.env), normalize_observations=value))
     if experiment.log.every == "auto":
-        every = max(1, experiment.total_steps // POINTS) if experiment.backend.deterministic else None
+        steps = min(max(1, experiment.total_steps // POINTS), MOST_STEPS)
+        every = steps if experiment.backend.deterministic else None
         typed[LOG_EVERY] = "auto"
         final["log"] = {"every": every}
         experiment = replace(experiment, log=Log(every=every))
