@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from numpy.typing import NDArray
 
@@ -44,8 +44,11 @@ class SyncEnvBatch:
         self.observation_space, self.encode = encoder(envs[0].observation_space)
         self.action_space, self.decode = decoder(envs[0].action_space)
         self._check = AnswerCheck(envs[0].observation_space)
-        # A row of an array is what the space's own `sample` returns, but for a Box of a single number.
-        self._scalar = isinstance(envs[0].action_space, Box) and envs[0].action_space.shape == ()
+        # A row of an array is what the space's own `sample` returns, but for a Box of a single number. gymnasium's own
+        # environments take Python's integers as well, with which LunarLander's step is a tenth faster.
+        space = envs[0].action_space
+        self._scalar = isinstance(space, Box) and space.shape == ()
+        self._plain = isinstance(space, Discrete) and all(map(_is_gymnasiums, envs))
         self._envs = list(envs)
         self._seeds: list[int | None] = [int(seed) for seed in seeds]
         unwrapped = [_without_limit(env) for env in envs]
@@ -66,9 +69,10 @@ class SyncEnvBatch:
 
     def step(self, actions: Array) -> Step:
         """Take actions [K, ...]. Where an episode ends, `obs` is already the first observation of the next one."""
-        each: Iterable[Any] = self.decode(actions)
+        decoded = self.decode(actions)
+        each: Iterable[Any] = decoded.tolist() if self._plain else decoded
         if self._scalar:
-            each = map(np.asarray, each)
+            each = map(np.asarray, decoded)
         observations, rewards, ended = [], [], []
         self._tick += 1
         due = self._tick >= self._due
@@ -154,6 +158,13 @@ class SyncEnvBatch:
 def _name(env: Env) -> str:
     """The name by which messages call an environment."""
     return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+
+
+def _is_gymnasiums(env: Env) -> bool:
+    """Return whether an environment and all of its wrappers are gymnasium's own."""
+    while isinstance(env, gymnasium.Wrapper) and type(env).__module__.startswith("gymnasium."):
+        env = env.env
+    return type(env).__module__.startswith("gymnasium.")
 
 
 def _without_limit(env: Env) -> tuple[Env, float]:
