@@ -130,13 +130,11 @@ def refused(key: str, value: object, what: str) -> Iterator[None]:
 def place_of(error: BaseException) -> str:
     """Where code of a user's own raised an error: " (badenv.py:5)"; the last line of any code if none is the user's."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [each for each in frames if not each.filename.startswith((PACKAGE, *LIBRARIES, "<"))]
+    others = (str(Path(__file__).parent), *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), "<")
+    own = [each for each in frames if not each.filename.startswith(others)]
     found = (own or frames)[-1:]
     return "".join(f" ({each.filename}:{each.lineno})" for each in found)
 
-
-PACKAGE = str(Path(__file__).parent)
-LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
 
 INTERRUPTED = 130
 """The exit code of a program that Ctrl-C ended: 128 plus the number of the signal."""

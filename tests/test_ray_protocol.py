@@ -29,6 +29,13 @@ def started(cluster: MakeCluster, shards: int = 1, in_flight: int = 0) -> tuple[
     return servers, servers.started(in_flight=in_flight)
 
 
+def lose(remote: RemoteStore, message: int, shard: int) -> None:
+    """Let a message have no reply of a server: it is lost."""
+    lost: Future[Any] = Future()
+    lost.set_exception(LostError())
+    remote._pending[message].futures[shard] = lost
+
+
 def test_a_vector_and_the_parts_of_its_network_are_split() -> None:
     shards = shard_slices(SIZE, 3)
     assert [list(range(SIZE))[shard] for shard in shards] == [[0, 1], [2, 3], [4, 5, 6]]
@@ -194,9 +201,7 @@ class TestAServerThatDies:
         for _ in range(2):
             remote.push(0, push_of(0, vector(-1), snapshot))
         wait_until(remote._pending[0].done, SECONDS)
-        lost: Future[Any] = Future()
-        lost.set_exception(LostError())
-        remote._pending[1].futures[0] = lost
+        lose(remote, message=1, shard=0)
         servers.kill(0)
         servers.begin()
         leaving = threading.Thread(target=remote.leave, args=(0,), daemon=True)
@@ -213,9 +218,7 @@ class TestAServerThatDies:
         for _ in range(2):
             learn(remote, 0, -1.0)
         wait_until(remote._pending[0].done, SECONDS)
-        lost: Future[Any] = Future()
-        lost.set_exception(LostError())
-        remote._pending[0].futures[1] = lost
+        lose(remote, message=0, shard=1)
         servers.kill(1)
         servers.begin()
         assert pull(remote, 0).tolist() == [1.0] * SIZE
