@@ -17,6 +17,7 @@ import yaml
 
 from a3c_exp.errors import ConfigError
 from a3c_exp.report import __main__ as report
+from a3c_exp.report import charts
 from a3c_exp.report.bands import band
 from a3c_exp.report.page import Page
 from a3c_exp.report.ranking import Ranked, cells, comparison, rank
@@ -313,6 +314,41 @@ def test_a_picture_says_what_it_leaves_out_and_how_to_see_it(tmp_path: Path) -> 
         curve(tmp_path / f"n-{n}", (500, 0.5, 10.0 + n), (1000, 1.0, 20.0 + n))
     assert report.main([str(tmp_path)]) == 0
     assert "Only the first 6 of 7 configurations" in (tmp_path / "report/index.html").read_text()
+
+
+@pytest.mark.parametrize(("values", "names"), [(7, ["returns=GAE", "returns=NStep"]), (6, None)])
+def test_a_setting_with_many_values_has_a_scatter(
+    values: int, names: list[str] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of scores over the setting, on a logarithmic axis; a run without a score or without a number is no point."""
+    figures: list[Any] = []
+
+    def keep(figure: Any) -> bytes:
+        figures.append(figure)
+        return b""
+
+    monkeypatch.setattr(charts, "_png", keep)
+    for n in range(values):
+        for name in ("NStep", "GAE"):
+            optimizer = {"_target_": "a3c_exp.optimizers.SGD", "learning_rate": 1e-4 * 2**n}
+            settings = {"optimizer": optimizer, "returns": {"_target_": f"a3c_exp.returns.{name}"}}
+            run(
+                tmp_path / f"{name}{n}",
+                settings=settings,
+                mean_return_100=None if (n, name) == (3, "GAE") else 10.0 * n,
+            )
+    run(tmp_path / "other", settings={"optimizer": {"_target_": "mine.Other", "learning_rate": "auto"}})
+    assert report.main([str(tmp_path)]) == 0
+    picture = tmp_path / "report" / "1_CartPole-v1_optimizer.learning_rate.png"
+    assert picture.exists() == (names is not None)
+    if names is not None:
+        [axes] = figures[-1].axes
+        assert axes.xaxis.get_major_formatter()(1e-3) == "0.001"
+        assert axes.get_xscale() == "log" and axes.get_xlabel() == "optimizer.learning_rate"
+        places = {each.get_label(): sorted(each.get_offsets().tolist()) for each in axes.collections}
+        assert places["returns=NStep"] == [[pytest.approx(1e-4 * 2**n), 10.0 * n] for n in range(7)]
+        assert [len(places[name]) for name in names] == [6, 7]
+        assert "optimizer.learning_rate" in (tmp_path / "report" / "index.html").read_text()
 
 
 # The page.

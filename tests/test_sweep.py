@@ -11,13 +11,14 @@ from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from omegaconf import OmegaConf
 from refusals import Refuses
 from runs import LINUX, QUICK, latest, same, wait_until
 
 import a3c_exp.__main__ as program
-from a3c_exp.cli.hydra_compose import compose_jobs, compose_node, hydra_session, sweep
+from a3c_exp.cli.hydra_compose import compose_jobs, compose_node, for_hydra, hydra_session, sweep
 from a3c_exp.cli.names import folder_names, labels
 from a3c_exp.core import cpu
 from a3c_exp.run.files import exclusive_folder
@@ -95,6 +96,40 @@ def test_jobs_that_share_files_are_those_that_hydra_composes() -> None:
             single: Any = OmegaConf.to_container(compose_node(hydra, jobs[number]))
             single["hydra"]["job"] |= {"num": number, "id": str(number)}
             assert shared[number] == single
+
+
+# Draws.
+
+
+def drawn(text: str) -> list[float]:
+    """The values of a learning rate that a sweep has."""
+    with hydra_session() as hydra:
+        jobs = sweep(hydra, [f"optimizer.learning_rate={text}", "seed=0"])
+        rates = [rate.partition("=")[2] for rate, _ in jobs]
+        assert for_hydra(hydra, [f"optimizer.learning_rate={text}"]) == [f"++optimizer.learning_rate={','.join(rates)}"]
+    return list(map(float, rates))
+
+
+def test_draws_are_log_uniform_and_the_same_with_each_command() -> None:
+    many = drawn("loguniform(1e-4,1e-2,2000)")
+    assert 1e-4 <= min(many) < 1.02e-4 and 0.98e-2 < max(many) <= 1e-2
+    counts, _ = np.histogram(np.log10(many), bins=4, range=(-4, -2))
+    assert (abs(counts - 500) < 80).all(), "four standard deviations"
+    assert drawn("loguniform(1e-4,1e-2,20)") == many[:20], "a larger sweep goes on with a smaller one"
+    assert drawn("loguniform(1e-4,1e-2,20,seed=1)")[0] not in many[:20]
+
+
+@pytest.mark.parametrize("arguments", ["1e-2,1e-4,20", "0,1,20", "1e-4,1e-2,0", "1e-4,1e-2,1e9", "a,b,2", "1e-4"])
+def test_draws_that_cannot_be_made_are_refused(arguments: str, here: Path, refuses: Refuses) -> None:
+    text = f"loguniform({arguments})"
+    assert "loguniform" in refuses(["-m", f"optimizer.learning_rate={text}"], "optimizer.learning_rate", text)
+    refuses([f"optimizer.learning_rate={text}"], "optimizer.learning_rate")
+    refuses(["gamma=loguniform(0.1,0.9,2)"], "gamma")
+
+
+def test_each_draw_is_a_run_of_its_own(here: Path, in_process: None) -> None:
+    assert program.main([*QUICK, "sweep=draws", "jobs=2", "optimizer.learning_rate=loguniform(1e-4,1e-2,2)"]) == 0
+    assert runs(here / "draws") == [f"learning_rate-{rate}" for rate in sorted(drawn("loguniform(1e-4,1e-2,2)"))]
 
 
 # What a sweep prints, and leaves.

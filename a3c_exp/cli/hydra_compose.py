@@ -24,7 +24,7 @@ from hydra.core.default_element import ConfigDefault, GroupDefault
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import IntervalSweep, Override, OverrideType
+from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, OverrideType
 from hydra.core.utils import JobRuntime
 from hydra.errors import HydraException
 from hydra.types import RunMode
@@ -33,6 +33,7 @@ from omegaconf.errors import OmegaConfBaseException
 from packaging.version import Version
 from yaml import MarkedYAMLError, YAMLError
 
+from a3c_exp.cli.draws import loguniform
 from a3c_exp.cli.hints import option_problem
 from a3c_exp.cli.startup import conf_folder
 from a3c_exp.common.reading import check_plain
@@ -345,6 +346,8 @@ def for_hydra(hydra: Any, overrides: Sequence[str]) -> list[str]:
     """Overrides as Hydra's own sweepers and launchers compose them: settings with ++, since they may have any key."""
     files, found = Files(hydra, CONFIG_NAME), []
     for text, each in zip(overrides, parse(overrides), strict=True):
+        if isinstance(each.value(), ChoiceSweep):  # of a function, perhaps, that Hydra does not know
+            text = f"{each.get_key_element()}={','.join(each.sweep_string_iterator())}"
         is_setting = files.is_setting(each.key_or_group, each.package, isinstance(each.value(), dict))
         found.append(f"++{text}" if is_setting and each.type is OverrideType.CHANGE else text)
     return found
@@ -424,6 +427,7 @@ def run_folder(config: dict[str, Any]) -> Path:
 def parse(overrides: Sequence[str], hydra: Any = None) -> list[Override]:
     """Overrides as Hydra's grammar reads them; with `hydra`, choices such as glob(*) too. Raises ConfigError."""
     parser, parsed = OverridesParser.create(hydra.config_loader if hydra else None), []
+    parser.functions.register("loguniform", loguniform)
     for text in overrides:
         key, equals, value = text.partition("=")
         try:

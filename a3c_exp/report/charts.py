@@ -1,4 +1,4 @@
-"""The learning curves of a report, drawn by matplotlib, which the extra `report` installs.
+"""The pictures of a report, drawn by matplotlib, which the extra `report` installs.
 
 Colours are those of Okabe and Ito, which colour-blind readers can tell apart, and line styles differ too. Letters are
 large enough to be read at half the size.
@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from a3c_exp.report.bands import band
 from a3c_exp.report.ranking import Ranked
-from a3c_exp.report.runs import Axis
+from a3c_exp.report.runs import Axis, RecordedRun, group
 
 if TYPE_CHECKING:  # only drawing needs it
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 MOST_CURVES = 6
 """Configurations in one picture: more could not be told apart."""
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
+MARKERS = "os^Dvx"
 STEP_UNITS = ((1e6, "environment steps [million]"), (1e3, "environment steps [thousand]"), (1.0, "environment steps"))
 TIME_UNITS = ((3600.0, "time [h]"), (60.0, "time [min]"), (1.0, "time [s]"))
 LONGEST_NAME = 108
@@ -46,7 +50,6 @@ def learning_curves(ranked: Sequence[Ranked]) -> bytes:
     from matplotlib.figure import Figure
 
     shown = [each for each in ranked if any(run.final_return is not None for run in each.runs)][:MOST_CURVES]
-    file = io.BytesIO()
     with matplotlib.rc_context(LOOK):
         figure = Figure(figsize=(11.0, 4.4 + 0.28 * len(shown)), layout="constrained")
         left, right = figure.subplots(1, 2, sharey=True)
@@ -55,7 +58,44 @@ def learning_curves(ranked: Sequence[Ranked]) -> bytes:
         left.set_ylabel("mean return of 100 episodes")
         if left.lines:
             figure.legend(*left.get_legend_handles_labels(), loc="outside lower center")
-        figure.savefig(file, format="png", dpi=160, metadata={"Software": None})
+        return _png(figure)
+
+
+def scatter(runs: Sequence[RecordedRun], key: str, values: Mapping[Path, float], curve: str | None) -> bytes:
+    """A PNG: the score of each run over a setting on a logarithmic axis, as in figure 2 of Mnih et al. 2016.
+
+    values: of the setting `key`, by folder of the run. curve: see `RecordedRun.score`. Runs that differ otherwise have
+    other colours. Raises ImportError without matplotlib.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    rest = [replace(run, settings={name: x for name, x in run.settings.items() if name != key}) for run in runs]
+    (groups,) = group([run for run in rest if run.folder in values]).values()
+    with matplotlib.rc_context(LOOK):
+        figure = Figure(figsize=(7.0, 4.4 + 0.28 * min(len(groups), MOST_CURVES)), layout="constrained")
+        axes = figure.subplots()
+        for (name, alike), colour, marker in zip(groups.items(), COLOURS, MARKERS, strict=False):
+            places: Any = [(values[run.folder], run.score(curve)) for run in alike]
+            axes.scatter(
+                *zip(*places, strict=True),
+                color=colour,
+                marker=marker,
+                alpha=0.7,
+                label=textwrap.shorten(name, LONGEST_NAME),
+            )
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")  # not in powers, which would be mathematics
+        axes.set_xlabel(key)
+        axes.set_ylabel(curve or "final return")
+        if len(groups) > 1:
+            figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center")
+        return _png(figure)
+
+
+def _png(figure: Figure) -> bytes:
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=160, metadata={"Software": None})
     return file.getvalue()
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from a3c_exp.errors import printable
 from a3c_exp.report.bands import band
-from a3c_exp.report.charts import MOST_CURVES, learning_curves
+from a3c_exp.report.charts import MOST_CURVES, learning_curves, scatter
 from a3c_exp.report.page import Page
 from a3c_exp.report.ranking import EXPLANATION, Ranked, cells, comparison, rank
-from a3c_exp.report.runs import Axis, RecordedRun, group
+from a3c_exp.report.runs import Axis, RecordedRun, group, swept
 from a3c_exp.run import markdown
 from a3c_exp.run.files import write_bytes, write_text
 
@@ -29,6 +29,7 @@ CURVE_COLUMNS = ("environment", "configuration", "axis", "x", "runs", "iqm", "lo
 CAPTION = """\
 Interquartile mean over runs, with its 95 % bootstrap band; dotted: the return that counts as solved. A run that has
 ended keeps its last return; a thin line is a run that is unfinished."""
+SCATTER = "One point a run: runs whose settings differ otherwise too are apart by colour."
 CHOICE = """\
 Only the first {most} of {count} configurations, in the order of their rank; curves.csv has all. To choose others, name
 the folders of their runs: python -m a3c_exp.report <run> <run> ... to=<folder>."""
@@ -89,6 +90,11 @@ class Report:
                 page.picture(picture, f"Learning curves of {env}", _caption(len(configurations)))
             else:
                 page.paragraphs("No episode has ended yet: there is no curve.")
+            runs = [run for each in configurations for run in each.runs if run.score(self.curve) is not None]
+            for key, values in swept(runs, MOST_CURVES).items():
+                picture = scatter(runs, key, values, self.curve)
+                write_bytes(folder / f"{number}_{_file_name(env)}_{_file_name(key)}.png", picture)
+                page.picture(picture, f"Scores of {env} over {key}", SCATTER)
         score = "final return" if self.curve is None else f"last value of {self.curve}"
         page.paragraphs(" ".join(EXPLANATION.format(score=score).split()), *self._missing())
         write_text(folder / PAGE, page.html())

@@ -271,6 +271,17 @@ def group(runs: Sequence[RecordedRun]) -> dict[str, dict[str, list[RecordedRun]]
     return groups
 
 
+def swept(runs: Sequence[RecordedRun], most: int) -> dict[str, dict[Path, float]]:
+    """The settings with more than `most` different positive numbers in these runs, each by folder."""
+    found = {}
+    for key in _differing(runs):
+        values = {run.folder: _number(run.settings, key) or 0.0 for run in runs}
+        positive = {folder: value for folder, value in values.items() if value > 0}
+        if len(set(positive.values())) > most:
+            found[key] = positive
+    return found
+
+
 def _differing(runs: Sequence[RecordedRun]) -> list[str]:
     """The settings that differ between runs of the same components."""
     values: dict[tuple[str, str | None], set[str]] = defaultdict(set)  # by setting and class of its component
