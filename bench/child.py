@@ -96,9 +96,6 @@ def train(checkout: Path, overrides: Sequence[str]) -> int:
     os.replace = counting  # type: ignore[assignment]
     set_clock(lambda: 1.0 + 1000.0 * saved)
     check_package(checkout)
-    output = importlib.import_module("a3c_exp.run.output")
-    # In versions with a thread that writes curves, a point does not wait for the last one.
-    output.RunOutput.busy = property(lambda self: False)
     return run_command(overrides)
 
 
@@ -111,7 +108,6 @@ def profile_update(checkout: Path, folder: Path) -> dict[str, list[str]]:
     set_clock(lambda: 10.0 * next(calls))  # so far on whenever it is looked at that each update gets a point
     check_package(checkout)
     importlib.import_module("torch")  # not under the profiler, which would take seconds
-    log_at_once()
     update = Update(checkout, folder)
     train_function = importlib.import_module("a3c_exp").train
     sys.setprofile(update.note)
@@ -124,19 +120,6 @@ def profile_update(checkout: Path, folder: Path) -> dict[str, list[str]]:
     if steps[LAST_POINT - 1] - steps[FIRST_POINT - 1] != STEPS_OF_AN_UPDATE:
         sys.exit(f"not every update has got a point of the curves; they are at the steps {steps}")
     return {"files": sorted(update.files), "records": sorted(update.records), "frames": update.frames}
-
-
-def log_at_once() -> None:
-    """Let the trainer wait until a point of the curves is in its file: in earlier versions a thread writes it."""
-    output = importlib.import_module("a3c_exp.run.output").RunOutput
-    log = output.log
-
-    def waiting(self: Any, *arguments: Any) -> None:
-        log(self, *arguments)
-        while getattr(self, "busy", False):
-            time.sleep(0)
-
-    output.log = waiting
 
 
 class Package:

@@ -242,10 +242,10 @@ class TestAFullDisk:
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         save = checkpoint.save
 
-        def make_room(path: Path, state: dict[str, Any]) -> None:
+        def make_room(path: Path, state: dict[str, Any], *old: Path) -> None:
             if state["store"]["steps"] > 100:
                 resource.setrlimit(resource.RLIMIT_FSIZE, before)
-            save(path, state)
+            save(path, state, *old)
 
         monkeypatch.setattr(checkpoint, "save", make_room)
         limited()

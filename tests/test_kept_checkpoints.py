@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from runs import SCRIPTED, latest, same, train
 
 from a3c_exp.run import checkpoint as checkpoint_format
-from a3c_exp.run.files import bytes_text, keeping_copy, size_of, write_text
+from a3c_exp.run.files import atomic_write, size_of
 
 
 @pytest.mark.parametrize(
@@ -36,11 +37,11 @@ def test_while_a_run_goes_on_there_is_the_checkpoint_before_the_latest(
     folder = tmp_path / "checkpoints"
     original = checkpoint_format.save
 
-    def save(path: Path, state: dict[str, object]) -> None:
+    def save(path: Path, state: dict[str, object], *before: Path) -> None:
         if len(saved) > 1:
             assert same(latest(tmp_path), saved[-1])
             assert same(checkpoint_format.load(folder / "previous.ckpt"), saved[-2])
-        original(path, state)
+        original(path, state, *before)
         saved.append(latest(tmp_path))
 
     monkeypatch.setattr(checkpoint_format, "save", save)
@@ -57,19 +58,22 @@ def test_a_failed_run_leaves_all_its_checkpoints(tmp_path: Path) -> None:
 
 
 def test_a_copy_and_its_file_are_never_the_same_version(tmp_path: Path) -> None:
-    """Otherwise damage to the one file would be damage to both, if the run is killed then."""
+    """Otherwise damage to the one file would be damage to both, if the run is killed while it writes."""
     file, copy = tmp_path / "file", tmp_path / "copy"
-    for version in ("one", "two", "three"):
-        with keeping_copy(file, copy):
-            write_text(file, version)
-            assert not copy.exists() or not copy.samefile(file)
-    assert (file.read_text(), copy.read_text()) == ("three", "two")
+
+    def write(text: bytes) -> None:
+        atomic_write(file, lambda partial: assert_apart() and partial.write(text), keep=copy)
+
+    def assert_apart() -> bool:
+        return not copy.exists() or not copy.samefile(file)
+
+    for version in (b"one", b"two", b"three"):
+        write(version)
+        assert assert_apart()
     assert size_of(tmp_path) == len("three" + "two")
     os.link(copy, tmp_path / "link")
     assert size_of(tmp_path) == len("three" + "two"), "a file with two names counts once"
     (tmp_path / "link").unlink()
-    assert [bytes_text(size) for size in (0, 950, 34_500_000)] == ["0 B", "950 B", "34.5 MB"]
-    with pytest.raises(OSError, match="full"), keeping_copy(file, copy):
-        assert copy.read_text() == "two"
-        raise OSError("the disk is full")
+    with pytest.raises(OSError, match="full"):
+        atomic_write(file, Mock(side_effect=OSError("the disk is full")), keep=copy)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"file": "three", "copy": "two"}

@@ -299,9 +299,11 @@ class TestCheckpoints:
         found: list[dict[str, Any]] = []
         save = checkpoint.save
 
-        def watched(path: Path, state: dict[str, Any]) -> None:
+        def watched(path: Path, state: dict[str, Any], *before: Path) -> None:
             found.append(state)
-            save(path, state)
+            with open(path.parent.parent / "episodes.csv") as file:
+                assert len(list(csv.DictReader(file))) == state["statistics"]["episodes"], "written before it"
+            save(path, state, *before)
 
         monkeypatch.setattr(checkpoint, "save", watched)
         return found

@@ -5,16 +5,20 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal, Protocol
 
 from a3c_exp.core.callback import Callback, EvalResult, Media, RunView
 from a3c_exp.core.events import Episodes
-from a3c_exp.core.experiment import Eval, Stop
-from a3c_exp.run import run_folder
+from a3c_exp.core.experiment import Checkpoint, Eval, Stop
+from a3c_exp.run import checkpoint, files, run_folder
 from a3c_exp.run.console import Progress
+from a3c_exp.run.curves import CurveWriter
+from a3c_exp.run.episode_log import EpisodeLog
 from a3c_exp.run.evaluator import Evaluator
 from a3c_exp.run.interruption import Interruption
 from a3c_exp.run.output import RunOutput
+from a3c_exp.run.run_folder import BEST, CHECKPOINTS, EPISODES_FILE, LATEST, METRICS_FILE, PREVIOUS
 from a3c_exp.run.statistics import RunStatistics, TrainingClock
 
 log = logging.getLogger("a3c_exp")
@@ -28,6 +32,12 @@ class Own(Callback):
     """One of these callbacks. Its errors are the run's."""
 
     on_error = "raise"
+
+    def flush(self) -> None:
+        """Write what has come in: a checkpoint is next, and a resumed run has no other record of what was before it."""
+
+    def close(self, finished: bool) -> None:
+        """Write the last of it. finished: whether the run has neither failed nor been interrupted."""
 
 
 class StopRules(Own):
@@ -70,10 +80,16 @@ class Curves(Own):
     """Logs a point of the statistics now and then, and writes every point."""
 
     def __init__(
-        self, output: RunOutput, statistics: RunStatistics, clock: TrainingClock, every: int | Literal["auto"] | None
+        self,
+        output: RunOutput,
+        writer: CurveWriter,
+        statistics: RunStatistics,
+        clock: TrainingClock,
+        every: int | Literal["auto"] | None,
     ) -> None:
         assert every != "auto"  # of a final configuration
         self._output = output
+        self._writer = writer
         self._statistics = statistics
         self._clock = clock
         self._by_time = every is None
@@ -92,18 +108,42 @@ class Curves(Own):
         if self._statistics.has_new_data:
             run.log(self._statistics.window(self._clock.session))
 
-    def on_episodes(self, run: RunView, worker: int, episodes: Episodes) -> None:
-        self._output.add_episodes(worker, episodes, self._clock.seconds)
-
     def on_point(self, run: RunView, step: int, values: Mapping[str, float]) -> None:
-        self._output.log(step, values, self._statistics.seconds)
+        self._output.write("curves", partial(self._writer.log, step, values, self._statistics.seconds))
 
     def on_media(self, run: RunView, step: int, kind: Media, name: str, value: Any) -> None:
-        self._output.log_media(step, kind, name, value)
+        self._output.write("curves", partial(self._writer.events.media, step, kind, name, value))
 
     def on_evaluation(self, run: RunView, result: EvalResult) -> None:
         values = {"eval/mean_reward": result.mean_return, "eval/mean_ep_length": result.mean_length}
         run.log(values | {f"eval/{name}": number for name, number in result.numbers.items()}, result.steps)
+
+    def flush(self) -> None:
+        self._output.write(METRICS_FILE, self._writer.write_table)
+
+    def close(self, finished: bool) -> None:
+        self.flush()
+        self._output.write("curves", partial(self._writer.close, finished))
+
+
+class EpisodeTable(Own):
+    """Writes the episodes of training with each point of the curves."""
+
+    def __init__(self, output: RunOutput, table: EpisodeLog) -> None:
+        self._output = output
+        self._table = table
+
+    def on_episodes(self, run: RunView, worker: int, episodes: Episodes) -> None:
+        self._table.record(worker, episodes, run.seconds)
+
+    def on_point(self, run: RunView, step: int, values: Mapping[str, float]) -> None:
+        self.flush()
+
+    def flush(self) -> None:
+        self._output.write(EPISODES_FILE, self._table.flush)
+
+    def close(self, finished: bool) -> None:
+        self._output.write(EPISODES_FILE, self._table.close)
 
 
 class Every:
@@ -127,16 +167,57 @@ class Every:
 
 
 class Checkpoints(Own):
-    """Saves the latest state every so many steps, and when SIGUSR1 asks for it."""
+    """Saves the latest state every so many steps, and when SIGUSR1 asks for it. Keeps as many as are asked for."""
 
-    def __init__(self, every: int | None, steps: int, interruption: Interruption) -> None:
-        self._due = Every(every, steps)
+    def __init__(self, output: RunOutput, settings: Checkpoint, steps: int, interruption: Interruption) -> None:
+        self._output = output
+        self._settings = settings
+        self._folder = output.folder / CHECKPOINTS
+        self._due = Every(settings.every, steps)
         self._interruption = interruption
 
     def on_tick(self, run: RunView) -> None:
         if self._due(run.steps) or self._interruption.save_requested:
             self._interruption.save_requested = False
             run.save()
+
+    def write(self, name: str, state: Mapping[str, Any]) -> bool:
+        """Write a checkpoint, whole or not at all. The latest one before it stays as previous.ckpt."""
+        before = self._folder / PREVIOUS if name == LATEST else None
+        self._output.write(name, partial(checkpoint.save, self._folder / name, state, before))
+        written = name not in self._output.unwritten
+        if name == LATEST and written:
+            self._output.write("numbered checkpoints", partial(self._number_latest, state["store"]["steps"]))
+        return written
+
+    def _number_latest(self, steps: int) -> None:
+        """Keep the latest checkpoint by its steps, and delete numbered ones that are too many.
+
+        Those of later steps are of a part of the run that was lost.
+        """
+        if self._settings.last:
+            files.copy_as(self._folder / LATEST, run_folder.numbered_checkpoint(self._output.folder, steps))
+        numbers = run_folder.numbered_checkpoints(self._output.folder)
+        kept = [path for path, number in numbers.items() if number <= steps][: self._settings.last]
+        for path in numbers.keys() - set(kept):
+            path.unlink()
+
+    def close(self, finished: bool) -> None:
+        """Delete the checkpoints that a finished run does not leave. Numbered ones stay with the latest.
+
+        A latest checkpoint that could not be written leaves everything.
+        """
+        if LATEST in self._output.unwritten:
+            return
+        keep = self._settings.keep if finished else "both"
+        if keep == "best" and not (self._folder / BEST).exists():
+            keep = "latest"
+        kept = {"both": {LATEST, BEST}, "latest": {LATEST}, "best": {BEST}, "none": set[str]()}[keep]
+        numbered = (
+            () if LATEST in kept else (path.name for path in run_folder.numbered_checkpoints(self._output.folder))
+        )
+        for name in {LATEST, PREVIOUS, BEST, *numbered} - kept:
+            self._output.write(name, partial((self._folder / name).unlink, missing_ok=True))
 
 
 class Owner(Protocol):
@@ -195,7 +276,7 @@ class Evaluations(Own):
         """See `RunView.record_evaluations`."""
         self._evaluator.record(self._output.folder / run_folder.VIDEOS)
 
-    def close(self) -> None:
+    def end(self) -> None:
         """Take a last evaluation that has ended, and end the one that is under way."""
         self.take()
         self._evaluator.close()
@@ -223,9 +304,9 @@ class Evaluations(Own):
             self._statistics.counts["cut_eval_episodes"] += result.cut
         self._trainer.tell("on_evaluation", result)
         mean, best = result.mean_return, -math.inf if self.best_return is None else self.best_return
-        if mean > best or (mean == best and run_folder.BEST in self._output.unwritten):
+        if mean > best or (mean == best and BEST in self._output.unwritten):
             self.best_return = mean
-            self._trainer.write(run_folder.BEST, self._evaluated | {"best_eval_return": mean})
+            self._trainer.write(BEST, self._evaluated | {"best_eval_return": mean})
         self._evaluated = {}
 
 

@@ -29,8 +29,10 @@ _STATE = "state.json"
 _ARRAY = "__array__"  # {"__array__": "parameters.npy"} stands for an array in state.json
 
 
-def save(path: Path, state: Mapping[str, Any]) -> None:
+def save(path: Path, state: Mapping[str, Any], keep: Path | None = None) -> None:
     """Write `state` to `path` atomically: `path` is always the old checkpoint or the new one, whole.
+
+    keep: see `atomic_write`.
 
     state: by name int, float, str, bool, None, lists and dicts of those, and numpy arrays of numbers or text. Names
         are printable and without a slash. Scalars of numpy become plain numbers.
@@ -47,7 +49,7 @@ def save(path: Path, state: Mapping[str, Any]) -> None:
                 with archive.open(zipfile.ZipInfo(name), "w", force_zip64=True) as entry:
                     np.lib.format.write_array(entry, array, allow_pickle=False)
 
-    files.atomic_write(path, write)
+    files.atomic_write(path, write, keep)
 
 
 def require_plain(value: Any) -> None:

@@ -6,11 +6,10 @@ import fcntl
 import itertools
 import json
 import logging
-import math
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -77,11 +76,12 @@ def identity(folder: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def atomic_write(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+def atomic_write(path: Path, write: Callable[[IO[bytes]], object], keep: Path | None = None) -> None:
     """Call `write` with a temporary file beside `path`, and rename it to `path` once it is on disk.
 
     After a full disk, a kill or a power cut, `path` is the whole old file or the whole new one. Raises OSError, and
     whatever `write` raises.
+    keep: what the old file is called from then on, where that can be had.
     """
     # Always the same name: a killed process leaves one such file, and the next call overwrites it.
     partial = path.with_name(f"{path.name}.partial")
@@ -90,6 +90,9 @@ def atomic_write(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             write(file)
             file.flush()
             os.fsync(file.fileno())
+        if keep is not None:
+            with suppress(OSError):
+                copy_as(path, keep)
         os.replace(partial, path)
     except BaseException:
         partial.unlink(missing_ok=True)
@@ -163,28 +166,6 @@ def set_aside(path: Path, problem: str = "") -> Path:
     return aside
 
 
-@contextmanager
-def keeping_copy(path: Path, copy: Path) -> Iterator[None]:
-    """Let `copy` be what `path` was before the block replaces it by `atomic_write`. A block that fails changes neither.
-
-    At every moment, `path` and `copy` are two different versions: damage to one file spares the other, also after a
-    kill within the block. The copy is a second name for the same data, which costs nothing. A file system without hard
-    links keeps none.
-    """
-    partial = copy.with_name(f"{copy.name}.partial")
-    with suppress(OSError):
-        partial.unlink(missing_ok=True)
-        os.link(path, partial)
-    try:
-        yield
-    except BaseException:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
-        raise
-    with suppress(OSError):
-        os.replace(partial, copy)
-
-
 def copy_as(path: Path, copy: Path) -> None:
     """Let `copy` be what `path` is now, whole or not at all: a second name for the same data where it can be."""
     partial = copy.with_name(f"{copy.name}.partial")
@@ -234,16 +215,5 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write plain data as JSON, atomically. NaN and infinities, which JSON lacks, become null."""
-    write_text(path, json.dumps(_finite(value), indent=2, allow_nan=False) + "\n")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value
+    text = json.dumps(value, default=np.generic.item)
+    write_text(path, json.dumps(json.loads(text, parse_constant=lambda name: None), indent=2) + "\n")

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,8 @@ from a3c_exp.core.experiment import Experiment, RunContext, build_network, store
 from a3c_exp.core.store import SharedStore
 from a3c_exp.errors import PREEMPTED, ConfigError, FolderError, RunError, named
 from a3c_exp.networks import ActorCritic
-from a3c_exp.run import files, provenance, run_folder
+from a3c_exp.run import callbacks, files, provenance, run_folder
 from a3c_exp.run.callback_list import CallbackList
-from a3c_exp.run.callbacks import Checkpoints, Curves, Evaluations, ProgressLine, StopRules, leaving_rule
 from a3c_exp.run.console import LiveLineHandler, Progress, run_log
 from a3c_exp.run.curves import CurveWriter
 from a3c_exp.run.episode_log import EpisodeLog
@@ -199,25 +199,29 @@ class Trainer:
     def _add_callbacks(self, resumed: ResumePoint | None, terminal: LiveLineHandler) -> None:
         """Make the package's own callbacks, in the order in which they are called."""
         experiment, statistics, clock = self._experiment, self._statistics, self._clock
-        rows = experiment.record_episodes
-        episodes = EpisodeLog(self.folder / run_folder.EPISODES_FILE, rows, resumed) if rows else None
-        curves = CurveWriter(self.folder, self.config, resumed)
-        self._output = RunOutput(self.folder, curves, episodes, experiment.checkpoint.last)
-        self._curves = Curves(self._output, statistics, clock, experiment.log.every)
+        self._output = RunOutput(self.folder)
+        writer = CurveWriter(self.folder, self.config, resumed)
+        self._curves = callbacks.Curves(self._output, writer, statistics, clock, experiment.log.every)
         evaluator = Evaluator(experiment, lambda: self._interruption.signal is not None, self._show_evaluation)
-        self._evaluations = Evaluations(self, experiment.eval, evaluator, self._output, statistics)
+        self._evaluations = callbacks.Evaluations(self, experiment.eval, evaluator, self._output, statistics)
+        self._checkpoints = callbacks.Checkpoints(
+            self._output, experiment.checkpoint, statistics.steps, self._interruption
+        )
         # The limit is for this session; the seconds of the statistics include earlier ones.
         most = experiment.stop.max_seconds
         limit = None if most is None else statistics.seconds + most
         self._progress = Progress(terminal, statistics, experiment.total_steps, limit)
-        own = [
-            StopRules(experiment.stop, statistics, clock),
+        self._own: list[callbacks.Own] = [
+            callbacks.StopRules(experiment.stop, statistics, clock),
             self._evaluations,
-            Checkpoints(experiment.checkpoint.every, statistics.steps, self._interruption),
+            self._checkpoints,
             self._curves,
-            ProgressLine(self._progress, self._evaluations),
+            callbacks.ProgressLine(self._progress, self._evaluations),
         ]
-        self._callbacks = CallbackList(self, own, experiment.callbacks)
+        if rows := experiment.record_episodes:
+            table = EpisodeLog(self.folder / run_folder.EPISODES_FILE, rows, resumed)
+            self._own.append(callbacks.EpisodeTable(self._output, table))
+        self._callbacks = CallbackList(self, self._own, experiment.callbacks)
 
     # What callbacks may do.
 
@@ -289,8 +293,9 @@ class Trainer:
 
     def write(self, name: str, state: Mapping[str, Any]) -> None:
         """Write a checkpoint."""
-        self._output.save(name, state)
-        if name not in self._output.unwritten:
+        for each in self._own:
+            each.flush()
+        if self._checkpoints.write(name, state):
             self.tell("on_checkpoint", self.folder / run_folder.CHECKPOINTS / name)
 
     def checkpoint(self, state: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -365,7 +370,7 @@ class Trainer:
         if self._statistics.counts.get("rejected") and not self._statistics.updates:
             raise RunError("no gradient was finite, so nothing has been learned: a warning in train.log says more")
         if self._stop_reason is None:
-            rule = leaving_rule(self._experiment.stop, self._statistics)
+            rule = callbacks.leaving_rule(self._experiment.stop, self._statistics)
             self._stop_reason = "total_steps" if self._store.steps >= self._experiment.total_steps else rule
 
     def _take_event(self, event: Event) -> None:
@@ -401,7 +406,7 @@ class Trainer:
 
     def _finish(self) -> Run:
         self._clock.stop()
-        self._evaluations.close()
+        self._evaluations.end()
         if self._error is not None:
             log.error(self._error)
         # Workers that the run did not wait for have changed the parameters, but their last events are lost.
@@ -411,10 +416,12 @@ class Trainer:
         self._curves.log_new(self)
         self.write(run_folder.LATEST, self.checkpoint(state))
         finished = self._error is None and self._stop_reason != "interrupted"
-        self._output.close_curves(success=finished)
-        self._output.keep_checkpoints(self._experiment.checkpoint.keep if finished else "both")
+        for each in self._own:
+            each.close(finished)
         self._progress.close(self._evaluations.best_return, self._speed)
-        summary = self._output.write_summary(self._summary())
+        summary, path = self._summary(), self.folder / run_folder.SUMMARY_FILE
+        self._output.write(path.name, partial(files.write_json, path, summary))
+        summary["unwritten"] = sorted(self._output.unwritten)
         log.info("stopped: %s", summary["stop_reason"])
         self.tell("on_end", summary)
         return Run(self.folder, summary)
