@@ -22,7 +22,6 @@ from a3c_exp.common.arrays import Array
 from a3c_exp.core.rollout import Actor
 from a3c_exp.core.store import Snapshot
 from a3c_exp.envs import EnvBatch, EnvError, Gym, Step, SyncEnvBatch
-from a3c_exp.envs.atari import _AtariBatch
 from a3c_exp.envs.errors import close_within
 from a3c_exp.errors import RunError
 from a3c_exp.run.policy import MOST_FAILURES, evaluate_policy
@@ -142,45 +141,6 @@ class TestEpisodesWithoutAnEnd:
         settings: dict[str, Any] = {"env__kwargs": {"lengths": [0]}, "env__max_steps_guard": 10, "total_steps": 320}
         train(tmp_path, "scripted:Scripted-v0", **settings)
         assert (tmp_path / "train.log").read_text().count("env.max_steps_guard") == 1
-
-
-class Games:
-    """The emulator as `_AtariBatch` sees it; its third answer goes wrong."""
-
-    num_envs = 2
-    single_observation_space = Box(0, 255, (1, 4, 4), np.uint8)
-    single_action_space = Discrete(2)
-
-    def __init__(self, fault: str) -> None:
-        self.fault = fault
-        self.taken = 0
-
-    def reset(self, seed: Any = None) -> Any:
-        return np.zeros((2, 1, 4, 4), np.uint8), {"lives": np.array([3, 3])}
-
-    def step(self, actions: Array) -> Any:
-        self.taken += 1
-        none, obs, reward = np.zeros(2, bool), np.zeros((2, 1, 4, 4), np.uint8), np.ones(2)
-        if self.taken == 3:
-            match self.fault:
-                case "raise":
-                    raise RuntimeError("scripted to fail")
-                case "shape":
-                    obs = obs[:, :, 1:]
-                case "nan reward":
-                    reward[1] = np.nan
-        return obs, reward, none, none, {"lives": np.array([3, 3])}
-
-
-@pytest.mark.parametrize("fault", ["raise", "shape", "nan reward"])
-def test_an_emulator_that_goes_wrong_is_an_error(fault: str) -> None:
-    games: Any = Games(fault)
-    batch = _AtariBatch(games, [0, 1], True, "pong")
-    batch.reset()
-    for _ in range(2):
-        assert batch.step(np.zeros(2, np.int64)).valid.all()
-    with pytest.raises(EnvError, match="pong"):
-        batch.step(np.zeros(2, np.int64))
 
 
 class Own:

@@ -109,13 +109,11 @@ def test_an_info_that_is_no_mapping_is_no_fault() -> None:
     assert played(SyncEnvBatch([Silent()], [0]), 3) == [(0, {})]
 
 
-def test_infos_of_native_vectors_may_lack_masks_and_be_mappings() -> None:
-    """A mapping for each environment, as gymnasium had them before; arrays without a mask; a number for all."""
+def test_infos_of_native_vectors_may_lack_masks() -> None:
+    """Arrays without a mask; a number for all."""
     ended = np.array([False, True])
     assert final_infos({"score": np.array([1.0, 2.0]), "speed": 3.0}, ended) == {1: {"score": 2.0, "speed": 3.0}}
-    each: Any = np.array([None, {"score": 2.0}], dtype=object)
     assert final_infos({"x": 1}, np.zeros(2, np.bool_)) is None
-    assert final_infos(each, ended) == {1: {"score": 2.0}}
 
 
 # -- the choice -----------------------------------------------------------------------------

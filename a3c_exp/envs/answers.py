@@ -68,9 +68,8 @@ class AnswerCheck:
             return None
         return raw.astype(np.float32, copy=False) if self._plain else self._encode(raw)
 
-    def batch(self, observations: Sequence[Any] | Array, envs: int | Sequence[int] | Array) -> Array:
-        """The same for a vector environment: raises WrongAnswerError. envs: how many there are, or their indices."""
-        indices = range(envs) if isinstance(envs, int) else envs
+    def batch(self, observations: Sequence[Any] | Array, indices: Sequence[int] | Array) -> Array:
+        """The same for environments of a vector, with these indices: raises WrongAnswerError."""
         found = self.observations(observations)
         if found is not None and len(found) == len(indices):
             return found
@@ -90,7 +89,7 @@ class AnswerCheck:
         except Exception:  # an object of the environment's own may raise anything here
             raw = np.array(None)
         if raw.dtype.kind not in "fiub":
-            return f"an observation that is no array of numbers: {_short(observation)}"
+            return f"an observation that is no array of numbers: {short(observation)}"
         if raw.shape != self._shape:
             return f"an observation of shape {raw.shape}, not {self._shape}"
         wrong = ~np.isfinite(raw)
@@ -99,7 +98,7 @@ class AnswerCheck:
             return f"an observation with {raw[wrong].flat[0]}{place}"
         if raw.dtype.kind == "f" and (self._picture or self._start is not None):
             return f"an observation of {raw.dtype}, not {self.space.dtype}"
-        return f"an observation that is not in {self.space}: {_short(observation)}"
+        return f"an observation that is not in {self.space}: {short(observation)}"
 
     def _pictures(self, raw: Array) -> Array | None:
         if raw.dtype == np.uint8:
@@ -131,17 +130,7 @@ def reward_fault(reward: Any) -> str | None:
         usable = np.asarray(reward).dtype.kind in "fiub" and np.size(reward) == 1 and abs(reward) <= LARGEST
     except Exception:  # the same: its comparison, its size
         usable = False
-    return None if usable else f"the reward {_short(reward)}"
-
-
-def step_fault(answer: Any) -> str:
-    """The fault of a step's answer that is not a tuple of five, or whose flags are not truth values."""
-    return f"{_short(answer)}, not (observation, reward, terminated, truncated, info),"
-
-
-def reset_fault(answer: Any) -> str:
-    """The fault of a reset's answer that is not a pair."""
-    return f"{_short(answer)}, not (observation, info),"
+    return None if usable else f"the reward {short(reward)}"
 
 
 def rewards_of(rewards: Any, count: int) -> Floats:
@@ -156,8 +145,8 @@ def rewards_of(rewards: Any, count: int) -> Floats:
     return raw.astype(np.float32)
 
 
-def _short(value: Any) -> str:
-    """A value on one line, shortened."""
+def short(value: Any) -> str:
+    """A value of an environment's own on one line, shortened."""
     try:
         text = " ".join(repr(value).split())
     except Exception:  # so may its repr

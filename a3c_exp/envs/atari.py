@@ -10,17 +10,14 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array
-from a3c_exp.envs.answers import WrongAnswerError, rewards_of
+from a3c_exp.envs.answers import rewards_of
 from a3c_exp.envs.batch import EnvBatch, Environment, Step
 from a3c_exp.envs.cropping import Crop, CroppedGames, screen_size
-from a3c_exp.envs.errors import MAX_STEPS_GUARD
-from a3c_exp.envs.spaces import encoder
-from a3c_exp.envs.vector_batch import NativeBatch
+from a3c_exp.envs.vector_batch import VectorEnvBatch
 from a3c_exp.errors import ConfigError, did_you_mean, require
 from a3c_exp.schedules import Schedule
 
@@ -86,12 +83,8 @@ class Atari(Environment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            0 <= self.repeat_action_probability < 1,
-            "repeat_action_probability",
-            self.repeat_action_probability,
-            "a number from 0 to less than 1",
-        )
+        sticky = self.repeat_action_probability
+        require(0 <= sticky < 1, "repeat_action_probability", sticky, "a number from 0 to less than 1")
         require(0 <= self.noop_max <= MAX_NOOPS, "noop_max", self.noop_max, f"a whole number from 0 to {MAX_NOOPS}")
         for name, most in LIMITS.items():
             value = getattr(self, name)
@@ -118,8 +111,7 @@ class Atari(Environment):
             guess = guess or f"there are {len(games)}, pong and breakout among them"
             problem = f"there is no such game: {guess} (all: https://ale.farama.org/environments)"
             raise ConfigError("game", self.game, problem)
-        env, losses = self._games(count), self.terminal_on_life_loss
-        return _AtariBatch(env, seeds, losses, self.game, self.max_steps_guard)
+        return _AtariBatch(self._games(count), seeds, self)
 
     def _games(self, count: int) -> VectorEnv[Any, Any, Any]:
         if self.crop is None:
@@ -142,64 +134,39 @@ class Atari(Environment):
         return env
 
 
-class _AtariBatch(NativeBatch):
+class _AtariBatch(VectorEnvBatch):
     """An EnvBatch over the vector environment. It returns new arrays at every step, so nothing is copied here.
 
     An episode that ends restarts in the same step. Unlike other native vector environments it takes a seed for each
     game, and its final observations are one array, in which only rows of ended episodes are meaningful.
     """
 
-    def __init__(
-        self,
-        env: VectorEnv[Any, Any, Any],
-        seeds: Sequence[int],
-        terminal_on_life_loss: bool,
-        name: str,
-        max_steps_guard: int | None = MAX_STEPS_GUARD,
-    ) -> None:
-        super().__init__(int(env.num_envs), name, seeds, max_steps_guard)
-        self.observation_space, self.encode = encoder(env.single_observation_space)
-        assert isinstance(env.single_action_space, Discrete)
-        self.action_space = env.single_action_space
-        self._env = env
-        self._life_loss = terminal_on_life_loss
-        self._valid = np.ones(self.count, np.bool_)
-        self._valid.flags.writeable = False
-        self._shape = (self.count, *self.observation_space.shape)
+    def __init__(self, env: VectorEnv[Any, Any, Any], seeds: Sequence[int], settings: Atari) -> None:
+        super().__init__(env, seeds, settings.max_steps_guard)
+        self._name = settings.game
+        self._life_loss = settings.terminal_on_life_loss
         self._obs: Array = np.zeros((0,))
         self._lives: Array = np.zeros(self.count, np.int32)
 
     def _begin(self, seeds: Sequence[int] | None) -> Array:
         # gymnasium knows one seed only.
-        obs, info = self._env.reset(seed=None if seeds is None else np.array(seeds, np.int64))  # type: ignore[arg-type]
-        self._obs = self._checked(obs)
+        seed: Any = None if seeds is None else np.array(seeds, np.int64)
+        self._obs, info = self._env.reset(seed=seed)
         self._lives = info["lives"]
         return self._obs
 
     def _advance(self, actions: Array) -> Step:
-        obs, rewards, terminated, truncated, info = self._env.step(actions)
-        self._obs = self._checked(obs)
+        self._obs, rewards, terminated, truncated, info = self._env.step(actions)
         lost = None
         if self._life_loss:
             lost = (info["lives"] < self._lives) & ~terminated & ~truncated
             terminated = terminated | lost
             self._lives = info["lives"]
         reward = rewards_of(rewards, self.count)
-        return Step(obs, reward, terminated, truncated, info.get("final_obs", obs), self._valid, lost)
-
-    def _checked(self, obs: Array) -> Array:
-        """The pictures of all games, which the emulator has just made."""
-        if obs.dtype != np.uint8 or obs.shape != self._shape:
-            raise WrongAnswerError(f"observations of {obs.dtype} and shape {obs.shape}, not uint8 and {self._shape}")
-        return obs
+        final_obs = info.get("final_obs", self._obs)
+        return Step(self._obs, reward, terminated, truncated, final_obs, self._valid, lost)
 
     def render(self) -> NDArray[np.uint8]:
         """The newest frame of the first game, enlarged."""
         grey = self._obs[0, -1].repeat(_ENLARGED, 0).repeat(_ENLARGED, 1)
         return np.repeat(grey[..., None], 3, -1)
-
-    def decode(self, actions: Array) -> Array:
-        return np.array(actions, np.int64)
-
-    def close(self) -> None:
-        self._env.close()

@@ -153,9 +153,7 @@ class Environment(ABC):
         require(fits, "terminal_reward", terminal, "a finite number, or null for none")
         require(guard is None or guard >= 1, "max_steps_guard", guard, "a whole number >= 1, or null")
         for name in self.info_keys or ():
-            allowed = (
-                "names of letters, digits, '_', '-', '.' and '/', none of which is that of another curve or column"
-            )
+            allowed = "names of letters, digits, '_', '-', '.' and '/', other than those of other curves and columns"
             require(is_usable_name(name), "info_keys", name, allowed)
         if isinstance(self.normalize_observations, tuple):
             mean, deviation = self.normalize_observations

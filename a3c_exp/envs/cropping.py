@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import VectorEnv, VectorWrapper
 from numpy.typing import NDArray
 
 from a3c_exp.errors import ConfigError
@@ -26,7 +26,7 @@ def screen_size(game: str) -> tuple[int, int]:
     return height, width
 
 
-class CroppedGames(VectorEnv[Any, Any, Any]):
+class CroppedGames(VectorWrapper):
     """The Atari vector environment `env`, whose pictures are whole screens in grey, cut to `crop` and scaled.
 
     They are scaled as the vector environment does it, by the mean over the area of each new point. Ended games restart
@@ -35,28 +35,26 @@ class CroppedGames(VectorEnv[Any, Any, Any]):
 
     def __init__(self, env: VectorEnv[Any, Any, Any], crop: Crop, height: int, width: int) -> None:
         """height, width: of the scaled pictures. Raises ConfigError if the package that scales is not installed."""
+        super().__init__(env)
         try:
             self._cv2: Any = importlib.import_module("cv2")
         except ImportError as error:
             problem = "needs a package that is not installed: pip install 'a3c-exp[pictures]'"
             raise ConfigError("crop", list(crop), problem) from error
         frames, *_ = env.single_observation_space.shape or ()
-        self.num_envs = env.num_envs
-        self.single_action_space = env.single_action_space
         self.single_observation_space = Box(0, 255, (frames, height, width), np.uint8)
-        self._env = env
         self._size = (height, width)
         top, bottom, left, right = crop
         self._place = slice(top, bottom), slice(left, right)
         self._pictures: NDArray[np.uint8] = np.zeros((0,), np.uint8)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        screens, info = self._env.reset(seed=seed, options=options)
+        screens, info = self.env.reset(seed=seed, options=options)
         self._pictures = self._scaled(screens)
         return self._pictures, info
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        screens, rewards, terminated, truncated, info = self._env.step(actions)
+        screens, rewards, terminated, truncated, info = self.env.step(actions)
         # In a game that goes on, only the newest frame is new.
         pictures = np.concatenate([self._pictures[:, 1:], self._scaled(screens[:, -1:])], axis=1)
         ended = np.flatnonzero(terminated | truncated)
@@ -76,6 +74,3 @@ class CroppedGames(VectorEnv[Any, Any, Any]):
             part = screens[index][self._place]
             pictures[index] = self._cv2.resize(part, (width, height), interpolation=self._cv2.INTER_AREA)
         return pictures
-
-    def close_extras(self, **kwargs: Any) -> None:
-        self._env.close()

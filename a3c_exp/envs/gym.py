@@ -9,9 +9,10 @@ import itertools
 import os
 import re
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 import gymnasium
@@ -26,8 +27,6 @@ from a3c_exp.envs.spaces import action_problem, observation_problem
 from a3c_exp.envs.sync_batch import Env, SyncEnvBatch
 from a3c_exp.envs.vector_batch import VectorEnvBatch, autoreset_mode
 from a3c_exp.errors import ConfigError, did_you_mean, one_line, require
-
-T = TypeVar("T")
 
 REGISTERED = "_registered"
 """Where a pickled component has its specification."""
@@ -74,8 +73,8 @@ class Gym(Environment):
         drawn = self.kwargs.get("render_mode", "rgb_array")
         require(drawn == "rgb_array", "kwargs.render_mode", drawn, "rgb_array, for observations that are drawn")
         for entry in self.wrappers:
-            fits = isinstance(entry, str) or isinstance(entry.get("wrapper"), str)
-            fits = fits or (len(entry) == 1 and isinstance(_arguments(entry), Mapping))
+            name, arguments = _parsed(entry)
+            fits = isinstance(name, str) and isinstance(arguments, Mapping)
             require(fits, "wrappers", entry, "a name, {name: {argument: value}} or {wrapper: name, argument: value}")
 
     def __getstate__(self) -> dict[str, Any]:
@@ -86,22 +85,25 @@ class Gym(Environment):
 
     def validate(self, plugins: Sequence[str]) -> None:
         _allow(self.id, "id", plugins)
-        for entry in self.wrappers:
-            _allow(_name(entry), "wrappers", plugins)
+        for name, _ in map(_parsed, self.wrappers):
+            _allow(name, "wrappers", plugins)
         self._spec(plugins)
-        for entry in self.wrappers:
-            _wrapper(_name(entry))
+        for name, _ in map(_parsed, self.wrappers):
+            _wrapper(name)
 
     def settings_to_trust(self) -> dict[str, object]:
         """The wrappers, if one may do more than convert what passes through it: RecordVideo writes files."""
-        harmless = all(_is_harmless(_name(entry), _arguments(entry)) for entry in self.wrappers)
-        return {} if harmless else {"wrappers": list(self.wrappers)}
+        for name, arguments in map(_parsed, self.wrappers):
+            # The code of a plugin's wrapper is trusted, its arguments are not.
+            if not (":" in name or name in HARMLESS_WRAPPERS) or not is_plain(arguments):
+                return {"wrappers": list(self.wrappers)}
+        return {}
 
     def warning(self) -> str | None:
         """Warn of wrappers that keep statistics of their own."""
         own = {"NormalizeObservation": "env.normalize_observations", "NormalizeReward": "env.normalize_rewards"}
-        for name, key in own.items():
-            if name in map(_name, self.wrappers):
+        for name, _ in map(_parsed, self.wrappers):
+            if key := own.get(name):
                 return f"{name} keeps statistics of each environment alone, which no checkpoint holds: take {key}=true"
         return None
 
@@ -144,18 +146,15 @@ class Gym(Environment):
 
     def _one(self, spec: EnvSpec, render_mode: str | None) -> Env:
         """One environment with its wrappers."""
-
-        def make() -> Env:
-            drawing = self._drawing(spec.entry_point, render_mode)
+        with self._making(spec):
+            arguments = _filled(self.kwargs) | self._drawing(spec.entry_point, render_mode)
             limit = self.max_episode_steps
-            arguments = _filled(self.kwargs) | drawing
-            return gymnasium.make(spec, max_episode_steps=limit, disable_env_checker=True, **arguments)
-
-        env = self._made(spec, make)
+            env: Env = gymnasium.make(spec, max_episode_steps=limit, disable_env_checker=True, **arguments)
         for entry in self.wrappers:
-            wrapper = _wrapper(_name(entry))
+            name, given = _parsed(entry)
+            wrapper = _wrapper(name)
             try:
-                env = wrapper(env, **_converted(wrapper, _arguments(entry)))
+                env = wrapper(env, **_converted(wrapper, given))
             except gymnasium.error.DependencyNotInstalled as error:
                 lacks = "pip install 'a3c-exp[pictures]'" if "opencv" in str(error) else one_line(error)
                 raise ConfigError("wrappers", entry, f"needs a package that is not installed: {lacks}") from error
@@ -170,17 +169,14 @@ class Gym(Environment):
             raise ConfigError("vectorized", True, f"must be false for {self.id}: env=atari is its native form")
         if spec.vector_entry_point is None:
             raise ConfigError("vectorized", True, f"must be false: {self.id} has no native vector environment")
-
-        def make() -> VectorEnv[Any, Any, Any]:
+        with self._making(spec):
             arguments = _filled(self.kwargs) | self._drawing(spec.vector_entry_point, render_mode)
             if self.max_episode_steps is not None:
                 arguments["max_episode_steps"] = self.max_episode_steps
             mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
             env = gymnasium.make_vec(spec, num_envs=count, vectorization_mode=mode, **arguments)
             autoreset_mode(env)
-            return env
-
-        return self._made(spec, make)
+        return env
 
     def _drawing(self, entry_point: Any, render_mode: str | None) -> dict[str, str]:
         """The render_mode argument. Refuses a mode that the environment does not support; gymnasium only warns."""
@@ -196,10 +192,11 @@ class Gym(Environment):
                 raise ConfigError("id", self.id, f"cannot be drawn as {render_mode!r}; it offers {offer}")
         return {"render_mode": render_mode}
 
-    def _made(self, spec: EnvSpec, make: Callable[[], T]) -> T:
-        """Call `make`, with its failures as errors of this configuration."""
+    @contextmanager
+    def _making(self, spec: EnvSpec) -> Iterator[None]:
+        """Within, environments are made: what fails there is an error of this configuration."""
         try:
-            return make()
+            yield
         except ConfigError:
             raise
         except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
@@ -225,15 +222,13 @@ def _other_package(name: str, plugins: Sequence[str]) -> str:
     return f"If another package registers it: plugins=[{package if installed else '<package>'}]"
 
 
-def _name(entry: str | Mapping[str, Any]) -> str:
-    return entry if isinstance(entry, str) else str(entry.get("wrapper", next(iter(entry), "")))
-
-
-def _arguments(entry: str | Mapping[str, Any]) -> Mapping[str, Any]:
-    if isinstance(entry, str) or "wrapper" in entry:
-        return {} if isinstance(entry, str) else {key: value for key, value in entry.items() if key != "wrapper"}
-    found: Mapping[str, Any] = next(iter(entry.values()))
-    return found
+def _parsed(entry: str | Mapping[str, Any]) -> tuple[Any, Any]:
+    """The name of a wrapper and its arguments; None for both where an entry has none of the forms."""
+    if isinstance(entry, str):
+        return entry, {}
+    if "wrapper" in entry:
+        return entry["wrapper"], {key: value for key, value in entry.items() if key != "wrapper"}
+    return next(iter(entry.items())) if len(entry) == 1 else (None, None)
 
 
 def _converted(wrapper: Callable[..., Env], arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -260,15 +255,8 @@ def _filled(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
-
-
-def _is_harmless(wrapper: str, arguments: Mapping[str, Any]) -> bool:
-    """Return whether a wrapper writes and opens nothing. The code of a plugin's is trusted, its arguments are not."""
-    return (":" in wrapper or wrapper in HARMLESS_WRAPPERS) and is_plain(arguments)
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
 
 
 def _allow(name: str, key: str, plugins: Sequence[str]) -> None:

@@ -106,18 +106,15 @@ def final_infos(info: Info, ended: Bools) -> dict[int, Info] | None:
     """The info of each environment whose episode ended, by index, from that of gymnasium's vector environments.
 
     info: arrays [K] by name. The mask `_name` says which environments have the name; without a mask all have it.
-    In the mode SAME_STEP the parts of ended episodes lie in `final_info`, arrays again or one mapping for each.
+    In the mode SAME_STEP the parts of ended episodes lie in `final_info`, arrays again.
     ended: bool [K].
     """
-    if len(info) == 0 or not ended.any():
+    if not info or not ended.any():
         return None
     return {index: _row(info, index) for index in np.flatnonzero(ended).tolist()}
 
 
-def _row(info: Any, index: int) -> Info:
-    if not isinstance(info, Mapping):
-        own = info[index]
-        return own if isinstance(own, Mapping) else {}
+def _row(info: Info, index: int) -> Info:
     row = {}
     for name, values in info.items():
         if str(name).startswith("_") and str(name)[1:] in info:  # a mask

@@ -12,7 +12,7 @@ from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array, Floats
-from a3c_exp.envs.answers import AnswerCheck, WrongAnswerError, listed_rewards, reset_fault, reward_fault, step_fault
+from a3c_exp.envs.answers import AnswerCheck, WrongAnswerError, listed_rewards, reward_fault, short
 from a3c_exp.envs.batch import Step, report_progress
 from a3c_exp.envs.errors import MAX_STEPS_GUARD, EnvError, env_error
 from a3c_exp.envs.spaces import decoder, encoder
@@ -86,7 +86,8 @@ class SyncEnvBatch:
                 if terminated or truncated or due:
                     ended.append((index, terminated, truncated, info))
             except (TypeError, ValueError):
-                raise self._error(WrongAnswerError(step_fault(answer)), index) from None
+                fault = f"{short(answer)}, not (observation, reward, terminated, truncated, info),"
+                raise self._error(WrongAnswerError(fault), index) from None
             observations.append(observation)
             rewards.append(reward)
         obs, earned = self._check.observations(observations), listed_rewards(rewards)
@@ -127,13 +128,13 @@ class SyncEnvBatch:
         try:
             observation, _ = answer
         except (TypeError, ValueError):
-            wrong = WrongAnswerError(reset_fault(answer))
-            raise env_error(wrong, _name(self._envs[index]), index=index) from None
-        row = self._check.observations([observation])
-        if row is None:
-            wrong = WrongAnswerError(str(self._check.fault(observation)))
-            raise env_error(wrong, _name(self._envs[index]), index=index)
-        return row
+            fault = f"{short(answer)}, not (observation, info),"
+        else:
+            row = self._check.observations([observation])
+            if row is not None:
+                return row
+            fault = str(self._check.fault(observation))
+        raise env_error(WrongAnswerError(fault), _name(self._envs[index]), index=index)
 
     def _wrong_answer(self, observations: list[Any], rewards: list[Any]) -> EnvError:
         """The error of the first environment whose reward or observation cannot be used."""

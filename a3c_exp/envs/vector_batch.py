@@ -1,16 +1,15 @@
-"""Environments that step in one call; gymnasium's, in any autoreset mode."""
+"""Environments of gymnasium that step in one call, in any autoreset mode."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 
-from a3c_exp.common.arrays import Array, Bools
+from a3c_exp.common.arrays import Array
 from a3c_exp.envs.answers import AnswerCheck, WrongAnswerError, rewards_of
 from a3c_exp.envs.batch import Step
 from a3c_exp.envs.errors import MAX_STEPS_GUARD, env_error
@@ -19,33 +18,44 @@ from a3c_exp.envs.spaces import decoder, encoder
 from a3c_exp.errors import FAILURES
 
 
-class NativeBatch(ABC):
-    """K environments that step in one call.
+class VectorEnvBatch:
+    """An EnvBatch over a gymnasium vector environment, in any of its autoreset modes.
 
-    A subclass says how they begin and step. Both raise whatever went wrong, of which `reset` and `step` make an
+    - NEXT_STEP: the step after an end restarts the episode and ignores its action. The ended row's `obs` is the last
+      observation, and the next row is marked as no transition. It costs one step of that environment an episode.
+    - SAME_STEP: the ending step already returns the next episode's first observation, and the last one beside it.
+    - DISABLED: the environments that ended are restarted here, at once.
+
+    seeds: one for each environment, used in the first reset. gymnasium's own vectors of Python environments take all; a
+        native one takes a single seed, and gets the first.
+    max_steps_guard: see `Environment`; an episode of so many steps ends all K, since they begin together.
+
+    A subclass may begin and step in another way. Both raise whatever went wrong, of which `reset` and `step` make an
     EnvError.
-
-    name: of the environments. seeds: one for each environment, used in the first reset. max_steps_guard: see
-    `Environment`; an episode of so many steps ends all K, since they begin together.
     """
 
-    def __init__(self, count: int, name: str, seeds: Sequence[int], max_steps_guard: int | None) -> None:
-        self.count = count
-        self._name = name
+    def __init__(
+        self, env: VectorEnv[Any, Any, Any], seeds: Sequence[int], max_steps_guard: int | None = MAX_STEPS_GUARD
+    ) -> None:
+        if len(seeds) != env.num_envs:
+            raise ValueError(f"{env.num_envs} environments need as many seeds; got {len(seeds)}")
+        self.count = int(env.num_envs)
+        self.observation_space, self.encode = encoder(env.single_observation_space)
+        self.action_space, self.decode = decoder(env.single_action_space)
+        self._check = AnswerCheck(env.single_observation_space)
+        self._env = env
+        self._name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+        self._mode = autoreset_mode(env)
         self._seeds: list[int] | None = [int(seed) for seed in seeds]
+        self._takes_seeds = isinstance(env.unwrapped, (SyncVectorEnv, AsyncVectorEnv))
         self._guard = np.iinfo(np.int64).max if max_steps_guard is None else max_steps_guard
         # The step at which each episode began, and the first at which one may have reached the guard.
         self._tick = 0
-        self._began = np.zeros(count, np.int64)
+        self._began = np.zeros(self.count, np.int64)
         self._due = self._guard
-
-    @abstractmethod
-    def _begin(self, seeds: Sequence[int] | None) -> Array:
-        """Start an episode in every environment, and return the first observations [K, ...]."""
-
-    @abstractmethod
-    def _advance(self, actions: Array) -> Step:
-        """Take actions [K, ...]."""
+        self._ended = np.zeros(self.count, np.bool_)
+        self._valid = np.ones(self.count, np.bool_)
+        self._valid.flags.writeable = False
 
     def reset(self) -> Array:
         """Start an episode in every environment, and return the first observations [K, ...]."""
@@ -69,6 +79,36 @@ class NativeBatch(ABC):
         self._began[step.episode_over] = self._tick
         return step if self._tick < self._due else self._cut(step)
 
+    def _begin(self, seeds: Sequence[int] | None) -> Array:
+        """Start an episode in every environment, and return the first observations [K, ...]."""
+        seed = seeds if seeds is None or self._takes_seeds else seeds[0]
+        observations, _ = self._env.reset(seed=seed)  # type: ignore[arg-type]  # gymnasium types the native form only
+        self._ended = np.zeros(self.count, np.bool_)
+        return self._check.batch(observations, range(self.count))
+
+    def _advance(self, actions: Array) -> Step:
+        """Take actions [K, ...]."""
+        observations, rewards, terminations, truncations, info = self._env.step(self.decode(actions))
+        terminated, truncated = np.array(terminations, np.bool_), np.array(truncations, np.bool_)
+        ended, valid = terminated | truncated, self._valid
+        obs, reward = self._check.batch(observations, range(self.count)), rewards_of(rewards, self.count)
+        final_obs = obs
+        if self._mode is AutoresetMode.NEXT_STEP:
+            valid = ~self._ended
+            self._ended = ended
+        elif ended.any() and self._mode is AutoresetMode.SAME_STEP:
+            if "final_obs" not in info:
+                raise RuntimeError(f"{self._env} ended an episode in SAME_STEP mode without giving its 'final_obs'")
+            final_obs = obs.copy()
+            # gymnasium's own vectors return an object array with holes, others a dense one. Both have the ended rows.
+            final_obs[ended] = self._check.batch(list(info["final_obs"][ended]), np.flatnonzero(ended))
+            info = info.get("final_info", {})
+        elif ended.any():
+            restarted, _ = self._env.reset(options={"reset_mask": ended.copy()})
+            obs = obs.copy()
+            obs[ended] = self._check.batch(restarted, range(self.count))[ended]
+        return Step(obs, reward, terminated, truncated, final_obs, valid, final_info=final_infos(info, ended))
+
     def _cut(self, step: Step) -> Step:
         """Truncate all episodes, and begin new ones, if one has so many steps as `max_steps_guard`."""
         self._due = int(self._began.min()) + self._guard
@@ -80,92 +120,6 @@ class NativeBatch(ABC):
         life_lost = None if step.life_lost is None else np.zeros_like(step.life_lost)
         return step._replace(obs=obs, truncated=truncated, final_obs=final_obs, life_lost=life_lost)
 
-
-def _index(error: BaseException) -> int | None:
-    """The index of the environment that an error is of, if it is known."""
-    return error.index if isinstance(error, WrongAnswerError) else None
-
-
-class VectorEnvBatch(NativeBatch):
-    """An EnvBatch over a gymnasium vector environment, in any of its autoreset modes.
-
-    - NEXT_STEP: the step after an end restarts the episode and ignores its action. The ended row's `obs` is the last
-      observation, and the next row is marked as no transition. It costs one step of that environment an episode.
-    - SAME_STEP: the ending step already returns the next episode's first observation, and the last one beside it.
-    - DISABLED: the environments that ended are restarted here, at once.
-
-    seeds: one for each environment. gymnasium's own vectors of Python environments take all; a native one takes a
-    single seed, and gets the first.
-    """
-
-    def __init__(
-        self, env: VectorEnv[Any, Any, Any], seeds: Sequence[int], max_steps_guard: int | None = MAX_STEPS_GUARD
-    ) -> None:
-        if len(seeds) != env.num_envs:
-            raise ValueError(f"{env.num_envs} environments need as many seeds; got {len(seeds)}")
-        name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
-        super().__init__(int(env.num_envs), name, seeds, max_steps_guard)
-        self.observation_space, self.encode = encoder(env.single_observation_space)
-        self.action_space, self.decode = decoder(env.single_action_space)
-        self._check = AnswerCheck(env.single_observation_space)
-        self._env = env
-        self._takes_seeds = isinstance(env.unwrapped, (SyncVectorEnv, AsyncVectorEnv))
-        answers: dict[AutoresetMode, Callable[..., Step]] = {
-            AutoresetMode.NEXT_STEP: self._next_step,
-            AutoresetMode.SAME_STEP: self._same_step,
-            AutoresetMode.DISABLED: self._disabled,
-        }
-        self._answer = answers[autoreset_mode(env)]
-        self._ended = np.zeros(self.count, np.bool_)
-        self._valid = np.ones(self.count, np.bool_)
-        self._valid.flags.writeable = False
-
-    def _begin(self, seeds: Sequence[int] | None) -> Array:
-        seed = seeds if seeds is None or self._takes_seeds else seeds[0]
-        observations, _ = self._env.reset(seed=seed)  # type: ignore[arg-type]  # gymnasium types the native form only
-        self._ended = np.zeros(self.count, np.bool_)
-        return self._check.batch(observations, self.count)
-
-    def _advance(self, actions: Array) -> Step:
-        observations, rewards, terminations, truncations, info = self._env.step(self.decode(actions))
-        terminated, truncated = np.array(terminations, np.bool_), np.array(truncations, np.bool_)
-        obs, reward = self._check.batch(observations, self.count), rewards_of(rewards, self.count)
-        return self._answer(obs, reward, terminated, truncated, info)
-
-    def _next_step(
-        self, obs: Array, reward: NDArray[np.float32], terminated: Bools, truncated: Bools, info: dict[str, Any]
-    ) -> Step:
-        valid = ~self._ended
-        self._ended = terminated | truncated
-        infos = final_infos(info, self._ended)
-        return Step(obs, reward, terminated, truncated, obs, valid, final_info=infos)
-
-    def _same_step(
-        self, obs: Array, reward: NDArray[np.float32], terminated: Bools, truncated: Bools, info: dict[str, Any]
-    ) -> Step:
-        ended = terminated | truncated
-        if not ended.any():
-            return Step(obs, reward, terminated, truncated, obs, self._valid)
-        if "final_obs" not in info:
-            raise RuntimeError(f"{self._env} ended an episode in SAME_STEP mode without giving its 'final_obs'")
-        final_obs = obs.copy()
-        # gymnasium's own vectors return an object array with holes, others a dense one. Both have the ended rows.
-        final_obs[ended] = self._check.batch(list(info["final_obs"][ended]), np.flatnonzero(ended))
-        infos = final_infos(info.get("final_info", {}), ended)
-        return Step(obs, reward, terminated, truncated, final_obs, self._valid, final_info=infos)
-
-    def _disabled(
-        self, obs: Array, reward: NDArray[np.float32], terminated: Bools, truncated: Bools, info: dict[str, Any]
-    ) -> Step:
-        ended = terminated | truncated
-        if not ended.any():
-            return Step(obs, reward, terminated, truncated, obs, self._valid)
-        observations, _ = self._env.reset(options={"reset_mask": ended.copy()})
-        first = obs.copy()
-        first[ended] = self._check.batch(observations, self.count)[ended]
-        infos = final_infos(info, ended)
-        return Step(first, reward, terminated, truncated, obs, self._valid, final_info=infos)
-
     def render(self) -> NDArray[np.uint8] | None:
         """A picture of the first environment; None if it draws in a window of its own."""
         frames: Any = self._env.render()
@@ -173,6 +127,11 @@ class VectorEnvBatch(NativeBatch):
 
     def close(self) -> None:
         self._env.close()
+
+
+def _index(error: BaseException) -> int | None:
+    """The index of the environment that an error is of, if it is known."""
+    return error.index if isinstance(error, WrongAnswerError) else None
 
 
 def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
