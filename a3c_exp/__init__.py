@@ -91,7 +91,6 @@ def _train(
 ) -> Run:
     from a3c_exp.cli.execute import Plan, execute
     from a3c_exp.cli.hydra_compose import compose, run_folder
-    from a3c_exp.cli.startup import prestart
     from a3c_exp.common.reading import expanded
 
     if isinstance(overrides, Mapping):
@@ -109,7 +108,6 @@ def _train(
         config = compose(overrides, config_dir)
     place = expanded(folder) if folder is not None else run_folder(config)
     plan = Plan(config=config, folder=place.absolute(), callbacks=callbacks)
-    prestart(plan.config)  # the fork server imports torch while this process does
     from a3c_exp.core.seeding import globals_kept
 
     with globals_kept():

@@ -36,10 +36,8 @@ if HERE not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder to call the program from. No fork server is started for a command that is refused."""
-    import a3c_exp.__main__ as program
-
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(program, "start_server", lambda: None)
+    monkeypatch.setattr("a3c_exp.cli.execute.prestart", lambda backend: None)
     return tmp_path
 
 

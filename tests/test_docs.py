@@ -234,7 +234,7 @@ def test_commands_of_the_notes_on_tuning_are_of_runs_that_can_be_made() -> None:
     shown = [words for words in distinct("tuning.md") if words[:3] == ["python", "-m", "a3c_exp"]]
     jobs = [[*first_run(["-m", *words[3:]]), "seed=1"] for words in shown]
     with hydra_session() as hydra:
-        for node in compose_jobs(hydra, jobs, "config"):
+        for node in compose_jobs(hydra, jobs):
             load_experiment(to_container(node), check=False)
     assert len(jobs) >= 10
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from omegaconf import OmegaConf
 from refusals import Refuses
 from runs import LINUX, QUICK, latest, same, wait_until
@@ -91,7 +92,7 @@ def test_jobs_that_share_files_are_those_that_hydra_composes() -> None:
     words = ["experiment=pong", "algorithm=a3c,ppo", "stop={window:5},{max_episodes:3}", "reward_threshold=3,null"]
     with hydra_session() as hydra:
         jobs = sweep(hydra, words)
-        shared = [OmegaConf.to_container(node) for node in compose_jobs(hydra, jobs, "config")]
+        shared = [OmegaConf.to_container(node) for node in compose_jobs(hydra, jobs)]
         for number in (1, 6):
             single: Any = OmegaConf.to_container(compose_node(hydra, jobs[number]))
             single["hydra"]["job"] |= {"num": number, "id": str(number)}
@@ -280,8 +281,8 @@ def test_a_locked_run_is_looked_at_again_at_the_end(again: Path, capfd: pytest.C
 
 
 def test_launchers_need_an_extra(here: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses) -> None:
-    monkeypatch.setattr("a3c_exp.cli.sweep.find_spec", lambda name: None)
-    line = refuses([*QUICK, "-m", "hydra/launcher=submitit_slurm", "seed=0,1"], "hydra/launcher", "submitit_slurm")
+    monkeypatch.setattr(ConfigLoaderImpl, "get_group_options", lambda *_: ["basic"])
+    line = refuses(["-m", "hydra/launcher=submitit_slurm", "seed=0,1"], "hydra/launcher", "submitit_slurm")
     assert "a3c-exp[sweep]" in line
     assert not list(here.iterdir())
 

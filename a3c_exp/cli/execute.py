@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from a3c_exp.backends import forkserver
 from a3c_exp.cli.existing import CONTINUE, Action, clear, find_action
-from a3c_exp.cli.startup import prestart
 from a3c_exp.common.reading import check_plain
 from a3c_exp.config.saved import read_config
 from a3c_exp.errors import ConfigError, FolderError, named
@@ -22,6 +22,9 @@ if TYPE_CHECKING:  # importing them takes seconds: they import torch
     from a3c_exp.core.callback import Callback
     from a3c_exp.core.experiment import Experiment
     from a3c_exp.run.trainer import Run
+
+FORKSERVER_BACKENDS = ("a3c_exp.backends.processes.Processes", "a3c_exp.backends.ga3c.Ga3c")
+"""Backends whose processes are forked from a server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +48,10 @@ class Plan:
     callbacks: Sequence[Callback] = ()
 
 
-Checked = tuple[dict[str, Any], "Experiment"]
-"""What a plan comes to: the final configuration, and the experiment that it describes."""
+def check(plan: Plan, made: Made | None = None) -> tuple[dict[str, Any], Experiment]:
+    """The final configuration of a plan, and the experiment that it describes. Changes nothing.
 
-
-def check(plan: Plan, made: Made | None = None) -> Checked:
-    """Raise ConfigError for a plan that cannot be executed. Changes nothing.
-
-    made: see `load_final`.
+    made: see `load_final`. Raises ConfigError for a plan that cannot be executed.
     """
     import a3c_exp.run.trainer  # noqa: F401  # needed next
     from a3c_exp.config.builder import load_final
@@ -69,16 +68,13 @@ def check(plan: Plan, made: Made | None = None) -> Checked:
     return config, experiment
 
 
-def execute(plan: Plan, checked: Checked | None = None) -> Run | None:
+def execute(plan: Plan) -> Run | None:
     """Train as planned; return the run, or None if the folder holds a finished one, which stays as it is.
 
-    checked: what `check` has returned; None: it is called here. Raises ConfigError, and FolderLockedError if another
-    process trains in the folder. Then nothing has been written.
+    Raises ConfigError, and FolderLockedError if another process trains in the folder. Then nothing has been written.
     """
-    if checked is None:
-        prestart(plan.config.get("backend"))  # the fork server imports torch while this process does
-        checked = check(plan)
-    config, experiment = checked
+    prestart(plan.config.get("backend"))
+    config, experiment = check(plan)
     from a3c_exp.config.builder import load_final
     from a3c_exp.run.trainer import run
 
@@ -100,13 +96,22 @@ def execute(plan: Plan, checked: Checked | None = None) -> Run | None:
                 plan.folder.rmdir()
 
 
+def prestart(backend: object) -> None:
+    """Start the fork server if a backend's settings are those of one that uses it: it imports torch while this process
+    does. Errors are left to the checks."""
+    if isinstance(backend, Mapping) and backend.get("_target_") in FORKSERVER_BACKENDS:
+        with suppress(ConfigError):
+            forkserver.ensure_running()
+
+
 def recorded(callback: Callback) -> dict[str, Any]:
-    """A callback as config.yaml has it: its class, and its settings as far as they are plain."""
+    """A callback as config.yaml has it: its class, and its settings if all of them are plain."""
     settings = {each.name: getattr(callback, each.name) for each in fields(callback) if each.init}
-    with suppress(ConfigError):
+    try:
         check_plain(settings)
-        return {"_target_": f"{type(callback).__module__}.{type(callback).__qualname__}", **settings}
-    return {"_target_": f"{type(callback).__module__}.{type(callback).__qualname__}"}
+    except ConfigError:
+        settings = {}
+    return {"_target_": f"{type(callback).__module__}.{type(callback).__qualname__}", **settings}
 
 
 def make(folder: Path) -> None:

@@ -9,18 +9,18 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hydra import __version__ as hydra_version
 from hydra import initialize_config_dir, version
 from hydra.core.config_search_path import SearchPathQuery
-from hydra.core.default_element import ConfigDefault, GroupDefault
+from hydra.core.default_element import ConfigDefault
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -34,13 +34,18 @@ from packaging.version import Version
 from yaml import MarkedYAMLError, YAMLError
 
 from a3c_exp.cli.draws import loguniform
-from a3c_exp.cli.hints import option_problem
 from a3c_exp.cli.startup import conf_folder
 from a3c_exp.common.reading import check_plain
+from a3c_exp.config.final import value_at
 from a3c_exp.config.schema import TARGET, settings_of
-from a3c_exp.errors import ConfigError, did_you_mean
+from a3c_exp.errors import ConfigError, did_you_mean, either
 
 CONFIG_NAME = "config"
+ELSEWHERE = {("algorithm", "a2c"): "it is algorithm=a3c update=sync"} | {
+    ("hydra/launcher", name): "it needs the extra sweep: pip install 'a3c-exp[sweep]'"
+    for name in ("joblib", "submitit_local", "submitit_slurm")
+}
+"""What is meant by options that are not there."""
 MOST_JOBS = 10_000
 """Runs of a sweep."""
 DEFAULTS = {"version_base": "1.3"} if Version(hydra_version) < Version("1.4.0rc0") else {}
@@ -52,21 +57,19 @@ _session = threading.RLock()  # Hydra has one state for a whole process
 
 
 @contextmanager
-def hydra_session(config_dir: str | None = None, config_path: str | None = None) -> Iterator[Any]:
-    """Hydra on this project's configuration files and on those in `config_dir`.
-
-    config_path: another folder in place of the project's own. Raises ConfigError.
-    """
-    for flag, folder in (("--config-dir", config_dir), ("--config-path", config_path)):
-        if folder is not None and not Path(folder).is_dir():
-            raise ConfigError(flag, folder, "there is no such folder")
+def hydra_session(config_dir: str | None = None) -> Iterator[Any]:
+    """Hydra on this project's configuration files and on those in `config_dir`. Raises ConfigError."""
+    if config_dir is not None and not Path(config_dir).is_dir():
+        raise ConfigError("--config-dir", config_dir, "there is no such folder")
+    if config_dir is not None and Path(config_dir, f"{CONFIG_NAME}.yaml").exists():
+        problem = f"has a {CONFIG_NAME}.yaml, which would not be read: from={config_dir} runs that of a run's folder"
+        raise ConfigError("--config-dir", config_dir, problem)
     _session.acquire()
     # What a program that uses Hydra itself has set.
     outer, base, job = GlobalHydra.instance().hydra, version.getbase(), JobRuntime().conf.get("name")
     GlobalHydra.instance().clear()
     try:
-        files = str(Path(config_path or conf_folder()).absolute())
-        with initialize_config_dir(files, "a3c_exp", **DEFAULTS):
+        with initialize_config_dir(str(conf_folder()), "a3c_exp", **DEFAULTS):
             hydra: Any = GlobalHydra.instance().hydra
             if config_dir is not None:
                 search_path, place = hydra.config_loader.get_search_path(), f"file://{Path(config_dir).absolute()}"
@@ -94,7 +97,6 @@ def compose(overrides: Sequence[str] = (), config_dir: str | None = None) -> dic
 def compose_node(
     hydra: Any,
     overrides: Sequence[str],
-    config_name: str = CONFIG_NAME,
     mode: RunMode = RunMode.RUN,
     files: Files | None = None,
 ) -> DictConfig:
@@ -102,48 +104,39 @@ def compose_node(
 
     files: those of an earlier call, which are not composed again.
     """
-    files = Files(hydra, config_name) if files is None else files
+    files = Files(hydra) if files is None else files
     typed = parse(overrides)
     for override in typed:
         if override.is_sweep_override() and mode is RunMode.RUN:
             problem = "several values need -m (or quotes, if they are one text)"
             raise ConfigError(override.key_or_group, override.get_value_string(), problem)
-    settings = [
-        each for each in typed if files.is_setting(each.key_or_group, each.package, isinstance(each.value(), dict))
-    ]
-    choices = [each for each in typed if each not in settings]
-    for number, choice in enumerate(choices):
-        group, before = choice.key_or_group, choices[:number]
-        if files.is_group(group) and (group, choice.package) in [(each.key_or_group, each.package) for each in before]:
-            raise ConfigError(choice.key_or_group, choice.value(), "is given twice")
-    # Each job of a sweep has one of several values.
-    single = [each for each in settings if not (each.is_delete() or each.is_sweep_override())]
+    choices = [each for each in typed if not files.is_setting(each)]
+    settings = [each for each in typed if files.is_setting(each)]
     node = files.compose(choices, mode)
     with open_dict(node):
-        for override in single:
+        for override in settings:
             if override.key_or_group == "plugins":  # which the next step imports
                 set_value(node, "plugins", override.value())
         _drop_foreign_settings(node, files, choices)
         for override in settings:
             if override.is_delete():
-                _delete(node, override)
-            elif override in single:
-                set_value(node, override.key_or_group, override.value(), add=override.is_add())
-        _set_callbacks(node, files)
-        own = [override for override in typed if not override.is_hydra_override()]
-        node.hydra.overrides.task = [override.input_line for override in own]
-        form = node.hydra.job.config.override_dirname
-        lines = sorted(str(each.input_line) for each in own if each.key_or_group not in form.exclude_keys)
-        node.hydra.job.override_dirname = form.item_sep.join(lines).replace("=", form.kv_sep)
+                raise ConfigError(f"~{override.key_or_group}", override.value(), "is no choice, which ~ takes away")
+            if not override.is_sweep_override():  # each job of a sweep has one of several values
+                set_value(node, override.key_or_group, override.value())
+        callbacks = OmegaConf.to_container(node, resolve=False).get("callbacks")  # type: ignore[union-attr]
+        if isinstance(callbacks, (str, list)):
+            node.callbacks = files.callbacks([callbacks] if isinstance(callbacks, str) else callbacks)
+        lines = [str(override.input_line) for override in typed if not override.is_hydra_override()]
+        node.hydra.job.override_dirname = ",".join(sorted(lines))
     return node
 
 
-def compose_jobs(hydra: Any, jobs: Iterable[Sequence[str]], config_name: str) -> Iterator[DictConfig]:
+def compose_jobs(hydra: Any, jobs: Iterable[Sequence[str]]) -> Iterator[DictConfig]:
     """The configuration of each job of a sweep: that of `compose_node`, with its number. Raises ConfigError."""
-    files = Files(hydra, config_name, reuse=True)
+    files = Files(hydra, reuse=True)
     first: DictConfig | None = None
     for number, job in enumerate(jobs):
-        node = compose_node(hydra, job, config_name, files=files)
+        node = compose_node(hydra, job, files=files)
         first = node if first is None else first
         OmegaConf.copy_cache(first, node)  # all jobs have the same ${now:}
         with open_dict(node):
@@ -158,24 +151,20 @@ class Files:
     reuse: whether the same choices come again and again, as in the jobs of a sweep.
     """
 
-    def __init__(self, hydra: Any, config_name: str, *, reuse: bool = False) -> None:
+    def __init__(self, hydra: Any, *, reuse: bool = False) -> None:
         self._hydra = hydra
         self._loader = hydra.config_loader
-        self._name = config_name
         self._reuse = reuse
         self._composed: dict[tuple[object, ...], DictConfig] = {}
 
     def is_group(self, key: str) -> bool:
         return "." not in key and self._loader.repository.group_exists(key)
 
-    def is_setting(self, key: str, package: str | None, written_out: bool) -> bool:
-        """Return whether an override is about the value of a setting: no choice in a group, and not Hydra's own.
-
-        written_out: whether its value is a mapping.
-        """
-        if package is not None or key.partition(".")[0].partition("/")[0] == "hydra":
+    def is_setting(self, override: Override) -> bool:
+        """Return whether an override is about the value of a setting: no choice in a group, and not Hydra's own."""
+        if override.package is not None or re.match(r"hydra\b", override.key_or_group):
             return False
-        return written_out or not self.is_group(key)
+        return isinstance(override.value(), dict) or not self.is_group(override.key_or_group)
 
     def compose(self, choices: Sequence[Override], mode: RunMode = RunMode.RUN) -> DictConfig:
         """What choices compose. Raises ConfigError."""
@@ -198,7 +187,7 @@ class Files:
             else str(o.input_line)
             for o in choices
         ]
-        node: DictConfig = self._hydra.compose_config(self._name, texts, mode, with_log_configuration=False)
+        node: DictConfig = self._hydra.compose_config(CONFIG_NAME, texts, mode, with_log_configuration=False)
         return node
 
     def _blame(self, choices: Sequence[Override], mode: RunMode, complaint: BaseException) -> ConfigError:
@@ -208,51 +197,37 @@ class Files:
                 self._compose([each for each in choices if each is not override], mode)
             except COMPLAINTS:
                 continue
-            key, text = override.get_key_element().lstrip("~"), first_line(complaint)
             value = None if override.is_sweep_override() else override.value()
-            if override.is_delete():
-                return ConfigError(f"~{key}", value, "is not what has been chosen")
-            if override.package is not None:
-                hint = ": network=lstm has an encoder" if override.key_or_group == "network" else ""
-                return ConfigError(key, value, f"there is no {override.package} to choose one for{hint}")
-            hydras = override.is_hydra_override()
-            return ConfigError(key, value, f"{'is no setting of Hydra' if hydras else 'cannot be composed'}: {text}")
+            return ConfigError(override.get_key_element(), value, f"cannot be composed: {first_line(complaint)}")
         return ConfigError("command line", " ".join(str(o.input_line) for o in choices), first_line(complaint))
 
     def _check(self, choices: Iterable[Override]) -> None:
-        """Raise ConfigError for a main file or an option that does not exist."""
-        names = [name for name in self._loader.get_group_options("") if not name.startswith("_")]
-        if self._name not in names:
-            raise ConfigError("--config-name", self._name, f"is no configuration: {did_you_mean(self._name, names)}")
-        main = self._loader.repository.load_config(self._name)
-        defaults = {each.group: each.value for each in main.defaults_list or [] if isinstance(each, GroupDefault)}
-        for override in choices:
-            key = override.key_or_group
-            if override.is_sweep_override() or override.is_delete():
-                continue
-            value, options = override.value(), [] if "." in key else self._loader.get_group_options(key)
-            if override.is_add() and not override.package and key in defaults:
-                raise ConfigError(f"+{key}", value, f"is a choice that every run has: {key}={value}, without +")
-            if not options or value in options:
-                continue
-            if isinstance(value, str):
-                problem = option_problem(key, value, options, partial(self._settings_in_file, key))
-                raise ConfigError(key, value, problem)
-            if value is not None or defaults.get(key, key) is not None:
-                raise ConfigError(key, value, f"must be one of {', '.join(options)}")
+        """Raise ConfigError for an option that does not exist."""
+        for choice in choices:
+            key, value = choice.key_or_group, choice.value()
+            options = [] if "." in key else self._loader.get_group_options(key)
+            skipped = choice.is_sweep_override() or choice.is_delete() or value is None
+            if options and not skipped and value not in options:
+                raise ConfigError(key, value, f"is no option: {self._advice(key, str(value), options)}")
 
-    def _settings_in_file(self, group: str, choice: str) -> Mapping[str, Any] | None:
-        """The settings in an option's file, without those of the files that it builds on."""
-        file = self._loader.repository.load_config(f"{group}/{choice}")
-        return None if file is None else OmegaConf.to_container(file.config, resolve=False)  # type: ignore[return-value]
+    def _advice(self, group: str, value: str, options: Sequence[str]) -> str:
+        """What is probably meant by an option that does not exist."""
+        if (group, value) in ELSEWHERE:
+            return ELSEWHERE[group, value]
+        if group != "env" or not re.search(r"[:/]|-v\d+$", value):
+            return did_you_mean(value, options)
+        files = {option: self._loader.repository.load_config(f"env/{option}").config for option in options}
+        found = [f"env={option}" for option, file in files.items() if OmegaConf.select(file, "env.id") == value]
+        return f"it is {either(found or [f'env=gym env.id={value}'])}"
 
-    def callback(self, name: str) -> DictConfig:
-        """The content of a callback's file. Raises ConfigError."""
+    def callbacks(self, given: Sequence[Any]) -> list[Any]:
+        """Callbacks, with the files of those that are given by name. Raises ConfigError."""
         options = self._loader.get_group_options("callback")
-        if name not in options:
-            raise ConfigError("callbacks", name, f"is no callback: {did_you_mean(name, options)}")
-        found: DictConfig = self._loader.repository.load_config(f"callback/{name}").config
-        return found
+        for name in given:
+            if isinstance(name, str) and name not in options:
+                raise ConfigError("callbacks", name, f"is no callback: {did_you_mean(name, options)}")
+        load = self._loader.repository.load_config
+        return [load(f"callback/{each}").config if isinstance(each, str) else each for each in given]
 
     def names_in_file(self, group: str, choice: str) -> set[str]:
         """The settings in a component's file, and in those of the group that it builds on. Imports no class."""
@@ -265,47 +240,14 @@ class Files:
         return names.union(*(self.names_in_file(group, path) for path in parents if path not in (None, "_self_")))
 
 
-def _set_callbacks(node: DictConfig, files: Files) -> None:
-    """Put the files of callbacks in the place of their names. Raises ConfigError."""
-    given = OmegaConf.to_container(node, resolve=False).get("callbacks")  # type: ignore[union-attr]
-    chosen = [given] if isinstance(given, str) else given
-    if isinstance(chosen, list):
-        node.callbacks = [files.callback(each) if isinstance(each, str) else each for each in chosen]
-
-
-def set_value(node: DictConfig, key: str, value: Any, *, add: bool = False) -> None:
+def set_value(node: DictConfig, key: str, value: Any) -> None:
     """Set the value at a dotted key. A mapping is merged with what is there, unless it is a component that is written
-    out.
-
-    add: a value that is there already is refused. Raises ConfigError.
-    """
-    if add and _value_at(node, key) is not None and not isinstance(value, (dict, list)):
-        raise ConfigError(f"+{key}", value, f"is a setting that is there already: {key}={value}, without +")
+    out. Raises ConfigError."""
     try:
         merge = isinstance(value, dict) and TARGET not in value
         OmegaConf.update(node, key, value, merge=merge, force_add=True)
     except (OmegaConfBaseException, ValueError, TypeError) as complaint:
         raise ConfigError(key, value, f"does not fit what it would replace: {first_line(complaint)}") from complaint
-
-
-def _delete(node: DictConfig, override: Override) -> None:
-    """Take away the setting that `~key`, or `~key=value`, names. Raises ConfigError."""
-    key, value = override.key_or_group, override.value()
-    there = _value_at(node, key)
-    if there is None:
-        raise ConfigError(key, value, "is no setting that ~ could take away")
-    if value not in (None, there):
-        raise ConfigError(f"~{key}", value, f"is not its value, which is {there}")
-    place, _, name = key.rpartition(".")
-    del (OmegaConf.select(node, place) if place else node)[name]
-
-
-def _value_at(node: DictConfig, key: str) -> Any:
-    """The value at a dotted key; None if there is none."""
-    try:
-        return OmegaConf.select(node, key)
-    except OmegaConfBaseException:
-        return None
 
 
 def _drop_foreign_settings(node: DictConfig, files: Files, choices: Sequence[Override]) -> None:
@@ -337,19 +279,17 @@ def job_config() -> dict[str, Any]:
     """The configuration of Hydra's current job, which a launcher of Hydra's may have started anywhere."""
     job = HydraConfig.get()
     places = {source.provider: source.path for source in job.runtime.config_sources}
-    with hydra_session(places.get("command-line"), places.get("main")) as hydra:
-        overrides = [*job.overrides.task, f"hydra.job.num={job.job.num}"]
-        return to_container(compose_node(hydra, overrides, str(job.job.config_name)))
+    with hydra_session(places.get("command-line")) as hydra:
+        return to_container(compose_node(hydra, [*job.overrides.task, f"hydra.job.num={job.job.num}"]))
 
 
 def for_hydra(hydra: Any, overrides: Sequence[str]) -> list[str]:
     """Overrides as Hydra's own sweepers and launchers compose them: settings with ++, since they may have any key."""
-    files, found = Files(hydra, CONFIG_NAME), []
+    files, found = Files(hydra), []
     for text, each in zip(overrides, parse(overrides), strict=True):
         if isinstance(each.value(), ChoiceSweep):  # of a function, perhaps, that Hydra does not know
             text = f"{each.get_key_element()}={','.join(each.sweep_string_iterator())}"
-        is_setting = files.is_setting(each.key_or_group, each.package, isinstance(each.value(), dict))
-        found.append(f"++{text}" if is_setting and each.type is OverrideType.CHANGE else text)
+        found.append(f"++{text}" if files.is_setting(each) and each.type is OverrideType.CHANGE else text)
     return found
 
 
@@ -360,7 +300,7 @@ def setting(part: DictConfig, key: str) -> Any:
     try:
         return OmegaConf.select(part, name)
     except OmegaConfBaseException as complaint:
-        raise ConfigError(key, _as_written(part, name), f"cannot be resolved: {first_line(complaint)}") from complaint
+        raise _unresolved(part, name, key, complaint) from complaint
 
 
 def to_container(node: DictConfig) -> dict[str, Any]:
@@ -371,7 +311,13 @@ def to_container(node: DictConfig) -> dict[str, Any]:
         return OmegaConf.to_container(task, resolve=True)  # type: ignore[return-value]
     except OmegaConfBaseException as complaint:
         key = complaint.full_key or "configuration"
-        raise ConfigError(key, _as_written(task, key), f"cannot be resolved: {first_line(complaint)}") from complaint
+        raise _unresolved(task, key, key, complaint) from complaint
+
+
+def _unresolved(node: DictConfig, name: str, key: str, complaint: OmegaConfBaseException) -> ConfigError:
+    """The error about the value at `name`, as it is written. key: of the value, as the user knows it."""
+    written: Any = OmegaConf.to_container(node, resolve=False)
+    return ConfigError(key, value_at(written, name), f"cannot be resolved: {first_line(complaint)}")
 
 
 def resolved(key: str, value: object) -> Any:
@@ -379,20 +325,12 @@ def resolved(key: str, value: object) -> Any:
     return to_container(OmegaConf.create({key: value}))[key]
 
 
-def _as_written(node: DictConfig, key: str) -> object:
-    """The value at `key` with its interpolations unresolved; None if there is no such key."""
-    value: Any = OmegaConf.to_container(node, resolve=False)
-    for name in key.split("."):
-        value = value.get(name) if isinstance(value, dict) else None
-    return value
-
-
-def sweep(hydra: Any, overrides: Sequence[str], config_name: str = CONFIG_NAME) -> list[list[str]]:
+def sweep(hydra: Any, overrides: Sequence[str]) -> list[list[str]]:
     """The overrides of every job of a sweep (-m), in order. Raises ConfigError.
 
     A sweeper other than Hydra's own chooses its jobs while they run: then one job, with the first value of each choice.
     """
-    sweeper = compose_node(hydra, overrides, config_name, RunMode.MULTIRUN).hydra.sweeper
+    sweeper = compose_node(hydra, overrides, RunMode.MULTIRUN).hydra.sweeper
     if sweeper is None:
         raise ConfigError("hydra.sweeper", None, "must be a sweeper")
     parameters = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()]

@@ -1,184 +1,84 @@
-"""The command line: runs, sweeps, resumed runs, and Hydra's own flags.
+"""The command line: runs, sweeps, resumed runs, and flags that print.
 
-Every job of a command is composed and checked before Hydra runs the first one and makes its folder. A command that
-cannot run in full writes nothing, and its error is one line.
+A command that cannot run in full writes nothing, and its error is one line.
 """
 
 from __future__ import annotations
 
-import io
 import os
-import re
-from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from contextlib import redirect_stdout
-from pathlib import Path
 from textwrap import indent
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any
 
-from hydra._internal.callbacks import Callbacks
-from hydra._internal.utils import get_args_parser
-from hydra.core.utils import JobStatus, run_job
-from hydra.types import HydraContext, RunMode
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import OmegaConf
 
 from a3c_exp import __version__
-from a3c_exp.cli.execute import Plan, check, execute, make
+from a3c_exp.cli.arguments import CommandLine, read_arguments
+from a3c_exp.cli.execute import Plan, execute
 from a3c_exp.cli.existing import CONTINUE
-from a3c_exp.cli.hydra_compose import CONFIG_NAME, compose_node, for_hydra, hydra_session, setting, to_container
+from a3c_exp.cli.hydra_compose import CONFIG_NAME, compose_node, hydra_session, setting, to_container
 from a3c_exp.cli.processes import say
-from a3c_exp.cli.resume import saved_config
-from a3c_exp.cli.startup import LABEL, conf_folder, prestart
+from a3c_exp.cli.resume import saved_plan
+from a3c_exp.cli.startup import LABEL, conf_folder
 from a3c_exp.cli.sweep import run_sweep
-from a3c_exp.cli.words import Words, split_words
 from a3c_exp.common.reading import expanded
-from a3c_exp.errors import ConfigError, named, printable
-from a3c_exp.run import provenance
+from a3c_exp.errors import ConfigError, printable
 from a3c_exp.run.run_folder import read_summary
 from a3c_exp.run.session import Session
-
-if TYPE_CHECKING:  # importing it takes seconds: it imports torch
-    from a3c_exp.run.trainer import Run
 
 
 def command(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit code. Raises ConfigError, and RunError if a sweeper's run failed."""
-
-    def refuse(message: str) -> NoReturn:
-        raise ConfigError("command line", " ".join(arguments), message)
-
-    parser = get_args_parser()
-    parser.error = refuse  # type: ignore[method-assign]
     if "--version" in arguments:
         print(f"a3c_exp {__version__}")
         return 0
-    flags = parser.parse_intermixed_args(arguments)  # -m may stand anywhere
-    if flags.experimental_rerun is not None:
-        raise ConfigError("--experimental-rerun", flags.experimental_rerun, "is refused: it runs what a file holds")
-    if flags.shell_completion:
-        raise ConfigError("--shell-completion", True, "is refused: it would be installed for every `python` command")
-    words, flags.overrides = split_words(flags.overrides)
-    if (words.resume is not None or words.source is not None) and not flags.help:
-        return _run_saved(flags, words)
-    name = flags.config_name or CONFIG_NAME
-    if flags.config_dir is not None and name == CONFIG_NAME and Path(flags.config_dir, f"{name}.yaml").exists():
-        problem = f"has a {name}.yaml, which would not be read: from={flags.config_dir} runs that of a run's folder"
-        raise ConfigError("--config-dir", flags.config_dir, problem)
-    with hydra_session(flags.config_dir, flags.config_path) as hydra:
-        if flags.help:
-            print(help_text(hydra))
-        elif flags.hydra_help or flags.cfg or flags.info:
-            if flags.multirun:
-                raise ConfigError("-m", True, "cannot go with flags that show one run: give single values")
-            show_config(hydra, name, flags, parser)
-        elif flags.multirun or words.of_a_sweep or "hydra.mode=MULTIRUN" in flags.overrides:
-            return run_sweep(hydra, name, flags, words)
-        else:
-            return _run_one(hydra, name, flags.overrides, words.existing or "refuse", provenance.command())
+    line = read_arguments(arguments)
+    if line.help or (line.resume is None and line.source is None):
+        with hydra_session(line.config_dir) as hydra:
+            if line.help:
+                print(help_text(hydra))
+                return 0
+            if line.is_sweep:
+                return run_sweep(hydra, line)
+            plan = _composed_plan(hydra, line)
+    else:
+        plan = saved_plan(line)
+    if line.cfg is not None:
+        from a3c_exp.config.builder import build_experiment
+
+        build_experiment(plan.config)
+        print(printable(OmegaConf.to_yaml(OmegaConf.create(dict(plan.config)))), end="")
+        return 0
+    finished = execute(plan)
+    if finished is not None:
+        return finished.exit_code
+    say(f"{plan.folder}: has finished{_way_on(plan)}")
     return 0
 
 
-def _run_one(hydra: Any, name: str, overrides: list[str], existing: str, typed: str) -> int:
-    """A run of a composed configuration, in Hydra's job: its log, its callbacks, its current folder."""
-    node = compose_node(hydra, overrides, name)
-    if node.hydra.mode == RunMode.MULTIRUN:
-        raise ConfigError("hydra.mode", "MULTIRUN", "does nothing in a file: -m makes a sweep")
+def _composed_plan(hydra: Any, line: CommandLine) -> Plan:
+    """A run of a composed configuration."""
+    node = compose_node(hydra, line.overrides)
     folder = setting(node.hydra.run, "hydra.run.dir")
     if not folder:
         raise ConfigError("hydra.run.dir", folder, "must be the name of a folder; . for this one")
-    label = os.environ.pop(LABEL, None)
-    own = [text for text in overrides if not re.match(r"\+*hydra\b", text)]
-    config, place = to_container(node), expanded(folder).absolute()
-    sweep = None if label is None else place.parent.name
-    session = Session(command=typed, label=label or "", overrides=own, sweep=sweep)
-    plan = Plan(config=config, folder=place, existing=existing, key="hydra.run.dir", session=session)
-    prestart(plan.config.get("backend"))  # it imports torch while this process does
-    checked = check(plan)
-    with open_dict(node):
-        node.hydra.mode = RunMode.RUN
-    context = HydraContext(config_loader=hydra.config_loader, callbacks=Callbacks(node))
-    context.callbacks.on_run_start(config=node, config_name=name)
-    with named(plan.key):
-        make(plan.folder)
-    job = run_job(lambda node: execute(plan, checked), node, "hydra.run.dir", None, context)
-    context.callbacks.on_run_end(config=node, config_name=name, job_return=job)
-    if job.status != JobStatus.COMPLETED:
-        raise job._return_value
-    finished: Run | None = job.return_value
-    if finished is None:
-        say(f"{folder}: has finished before")
-        return 0
-    return finished.exit_code
-
-
-def _run_saved(flags: Namespace, words: Words) -> int:
-    """A run with the configuration in a run's folder: the same run (`resume`), or a new one (`from`)."""
-    resume = words.resume is not None
-    word, folder = ("resume", words.resume) if resume else ("from", words.source)
-    assert folder is not None
-    if resume and words.source is not None:
-        raise ConfigError("from", words.source, "cannot go with resume: a run is one or the other")
-    if words.of_a_sweep or words.existing is not None:
-        raise ConfigError(word, folder, "cannot go with sweep, jobs or existing")
-    if flags.multirun:
-        raise ConfigError(word, folder, "cannot go with -m: it is one run")
-    if flags.hydra_help or flags.info:
-        raise ConfigError(word, folder, "goes with --cfg job or nothing: the run is not composed again")
-    saved = saved_config(folder, flags.overrides, resume=resume, config_dir=flags.config_dir)
-    if flags.cfg:
-        _check_settings(saved.config)
-        print(printable(OmegaConf.to_yaml(OmegaConf.create(saved.config))), end="")
-        return 0
-    place = expanded(folder if resume else saved.folder).absolute()
-    plan = Plan(
-        config=saved.config,
+    place, label = expanded(folder).absolute(), os.environ.pop(LABEL, None)
+    own = [text for text in line.overrides if not text.lstrip("+").startswith(("hydra.", "hydra/"))]
+    return Plan(
+        config=to_container(node),
         folder=place,
-        existing=CONTINUE if resume else "refuse",
-        key="resume" if resume else "hydra.run.dir",
-        trusted=saved.trusted,
-        session=Session(overrides=flags.overrides),
+        existing=line.existing or "refuse",
+        key="hydra.run.dir",
+        session=Session(label=label or "", overrides=own, sweep=None if label is None else place.parent.name),
     )
-    finished = execute(plan)
-    if finished is None:
-        reason = (read_summary(place) or {})["stop_reason"]
-        way = "a larger total_steps goes on" if reason == "total_steps" else f"stop.{reason}=null goes on past it"
-        say(f"{place}: has finished: {way}")
-        return 0
-    return finished.exit_code
 
 
-def _check_settings(config: dict[str, Any]) -> None:
-    """Raise ConfigError for unknown keys and wrong values."""
-    from a3c_exp.config.builder import build_experiment
-
-    build_experiment(config)
-
-
-def show_config(hydra: Any, name: str, flags: Namespace, parser: ArgumentParser) -> None:
-    """Print what Hydra's own flags ask for: the composed configuration, how it was found, Hydra's help."""
-    node = compose_node(hydra, flags.overrides, name)
-    _check_settings(to_container(node))  # Hydra's errors have many lines
-    with redirect_stdout(io.StringIO()) as text:
-        if flags.hydra_help:
-            hydra.hydra_help(config_name=name, args_parser=parser, args=flags)
-        elif flags.cfg:
-            _show_composed(hydra.get_sanitized_cfg(node, flags.cfg), flags.package, flags.resolve)
-        else:
-            hydra.show_info(flags.info, config_name=name, overrides=for_hydra(hydra, flags.overrides))
-    print(printable(text.getvalue()), end="")
-
-
-def _show_composed(node: DictConfig, package: str | None, resolve: bool) -> None:
-    whole = package in (None, "_global_")
-    shown = node if whole else OmegaConf.select(node, str(package))
-    if shown is None:
-        raise ConfigError("--package", package, "is not in the configuration")
-    if not OmegaConf.is_config(shown):
-        print(shown)
-        return
-    if resolve:
-        OmegaConf.resolve(shown)
-    print("" if whole else f"# @package {package}\n", OmegaConf.to_yaml(shown), sep="", end="")
+def _way_on(plan: Plan) -> str:
+    """What lets a finished run go on, for one that was asked to: "; a larger total_steps goes on"."""
+    if plan.existing != CONTINUE:
+        return " before"
+    reason = (read_summary(plan.folder) or {})["stop_reason"]
+    return f": {'a larger total_steps goes on' if reason == 'total_steps' else f'stop.{reason}=null goes on past it'}"
 
 
 HELP = """\

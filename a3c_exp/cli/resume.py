@@ -6,46 +6,36 @@ is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
-from a3c_exp.cli.existing import MAY_CHANGE
+from a3c_exp.cli.arguments import CommandLine
+from a3c_exp.cli.execute import Plan
+from a3c_exp.cli.existing import CONTINUE, MAY_CHANGE
 from a3c_exp.cli.hydra_compose import compose, parse, resolved, run_folder, set_value
+from a3c_exp.common.reading import expanded
 from a3c_exp.common.settings import flatten
 from a3c_exp.config.final import NORMALIZATION, as_typed, without_typed
 from a3c_exp.config.saved import read_config
 from a3c_exp.config.schema import TARGET
 from a3c_exp.errors import ConfigError, named
+from a3c_exp.run.session import Session
 
 RUN_DIR, TRUST = "hydra.run.dir", "trust"
 
 
-class Saved(NamedTuple):
-    """A run's configuration with changes.
+def saved_plan(line: CommandLine) -> Plan:
+    """The run of a folder that goes on (`resume`), or a new one with its settings (`from`), changed by overrides.
 
-    folder: that a new run writes to. trusted: settings that may act beyond it: those of `trust=[...]`, and those that
-    the command gives.
+    Of a run that goes on any of MAY_CHANGE may be changed; of a new one any settings, and hydra.run.dir. A component
+    that is given by name is taken alone, without other settings that its file has. `plugins` must be given again, since
+    a folder may come from anyone and cannot itself allow code. `trust` is no setting. Raises ConfigError.
     """
-
-    config: dict[str, Any]
-    folder: Path
-    trusted: tuple[str, ...]
-
-
-def saved_config(folder: str, overrides: Sequence[str], *, resume: bool, config_dir: str | None = None) -> Saved:
-    """The configuration of the run in `folder`, changed by overrides.
-
-    overrides: with `resume` any of MAY_CHANGE; otherwise any settings, and hydra.run.dir. A component that is given by
-    name is taken alone, without other settings that its file has. `plugins` must be given again, since a folder may
-    come from anyone and cannot itself allow code. `trust` is no setting.
-    config_dir: where components of the user's own are. Raises ConfigError.
-    """
-    word = "resume" if resume else "from"
-    changes = parse(overrides)
+    word, folder = ("resume", line.resume) if line.resume is not None else ("from", line.source)
+    assert folder is not None
+    changes = parse(line.overrides)
     for change in changes:
         _check(change, word)
     with named(word):
@@ -63,7 +53,7 @@ def saved_config(folder: str, overrides: Sequence[str], *, resume: bool, config_
             continue
         config = without_typed(config, key)
         if key == "callbacks" or (isinstance(value, str) and isinstance(config.get(key, ""), (dict, type(None)))):
-            config[key] = compose([str(change.input_line)], config_dir)[key]
+            config[key] = compose([str(change.input_line)], line.config_dir)[key]
         else:
             node = OmegaConf.create(config)
             set_value(node, key, value)
@@ -73,7 +63,15 @@ def saved_config(folder: str, overrides: Sequence[str], *, resume: bool, config_
             trusted += [name for name, each in flatten(value, f"{key}.") if each not in ({}, "???")]
         else:
             trusted.append(key)
-    return Saved(config, place or run_folder(config), tuple(trusted))
+    resume = word == "resume"
+    return Plan(
+        config=config,
+        folder=expanded(folder if resume else place or run_folder(config)).absolute(),
+        existing=CONTINUE if resume else "refuse",
+        key=word if resume else RUN_DIR,
+        trusted=trusted,
+        session=Session(overrides=line.overrides),
+    )
 
 
 def _check(change: Override, word: str) -> None:

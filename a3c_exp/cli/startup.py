@@ -8,13 +8,11 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from a3c_exp.backends import forkserver
 from a3c_exp.common.reading import expanded
-from a3c_exp.errors import ConfigError, RunError, exit_code, printable
+from a3c_exp.errors import RunError, exit_code, printable
 
 
 def conf_folder() -> Path:
@@ -44,25 +42,6 @@ def folder_command(
             raise
 
     return exit_code(run)
-
-
-FORKSERVER_BACKENDS = ("a3c_exp.backends.processes.Processes", "a3c_exp.backends.ga3c.Ga3c")
-"""Backends whose processes are forked from a server. It imports torch first, which takes seconds on another core."""
-
-NOT_PLAIN = ("resume=", "from=", "sweep=", "jobs=", "experiment=", "-", "+", "~", "hydra.mode", "hydra/")
-"""How a word begins that leaves open whether the command trains with the default backend, or trains at all."""
-
-
-def prestart(backend: object) -> None:
-    """Start the fork server if a backend's settings are those of one that uses it. Errors are left to the checks."""
-    if isinstance(backend, Mapping) and backend.get("_target_") in FORKSERVER_BACKENDS:
-        start_server()
-
-
-def start_server() -> None:
-    """Start the fork server, which imports torch while this process goes on. Errors are left to the checks."""
-    with suppress(ConfigError):
-        forkserver.ensure_running()
 
 
 PARENT, LABEL = "A3C_EXP_PARENT", "A3C_EXP_LABEL"

@@ -8,24 +8,30 @@ from __future__ import annotations
 import math
 import os
 import sys
-from argparse import Namespace
 from collections.abc import Sequence
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from hydra.utils import to_absolute_path
 from omegaconf import DictConfig
 
+from a3c_exp.cli.arguments import CommandLine, quoted
 from a3c_exp.cli.execute import Plan, check, execute, make
 from a3c_exp.cli.existing import identity, saved_runs
-from a3c_exp.cli.hydra_compose import compose_jobs, compose_node, for_hydra, job_config, setting, sweep, to_container
+from a3c_exp.cli.hydra_compose import (
+    CONFIG_NAME,
+    compose_jobs,
+    compose_node,
+    for_hydra,
+    job_config,
+    setting,
+    sweep,
+    to_container,
+)
 from a3c_exp.cli.names import folder_names, labels
 from a3c_exp.cli.processes import Job, Runs, say
-from a3c_exp.cli.words import Words, quoted
 from a3c_exp.common.reading import expanded
 from a3c_exp.core.cpu import cores_shared, usable_cores
 from a3c_exp.errors import ConfigError, FolderError, RunError, named
@@ -35,47 +41,33 @@ from a3c_exp.run.session import Session
 if TYPE_CHECKING:  # importing it takes seconds: it imports torch
     from a3c_exp.config.builder import Made
 
-MULTIRUN, SWEEP_DIR, DIRECTION = "hydra.mode=MULTIRUN", "hydra.sweep.dir", "hydra.sweeper.direction"
-LAUNCHERS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit"}
-"""Launchers of the extra `sweep`, and the package that each of them needs."""
+SWEEP_DIR, DIRECTION = "hydra.sweep.dir", "hydra.sweeper.direction"
 BASIC = {"sweeper": "BasicSweeper", "launcher": "BasicLauncher"}
 
 
-def run_sweep(hydra: Any, name: str, flags: Namespace, words: Words) -> int:
-    """Run a sweep; return the exit code. Raises ConfigError before anything is started or written.
-
-    name: of the main configuration file.
-    """
-    for text in flags.overrides:
+def run_sweep(hydra: Any, line: CommandLine) -> int:
+    """Run a sweep; return the exit code. Raises ConfigError before anything is started or written."""
+    for text in line.overrides:
         key, _, value = text.lstrip("+").partition("=")
         if key == "hydra.run.dir":
             problem = "is the folder of one run: sweep=<folder> or hydra.sweep.dir=<folder> is that of a sweep"
             raise ConfigError("hydra.run.dir", value, problem)
-        if key == "hydra/launcher":
-            _check_launcher(value)
-    given = [] if words.sweep is None else [f"{SWEEP_DIR}={quoted(str(expanded(words.sweep)))}"]
-    overrides = [text for text in [*flags.overrides, *given] if text != MULTIRUN]
-    combinations = sweep(hydra, overrides, name)
-    master = compose_node(hydra, [*overrides, MULTIRUN], name, RunMode.MULTIRUN)
-    existing = words.existing or "resume"
-    with named(SWEEP_DIR if words.sweep is None else "sweep"):
+    given = [] if line.sweep is None else [f"{SWEEP_DIR}={quoted(str(expanded(line.sweep)))}"]
+    overrides = [*line.overrides, *given]
+    combinations = sweep(hydra, overrides)
+    master = compose_node(hydra, overrides, RunMode.MULTIRUN)
+    existing = line.existing or "resume"
+    with named(SWEEP_DIR if line.sweep is None else "sweep"):
         if any(_target(master, part) != basic for part, basic in BASIC.items()):
-            if words.jobs is not None:
-                raise ConfigError("jobs", words.jobs, "goes with Hydra's basic launcher and sweeper alone")
-            return _run_with_hydra(hydra, name, overrides, combinations, existing, master)
-        at_once = min(words.jobs or 1, len(combinations))
+            if line.jobs is not None:
+                raise ConfigError("jobs", line.jobs, "goes with Hydra's basic launcher and sweeper alone")
+            return _run_with_hydra(hydra, overrides, combinations, existing, master)
+        at_once = min(line.jobs or 1, len(combinations))
         with cores_shared(at_once):
-            jobs = _check_jobs(hydra, name, combinations, existing, at_once)
+            jobs = _check_jobs(hydra, combinations, existing, at_once)
             make(jobs[0].folder.parent)
-            return Runs(jobs, _program(flags), existing, at_once).run()
-
-
-def _check_launcher(launcher: str) -> None:
-    """Raise ConfigError for a launcher that is not installed."""
-    package = LAUNCHERS.get(launcher)
-    plugin = f"hydra_plugins.hydra_{package}_launcher"
-    if package is not None and not (find_spec("hydra_plugins") and find_spec(plugin) and find_spec(package)):
-        raise ConfigError("hydra/launcher", launcher, "needs the extra sweep: pip install 'a3c-exp[sweep]'")
+            files = [] if line.config_dir is None else ["--config-dir", line.config_dir]
+            return Runs(jobs, [sys.executable, "-m", "a3c_exp", *files], existing, at_once).run()
 
 
 def _target(master: DictConfig, part: str) -> str:
@@ -86,13 +78,6 @@ def _target(master: DictConfig, part: str) -> str:
     return str(settings.get("_target_")).rpartition(".")[2]
 
 
-def _program(flags: Namespace) -> list[str]:
-    """The command of a run, without its overrides."""
-    given = {"--config-path": flags.config_path, "--config-dir": flags.config_dir, "--config-name": flags.config_name}
-    options = [text for flag, value in given.items() if value is not None for text in (flag, value)]
-    return [sys.executable, "-m", "a3c_exp", *options]
-
-
 def _sweep_dir(node: DictConfig) -> Path:
     """The folder of a sweep. Raises FolderError."""
     try:
@@ -101,7 +86,7 @@ def _sweep_dir(node: DictConfig) -> Path:
         raise FolderError(error.value, error.problem) from error
 
 
-def _check_jobs(hydra: Any, name: str, combinations: Sequence[list[str]], existing: str, at_once: int) -> list[Job]:
+def _check_jobs(hydra: Any, combinations: Sequence[list[str]], existing: str, at_once: int) -> list[Job]:
     """Compose and check every job. Raises ConfigError for the first that cannot run, or not in its folder.
 
     A job whose configuration is that of an earlier one is left out, with a line. A run of the same configuration in the
@@ -113,7 +98,7 @@ def _check_jobs(hydra: Any, name: str, combinations: Sequence[list[str]], existi
     made: Made = []
     saved: dict[str, Path] | None = None
     most_workers, alone = 0, False
-    for number, node in enumerate(compose_jobs(hydra, combinations, name)):
+    for number, node in enumerate(compose_jobs(hydra, combinations)):
         config = to_container(node)
         if repr(config) in jobs:
             say(f"given twice, run once: {' '.join(typed[number])}")
@@ -144,7 +129,6 @@ def _check_jobs(hydra: Any, name: str, combinations: Sequence[list[str]], existi
 
 def _run_with_hydra(
     hydra: Any,
-    name: str,
     overrides: Sequence[str],
     combinations: Sequence[list[str]],
     existing: str,
@@ -158,14 +142,14 @@ def _run_with_hydra(
     from a3c_exp.config.builder import load_final
 
     made: Made = []
-    for node in compose_jobs(hydra, combinations, name):
+    for node in compose_jobs(hydra, combinations):
         load_final(to_container(node), made=made)
         check_links(_sweep_dir(node), "multirun.yaml", ".submitit")
     own = ["hydra.sweep.subdir='${hydra.job.num}_s${seed}'"]
     if "direction" in master.hydra.sweeper and not any(text.startswith(DIRECTION) for text in overrides):
         own.append(f"{DIRECTION}=maximize")  # Optuna's default is to minimize what is a return here
     try:
-        hydra.multirun(name, partial(hydra_job, existing), [*own, *for_hydra(hydra, overrides)])
+        hydra.multirun(CONFIG_NAME, partial(hydra_job, existing), [*own, *for_hydra(hydra, overrides)])
     except RunError as error:
         say(f"a3c_exp: {error}")
         raise
@@ -177,14 +161,11 @@ def hydra_job(existing: str, node: DictConfig) -> float:
 
     Raises RunError for a run that failed, and KeyboardInterrupt for one that was interrupted.
     """
-    hydra, config = HydraConfig.get(), job_config()
-    start = config.get("init_from")
-    if hydra.job.chdir and start is not None:  # it was checked in the folder where the command was given
-        config["init_from"] = to_absolute_path(str(expanded(start)))
+    hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir)
     overrides = [text.removeprefix("++") for text in hydra.overrides.task]
     session = Session(overrides=overrides, sweep=folder.absolute().parent.name)
-    plan = Plan(config=config, folder=folder, existing=existing, session=session)
+    plan = Plan(config=job_config(), folder=folder, existing=existing, session=session)
     finished = execute(plan)
     from a3c_exp.run.run_folder import read_summary
 

@@ -1,14 +1,19 @@
-"""The background of pictures, measured by random play: `env.normalize_observations=background`."""
+"""The background of pictures, measured by random play: `env.normalize_observations=background`, and `auto`."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from a3c_exp.core.cpu import one_thread
+from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.normalization import are_pictures, require_pictures
-from a3c_exp.envs.batch import Environment
+from a3c_exp.envs.batch import EnvBatch, Normalization
 from a3c_exp.envs.errors import close_within
-from a3c_exp.errors import ConfigError, RunError
+from a3c_exp.errors import ConfigError, RunError, is_lack_of_memory
 
 DEVIATION = 1 / 4
 """Of the number of levels, so 64 of the 256 of a byte: the numbers that a network begins with are of the order of 1."""
@@ -16,41 +21,53 @@ STEPS = 250
 """Of the random play: thousands of pixels each, most of which are those of the background."""
 
 
-def has_pictures_of_bytes(env: Environment) -> bool:
-    """Return whether observations are pictures of bytes. Raises ConfigError if the environment cannot be made."""
-    batch = env.make(1, [0])
-    close_within(batch)
-    return are_pictures(batch.observation_space)
+def measure(experiment: Experiment) -> Normalization:
+    """What `env.normalize_observations` auto or background stands for.
 
-
-def measure_background(env: Environment) -> tuple[float, float]:
-    """The most frequent byte of the pictures of a short random play, and a quarter of the levels that they can have.
-
-    The play has a fixed seed: two processes find the same number.
-    Raises ConfigError, whose key is relative to the environment, if there are no pictures of bytes, or it cannot play.
+    The most frequent byte of the pictures of a short random play, and a quarter of the levels that they can have; false
+    for `auto` without pictures of bytes, or with a network that takes them as they are. The play has a fixed seed: two
+    processes find the same number. Raises ConfigError for an environment that cannot be made or played.
     """
+    setting = experiment.env.normalize_observations
     try:
+        experiment.env.validate(experiment.plugins)
+        env = experiment.env.make(1, [0])
+    except ConfigError as error:
+        raise error.under("env") from error
+    try:
+        if setting == "auto" and not (are_pictures(env.observation_space) and _scales_pixels(experiment, env)):
+            return False
+        require_pictures(env.observation_space, "env.normalize_observations", setting)
         counts = count_bytes(env, STEPS)
     except RunError as error:
         problem = f"cannot be measured (false: it is not): {str(error).partition(chr(10))[0]}"
-        raise ConfigError("normalize_observations", env.normalize_observations, problem) from error
+        raise ConfigError("env.normalize_observations", setting, problem) from error
+    finally:
+        close_within(env)
     return float(counts.argmax()), len(counts) * DEVIATION
 
 
-def count_bytes(env: Environment, steps: int) -> NDArray[np.int64]:
+def count_bytes(env: EnvBatch, steps: int) -> NDArray[np.int64]:
     """How often each byte is in the pictures of so many random steps: of those that their space allows.
 
-    Raises ConfigError as `measure_background` does, and RunError if the environment fails.
+    Raises RunError if the environment fails.
     """
-    batch, counts = env.make(1, [0]), np.zeros(256, np.int64)
+    counts = np.zeros(256, np.int64)
+    env.action_space.seed(0)
+    env.reset()
+    for _ in range(steps):
+        actions = np.stack([env.action_space.sample()])
+        counts += np.bincount(env.step(actions).obs.ravel(), minlength=256)
+    return counts[: int(env.observation_space.high.max()) + 1]
+
+
+def _scales_pixels(experiment: Experiment, env: EnvBatch) -> bool:
+    """Return whether the network of an experiment scales pixels, or is too large, of which its own check tells."""
+    unscaled = replace(experiment, env=replace(cast(Any, experiment.env), normalize_observations=False))
     try:
-        require_pictures(batch.observation_space, "normalize_observations", env.normalize_observations)
-        levels = int(batch.observation_space.high.max()) + 1
-        batch.action_space.seed(0)
-        batch.reset()
-        for _ in range(steps):
-            actions = np.stack([batch.action_space.sample()])
-            counts += np.bincount(batch.step(actions).obs.ravel(), minlength=256)
-    finally:
-        close_within(batch)
-    return counts[:levels]
+        with one_thread():
+            return unscaled.build_network(env, None).scales_pixels
+    except (MemoryError, RuntimeError) as error:
+        if not is_lack_of_memory(error):
+            raise
+        return True

@@ -7,32 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from a3c_exp.common.reading import expanded
 from a3c_exp.common.trust import check_trust, import_plugins, texts_to_trust
-from a3c_exp.config.background import has_pictures_of_bytes, measure_background
+from a3c_exp.config.background import measure
 from a3c_exp.config.checks import (
     check_combination,
     check_environment_and_network,
     check_fit,
     check_init_from,
-    network_scales_pixels,
 )
-from a3c_exp.config.final import LOG_EVERY, NORMALIZATION, TYPED, WORKERS
+from a3c_exp.config.final import LOG_EVERY, NORMALIZATION, TYPED, WORKERS, with_value
 from a3c_exp.config.schema import build
 from a3c_exp.core.cpu import cores_of_a_run
-from a3c_exp.core.experiment import Experiment, Log
-from a3c_exp.envs.batch import Environment, Normalization
-from a3c_exp.errors import ConfigError, named
+from a3c_exp.core.experiment import Experiment
+from a3c_exp.envs.batch import Environment
+from a3c_exp.errors import named
 from a3c_exp.networks import ActorCritic
 
 Made = list[tuple[object, ActorCritic]]
 """Networks, each with the components that it was tried with."""
 POINTS, MOST_STEPS = 250, 20_000
 """Points of the curves of a whole run, and the most steps between two, where `log.every=auto` is by steps."""
-MEASURED = ("auto", "background")
-"""Values of `env.normalize_observations` that stand for others."""
 
 
 def build_experiment(config: Mapping[str, Any]) -> Experiment:
@@ -48,15 +45,9 @@ def build_experiment(config: Mapping[str, Any]) -> Experiment:
     return replace(experiment, eval=replace(experiment.eval, env=converted))
 
 
-def load_experiment(
-    config: Mapping[str, Any],
-    check: bool = True,
-    *,
-    to_train: bool = True,
-    trusted: Sequence[str] | None = None,
-) -> Experiment:
+def load_experiment(config: Mapping[str, Any], check: bool = True, **options: Any) -> Experiment:
     """The experiment of `load_final`."""
-    return load_final(config, check, to_train=to_train, trusted=trusted)[1]
+    return load_final(config, check, **options)[1]
 
 
 def load_final(
@@ -81,11 +72,15 @@ def load_final(
         configuration is the user's own.
     Raises ConfigError.
     """
-    final: dict[str, Any] = dict(config)
-    typed: dict[str, Any] = dict(config.get(TYPED, {}))
+    final, typed = dict(config), dict(config.get(TYPED, {}))
+
+    def resolve(key: str, setting: object, value: object) -> None:
+        nonlocal final
+        typed[key] = setting
+        final = with_value(final, key, value)
+
     if final.get(WORKERS, "auto") == "auto":
-        final[WORKERS] = cores_of_a_run()
-        typed[WORKERS] = "auto"
+        resolve(WORKERS, "auto", cores_of_a_run())
     if isinstance(start := final.get("init_from"), str):
         final["init_from"] = str(expanded(start).absolute())
     if trusted is not None:
@@ -95,26 +90,21 @@ def load_final(
     experiment = build_experiment(final)
     if trusted is not None:
         _check_acts(experiment, to_train, trusted)
-    setting = experiment.env.normalize_observations
-    if setting in MEASURED:
-        value = _measured(experiment)
-        typed[NORMALIZATION] = setting
-        final["env"] = {**final["env"], "normalize_observations": list(value) if isinstance(value, tuple) else value}
-        experiment = replace(experiment, env=replace(cast(Any, experiment.env), normalize_observations=value))
+    if (setting := experiment.env.normalize_observations) in ("auto", "background"):
+        value = measure(experiment)
+        resolve(NORMALIZATION, setting, list(value) if isinstance(value, tuple) else value)
     if experiment.log.every == "auto":
         steps = min(max(1, experiment.total_steps // POINTS), MOST_STEPS)
-        every = steps if experiment.backend.deterministic else None
-        typed[LOG_EVERY] = "auto"
-        final["log"] = {"every": every}
-        experiment = replace(experiment, log=Log(every=every))
+        resolve(LOG_EVERY, "auto", steps if experiment.backend.deterministic else None)
     if typed:
         final[TYPED] = typed
+    experiment = build_experiment(final)
     check_combination(experiment)
     if check:
         network = _check_network(experiment, to_train, [] if made is None else made)
         if to_train and begins and experiment.init_from is not None:
             with named("init_from"):
-                check_init_from(experiment.init_from, final, network, experiment.env.normalize_observations)
+                check_init_from(experiment.init_from, final, network)
     return final, experiment
 
 
@@ -139,21 +129,3 @@ def _check_network(experiment: Experiment, to_train: bool, made: Made) -> ActorC
         made.append((parts, network))
     check_fit(experiment, network)
     return network
-
-
-def _measured(experiment: Experiment) -> Normalization:
-    """Numbers or false in the place of `env.normalize_observations` auto or background."""
-    env, setting = experiment.env, experiment.env.normalize_observations
-    unscaled = replace(experiment, env=replace(cast(Any, env), normalize_observations=False))
-    try:
-        env.validate(experiment.plugins)
-        if setting == "auto" and not has_pictures_of_bytes(env):
-            return False
-    except ConfigError as error:
-        raise error.under("env") from error
-    if setting == "auto" and not network_scales_pixels(unscaled):
-        return False
-    try:
-        return measure_background(env)
-    except ConfigError as error:
-        raise error.under("env") from error

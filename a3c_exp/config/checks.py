@@ -13,12 +13,12 @@ from gymnasium.spaces import Discrete
 from a3c_exp.algorithms import MinibatchAlgorithm
 from a3c_exp.algorithms.trial import check_loss
 from a3c_exp.common.settings import flatten
+from a3c_exp.config.final import NORMALIZATION, value_at
 from a3c_exp.config.saved import read_config
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.normalization import NormalizedObservations, RunningStats
 from a3c_exp.envs import EnvBatch, Environment, close_within
-from a3c_exp.envs.batch import Normalization
 from a3c_exp.errors import ConfigError, FolderError, RunError, is_lack_of_memory, refused
 from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.verification import verify
@@ -178,21 +178,6 @@ def _take_a_step(batch: EnvBatch, env: Environment) -> None:
         raise ConfigError("env", type(env).__name__, str(error).splitlines()[0]) from error
 
 
-def network_scales_pixels(experiment: Experiment) -> bool:
-    """Return whether the network of an experiment with pictures scales their pixels, or could not be built for lack of
-    memory, of which `check_environment_and_network` tells. Raises ConfigError if they do not fit one another."""
-    env = experiment.env.make(1, [0])
-    try:
-        with one_thread():
-            return experiment.build_network(env, None).scales_pixels
-    except (MemoryError, RuntimeError) as error:
-        if not is_lack_of_memory(error):
-            raise
-        return True
-    finally:
-        close_within(env)
-
-
 def check_fit(experiment: Experiment, network: ActorCritic) -> None:
     """Raise ConfigError for settings of the algorithm and the optimizer that do not fit a network."""
     if network.recurrent and isinstance(experiment.algorithm, MinibatchAlgorithm):
@@ -203,10 +188,10 @@ def check_fit(experiment: Experiment, network: ActorCritic) -> None:
         raise error.under("optimizer") from error
 
 
-def check_init_from(folder: str, config: Mapping[str, Any], network: ActorCritic, normalization: Normalization) -> None:
+def check_init_from(folder: str, config: Mapping[str, Any], network: ActorCritic) -> None:
     """Raise FolderError unless the parameters of the run in `folder` have the same meaning here.
 
-    They do for the same network and the same normalization of observations.
+    They do for the same network and the same normalization of observations. config: the final one.
     """
     from omegaconf import OmegaConf
 
@@ -216,28 +201,17 @@ def check_init_from(folder: str, config: Mapping[str, Any], network: ActorCritic
     ours: Any = OmegaConf.to_container(OmegaConf.create(dict(config)))  # as it is saved: with lists for tuples
     if parameters.shape != network.vector.shape:
         problem = f"must be a run of the same network: it has {parameters.size} parameters, not {network.vector.size}"
-        their_env, our_env = (_component(each, "env").get("id") for each in (theirs, ours))
+        their_env, our_env = value_at(theirs, "env.id"), value_at(ours, "env.id")
         problem += f"; it was of {their_env}, not {our_env}" if their_env != our_env else ""
         raise FolderError(folder, problem)
-    their_network, our_network = (dict(flatten(_component(each, "network"))) for each in (theirs, ours))
+    their_network, our_network = (dict(flatten({"network": each.get("network")})) for each in (theirs, ours))
     for key in their_network.keys() & our_network.keys():
         if their_network[key] != our_network[key] and key.rpartition(".")[2] not in INIT_OR_SPEED_KEYS:
-            difference = f"it has network.{key}={their_network[key]}, not {our_network[key]}"
+            difference = f"it has {key}={their_network[key]}, not {our_network[key]}"
             raise FolderError(folder, f"must be a run of the same network: {difference}")
     network.check_constants(state["store"], folder)
-    measured = normalization is True or normalization == "shared"
-    if _normalization(theirs) != normalization or RunningStats.has_observations(stats) != measured:
-        wanted = list(normalization) if isinstance(normalization, tuple) else str(normalization).lower()
-        problem = f"must be a run with env.normalize_observations={wanted}, as this one has"
+    wanted = value_at(ours, NORMALIZATION) or False
+    measured = wanted is True or wanted == "shared"
+    if (value_at(theirs, NORMALIZATION) or False) != wanted or RunningStats.has_observations(stats) != measured:
+        problem = f"must be a run with {NORMALIZATION}={str(wanted).lower()}, as this one has"
         raise FolderError(folder, problem)
-
-
-def _normalization(config: Mapping[str, Any]) -> object:
-    setting = _component(config, "env").get("normalize_observations", False)
-    return tuple(setting) if isinstance(setting, list) else setting
-
-
-def _component(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A component's settings; none where a configuration has something else in its place."""
-    node = config.get(name)
-    return node if isinstance(node, Mapping) else {}

@@ -26,9 +26,9 @@ def value_at(config: Mapping[str, Any], key: str) -> Any:
 
 
 def with_value(config: Mapping[str, Any], key: str, value: object) -> dict[str, Any]:
-    """The configuration with a value at a dotted key of mappings that are there."""
+    """The configuration with a value at a dotted key."""
     name, _, inside = key.partition(".")
-    return {**config, name: with_value(config[name], inside, value) if inside else value}
+    return {**config, name: with_value(config.get(name, {}), inside, value) if inside else value}
 
 
 def as_typed(config: Mapping[str, Any], keys: Iterable[str] = RESOLVED) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def module_settings(cls: type[nn.Module], key: str) -> dict[str, Setting]:
     that cannot be configured.
     """
     own = _constructor_settings(cls, key)
-    wrapper = _wrapper(cls)
+    wrapper: type = WholeNetwork if is_actor_critic(cls) else EncoderNetwork
     hints = typing.get_type_hints(wrapper)
     fields = [field for field in dataclasses.fields(wrapper) if field.name not in _SPECS]
     for field in fields:
@@ -93,10 +93,6 @@ def module_misfit(cls: type[nn.Module], hint: type) -> str | None:
         f"the constructor of {cls.__name__} must ask for its observations: `{VECTOR[0]}`, `channels` with `height` and "
         "`width`, or `observation_space`"
     )
-
-
-def _wrapper(cls: type[nn.Module]) -> type[EncoderNetwork] | type[WholeNetwork]:
-    return WholeNetwork if is_actor_critic(cls) else EncoderNetwork
 
 
 def _name(cls: type) -> str:

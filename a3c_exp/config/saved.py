@@ -8,10 +8,10 @@ from typing import Any
 
 from a3c_exp.common.reading import UnreadableError, expanded, parse_yaml, read_text
 from a3c_exp.common.settings import flatten
-from a3c_exp.config.final import NORMALIZATION, RESOLVED, TYPED, value_at, with_value
+from a3c_exp.config.final import RESOLVED, TYPED
 from a3c_exp.config.removed import without_removed
 from a3c_exp.errors import FolderError
-from a3c_exp.run.run_folder import CONFIG_FILE, best_checkpoint
+from a3c_exp.run.run_folder import CONFIG_FILE
 
 
 def read_config(folder: str | Path, plugins: Sequence[str] = ()) -> dict[str, Any]:
@@ -21,25 +21,7 @@ def read_config(folder: str | Path, plugins: Sequence[str] = ()) -> dict[str, An
     Raises FolderError, and ConfigError for a removed setting that did something.
     """
     allowed = plugins if isinstance(plugins, str) else list(plugins)  # the schema refuses a text, not each letter of it
-    return _with_saved_pixels(read_settings(expanded(folder)), expanded(folder)) | {"plugins": allowed}
-
-
-def _with_saved_pixels(config: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The configuration of a run of before with the mean and deviation of pixels that it trained with.
-
-    They were in its checkpoints then, and config.yaml had what they stand for: auto or background.
-    """
-    setting = value_at(config, NORMALIZATION)
-    if setting not in ("auto", "background"):
-        return config
-    from a3c_exp.run.saved_state import load_state  # which imports torch
-
-    try:
-        pixels = load_state(best_checkpoint(folder))["store"].get("pixels")
-    except FolderError:  # whoever needs the checkpoint says what is wrong with it
-        return config
-    final = with_value(config, NORMALIZATION, False if pixels is None else pixels.tolist())
-    return final | {TYPED: {**config.get(TYPED, {}), NORMALIZATION: setting}}
+    return read_settings(expanded(folder)) | {"plugins": allowed}
 
 
 def read_settings(folder: Path) -> dict[str, Any]:

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 class Session:
     """One session of a run: from its start, or a resumption, to its end.
 
-    command: the command line as it was typed; None: that of this process. overrides: those of this run alone.
-    label: of a run beside others, in front of its warnings on the terminal, which shows nothing else of it.
-    sweep: the name of the folder of its sweep; None: it is part of none.
+    overrides: those of this run alone. label: of a run beside others, in front of its warnings on the terminal, which
+    shows nothing else of it. sweep: the name of the folder of its sweep; None: it is part
+    of none.
     """
 
-    command: str | None = None
     overrides: Sequence[str] = ()
     label: str = ""
     sweep: str | None = None

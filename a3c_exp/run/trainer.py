@@ -450,7 +450,7 @@ class Trainer:
             "resumed": self._resumed,
             "versions": provenance.versions(),
             "commit": self._commit,
-            "command": self._session.command or provenance.command(),
+            "command": provenance.command(),
             "overrides": list(self._session.overrides),
             "machine": provenance.machine(),
         }
