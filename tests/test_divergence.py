@@ -103,8 +103,10 @@ def test_a_learner_explains_its_first_refused_gradient_alone() -> None:
     worker, spoil = make_worker(), ("rewards", np.nan)
     events = [event for each in ((), spoil, spoil) for event in learn_once(worker, *each)]
     assert [event.explanation is None for event in events] == [True, False, True]
-    merged = events[0].merge(events[1]).merge(Event(0, explanation="a later one"))
-    assert merged.explanation == events[1].explanation
+    first = events[0]
+    first.merge(events[1])
+    first.merge(Event(0, explanation="a later one"))
+    assert first.explanation == events[1].explanation
 
 
 def test_a_run_logs_one_for_all_its_workers(tmp_path: Path) -> None:

@@ -145,6 +145,16 @@ class TestSyncEnvBatch:
         assert batch.reset()[:, -1].tolist() == [0, 0]
         assert batch.step(np.array([0, 1])).obs[:, -1].tolist() == [1, 1]
 
+    def test_a_quick_space_of_actions_is_gymnasiums(self) -> None:
+        """Same members, type by type. gymnasium's own environments ask it at every step."""
+        env = gymnasium.make("CartPole-v1")
+        theirs = env.action_space
+        SyncEnvBatch([env], [0])
+        ours = env.action_space
+        assert ours is not theirs and ours == theirs and repr(ours) == repr(theirs)
+        for action in (0, 1, -1, 2, 1 << 70, True, 1.0, np.int64(1), np.uint8(2), np.array(0), np.array([0]), "0"):
+            assert (action in ours) is (action in theirs)
+
 
 class TestVectorEnvBatch:
     def test_the_time_limit_of_a_native_form_may_be_changed(self) -> None:

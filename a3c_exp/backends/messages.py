@@ -71,7 +71,10 @@ def batch_events(outputs: Iterator[Event | YieldPoint]) -> Iterator[Event]:
             wait = WAIT_SECONDS
             if isinstance(output, YieldPoint):
                 continue
-            pending = output if pending is None else pending.merge(output)
+            if pending is None:
+                pending = output
+            else:
+                pending.merge(output)
             now = time.monotonic()
             if now >= due:
                 yield pending

@@ -54,9 +54,6 @@ class Metric:
     def mean(self) -> float:
         return self.sum / self.count
 
-    def merge(self, other: Metric) -> Metric:
-        return Metric(self.sum + other.sum, self.count + other.count)
-
 
 @dataclass(slots=True)
 class Episodes:
@@ -153,10 +150,14 @@ class Event:
         spoil the mean of those that have one.
         """
         for name, value in values.items():
-            if not math.isfinite(value):
-                continue
-            metric = Metric(value)
-            self.metrics[name] = self.metrics[name].merge(metric) if name in self.metrics else metric
+            if math.isfinite(value):
+                self._add(name, Metric(value))
+
+    def _add(self, name: str, metric: Metric) -> None:
+        known = self.metrics.setdefault(name, metric)
+        if known is not metric:
+            known.sum += metric.sum
+            known.count += metric.count
 
     def count(self, name: str) -> None:
         """Count one more of what COUNTS names."""
@@ -168,21 +169,18 @@ class Event:
         self.updates += applied
         self.staleness[staleness] += 1
 
-    def merge(self, later: Event) -> Event:
-        """This event and a later one of the same worker as one."""
-        metrics = dict(self.metrics)
+    def merge(self, later: Event) -> None:
+        """Add a later event of the same worker, which loses its metrics to this one. Called at nearly every update."""
+        self.updates += later.updates
+        self.steps += later.steps
+        self.contributions += later.contributions
         for name, metric in later.metrics.items():
-            metrics[name] = metrics[name].merge(metric) if name in metrics else metric
-        return Event(
-            worker=self.worker,
-            updates=self.updates + later.updates,
-            steps=self.steps + later.steps,
-            metrics=metrics,
-            staleness=self.staleness + later.staleness,
-            episodes=self.episodes.merge(later.episodes),
-            contributions=self.contributions + later.contributions,
-            counts=self.counts + later.counts,
-            warnings=self.warnings + later.warnings,
-            left=self.left or later.left,
-            explanation=self.explanation or later.explanation,
-        )
+            self._add(name, metric)
+        for staleness, count in later.staleness.items():
+            self.staleness[staleness] += count
+        if later.counts:
+            self.counts.update(later.counts)
+        self.episodes = self.episodes.merge(later.episodes)
+        self.warnings += later.warnings
+        self.left = self.left or later.left
+        self.explanation = self.explanation or later.explanation

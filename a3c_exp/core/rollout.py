@@ -198,7 +198,7 @@ class Actor:
         if steps[0].life_lost is not None:
             episode_over = ended & ~_stack([step.life_lost for step in steps])
         episodes = self._episodes.finish(rewards, valid, episode_over, snapshot.steps)
-        if len(episodes):
+        if len(episodes) and (self._info_numbers.keys or any(step.final_info for step in steps)):
             self._add_numbers(episodes, steps, episode_over)
         learned_rewards, stats = self._shape_rewards(rewards, terminated, valid, progress), None
         if normalizer is not None:

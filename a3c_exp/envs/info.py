@@ -44,7 +44,7 @@ class InfoNumbers:
     """
 
     def __init__(self, keys: Sequence[str] | None) -> None:
-        self._keys = keys
+        self.keys = keys
         self._chosen: dict[str, None] = dict.fromkeys(keys or ())
         self._left_out: dict[str, str] = {}
         self._told = False
@@ -52,8 +52,8 @@ class InfoNumbers:
     def of(self, info: Info) -> dict[str, float]:
         """The finite numbers in an info that are chosen, by name."""
         numbers = {}
-        for name in info if self._keys is None else self._keys:
-            if self._keys is None and (name in GYMNASIUMS or str(name).startswith("_")):
+        for name in info if self.keys is None else self.keys:
+            if self.keys is None and (name in GYMNASIUMS or str(name).startswith("_")):
                 continue
             value = info.get(name)
             number = _number(value)

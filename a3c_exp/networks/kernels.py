@@ -22,6 +22,8 @@ from a3c_exp.common.arrays import Array, Floats
 # argument may be overwritten.
 Backward = Callable[[Floats], Floats]
 
+_FLOAT32 = np.dtype(np.float32)
+
 
 def array_of(parameter: Tensor) -> Floats:
     """A view of a parameter as an array."""
@@ -246,7 +248,7 @@ def _row_means(x: Floats) -> Floats:
 
 
 def _as_floats(x: Array) -> Floats:
-    return np.asarray(x, np.float32)
+    return x if x.dtype is _FLOAT32 else np.asarray(x, np.float32)
 
 
 class SequenceKernel:

@@ -164,8 +164,8 @@ class ParameterServer:
             ticket = store.push(worker, push)
             self._notify()
             await self._until(ticket.done)
-            earlier = self._events.get(worker)
-            self._events[worker] = push.event if earlier is None else earlier.merge(push.event)
+            if (earlier := self._events.setdefault(worker, push.event)) is not push.event:
+                earlier.merge(push.event)
         elif is_current:
             store.finish_rollout(worker)
             self._notify()
