@@ -117,7 +117,6 @@ def test_what_a_saved_run_cannot_change_is_refused(
     ("text", "words"),
     [
         ("_target_: a3c_exp.returns.GAE\nlambda_: [1,\n", "returns/mine.yaml, line 3"),
-        ("returns:\n  _target_: a3c_exp.returns.GAE\n", "returns.returns"),
     ],
 )
 def test_a_damaged_file_is_named_with_its_line(

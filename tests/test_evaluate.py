@@ -24,7 +24,7 @@ from a3c_exp.envs import Gym
 from a3c_exp.errors import ConfigError
 from a3c_exp.export import __main__ as export
 from a3c_exp.run import checkpoint
-from a3c_exp.run.policy import evaluate_policy
+from a3c_exp.run.policy import PlayedEpisodes, evaluate_policy
 from a3c_exp.run.recorder import Recorder
 
 
@@ -196,10 +196,10 @@ class TestPlaying:
             evaluate_policy(Sharer(), blind, 1, on_step=recorder)  # type: ignore[arg-type]
 
     def test_what_is_reported(self) -> None:
-        text = evaluate.format_returns(Episodes(np.array([1.0, 2.0, 6.0]), np.array([4, 5, 6]), np.zeros(3, np.int64)))
-        assert "returns: 1 2 6\n" in text
-        assert "3 episodes: mean return 3 +- 6.57 (95 % interval)" in text  # 4.303 sqrt(7) / sqrt(3)
-        assert "lowest 1, highest 6, mean length 5" in text
+        played = PlayedEpisodes(np.array([1.0, 2.0, 6.0]), np.array([4, 5, 6]), np.zeros(3, np.int64))
+        found = evaluate.statistics(played)
+        assert found["mean return"] == "3 +- 6.57"  # 4.303 sqrt(7) / sqrt(3)
+        assert (found["lowest"], found["highest"], found["mean length"]) == ("1", "6", "5")
 
 
 class TestTheCommandLine:
@@ -265,14 +265,14 @@ class TestTheCommandLine:
         assert complaint in output.err
         assert output.err.count("\n") == 1
 
-    def test_episodes_without_an_end_are_cut_and_said(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        train(tmp_path / "run", SCRIPTED, env__kwargs={"lengths": [0]}, eval__max_steps=20, total_steps=16)
-        ours = ["episodes=3", "plugins=[scripted]"]
-        for given, cut in (([], 20), (["max_steps=30"], 30)):
-            assert evaluate.main([str(tmp_path / "run"), *ours, *given]) == 0
-            assert f"3 of 3 episodes were cut after {cut} steps" in capsys.readouterr().out.splitlines()[-1]
-        assert evaluate.main([str(tmp_path), *ours]) == 0
-        assert "3 of 3 episodes were cut after 20 steps" in capsys.readouterr().err
+    def test_episodes_without_an_end_are_cut_and_counted(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        train(tmp_path, SCRIPTED, env__kwargs={"lengths": [0]}, eval__max_steps=20, total_steps=16)
+        for given, length in (([], 20), (["max_steps=30"], 30)):
+            assert evaluate.main([str(tmp_path), "episodes=3", "plugins=[scripted]", *given]) == 0
+            out = capsys.readouterr().out
+            assert f"mean length: {length}\n" in out and "cut by max_steps: 3\n" in out
 
     def test_a_terminal_shows_how_far_it_is(self, corridor: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         class Terminal(io.StringIO):
@@ -307,6 +307,8 @@ def test_a_sweep_has_a_row_for_each_run_that_can_be_played(
     head, line, *rows = output.out.splitlines()
     assert head.startswith("| run | policy | steps | episodes | mean return |") and set(line) == set("| -")
     assert [row.split(" | ")[0] for row in rows] == ["| 1_s1", "| 2_s2"]
-    assert re.fullmatch(r".* \| best.ckpt \| [\d,]+ \| 3 \| 0\.96 \+- 0 \| 0 \| 0\.96 \| 0\.96 \| \S+ \| - \|", rows[0])
+    assert re.fullmatch(
+        r".* \| best.ckpt \| [\d,]+ \| 3 \| 0\.96 \+- 0 \| 0 \| 0\.96 \| 0\.96 \| \S+ \| 0 \| - \|", rows[0]
+    )
     assert "not evaluated" in output.err and str(tmp_path / "0_s0") in output.err
     assert output.err.count("\n") == 1

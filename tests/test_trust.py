@@ -161,7 +161,7 @@ class TestTexts:
 
     def test_trust_is_a_list(self, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main([f"resume={stranger(here / 'run')}", OURS, "trust=env.wrappers"]) == 2
-        assert "trust = 'env.wrappers': must be a list of settings" in complaint(capsys)
+        assert "trust = 'env.wrappers': must be a list" in complaint(capsys)
 
 
 class TestLinks:

@@ -60,8 +60,9 @@ def read_arguments(arguments: Sequence[str]) -> CommandLine:
     overrides = []
     for argument in flags.words:
         key, equals, value = argument.lstrip("+").partition("=")
+        if re.match(r"~?hydra\b", key) and not key.startswith((*OF_HYDRA, "hydra.job.num", "hydra.mode")):
+            raise ConfigError(key, value, f"has no effect here; of Hydra's settings these have: {', '.join(OF_HYDRA)}")
         if not equals or key not in words:
-            _check_hydra(key, value)
             overrides.append(argument)
         elif key == "jobs":
             fits = re.fullmatch("[1-9][0-9]{0,4}", value) is not None
@@ -90,12 +91,6 @@ def read_arguments(arguments: Sequence[str]) -> CommandLine:
         source=source,
         **words,
     )
-
-
-def _check_hydra(key: str, value: str) -> None:
-    """Raise ConfigError for a setting of Hydra that this program has no use for."""
-    if re.match(r"~?hydra\b", key) and not key.startswith((*OF_HYDRA, "hydra.job.num", "hydra.mode")):
-        raise ConfigError(key, value, f"has no effect here; of Hydra's settings these have: {', '.join(OF_HYDRA)}")
 
 
 def quoted(text: str) -> str:

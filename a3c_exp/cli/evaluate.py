@@ -21,7 +21,6 @@ from a3c_exp.config.saved import read_config
 from a3c_exp.config.schema import build
 from a3c_exp.core import seeding
 from a3c_exp.core.cpu import one_thread
-from a3c_exp.core.events import Episodes
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.seeding import Role
 from a3c_exp.errors import ConfigError, RunError, named, printable, require
@@ -138,7 +137,8 @@ def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> PlayedEpisod
         env = loaded.experiment.eval_env.make(count, seeds, render_mode)
     except ConfigError as error:
         raise error.under("env") from error
-    line, most = LiveLine(options.episodes), _max_steps(loaded, options)
+    line = LiveLine(options.episodes)
+    most = loaded.experiment.eval.max_steps if options.max_steps is None else options.max_steps
     on_step = recorder or (lambda env: None)
     try:
         episodes = evaluate_policy(
@@ -150,18 +150,6 @@ def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> PlayedEpisod
     if recorder is not None:
         print(printable(f"video: {recorder.write().path}"))
     return episodes
-
-
-def _max_steps(loaded: Loaded, options: Options) -> int:
-    return loaded.experiment.eval.max_steps if options.max_steps is None else options.max_steps
-
-
-def describe_cut(episodes: PlayedEpisodes, loaded: Loaded, options: Options) -> str:
-    """A sentence about the episodes that were cut; empty if none was."""
-    if not episodes.cut:
-        return ""
-    most = _max_steps(loaded, options)
-    return f"{episodes.cut} of {len(episodes)} episodes were cut after {most:,} steps (max_steps)"
 
 
 class LiveLine:
@@ -187,20 +175,20 @@ class LiveLine:
         self._terminal.clear()
 
 
-def format_returns(episodes: Episodes) -> str:
-    """All returns in the order in which episodes ended; their mean with a 95 % interval (Student's t), their standard
-    deviation and extremes; the mean length; the means of the environment's own numbers, if it has some."""
-    count, mean, deviation, lowest, highest, length, numbers = _cells(episodes)
-    several = len(episodes) > 1
-    spread = f" (95 % interval), standard deviation {deviation}" if several else ""
-    return "\n".join(
-        [
-            "returns: " + " ".join(f"{value:.6g}" for value in episodes.returns),
-            f"{count} episode{'s' if several else ''}: mean return {mean}{spread}",
-            f"lowest {lowest}, highest {highest}, mean length {length}",
-            *([f"means: {numbers}"] if episodes.means() else []),
-        ]
-    )
+def statistics(episodes: PlayedEpisodes) -> dict[str, str]:
+    """What is reported about episodes, as texts: of the mean return with its 95 % interval (Student's t)."""
+    returns, several = episodes.returns, len(episodes) > 1
+    interval = f" +- {student_half_width(returns):.3g}" if several else ""
+    return {
+        "episodes": str(len(episodes)),
+        "mean return": f"{returns.mean():.6g}{interval}",
+        "standard deviation": f"{returns.std(ddof=1):.3g}" if several else "-",
+        "lowest": f"{returns.min():.6g}",
+        "highest": f"{returns.max():.6g}",
+        "mean length": f"{episodes.lengths.mean():.6g}",
+        "cut by max_steps": str(episodes.cut),
+        "own numbers": ", ".join(f"{name} {mean:.6g}" for name, mean in episodes.means().items()) or "-",
+    }
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -213,9 +201,9 @@ def _command(folder: Path, settings: Sequence[str]) -> int:
         return _evaluate_sweep(folder, runs, options)
     loaded, episodes = _play(folder, options)
     print(f"policy: {loaded.checkpoint.name}, after {loaded.steps:,} steps")
-    print(format_returns(episodes))
-    if cut := describe_cut(episodes, loaded, options):
-        print(cut)
+    print("returns:", *(f"{value:.6g}" for value in episodes.returns))  # in the order in which episodes ended
+    for name, value in statistics(episodes).items():
+        print(f"{name}: {value}")
     return 0
 
 
@@ -225,17 +213,13 @@ def _play(run: Path, options: Options) -> tuple[Loaded, PlayedEpisodes]:
         return loaded, evaluate_run(loaded, run, options)
 
 
-STATISTICS = ("episodes", "mean return", "standard deviation", "lowest", "highest", "mean length", "own numbers")
-
-
 def _evaluate_sweep(folder: Path, runs: Sequence[Path], options: Options) -> int:
-    """Print a table with a row for each run as soon as it has been evaluated, then which runs had episodes that were
-    cut, and which could not be evaluated.
+    """Print a table with a row for each run as soon as it has been evaluated, then which could not be evaluated.
 
     Returns 1 if there are such runs.
     """
-    failures, notes = [], []
-    print(markdown.table(("run", "policy", "steps", *STATISTICS)), flush=True)
+    failures: list[str] = []
+    columns: list[str] = []
     for run in runs:
         try:
             loaded, episodes = _play(run, options)
@@ -243,28 +227,14 @@ def _evaluate_sweep(folder: Path, runs: Sequence[Path], options: Options) -> int
             failures.append(f"not evaluated: {run}: {' '.join(str(error).split())}")
             continue
         name = printable(str(run.relative_to(folder.resolve())))
-        print(markdown.row([name, loaded.checkpoint.name, f"{loaded.steps:,}", *_cells(episodes)]), flush=True)
-        if cut := describe_cut(episodes, loaded, options):
-            notes.append(f"{run}: {cut}")
-    for note in [*notes, *failures]:
-        print(printable(f"a3c_exp: {note}"), file=sys.stderr)
+        found = {"run": name, "policy": loaded.checkpoint.name, "steps": f"{loaded.steps:,}", **statistics(episodes)}
+        if not columns:
+            columns = list(found)
+            print(markdown.table(columns))
+        print(markdown.row(list(found.values())), flush=True)
+    for failure in failures:
+        print(printable(f"a3c_exp: {failure}"), file=sys.stderr)
     return int(bool(failures))
-
-
-def _cells(episodes: Episodes) -> list[str]:
-    """The number of episodes; the mean return with its interval, its deviation, the extremes; the mean length; means of
-    the environment's own numbers."""
-    returns, several = episodes.returns, len(episodes) > 1
-    interval = f" +- {student_half_width(returns):.3g}" if several else ""
-    return [
-        str(len(episodes)),
-        f"{returns.mean():.6g}{interval}",
-        f"{returns.std(ddof=1):.3g}" if several else "-",
-        f"{returns.min():.6g}",
-        f"{returns.max():.6g}",
-        f"{episodes.lengths.mean():.6g}",
-        ", ".join(f"{name} {mean:.6g}" for name, mean in episodes.means().items()) or "-",
-    ]
 
 
 if __name__ == "__main__":

@@ -23,21 +23,17 @@ from a3c_exp.config.final import as_typed
 from a3c_exp.config.saved import read_config, read_settings
 from a3c_exp.errors import FAILED, ConfigError, FolderError
 from a3c_exp.run.run_folder import (
-    BEST,
     CHECKPOINTS,
     CONFIG_FILE,
     EPISODES_FILE,
     EVENTS,
-    LATEST,
     METRICS_FILE,
     POINTS_FILE,
-    PREVIOUS,
     SUMMARY_FILE,
     VIDEOS,
     check_links,
     check_writable,
     latest_checkpoint,
-    numbered_checkpoints,
     read_summary,
 )
 
@@ -137,16 +133,26 @@ def identity(config: Mapping[str, Any]) -> str:
     return json.dumps(typed_settings({**config, "plugins": []}), sort_keys=True)
 
 
+def own_files(folder: Path) -> list[Path]:
+    """The files of a run in `folder`, in the order in which they are deleted. A user's own are not among them.
+
+    The summary is the first and the configuration the last: whenever this is cut, the run there is an unfinished one.
+    """
+    checkpoints = [path for path in (folder / CHECKPOINTS).glob("*") if OWN_CHECKPOINT.fullmatch(path.name)]
+    videos = [path for path in (folder / VIDEOS).glob("*.mp4") if path.stem.isdecimal()]
+    names = ("train.log", EPISODES_FILE, POINTS_FILE, METRICS_FILE, CONFIG_FILE)
+    files = [folder / SUMMARY_FILE, *checkpoints, *videos, *sorted(folder.glob(f"{EVENTS}*"))]
+    return [path for path in (*files, *(folder / name for name in names)) if path.exists()]
+
+
 def _check_nothing_is_lost(folder: Path) -> None:
     """Raise FolderError for a folder without a run that holds a file which a run would replace.
 
     None of this program's kills leaves such a folder: config.yaml comes first, and is deleted last.
     """
-    names = (LATEST, PREVIOUS, BEST, *(path.name for path in numbered_checkpoints(folder)))
-    checkpoints = [f"{CHECKPOINTS}/{name}" for name in names]
-    for name in (SUMMARY_FILE, EPISODES_FILE, POINTS_FILE, METRICS_FILE, *checkpoints):
-        if (folder / name).exists():
-            raise FolderError(folder, f"has no run, but a file that a run would replace: {name}")
+    for path in own_files(folder):
+        if path.name != "train.log":  # it grows
+            raise FolderError(folder, f"has no run, but a file that a run would replace: {path.relative_to(folder)}")
 
 
 def _check_own(folder: Path) -> None:
@@ -166,11 +172,6 @@ def clear(folder: Path, *, keep_log: bool) -> None:
 
     keep_log: train.log stays too, and may say why the earlier run failed.
     """
-    # The summary first and the configuration last: whenever this is cut, the run in the folder is an unfinished one.
-    events = sorted(folder.glob(f"{EVENTS}*"))
-    log = [] if keep_log else [folder / "train.log"]
-    checkpoints = [path for path in (folder / CHECKPOINTS).glob("*") if OWN_CHECKPOINT.fullmatch(path.name)]
-    videos = [path for path in (folder / VIDEOS).glob("*.mp4") if path.stem.isdecimal()]
-    names = (EPISODES_FILE, POINTS_FILE, METRICS_FILE, CONFIG_FILE)
-    for path in [folder / SUMMARY_FILE, *checkpoints, *videos, *events, *log, *(folder / name for name in names)]:
-        path.unlink(missing_ok=True)
+    for path in own_files(folder):
+        if not (keep_log and path.name == "train.log"):
+            path.unlink()

@@ -19,7 +19,7 @@ from a3c_exp.common.reading import expanded
 from a3c_exp.common.settings import flatten
 from a3c_exp.config.final import NORMALIZATION, as_typed, without_typed
 from a3c_exp.config.saved import read_config
-from a3c_exp.config.schema import TARGET
+from a3c_exp.config.schema import TARGET, build
 from a3c_exp.errors import ConfigError, named
 from a3c_exp.run.session import Session
 
@@ -46,7 +46,7 @@ def saved_plan(line: CommandLine) -> Plan:
     for change in changes:
         key, value = change.key_or_group, resolved(change.key_or_group, change.value())
         if key == TRUST:
-            trusted += _keys(value)
+            trusted += build(value, tuple[str, ...], TRUST)
             continue
         if key == RUN_DIR:
             place = Path(str(value))
@@ -85,9 +85,3 @@ def _check(change: Override, word: str) -> None:
         raise ConfigError(key, change.value(), problem)
     if change.is_hydra_override() and key != RUN_DIR:
         raise ConfigError(key, change.value(), "cannot go with from: of Hydra's settings only hydra.run.dir does")
-
-
-def _keys(value: object) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise ConfigError(TRUST, value, "must be a list of settings: trust=[env.wrappers]")
-    return [str(each) for each in value]

@@ -79,11 +79,8 @@ def _target(master: DictConfig, part: str) -> str:
 
 
 def _sweep_dir(node: DictConfig) -> Path:
-    """The folder of a sweep. Raises FolderError."""
-    try:
-        return expanded(setting(node.hydra.sweep, SWEEP_DIR)).absolute()
-    except ConfigError as error:  # the command may have named it by `sweep`
-        raise FolderError(error.value, error.problem) from error
+    """The folder of a sweep. Raises ConfigError."""
+    return expanded(setting(node.hydra.sweep, SWEEP_DIR)).absolute()
 
 
 def _check_jobs(hydra: Any, combinations: Sequence[list[str]], existing: str, at_once: int) -> list[Job]:

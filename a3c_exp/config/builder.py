@@ -18,7 +18,7 @@ from a3c_exp.config.checks import (
     check_fit,
     check_init_from,
 )
-from a3c_exp.config.final import LOG_EVERY, NORMALIZATION, TYPED, WORKERS, with_value
+from a3c_exp.config.final import LOG_EVERY, NORMALIZATION, TYPED, WORKERS
 from a3c_exp.config.schema import build
 from a3c_exp.core.cpu import cores_of_a_run
 from a3c_exp.core.experiment import Experiment
@@ -72,15 +72,11 @@ def load_final(
         configuration is the user's own.
     Raises ConfigError.
     """
-    final, typed = dict(config), dict(config.get(TYPED, {}))
-
-    def resolve(key: str, setting: object, value: object) -> None:
-        nonlocal final
-        typed[key] = setting
-        final = with_value(final, key, value)
-
+    final: dict[str, Any] = dict(config)
+    typed: dict[str, Any] = dict(config.get(TYPED, {}))
     if final.get(WORKERS, "auto") == "auto":
-        resolve(WORKERS, "auto", cores_of_a_run())
+        typed[WORKERS] = "auto"
+        final[WORKERS] = cores_of_a_run()
     if isinstance(start := final.get("init_from"), str):
         final["init_from"] = str(expanded(start).absolute())
     if trusted is not None:
@@ -92,10 +88,12 @@ def load_final(
         _check_acts(experiment, to_train, trusted)
     if (setting := experiment.env.normalize_observations) in ("auto", "background"):
         value = measure(experiment)
-        resolve(NORMALIZATION, setting, list(value) if isinstance(value, tuple) else value)
+        typed[NORMALIZATION] = setting
+        final["env"] = {**final["env"], "normalize_observations": list(value) if isinstance(value, tuple) else value}
     if experiment.log.every == "auto":
         steps = min(max(1, experiment.total_steps // POINTS), MOST_STEPS)
-        resolve(LOG_EVERY, "auto", steps if experiment.backend.deterministic else None)
+        typed[LOG_EVERY] = "auto"
+        final["log"] = {"every": steps if experiment.backend.deterministic else None}
     if typed:
         final[TYPED] = typed
     experiment = build_experiment(final)

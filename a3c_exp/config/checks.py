@@ -19,7 +19,7 @@ from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.normalization import NormalizedObservations, RunningStats
 from a3c_exp.envs import EnvBatch, Environment, close_within
-from a3c_exp.errors import ConfigError, FolderError, RunError, is_lack_of_memory, refused
+from a3c_exp.errors import ConfigError, FolderError, RunError, is_lack_of_memory, refused, require
 from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.verification import verify
 from a3c_exp.optimizers import check_param_groups
@@ -35,21 +35,25 @@ INIT_OR_SPEED_KEYS = frozenset(
 
 def check_combination(experiment: Experiment) -> None:
     """Raise ConfigError for components that do not fit together. Makes no environment and no network."""
-    if experiment.rollout_length == "episode" and experiment.envs_per_worker != 1:
-        raise ConfigError("envs_per_worker", experiment.envs_per_worker, "must be 1 where rollout_length=episode")
-    if experiment.update == "sync" and experiment.optimizer_state == "per_worker":
-        problem = "must be 'shared' where update=sync: a round is one step for all"
-        raise ConfigError("optimizer_state", "per_worker", problem)
-    _check_quorum(experiment)
+    envs, quorum, workers = experiment.envs_per_worker, experiment.quorum, experiment.worker_count
+    fits = experiment.rollout_length != "episode" or envs == 1
+    require(fits, "envs_per_worker", envs, "1 where rollout_length=episode")
+    fits = experiment.update != "sync" or experiment.optimizer_state == "shared"
+    allowed = "'shared' where update=sync: a round is one step for all"
+    require(fits, "optimizer_state", experiment.optimizer_state, allowed)
+    if quorum != "all":
+        require(experiment.update == "sync", "quorum", quorum, "all without update=sync: there are no rounds")
+        require(quorum <= workers, "quorum", quorum, f"at most the number of workers, which is {workers}")
     for key, returns in (("returns", experiment.returns), ("critic_returns", experiment.critic_returns)):
         if returns is not None:
             check_returns(key, returns)
     if isinstance(experiment.algorithm, MinibatchAlgorithm):
         _check_reuse(experiment, experiment.algorithm)
     critic_returns = experiment.critic_returns
-    if critic_returns is not None and critic_returns.off_policy and not experiment.returns.off_policy:
-        problem = "must go with returns that correct for lag as well (vtrace): the actor's would be uncorrected"
-        raise ConfigError("critic_returns", type(critic_returns).__name__, problem)
+    if critic_returns is not None:
+        allowed = "one that fits `returns`, which must correct for lag as well (vtrace)"
+        fits = experiment.returns.off_policy or not critic_returns.off_policy
+        require(fits, "critic_returns", type(critic_returns).__name__, allowed)
 
 
 def check_returns(key: str, returns: Returns) -> None:
@@ -72,33 +76,19 @@ def check_returns(key: str, returns: Returns) -> None:
             raise ConfigError(key, name, f"writes into the trajectory's {field.name}, which others read")
 
 
-def _check_quorum(experiment: Experiment) -> None:
-    """Raise ConfigError for rounds of a quorum where there are none, or not so many workers."""
-    quorum, workers = experiment.quorum, experiment.worker_count
-    if quorum == "all":
-        return
-    if experiment.update != "sync":
-        raise ConfigError("quorum", quorum, "needs update=sync: there are no rounds without it")
-    if quorum > workers:
-        raise ConfigError("quorum", quorum, f"must be at most the number of workers, which is {workers}")
-
-
 def _check_reuse(experiment: Experiment, algorithm: MinibatchAlgorithm) -> None:
     """Raise ConfigError for settings that do not fit several passes over a rollout."""
     name = type(algorithm).__name__
-    if experiment.accumulate_rollouts != 1:
-        problem = f"must be 1 with {name}: use longer rollouts instead"
-        raise ConfigError("accumulate_rollouts", experiment.accumulate_rollouts, problem)
-    if experiment.epsilon != 0:
-        # Before the first update pi / mu would differ from 1 by the share of uniform actions. Good actions would be
-        # beyond the clip range, where they teach nothing, and the divergence would be beyond any target.
-        problem = f"must be 0 with {name}, which stays close to the policy that acted"
-        problem += ": algorithm.entropy_coefficient explores"
-        raise ConfigError("epsilon", experiment.epsilon, problem)
+    rollouts, epsilon = experiment.accumulate_rollouts, experiment.epsilon
+    require(rollouts == 1, "accumulate_rollouts", rollouts, f"1 with {name}: use longer rollouts instead")
+    # Before the first update pi / mu would differ from 1 by the share of uniform actions. Good actions would be
+    # beyond the clip range, where they teach nothing, and the divergence would be beyond any target.
+    allowed = f"0 with {name}, which stays close to the policy that acted: algorithm.entropy_coefficient explores"
+    require(epsilon == 0, "epsilon", epsilon, allowed)
     for key, returns in (("returns", experiment.returns), ("critic_returns", experiment.critic_returns)):
-        if returns is not None and returns.off_policy:
-            problem = f"must be one that leaves it to {name} to weigh old actions: gae, for one"
-            raise ConfigError(key, type(returns).__name__, problem)
+        if returns is not None:
+            allowed = f"one that leaves it to {name} to weigh old actions: gae, for one"
+            require(not returns.off_policy, key, type(returns).__name__, allowed)
     _check_minibatches(experiment, algorithm, whole_sequences=False)
 
 

@@ -215,9 +215,7 @@ def _component(node: object, hint: Any, path: str, plugins: tuple[str, ...]) -> 
         raise ConfigError(path, node, f"must be {_describe(hint)}; {group}@{path}={node} takes an option of the group")
     if not isinstance(node, Mapping):
         _refuse(node, hint, path)
-    target, inner = node.get(TARGET), node.get(path.rpartition(".")[2])
-    # A group's file that sets other groups too, without its `@package` line.
-    cls = _class_of(target, hint, path, plugins, nested=isinstance(inner, Mapping) and TARGET in inner)
+    cls = _class_of(node.get(TARGET), hint, path, plugins)
     settings = _settings(cls, _key(path, TARGET))
     given = {str(name): value for name, value in node.items() if name != TARGET}
     for name in given:
@@ -240,11 +238,8 @@ def _component(node: object, hint: Any, path: str, plugins: tuple[str, ...]) -> 
         raise ConfigError(path or "configuration", dict(node), f"refused by {cls.__name__}: {error}") from error
 
 
-def _class_of(target: object, hint: type, path: str, plugins: tuple[str, ...], *, nested: bool) -> type:
-    """The class that a component's mapping names, or that is known from its place. Raises ConfigError.
-
-    nested: whether the component stands one level below.
-    """
+def _class_of(target: object, hint: type, path: str, plugins: tuple[str, ...]) -> type:
+    """The class that a component's mapping names, or that is known from its place. Raises ConfigError."""
     key = _key(path, TARGET)
     if target is not None:
         cls = _find(target, key, plugins, hint)
@@ -254,9 +249,7 @@ def _class_of(target: object, hint: type, path: str, plugins: tuple[str, ...], *
         return cls
     if _is_record(hint):
         return hint
-    name = path.rpartition(".")[2]
-    advice = f"; {path}.{name} does: a file that sets {name} itself begins with '# @package _global_'"
-    raise ConfigError(key, None, f"must name the class of {_a(hint)}{advice if nested else ''}")
+    raise ConfigError(key, None, f"must name the class of {_a(hint)}")
 
 
 def _unknown_key(name: str, cls: type, path: str) -> str:
