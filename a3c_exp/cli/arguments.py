@@ -1,7 +1,7 @@
 """A command line: its flags, its words, and its overrides of settings.
 
-Words say how runs are made and change none of their settings: sweep, jobs and existing; resume and from, the folder of
-a run whose settings are taken.
+Words say how runs are made and change none of their settings: sweep, jobs, search and existing; resume and from, the
+folder of a run whose settings are taken.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class CommandLine:
     """What a command line says; None: not given.
 
     config_dir: a folder of the user's own YAML files. cfg: what is printed in place of a run. sweep: the folder of a
-    sweep. jobs: runs at once. existing: see a3c_exp.cli.existing. resume, source: the folder of a run that goes on, or
-    whose settings a new one takes (`from`).
+    sweep. jobs: runs at once. search, objective: trials, and what they maximize. existing: see a3c_exp.cli.existing.
+    resume, source: the folder of a run that goes on, or whose settings a new one takes (`from`).
     """
 
     overrides: Sequence[str]
@@ -36,6 +36,8 @@ class CommandLine:
     config_dir: str | None
     sweep: str | None
     jobs: int | None
+    search: int | None
+    objective: str | None
     existing: str | None
     resume: str | None
     source: str | None
@@ -56,7 +58,7 @@ def read_arguments(arguments: Sequence[str]) -> CommandLine:
     parser.add_argument("words", nargs="*")
     flags = parser.parse_intermixed_args(arguments)  # -m may stand anywhere
 
-    words: dict[str, Any] = dict.fromkeys(("sweep", "jobs", "existing", "resume", "from"))
+    words: dict[str, Any] = dict.fromkeys(("sweep", "jobs", "search", "objective", "existing", "resume", "from"))
     overrides = []
     for argument in flags.words:
         key, equals, value = argument.lstrip("+").partition("=")
@@ -64,10 +66,13 @@ def read_arguments(arguments: Sequence[str]) -> CommandLine:
             raise ConfigError(key, value, f"has no effect here; of Hydra's settings these have: {', '.join(OF_HYDRA)}")
         if not equals or key not in words:
             overrides.append(argument)
-        elif key == "jobs":
+        elif key in ("jobs", "search"):
             fits = re.fullmatch("[1-9][0-9]{0,4}", value) is not None
-            require(fits, key, value, "a whole number from 1 to 99999: runs at once")
+            meaning = "runs at once" if key == "jobs" else "trials"
+            require(fits, key, value, f"a whole number from 1 to 99999: {meaning}")
             words[key] = int(value)
+        elif key == "objective":
+            words[key] = value
         elif key == "existing":
             require(value in EXISTING, key, value, f"one of {', '.join(EXISTING)}")
             words[key] = value
@@ -75,7 +80,9 @@ def read_arguments(arguments: Sequence[str]) -> CommandLine:
             words[key] = value.strip("'\"")  # a folder needs no quotes around commas and equal signs
             require(bool(words[key]), key, value, "the folder of a sweep" if key == "sweep" else "one run's folder")
 
-    is_sweep = flags.multirun or MULTIRUN in overrides or bool(words["sweep"] or words["jobs"])
+    is_sweep = (
+        flags.multirun or MULTIRUN in overrides or any(words[key] for key in ("sweep", "jobs", "search", "objective"))
+    )
     if flags.cfg and is_sweep:
         raise ConfigError("--cfg", flags.cfg, "shows one run: give single values, without a sweep")
     source = words.pop("from")

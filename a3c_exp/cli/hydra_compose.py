@@ -326,17 +326,14 @@ def resolved(key: str, value: object) -> Any:
 
 
 def sweep(hydra: Any, overrides: Sequence[str]) -> list[list[str]]:
-    """The overrides of every job of a sweep (-m), in order. Raises ConfigError.
-
-    A sweeper other than Hydra's own chooses its jobs while they run: then one job, with the first value of each choice.
-    """
-    sweeper = compose_node(hydra, overrides, RunMode.MULTIRUN).hydra.sweeper
-    if sweeper is None:
-        raise ConfigError("hydra.sweeper", None, "must be a sweeper")
-    parameters = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()]
-    enumerates = str(sweeper.get("_target_")).endswith(".BasicSweeper")
+    """The overrides of every job of a sweep (-m), in order. Raises ConfigError."""
+    typed = parse(overrides, hydra)
+    for each in typed:
+        if isinstance(each.value(), IntervalSweep):
+            problem = "is a range, for search=<trials>: loguniform(1e-4,1e-2,20) has 20 values"
+            raise ConfigError(each.key_or_group, each.get_value_string(), problem)
     try:
-        choices = [_choices(override, enumerates) for override in parse([*parameters, *overrides], hydra)]
+        choices = [choices_of(override) for override in typed]
     except COMPLAINTS as complaint:
         raise ConfigError("command line", " ".join(overrides), first_line(complaint)) from complaint
     count = math.prod(map(len, choices))
@@ -346,15 +343,13 @@ def sweep(hydra: Any, overrides: Sequence[str]) -> list[list[str]]:
     return [list(job) for job in itertools.product(*choices)]
 
 
-def _choices(override: Override, enumerates: bool) -> list[str]:
-    """The override with each of its values, or with the first alone. Without a choice, as it was typed."""
+def choices_of(override: Override) -> list[str]:
+    """The override with each of its values. Without a choice, as it was typed."""
     if not override.is_sweep_override():
         return [str(override.input_line)]
-    key, value = override.get_key_element(), override.value()
-    if isinstance(value, IntervalSweep) and not enumerates:
-        return [f"{key}={value.start}"]
-    values = list(itertools.islice(override.sweep_string_iterator(), MOST_JOBS + 1))  # range() may have no end
-    return [f"{key}={each}" for each in (values if enumerates else values[:1] or [""])]
+    key = override.get_key_element()
+    # range() may have no end.
+    return [f"{key}={each}" for each in itertools.islice(override.sweep_string_iterator(), MOST_JOBS + 1)]
 
 
 def run_folder(config: dict[str, Any]) -> Path:

@@ -106,6 +106,7 @@ Settings of the whole run, with their defaults (some environments set their own)
   -m          run each combination of values that are given with commas
   sweep=<folder>   the same, in this folder: finished runs stay, runs that were cut go on, the others begin
   jobs=<n>    so many runs of a sweep at once
+  search=<n>  so many trials, whose settings are chosen by the scores of earlier ones; objective=best|last|<curve>
   existing=refuse|resume|restart   what becomes of runs that are there already
   hydra.run.dir=<folder>   write the run there
 """

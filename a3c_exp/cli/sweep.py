@@ -1,11 +1,10 @@
 """Sweeps: every run is composed and checked first; then each one is a process of this program (`cli.processes`).
 
-With a launcher or a sweeper other than Hydra's own basic ones, Hydra runs the sweep as it does for any program.
+With a launcher other than Hydra's own basic one, Hydra runs the sweep as it does for any program.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from a3c_exp.cli.execute import Plan, check, execute, make
 from a3c_exp.cli.existing import identity, saved_runs
 from a3c_exp.cli.hydra_compose import (
     CONFIG_NAME,
+    MOST_JOBS,
     compose_jobs,
     compose_node,
     for_hydra,
@@ -32,6 +32,7 @@ from a3c_exp.cli.hydra_compose import (
 )
 from a3c_exp.cli.names import folder_names, labels
 from a3c_exp.cli.processes import Job, Runs, say
+from a3c_exp.cli.search import search
 from a3c_exp.common.reading import expanded
 from a3c_exp.core.cpu import cores_shared, usable_cores
 from a3c_exp.errors import ConfigError, FolderError, RunError, named
@@ -41,8 +42,7 @@ from a3c_exp.run.session import Session
 if TYPE_CHECKING:  # importing it takes seconds: it imports torch
     from a3c_exp.config.builder import Made
 
-SWEEP_DIR, DIRECTION = "hydra.sweep.dir", "hydra.sweeper.direction"
-BASIC = {"sweeper": "BasicSweeper", "launcher": "BasicLauncher"}
+SWEEP_DIR = "hydra.sweep.dir"
 
 
 def run_sweep(hydra: Any, line: CommandLine) -> int:
@@ -54,20 +54,36 @@ def run_sweep(hydra: Any, line: CommandLine) -> int:
             raise ConfigError("hydra.run.dir", value, problem)
     given = [] if line.sweep is None else [f"{SWEEP_DIR}={quoted(str(expanded(line.sweep)))}"]
     overrides = [*line.overrides, *given]
-    combinations = sweep(hydra, overrides)
     master = compose_node(hydra, overrides, RunMode.MULTIRUN)
     existing = line.existing or "resume"
+    if _target(master, "sweeper") != "BasicSweeper":
+        problem = "must be Hydra's own: search=<trials> chooses settings by the scores of runs"
+        raise ConfigError("hydra.sweeper", master.hydra.sweeper.get("_target_"), problem)
+    chosen = [f"{key}={value}" for key, value in (master.hydra.sweeper.get("params") or {}).items()]
+    typed = [*chosen, *overrides]
+    if line.objective is not None and line.search is None:
+        raise ConfigError("objective", line.objective, "goes with search=<trials>")
+    if line.search is not None and line.sweep is None:
+        raise ConfigError("search", line.search, "needs sweep=<folder>, where the same command goes on")
     with named(SWEEP_DIR if line.sweep is None else "sweep"):
-        if any(_target(master, part) != basic for part, basic in BASIC.items()):
-            if line.jobs is not None:
-                raise ConfigError("jobs", line.jobs, "goes with Hydra's basic launcher and sweeper alone")
-            return _run_with_hydra(hydra, overrides, combinations, existing, master)
-        at_once = min(line.jobs or 1, len(combinations))
-        with cores_shared(at_once):
+        if _target(master, "launcher") != "BasicLauncher":
+            for word, given_value in (("jobs", line.jobs), ("search", line.search)):
+                if given_value is not None:
+                    raise ConfigError(word, given_value, "goes with Hydra's basic launcher alone")
+            return _run_with_hydra(hydra, overrides, sweep(hydra, typed), existing)
+        combinations = [] if line.search else sweep(hydra, typed)
+        at_once = min(line.jobs or 1, len(combinations) or MOST_JOBS)
+        files = [] if line.config_dir is None else ["--config-dir", line.config_dir]
+
+        def run(combinations: Sequence[list[str]]) -> tuple[list[Job], int]:
             jobs = _check_jobs(hydra, combinations, existing, at_once)
             make(jobs[0].folder.parent)
-            files = [] if line.config_dir is None else ["--config-dir", line.config_dir]
-            return Runs(jobs, [sys.executable, "-m", "a3c_exp", *files], existing, at_once).run()
+            return jobs, Runs(jobs, [sys.executable, "-m", "a3c_exp", *files], existing, at_once).run()
+
+        with cores_shared(at_once):
+            if line.search is None:
+                return run(combinations)[1]
+            return search(hydra, typed, line.search, at_once, line.objective or "best", partial(_check_all, hydra), run)
 
 
 def _target(master: DictConfig, part: str) -> str:
@@ -124,37 +140,30 @@ def _check_jobs(hydra: Any, combinations: Sequence[list[str]], existing: str, at
     return list(jobs.values())
 
 
-def _run_with_hydra(
-    hydra: Any,
-    overrides: Sequence[str],
-    combinations: Sequence[list[str]],
-    existing: str,
-    master: DictConfig,
-) -> int:
-    """Have Hydra run a sweep with its launcher and its sweeper, whose lines and exit codes are their own.
-
-    combinations: what is checked first: all jobs, or the first one of a sweeper that chooses them while they run.
-    master: the configuration of the sweep.
-    """
+def _check_all(hydra: Any, combinations: Sequence[list[str]]) -> None:
+    """Raise ConfigError for the first job that cannot run."""
     from a3c_exp.config.builder import load_final
 
     made: Made = []
     for node in compose_jobs(hydra, combinations):
         load_final(to_container(node), made=made)
         check_links(_sweep_dir(node), "multirun.yaml", ".submitit")
-    own = ["hydra.sweep.subdir='${hydra.job.num}_s${seed}'"]
-    if "direction" in master.hydra.sweeper and not any(text.startswith(DIRECTION) for text in overrides):
-        own.append(f"{DIRECTION}=maximize")  # Optuna's default is to minimize what is a return here
+
+
+def _run_with_hydra(hydra: Any, overrides: Sequence[str], combinations: Sequence[list[str]], existing: str) -> int:
+    """Have Hydra run a sweep with its launcher, whose lines and exit codes are its own. combinations: all jobs."""
+    _check_all(hydra, combinations)
+    own = "hydra.sweep.subdir='${hydra.job.num}_s${seed}'"
     try:
-        hydra.multirun(CONFIG_NAME, partial(hydra_job, existing), [*own, *for_hydra(hydra, overrides)])
+        hydra.multirun(CONFIG_NAME, partial(hydra_job, existing), [own, *for_hydra(hydra, overrides)])
     except RunError as error:
         say(f"a3c_exp: {error}")
         raise
     return 0
 
 
-def hydra_job(existing: str, node: DictConfig) -> float:
-    """A job as Hydra's launchers call it. Returns the score that a sweeper may maximise, -inf of a run without one.
+def hydra_job(existing: str, node: DictConfig) -> None:
+    """A job as Hydra's launchers call it.
 
     Raises RunError for a run that failed, and KeyboardInterrupt for one that was interrupted.
     """
@@ -164,12 +173,7 @@ def hydra_job(existing: str, node: DictConfig) -> float:
     session = Session(overrides=overrides, sweep=folder.absolute().parent.name)
     plan = Plan(config=job_config(), folder=folder, existing=existing, session=session)
     finished = execute(plan)
-    from a3c_exp.run.run_folder import read_summary
-
-    summary: dict[str, Any] = (read_summary(plan.folder) or {}) if finished is None else finished.summary
-    if finished is not None and summary["signal"] is not None:
+    if finished is not None and finished.summary["signal"] is not None:
         raise KeyboardInterrupt(finished.exit_code)  # ends the sweep too
     if finished is not None and finished.exit_code:
-        raise RunError(f"{plan.folder}: {summary['stop_reason']}")
-    scores = (summary.get("best_eval_return"), summary.get("mean_return_100"))
-    return next((float(score) for score in scores if score is not None), -math.inf)
+        raise RunError(f"{plan.folder}: {finished.summary['stop_reason']}")

@@ -1,0 +1,122 @@
+"""Searches: the trials of a command, their scores, and going on with a search that was cut. Runs are on serial."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+import yaml
+from refusals import Refuses
+from runs import QUICK
+from test_report import curve, run
+
+import a3c_exp.__main__ as program
+from a3c_exp.cli import search
+from a3c_exp.cli.search import score_of
+
+FOUR = [
+    *(*QUICK[:-2], "total_steps=400", "eval.every=null", "sweep=searched", "jobs=4", "seed=0,1"),
+    *("optimizer.learning_rate=loguniform(1e-5,1e-1)", "gamma=interval(0.5,1)", "returns=n_step,gae"),
+]
+
+
+@pytest.mark.parametrize(
+    ("files", "scores"),
+    [
+        ({"best_eval_return": 7.0, "eval": 3.0}, {"best": 7, "last": 3, "ep_rew_mean": 20, "eval/mean_reward": 3}),
+        ({"best_eval_return": None, "mean_return_100": 9.0}, {"best": 20, "last": 9, "success_rate": -math.inf}),
+        ({"best_eval_return": None, "mean_return_100": None}, {"best": 20, "last": 20}),
+        ({"stop_reason": "failed"}, {"best": -math.inf, "last": -math.inf, "ep_rew_mean": -math.inf}),
+        ({"summary": "{"}, {"best": -math.inf}),
+    ],
+)
+def test_a_run_has_a_score_by_its_evaluations_or_a_curve(
+    files: dict[str, Any], scores: dict[str, float], tmp_path: Path
+) -> None:
+    """A run with fewer than 100 episodes has the mean return of those that it has."""
+    evaluation, summary = files.pop("eval", None), files.pop("summary", None)
+    run(tmp_path / "run", **files)
+    curve(tmp_path / "run", (100, 1.0, 10.0), (200, 2.0, 20.0))
+    if evaluation is not None:
+        lines = f"step,wall_seconds,rollout/ep_rew_mean,eval/mean_reward\n100,1,20,9\n200,2,,{evaluation}\n"
+        (tmp_path / "run" / "metrics.csv").write_text(lines)
+    if summary is not None:
+        (tmp_path / "run" / "summary.json").write_text(summary)
+    assert {name: score_of(tmp_path / "run", name) for name in scores} == scores
+
+
+def chosen(folder: Path) -> dict[str, tuple[Any, ...]]:
+    """What was searched, by folder of a run."""
+    configs = {path.parent.name: yaml.safe_load(path.read_text()) for path in sorted(folder.glob("*/config.yaml"))}
+    return {
+        name: (each["optimizer"]["learning_rate"], each["gamma"], each["returns"]["_target_"])
+        for name, each in configs.items()
+    }
+
+
+def test_a_trial_is_a_run_a_seed_and_the_same_command_goes_on(
+    here: Path, in_process: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Of a search that was killed in its third trial, finished runs stay byte for byte, and the trials are the same."""
+    pytest.importorskip("optuna")
+    folder = here / "searched"
+    assert program.main([*FOUR, "search=4"]) == 0
+    trials = chosen(folder)
+    assert list(trials) == [f"trial-00{trial}_seed-{seed}" for trial in range(1, 5) for seed in (0, 1)]
+    for trial in range(1, 5):
+        assert trials[f"trial-00{trial}_seed-0"] == trials[f"trial-00{trial}_seed-1"]
+    assert len(set(trials.values())) == 4
+    scores = [
+        fmean(score_of(folder / f"trial-00{trial}_seed-{seed}", "best") for seed in (0, 1)) for trial in range(1, 5)
+    ]
+    line = capfd.readouterr().err.splitlines()[-1]
+    assert line.startswith(f"the best of 4 trials is {scores.index(max(scores)) + 1}: ")
+    assert line.endswith(f"best {max(scores):.5g}")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.parent != folder}
+    (folder / "trial-003_seed-1" / "summary.json").unlink()
+    assert program.main([*FOUR, "search=5"]) == 0
+    assert {name: each for name, each in chosen(folder).items() if name in trials} == trials
+    assert len(chosen(folder)) == 10
+    assert json.loads((folder / "trial-003_seed-1" / "summary.json").read_text())["resumed"] == 1
+    assert {path for path, content in before.items() if path.read_bytes() != content} <= set(
+        (folder / "trial-003_seed-1").rglob("*")
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "value"),
+    [
+        ("search=3 gamma=0.9,0.99", "search", 3),
+        ("search=3 sweep=x seed=0,1", "search", 3),
+        ("search=0 sweep=x gamma=0.9,0.99", "search", "0"),
+        ("objective=best sweep=x gamma=0.9,0.99", "objective", "best"),
+        ("search=3 sweep=x hydra/launcher=submitit_local gamma=0.9,0.99", "search", 3),
+        ("search=3 sweep=x gamma=0.9,0.99,1.5", "gamma", 1.5),
+        ("search=3 sweep=x gamma=interval(0.9,1.5)", "gamma", 1.5),
+        ("sweep=x gamma=interval(0.9,1)", "gamma", "interval(0.9,1)"),
+        ("sweep=x optimizer.learning_rate=loguniform(1e-4,1e-2)", "optimizer.learning_rate", "loguniform(1e-4,1e-2)"),
+    ],
+)
+def test_a_search_that_cannot_be_made_is_refused(
+    words: str, key: str, value: object, here: Path, refuses: Refuses
+) -> None:
+    if value == 1.5 or "seed=0,1" in words:
+        pytest.importorskip("optuna")
+    refuses([*QUICK, *words.split()], key, value)
+    assert list(here.iterdir()) == []
+
+
+def test_an_objective_that_no_run_has_ends_the_search_after_its_first_trials(here: Path, in_process: None) -> None:
+    pytest.importorskip("optuna")
+    assert program.main([*FOUR, "search=4", "objective=success_rate"]) == 2
+    assert len(chosen(here / "searched")) == 4
+    assert program.main([*FOUR, "search=2", "objective=ep_rew_mean"]) == 0
+
+
+def test_a_search_needs_an_extra(here: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses) -> None:
+    monkeypatch.setattr(search, "find_spec", lambda name: None)
+    assert "a3c-exp[search]" in refuses([*QUICK, "search=3", "sweep=x", "gamma=0.9,0.99"], "search", 3)
