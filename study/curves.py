@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from a3c_exp.report import charts
 from a3c_exp.report import runs as run_curves
 from a3c_exp.report.ranking import Ranked, comparison, rank
-from a3c_exp.report.runs import RecordedRun, recorded
+from a3c_exp.report.runs import RecordedRun, settings_of
 from a3c_exp.run import files
 from a3c_exp.run.metrics import SECONDS, STEP
 from study.text import text
@@ -106,7 +106,7 @@ def draw_report(ranked: Sequence[Ranked], target: Path) -> None:
 
 
 def _as_run(path: Path, config: Mapping[str, Any]) -> RecordedRun:
-    return recorded(path.parent, dict(config), {"stop_reason": "total_steps"}, run_curves.read_curve(path))
+    return RecordedRun(path.parent, settings_of(config), {"stop_reason": "total_steps"}, run_curves.read_curve(path))
 
 
 def read_curve(path: Path) -> NDArray[np.float64]:

@@ -23,7 +23,7 @@ from a3c_exp.config.saved import read_config
 from a3c_exp.envs import Gym
 from a3c_exp.envs.batch import Normalization
 from a3c_exp.errors import ConfigError
-from a3c_exp.run.policy import make_policy
+from a3c_exp.run.policy import Policy
 
 QUARTER = 64.0
 PICTURES: dict[str, Any] = {"network": SMALL_CNN, "env__normalize_observations": "background"}
@@ -62,7 +62,7 @@ def test_a_run_and_its_policy_subtract_it(tmp_path: Path) -> None:
     state = latest(tmp_path)["store"]
     assert state["steps"] >= 600
     assert not state["stats"].size, "workers measure nothing"
-    pixels = make_policy(load_experiment(whole), state).network.observation_input.pixels
+    pixels = Policy(load_experiment(whole), state).network.observation_input.pixels
     assert pixels is not None
     assert (pixels.center, pixels.scale) == (255.0, 1 / QUARTER)
 

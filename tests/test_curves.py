@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import logging
 import math
 import re
@@ -12,18 +11,15 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import metadata as hparams_metadata
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
-from tensorboard.summary.writer.record_writer import RecordWriter
 
 from a3c_exp.common.reading import UnreadableError
 from a3c_exp.run.curves import CurveWriter
-from a3c_exp.run.event_file import EventFile, hparams, record
+from a3c_exp.run.event_file import EventFile, hparams
 from a3c_exp.run.files import Appender
 from a3c_exp.run.metrics import ResumePoint, read_points
 from a3c_exp.run.run_folder import POINTS_FILE, config_text
@@ -174,20 +170,6 @@ def test_an_earlier_versions_table_that_cannot_be_read_is_set_aside(tmp_path: Pa
     assert not table(tmp_path)
 
 
-def test_a_new_run_sets_files_of_these_names_aside(tmp_path: Path) -> None:
-    for name in ("metrics.csv", "metrics.jsonl"):
-        (tmp_path / name).write_text("the user's own")
-    close(writer(tmp_path))
-    for name in ("metrics.csv.old", "metrics.jsonl.old"):
-        assert (tmp_path / name).read_text() == "the user's own"
-
-
-def test_a_byte_order_mark_and_other_line_ends_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "table.csv"
-    path.write_bytes(b"\xef\xbb\xbfstep,wall_seconds,a\r\n100,0.1,5\r\n200,0.2,\r\n300,0.3")
-    assert read_points(path) == [{"step": 100, "wall_seconds": 0.1, "a": 5}, {"step": 200, "wall_seconds": 0.2}]
-
-
 def test_numbers_that_are_not_finite_are_written_as_such(tmp_path: Path) -> None:
     w = writer(tmp_path)
     w.log(1, {"train/value_loss": math.inf, "train/policy_loss": math.nan}, 0.0)
@@ -216,13 +198,6 @@ def test_what_a_full_disk_did_not_take_is_written_with_the_next_point(
 
 
 # The event file.
-
-
-@given(st.binary(max_size=300))
-def test_a_record_is_what_tensorboards_writer_writes(data: bytes) -> None:
-    file = io.BytesIO()
-    RecordWriter(file).write(data)
-    assert record(data) == file.getvalue()
 
 
 def test_tensorboard_reads_what_was_written_while_the_file_is_still_open(tmp_path: Path) -> None:

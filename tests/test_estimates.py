@@ -11,7 +11,6 @@ from a3c_exp.common.estimates import (
     improvement_interval,
     interquartile_mean,
     probability_of_improvement,
-    student_half_width,
     student_quantile,
 )
 
@@ -27,13 +26,6 @@ def test_mean_and_interval_are_those_of_rliable() -> None:
     scores = np.array([187.5, 194.9, 231.0, 240.2, 253.3, 222.1, 236.0, 199.9, 228.4, 245.5])
     assert interquartile_mean(scores) == pytest.approx(226.26666666666668, abs=1e-9)
     assert bootstrap_interval(scores) == pytest.approx((206.96666667, 239.78333333), abs=0.7), "both draw at random"
-
-
-def test_the_interval_of_a_mean_is_that_of_the_normal_approximation() -> None:
-    scores = np.random.default_rng(0).normal(10, 2, 400)
-    low, high = bootstrap_interval(scores, lambda drawn: drawn.mean(axis=1))
-    half = 1.96 * scores.std() / 20
-    assert (low, high) == pytest.approx((scores.mean() - half, scores.mean() + half), abs=0.1 * half)
 
 
 def test_the_band_of_curves_is_the_interval_at_each_of_their_points() -> None:
@@ -58,7 +50,3 @@ def test_the_interval_of_an_improvement_that_is_sure_has_no_width() -> None:
 )
 def test_quantiles_of_students_distribution_are_those_of_its_tables(degrees: int, expected: float) -> None:
     assert student_quantile(0.95, degrees) == pytest.approx(expected, abs=1e-4)
-
-
-def test_the_interval_of_three_episodes_is_wider_than_the_normal_approximation() -> None:
-    assert student_half_width([1.0, 2.0, 3.0]) == pytest.approx(4.3027 / np.sqrt(3), abs=1e-4)

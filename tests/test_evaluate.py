@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import yaml
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
+from refusals import Refuses
 from runs import CORRIDOR, SCRIPTED, TARGET, latest, train
 from scripted import Echo
 
@@ -228,42 +229,34 @@ class TestTheCommandLine:
             assert clip.size == [6, 4]
 
     @pytest.mark.parametrize(
-        ("arguments", "complaint"),
+        ("arguments", "key", "complaint"),
         [
-            ("episodes=0", "episodes = 0"),
-            ("episode=3", "did you mean 'episodes'?"),
-            ("video=true render=human", "video = True"),
-            ("plugins=[]", "plugins=[scripted]"),
-            ("video=true", "env.id = 'scripted:Corridor-v0'"),
+            ("episodes=0", "episodes", "= 0"),
+            ("episode=3", "episode", "did you mean 'episodes'?"),
+            ("video=true render=human", "video", "= True"),
+            ("plugins=[]", "env.id", "plugins=[scripted]"),
+            ("video=true", "env.id", "scripted:Corridor-v0"),
         ],
     )
     def test_bad_input_is_one_line(
-        self, arguments: str, complaint: str, corridor: Path, capsys: pytest.CaptureFixture[str]
+        self, arguments: str, key: str, complaint: str, corridor: Path, refuses: Refuses
     ) -> None:
         plugins = [] if arguments.startswith("plugins") else ["plugins=[scripted]"]
-        self.refused([str(corridor), *arguments.split(), *plugins], complaint, capsys)
+        assert complaint in refuses([str(corridor), *arguments.split(), *plugins], key, main=evaluate.main)
 
-    def test_a_folder_without_a_run(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.refused([str(tmp_path / "nowhere")], "run = ", capsys)
-        self.refused([str(tmp_path)], "config.yaml", capsys)
+    def test_a_folder_without_a_run(self, tmp_path: Path, refuses: Refuses) -> None:
+        refuses([str(tmp_path / "nowhere")], "run", main=evaluate.main)
+        assert "config.yaml" in refuses([str(tmp_path)], "run", main=evaluate.main)
 
-    def test_a_checkpoint_that_cannot_be_used(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_checkpoint_that_cannot_be_used(self, tmp_path: Path, refuses: Refuses) -> None:
         train(tmp_path / "run")
         train(tmp_path / "other", network__hidden_sizes=[8])
         path = tmp_path / "run" / "checkpoints" / "latest.ckpt"
         shutil.copy(tmp_path / "other" / "checkpoints" / "latest.ckpt", path)
-        self.refused([str(tmp_path / "run"), "plugins=[scripted]"], f"checkpoint = '{path}'", capsys)
+        command = [str(tmp_path / "run"), "plugins=[scripted]"]
+        refuses(command, "checkpoint", str(path), main=evaluate.main)
         path.unlink()
-        self.refused([str(tmp_path / "run"), "plugins=[scripted]"], f"checkpoint = '{path}'", capsys)
-
-    def refused(self, arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
-        capsys.readouterr()
-        assert evaluate.main(arguments) == 2
-        output = capsys.readouterr()
-        assert output.out == ""
-        assert output.err.startswith("a3c_exp: ")
-        assert complaint in output.err
-        assert output.err.count("\n") == 1
+        refuses(command, "checkpoint", str(path), main=evaluate.main)
 
     def test_episodes_without_an_end_are_cut_and_counted(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]

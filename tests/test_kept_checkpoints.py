@@ -17,16 +17,18 @@ from a3c_exp.run.files import atomic_write, size_of
 @pytest.mark.parametrize(
     ("keep", "evaluate", "left"),
     [
-        ("latest", 80, {"latest.ckpt"}),
+        ("both", 80, {"latest.ckpt", "best.ckpt", "step_160.ckpt"}),
+        ("latest", 80, {"latest.ckpt", "step_160.ckpt"}),
         ("best", 80, {"best.ckpt"}),
-        ("best", None, {"latest.ckpt"}),
+        ("best", None, {"latest.ckpt", "step_160.ckpt"}),
         ("none", 80, set()),
     ],
 )
 def test_a_finished_run_leaves_the_checkpoints_that_are_to_be_kept(
     keep: str, evaluate: int | None, left: set[str], tmp_path: Path
 ) -> None:
-    train(tmp_path, checkpoint={"every": 40, "keep": keep}, eval={"every": evaluate, "episodes": 1})
+    """Numbered ones with the latest."""
+    train(tmp_path, checkpoint={"every": 40, "keep": keep, "last": 1}, eval={"every": evaluate, "episodes": 1})
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == left
 
 

@@ -34,15 +34,6 @@ def test_those_of_the_last_saves_are_kept(tmp_path: Path) -> None:
     assert names(tmp_path / "none") == ["latest.ckpt"]
 
 
-@pytest.mark.parametrize(
-    ("keep", "left"),
-    [("both", [96, 128, 160]), ("latest", [96, 128, 160]), ("best", []), ("none", [])],
-)
-def test_a_finished_run_leaves_them_with_the_latest(keep: str, left: list[int], tmp_path: Path) -> None:
-    train(tmp_path, **SAVES, checkpoint__keep=keep, eval__every=64)
-    assert numbers(tmp_path) == left
-
-
 def test_a_resumed_run_goes_on_with_them(tmp_path: Path) -> None:
     """Of a checkpoint that is damaged the one before it takes the place; numbers of the lost part go."""
     whole = config(**SAVES)

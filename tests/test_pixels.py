@@ -21,7 +21,7 @@ from a3c_exp.core.normalization import NormalizedObservations
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import Cnn, OutputGradients
 from a3c_exp.networks.inputs import ImageLayout
-from a3c_exp.run.policy import make_policy
+from a3c_exp.run.policy import Policy
 
 SPACE = SMALL
 MEAN, DEVIATION = 87.3, 40.0
@@ -99,7 +99,7 @@ def test_workers_measure_the_pixels_of_their_environments(setting: Any, tmp_path
     assert row[0] >= 500  # one step in four of four environments
     size = max(int(np.prod(form.shape)), 1)
     np.testing.assert_allclose(row[1 : 1 + size], flat.mean(0).ravel(), atol=25)
-    policy = make_policy(experiment, latest(tmp_path)["store"])
+    policy = Policy(experiment, latest(tmp_path)["store"])
     pixels = policy.network.observation_input.pixels
     assert pixels is not None and policy.normalizer is not None
     np.testing.assert_allclose(np.mean(torch.as_tensor(pixels.center).numpy()), row[1 : 1 + size].mean(), atol=0.5)
@@ -119,7 +119,7 @@ def test_a_given_mean_and_deviation_need_no_statistics(tmp_path: Path) -> None:
     train(tmp_path, CORNERS, total_steps=500, **settings)
     assert not latest(tmp_path)["store"]["stats"].size
     experiment = load_experiment(config(CORNERS, **settings))
-    pixels: Any = make_policy(experiment, latest(tmp_path)["store"]).network.observation_input.pixels
+    pixels: Any = Policy(experiment, latest(tmp_path)["store"]).network.observation_input.pixels
     assert (pixels.center, pixels.scale) == (87.0, pytest.approx(1 / 63.75))
 
 

@@ -57,14 +57,6 @@ def test_a_windows_metrics_are_means_over_its_updates_alone_however_these_were_m
     assert empty["train/n_updates"] == 4
 
 
-def test_speed_is_that_of_the_window() -> None:
-    statistics = RunStatistics()
-    statistics.add(event(steps=100))
-    assert statistics.window(seconds=2.0)["time/steps_per_second"] == 50
-    statistics.add(event(steps=1000))
-    assert statistics.window(seconds=4.0)["time/steps_per_second"] == 500
-
-
 def test_a_window_carries_the_fields_names() -> None:
     statistics = RunStatistics()
     measured = ("policy_loss", "value_loss", "entropy", "grad_norm", "learning_rate", "explained_variance")

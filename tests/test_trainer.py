@@ -32,7 +32,7 @@ from a3c_exp.core.callback import EvalResult
 from a3c_exp.core.seeding import Role
 from a3c_exp.errors import ConfigError
 from a3c_exp.run import checkpoint
-from a3c_exp.run.evaluator import Evaluator
+from a3c_exp.run.evaluations import Evaluations
 from a3c_exp.run.policy import Policy, evaluate_policy
 from a3c_exp.run.trainer import Run
 
@@ -241,12 +241,12 @@ class TestEvaluation:
         """Let evaluations have these returns, and take so long. Returns the states that they are of."""
         found, states = iter(returns), list[dict[str, Any]]()
 
-        def evaluated(evaluator: Evaluator, state: dict[str, Any], closing: ExitStack) -> EvalResult:
+        def evaluated(evaluations: Evaluations, state: dict[str, Any], closing: ExitStack) -> EvalResult:
             states.append(state)
             time.sleep(seconds)
             return EvalResult(state["steps"], next(found), 1.0)
 
-        monkeypatch.setattr(Evaluator, "_evaluate", evaluated)
+        monkeypatch.setattr(Evaluations, "_evaluate", evaluated)
         return states
 
     def test_a_failing_one_is_the_last_one_and_told_with_its_traceback(self, tmp_path: Path) -> None:

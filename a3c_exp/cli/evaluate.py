@@ -27,7 +27,7 @@ from a3c_exp.errors import ConfigError, RunError, named, printable, require
 from a3c_exp.report.runs import run_folders
 from a3c_exp.run import markdown
 from a3c_exp.run.console import LiveLineHandler
-from a3c_exp.run.policy import BATCH, REPLAY, PlayedEpisodes, Policy, evaluate_policy, make_policy
+from a3c_exp.run.policy import BATCH, REPLAY, PlayedEpisodes, Policy, evaluate_policy
 from a3c_exp.run.recorder import Recorder
 from a3c_exp.run.run_folder import (
     BEST,
@@ -74,7 +74,7 @@ def load_run(
     with named("checkpoint"):
         state = load_state(path)
     try:
-        return Loaded(make_policy(experiment, state["store"]), experiment, state["store"]["steps"], path)
+        return Loaded(Policy(experiment, state["store"]), experiment, state["store"]["steps"], path)
     except STATE_ERRORS as error:
         raise ConfigError("checkpoint", str(path), f"does not fit the run's {CONFIG_FILE}: {error}") from error
 

@@ -128,20 +128,8 @@ def _caption(configurations: int) -> str:
 
 def _write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([columns, *(map(_without_formula, row) for row in rows)])
+    csv.writer(text, lineterminator="\n").writerows([columns, *rows])
     write_text(path, text.getvalue())
-
-
-def _without_formula(cell: object) -> object:
-    """A cell that no spreadsheet takes for a formula. Names may come from a stranger's folder."""
-    text = str(cell)
-    if not text.startswith(("=", "+", "-", "@")):
-        return cell
-    try:
-        float(text)
-    except ValueError:
-        return f"'{text}"
-    return cell
 
 
 def _cell(text: str) -> str:

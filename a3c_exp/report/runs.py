@@ -60,27 +60,12 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """A run that its files describe.
-
-    settings: its configuration with dotted keys. threshold: the return that counts as solved; None for none.
-    final_return: mean of the last 100 training episodes, or of all where fewer have ended. best_return: of the best
-        evaluation, or the highest mean of 100 training episodes of a run without evaluations.
-    """
+    """A run that its files describe. settings: its configuration with dotted keys."""
 
     folder: Path
     settings: dict[str, Any]
     summary: dict[str, Any]
     curve: Curve
-    stop_reason: str
-    threshold: float | None
-    steps: float | None
-    seconds: float | None
-    final_return: float | None
-    best_return: float | None
-    solved_steps: float | None
-    solved_seconds: float | None
-    steps_per_second: float | None
-    staleness: float | None
 
     @property
     def environment(self) -> str:
@@ -93,8 +78,59 @@ class RecordedRun:
         return self.settings.get("seed")
 
     @property
+    def stop_reason(self) -> str:
+        return str(self.summary["stop_reason"])
+
+    @property
     def ended(self) -> bool:
         return self.stop_reason != UNFINISHED
+
+    @property
+    def threshold(self) -> float | None:
+        """The return that counts as solved; None for none."""
+        return _number(self.settings, "reward_threshold")
+
+    @property
+    def steps(self) -> float | None:
+        return _first(_number(self.summary, "steps"), *self.curve.steps[-1:])
+
+    @property
+    def seconds(self) -> float | None:
+        told = (_number(self.summary, name) for name in ("training_seconds", "wall_seconds"))
+        return _first(*told, *self.curve.seconds[-1:])
+
+    @property
+    def final_return(self) -> float | None:
+        """The mean of the last 100 training episodes, or of all where fewer have ended."""
+        return _first(_number(self.summary, "mean_return_100"), *self.curve.returns[-1:])
+
+    @property
+    def best_return(self) -> float | None:
+        """That of the best evaluation, or the highest mean of 100 training episodes of a run without evaluations."""
+        return _first(_number(self.summary, "best_eval_return"), *sorted(self.curve.returns[self.curve.full])[-1:])
+
+    @property
+    def solved_steps(self) -> float | None:
+        return _first(_number(self.summary, "solved_at_steps"), *self.curve.steps[self._reached])
+
+    @property
+    def solved_seconds(self) -> float | None:
+        return _first(_number(self.summary, "solved_at_seconds"), *self.curve.seconds[self._reached])
+
+    @property
+    def _reached(self) -> NDArray[np.bool_]:
+        """Where the curve of a run that has not ended is solved: bool [N]."""
+        threshold = math.inf if self.threshold is None or self.ended else self.threshold
+        return self.curve.full & (self.curve.returns >= threshold)
+
+    @property
+    def steps_per_second(self) -> float | None:
+        told = _number(self.summary, "steps_per_second")
+        return self.steps / self.seconds if told is None and self.steps is not None and self.seconds else told
+
+    @property
+    def staleness(self) -> float | None:
+        return _number(self.summary, "staleness_mean")
 
     def score(self, curve: str | None) -> float | None:
         """The last value of a curve; None: the final return. None if the run has no such number."""
@@ -166,7 +202,7 @@ def read_run(folder: Path) -> RecordedRun:
     points = points_file(folder)
     with _named(points.name):
         curve = read_curve(points)
-    return recorded(folder, config, summary, curve)
+    return RecordedRun(folder, settings_of(config), summary, curve)
 
 
 @contextmanager
@@ -180,41 +216,9 @@ def _named(name: str) -> Iterator[None]:
         raise UnreadableError(f"{name}: {error.strerror}") from error
 
 
-def recorded(folder: Path, config: Mapping[str, Any], summary: dict[str, Any], curve: Curve) -> RecordedRun:
-    """The run that a configuration, a summary and a curve describe."""
-    settings = _settings(config)
-    threshold = _number(settings, "reward_threshold")
-    columns = (curve.steps, curve.seconds, curve.returns)
-    last_step, last_second, last_return = (float(each[-1]) if len(each) else None for each in columns)
-    best = float(curve.returns[curve.full].max()) if curve.full.any() else None
-    solved_steps, solved_seconds = _number(summary, "solved_at_steps"), _number(summary, "solved_at_seconds")
-    reached = np.flatnonzero(curve.full & (curve.returns >= (math.inf if threshold is None else threshold)))
-    if summary["stop_reason"] == UNFINISHED and reached.size:
-        solved_steps, solved_seconds = float(curve.steps[reached[0]]), float(curve.seconds[reached[0]])
-    steps = _first(_number(summary, "steps"), last_step)
-    seconds = _first(_number(summary, "training_seconds"), _number(summary, "wall_seconds"), last_second)
-    speed = steps / seconds if steps is not None and seconds else None
-    return RecordedRun(
-        folder=folder,
-        settings=settings,
-        summary=summary,
-        curve=curve,
-        stop_reason=summary["stop_reason"],
-        threshold=threshold,
-        steps=steps,
-        seconds=seconds,
-        final_return=_first(_number(summary, "mean_return_100"), last_return),
-        best_return=_first(_number(summary, "best_eval_return"), best),
-        solved_steps=solved_steps,
-        solved_seconds=solved_seconds,
-        steps_per_second=_first(_number(summary, "steps_per_second"), speed),
-        staleness=_number(summary, "staleness_mean"),
-    )
-
-
 def _first(*values: float | None) -> float | None:
     """The first value that there is."""
-    return next((value for value in values if value is not None), None)
+    return next((float(value) for value in values if value is not None), None)
 
 
 def _number(values: Mapping[str, Any], name: str) -> float | None:
@@ -239,8 +243,8 @@ def read_curve(path: Path) -> Curve:
     return Curve(steps, seconds, returns, episodes >= RECENT, last)
 
 
-def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    # 2e6 on the command line and 2000000 are one setting.
+def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a configuration by their dotted keys. 2e6 on the command line and 2000000 are one setting."""
     settings = {
         key: int(value) if isinstance(value, float) and value.is_integer() else value for key, value in flatten(config)
     }

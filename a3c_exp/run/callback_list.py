@@ -1,9 +1,10 @@
-"""The callbacks of a run: whom each moment is told, and their part of a checkpoint."""
+"""The callbacks of a run: whom each moment is told, and their part of a checkpoint. The base of the package's own."""
 
 from __future__ import annotations
 
 import copy
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,38 @@ from a3c_exp.run import checkpoint
 log = logging.getLogger("a3c_exp")
 
 MOMENTS = [name for name in vars(Callback) if name.startswith("on_") and name != "on_error"]
+
+
+class Own(Callback):
+    """One of the package's own callbacks. Its errors are the run's."""
+
+    on_error = "raise"
+
+    def flush(self) -> None:
+        """Write what has come in: a checkpoint is next, and a resumed run has no other record of what was before it."""
+
+    def close(self, finished: bool) -> None:
+        """Write the last of it. finished: whether the run has neither failed nor been interrupted."""
+
+
+class Every:
+    """A rule for when a task is due: a multiple of `interval` has been passed since it was last due. None: never.
+
+    start: value from which counting begins; a multiple at `start` itself counts as done.
+    """
+
+    def __init__(self, interval: int | None, start: int = 0) -> None:
+        self._interval = interval
+        self._next = self._multiple_after(start)
+
+    def __call__(self, value: int) -> bool:
+        due = value >= self._next
+        if due:
+            self._next = self._multiple_after(value)
+        return due
+
+    def _multiple_after(self, value: int) -> float:
+        return math.inf if self._interval is None else (value // self._interval + 1) * self._interval
 
 
 class CallbackList:

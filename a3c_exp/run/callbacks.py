@@ -1,21 +1,21 @@
-"""The package's own callbacks: curves, episodes.csv, evaluations, checkpoints, stop rules and the progress line."""
+"""The package's own callbacks, but evaluations: curves, episodes.csv, checkpoints, stop rules and the progress line."""
 
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-from a3c_exp.core.callback import Callback, EvalResult, Media, RunView
+from a3c_exp.core.callback import EvalResult, Media, RunView
 from a3c_exp.core.events import Episodes
-from a3c_exp.core.experiment import Checkpoint, Eval, Stop
+from a3c_exp.core.experiment import Checkpoint, Stop
 from a3c_exp.run import checkpoint, files, run_folder
+from a3c_exp.run.callback_list import Every, Own
 from a3c_exp.run.console import Progress
 from a3c_exp.run.curves import CurveWriter
 from a3c_exp.run.episode_log import EpisodeLog
-from a3c_exp.run.evaluator import Evaluator
+from a3c_exp.run.evaluations import Evaluations
 from a3c_exp.run.interruption import Interruption
 from a3c_exp.run.output import RunOutput
 from a3c_exp.run.run_folder import BEST, CHECKPOINTS, EPISODES_FILE, LATEST, METRICS_FILE, PREVIOUS
@@ -26,18 +26,6 @@ log = logging.getLogger("a3c_exp")
 # Between points of the curves are LOG_SECONDS plus LOG_SHARE of the time since the start: a run of an hour has two
 # thousand points, and a run of a day five thousand.
 LOG_SECONDS, LOG_SHARE = 0.5, 1 / 1000
-
-
-class Own(Callback):
-    """One of these callbacks. Its errors are the run's."""
-
-    on_error = "raise"
-
-    def flush(self) -> None:
-        """Write what has come in: a checkpoint is next, and a resumed run has no other record of what was before it."""
-
-    def close(self, finished: bool) -> None:
-        """Write the last of it. finished: whether the run has neither failed nor been interrupted."""
 
 
 class StopRules(Own):
@@ -146,26 +134,6 @@ class EpisodeTable(Own):
         self._output.write(EPISODES_FILE, self._table.close)
 
 
-class Every:
-    """A rule for when a task is due: a multiple of `interval` has been passed since it was last due. None: never.
-
-    start: value from which counting begins; a multiple at `start` itself counts as done.
-    """
-
-    def __init__(self, interval: int | None, start: int = 0) -> None:
-        self._interval = interval
-        self._next = self._multiple_after(start)
-
-    def __call__(self, value: int) -> bool:
-        due = value >= self._next
-        if due:
-            self._next = self._multiple_after(value)
-        return due
-
-    def _multiple_after(self, value: int) -> float:
-        return math.inf if self._interval is None else (value // self._interval + 1) * self._interval
-
-
 class Checkpoints(Own):
     """Saves the latest state every so many steps, and when SIGUSR1 asks for it. Keeps as many as are asked for."""
 
@@ -218,96 +186,6 @@ class Checkpoints(Own):
         )
         for name in {LATEST, PREVIOUS, BEST, *numbered} - kept:
             self._output.write(name, partial((self._folder / name).unlink, missing_ok=True))
-
-
-class Owner(Protocol):
-    """The trainer, as its own callbacks need it beside what every callback may do."""
-
-    def checkpoint(self) -> dict[str, Any]:
-        """The content of a checkpoint, as of now."""
-
-    def write(self, name: str, state: Mapping[str, Any]) -> None:
-        """Write a checkpoint."""
-
-    def tell(self, moment: str, *arguments: object) -> None:
-        """Call the method of that name of all callbacks that have one."""
-
-
-class Evaluations(Own):
-    """Evaluates every so many steps beside the training, and at its end; keeps the best policy in a checkpoint.
-
-    best_return: of all evaluations; None before the first.
-    """
-
-    def __init__(
-        self,
-        trainer: Owner,
-        limits: Eval,
-        evaluator: Evaluator,
-        output: RunOutput,
-        statistics: RunStatistics,
-    ) -> None:
-        self._trainer = trainer
-        self._limits = limits
-        self._due = Every(limits.every, statistics.steps)
-        self._evaluator = evaluator
-        self._output = output
-        self._statistics = statistics
-        self._evaluated: dict[str, Any] = {}  # the checkpoint of what is being evaluated
-        self.asked = False
-        self.best_return: float | None = None
-
-    def on_tick(self, run: RunView) -> None:
-        self.take()
-        if not self._evaluator.busy and not run.stopping and (self._due(run.steps) or self.asked):
-            self._submit()
-            self.take()
-
-    def on_trained(self, run: RunView) -> None:
-        """Evaluate the final parameters, unless they have been evaluated."""
-        if self._limits.every is None:
-            return
-        self.take(block=True)
-        if self._evaluator.last_steps != run.steps:
-            self._submit()
-            self.take(block=True)
-
-    def record(self) -> None:
-        """See `RunView.record_evaluations`."""
-        self._evaluator.record(self._output.folder / run_folder.VIDEOS)
-
-    def end(self) -> None:
-        """Take a last evaluation that has ended, and end the one that is under way."""
-        self.take()
-        self._evaluator.close()
-
-    @property
-    def activity(self) -> str:
-        """Text about the evaluation that is under way."""
-        return self._evaluator.activity
-
-    def _submit(self) -> None:
-        self.asked = False
-        self._evaluated = self._trainer.checkpoint()  # as of now: the run goes on meanwhile
-        self._evaluator.submit(self._evaluated["store"])
-
-    def take(self, block: bool = False) -> None:
-        """Tell of an evaluation that has ended; save its parameters if they are the best so far."""
-        result = self._evaluator.result(block)
-        if result is None:
-            return
-        if result.cut:
-            if not self._statistics.counts["cut_eval_episodes"]:
-                most = f"{self._limits.max_steps} steps (eval.max_steps)"
-                cut = f"{result.cut} of {self._limits.episodes} episodes were cut after {most}"
-                log.warning("evaluation at step %d: %s", result.steps, cut)
-            self._statistics.counts["cut_eval_episodes"] += result.cut
-        self._trainer.tell("on_evaluation", result)
-        mean, best = result.mean_return, -math.inf if self.best_return is None else self.best_return
-        if mean > best or (mean == best and BEST in self._output.unwritten):
-            self.best_return = mean
-            self._trainer.write(BEST, self._evaluated | {"best_eval_return": mean})
-        self._evaluated = {}
 
 
 class ProgressLine(Own):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from a3c_exp.run.event_file import EventFile
-from a3c_exp.run.files import Appender, atomic_write, write_text
+from a3c_exp.run.files import Appender, write_text
 from a3c_exp.run.metrics import SECONDS, STEP, Point, ResumePoint, earlier_points
 from a3c_exp.run.run_folder import METRICS_FILE, POINTS_FILE
 
@@ -34,9 +34,7 @@ class CurveWriter:
         self._table = folder / METRICS_FILE
         self._columns: dict[str, None] = dict.fromkeys((STEP, SECONDS))  # in the order in which they came
         self._rows: list[str] = []
-        lines = [self._line(point) for point in earlier_points(folder, resumed)]
-        atomic_write(folder / POINTS_FILE, lambda file: file.writelines(lines))
-        self._points = Appender(folder / POINTS_FILE)
+        self._points = Appender(folder / POINTS_FILE, [self._line(each) for each in earlier_points(folder, resumed)])
         if resumed is not None:
             self.write_table()
         self.events = EventFile(folder, config, start=0 if resumed is None else resumed.steps + 1)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from a3c_exp.core.events import Episodes
 from a3c_exp.envs.info import EPISODE_COLUMNS, is_usable_name
-from a3c_exp.run.files import Appender, atomic_write, kept_lines
+from a3c_exp.run.files import Appender, kept_lines
 from a3c_exp.run.metrics import ResumePoint
 
 log = logging.getLogger("a3c_exp")
@@ -35,12 +35,10 @@ class EpisodeLog(Appender):
             rows = [row for row in rows if row[1] <= resumed.steps and row[2] <= latest]
         self._most = most
         self._rows = sum(step >= 0 for _, step, _ in rows)
-        lines = [line for line, _, _ in rows] if self._rows else []
-        if not lines:
+        if not self._rows:
             self._names = None
-        atomic_write(path, lambda file: file.writelines(line + b"\n" for line in lines))
         self._warned = False
-        super().__init__(path)
+        super().__init__(path, [line + b"\n" for line, _, _ in rows] if self._rows else [])
 
     def record(self, worker: int, episodes: Episodes, seconds: float) -> None:
         """Add the episodes of an event."""

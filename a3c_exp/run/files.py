@@ -9,7 +9,7 @@ import logging
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -105,12 +105,14 @@ def atomic_write(path: Path, write: Callable[[IO[bytes]], object], keep: Path | 
 
 
 class Appender:
-    """A file that grows by whole pieces. A missing one is created.
+    """A file that grows by whole pieces, after those in `begin`. Without these, it is created or continued.
 
     Pieces that do not fit on a full disk leave nothing behind in the file, and wait for the next `flush`.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, begin: Sequence[bytes] | None = None) -> None:
+        if begin is not None:
+            atomic_write(path, lambda file: file.writelines(begin))
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (closed by close)
         self._end = os.fstat(self._file.fileno()).st_size
         self._pending: list[bytes] = []

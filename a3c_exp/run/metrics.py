@@ -61,15 +61,11 @@ def earlier_points(folder: Path, resumed: ResumePoint | None) -> list[Point]:
     """The points that a run has before its first one: none of a new run, those up to the checkpoint of a resumed one.
 
     A kept point may be younger than the checkpoint: that of an evaluation, or the last one before it. It gets the
-    checkpoint's time, so that time never goes back. Files of another run, or that another program has changed, are set
-    aside.
+    checkpoint's time, so that time never goes back. A file that another program has changed is set aside.
     """
-    path = points_file(folder)
     if resumed is None:
-        for each in (path, folder / METRICS_FILE):
-            if each.exists():
-                set_aside(each, "is of another run")
         return []
+    path = points_file(folder)
     try:
         points = kept_lines(path, _parsed) if path.name == POINTS_FILE else read_points(path)
     except UnreadableError as error:

@@ -45,21 +45,23 @@ class PlayedEpisodes(Episodes):
 
 
 class Policy:
-    """A trained network, with the observation normalizer of its training. `load` gives it its parameters.
+    """A trained network, with the observation normalizer of its training.
 
+    state: `SharedStore.state()`, whose parameters and scales it has: see `load`.
     normalizer: the scales of observations; None if training did not measure them.
     info_keys: see `Environment`, of evaluations.
 
     With a recurrent network `act` keeps a state between calls: call `reset` at the start of each episode.
     """
 
-    def __init__(self, experiment: Experiment) -> None:
+    def __init__(self, experiment: Experiment, state: Mapping[str, Any]) -> None:
         self._network, self._env = build_network(experiment, draw=False)
         self._normalized = NormalizedObservations.of(experiment.env.normalize_observations, self._env.observation_space)
         self._rng = seeding.generator(experiment.seed, Role.EVALUATION_ACTIONS)
         self._state: Array | None = None
         self.normalizer: Normalizer | None = None
         self.info_keys = experiment.eval_env.info_keys
+        self.load(state)
 
     @cached_property
     def network(self) -> ActorCritic:
@@ -211,10 +213,3 @@ def evaluate_policy(
         numbers=number_columns(numbers),
         cut=cut_count,
     )
-
-
-def make_policy(experiment: Experiment, store_state: dict[str, Any]) -> Policy:
-    """A policy with a copy of the parameters in `SharedStore.state()`. Raises ValueError if they do not fit."""
-    policy = Policy(experiment)
-    policy.load(store_state)
-    return policy

@@ -81,6 +81,10 @@ def _list(value: Any, fits: Check, length: int) -> bool:
     return isinstance(value, list) and len(value) == length and all(map(fits, value))
 
 
+def _mapping(value: Any, kind: type) -> bool:
+    return isinstance(value, dict) and all(isinstance(each, kind) for each in value.values())
+
+
 def _array(form: str, *, finite: bool = False) -> Check:
     """form: numpy's letter of the numbers, and how many dimensions there are: "f1"."""
 
@@ -93,33 +97,23 @@ def _array(form: str, *, finite: bool = False) -> Check:
 
 
 _STATE: Mapping[str, Check] = {
-    "store.parameters": _array("f1", finite=True),
-    "store.optimizer_state": _array("f3"),
-    "store.version": _count,
-    "store.applied_gradients": _array("i1"),
-    "store.multipliers?": lambda value: _array("f1", finite=True)(value) and len(value) == 2,
-    "store.worker_episodes?": _array("i1"),
-    "store.steps": _count,
-    "store.stats": _array("f1", finite=True),
-    "store.rng_states": lambda value: _array("u2")(value) and value.shape[1] == RNG_WORDS,
-    "store.constants?": lambda value: (
-        isinstance(value, dict) and all(isinstance(each, np.ndarray) for each in value.values())
-    ),
-    "store.pixels?": _array("f1", finite=True),  # of runs of before: see `config.saved`
-    "statistics.steps": _count,
-    "statistics.updates": _count,
-    "statistics.episodes": _count,
+    **dict.fromkeys(["resumed", "store.steps", "store.version"], _count),
+    **dict.fromkeys(["statistics.steps", "statistics.updates", "statistics.episodes"], _count),
     **{f"statistics.{name}?": _count for name in COUNTS},
-    "statistics.seconds": _number,
-    "statistics.staleness": lambda value: _list(value, _count, 3),
-    "statistics.recent_end_steps": _array("i1"),
+    **dict.fromkeys(["training_seconds", "statistics.seconds"], _number),
+    # Those of `store.pixels` are of runs of before: see `config.saved`.
+    **dict.fromkeys(["store.parameters", "store.stats", "store.pixels?"], _array("f1", finite=True)),
+    **dict.fromkeys(["store.applied_gradients", "store.worker_episodes?"], _array("i1")),
+    **dict.fromkeys(["statistics.recent_end_steps", "statistics.recent_lengths"], _array("i1")),
     "statistics.recent_returns": _array("f1"),
-    "statistics.recent_lengths": _array("i1"),
     "statistics.recent_names?": lambda value: isinstance(value, list) and all(map(is_usable_name, value)),
     "statistics.recent_numbers?": _array("f2"),
-    "callbacks?": lambda value: isinstance(value, dict) and all(isinstance(each, dict) for each in value.values()),
-    "resumed": _count,
-    "training_seconds": _number,
+    "statistics.staleness": lambda value: _list(value, _count, 3),
+    "store.optimizer_state": _array("f3"),
+    "store.multipliers?": lambda value: _array("f1", finite=True)(value) and len(value) == 2,
+    "store.rng_states": lambda value: _array("u2")(value) and value.shape[1] == RNG_WORDS,
+    "store.constants?": lambda value: _mapping(value, np.ndarray),
+    "callbacks?": lambda value: _mapping(value, dict),
     "best_eval_return": lambda value: value is None or _number(value),
     "solved": lambda value: value is None or _list(value, _number, 2),
 }

@@ -27,11 +27,11 @@ from a3c_exp.core.store import SharedStore
 from a3c_exp.errors import PREEMPTED, ConfigError, FolderError, RunError, named
 from a3c_exp.networks import ActorCritic
 from a3c_exp.run import callbacks, files, provenance, run_folder
-from a3c_exp.run.callback_list import CallbackList
+from a3c_exp.run.callback_list import CallbackList, Own
 from a3c_exp.run.console import LiveLineHandler, Progress, run_log
 from a3c_exp.run.curves import CurveWriter
 from a3c_exp.run.episode_log import EpisodeLog
-from a3c_exp.run.evaluator import Evaluator
+from a3c_exp.run.evaluations import Evaluations
 from a3c_exp.run.interruption import Interruption, interruptions
 from a3c_exp.run.metrics import ResumePoint
 from a3c_exp.run.output import RunOutput
@@ -202,8 +202,9 @@ class Trainer:
         self._output = RunOutput(self.folder)
         writer = CurveWriter(self.folder, self.config, resumed)
         self._curves = callbacks.Curves(self._output, writer, statistics, clock, experiment.log.every)
-        evaluator = Evaluator(experiment, lambda: self._interruption.signal is not None, self._show_evaluation)
-        self._evaluations = callbacks.Evaluations(self, experiment.eval, evaluator, self._output, statistics)
+        self._evaluations = Evaluations(
+            self, experiment, self._output, statistics, self._interruption, self._show_evaluation
+        )
         self._checkpoints = callbacks.Checkpoints(
             self._output, experiment.checkpoint, statistics.steps, self._interruption
         )
@@ -211,7 +212,7 @@ class Trainer:
         most = experiment.stop.max_seconds
         limit = None if most is None else statistics.seconds + most
         self._progress = Progress(terminal, statistics, experiment.total_steps, limit)
-        self._own: list[callbacks.Own] = [
+        self._own: list[Own] = [
             callbacks.StopRules(experiment.stop, statistics, clock),
             self._evaluations,
             self._checkpoints,
