@@ -10,10 +10,13 @@ an element whose two running means do not belong together.
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -260,6 +263,107 @@ class SGD(Optimizer):
         velocity *= self.momentum
         velocity += gradient
         return velocity
+
+
+OF_TORCH = ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "SGD")
+"""torch's optimizers that treat each element alone, so that a flat vector, or a piece of it, is like its tensors."""
+
+UNUSED = ("capturable", "differentiable", "foreach", "fused", "lr", "maximize", "params")
+"""Arguments of their constructors that are no settings here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchOptimizer(Optimizer):
+    """One of torch's optimizers: `optimizer={_target_: torch.optim.AdamW, lr: 1e-3, weight_decay: 0.01}`.
+
+    Its state has a row for each tensor that torch keeps; of a single number, one that is full of it. It has no guard
+    against workers that write over one another, as those above have.
+
+    name: of the class in torch.optim. settings: of its constructor.
+    """
+
+    name: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def settings_of(cls, node: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings of this class for a mapping that names a class of torch.optim. Raises ConfigError."""
+        import torch
+
+        target = str(node["_target_"])
+        name = target.rpartition(".")[2]
+        require(
+            target == f"torch.optim.{name}" and name in OF_TORCH, "_target_", target, f"one of {', '.join(OF_TORCH)}"
+        )
+        arguments = inspect.signature(getattr(torch.optim, name)).parameters
+        rate = node.get("lr", arguments["lr"].default)
+        require(type(rate) in (int, float) and rate > 0, "lr", rate, "a number > 0")
+        common = ("max_grad_norm", "staleness_power", "param_groups")
+        known = [each for each in arguments if each not in UNUSED]
+        own = {key: value for key, value in node.items() if key not in (*common, "_target_", "lr")}
+        for key in own:
+            require(key in known, key, own[key], f"a setting of {target}: {', '.join(['lr', *known, *common])}")
+        rest = {key: node[key] for key in common if key in node}
+        return {"name": name, "learning_rate": rate, "settings": own, **rest}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        assert self._state_names is not None  # torch raises for settings that it refuses
+
+    @functools.cached_property
+    def _state_names(self) -> dict[str, bool]:
+        """What torch keeps besides the number of steps, and whether it is a single number."""
+        import torch
+
+        parameter = torch.zeros(2)
+        parameter.grad = torch.ones(2)
+        optimizer = self._make([parameter])
+        optimizer.step()
+        state = {name: each for name, each in optimizer.state[parameter].items() if torch.is_tensor(each)}
+        return {name: each.dim() == 0 for name, each in state.items() if name != "step"}
+
+    def _make(self, parameters: Any) -> Any:
+        settings = {key: tuple(value) if isinstance(value, list) else value for key, value in self.settings.items()}
+        return _without_compiler(self.name)(parameters, lr=self.learning_rate, **settings)
+
+    @property
+    def state_rows(self) -> int:
+        return len(self._state_names)
+
+    def direction(self, state: Vector, gradient: Vector, scratch: Vector, t: int) -> Vector:
+        raise NotImplementedError("torch makes whole steps")
+
+    def step(self, parameters: Vector, state: Vector, gradient: Vector, rate: float | Vector, t: int) -> None:
+        import torch
+
+        vector, rows, slope = torch.as_tensor(parameters), torch.as_tensor(state), torch.asarray(gradient, copy=True)
+        rates = np.full(1, rate) if isinstance(rate, int | float) else torch.as_tensor(rate).cpu().numpy()
+        starts = [0, *(np.flatnonzero(np.diff(rates)) + 1).tolist()]
+        pieces = [slice(start, stop) for start, stop in pairwise([*starts, len(vector)])]
+        tensors = [vector[piece] for piece in pieces]
+        groups = [{"params": [each], "lr": float(rates[start])} for each, start in zip(tensors, starts, strict=True)]
+        optimizer = self._make(groups)
+        for tensor, piece in zip(tensors, pieces, strict=True):
+            tensor.grad = slope[piece]
+            if t > 1:
+                kept = {name: row[piece] for name, row in zip(self._state_names, rows, strict=True)}
+                numbers = {name: row[0].clone() for name, row in kept.items() if self._state_names[name]}
+                optimizer.state[tensor] = {"step": torch.tensor(t - 1.0), **kept, **numbers}
+        optimizer.step()
+        for tensor, piece in zip(tensors, pieces, strict=True):
+            for name, row in zip(self._state_names, rows, strict=True):
+                value = optimizer.state[tensor][name]
+                if value.data_ptr() != row[piece].data_ptr():
+                    row[piece] = value
+
+
+@functools.cache
+def _without_compiler(name: str) -> Any:
+    """A class of torch.optim whose methods do not import torch's compiler, which takes seconds in each process."""
+    import torch
+
+    cls = getattr(torch.optim, name)
+    return type(name, (cls,), {each: inspect.unwrap(getattr(cls, each)) for each in ("add_param_group", "step")})
 
 
 def check_param_groups(optimizer: Optimizer, names: Collection[str]) -> None:

@@ -38,6 +38,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "v-trace": {"returns": {"_target_": "a3c_exp.returns.VTrace", "rho_clip": 0.5, "c_clip": 0.5}},
     "lstm": {"env__kwargs": {"length": 3}, "network": {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 8}},
     "pictures": {"env": CORNERS, "network": SMALL_CNN},
+    "an optimizer of torch, locked": {"optimizer": {"_target_": "torch.optim.NAdam", "lr": 1e-2}, "lock": True},
     "a loss with a module": ATTENTION | {"algorithm": {"_target_": "thirdparty.PredictingA3C"}},
 }
 

@@ -40,7 +40,13 @@ from a3c_exp.errors import ConfigError, RunError
 # Settings whose parts reach another process, or another turn of a worker, in ways of their own.
 CASES = [("threads", "rmsprop, locked"), ("threads", "ppo, synchronous")]
 CASES += [
-    ("processes", name) for name in ("continuous actions, normalized", "ppo, synchronous", "a loss with a module")
+    ("processes", name)
+    for name in (
+        "continuous actions, normalized",
+        "ppo, synchronous",
+        "a loss with a module",
+        "an optimizer of torch, locked",
+    )
 ]
 
 

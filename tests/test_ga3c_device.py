@@ -39,7 +39,7 @@ from a3c_exp.core.rollout import Actor, Rollout
 from a3c_exp.core.store import SharedStore, Snapshot
 from a3c_exp.core.worker import Learner
 from a3c_exp.errors import ConfigError, RunError
-from a3c_exp.optimizers import SGD, Adam, Optimizer, ParamGroup, RMSProp, clip
+from a3c_exp.optimizers import SGD, Adam, Optimizer, ParamGroup, RMSProp, TorchOptimizer, clip
 from a3c_exp.schedules import Linear
 
 CPU = torch.device("cpu")
@@ -50,6 +50,7 @@ OPTIMIZERS: list[Optimizer] = [
     Adam(learning_rate=0.01, max_grad_norm=0.7, betas=(0.9, 0.5)),
     SGD(learning_rate=0.01, momentum=0.5),
     RMSProp(learning_rate=0.01, max_grad_norm=0.7, staleness_power=0.5, param_groups=GROUPS),
+    TorchOptimizer(name="NAdam", learning_rate=0.01, param_groups=GROUPS),
 ]
 
 
@@ -66,7 +67,7 @@ def start_store(**spec_settings: Any) -> SharedStore:
 
 
 class TestSteps:
-    @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=["rmsprop", "adam", "sgd", "groups, stale"])
+    @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=["rmsprop", "adam", "sgd", "groups, stale", "torch"])
     @every_device
     def test_they_are_those_of_the_host(self, optimizer: Optimizer, device: torch.device) -> None:
         """The learning rate falls, and every gradient is two updates stale but the first ones."""

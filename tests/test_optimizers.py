@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import threading
 from collections.abc import Callable
@@ -10,11 +11,26 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from refusals import refused
+from runs import config
 
 from a3c_exp import optimizers
 from a3c_exp.common.arrays import Floats
+from a3c_exp.config.builder import build_experiment
+from a3c_exp.config.schema import build
 from a3c_exp.errors import ConfigError
-from a3c_exp.optimizers import SGD, Adam, Optimizer, ParamGroup, RMSProp, check_param_groups, clip, rates
+from a3c_exp.optimizers import (
+    OF_TORCH,
+    SGD,
+    Adam,
+    Optimizer,
+    ParamGroup,
+    RMSProp,
+    TorchOptimizer,
+    check_param_groups,
+    clip,
+    rates,
+)
 
 SIZE, STEPS = 37, 100
 
@@ -68,6 +84,87 @@ def test_it_is_torchs_over_many_steps(ours: Any, theirs: Any, settings: dict[str
     rate = 1e-4 if ours is SGD else 0.01
     found = train(ours(learning_rate=rate, **settings))
     np.testing.assert_allclose(found, train_with_torch(lambda p: theirs(p, lr=rate, **torchs)), rtol=1e-4, atol=1e-5)
+
+
+# -- torch's own ------------------------------------------------------------------------------------------------------
+
+SETTINGS: dict[str, list[dict[str, Any]]] = {
+    "Adadelta": [{"lr": 0.5}],
+    "Adagrad": [{"initial_accumulator_value": 0.1, "lr_decay": 0.01}],
+    "Adam": [{"amsgrad": True, "weight_decay": 0.1}],
+    "AdamW": [{"betas": [0.8, 0.99], "weight_decay": 0.1}],
+    "Adamax": [{}],
+    "NAdam": [{"momentum_decay": 0.01}],
+    "RAdam": [{"decoupled_weight_decay": True, "weight_decay": 0.1}],
+    "RMSprop": [{"centered": True, "momentum": 0.9}, {}],
+    "SGD": [{"momentum": 0.9, "dampening": 0.5}, {"momentum": 0.9, "nesterov": True}, {}],
+}
+
+
+def of_torch(name: str, **settings: Any) -> TorchOptimizer:
+    return build({"_target_": f"torch.optim.{name}", **settings}, Optimizer, "optimizer")  # type: ignore[type-abstract, return-value]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [(name, each) for name in OF_TORCH for each in SETTINGS[name]],
+    ids=lambda each: str(each)[:30],
+)
+@pytest.mark.parametrize("critic_rate", [None, 1e-3])
+def test_an_optimizer_of_torch_is_torchs_own_on_a_module(
+    name: str, settings: dict[str, Any], critic_rate: float | None
+) -> None:
+    """With the same rate for all, and with one of the critic's own. Its state, saved and read after ten steps, is all
+    that the next ten need."""
+    given = {"lr": 0.01} | settings
+    actor, critic = torch.nn.Linear(4, 3), torch.nn.Linear(4, 1)
+    slices, size = {"actor": slice(0, 15), "critic": slice(15, 20)}, 20
+    flat = torch.nn.utils.parameters_to_vector([*actor.parameters(), *critic.parameters()]).detach().numpy().copy()
+    options = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+    theirs = getattr(torch.optim, name)(
+        [{"params": actor.parameters()}, {"params": critic.parameters(), "lr": critic_rate or given["lr"]}], **options
+    )
+    ours = of_torch(name, **given, param_groups={"critic": {"learning_rate": critic_rate}})
+    kept, inputs = ours.initial_state(size), np.random.default_rng(0).normal(size=(20, 8, 4)).astype(np.float32)
+    for t, batch in enumerate(inputs, start=1):
+        x = torch.from_numpy(batch)
+        theirs.zero_grad()
+        (actor(x).square().mean() + critic(x).abs().mean()).backward()
+        parameters = [*actor.parameters(), *critic.parameters()]
+        gradient = torch.nn.utils.parameters_to_vector([each.grad for each in parameters]).numpy()  # type: ignore[misc]
+        gradient.flags.writeable = False
+        ours.step(flat, kept, gradient, rates(ours, slices, flat, 1.0), t)
+        theirs.step()
+        np.testing.assert_allclose(
+            flat, torch.nn.utils.parameters_to_vector(parameters).detach().numpy(), rtol=1e-5, atol=1e-7
+        )
+        if t == 10:
+            kept = kept.copy()
+            ours = copy.deepcopy(ours)
+
+
+@pytest.mark.parametrize(("updates", "told"), [({}, True), ({"lock": True}, False), ({"update": "sync"}, False)])
+def test_that_workers_write_over_one_another_is_told(updates: dict[str, Any], told: bool) -> None:
+    whole = config(optimizer={"_target_": "torch.optim.Adam", "lr": 0.01}, **updates)
+    assert any("lock=true" in line for line in build_experiment(whole).warnings) == told
+
+
+@pytest.mark.parametrize(
+    ("settings", "key", "value"),
+    [
+        ({"_target_": "torch.optim.LBFGS"}, "optimizer._target_", "torch.optim.LBFGS"),
+        ({"_target_": "torch.optim.lr_scheduler.StepLR"}, "optimizer._target_", "torch.optim.lr_scheduler.StepLR"),
+        ({"lr": 0}, "optimizer.lr", 0),
+        ({"lr": "fast"}, "optimizer.lr", "fast"),
+        ({"learning_rate": 0.1}, "optimizer.learning_rate", 0.1),
+        ({"foreach": True}, "optimizer.foreach", True),
+        ({"max_grad_norm": 0}, "optimizer.max_grad_norm", 0),
+        ({"betas": [0.9, 1.5]}, "optimizer", ...),
+        ({"eps": "small"}, "optimizer", ...),
+    ],
+)
+def test_what_torch_or_a_flat_vector_cannot_do_is_refused(settings: dict[str, Any], key: str, value: object) -> None:
+    refused(lambda: of_torch("AdamW", **settings), key, value)
 
 
 # -- against definitions in float64 ----------------------------------------------------------------------------------

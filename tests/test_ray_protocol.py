@@ -50,6 +50,7 @@ def test_a_vector_and_the_parts_of_its_network_are_split() -> None:
 SETTINGS: dict[str, dict[str, Any]] = {
     "normalized": {"env": TARGET, "env__normalize_observations": True, "env__normalize_rewards": True},
     "v-trace, which pulls twice": {"returns": "a3c_exp.returns.VTrace"},
+    "an optimizer of torch": {"optimizer": {"_target_": "torch.optim.NAdam", "lr": 1e-2}},
     "minibatches in rounds": {"algorithm": PPO, "returns": "a3c_exp.returns.GAE", "update": "sync"},
 }
 

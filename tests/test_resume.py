@@ -74,10 +74,11 @@ class TestState:
             assert same(after["statistics"][key], before["statistics"][key]), key
         assert after["best_eval_return"] == before["best_eval_return"] == done.summary["best_eval_return"]
 
-    def test_a_run_in_two_parts_equals_the_run_in_one(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("optimizer", [{}, {"optimizer": {"_target_": "torch.optim.NAdam", "lr": 1e-2}}])
+    def test_a_run_in_two_parts_equals_the_run_in_one(self, optimizer: dict[str, Any], tmp_path: Path) -> None:
         """Parameters, optimizer state, Adam's counter, the schedule, the statistics and the worker's generator: bit for
         bit, also on another backend."""
-        settings = BETWEEN_EPISODES | LSTM
+        settings = BETWEEN_EPISODES | LSTM | optimizer
         train(tmp_path / "one", **settings)
         done = train(tmp_path / "two", backend="threads", stop__max_episodes=20, **settings)
         assert done.summary["stop_reason"] == "max_episodes"

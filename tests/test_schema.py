@@ -234,7 +234,7 @@ def test_a_component_that_has_all_of_its_base_is_taken_and_a_base_is_none_itself
     refused(lambda: build({"learning_rate": 1.0}, Optimizer, "optimizer"), "optimizer._target_", None)  # type: ignore[type-abstract]
     typo = {"_target_": "a3c_exp.optimizers.Adm"}
     problem = refused(lambda: build(typo, Optimizer, "optimizer"), "optimizer._target_")  # type: ignore[type-abstract]
-    assert problem.endswith(": Adam, RMSProp, SGD")
+    assert problem.endswith(": Adam, RMSProp, SGD, TorchOptimizer")
 
 
 # Configuration runs no other code.

@@ -25,6 +25,7 @@ from a3c_exp.common.trust import PACKAGE, is_allowed_module
 from a3c_exp.config.removed import REMOVED
 from a3c_exp.config.settings import ELSEWHERE, Setting
 from a3c_exp.errors import ConfigError, did_you_mean, either, one_line
+from a3c_exp.optimizers import TorchOptimizer
 
 TARGET = "_target_"
 MISSING = "???"  # OmegaConf's mark for a value that the user has to give
@@ -215,6 +216,11 @@ def _component(node: object, hint: Any, path: str, plugins: tuple[str, ...]) -> 
         raise ConfigError(path, node, f"must be {_describe(hint)}; {group}@{path}={node} takes an option of the group")
     if not isinstance(node, Mapping):
         _refuse(node, hint, path)
+    if str(node.get(TARGET)).startswith("torch.optim."):
+        try:
+            node = TorchOptimizer.settings_of(node) | {TARGET: f"{TorchOptimizer.__module__}.{TorchOptimizer.__name__}"}
+        except ConfigError as error:
+            raise error.under(path) from None
     cls = _class_of(node.get(TARGET), hint, path, plugins)
     settings = _settings(cls, _key(path, TARGET))
     given = {str(name): value for name, value in node.items() if name != TARGET}

@@ -23,7 +23,7 @@ from a3c_exp.core.store import SharedStore
 from a3c_exp.envs import EnvBatch, Environment, close_within
 from a3c_exp.errors import require
 from a3c_exp.networks import ActorCritic, Network
-from a3c_exp.optimizers import Optimizer
+from a3c_exp.optimizers import Optimizer, TorchOptimizer
 from a3c_exp.returns import Returns, crosses_episodes
 from a3c_exp.schedules import Schedule, require_throughout
 
@@ -31,6 +31,7 @@ RMSPROP_WARNING = (
     "RMSProp whose mean square starts at 0 begins with steps of several rates, which have left convolutions dead for "
     "good: optimizer=rmsprop_tf or optimizer=adam"
 )
+TORCH_WARNING = "has no guard against workers that write over one another, which may cost the run: lock=true has one"
 CROSSING = "results of {} before the end of an episode change with rewards after it (meant? across_episodes = True)"
 SMALL_FACTOR = 0.01
 # Of workers, of the environments of each, and of rollouts that are added up; of steps of a rollout; of episodes of an
@@ -236,6 +237,8 @@ class Experiment:
             found["schedule"] = f"the learning rate is multiplied by at most {most:.1g}: progress goes from 0 to 1"
         if self.network.takes_pictures and self.optimizer.has_large_first_step:
             found["optimizer"] = RMSPROP_WARNING
+        if isinstance(self.optimizer, TorchOptimizer) and self.update == "async" and not self.lock:
+            found["optimizer"] = TORCH_WARNING
         if self.update == "sync" and self.optimizer.staleness_power:
             found["optimizer.staleness_power"] = "has no effect with update=sync: no gradient of a round is stale"
         if self.optimizer_state == "per_worker" and not self.optimizer.state_rows:
