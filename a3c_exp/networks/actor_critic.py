@@ -314,7 +314,7 @@ class TorchRuntime:
             # `torch.autograd.backward(tensors, gradients)` imports sympy: 34 MB and a second in each process.
             terms = [(tensor * self._tensor(grad)).sum() for tensor, grad in pairs if tensor.requires_grad]
             if terms:
-                torch.stack(terms).sum().backward()
+                torch.autograd.backward(torch.stack(terms).sum())
 
         features = None if outputs.features is None else _array(outputs.features)
         return TrainOutputs(_array(outputs.parameters), _array(outputs.values), features, backward)

@@ -227,7 +227,7 @@ class _TorchEncoder:
         def backward(grad: Floats) -> None:
             if features.requires_grad:  # the encoder has parameters
                 # `features.backward(grad)` imports sympy: 34 MB and a second in each process.
-                (features * torch.from_numpy(grad)).sum().backward()
+                torch.autograd.backward((features * torch.from_numpy(grad)).sum())
 
         return features.detach().numpy(), backward
 
