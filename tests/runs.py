@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import signal
 import sys
@@ -88,6 +89,17 @@ def train_config(whole: dict[str, Any], folder: Path, resume: bool = False) -> R
 def latest(folder: Path) -> dict[str, Any]:
     """The content of a run's latest checkpoint."""
     return checkpoint.load(folder / "checkpoints" / "latest.ckpt")
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    """A run's summary."""
+    read: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return read
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """The content of all files in a folder, by their names."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def make_store(experiment: Experiment) -> SharedStore:

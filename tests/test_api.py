@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import math
 import os
 import re
@@ -17,7 +16,7 @@ from hydra import initialize_config_dir, version
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.utils import JobRuntime
 from refusals import refused
-from runs import QUICK, wait_until
+from runs import QUICK, summary, wait_until
 
 import a3c_exp
 from a3c_exp import ConfigError, RunError, compose
@@ -42,20 +41,16 @@ def test_a_trained_policy_acts_and_names_of_the_package_stay_the_same(tmp_path: 
     assert {name: getattr(a3c_exp, name) for name in a3c_exp.__all__} == before
 
 
-def test_training_takes_overrides_or_a_whole_configuration(tmp_path: Path) -> None:
+def test_training_takes_overrides_or_a_whole_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     overrides = [*QUICK, "seed=5"]
     one = a3c_exp.train(overrides, tmp_path / "one")
     other = a3c_exp.train(compose(overrides), str(tmp_path / "other"))
     assert one.folder == tmp_path / "one"
+    monkeypatch.chdir(tmp_path)
+    unnamed = a3c_exp.train(overrides).folder
+    assert unnamed.parent == tmp_path / "outputs" and unnamed.name.endswith("_s5")
     assert one.summary["seed"] == other.summary["seed"] == 5
     assert (tmp_path / "one" / "config.yaml").read_text() == (tmp_path / "other" / "config.yaml").read_text()
-
-
-def test_training_names_a_folder_itself_where_none_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    run = a3c_exp.train([*QUICK, "seed=5"])
-    assert run.folder.parent == tmp_path / "outputs"
-    assert run.folder.name.endswith("_s5")
 
 
 @pytest.mark.parametrize(
@@ -100,7 +95,7 @@ SCRIPTED = ["env=gym", "env.id=scripted:Scripted-v0", "plugins=[scripted]"]
 def test_a_run_that_fails_raises_once_its_summary_is_written(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=rf"^{re.escape(str(tmp_path / 'run'))}: .*worker 0: environment 0 "):
         a3c_exp.train([*QUICK, *SCRIPTED, "+env.kwargs.fails_at=9", "backend.max_restarts=0"], tmp_path / "run")
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["stop_reason"] == "env_errors"
+    assert summary(tmp_path / "run")["stop_reason"] == "env_errors"
 
 
 @pytest.mark.parametrize(("number", "ends_with"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
@@ -116,4 +111,4 @@ def test_a_signal_ends_the_program_too(number: int, ends_with: type[BaseExceptio
     with pytest.raises(ends_with) as ended:
         a3c_exp.train([*QUICK, "total_steps=1e9", "stop.max_seconds=60"], tmp_path / "run")
     assert ended.value.args == (128 + number,)
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["stop_reason"] == "interrupted"
+    assert summary(tmp_path / "run")["stop_reason"] == "interrupted"

@@ -21,8 +21,6 @@ from a3c_exp.cli.evaluate import main as evaluate
 from a3c_exp.config import removed
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.config.saved import read_config
-from a3c_exp.errors import exit_code
-from a3c_exp.export.__main__ import main as export
 from a3c_exp.report.__main__ import main as report
 from a3c_exp.report.runs import find_runs
 from a3c_exp.run import checkpoint
@@ -205,13 +203,10 @@ def test_removed_settings_that_did_nothing_are_dropped_and_others_named(
     assert not find_runs([run])[1]
     assert program.main([f"resume={run}", "total_steps=256"]) == 0
     write(former=3)
-    mains: list[tuple[Any, list[str]]] = [
+    for main, words in (
         (program.main, [f"resume={run}"]),
         (program.main, [f"from={run}", f"hydra.run.dir={run}2"]),
         (evaluate, [str(run)]),
-        (export, [str(run)]),
-        (lambda words: exit_code(lambda: bool(a3c_exp.load(*words))), [str(run)]),
-    ]
-    for main, words in mains:
+    ):
         refuses(words, "env.former", 3, main=main)
     assert report([str(run)]) == 2

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import io
-import json
 import os
 import re
 import shlex
@@ -25,6 +24,7 @@ from typing import Any
 import gymnasium
 import pytest
 import yaml
+from runs import summary
 
 import a3c_exp
 from a3c_exp.__main__ import main
@@ -83,11 +83,6 @@ def small(arguments: list[str]) -> list[str]:
         return [*arguments, "total_steps=300"]
     backend = [] if "backend" in keys else ["backend=serial"]
     return [*arguments, *backend, *SMALL, *(SMALL_IMAGES if IMAGES & set(arguments) else [])]
-
-
-def summary(folder: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-    return content
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from refusals import Refuses
-from runs import QUICK, config
+from runs import QUICK, config, content, summary
 
 import a3c_exp
 from a3c_exp import compose
@@ -46,7 +45,7 @@ class TestWhatSettingsStoodFor:
         assert (before["workers"], before["typed"]["workers"]) == (2, "auto")
         Path("run/summary.json").unlink()  # as if it had been killed
         assert main([*AUTO, "hydra.run.dir=run", "existing=resume"]) == 0
-        assert json.loads(Path("run/summary.json").read_text())["resumed"] == 1
+        assert summary(Path("run"))["resumed"] == 1
         assert saved() == before
         assert main(["resume=run", "total_steps=128"]) == 0
         assert saved() == before | {"total_steps": 128}
@@ -112,19 +111,19 @@ def test_the_folder_of_a_run_is_the_one_that_was_meant_when_it_began(here: Path)
 def test_a_run_whose_folder_is_renamed_ends_and_writes_nothing_into_the_one_that_takes_its_name(here: Path) -> None:
     endless = [*QUICK[:-2], "total_steps=1e9", "eval.every=null", "checkpoint.every=200"]
     tick = StopRules.on_tick
-    other: dict[Path, bytes] = {}
+    other: dict[str, bytes] = {}
 
     def rename(rules: StopRules, run: RunView) -> None:
         if not Path("moved").exists() and Path("run/checkpoints/latest.ckpt").exists():
             Path("run").rename("moved")
             main([*QUICK, "seed=7", "hydra.run.dir=run"])
-            other.update({path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()})
+            other.update(content(Path("run")))
         tick(rules, run)
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(a3c_exp.RunError, match="was renamed"):
         patch.setattr(StopRules, "on_tick", rename)
         a3c_exp.train(endless, "run")
-    assert other == {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
+    assert other == content(Path("run"))
     assert Path("moved/checkpoints/latest.ckpt").exists()
     assert main(["resume=moved", "total_steps=1000"]) == 0
 
@@ -133,8 +132,8 @@ def test_a_run_of_an_earlier_version_with_fewer_settings_goes_on(here: Path) -> 
     """What its configuration does not say is the default."""
     command = [*QUICK, "hydra.run.dir=run", "existing=resume"]
     assert main(command) == 0
-    saved = yaml.safe_load((here / "run" / "config.yaml").read_text())
-    del saved["env"]["info_keys"], saved["callbacks"], saved["eval"]["env"]
-    (here / "run" / "config.yaml").write_text(yaml.safe_dump(saved))
+    before = saved()
+    del before["env"]["info_keys"], before["callbacks"], before["eval"]["env"]
+    Path("run/config.yaml").write_text(yaml.safe_dump(before))
     assert main(command) == 0
     assert main([*command, "env.info_keys=[a]"]) == 2

@@ -11,7 +11,8 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from runs import CORRIDOR, TARGET, TARGETS, latest, put, same, train
+from refusals import Refuses
+from runs import CORRIDOR, TARGET, TARGETS, content, latest, put, same, train
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from a3c_exp.__main__ import main
@@ -181,9 +182,7 @@ class TestCommandLine:
         assert latest(tmp_path / "second")["store"]["steps"] == 320
 
     @pytest.mark.parametrize("damage", ["missing", "another network's"])
-    def test_a_checkpoint_that_cannot_be_used_is_one_line(
-        self, damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_a_checkpoint_that_cannot_be_used_is_one_line(self, damage: str, tmp_path: Path, refuses: Refuses) -> None:
         folder = tmp_path / "run"
         train(folder)
         if damage == "missing":
@@ -191,28 +190,21 @@ class TestCommandLine:
         else:
             train(tmp_path / "other", network__hidden_sizes=[8])
             shutil.copy(tmp_path / "other" / "checkpoints" / "latest.ckpt", folder / "checkpoints")
-        before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
-        capsys.readouterr()
-        assert main([f"resume={folder}", "plugins=[scripted]", "total_steps=320"]) == 2
-        error = capsys.readouterr().err
-        assert error.startswith("a3c_exp: resume = ") and error.count("\n") == 1
-        assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
+        before = content(folder)
+        refuses([f"resume={folder}", "plugins=[scripted]", "total_steps=320"], "resume")
+        assert content(folder) == before
 
-    def test_a_run_that_is_still_going_on_is_refused(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-        train(tmp_path / "run")
-        with exclusive_folder(tmp_path / "run"):
-            capfd.readouterr()
-            assert main([f"resume={tmp_path / 'run'}", "plugins=[scripted]"]) == 2
-            assert f"a3c_exp: resume = '{tmp_path / 'run'}': " in capfd.readouterr().err
-        assert main([f"resume={tmp_path / 'run'}", "plugins=[scripted]"]) == 0
+    def test_a_run_that_is_still_going_on_is_refused(self, tmp_path: Path, refuses: Refuses) -> None:
+        train(tmp_path)
+        with exclusive_folder(tmp_path):
+            refuses([f"resume={tmp_path}", "plugins=[scripted]"], "resume", str(tmp_path))
+        assert main([f"resume={tmp_path}", "plugins=[scripted]"]) == 0
 
-    def test_total_steps_below_the_steps_made_are_refused(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_total_steps_below_the_steps_made_are_refused(self, tmp_path: Path, refuses: Refuses) -> None:
         train(tmp_path, total_steps=150)
-        assert main([f"resume={tmp_path}", "plugins=[scripted]", "total_steps=100"]) == 2
-        assert "a3c_exp: total_steps = 100: must be 160 or more" in capsys.readouterr().err
-        assert main([f"resume={tmp_path}", "plugins=[scripted]"]) == 0, "a run with all its steps may be resumed"
+        words = [f"resume={tmp_path}", "plugins=[scripted]"]
+        assert "must be 160 or more" in refuses([*words, "total_steps=100"], "total_steps", 100)
+        assert main(words) == 0, "a run with all its steps may be resumed"
 
     def test_a_rule_that_ends_the_run_again_is_told(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         train(tmp_path, total_steps=2000, stop__mean_return=0.0)

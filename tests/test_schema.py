@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -267,28 +266,13 @@ def test_a_plugin_covers_its_modules_and_no_namesakes() -> None:
     refused(lambda: build(square(1), Shape, "shape", plugins=[__name__[:-1]]), "shape._target_")  # type: ignore[type-abstract]
 
 
-class TestModules:
-    @pytest.fixture(autouse=True)
-    def modules(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        (tmp_path / "intruder.py").write_text("raise SystemExit('imported')")
-        (tmp_path / "broken_plugin.py").write_text("undefined\n")
-        (tmp_path / "sound_plugin.py").write_text("registered = True")
-        monkeypatch.syspath_prepend(tmp_path)
-
-    def test_that_are_refused_are_not_even_imported(self) -> None:
-        node = {"_target_": "intruder.Square", "side": 1}
-        refused(lambda: build(node, Shape, "shape"), "shape._target_", "intruder.Square")  # type: ignore[type-abstract]
-        assert "intruder" not in sys.modules
-
-    def test_that_are_plugins_are_imported_so_that_what_they_register_is_there(self) -> None:
-        import_plugins(["sound_plugin"])
-        assert sys.modules["sound_plugin"].registered
-
-    @pytest.mark.parametrize("plugin", ["no_such_plugin", "", ".relative", "broken_plugin"])
-    def test_that_cannot_be_imported_for_whatever_reason_are_named(self, plugin: str) -> None:
-        assert "Error: " in refused(lambda: import_plugins([plugin]), "plugins", plugin)
-
-    def test_of_a_component_that_cannot_be_imported_are_named(self) -> None:
-        node = {"_target_": "broken_plugin.X"}
-        problem = refused(lambda: build(node, Clerk, "it", plugins=["broken_plugin"]), "it._target_", "broken_plugin.X")  # type: ignore[type-abstract]
-        assert "NameError" in problem
+def test_a_plugin_that_cannot_be_imported_for_whatever_reason_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_plugin.py").write_text("undefined\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for plugin in ("no_such_plugin", "", ".relative", "broken_plugin"):
+        assert "Error: " in refused(lambda plugin=plugin: import_plugins([plugin]), "plugins", plugin)  # type: ignore[misc]
+    node = {"_target_": "broken_plugin.X"}
+    problem = refused(lambda: build(node, Clerk, "it", plugins=["broken_plugin"]), "it._target_", "broken_plugin.X")  # type: ignore[type-abstract]
+    assert "NameError" in problem

@@ -16,7 +16,7 @@ import pytest
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from omegaconf import OmegaConf
 from refusals import Refuses
-from runs import LINUX, QUICK, latest, same, wait_until
+from runs import LINUX, QUICK, content, latest, same, summary, wait_until
 
 import a3c_exp.__main__ as program
 from a3c_exp.cli.hydra_compose import compose_jobs, compose_node, for_hydra, hydra_session, sweep
@@ -26,15 +26,6 @@ from a3c_exp.run.files import exclusive_folder
 
 TWO = [*QUICK, "-m", "sweep=two", "seed=0,1"]
 RUN = [*QUICK, "hydra.run.dir=run", "existing=resume"]
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def summary(run: Path) -> dict[str, Any]:
-    read: dict[str, Any] = json.loads((run / "summary.json").read_text())
-    return read
 
 
 def runs(sweep: Path) -> list[str]:
