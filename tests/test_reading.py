@@ -77,8 +77,6 @@ def test_what_is_no_plain_yaml_is_refused_in_one_line(text: str, reason: str) ->
     [
         ("{", "is no JSON: line 1: "),
         ("[" * 100_000, "has a number that is too long, or is nested too deeply"),
-        ("[" * 40 + "]" * 40, "it is nested more than 32 levels deep"),
-        ('{"a": [9223372036854775808]}', f"a[0] is a whole number beyond {LARGEST}"),
         (f"[{'1,' * 100_000}1]", "it has more than 100,000 values"),
     ],
 )

@@ -30,27 +30,15 @@ def one_environment(
 
     On-policy: both log-probabilities are ln 1/2.
     """
-    length = len(rewards)
     next_values = [*values[1:], last]
-    ends = np.zeros((2, length, 1), bool)
+    ends = np.zeros((2, len(rewards), 1), bool)
     if terminated is not None:
         ends[0, terminated], next_values[terminated] = True, 0.0
     if truncated is not None:
         ends[1, truncated], next_values[truncated] = True, final
-    log_probs = np.full((length, 1), np.log(0.5), np.float32)
-    return Trajectory(
-        rewards=as_column(rewards),
-        values=as_column(values),
-        next_values=as_column(next_values),
-        terminated=ends[0],
-        truncated=ends[1],
-        log_probs=log_probs,
-        target_log_probs=log_probs,
-    )
-
-
-def as_column(numbers: Sequence[float]) -> Floats:
-    return np.array(numbers, np.float32).reshape(-1, 1)
+    r, v, next_v = (np.array(each, np.float32).reshape(-1, 1) for each in (rewards, values, next_values))
+    log_probs = np.full(ends[0].shape, np.log(0.5), np.float32)
+    return Trajectory(r, v, next_v, ends[0], ends[1], log_probs, log_probs)
 
 
 @st.composite
@@ -68,15 +56,8 @@ def trajectories(draw: st.DrawFn, truncations: bool = True) -> Trajectory:
     finals = rng.normal(scale=3, size=shape)
     next_values = np.where(terminated, 0, np.where(truncated, finals, values[1:]))
     log_probs, target_log_probs = -rng.exponential(size=(2, *shape)).astype(np.float32)
-    return Trajectory(
-        rewards=rewards.astype(np.float32),
-        values=values[:-1].astype(np.float32),
-        next_values=next_values.astype(np.float32),
-        terminated=terminated,
-        truncated=truncated,
-        log_probs=log_probs,
-        target_log_probs=target_log_probs,
-    )
+    r, v, next_v = (each.astype(np.float32) for each in (rewards, values[:-1], next_values))
+    return Trajectory(r, v, next_v, terminated, truncated, log_probs, target_log_probs)
 
 
 gammas = st.sampled_from([0.0, 0.5, 0.9, 0.99, 1.0])

@@ -16,8 +16,8 @@ from a3c_exp.run.console import Progress
 from a3c_exp.run.curves import CurveWriter
 from a3c_exp.run.episode_log import EpisodeLog
 from a3c_exp.run.evaluations import Evaluations
+from a3c_exp.run.files import RunOutput
 from a3c_exp.run.interruption import Interruption
-from a3c_exp.run.output import RunOutput
 from a3c_exp.run.run_folder import BEST, CHECKPOINTS, EPISODES_FILE, LATEST, METRICS_FILE, PREVIOUS
 from a3c_exp.run.statistics import RunStatistics, TrainingClock
 

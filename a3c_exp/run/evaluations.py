@@ -22,8 +22,8 @@ from a3c_exp.core.seeding import Role
 from a3c_exp.envs import close_within, on_progress
 from a3c_exp.errors import ConfigError, RunError
 from a3c_exp.run.callback_list import Every, Own
+from a3c_exp.run.files import RunOutput
 from a3c_exp.run.interruption import Interruption
-from a3c_exp.run.output import RunOutput
 from a3c_exp.run.policy import BATCH, Policy, evaluate_policy
 from a3c_exp.run.recorder import Recorder
 from a3c_exp.run.run_folder import BEST, VIDEOS

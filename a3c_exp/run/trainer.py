@@ -32,9 +32,9 @@ from a3c_exp.run.console import LiveLineHandler, Progress, run_log
 from a3c_exp.run.curves import CurveWriter
 from a3c_exp.run.episode_log import EpisodeLog
 from a3c_exp.run.evaluations import Evaluations
+from a3c_exp.run.files import RunOutput
 from a3c_exp.run.interruption import Interruption, interruptions
 from a3c_exp.run.metrics import ResumePoint
-from a3c_exp.run.output import RunOutput
 from a3c_exp.run.saved_state import STATE_ERRORS, constants_of, load_latest, load_state
 from a3c_exp.run.session import Session
 from a3c_exp.run.statistics import RunStatistics, TrainingClock
