@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -21,18 +22,22 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from scripted import Answer, Bandit, Scripted
 
 from a3c_exp.algorithms import A3C, BatchArrays
+from a3c_exp.callbacks import Callback, RunView
 from a3c_exp.common.arrays import Vector
+from a3c_exp.core.events import Event
 from a3c_exp.networks.actor_critic import NetworkOutputs, OutputGradients
 from a3c_exp.optimizers import SGD
 
-Fault = Literal["raise", "kill", "vanish", "hang", "leave a child"]
+Fault = Literal["raise", "kill", "vanish", "hang", "leave a child", "fork", "print", "half a message"]
 
 
 class Faulty(Bandit):
     """A bandit that goes wrong at its `at`-th step: the one whose seed is the `victim`, or each if there is no victim.
 
     fault: raise, an error; kill, SIGKILL; vanish, the process ends with exit code 0; hang, steps wait until the file
-        `release` exists; leave a child, start a program that inherits every open file, then SIGKILL.
+        `release` exists; leave a child, start a program that inherits every open file, then SIGKILL; fork, a child
+        goes on beside its parent; print, write megabytes to standard output; half a message, the process is stopped
+        while it sends the next one.
     others_hang: the others hang, from their `at`-th step on.
     note: a file. One that hangs appends a byte for each look at `release`. The child's process id is written there.
     """
@@ -83,6 +88,12 @@ class Faulty(Bandit):
                 child = subprocess.Popen(["sleep", "600"], close_fds=False)
                 self.note.write_text(str(child.pid))
                 os.kill(os.getpid(), signal.SIGKILL)
+            case "fork":
+                os.fork()
+            case "print":
+                print("x" * 4_000_000, flush=True)
+            case "half a message":
+                os.write = _write_half
 
     def _hang(self) -> None:
         while not self.release.is_file():
@@ -91,17 +102,25 @@ class Faulty(Bandit):
             time.sleep(0.02)
 
 
-class Endless(Bandit):
-    """A bandit whose episodes end after each step, or never, if its seed is `from_name` or more."""
+_write = os.write
 
-    def __init__(self, from_name: int) -> None:
-        super().__init__()
-        self.from_name = from_name
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        if seed is not None and seed >= self.from_name:
-            self.length = 0
-        return super().reset(seed=seed, options=options)
+def _write_half(pipe: int, data: Any) -> int:
+    """In place of `os.write`, for the rest of this process."""
+    written = _write(pipe, data[: len(data) // 2])
+    os.kill(os.getpid(), signal.SIGSTOP)
+    return written
+
+
+@dataclass(kw_only=True)
+class AtTheLimit(Callback):
+    """Once a worker has learned, no thread or process is to be had any more, and the workers are killed."""
+
+    def on_event(self, run: RunView, event: Event) -> None:
+        if event.contributions:
+            resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+            for child in multiprocessing.active_children():
+                child.kill()
 
 
 class Simulator(Bandit):
@@ -267,4 +286,3 @@ SPOILED: dict[str, Callable[[Any, Any], Any]] = {
 gymnasium.register("Faulty-v0", entry_point="faulty:Faulty")
 gymnasium.register("Simulator-v0", entry_point="faulty:Simulator")
 gymnasium.register("Misbehaving-v0", entry_point="faulty:Misbehaving", vector_entry_point="faulty:MisbehavingVector")
-gymnasium.register("Endless-v0", entry_point="faulty:Endless")

@@ -26,14 +26,12 @@ from backend_runs import (
     totals,
     worker_processes,
 )
-from runs import BACKENDS, LINUX, SCRIPTED, TARGET, config, drain, make_store, processes, same, wait_until
+from runs import BACKENDS, LINUX, SCRIPTED, config, drain, make_store, processes, same, wait_until
 
 from a3c_exp.backends import messages
 from a3c_exp.backends.messages import MERGE_SECONDS, batch_events
 from a3c_exp.config.builder import load_experiment
-from a3c_exp.core import seeding
 from a3c_exp.core.events import Event
-from a3c_exp.core.seeding import Role
 from a3c_exp.core.worker import YieldPoint
 from a3c_exp.errors import ConfigError, RunError
 
@@ -78,14 +76,14 @@ def test_multipliers_reach_workers_while_they_run(backend: str) -> None:
     """A learning rate that is multiplied by 0 leaves the parameters as they are."""
     whole = ga3c(total_steps=10**7) if backend == "ga3c" else config(backend=backend, total_steps=10**7)
     with running(whole) as (events, store):
-        initial = store.parameters.read()
+        initial = store.state()["parameters"]
         next(event for event in events if event and event.updates)
         store.set_multipliers(learning_rate=0.0)
         rates = (event.metrics["learning_rate"].mean for event in events if event and event.updates)
         assert 0 in itertools.islice(rates, 10_000)
-        before = store.parameters.read()
+        before = store.state()["parameters"]
         assert next(rates) == 0
-        np.testing.assert_array_equal(store.parameters.read(), before)
+        np.testing.assert_array_equal(store.state()["parameters"], before)
         assert not same(before, initial)
 
 
@@ -128,13 +126,6 @@ class TestSeveralWorkers:
         assert steps == state["steps"] == len(returns) >= 3200, "an episode of this bandit is one step"
         assert steps < 3200 + 3 * 16, "no worker starts a rollout once the run has its steps"
 
-    def test_each_worker_may_have_its_own_optimizer_state(self, backend: str) -> None:
-        whole = config(backend=backend, workers=2, total_steps=10**9, optimizer_state="per_worker")
-        _, state, _ = drain(whole, enough=lambda events: {event.worker for event in events if event.updates} == {0, 1})
-        assert state["optimizer_state"].shape[0] == 2
-        assert state["optimizer_state"].any(axis=(1, 2)).all()
-        assert not same(state["optimizer_state"][0], state["optimizer_state"][1])
-
     def test_synchronous_updates_wait_for_all_workers(self, backend: str) -> None:
         events, state, error = drain(config(backend=backend, workers=3, update="sync", total_steps=16 * 3 * 20))
         updates, steps, measured, _ = totals(events)
@@ -144,11 +135,6 @@ class TestSeveralWorkers:
         # Every step is one round of three gradients. In the last one some workers may have left.
         assert updates - 1 <= steps / (16 * 3) <= updates
         assert measured == steps / 16
-
-    def test_all_of_them_learn_from_the_same_statistics(self, backend: str) -> None:
-        settings: dict[str, Any] = {"env__normalize_observations": True, "env__kwargs": {"length": 7}}
-        _, state, _ = drain(config(env=TARGET, backend=backend, workers=3, total_steps=1600, **settings))
-        assert state["stats"][0] == state["steps"]
 
     def test_they_are_ended(self, backend: str) -> None:
         for stopped in (True, False):
@@ -167,29 +153,6 @@ class TestSeveralWorkers:
         assert "finite" in str(error) and "Traceback" not in str(error)
         assert sum(event.counts.get("rejected", 0) for event in events) >= 20, "the last of them are reported, too"
         assert np.isfinite(state["parameters"]).all()
-
-
-def test_a_quorum_does_not_wait_for_a_slow_worker(tmp_path: Path) -> None:
-    """One worker stands still until the others have made 40 rounds. Then its gradient is late."""
-    victim = seeding.environment_seeds(0, Role.ENVIRONMENT, 2, 4)[0]
-    release, note = tmp_path / "release", tmp_path / "note"
-    faults = {"fault": "hang", "victim": victim, "at": 18, "release": str(release), "note": str(note)}
-    rounds: dict[str, Any] = {"workers": 3, "update": "sync", "quorum": 2, "total_steps": 10**9}
-    whole = config("Faulty-v0", "processes", env__kwargs=faults, plugins=["faulty"], **rounds)
-    late, steps, stood_still_at = 0, 0, 0
-    with running(whole) as (events, store):
-        for event in filter(None, events):
-            assert event.staleness.keys() <= {0}
-            steps += event.steps
-            if not stood_still_at and note.is_file():
-                stood_still_at = store.version
-            elif stood_still_at and store.version >= stood_still_at + 40:
-                release.touch()
-            if release.exists() and event.worker == 2:
-                late += event.counts.get("late_gradients", 0)
-            if late:
-                store.stop()
-        assert late and store.steps == steps
 
 
 def test_adam_stays_bounded_if_most_gradients_are_zero() -> None:
@@ -266,9 +229,6 @@ class TestBatchEvents:
             yield Event(0, updates=1, steps=index)
         if error is not None:
             raise error
-
-    def test_the_first_event_is_passed_on_at_once_and_the_rest_together(self) -> None:
-        assert [(event.updates, event.steps) for event in batch_events(self.steps())] == [(1, 0), (4, 10)]
 
     def test_no_event_waits_longer_than_merge_seconds_for_the_next(self, clock: Clock) -> None:
         def slow() -> Iterator[Event]:

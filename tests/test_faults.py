@@ -5,11 +5,14 @@ A run ends at once, reports why, keeps what it has learned, and leaves nothing b
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -208,6 +211,37 @@ class TestSignals:
             assert latest(running.folder)["store"]["steps"] >= 100, "a whole checkpoint"
             closed = len([*notes.glob("*.closed")])
             assert closed == len([*notes.glob("*.pids")]) >= 8, "each worker closes its environments"
+
+
+@LINUX
+def test_a_worker_that_prints_into_a_pipe_that_nobody_reads_is_not_waited_for(program: Start) -> None:
+    printing = ["+env.kwargs.fault=print", f"+env.kwargs.victim={VICTIM}", "plugins=[faulty]"]
+    running = program("processes", "stop.max_seconds=2", "checkpoint.every=1000", *printing, env="faulty:Faulty-v0")
+    assert running.process.wait(60) == 0
+    summary = json.loads((running.folder / "summary.json").read_text())
+    assert summary["stop_reason"] == "max_seconds" and summary["training_seconds"] < 7
+    assert latest(running.folder)["store"]["steps"] == summary["steps"] > 1000
+
+
+@LINUX
+def test_a_run_that_may_start_no_threads_and_processes_any_more_is_saved(tmp_path: Path) -> None:
+    """No worker can be replaced, and no evaluation be made. Root has no limit, but for one without its capabilities."""
+
+    def limit() -> None:
+        if os.getuid() == 0:
+            for capability in (21, 24):  # CAP_SYS_ADMIN, CAP_SYS_RESOURCE
+                assert ctypes.CDLL(None).prctl(24, capability, 0, 0, 0) == 0  # PR_CAPBSET_DROP
+            os.setresuid(65534, 0, 0)  # limits are those of the real user
+
+    settings: dict[str, Any] = {"workers": 2, "total_steps": 10**9, "eval__every": 10**6, "backend__max_restarts": 3}
+    whole = config(backend="processes", callbacks=[{"_target_": "faulty.AtTheLimit"}], plugins=["faulty"], **settings)
+    script = f"from pathlib import Path; import runs; runs.train_config({whole}, Path({str(tmp_path)!r}))"
+    done = subprocess.run([sys.executable, "-c", script], preexec_fn=limit, capture_output=True, text=True, timeout=120)
+    assert "Traceback" not in done.stderr
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert (summary["stop_reason"], summary["unwritten"]) == ("failed", [])
+    assert re.fullmatch(r"worker \d could not be started: RuntimeError: can't start new thread", summary["error"])
+    assert latest(tmp_path)["store"]["steps"] == summary["steps"] > 0
 
 
 def _shared_memory() -> set[str]:

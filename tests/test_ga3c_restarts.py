@@ -23,7 +23,7 @@ from a3c_exp.backends.ga3c import buffers as buffers_module
 from a3c_exp.backends.ga3c import services
 from a3c_exp.backends.ga3c.buffers import STARTING, AgentChannel, BufferSpec, Prediction, SharedBuffers
 from a3c_exp.backends.ga3c.device import build_thread_network
-from a3c_exp.backends.ga3c.queues import bytes_in, write_index
+from a3c_exp.backends.ga3c.queues import bytes_in
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.events import Episodes, Event
 from a3c_exp.core.experiment import build_network
@@ -152,31 +152,6 @@ def test_no_slot_is_lost_or_owned_twice_at_whichever_line_an_agent_is_killed(spe
             break
     assert line > 60
     assert queued == {0, 1, 2}, "killed before, between and after its rollouts"
-
-
-class TestBuffers:
-    @pytest.fixture
-    def buffers(self, spec: BufferSpec) -> Iterator[SharedBuffers]:
-        buffers = SharedBuffers(spec)
-        yield buffers
-        buffers.close()
-
-    def test_an_agent_that_dies_while_it_is_answered_spoils_nothing_for_its_successor(
-        self, buffers: SharedBuffers
-    ) -> None:
-        """The predictor has read the old request before, and replies after, the successor has got its first reply."""
-        for agent in range(AGENTS):
-            write_index(buffers.requests.writer, agent)
-        old = buffers.take_requests(9, 1.0)
-        buffers.renew(0)
-        new = AGENTS  # the request of the successor of agent 0
-        write_index(buffers.requests.writer, new)
-        assert buffers.take_requests(9, 1.0) == [new]
-        buffers.reply([new], prediction([new], 3.0))
-        buffers.reply(old, prediction(old, 4.0))
-        assert buffers.request_arrays["values"][:, 0].tolist() == [3.0, 4.0]
-        replies = [os.read(reader.fileno(), 99).count(buffers_module.REPLIED) for reader, _ in buffers._notifications]
-        assert replies == [1, 1]
 
 
 # -- whole runs -------------------------------------------------------------------------------------------------------

@@ -31,23 +31,12 @@ def episodes_by_worker(events: list[Event]) -> Counter[int]:
 
 
 class TestLeavingRules:
-    def test_after_so_many_episodes(self) -> None:
-        rules = LeavingRules(Stop(worker_episodes=3), 0)
-        assert rules.add(episodes(1, 1)) is None
-        assert rules.add(episodes(1, 1)) == "worker_episodes"
-
-    def test_earlier_sessions_count(self) -> None:
-        assert LeavingRules(Stop(worker_episodes=3), 2).add(episodes(1)) == "worker_episodes"
-
     def test_once_the_last_episodes_are_good(self) -> None:
         """Exactly then: an episode that would spoil the mean comes too late."""
         rules = LeavingRules(Stop(worker_return=2.0, window=2), 0)
         assert rules.add(episodes(9.0)) is None, "before the window is full"
         assert rules.add(episodes(-9.0, 1.0)) is None
         assert rules.add(episodes(3.0, -100.0)) == "worker_return"
-
-    def test_without_rules_nobody_leaves(self) -> None:
-        assert LeavingRules(Stop(), 10**6).add(episodes(*[1e9] * 200)) is None
 
 
 class TestOnEveryBackend:

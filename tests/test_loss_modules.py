@@ -128,9 +128,9 @@ class TestItsParameters:
         sgd = {"_target_": "a3c_exp.optimizers.SGD", "learning_rate": 0.1}
         groups = {"loss": {"learning_rate": 0.0}}
         store, (worker,) = make_workers(config(TARGET, optimizer=sgd | {"param_groups": groups}, **PREDICTING))
-        before, place = store.parameters.read(), worker._network.param_slices["loss"]
+        before, place = store.state()["parameters"], worker._network.param_slices["loss"]
         next_event(worker.run())
-        change = np.abs(store.parameters.read() - before)
+        change = np.abs(store.state()["parameters"] - before)
         assert not change[place].any() and change[: place.start].max() > 1e-6
 
 

@@ -36,10 +36,10 @@ def test_the_rate_is_divided_by_a_power_of_the_staleness(power: float, step: flo
     first = pull(store)
     for landed in range(4):
         push(store, 1, ones(), first if landed == 1 else None)
-    before = store.parameters.read()
+    before = store.state()["parameters"]
     np.testing.assert_array_equal(before, -4 * ones())
     assert event_of(push(store, 0, ones(), first)).staleness == {4: 1}
-    np.testing.assert_array_equal(store.parameters.read(), before - step)
+    np.testing.assert_array_equal(store.state()["parameters"], before - step)
 
 
 @pytest.mark.parametrize("settings", [{}, {"locked": True}, {"synchronous": True}], ids=str)
@@ -47,7 +47,7 @@ def test_the_rate_follows_the_progress_at_the_pull(settings: dict[str, bool]) ->
     store = make_store(schedule=Linear(start=1.0, end=0.0), workers=1, **settings)
     push(store, 0, None, steps=750)
     push(store, 0, ones(), steps=100)
-    np.testing.assert_allclose(store.parameters.read(), -0.25 * ones())
+    np.testing.assert_allclose(store.state()["parameters"], -0.25 * ones())
 
 
 def test_optimizer_state_per_worker_is_independent_of_other_workers() -> None:
@@ -56,10 +56,10 @@ def test_optimizer_state_per_worker_is_independent_of_other_workers() -> None:
     several, single = make_store(optimizer=adam, optimizer_state_per_worker=True), make_store(optimizer=adam, workers=1)
     for _ in range(3):
         push(several, 0, ones(0.5))
-    before = several.parameters.read()
+    before = several.state()["parameters"]
     push(several, 1, ones(-2))
     push(single, 0, ones(-2))
-    np.testing.assert_allclose(several.parameters.read() - before, single.parameters.read(), rtol=1e-5)
+    np.testing.assert_allclose(several.state()["parameters"] - before, single.state()["parameters"], rtol=1e-5)
 
 
 def test_a_worker_new_at_a_resumption_begins_with_the_initial_optimizer_state() -> None:
@@ -72,9 +72,9 @@ def test_a_worker_new_at_a_resumption_begins_with_the_initial_optimizer_state() 
     resumed = make_store(**settings, workers=2)
     resumed.restore(store.state())
     for worker in range(2):
-        before = resumed.parameters.read()
+        before = resumed.state()["parameters"]
         push(resumed, worker, ones(0.5))
-        np.testing.assert_allclose(before - resumed.parameters.read(), 0.1, rtol=1e-3)
+        np.testing.assert_allclose(before - resumed.state()["parameters"], 0.1, rtol=1e-3)
 
 
 # -- many writers at once ---------------------------------------------------------------------------------------------
@@ -97,4 +97,4 @@ def test_every_update_is_counted_and_with_the_lock_none_is_lost(kind: str) -> No
     for writer in writers:
         writer.join()
     assert (store.version, store.steps) == (900, 1800)
-    np.testing.assert_array_equal(store.parameters.read(), -ones(900))
+    np.testing.assert_array_equal(store.state()["parameters"], -ones(900))

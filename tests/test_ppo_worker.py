@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from runs import BANDIT, CORNERS, CORRIDOR, SCRIPTED, SMALL_CNN, TARGET, config, drain, train_config
+from runs import BANDIT, CORNERS, CORRIDOR, SCRIPTED, SMALL_CNN, TARGET, config, drain
 from workers import LSTM, events_of, make_workers, next_event, ppo_config
 
 from a3c_exp.algorithms import BatchArrays
@@ -140,7 +139,7 @@ def test_one_rollout_that_cannot_be_learned_from_is_one_however_many_minibatches
     huge = replace(rollout, rewards=np.full_like(rollout.rewards, 1e38))
     events = [step for step in worker._learner.learn([huge], START) if isinstance(step, Event)]
     assert sum(event.counts["rejected"] for event in events) == len(events) > MAX_CONSECUTIVE_NONFINITE
-    assert store.version == 0 and np.isfinite(store.parameters.read()).all()
+    assert store.version == 0 and np.isfinite(store.state()["parameters"]).all()
 
 
 # -- rounds -----------------------------------------------------------------------------------------------------------
@@ -206,19 +205,3 @@ def test_a_late_worker_goes_on_with_its_next_minibatch() -> None:
     assert isinstance(event, Event) and (event.counts.get("late_gradients", 0), event.steps) == (1, 16)
     assert next(steps) is YieldPoint.BEFORE_PUSH, "of its second minibatch, which nothing has made late"
     assert next(steps) is YieldPoint.WAITING
-
-
-def test_nobody_waits_once_the_store_is_stopped() -> None:
-    store, (one, _) = make_workers(ppo_config(workers=2, update="sync"))
-    steps = one.run()
-    assert [next(steps) for _ in range(3)] == [YieldPoint.BEFORE_PULL, YieldPoint.BEFORE_PUSH, YieldPoint.WAITING]
-    store.stop()
-    assert [type(step) for step in steps] == [Event]
-
-
-def test_rounds_go_on_in_a_run_that_is_resumed(tmp_path: Path) -> None:
-    whole = ppo_config(**UNEVEN, backend="threads", update="sync", workers=2, total_steps=100)
-    first = train_config(whole, tmp_path).summary
-    then = train_config(whole | {"total_steps": 200}, tmp_path, resume=True).summary
-    assert (first["stop_reason"], then["stop_reason"]) == ("total_steps", "total_steps")
-    assert then["steps"] >= 200 and then["updates"] > first["updates"]

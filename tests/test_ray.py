@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import signal
@@ -178,21 +177,6 @@ def restart_of(run: EndlessRun) -> Event:
             return event
         assert time.monotonic() < deadline, "no worker was replaced"
     pytest.fail("the run has ended")
-
-
-def test_multipliers_reach_workers_through_every_server(cluster: Any) -> None:
-    """A learning rate that is multiplied by 0 leaves the parameters of both servers as they are."""
-    with EndlessRun(backend={"shards": 2}) as run:
-        initial = run.store.parameters.read()
-        run.wait_for_events({0})
-        run.store.set_multipliers(learning_rate=0.0)
-        rates = (event.metrics["learning_rate"].mean for event in run.events if event and event.updates)
-        assert 0 in itertools.islice(rates, 1000)
-        before = run.store.state()
-        assert next(rates) == 0
-        assert np.array_equal(run.store.state()["parameters"], before["parameters"])
-        assert not np.array_equal(before["parameters"], initial)
-        assert before["multipliers"].tolist() == [0, 1]
 
 
 def test_workers_that_are_killed_or_hang_are_replaced(cluster: Any) -> None:

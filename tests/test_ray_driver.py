@@ -50,7 +50,7 @@ class Case:
         monkeypatch.setitem(sys.modules, "ray", self.ray)
         self.store = CachedStore(make_spec(workers=2))
         context: Any = mock.MagicMock()
-        self.driver = Driver(Ray(), context, self.store, shards=2, in_flight=1, cpus_per_worker=1)
+        self.driver = Driver(Ray(shards=2), context, self.store)
         self.driver._incarnation, self.driver._begun = 1, True
         self.driver._watch = StallWatch(1.0, lambda: self.clock)
         self.driver._start_some()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 
 from runs import wait_until
 from servers import (
@@ -126,36 +125,3 @@ class TestRounds:
         pull(workers[1], 1)
         workers[1].finish_rollout(1)
         assert pull(workers[0], 0).tolist() == pull(workers[1], 1).tolist() == [3.0] * SIZE
-
-
-class TestAQuorum:
-    """Rounds of M of N, on one server."""
-
-    def test_closes_a_round_and_drops_what_comes_later(self, cluster: MakeCluster) -> None:
-        servers = cluster(spec(3, synchronous=True, quorum=2))
-        workers = [servers.started(worker) for worker in range(3)]
-        for index, gradient in enumerate((-1.0, -3.0)):
-            learn(workers[index], index, gradient)
-        assert pull_all(workers[:2]) == [2.0, 2.0]
-        assert learn_from_the_first_pull(workers[2], 2, -100.0) == 2.0, "without waiting"
-        learn(workers[2], 2, -5.0)
-        learn(workers[0], 0, -1.0)
-        assert pull_all([workers[0], workers[2]]) == [5.0, 5.0]
-        events = {event.worker: event for event in servers.events()}
-        assert {index: event.counts.get("late_gradients", 0) for index, event in events.items()} == {0: 0, 1: 0, 2: 1}
-        assert sum(event.updates for event in events.values()) == 2
-        assert servers.fetch()["steps"] == 5
-
-
-def pull_all(workers: Sequence[RemoteStore]) -> list[float]:
-    """The first parameter that each worker pulls, all at the same time."""
-    found = [vector() for _ in workers]
-    pairs = enumerate(zip(workers, found, strict=True))
-    join_all([threading.Thread(target=worker.pull, args=(index, into)) for index, (worker, into) in pairs])
-    return [float(each[0]) for each in found]
-
-
-def learn_from_the_first_pull(worker: RemoteStore, index: int, gradient: float) -> float:
-    """Push a gradient that is based on the parameters of the worker's last answer, and return what it pulls then."""
-    worker.push(index, push_of(index, vector(gradient), worker._replies[0].snapshot))
-    return float(pull(worker, index)[0])

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from backend_runs import kill_fork_server, nobody_works, running, worker_processes
-from runs import LINUX, SCRIPTED, config, drain, train_config, wait_until
+from runs import LINUX, SCRIPTED, config, drain, wait_until
 
 from a3c_exp.core import seeding
 from a3c_exp.core.events import Event
 from a3c_exp.core.seeding import Role
 from a3c_exp.errors import RunError
-from a3c_exp.run.callbacks import StopRules
 
 pytestmark = LINUX
 
@@ -71,9 +71,16 @@ class TestAKilledWorker:
         assert restarts(events) == 1
         os.kill(int(note.read_text()), signal.SIGKILL)
 
-    def test_ends_the_run_without_restarts(self) -> None:
-        error = failure(faulty("kill", backend__max_restarts=0))
-        assert (str(error), error.reason) == ("worker 1 was killed by SIGKILL", "failed")
+
+@pytest.mark.parametrize("backend", ["threads", "processes", "ga3c"])
+def test_a_child_that_an_environment_forks_is_no_worker(backend: str) -> None:
+    """It would beat, push and report beside its parent, from the line on in which it was made."""
+    forking = {"fault": "fork", "at": 20}
+    whole = config("faulty:Faulty-v0", backend, env__kwargs=forking, plugins=["faulty"], workers=2, total_steps=1600)
+    events, state, error = drain(whole)
+    assert error is None
+    assert sum(event.steps for event in events) == state["steps"] < 1600 + 2 * 2 * 16
+    wait_until(nobody_works)
 
 
 class TestAWorkerThatHangs:
@@ -101,75 +108,46 @@ class TestAWorkerThatHangs:
         wait_until(nobody_works)
 
 
-class TestAWorkerThatRaises:
-    def failing(self, backend: str, trigger: Path, **settings: Any) -> dict[str, Any]:
-        loss = {"_target_": "faulty.FailingA3C", "trigger": str(trigger)}
-        whole = config(SCRIPTED, backend, algorithm=loss, plugins=["scripted", "faulty"], **settings)
-        whole["backend"]["max_restarts"], whole["total_steps"] = 3, 10**9
-        return whole
-
-    def test_after_its_first_update_is_replaced(self, tmp_path: Path) -> None:
-        trigger = tmp_path / "trigger"
-        warnings: list[str] = []
-        waiting_for = {0, 1}
-        with running(self.failing("processes", trigger, workers=2)) as (events, store):
-            for event in events:
-                if event is None:
-                    continue
-                warnings.extend(event.warnings)
-                if waiting_for and event.contributions:
-                    waiting_for.discard(event.worker)
-                    if not waiting_for:
-                        trigger.touch()
-                if event.counts.get("restarts", 0):
-                    store.stop()
-        assert len(warnings) == 1
-        assert "RuntimeError: scripted to fail\nanother one takes its place" in warnings[0]
-
-    def test_before_it_ends_the_run(self, tmp_path: Path) -> None:
-        trigger = tmp_path / "trigger"
-        trigger.touch()
-        error = failure(self.failing("threads", trigger))
-        assert error.reason == "failed"
-        assert str(error).endswith("RuntimeError: scripted to fail")
+def test_a_worker_that_raises_after_its_first_update_is_replaced(tmp_path: Path) -> None:
+    trigger = tmp_path / "trigger"
+    loss = {"_target_": "faulty.FailingA3C", "trigger": str(trigger)}
+    settings: dict[str, Any] = {"algorithm": loss, "plugins": ["scripted", "faulty"], "backend__max_restarts": 3}
+    warnings: list[str] = []
+    learned = set[int]()
+    with running(config(SCRIPTED, "processes", workers=2, total_steps=10**9, **settings)) as (events, store):
+        for event in filter(None, events):
+            warnings.extend(event.warnings)
+            if len(learned) < 2 and event.contributions:
+                learned.add(event.worker)
+                if len(learned) == 2:
+                    trigger.touch()
+            if event.counts.get("restarts", 0):
+                store.stop()
+    assert len(warnings) == 1
+    assert "RuntimeError: scripted to fail\nanother one takes its place" in warnings[0]
 
 
-def test_a_whole_run_reports_its_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def rule(rules: StopRules, wait_for_all: bool = True) -> str | None:
-        return "max_episodes" if rules._statistics.counts["restarts"] else None
+def test_a_fork_server_that_is_killed_is_started_again_and_the_run_goes_on() -> None:
+    """Its workers end with it, and each of them is replaced."""
+    whole = config(backend="processes", workers=2, total_steps=10**9, backend__max_restarts=3)
+    with running(whole) as (events, store):
 
-    monkeypatch.setattr(StopRules, "rule", rule)
-    done = train_config(faulty("kill"), tmp_path)
-    assert (done.summary["stop_reason"], done.exit_code, done.summary["restarts"]) == ("max_episodes", 0, 1)
-    assert (tmp_path / "train.log").read_text().count(
-        "worker 1 was killed by SIGKILL: another one takes its place"
-    ) == 1
-    assert "async/restarts" in (tmp_path / "metrics.csv").read_text().splitlines()[0]
-
-
-class TestTheForkServer:
-    def test_that_is_killed_is_started_again_and_the_run_goes_on(self) -> None:
-        """Its workers end with it, and each of them is replaced."""
-        with running(config(backend="processes", workers=2, total_steps=10**9, backend__max_restarts=3)) as (
-            events,
-            store,
-        ):
-            alive = {0, 1}
-            while alive:
+        def wait_for_both(condition: Callable[[Event], object]) -> None:
+            waiting = {0, 1}
+            while waiting:
                 event = next(events)
-                alive -= {event.worker} if event is not None else set()
-            lost = [child.pid for child in worker_processes()]
-            kill_fork_server()
-            seen: list[Event] = []
-            while {event.worker for event in seen if event.counts.get("restarts", 0)} != {0, 1}:
-                seen += [event for event in [next(events)] if event is not None]
-            while not {0, 1} <= {event.worker for event in seen if event.contributions}:
-                seen += [event for event in [next(events)] if event is not None]
-            assert not {child.pid for child in worker_processes()} & set(lost)
-            assert not any(_is_worker(pid) for pid in lost)
-            store.stop()
-            assert not any(event.counts.get("restarts", 0) for event in events if event is not None)
-        wait_until(nobody_works)
+                waiting -= {event.worker} if event is not None and condition(event) else set()
+
+        wait_for_both(lambda event: event.contributions)
+        lost = [child.pid for child in worker_processes()]
+        kill_fork_server()
+        wait_for_both(lambda event: "restarts" in event.counts)
+        wait_for_both(lambda event: event.contributions)
+        assert not {child.pid for child in worker_processes()} & set(lost)
+        assert not any(_is_worker(pid) for pid in lost)
+        store.stop()
+        assert not any("restarts" in event.counts for event in filter(None, events))
+    wait_until(nobody_works)
 
 
 def _is_worker(pid: int | None) -> bool:

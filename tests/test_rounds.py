@@ -25,7 +25,7 @@ class TestPushesIntoRounds:
         assert last.done() and first.done() and second.done()
         assert [event_of(ticket).updates for ticket in (first, second, last)] == [0, 0, 1]
         assert all(event_of(ticket).staleness == {0: 1} for ticket in (first, second, last))
-        np.testing.assert_allclose(store.parameters.read(), -ones((10 * 1 + 10 * 2 + 20 * 6) / 40))
+        np.testing.assert_allclose(store.state()["parameters"], -ones((10 * 1 + 10 * 2 + 20 * 6) / 40))
         assert (store.version, store.steps) == (1, 40)
 
     def test_whoever_asks_after_another_has_left_makes_the_step(self) -> None:
@@ -34,7 +34,7 @@ class TestPushesIntoRounds:
         store.leave(2)
         assert first.done() and second.done()
         assert (event_of(first).updates, event_of(second).updates) == (1, 0)
-        np.testing.assert_allclose(store.parameters.read(), -ones(2))
+        np.testing.assert_allclose(store.state()["parameters"], -ones(2))
 
     def test_a_worker_whose_gradient_was_refused_is_part_of_no_update(self) -> None:
         store = make_store(synchronous=True, workers=2)
@@ -42,7 +42,7 @@ class TestPushesIntoRounds:
         assert refused.done() and sound.done()
         assert event_of(refused).staleness == {}
         assert (store.counters.gradients_of(0), store.counters.gradients_of(1)) == (0, 1)
-        np.testing.assert_allclose(store.parameters.read(), -ones(3))
+        np.testing.assert_allclose(store.state()["parameters"], -ones(3))
 
     def test_a_round_of_refused_gradients_passes_without_a_step(self) -> None:
         store = make_store(synchronous=True, workers=2)
@@ -57,7 +57,7 @@ class TestPushesIntoRounds:
         assert first.done() and not later.done()
         assert store.version == 1
         assert push(store, 0, ones(2)).done() and later.done()
-        np.testing.assert_allclose(store.parameters.read(), -ones(1 + 3))
+        np.testing.assert_allclose(store.state()["parameters"], -ones(1 + 3))
 
     def test_a_worker_that_has_left_can_join_again(self) -> None:
         store = make_store(synchronous=True, workers=2)
@@ -95,7 +95,7 @@ class TestAQuorum:
         assert [store.counters.gradients_of(worker) for worker in range(3)] == [1, 1, 0]
         push(store, 0, ones())
         push(store, 1, ones())
-        np.testing.assert_array_equal(store.parameters.read(), -ones(2))
+        np.testing.assert_array_equal(store.state()["parameters"], -ones(2))
 
     def test_nothing_is_late_without_a_gradient(self) -> None:
         store = make_store(synchronous=True, quorum=1, workers=2)
@@ -111,7 +111,7 @@ class TestAQuorum:
         assert refused.done() and not first.done()
         assert event_of(refused).staleness == {}
         assert push(store, 0, ones(3)).done() and first.done()
-        np.testing.assert_array_equal(store.parameters.read(), -ones(2))
+        np.testing.assert_array_equal(store.state()["parameters"], -ones(2))
 
     def test_larger_than_the_living_is_all_of_them(self) -> None:
         store = make_store(synchronous=True, quorum=3, workers=4)
@@ -130,7 +130,7 @@ class TestAQuorum:
         push(store, 0, ones(1))
         store.leave(0)
         assert push(store, 1, ones(3)).done(), "the gradient of the dead counts: it is in the average"
-        np.testing.assert_array_equal(store.parameters.read(), -ones(2))
+        np.testing.assert_array_equal(store.state()["parameters"], -ones(2))
 
     def test_a_replacement_takes_the_place_of_the_dead_in_a_round(self) -> None:
         store = make_store(synchronous=True, quorum=2)
@@ -139,7 +139,7 @@ class TestAQuorum:
         store.start(0, np.random.default_rng(0))
         assert not push(store, 0, ones(7)).done(), "one worker is no quorum"
         assert push(store, 1, ones(1)).done()
-        np.testing.assert_array_equal(store.parameters.read(), -ones(4))
+        np.testing.assert_array_equal(store.state()["parameters"], -ones(4))
 
     def test_after_a_restoration_rounds_and_turns_begin_anew(self) -> None:
         store = make_store(synchronous=True, quorum=1, workers=2)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import pickle
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import Pipe
 
 import pytest
 from stores import make_store
 
 from a3c_exp.backends.messages import SIZE, Inbox, WorkerExit, failed
-from a3c_exp.backends.supervision import PipeSupervisor, Restarts, RestartSettings
-from a3c_exp.backends.threads import ThreadSource, join_all
+from a3c_exp.backends.supervision import PipeSupervisor, Restarts, RestartSettings, end_all
+from a3c_exp.backends.threads import ThreadSource
 from a3c_exp.core.events import Event
 from a3c_exp.core.heartbeat import CLOSING, LEARNING, MAKING, STEPPING, StallWatch, inactivity
 from a3c_exp.core.store import SharedStore
@@ -107,69 +107,52 @@ class TestRestarts:
 
 
 class TestStallWatch:
-    def watch(self, seconds: float | None = 2.0) -> tuple[StallWatch, list[float]]:
-        """A watch, and the time that it sees."""
-        now = [0.0]
-        return StallWatch(seconds, lambda: now[0]), now
+    def look(
+        self, looks: Sequence[Mapping[int, int]], seconds: float = 1.0, limit: float | None = 2.0
+    ) -> list[int | None]:
+        """What a watch finds in these beats, after so many seconds each."""
+        now = iter(seconds * number for number in range(len(looks) + 1))
+        watch = StallWatch(limit, lambda: next(now))
+        return [watch.find(lambda beats=beats: beats) for beats in looks]  # type: ignore[misc]
 
-    @pytest.mark.parametrize(
-        ("beats", "stalled"),
-        [
-            ([5, 6, 6, 6], [False, False, False, True]),
-            ([0, 0], [False, True]),  # one that never begins
-            ([5, 6, 7, 8, 9], [False] * 5),  # one that waits for others beats
-        ],
-    )
-    def test_a_heart_that_stops_is_noticed(self, beats: list[int], stalled: list[bool]) -> None:
-        watch, now = self.watch()
-        found = []
-        for beat in beats:
-            now[0] += 1
-            elapsed = watch.due()
-            assert elapsed is not None
-            found.append(watch.is_stalled(0, beat, elapsed))
-        assert found == stalled
+    def test_a_heart_that_stops_is_noticed(self) -> None:
+        """Also one that never begins. One that waits for others beats."""
+        assert self.look([{0: 5}, {0: 6}, {0: 6}, {0: 6}]) == [None, None, None, 0]
+        assert self.look([{3: 0}, {3: 0}, {3: 0}]) == [None, 3, 3]
+        assert self.look([{0: beat} for beat in range(9)]) == [None] * 9
+        assert self.look([{0: 0}] * 9, limit=None) == [None] * 9, "nobody looks"
 
     def test_a_program_that_was_stopped_itself_blames_nobody(self) -> None:
         """After Ctrl-Z and fg an hour has passed between two looks, in which nobody could step."""
-        watch, now = self.watch(10)
-        now[0] += 3600
-        elapsed = watch.due()
-        assert elapsed is not None and not watch.is_stalled(0, 5, elapsed) and not watch.is_stalled(0, 5, elapsed)
+        assert self.look([{0: 5}] * 9, seconds=3600, limit=10) == [None] * 9
 
-    def test_nobody_looks_without_a_limit(self) -> None:
-        watch, now = self.watch(None)
-        now[0] = 1e6
-        assert watch.due() is None
+    def test_of_several_it_is_the_one_that_has_been_idle_longest(self) -> None:
+        assert self.look([{0: 1, 1: 1}, {0: 2, 1: 1}, {0: 2, 1: 1}, {0: 2, 1: 1}], limit=1.5) == [None, 1, 1, 1]
 
-    def test_a_replacement_begins_anew_and_who_has_been_idle_longest_is_known(self) -> None:
-        """Others may only wait for a lock that it holds."""
-        watch, _ = self.watch()
-        for beat in (1, 2, 2):
-            watch.is_stalled("culprit", 7, 0.6)
-            watch.is_stalled("victim", beat, 0.6)
-        assert max(("victim", "culprit"), key=watch.idle) == "culprit"
-        watch.forget("culprit")
-        assert not watch.is_stalled("culprit", 7, 1.5)
+    def test_a_replacement_begins_anew(self) -> None:
+        now = iter(range(9))
+        watch = StallWatch(3.0, lambda: next(now))
+        for _ in range(2):
+            assert watch.find(lambda: {0: 7}) is None
+        watch.forget(0)
+        assert watch.find(lambda: {0: 7}) is None
 
 
 def test_workers_that_run_are_supervised_while_the_others_are_started() -> None:
-    store = make_store()
+    store, ended = make_store(), list[bool]()
 
     def start() -> Iterator[ThreadSource]:
         for _ in range(1000):
-            yield ThreadSource(store, 0, lambda attempt: iter([Event(0, contributions=1)]))
+            yield ThreadSource(store=store, worker=0, run=lambda attempt: iter([Event(0, contributions=1)]))
             time.sleep(0.01)
 
-    supervisor = PipeSupervisor(start(), RestartSettings(), store)
+    supervisor = PipeSupervisor(start(), RestartSettings(), store, lambda sources: ended.append(end_all(sources)))
     outputs = supervisor.run()
-    try:
-        assert isinstance(next(filter(None, outputs)), Event)
-        store.stop()
-        started = len(supervisor.sources)
-        assert len([*filter(None, outputs)]) == started - 1 < 999, "a run that is over starts no more workers"
-    finally:
-        assert join_all(supervisor.sources)
+    assert isinstance(next(filter(None, outputs)), Event)
+    store.stop()
+    started = len(supervisor.sources)
+    assert len([*filter(None, outputs)]) == started - 1 < 999, "a run that is over starts no more workers"
+    assert ended == [True]
 
 
 def test_half_a_message_keeps_nobody_waiting() -> None:

@@ -19,7 +19,7 @@ from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.context import ForkServerContext
 
 from a3c_exp.common import signals
-from a3c_exp.core.cpu import ONE_THREAD
+from a3c_exp.core.cpu import ONE_THREAD, environment
 from a3c_exp.errors import ConfigError
 
 # A socket's path may have 103 characters on every system. /pymp-12345678/listener-12345678 takes 32 of them.
@@ -40,7 +40,7 @@ def ensure_running() -> None:
         variables["A3C_EXP_TEMPORARY"] = util.get_temp_dir()
     # The tracker unblocks these signals when it starts its own process, so it has to be started first.
     resource_tracker.ensure_running()
-    with _environment(variables), signals.blocked(), unchanged():
+    with environment(variables), signals.blocked(), unchanged():
         try:
             forkserver.ensure_running()
         except ChildProcessError:  # this is a fork of the process that had started the server
@@ -83,21 +83,6 @@ def check_temporary_folder() -> None:
 
 def context() -> ForkServerContext:
     return multiprocessing.get_context("forkserver")
-
-
-@contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Within: these environment variables are set, and programs that are started inherit them."""
-    kept = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in kept.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 @contextmanager

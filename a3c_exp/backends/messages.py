@@ -93,7 +93,7 @@ class ReceiverClosedError(BaseException):
 
 def send_events(who: str, writer: connection.Connection, run: Callable[[], Iterator[Event | YieldPoint]]) -> None:
     """Run a worker here to its end: send its events, and at last a WorkerExit."""
-    last = WorkerExit()
+    process, last = os.getpid(), WorkerExit()
     try:
         for event in batch_events(run()):
             send(writer, event)
@@ -101,6 +101,8 @@ def send_events(who: str, writer: connection.Connection, run: Callable[[], Itera
         return
     except BaseException as error:  # whatever ended this worker is the run's to report
         last = failed(who, error)
+    if os.getpid() != process:  # a child that an environment forked
+        os._exit(0)
     with suppress(ReceiverClosedError):
         send(writer, last)
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import ClassVar
 
 from a3c_exp.backends.messages import failed
-from a3c_exp.backends.supervision import MaxRestarts, Restarts, incarnation
+from a3c_exp.backends.supervision import MaxRestarts, Restarts, run_worker
 from a3c_exp.core import seeding
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Backend, RunContext
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.seeding import Role
 from a3c_exp.core.store import SharedStore
-from a3c_exp.core.worker import Worker, YieldPoint
+from a3c_exp.core.worker import YieldPoint
 from a3c_exp.errors import FAILURES
 
 
@@ -55,20 +56,15 @@ def _place(
 ) -> Generator[Event | YieldPoint, None, None]:
     """Run a worker, and after a failure another one in its place. Pauses once it has been built, and as it does."""
     while True:
-        worker: Worker | None = None
         try:
-            worker = Worker(incarnation(context, restarts.attempt(index)), index, store)
-            yield YieldPoint.BEFORE_PULL
-            for output in worker.run():
-                if isinstance(output, Event):
-                    restarts.on_event(index, output)
-                yield output
+            with closing(run_worker(context, index, store, restarts.attempt(index))) as outputs:
+                for output in outputs:
+                    if isinstance(output, Event):
+                        restarts.on_event(index, output)
+                    yield output
             return
         except FAILURES as error:
             event = restarts.on_failure(index, index, failed(f"worker {index}", error))
-        finally:
-            if worker is not None:
-                worker.close()
         yield event
         if "restarts" not in event.counts:
             return

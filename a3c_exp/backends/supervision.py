@@ -9,12 +9,13 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Generator, Hashable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing import connection
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
-from a3c_exp.backends.messages import MERGE_SECONDS, Inbox, WorkerExit
+from a3c_exp.backends.messages import GRACE_SECONDS, MERGE_SECONDS, Inbox, WorkerExit
 from a3c_exp.common.trust import import_plugins
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import RunContext
@@ -122,42 +123,47 @@ def incarnation(context: RunContext, attempt: int) -> RunContext:
     return replace(context, resumed=context.resumed + RESUMED_STRIDE * attempt)
 
 
-def run_worker(context: RunContext, index: int, store: Store, attempt: int) -> Iterator[Event | YieldPoint]:
-    """Build a worker that has had so many predecessors, run it to its end, and close it."""
+def run_worker(
+    context: RunContext, index: int, store: Store, attempt: int
+) -> Generator[Event | YieldPoint, None, None]:
+    """Build a worker that has had so many predecessors, run it to its end, and close it. Pauses once it is built."""
     import_plugins(context.experiment.plugins)  # in a process of its own: they may register environments
     worker = Worker(incarnation(context, attempt), index, store)
     try:
+        yield YieldPoint.BEFORE_PULL
         yield from worker.run()
     finally:
         worker.close()
 
 
+@dataclass(kw_only=True, eq=False)
 class Source(ABC):
     """A worker: a process, a thread of this one, or an actor of Ray. It sends events, and a WorkerExit at last.
 
-    worker: the index of its rows in the store. name: for messages.
+    worker: the index of its rows in the store. name: for messages; "": that of a worker.
     serves_others: others need it until they have ended, so its failure ends the run.
     """
 
-    serves_others = False
+    store: SharedStore
+    worker: int
+    name: str = ""
+    serves_others: ClassVar[bool] = False
 
-    def __init__(self, store: SharedStore, worker: int, name: str = "") -> None:
-        self.store = store
-        self.worker = worker
-        self.name = name or f"worker {worker}"
+    def __post_init__(self) -> None:
+        self.name = self.name or f"worker {self.worker}"
 
     @property
     def beat(self) -> int | None:
         """Its heartbeat, see `Heartbeat`; None for one that need not beat yet."""
         return self.store.counters.heartbeat_of(self.worker)
 
-    def inactivity(self, beat: int) -> str:
-        """What a heartbeat that stands still means, for messages."""
-        return inactivity(beat)
+    def inactivity(self) -> str:
+        """What it means that the heartbeat stands still, for messages."""
+        return inactivity(self.beat or 0)
 
     @abstractmethod
     def start(self, attempt: int) -> None:
-        """Start it, in the place of one that has ended. attempt: number of its predecessors."""
+        """Start it, after so many predecessors, all of which have ended."""
 
     @abstractmethod
     def kill(self) -> bool:
@@ -168,15 +174,42 @@ class Source(ABC):
         self.store.leave(self.worker)
 
 
-class PipeSource(Source):
-    """A worker that sends through a pipe. inbox: its receiving end. sentinel: becomes ready when it has ended."""
+Run = Callable[[], Iterator[Event | YieldPoint]]
+"""The whole life of a worker."""
 
-    inbox: Inbox
-    sentinel: int | None = None
+
+@dataclass(kw_only=True, eq=False)
+class PipeSource(Source):
+    """A worker that sends through a pipe.
+
+    run: what it calls, see `prepare`. inbox: the pipe's receiving end. sentinel: becomes ready when it has ended.
+    """
+
+    run: Callable[..., Iterator[Event | YieldPoint]]
+    inbox: Inbox = field(init=False)
+    sentinel: int | None = field(default=None, init=False)
+
+    def prepare(self, attempt: int) -> Run:
+        """What is called in a new process or thread, once its predecessors have gone."""
+        return partial(self.run, attempt)
 
     @abstractmethod
     def exit(self) -> WorkerExit:
         """The end of one that sent no last message."""
+
+    @abstractmethod
+    def join(self, deadline: float) -> bool:
+        """Wait until this moment at most; return whether it has ended, or has never begun."""
+
+
+def end_all(sources: Sequence[PipeSource]) -> bool:
+    """Wait GRACE_SECONDS, for all together, until workers whose events nobody takes any more have ended; return whether
+    they have."""
+    deadline = time.monotonic() + GRACE_SECONDS
+    for source in sources:
+        source.inbox.close()  # whoever sends, now or later, learns that the run is over
+    ended = [source.join(deadline) for source in sources]
+    return all(ended)
 
 
 AnySource = TypeVar("AnySource", bound=Source)
@@ -187,13 +220,13 @@ Received = Iterator[tuple[int, Event | WorkerExit] | None]
 class Supervisor(ABC, Generic[AnySource]):
     """Receives the events of workers, and replaces those that die, hang or fail.
 
-    sources: all that have been started, and what starts another one with each item; each has its index as key. Those
-        that run are supervised meanwhile: hundreds take a minute.
+    workers: are started one after the other. Those that run are supervised meanwhile: hundreds take a minute.
+    sources: all that have been started; each has its index as key.
     """
 
-    def __init__(self, starting: Iterable[AnySource], settings: RestartSettings, store: SharedStore) -> None:
+    def __init__(self, workers: Iterable[AnySource], settings: RestartSettings, store: SharedStore) -> None:
         self.sources: list[AnySource] = []
-        self._starting = iter(starting)
+        self._waiting = iter(workers)
         self._store = store
         self._restarts = Restarts(settings, store)
         self._watch = StallWatch(settings.stall_seconds)
@@ -229,11 +262,12 @@ class Supervisor(ABC, Generic[AnySource]):
         """Start workers for up to MERGE_SECONDS; return whether any was started. A run that is over starts no more."""
         count, until = len(self.sources), time.monotonic() + MERGE_SECONDS
         while not self._store.stopped and time.monotonic() < until:
-            source = next(self._starting, None)
+            source = next(self._waiting, None)
             if source is None:
                 break
             self._running.add(len(self.sources))
             self.sources.append(source)
+            source.start(0)
         return len(self.sources) > count
 
     def _end(self, key: int, message: WorkerExit) -> Iterator[Event | None]:
@@ -253,26 +287,40 @@ class Supervisor(ABC, Generic[AnySource]):
             self._running.add(key)
         yield event
 
+    def _beats(self) -> dict[int, int]:
+        beats = {key: self.sources[key].beat for key in self._running - self._hung.keys()}
+        return {key: beat for key, beat in beats.items() if beat is not None}
+
     def _kill_stalled(self) -> None:
-        elapsed = self._watch.due()
-        if elapsed is None:
+        key = self._watch.find(self._beats)
+        if key is None:
             return
-        watched = [(key, self.sources[key].beat) for key in self._running - self._hung.keys()]
-        beats = [(key, beat) for key, beat in watched if beat is not None]
-        stalled = [key for key, beat in beats if self._watch.is_stalled(key, beat, elapsed)]
-        if not stalled:
-            return
-        # One at a time: others may only wait for a lock that it holds.
-        key = max(stalled, key=self._watch.idle)
         source = self.sources[key]
-        text = self._watch.describe(source.name, source.inactivity(dict(beats)[key]))
+        text = self._watch.describe(source.name, source.inactivity())
         if not source.kill():
             raise RunError(f"{text}. A thread cannot be ended from outside, so the run ends.", "stalled")
         self._hung[key] = f"{text}, and was killed"
 
 
 class PipeSupervisor(Supervisor[PipeSource]):
-    """Supervises processes and threads."""
+    """Supervises processes and threads. end: called at last with all that have been started, whatever has happened."""
+
+    def __init__(
+        self,
+        workers: Iterable[PipeSource],
+        settings: RestartSettings,
+        store: SharedStore,
+        end: Callable[[Sequence[PipeSource]], object],
+    ) -> None:
+        super().__init__(workers, settings, store)
+        self._end_all = end
+
+    def run(self) -> Generator[Event | None, None, None]:
+        try:
+            yield from super().run()
+        finally:
+            self._store.stop()
+            self._end_all(self.sources)
 
     def _receive(self, seconds: float) -> Received:
         running = {key: self.sources[key] for key in sorted(self._running)}

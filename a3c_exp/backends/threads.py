@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import Pipe
 
-from a3c_exp.backends.messages import GRACE_SECONDS, Inbox, WorkerExit, send_events
+from a3c_exp.backends.messages import Inbox, WorkerExit, send_events
 from a3c_exp.backends.processes.resources import allow_files
-from a3c_exp.backends.supervision import PipeSource, PipeSupervisor, RestartSettings, run_worker
+from a3c_exp.backends.supervision import PipeSource, PipeSupervisor, RestartSettings, end_all, run_worker
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Backend, Experiment, RunContext
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import SharedStore
-from a3c_exp.core.worker import YieldPoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,31 +37,23 @@ class Threads(RestartSettings, Backend):
         return SharedStore(spec)
 
     def run(self, context: RunContext, store: SharedStore) -> Generator[Event | None, None, None]:
-        workers = range(context.experiment.worker_count)
-        threads = (ThreadSource(store, worker, partial(run_worker, context, worker, store)) for worker in workers)
-        supervisor = PipeSupervisor(threads, self, store)
-        try:
-            yield from supervisor.run()
-        finally:
-            store.stop()
-            join_all(supervisor.sources)
+        threads = (
+            ThreadSource(store=store, worker=worker, run=partial(run_worker, context, worker, store))
+            for worker in range(context.experiment.worker_count)
+        )
+        yield from PipeSupervisor(threads, self, store, end_all).run()
 
 
+@dataclass(kw_only=True, eq=False)
 class ThreadSource(PipeSource):
-    """A thread. run: called in it with the number of its predecessors; a network on a GPU belongs to the thread that
-    uses it."""
+    """A thread. A network on a GPU belongs to the thread that uses it, so `run` is called there."""
 
-    def __init__(
-        self, store: SharedStore, worker: int, run: Callable[[int], Iterator[Event | YieldPoint]], name: str = ""
-    ) -> None:
-        super().__init__(store, worker, name)
-        self._run = run
-        self.start(0)
+    thread: threading.Thread = field(init=False)
 
     def start(self, attempt: int) -> None:
         reader, writer = Pipe(duplex=False)
         self.inbox = Inbox(reader)
-        arguments = self.name, writer, partial(self._run, attempt)
+        arguments = self.name, writer, self.prepare(attempt)
         self.thread = threading.Thread(target=send_events, args=arguments, name=self.name, daemon=True)
         self.thread.start()
 
@@ -72,12 +63,6 @@ class ThreadSource(PipeSource):
     def exit(self) -> WorkerExit:
         return WorkerExit(f"{self.name} ended unexpectedly")
 
-
-def join_all(sources: Sequence[PipeSource]) -> bool:
-    """Wait GRACE_SECONDS, for all together, until those that are threads have ended; return whether they have."""
-    threads = [source for source in sources if isinstance(source, ThreadSource)]
-    deadline = time.monotonic() + GRACE_SECONDS
-    for source in threads:
-        source.inbox.close()
-        source.thread.join(max(0.0, deadline - time.monotonic()))
-    return not any(source.thread.is_alive() for source in threads)
+    def join(self, deadline: float) -> bool:
+        self.thread.join(max(0.0, deadline - time.monotonic()))
+        return not self.thread.is_alive()

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 ONE_THREAD = dict.fromkeys(
@@ -45,16 +45,22 @@ def usable_cores() -> int:
 
 
 @contextmanager
-def cores_shared(runs: int) -> Iterator[None]:
-    """Within: programs that this process starts are so many runs at once, and `cores_of_a_run` is a share."""
-    before = os.environ.get(RUNS_AT_ONCE)
-    os.environ[RUNS_AT_ONCE] = str(runs)
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Within: these environment variables are set, and programs that are started inherit them."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
-        del os.environ[RUNS_AT_ONCE]
-        if before is not None:
-            os.environ[RUNS_AT_ONCE] = before
+        for name, value in before.items():
+            del os.environ[name]
+            if value is not None:
+                os.environ[name] = value
+
+
+def cores_shared(runs: int) -> AbstractContextManager[None]:
+    """Within: programs that this process starts are so many runs at once, and `cores_of_a_run` is a share."""
+    return environment({RUNS_AT_ONCE: str(runs)})
 
 
 def cores_of_a_run() -> int:

@@ -6,8 +6,9 @@ its process has been stopped, whatever it was doing.
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,17 @@ INACTIVITY = (
 _ACTIVITY = 1 << 56  # the bits above the number of beats
 
 
+_forks = 0  # between the first process of this program and this one
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
+
 def inactivity(beat: int) -> str:
     """What it means that a heart stands still at this beat."""
     return INACTIVITY[beat // _ACTIVITY]
@@ -44,9 +56,12 @@ class Heartbeat:
     def __init__(self, cell: NDArray[np.int64] | None = None) -> None:
         self._cell = (np.zeros(1, np.int64) if cell is None else cell).data  # written in half the time of an array
         self._cell[0] = self._beats = 0
+        self._forks = _forks
 
     def beat(self) -> None:
-        """Say that the worker is alive."""
+        """Say that the worker is alive. A child that its environment has forked is no worker: it ends here."""
+        if self._forks != _forks:
+            os._exit(0)
         self._beats += 1
         self._cell[0] = self._beats
 
@@ -64,39 +79,37 @@ class Heartbeat:
 class StallWatch:
     """Finds workers whose heartbeats have stopped.
 
-    seconds: a worker that has not beaten for so long hangs; None: nobody looks.
+    seconds: a worker that has not beaten for so long hangs; None: nobody looks. Workers are named by numbers.
     """
 
     def __init__(self, seconds: float | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
         self._clock = clock
-        self._last: dict[Hashable, tuple[int, float]] = {}  # by worker: its last beat, and idle seconds since
+        self._idle: dict[int, tuple[int, float]] = {}  # by worker: its last beat, and seconds since
         self._looked_at = clock()
 
-    def due(self) -> float | None:
-        """Seconds since the last look, if it is time for another; then `is_stalled` is asked about every worker."""
+    def find(self, beats: Callable[[], Mapping[int, int]]) -> int | None:
+        """Look, if it is time to, and return the worker that hangs; None if there is none.
+
+        beats: the heartbeats of all workers. Of several that hang it is the one that has been idle longest: the others
+        may only wait for a lock that it holds.
+        """
         now = self._clock()
         elapsed = now - self._looked_at
         if self._seconds is None or elapsed < min(LOOK_SECONDS, self._seconds / 2):
             return None
         self._looked_at = now
-        return min(elapsed, LONGEST_TICK)
+        before = self._idle
+        self._idle = {}
+        for key, beat in beats().items():
+            last, idle = before.get(key, (beat, 0.0))
+            self._idle[key] = beat, idle + min(elapsed, LONGEST_TICK) if beat == last else 0.0
+        hung = [key for key, (_, idle) in self._idle.items() if idle >= self._seconds]
+        return max(hung, key=lambda key: self._idle[key][1], default=None)
 
-    def is_stalled(self, key: Hashable, beat: int, elapsed: float) -> bool:
-        """Return whether a worker has not stepped for too long, given its heartbeat and the seconds since the last
-        look."""
-        last, idle = self._last.get(key, (beat, 0.0))
-        idle = 0.0 if beat != last else idle + elapsed
-        self._last[key] = beat, idle
-        return self._seconds is not None and idle >= self._seconds
-
-    def idle(self, key: Hashable) -> float:
-        """Seconds that a worker had not stepped at the last look."""
-        return self._last[key][1]
-
-    def forget(self, key: Hashable) -> None:
+    def forget(self, key: int) -> None:
         """Forget a worker that has ended: another begins in its place."""
-        self._last.pop(key, None)
+        self._idle.pop(key, None)
 
     def describe(self, name: str, inactivity: str = INACTIVITY[STEPPING]) -> str:
         """Error text about a worker that is stalled. inactivity: what a heartbeat that stands still means."""

@@ -97,24 +97,15 @@ class SharedParameters:
         self._states = arrays["optimizer_state"]
         self._two_copies = spec.copies == 2
         self.lock: Lock = threading.Lock() if lock is None else lock
-        self._update_lock = self.lock if self._two_copies else NO_LOCK
+        self.update_lock = self.lock if self._two_copies else NO_LOCK
 
     @property
     def version(self) -> int:
         """Number of updates that the parameters have had."""
         return int(self._flags[VERSION]) if self._two_copies else self._counters.applied_gradients
 
-    @property
-    def _active_copy(self) -> int:
-        return self.version & 1 if self._two_copies else 0
-
-    def pull(self, into: Vector) -> int:
-        """Copy the parameters into a vector [P], and return their version."""
-        with self._update_lock:
-            return self.copy(into)
-
     def copy(self, into: Vector) -> int:
-        """`pull` for a caller that holds the lock."""
+        """Copy the parameters into a vector [P], and return their version. The caller holds `update_lock`."""
         version = self.version
         into[:] = self._vectors[version & 1 if self._two_copies else 0]
         return version
@@ -124,7 +115,7 @@ class SharedParameters:
 
         steps: of the run at the pull, for the schedule. multiplier: of the learning rate.
         """
-        with self._update_lock:
+        with self.update_lock:
             version, per_worker = self.version, self.spec.optimizer_state_per_worker
             staleness = version - base_version
             t = (self._counters.gradients_of(worker) if per_worker else version) + 1
@@ -155,12 +146,6 @@ class SharedParameters:
         rate = rates(spec.optimizer, spec.param_slices, parameters, factor, staleness)
         spec.optimizer.step(parameters, self._states[target, state_index], gradient, rate, t)
 
-    def read(self) -> Floats:
-        """Copy the active parameters, float32 [P]."""
-        with self._update_lock:
-            parameters: Floats = self._vectors[self._active_copy].copy()
-        return parameters
-
     def initialize(self, parameters: Floats) -> None:
         """Set the parameters [P] and the optimizer's initial state, in both copies."""
         self._vectors[:] = parameters
@@ -168,12 +153,9 @@ class SharedParameters:
 
     def state(self) -> dict[str, Any]:
         """Copies of everything that a resumption needs. Whole if no update was made meanwhile."""
-        active = self._active_copy
-        return {
-            "parameters": self._vectors[active].copy(),
-            "optimizer_state": self._states[active].copy(),
-            "version": self.version,
-        }
+        active = self.version & 1 if self._two_copies else 0
+        parameters, optimizer_state = self._vectors[active].copy(), self._states[active].copy()
+        return {"parameters": parameters, "optimizer_state": optimizer_state, "version": self.version}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Set everything as `state` had it. A worker without a row in `state` starts with the initial optimizer

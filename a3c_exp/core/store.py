@@ -154,12 +154,9 @@ class SharedStore:
 
     def pull(self, worker: int, into: Vector) -> Snapshot:
         """Copy the parameters into a worker's own vector [P]."""
-        if self.rounds is None:
-            version, rounds = self.parameters.pull(into), 0
-        else:
-            with self.parameters.lock:
-                version = self.parameters.copy(into)
-                rounds = self.rounds.completed
+        with self.parameters.update_lock:
+            version = self.parameters.copy(into)
+            rounds = 0 if self.rounds is None else self.rounds.completed
         return Snapshot(version, self.counters.steps, self.normalizer(), rounds, self.counters.multipliers)
 
     def peek(self) -> Snapshot:

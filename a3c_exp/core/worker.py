@@ -86,8 +86,8 @@ class Worker:
 
     def close(self) -> None:
         """Leave the run: synchronous rounds go on without this worker. Close its environments."""
-        self._store.leave(self._index)
         self._heartbeat.begin(CLOSING)
+        self._store.leave(self._index)
         close_within(self._actor.env)
 
     def _build_network(self, env: EnvBatch) -> ActorCritic:

@@ -141,7 +141,7 @@ class Evaluations(Own):
         self._last_steps = self._evaluated["store"]["steps"]
         if self._given_up:
             return
-        self._watch.forget("evaluation")
+        self._watch.forget(0)
         self._evaluation = Future()
         arguments = (self._evaluated["store"], self._evaluation)
         try:
@@ -199,8 +199,7 @@ class Evaluations(Own):
             self._on_wait()
 
     def _has_stalled(self) -> bool:
-        elapsed = self._watch.due()
-        if elapsed is not None and self._watch.is_stalled("evaluation", self._heartbeat.value, elapsed):
+        if self._watch.find(lambda: {0: self._heartbeat.value}) is not None:
             self._given_up = True
         return self._given_up
 

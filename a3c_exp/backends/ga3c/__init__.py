@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,17 +13,16 @@ from a3c_exp.backends import forkserver
 from a3c_exp.backends.ga3c.agent import run_agent
 from a3c_exp.backends.ga3c.buffers import BufferSpec, SharedBuffers
 from a3c_exp.backends.ga3c.device import DeviceName, check_device, find_device, parameters_on
-from a3c_exp.backends.ga3c.services import Gathering, PredictionBatch, run_predictor, run_trainer
-from a3c_exp.backends.processes.children import Child, Run, end
+from a3c_exp.backends.ga3c.services import PredictionBatch, Services
+from a3c_exp.backends.processes.children import Child, end
 from a3c_exp.backends.processes.resources import check_processes, shared_store
-from a3c_exp.backends.supervision import PipeSource, PipeSupervisor, RestartSettings
-from a3c_exp.backends.threads import ThreadSource, join_all
+from a3c_exp.backends.supervision import PipeSource, PipeSupervisor, RestartSettings, Run, end_all
+from a3c_exp.backends.threads import ThreadSource
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Backend, Experiment, RunContext, build_network
 from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import SharedStore
-from a3c_exp.core.worker import YieldPoint
 from a3c_exp.errors import ConfigError, require
 from a3c_exp.networks.distributions import Distribution
 
@@ -112,72 +111,64 @@ class Ga3c(RestartSettings, Backend):
         log.info("the network and the optimizer compute on %s", "the CPU" if device is None else f"device {device}")
         with nullcontext() if device is None else parameters_on(device, store):
             buffers = SharedBuffers(BufferSpec.of(context.experiment, self.rollouts, network, env))
-            starting = self._start(context, store, buffers, network.distribution)
-            supervisor = PipeSupervisor(starting, self, store)
-            try:
-                yield from supervisor.run()
-            finally:
-                store.stop()
-                buffers.closing = True
-                if join_all(supervisor.sources):
-                    buffers.close()
-                end(supervisor.sources)
+            workers = self._workers(context, store, buffers, network.distribution)
+            yield from PipeSupervisor(workers, self, store, partial(_end, buffers)).run()
 
-    def _start(
+    def _workers(
         self, context: RunContext, store: SharedStore, buffers: SharedBuffers, distribution: Distribution
     ) -> Iterator[PipeSource]:
-        """Start predictors, trainers and agents."""
-        experiment = context.experiment
-        gathering = Gathering(self.predictors)
+        """The predictors, the trainers and the agents."""
+        agents = context.experiment.worker_count
+        services = Services(context, store, buffers, self.predictors, self.prediction_batch, self.training_batch)
         for index in range(self.predictors):
-            heart = Heartbeat()
-            predictor = partial(run_predictor, experiment, store, buffers, self.prediction_batch, gathering, heart)
-            yield Service(store, 0, f"predictor {index}", predictor, heart)
-        gathering = Gathering(self.trainers)
+            yield Service(store=store, worker=0, name=f"predictor {index}", run=services.predict, heart=Heartbeat())
         for index in range(self.trainers):
-            row = experiment.worker_count + index
-            heart = store.heartbeat(row)
-            trainer = partial(run_trainer, context, store, buffers, self.training_batch, gathering, heart, index)
-            yield Service(store, row, f"trainer {index}", trainer, heart)
-        for index in range(experiment.worker_count):
+            row, name = agents + index, f"trainer {index}"
+            train = partial(services.train, row, name)
+            yield Service(store=store, worker=row, name=name, run=train, heart=store.heartbeat(row))
+        for index in range(agents):
             agent = partial(run_agent, context, index, store, distribution)
-            yield AgentProcess(store, index, agent, buffers)
+            yield AgentProcess(store=store, worker=index, run=agent, buffers=buffers)
 
 
+def _end(buffers: SharedBuffers, sources: Sequence[PipeSource]) -> None:
+    """End all threads and agents. Agents that wait for a thread end with its pipes."""
+    buffers.closing = True
+    if end_all([source for source in sources if isinstance(source, Service)]):
+        buffers.close()
+    end(sources)
+
+
+@dataclass(kw_only=True, eq=False)
 class Service(ThreadSource):
     """The thread of a predictor or a trainer. heart: the heartbeat of what it runs."""
 
-    serves_others = True
-
-    def __init__(
-        self, store: SharedStore, row: int, name: str, run: Callable[[], Iterator[Event | YieldPoint]], heart: Heartbeat
-    ) -> None:
-        self._heart = heart
-        super().__init__(store, row, lambda attempt: run(), name)
+    serves_others: ClassVar[bool] = True
+    heart: Heartbeat
 
     @property
     def beat(self) -> int:
-        return self._heart.value
+        return self.heart.value
 
-    def inactivity(self, beat: int) -> str:
+    def inactivity(self) -> str:
         return "it had not finished a batch"
 
+    def prepare(self, attempt: int) -> Run:
+        return partial(self.run, self.heart)
 
+
+@dataclass(kw_only=True, eq=False)
 class AgentProcess(Child):
     """The process of an agent."""
 
-    def __init__(
-        self, store: SharedStore, index: int, run: Callable[..., Iterator[Event | YieldPoint]], buffers: SharedBuffers
-    ) -> None:
-        self._buffers = buffers
-        super().__init__(store, index, run)
+    buffers: SharedBuffers
 
     def prepare(self, attempt: int) -> Run:
         if attempt:
-            self._buffers.renew(self.worker)
-        return partial(self._run, attempt, self._buffers.channel(self.worker))
+            self.buffers.renew(self.worker)
+        return partial(self.run, attempt, self.buffers.channel(self.worker))
 
     def on_exit(self, *, replaced: bool) -> None:
-        end([self])
+        super().on_exit(replaced=replaced)
         if not replaced:
-            self._buffers.leave(self.worker)
+            self.buffers.leave(self.worker)

@@ -168,6 +168,16 @@ class SharedBuffers:
         incarnation, agent = divmod(request, self.spec.agents)
         return incarnation == self._incarnations[agent]
 
+    def observations(self, requests: Sequence[int]) -> tuple[Array, Array | None]:
+        """The observations of requests [N, ...], of each with all its environments, and the recurrent state before."""
+        agents = [request % self.spec.agents for request in requests]
+
+        def flat(name: str) -> Array:
+            rows = self.request_arrays[name][agents]
+            return rows.reshape(-1, *rows.shape[2:])
+
+        return flat("observations"), flat("state") if self.spec.state_size else None
+
     def reply(self, requests: Sequence[int], reply: Prediction) -> None:
         """Write the replies to requests, and tell their agents. An agent that has been replaced gets none."""
         shape = len(requests), self.spec.envs

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import torch
 
-from a3c_exp.common.arrays import Floats
 from a3c_exp.core.experiment import Experiment, build_network
 from a3c_exp.core.parameters import SharedParameters
 from a3c_exp.core.store import SharedStore
@@ -51,11 +50,6 @@ class DeviceParameters(SharedParameters):
         self.device = device
         # Not in the middle of the run: an optimizer that takes arrays alone raises here.
         host.spec.optimizer.step(vectors[0, :1].clone(), states[0, 0, :, :1].clone(), vectors[0, :1], 0.0, 1)
-
-    def read(self) -> Floats:
-        with self._update_lock:
-            parameters: Floats = self.state()["parameters"]
-        return parameters
 
     def state(self) -> dict[str, Any]:
         """Refresh the host's copy, and return its state. Whole if no update was made meanwhile."""

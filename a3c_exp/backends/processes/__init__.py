@@ -36,11 +36,8 @@ class Processes(RestartSettings, Backend):
 
     def run(self, context: RunContext, store: SharedStore) -> Generator[Event | None, None, None]:
         forkserver.ensure_running()
-        workers = range(context.experiment.worker_count)
-        children = (Child(store, worker, partial(run_worker, context, worker, store)) for worker in workers)
-        supervisor = PipeSupervisor(children, self, store)
-        try:
-            yield from supervisor.run()
-        finally:
-            store.stop()
-            end(supervisor.sources)
+        children = (
+            Child(store=store, worker=worker, run=partial(run_worker, context, worker, store))
+            for worker in range(context.experiment.worker_count)
+        )
+        yield from PipeSupervisor(children, self, store, end).run()

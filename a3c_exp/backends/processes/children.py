@@ -8,10 +8,11 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing import connection
+from multiprocessing import Pipe, connection
 from multiprocessing.process import BaseProcess
 from types import FrameType
 
@@ -25,14 +26,11 @@ from a3c_exp.backends.messages import (
     send,
     send_events,
 )
-from a3c_exp.backends.supervision import PipeSource
+from a3c_exp.backends.supervision import PipeSource, Run, end_all
 from a3c_exp.common import signals
 from a3c_exp.core.cpu import one_thread
-from a3c_exp.core.events import Event
-from a3c_exp.core.store import SharedStore
-from a3c_exp.core.worker import YieldPoint
 from a3c_exp.envs import close_within
-from a3c_exp.errors import ConfigError, one_line
+from a3c_exp.errors import one_line
 
 # How often a worker looks whether the fork server is there.
 _SERVER_SECONDS = 1.0
@@ -45,71 +43,72 @@ _TRIES, _PAUSE = 10, 0.2
 # The standard library gives a child this exit code if the server has died, which would have reported the real one.
 _EXIT_CODE_LOST = 255
 
-Run = Callable[[], Iterator[Event | YieldPoint]]
 
-
+@dataclass(kw_only=True, eq=False)
 class Child(PipeSource):
-    """A worker process. run: called there with the number of its predecessors.
+    """A worker process. run: is called there.
 
     process: None until it has been started, which a thread does: the fork server may stand still.
     """
 
-    process: BaseProcess | None
-
-    def __init__(self, store: SharedStore, worker: int, run: Callable[..., Iterator[Event | YieldPoint]]) -> None:
-        super().__init__(store, worker)
-        self._run = run
-        self.start(0)
+    process: BaseProcess | None = field(default=None, init=False)
 
     @property
     def beat(self) -> int | None:
         return None if self.process is None else super().beat
 
-    def prepare(self, attempt: int) -> Run:
-        """What is called in a new process, once the one before it has gone."""
-        return partial(self._run, attempt)
-
     def start(self, attempt: int) -> None:
         run = self.prepare(attempt)
-        reader, writer = forkserver.context().Pipe(duplex=False)
+        reader, writer = Pipe(duplex=False)
         self.inbox = Inbox(reader)
         self.process = self.sentinel = None
         self.wanted = True
-        self._starter = threading.Thread(target=self._start, args=(run, writer), daemon=True)
-        self._starter.start()
-        self._starter.join(MERGE_SECONDS)
+        self._settled = threading.Event()
+        thread = threading.Thread(target=self._start, args=(run, writer), daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # no thread is to be had
+            self._settle(writer, error)
+        self._settled.wait(MERGE_SECONDS)
 
     def _start(self, run: Run, writer: connection.Connection) -> None:
         """Start the process, or send the reason why there is none."""
-        complaint = ""
+        problem: Exception | None = None
         for _ in range(_TRIES):
             try:
                 with forkserver.starting():
-                    if not self.wanted:
-                        break
-                    arguments = self.name, run, writer, forkserver.server()
-                    process = forkserver.context().Process(target=_main, args=arguments, name=self.name, daemon=True)
-                    impatient = threading.Timer(SERVER_SECONDS, forkserver.kill)
-                    impatient.start()
-                    try:
-                        process.start()
-                    finally:
-                        impatient.cancel()
-                self.process, self.sentinel = process, process.sentinel
+                    if self.wanted:
+                        self._fork(run, writer)
+                problem = None
                 break
-            except (OSError, EOFError, RuntimeError, ConfigError) as error:
-                complaint = one_line(error)
+            except Exception as error:  # of many kinds, where the fork server is dying or a limit is reached
+                problem = error
                 time.sleep(_PAUSE)
-        if self.process is None:
+        self._settle(writer, problem)
+
+    def _fork(self, run: Run, writer: connection.Connection) -> None:
+        arguments = self.name, run, writer, forkserver.server()
+        process = forkserver.context().Process(target=_main, args=arguments, name=self.name, daemon=True)
+        impatient = threading.Timer(SERVER_SECONDS, forkserver.kill)
+        impatient.start()
+        try:
+            process.start()
+        finally:
+            impatient.cancel()
+        self.process, self.sentinel = process, process.sentinel
+
+    def _settle(self, writer: connection.Connection, problem: Exception | None) -> None:
+        """Say why there is no process, if there is none. Its copy of the writer is the last one, and ends with it."""
+        if problem is not None:
             with suppress(ReceiverClosedError):
-                send(writer, WorkerExit(f"{self.name} could not be started: {complaint}", final=True))
-        writer.close()  # the child has the only copy left, so the pipe ends with the child
+                send(writer, WorkerExit(f"{self.name} could not be started: {one_line(problem)}", final=True))
+        writer.close()
+        self._settled.set()
 
     def join(self, deadline: float) -> bool:
-        """Wait until this moment at most; return whether the process has ended, or there is and will be none."""
-        self._starter.join(max(0.0, deadline - time.monotonic()))
+        self._settled.wait(max(0.0, deadline - time.monotonic()))
         if self.process is None:
-            return not self._starter.is_alive()
+            return self._settled.is_set()
         self.process.join(max(0.0, deadline - time.monotonic()))
         return self.process.exitcode is not None
 
@@ -161,24 +160,16 @@ def end(sources: Sequence[PipeSource]) -> None:
     children = [source for source in sources if isinstance(source, Child) and source.wanted]
     for child in children:
         child.wanted = False
-        child.inbox.close()  # a child that sends, now or later, learns that the run is over
-    deadline = time.monotonic() + GRACE_SECONDS
+    end_all(children)
     for child in children:
-        child.join(deadline)
         if child.process is not None:
             _kill(child.process)
-    if not _are_gone(children):
+    if not end_all(children):
         forkserver.kill()
-        _are_gone(children)
+        end_all(children)
     for child in children:
         if child.process is not None and child.process.exitcode is not None:
             child.process.close()
-
-
-def _are_gone(children: Sequence[Child]) -> bool:
-    """Wait GRACE_SECONDS, for all together, until children that have been killed are gone; return whether they are."""
-    deadline = time.monotonic() + GRACE_SECONDS
-    return all(child.join(deadline) for child in children)
 
 
 def _main(name: str, run: Run, writer: connection.Connection, server: int) -> None:

@@ -9,6 +9,7 @@ import os
 import resource
 import tempfile
 import threading
+from collections.abc import Callable
 from dataclasses import fields
 from multiprocessing import reduction
 from typing import Any
@@ -108,11 +109,7 @@ class SharedBlock(mmap.mmap):
         os.close(self.fd)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _attach_block, (reduction.DupFd(self.fd),)
-
-
-def _attach_block(fd: Any) -> SharedBlock:
-    return SharedBlock(fd.detach())
+        return _attach, (SharedBlock, reduction.DupFd(self.fd))
 
 
 class FileLock:
@@ -142,8 +139,9 @@ class FileLock:
         os.close(self._fd)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _attach_lock, (reduction.DupFd(self._fd),)
+        return _attach, (FileLock, reduction.DupFd(self._fd))
 
 
-def _attach_lock(fd: Any) -> FileLock:
-    return FileLock(fd.detach())
+def _attach(kind: Callable[[int], Any], fd: Any) -> Any:
+    """The block or lock of a descriptor that came from another process."""
+    return kind(fd.detach())

@@ -75,7 +75,7 @@ class Ray(RestartSettings, Backend):
         workers = context.experiment.worker_count
         vectors = 2 * (workers * (self.in_flight + 1) + 1)  # on their way: gradients and parameters
         with connected(self.address, ceil(workers * self.cpus_per_worker) + 1, 2 * 4 * store.spec.size * vectors):
-            driver = Driver(self, context, store, self.shards, self.in_flight, self.cpus_per_worker)
+            driver = Driver(self, context, store)
             try:
                 yield from driver.run()
             finally:

@@ -6,7 +6,8 @@ import logging
 import math
 import time
 from collections.abc import Generator, Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from a3c_exp.backends.messages import GRACE_SECONDS, MERGE_SECONDS, WorkerExit
 from a3c_exp.backends.ray.cluster import death_text, lost_errors
@@ -19,13 +20,16 @@ from a3c_exp.backends.ray.server import (
     shard_state,
 )
 from a3c_exp.backends.ray.worker import RETRY_SECONDS, WorkerActor
-from a3c_exp.backends.supervision import Received, RestartSettings, Source, Supervisor
+from a3c_exp.backends.supervision import Received, Source, Supervisor
 from a3c_exp.core.events import Event, Metric
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.heartbeat import StallWatch
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import SharedStore
 from a3c_exp.errors import RunError
+
+if TYPE_CHECKING:
+    from a3c_exp.backends.ray import Ray
 
 log = logging.getLogger("a3c_exp")
 
@@ -71,26 +75,24 @@ class CachedStore(SharedStore):
             self.driver.stop()
 
 
+@dataclass(kw_only=True, eq=False)
 class ActorSource(Source):
     """The actor of a worker.
 
-    run: the pending call of `WorkerActor.run`. attempt: number of actors that this worker had before.
+    actors: makes one. run: the pending call of `WorkerActor.run`. attempt: number of actors before it.
     joined: a status has named it as a member of the run. last_beat: None before the first.
     patient_until: when rounds stop waiting for it, because it has not joined.
     """
 
-    def __init__(
-        self, actors: Any, context: RunContext, store: SharedStore, worker: int, servers: Sequence[Any], in_flight: int
-    ) -> None:
-        super().__init__(store, worker)
-        self._actors = actors
-        self._arguments = context, worker, store.spec, servers, in_flight
-        self._servers = servers
-        self.start(0)
+    actors: Any
+    context: RunContext
+    servers: Sequence[Any]
+    in_flight: int
 
     def start(self, attempt: int) -> None:
-        self.actor = self._actors.remote()
-        self.run = self.actor.run.remote(*self._arguments, attempt)
+        self.actor = self.actors.remote()
+        arguments = self.context, self.worker, self.store.spec, self.servers, self.in_flight, attempt
+        self.run = self.actor.run.remote(*arguments)
         self.attempt = attempt
         self.joined = False
         self.last_beat: int | None = None
@@ -109,49 +111,44 @@ class ActorSource(Source):
     def on_exit(self, *, replaced: bool) -> None:
         """Take the worker out of rounds. Messages of the actor that still arrive are ignored."""
         self.kill()
-        for server in self._servers:
+        for server in self.servers:
             server.leave.remote(self.worker, self.attempt + 1)
 
 
 class Driver(Supervisor[ActorSource]):
     """Starts the actors of one run, and ends them."""
 
-    def __init__(
-        self,
-        settings: RestartSettings,
-        context: RunContext,
-        store: CachedStore,
-        shards: int,
-        in_flight: int,
-        cpus_per_worker: float,
-    ) -> None:
+    def __init__(self, settings: Ray, context: RunContext, store: CachedStore) -> None:
         import ray
 
         self._ray = ray
         self._lost = lost_errors()
-        self._cpus = cpus_per_worker
+        self._settings = settings
         self._store: CachedStore = store
         self._spec = store.spec
-        self._shards = shard_slices(self._spec.size, shards)
-        self._servers = [self._start_server(shard, in_flight) for shard in self._shards]
+        self._shards = shard_slices(self._spec.size, settings.shards)
+        self._servers = [self._start_server(shard) for shard in self._shards]
         self._incarnation = 0
         self._begun = False
         self._status_calls: dict[Any, int] = {}  # pending, and the server's index
-        self._answers = [0] * shards  # by server, of calls for its status
+        self._answers = [0] * len(self._servers)  # by server, of calls for its status
         self._server_watch = StallWatch(settings.stall_seconds)
         store.driver = self
         actors = ray.remote(WorkerActor).options(
-            num_cpus=cpus_per_worker, enable_task_events=False, scheduling_strategy="SPREAD"
+            num_cpus=settings.cpus_per_worker, enable_task_events=False, scheduling_strategy="SPREAD"
         )
-        workers = range(self._spec.workers)
-        starting = (ActorSource(actors, context, store, worker, self._servers, in_flight) for worker in workers)
-        super().__init__(starting, settings, store)
+        shared: dict[str, Any] = {"actors": actors, "context": context, "servers": self._servers}
+        workers = (
+            ActorSource(store=store, worker=worker, in_flight=settings.in_flight, **shared)
+            for worker in range(self._spec.workers)
+        )
+        super().__init__(workers, settings, store)
 
-    def _start_server(self, shard: slice, in_flight: int) -> Any:
+    def _start_server(self, shard: slice) -> Any:
         """Start a server: a single one on the driver's node if there is room, several spread over the nodes."""
         ray, strategy = self._ray, self._ray.util.scheduling_strategies
         here = strategy.NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-        calls = 4 * self._spec.workers * (in_flight + 1)
+        calls = 4 * self._spec.workers * (self._settings.in_flight + 1)
         actor = ray.remote(ParameterServer).options(
             num_cpus=0,
             max_restarts=-1,
@@ -219,19 +216,18 @@ class Driver(Supervisor[ActorSource]):
             for server in self._servers:
                 server.leave.remote(worker.worker)
             available = self._ray.cluster_resources().get("CPU", 0)
-            needed = self._cpus * self._spec.workers
+            needed = self._settings.cpus_per_worker * self._spec.workers
             log.warning("%s has not started: %g CPUs are needed, %g available", worker.name, needed, available)
 
     # -- servers ------------------------------------------------------------------------------------------------------
 
     def _check_servers(self) -> None:
         """Raise RunError if a server has stopped answering: it, its node or the cluster is stopped or gone."""
-        elapsed = self._server_watch.due()
-        for server, answers in enumerate(self._answers if elapsed is not None else []):
-            if self._server_watch.is_stalled(server, answers, elapsed or 0.0):
-                self._begun = False  # so nobody waits for its state
-                text = self._server_watch.describe(f"parameter server {server}", "it, or its cluster, had not answered")
-                raise RunError(text, "stalled")
+        server = self._server_watch.find(lambda: dict(enumerate(self._answers)))
+        if server is not None:
+            self._begun = False  # so nobody waits for its state
+            text = self._server_watch.describe(f"parameter server {server}", "it, or its cluster, had not answered")
+            raise RunError(text, "stalled")
 
     def _begin_incarnation(self) -> Iterator[None]:
         """Give all servers the cached state."""
