@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -60,6 +61,14 @@ class TestALocalCluster:
         wait_until(lambda: not processes(self.mark), SECONDS)
         assert os.listdir(self.temporary) == []
         assert latest(self.folder)["store"]["steps"] > 0
+
+    def test_whose_head_is_killed_ends_the_run_saved(self) -> None:
+        (head,) = (pid for pid in processes(self.mark) if "gcs_server" in Path(f"/proc/{pid}/comm").read_text())
+        os.kill(head, signal.SIGKILL)
+        assert self.process.wait(SECONDS) == 1
+        summary = json.loads((self.folder / "summary.json").read_text())
+        assert summary["stop_reason"] == "failed" and summary["error"].startswith("gcs_server")
+        assert latest(self.folder)["store"]["steps"] == summary["steps"] > 0
 
     @pytest.mark.slow
     def test_leaves_nothing_behind_when_the_driver_is_killed(self) -> None:

@@ -63,7 +63,10 @@ class RunView(Protocol):
     def sweep(self) -> str | None: ...
 
     def stop(self, reason: str) -> None:
-        """End the run in order; the summary has the reason. The first reason counts."""
+        """End the run in order; the summary has the reason. The first reason counts.
+
+        The words of runs that failed or were interrupted are the package's own: such a reason has "callback: " before.
+        """
 
     def log(self, values: Mapping[str, float], step: int | None = None) -> None:
         """Add a point to the curves, by their names in TensorBoard. step: of the run; None: the present one."""

@@ -204,19 +204,12 @@ class WorkerCounters:
 def pack_rng(rng: np.random.Generator) -> NDArray[np.uint64]:
     """The state of a PCG64 generator as uint64 [RNG_WORDS], for a row of the shared block or a checkpoint."""
     state = rng.bit_generator.state
-    words = state["state"]["state"], state["state"]["inc"]
-    return np.array(
-        [words[0] >> 64, words[0] & _WORD, words[1] >> 64, words[1] & _WORD, state["has_uint32"], state["uinteger"]],
-        dtype=np.uint64,
-    )
+    words = [state["state"][name] >> shift & _WORD for name in ("state", "inc") for shift in (64, 0)]
+    return np.array([*words, state["has_uint32"], state["uinteger"]], np.uint64)
 
 
 def unpack_rng(rng: np.random.Generator, row: NDArray[np.uint64]) -> None:
     """Set a PCG64 generator to the state that `pack_rng` wrote."""
-    words = [int(word) for word in row]
-    rng.bit_generator.state = {
-        "bit_generator": "PCG64",
-        "state": {"state": words[0] << 64 | words[1], "inc": words[2] << 64 | words[3]},
-        "has_uint32": words[4],
-        "uinteger": words[5],
-    }
+    state, low, inc, low_inc, has_half, half = row.tolist()
+    words = {"state": state << 64 | low, "inc": inc << 64 | low_inc}
+    rng.bit_generator.state = {"bit_generator": "PCG64", "state": words, "has_uint32": has_half, "uinteger": half}

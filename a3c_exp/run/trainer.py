@@ -24,7 +24,7 @@ from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Experiment, RunContext, build_network, store_spec
 from a3c_exp.core.store import SharedStore
-from a3c_exp.errors import PREEMPTED, ConfigError, FolderError, RunError, named
+from a3c_exp.errors import FAILED, PREEMPTED, ConfigError, FolderError, RunError, named
 from a3c_exp.networks import ActorCritic
 from a3c_exp.run import callbacks, files, provenance, run_folder
 from a3c_exp.run.callback_list import CallbackList, Own
@@ -240,7 +240,8 @@ class Trainer:
 
     def stop(self, reason: str) -> None:
         if self._stop_reason is None:
-            self._stop_reason = reason
+            is_own = reason not in (*FAILED, "interrupted") or self._interruption.signal is not None
+            self._stop_reason = reason if is_own else f"callback: {reason}"
             self._store.stop()
             if not self._experiment.backend.deterministic:
                 self._deadline = time.monotonic() + PATIENCE_SECONDS

@@ -62,6 +62,14 @@ def death_text(error: BaseException) -> str:
     return cause.partition(" If the process was killed by")[0].rstrip(".")
 
 
+def dead_process() -> str | None:
+    """The name of a process of Ray's that has ended, of a cluster that was started here; None if all live."""
+    import ray
+
+    node = ray._private.worker._global_node
+    return None if node is None else next((name for name, _ in node.dead_processes()), None)
+
+
 def restrict_to_loopback() -> None:
     """Keep every process that Ray starts off the network. Call before the first import of Ray.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from a3c_exp.backends.messages import GRACE_SECONDS, MERGE_SECONDS, WorkerExit
-from a3c_exp.backends.ray.cluster import death_text, lost_errors
+from a3c_exp.backends.ray.cluster import dead_process, death_text, lost_errors
 from a3c_exp.backends.ray.server import (
     ParameterServer,
     ServerStatus,
@@ -222,7 +222,12 @@ class Driver(Supervisor[ActorSource]):
     # -- servers ------------------------------------------------------------------------------------------------------
 
     def _check_servers(self) -> None:
-        """Raise RunError if a server has stopped answering: it, its node or the cluster is stopped or gone."""
+        """Raise RunError if a server has stopped answering: it, its node or the cluster is stopped or gone.
+
+        Actors go on without the head of their cluster, but nobody hears of their ends, and none can be started.
+        """
+        if (dead := dead_process()) is not None:
+            raise RunError(f"{dead} of Ray's cluster has ended, without which no actor is watched or started")
         server = self._server_watch.find(lambda: dict(enumerate(self._answers)))
         if server is not None:
             self._begun = False  # so nobody waits for its state

@@ -39,6 +39,11 @@ BEATS_BEFORE_STALL = 4
 """The least number of heartbeats within `stall_seconds`."""
 
 
+Call = Callable[..., Future[Any]]
+"""Starts a call of a server, given its index, the method's name and its arguments."""
+Lost = tuple[type[BaseException], ...]
+
+
 class WorkerActor:
     """Runs one worker in a process of Ray, which the driver ends with it."""
 
@@ -71,7 +76,7 @@ class WorkerActor:
 
 @dataclass(slots=True)
 class _Call:
-    """A call of several servers. arguments, futures: by server."""
+    """One call of each server. arguments, futures: by server."""
 
     method: str
     arguments: list[tuple[Any, ...]]
@@ -89,21 +94,12 @@ class RemoteStore:
     `pull` returns the newest parameters that have arrived. It waits only while more than `in_flight` messages have no
     reply; in synchronous rounds it waits for all.
 
-    call: starts a call, given the server's index, the method's name and its arguments, and returns a future.
     lost: exceptions of a future whose server died or could not be reached. Whether the server has taken the message is
         then unknown.
     attempt: number of the worker's predecessors.
     """
 
-    def __init__(
-        self,
-        spec: StoreSpec,
-        call: Callable[..., Future[Any]],
-        lost: tuple[type[BaseException], ...],
-        servers: int,
-        in_flight: int,
-        attempt: int = 0,
-    ) -> None:
+    def __init__(self, spec: StoreSpec, call: Call, lost: Lost, servers: int, in_flight: int, attempt: int = 0) -> None:
         self._spec = spec
         self._call = call
         self._lost = lost
@@ -167,13 +163,10 @@ class RemoteStore:
         rounds = max(reply.snapshot.rounds for reply in self._replies)
         pushes: list[Push] = []
         for shard, reply in zip(self._shards, self._replies, strict=True):
-            own = replace(
-                push,
-                gradient=None if gradient is None else gradient[shard],
-                snapshot=push.snapshot._replace(version=reply.snapshot.version, normalizer=None, rounds=rounds),
-                event=Event(worker, steps=push.event.steps) if pushes else push.event,
-            )
-            pushes.append(own)
+            part = None if gradient is None else gradient[shard]
+            snapshot = push.snapshot._replace(version=reply.snapshot.version, normalizer=None, rounds=rounds)
+            event = Event(worker, steps=push.event.steps) if pushes else push.event
+            pushes.append(replace(push, gradient=part, snapshot=snapshot, event=event))
         self._send(worker, pushes)
         return Ticket(None)
 
