@@ -38,7 +38,6 @@ class Faulty(Bandit):
         `release` exists; leave a child, start a program that inherits every open file, then SIGKILL; fork, a child
         goes on beside its parent; print, write megabytes to standard output; half a message, the process is stopped
         while it sends the next one.
-    others_hang: the others hang, from their `at`-th step on.
     note: a file. One that hangs appends a byte for each look at `release`. The child's process id is written there.
     """
 
@@ -47,7 +46,6 @@ class Faulty(Bandit):
         fault: Fault,
         victim: int | None = None,
         at: int = 20,
-        others_hang: bool = False,
         release: str = "",
         note: str = os.devnull,
     ) -> None:
@@ -55,7 +53,6 @@ class Faulty(Bandit):
         self.fault = fault
         self.victim = victim
         self.at = at
-        self.others_hang = others_hang
         self.release = Path(release)
         self.note = Path(note)
         self.taken = 0
@@ -67,11 +64,8 @@ class Faulty(Bandit):
 
     def step(self, action: Any) -> Answer:
         self.taken += 1
-        if self.victim is None or self.name == self.victim:
-            if self.taken == self.at:
-                self._go_wrong()
-        elif self.others_hang and self.taken >= self.at:
-            self._hang()
+        if (self.victim is None or self.name == self.victim) and self.taken == self.at:
+            self._go_wrong()
         return super().step(action)
 
     def _go_wrong(self) -> None:

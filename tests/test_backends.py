@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import resource
 import subprocess
@@ -19,7 +18,6 @@ import numpy as np
 import pytest
 from backend_runs import (
     SETTINGS,
-    ga3c,
     nobody_works,
     running,
     serial_state,
@@ -29,7 +27,7 @@ from backend_runs import (
 from runs import BACKENDS, LINUX, SCRIPTED, config, drain, make_store, processes, same, wait_until
 
 from a3c_exp.backends import messages
-from a3c_exp.backends.messages import MERGE_SECONDS, batch_events
+from a3c_exp.backends.messages import batch_events
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.events import Event
 from a3c_exp.core.worker import YieldPoint
@@ -48,19 +46,6 @@ CASES += [
 ]
 
 
-class Clock:
-    """Stands for the module `time`: it only passes while somebody sleeps."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
 class TestOneWorkerIsTheSameEverywhere:
     @pytest.mark.parametrize(("backend", "name"), CASES)
     def test_parameters_optimizer_state_and_counters_bit_for_bit(self, backend: str, name: str) -> None:
@@ -69,22 +54,6 @@ class TestOneWorkerIsTheSameEverywhere:
         assert state["version"] >= 3, "too short a run to show anything"
         for key, expected in serial_state(name).items():
             assert same(state[key], expected), key
-
-
-@pytest.mark.parametrize("backend", [*BACKENDS, "ga3c"])
-def test_multipliers_reach_workers_while_they_run(backend: str) -> None:
-    """A learning rate that is multiplied by 0 leaves the parameters as they are."""
-    whole = ga3c(total_steps=10**7) if backend == "ga3c" else config(backend=backend, total_steps=10**7)
-    with running(whole) as (events, store):
-        initial = store.state()["parameters"]
-        next(event for event in events if event and event.updates)
-        store.set_multipliers(learning_rate=0.0)
-        rates = (event.metrics["learning_rate"].mean for event in events if event and event.updates)
-        assert 0 in itertools.islice(rates, 10_000)
-        before = store.state()["parameters"]
-        assert next(rates) == 0
-        np.testing.assert_array_equal(store.state()["parameters"], before)
-        assert not same(before, initial)
 
 
 class TestSerialIsDeterministic:
@@ -214,35 +183,21 @@ class TestProcesses:
         wait_until(lambda: not processes(mark))
 
 
-class TestBatchEvents:
-    """Thousands of updates a second become ten messages."""
+def test_thousands_of_updates_a_second_become_ten_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first event is passed on at once, and the last ones although their worker fails."""
 
-    @pytest.fixture(autouse=True)
-    def clock(self, monkeypatch: pytest.MonkeyPatch) -> Clock:
-        clock = Clock()
-        monkeypatch.setattr(messages, "time", clock)
-        return clock
-
-    def steps(self, error: BaseException | None = None) -> Iterator[Event | YieldPoint]:
+    def steps() -> Iterator[Event | YieldPoint]:
         for index in range(5):
             yield YieldPoint.BEFORE_PUSH
             yield Event(0, updates=1, steps=index)
-        if error is not None:
-            raise error
+        raise RunError("diverged")
 
-    def test_no_event_waits_longer_than_merge_seconds_for_the_next(self, clock: Clock) -> None:
-        def slow() -> Iterator[Event]:
-            for _ in range(4):
-                yield Event(0, updates=1)
-                clock.sleep(MERGE_SECONDS)
-
-        assert [event.updates for event in batch_events(slow())] == [1, 1, 1, 1]
-
-    def test_the_last_events_of_a_worker_that_fails_are_passed_on(self) -> None:
-        events = batch_events(self.steps(RunError("diverged")))
-        assert [next(events).updates, next(events).updates] == [1, 4]
+    for seconds, expected in ((60.0, [1, 4]), (0.0, [1] * 5)):
+        monkeypatch.setattr(messages, "MERGE_SECONDS", seconds)
+        found: list[int] = []
         with pytest.raises(RunError, match="diverged"):
-            next(events)
+            found.extend(event.updates for event in batch_events(steps()))
+        assert found == expected
 
 
 def test_a_temporary_folder_whose_path_is_too_long_for_a_socket_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from backend_runs import nobody_works, worker_processes
-from runs import BANDIT, LINUX, command, config, kill_all, latest, processes, train, train_config, wait_until
+from runs import BANDIT, LINUX, command, config, kill_all, latest, processes, train, wait_until
 
 from a3c_exp.core import seeding
 from a3c_exp.core.seeding import Role
@@ -60,20 +60,6 @@ class TestAWorkerThatFails:
         assert "faulty.py" in error
         assert error.endswith("RuntimeError: scripted to fail")
         wait_until(nobody_works)
-
-    def test_ends_the_run_although_the_others_hang(self, tmp_path: Path) -> None:
-        """They do so until the run has ended."""
-        release = tmp_path / "release"
-        summary = self.failed(tmp_path / "run", "processes", "raise", others_hang=True, release=str(release))
-        assert "scripted to fail" in summary["error"]
-        release.touch()
-        wait_until(nobody_works)
-
-    def test_leaves_a_run_that_can_be_resumed(self, tmp_path: Path) -> None:
-        before = self.failed(tmp_path, "processes", "kill")["steps"]
-        done = train_config(config(backend="processes", workers=2, total_steps=before + 160), tmp_path, resume=True)
-        assert done.summary["stop_reason"] == "total_steps"
-        assert done.summary["steps"] >= before + 160
 
     def test_to_end_its_rollout_is_not_waited_for(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """A stop rule asks workers to end after their rollout. One that hangs in it is killed."""

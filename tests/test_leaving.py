@@ -18,11 +18,6 @@ from a3c_exp.core.leaving import LeavingRules
 ALONE: dict[str, Any] = {"envs_per_worker": 1, "env__kwargs": {"length": 3}, "total_steps": 10**9}
 
 
-def episodes(*returns: float) -> Episodes:
-    count = len(returns)
-    return Episodes(np.array(returns), np.full(count, 3), np.arange(count), 1)
-
-
 def episodes_by_worker(events: list[Event]) -> Counter[int]:
     counted: Counter[int] = Counter()
     for event in events:
@@ -30,13 +25,12 @@ def episodes_by_worker(events: list[Event]) -> Counter[int]:
     return counted
 
 
-class TestLeavingRules:
-    def test_once_the_last_episodes_are_good(self) -> None:
-        """Exactly then: an episode that would spoil the mean comes too late."""
-        rules = LeavingRules(Stop(worker_return=2.0, window=2), 0)
-        assert rules.add(episodes(9.0)) is None, "before the window is full"
-        assert rules.add(episodes(-9.0, 1.0)) is None
-        assert rules.add(episodes(3.0, -100.0)) == "worker_return"
+def test_a_worker_leaves_once_its_last_episodes_are_good() -> None:
+    """Exactly then: an episode that would spoil the mean comes too late."""
+    rules = LeavingRules(Stop(worker_return=2.0, window=2), 0)
+    for found, expected in (([9.0], None), ([-9.0, 1.0], None), ([3.0, -100.0], "worker_return")):
+        count = len(found)
+        assert rules.add(Episodes(np.array(found), np.full(count, 3), np.arange(count), 1)) == expected
 
 
 class TestOnEveryBackend:

@@ -234,16 +234,6 @@ class TestAServerThatDies:
         servers.begin_one(0)
         assert servers.fetch()["version"] == 1
 
-    def test_does_not_undo_the_steps_that_another_has_counted(self, cluster: MakeCluster) -> None:
-        servers, remote = started(cluster, shards=2)
-        learn(remote, 0, -1.0, steps=16)
-        pull(remote, 0)
-        servers.kill(1)
-        servers.begin()
-        remote.leave(0)
-        state = servers.fetch()
-        assert (state["version"], state["steps"]) == (0, 16)
-
 
 class TestHeartbeats:
     def test_go_on_while_a_worker_waits_for_a_round(self, cluster: MakeCluster) -> None:

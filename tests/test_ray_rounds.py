@@ -111,17 +111,3 @@ class TestRounds:
         for worker in workers:
             assert len({(reply.incarnation, reply.snapshot.version) for reply in worker._replies}) == 1
         assert len(set(servers.fetch()["parameters"].tolist())) == 1
-
-    def test_wait_for_workers_that_have_more_minibatches(self, cluster: MakeCluster) -> None:
-        servers = cluster(spec(2, synchronous=True))
-        workers = two_workers(servers)
-        learn(workers[0], 0, -1.0)
-        learn(workers[1], 1, -1.0)
-        pull(workers[0], 0)
-        workers[0].finish_rollout(0)
-        assert learn(workers[1], 1, -1.0)[0] == 1
-        assert learn(workers[1], 1, -1.0)[0] == 2, "rounds of one"
-        assert waits(workers[0], servers)
-        pull(workers[1], 1)
-        workers[1].finish_rollout(1)
-        assert pull(workers[0], 0).tolist() == pull(workers[1], 1).tolist() == [3.0] * SIZE

@@ -28,14 +28,6 @@ class TestPushesIntoRounds:
         np.testing.assert_allclose(store.state()["parameters"], -ones((10 * 1 + 10 * 2 + 20 * 6) / 40))
         assert (store.version, store.steps) == (1, 40)
 
-    def test_whoever_asks_after_another_has_left_makes_the_step(self) -> None:
-        store = make_store(synchronous=True)
-        first, second = push(store, 0, ones(1)), push(store, 1, ones(3))
-        store.leave(2)
-        assert first.done() and second.done()
-        assert (event_of(first).updates, event_of(second).updates) == (1, 0)
-        np.testing.assert_allclose(store.state()["parameters"], -ones(2))
-
     def test_a_worker_whose_gradient_was_refused_is_part_of_no_update(self) -> None:
         store = make_store(synchronous=True, workers=2)
         refused, sound = push(store, 0, None, steps=10), push(store, 1, ones(3), steps=10)
@@ -68,13 +60,6 @@ class TestPushesIntoRounds:
         assert not push(store, 0, ones()).done()
         assert not store.round_in_progress(1), "it has finished as many rollouts as the others"
 
-    def test_after_all_have_left_a_worker_that_joins_is_the_only_member(self) -> None:
-        store = make_store(synchronous=True, workers=2)
-        for worker in range(2):
-            store.leave(worker)
-        store.join(0)
-        assert push(store, 0, ones()).done()
-
 
 class TestAQuorum:
     """Rounds of M of N."""
@@ -96,14 +81,6 @@ class TestAQuorum:
         push(store, 0, ones())
         push(store, 1, ones())
         np.testing.assert_array_equal(store.state()["parameters"], -ones(2))
-
-    def test_nothing_is_late_without_a_gradient(self) -> None:
-        store = make_store(synchronous=True, quorum=1, workers=2)
-        old = pull(store, 1)
-        push(store, 0, ones())
-        refused = push(store, 1, None, old, steps=3)
-        assert refused.done() and not event_of(refused).counts.get("late_gradients", 0)
-        assert store.steps == 4
 
     def test_a_refused_gradient_does_not_count_and_its_worker_may_bring_another(self) -> None:
         store = make_store(synchronous=True, quorum=2)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import pickle
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from multiprocessing import Pipe
 
 import pytest
 from stores import make_store
 
-from a3c_exp.backends.messages import SIZE, Inbox, WorkerExit, failed
+from a3c_exp.backends.messages import WorkerExit, failed
 from a3c_exp.backends.supervision import PipeSupervisor, Restarts, RestartSettings, end_all
 from a3c_exp.backends.threads import ThreadSource
 from a3c_exp.core.events import Event
@@ -32,27 +29,20 @@ def contribute(restarts: Restarts, count: int, worker: int = 1) -> None:
     restarts.on_event(worker, Event(worker, contributions=count))
 
 
-def test_beats_are_seen_in_the_shared_block_and_those_of_a_replacement_begin_at_0() -> None:
-    store = make_store(workers=2)
-    heartbeat = store.heartbeat(1)
-    heartbeat.beat()
-    heartbeat.beat()
-    assert (store.counters.heartbeat_of(0), store.counters.heartbeat_of(1)) == (0, 2)
-    store.heartbeat(1)
-    assert store.counters.heartbeat_of(1) == 0
-
-
 def test_a_heart_says_what_its_worker_does_while_it_stands_still() -> None:
-    store = make_store(workers=1)
-    heartbeat, said = store.heartbeat(0), []
+    """Others see it in the shared block. That of a replacement begins anew."""
+    store = make_store(workers=2)
+    heartbeat, said = store.heartbeat(1), []
     for activity in (MAKING, STEPPING, LEARNING, STEPPING, CLOSING):
-        said.append(inactivity(store.counters.heartbeat_of(0)))
+        said.append(inactivity(store.counters.heartbeat_of(1)))
         before = heartbeat.value
         heartbeat.begin(activity)
-        assert heartbeat.value != before, "it has beaten"
+        assert store.counters.heartbeat_of(1) == heartbeat.value != before, "it has beaten"
     assert len(set(said)) == 4 and said[2] == said[4]
     heartbeat.beat()
     assert "closed" in inactivity(heartbeat.value) and "started" in said[0]
+    store.heartbeat(1)
+    assert (store.counters.heartbeat_of(0), store.counters.heartbeat_of(1)) == (0, 0)
 
 
 class TestRestarts:
@@ -153,19 +143,3 @@ def test_workers_that_run_are_supervised_while_the_others_are_started() -> None:
     started = len(supervisor.sources)
     assert len([*filter(None, outputs)]) == started - 1 < 999, "a run that is over starts no more workers"
     assert ended == [True]
-
-
-def test_half_a_message_keeps_nobody_waiting() -> None:
-    """Its worker was stopped, by a signal or by a disk that does not answer, while it was sending."""
-    receiver, sender = Pipe(duplex=False)
-    inbox, message = Inbox(receiver), pickle.dumps(Event(3, steps=7))
-    data = (SIZE.pack(len(message)) + message) * 2
-    os.write(sender.fileno(), data[: len(data) // 2 + 5])
-    assert [event.steps for event in inbox.take() if isinstance(event, Event)] == [7]
-    assert inbox.take() == []
-    os.write(sender.fileno(), data[len(data) // 2 + 5 :])
-    assert len(inbox.take()) == 1
-    sender.close()
-    assert inbox.take() == []
-    assert inbox.at_end
-    inbox.close()
