@@ -12,11 +12,13 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 from refusals import refused
 from runs import BANDIT, LINUX, QUICK, config, train, wait_until
@@ -85,6 +87,15 @@ def test_copies_have_ports_and_names_of_their_own(tmp_path: Path) -> None:
     assert is_plain({"port": "{port}", "name": "run {copy}"}) and not is_plain("{other}")
 
 
+def test_copies_that_want_the_same_port_are_told_how_to_have_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(gymnasium.registry, "Server-v0", EnvSpec("Server-v0", entry_point=Server))  # type: ignore[arg-type]
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        kwargs = {"port": other.getsockname()[1], "folder": str(tmp_path / "copy")}
+        assert "'{port}'" in refused(lambda: Gym(id="Server-v0", kwargs=kwargs).make(1, [0]), "kwargs", kwargs)
+
+
 @pytest.mark.parametrize(
     ("env", "wrapper"),
     [
@@ -108,6 +119,7 @@ class Peculiar(Bandit):
     def __init__(self, kind: str) -> None:
         super().__init__()
         self.kind = kind
+        assert kind != "is not made"
 
     def reset(self, **options: Any) -> Any:
         observation, info = super().reset(**options)
@@ -117,6 +129,8 @@ class Peculiar(Bandit):
         match self.kind:
             case "four values":
                 return super().step(action)[:4]
+            case "several rewards":
+                return (super().step(action)[0], np.array([1.0, -2.0]), False, False, {})
             case "no reward":
                 return (super().step(action)[0], None, False, False, {})
             case "raises":
@@ -143,12 +157,19 @@ def registered() -> Any:
         ("one value", r"returned .* not \(observation, info\)"),
         ("four values", r"returned .* not \(observation, reward, "),
         ("no reward", "the reward None"),
+        ("several rewards", r"the reward array\(\[ 1., -2.\]\), .*env\.wrappers"),
         ("raises", r"ValueError: x{2000}\.\.\. .*test_environments_of_others\.py:\d+\)$"),
     ],
 )
 def test_a_first_step_that_fails_is_one_line(kind: str, words: str, registered: None) -> None:
     whole = config("Peculiar-v0", env__kwargs={"kind": kind})
     assert re.search(words, refused(lambda: load_experiment(whole), "env", "Gym"))
+
+
+def test_an_environment_that_cannot_be_made_is_one_line_with_its_place(registered: None) -> None:
+    whole = config("Peculiar-v0", env__kwargs={"kind": "is not made"})
+    problem = refused(lambda: load_experiment(whole), "env.kwargs")
+    assert re.search(r"AssertionError.*test_environments_of_others\.py:\d+\)$", problem)
 
 
 def test_an_environment_needs_spaces(registered: None) -> None:
@@ -159,6 +180,35 @@ def test_an_environment_needs_spaces(registered: None) -> None:
 def test_a_hint_does_not_repeat_the_plugin_that_was_given() -> None:
     problem = refused(lambda: load_experiment(config("Yaml-Empty-v0", plugins=["yaml"])), "env.id", "Yaml-Empty-v0")
     assert "plugins=[" not in problem and "yaml" in problem
+    assert "yaml.composer" in problem, "many packages register environments in a module that must be named"
+
+
+@pytest.mark.parametrize("registry", [{"Old-v0": None}, SimpleNamespace(env_specs={"Old-v0": None})])
+def test_an_environment_of_gyms_is_not_one_of_gymnasiums(registry: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package of that time registers its environments with gym, whose registry had two forms."""
+    monkeypatch.setitem(sys.modules, "gym.envs.registration", SimpleNamespace(registry=registry))
+    problem = refused(lambda: load_experiment(config("Old-v0", plugins=["yaml"])), "env.id", "Old-v0")
+    assert "shimmy" in problem and "did you mean" not in problem
+
+
+class Warns(Bandit):
+    """gymnasium warns of it, as of bounds that lose digits in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        gymnasium.logger.warn(f"made in {os.getpid()}")
+
+
+def test_what_gymnasium_warns_of_is_not_repeated_by_every_worker(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder, capfd: pytest.CaptureFixture[str]
+) -> None:
+    gymnasium.register("Warns-v0", entry_point=Warns)  # type: ignore[arg-type]
+    try:
+        train(tmp_path / "run", "Warns-v0", "processes", workers=2, total_steps=64)
+    finally:
+        del gymnasium.registry["Warns-v0"]
+    assert any(f"made in {os.getpid()}" in str(each.message) for each in recwarn), "of the first one, in this process"
+    assert "made in" not in capfd.readouterr().err, "where workers would write"
 
 
 # Estimators and schedules of a user's own.

@@ -157,6 +157,7 @@ class TestErrors:
             (Mission(), Discrete(2), "Mission"),
             (Text(3), Discrete(2), "Text"),
             (Discrete(2), Dict({"a": Discrete(2)}), "Dict"),
+            (Discrete(2), Tuple([Discrete(2), Discrete(2)]), "one agent"),
             (Discrete(2), Box(0, 5, (2,), np.int32), "int32"),
         ],
     )
@@ -193,6 +194,7 @@ class TestErrors:
         [
             ("FlatenObservation", "'FlattenObservation'"),
             ("vector", "no such wrapper"),
+            ("ImgObsWrapper", "module:Class"),
             ("AddRenderObservation", "env.kwargs.render_mode=rgb_array"),
             ({"ClipAction": {}}, "does not fit CartPole-v1"),
             ({"A": {}, "B": {}}, "{name: {argument: value}}"),

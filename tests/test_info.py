@@ -129,9 +129,10 @@ def test_numbers_and_truth_values_are_chosen_and_the_rest_is_told_once() -> None
     assert chosen.warning() == ""
     assert chosen.of({**bad, **names, "x": 7}) == {"x": 7}
     warning = chosen.warning()
-    assert "'trace' (ndarray)" in warning and "'nan' (nan)" in warning and "'two words' (the name)" in warning
+    assert "'huge' (inf)" in warning and "'nan' (nan)" in warning and "'two words' (the name)" in warning
     assert "\n" not in warning
-    chosen.of({"other": "y"})
+    assert "trace" not in warning and "text" not in warning, "nobody expects a curve of what is no number"
+    chosen.of({"other": math.nan})
     assert chosen.warning() == "", "once, whatever comes later"
 
 
@@ -144,10 +145,13 @@ def test_the_first_20_names_stay_chosen() -> None:
 
 
 def test_a_list_chooses_and_says_what_is_not_there() -> None:
-    chosen = InfoNumbers(["b", "episode", "sucess"])
-    assert chosen.of({"a": 1.0, "b": 2.0, "trace": np.zeros(3), "episode": 4}) == {"b": 2.0, "episode": 4.0}
+    chosen = InfoNumbers(["b", "episode", "sucess", "text"])
+    assert chosen.of({"a": 1.0, "b": 2.0, "trace": np.zeros(3), "episode": 4, "text": "x"}) == {
+        "b": 2.0,
+        "episode": 4.0,
+    }
     warning = chosen.warning()
-    assert "'sucess' (missing)" in warning and "trace" not in warning
+    assert "'sucess' (missing)" in warning and "'text' (str)" in warning and "trace" not in warning
     none = InfoNumbers([])
     assert none.of({"a": 1.0, "trace": np.zeros(3)}) == {} and none.warning() == ""
 
@@ -245,7 +249,7 @@ def test_a_run_tells_once_what_it_leaves_out(tmp_path: Path) -> None:
     infos = [{"level": 1.0, "note": "x", "bad": float("nan")}]
     done = train(tmp_path, SCRIPTED, workers=3, env__kwargs={"lengths": [3], "infos": infos})
     assert done.summary["rollout"] == {"level": 1, "moment": 3}
-    assert (tmp_path / "train.log").read_text().count("'note' (str), 'bad' (nan)") == 1
+    assert (tmp_path / "train.log").read_text().count("left out of the info of an episode: 'bad' (nan)") == 1
 
 
 def test_info_keys_chooses_in_training_and_in_evaluation(tmp_path: Path) -> None:

@@ -7,11 +7,16 @@ import gc
 import os
 import shutil
 
+import gymnasium
+
 from a3c_exp.common import signals
 
 # Otherwise the first garbage collection of each worker would write to every object's header, and so copy its page.
 gc.collect()
 gc.freeze()
+
+# gymnasium warns of an environment where the first one is made: every worker would say the same again.
+gymnasium.logger.min_level = gymnasium.logger.ERROR
 
 # The folder of multiprocessing's socket. The process that made it removes it, unless that process is killed. The server
 # outlives that process, and ends last of all.

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from a3c_exp.common.settings import flatten
-from a3c_exp.errors import ConfigError, one_line
+from a3c_exp.errors import ConfigError, one_line, place_of
 
 PACKAGE = "a3c_exp"
 
@@ -34,7 +34,7 @@ def import_plugins(plugins: Sequence[str]) -> None:
         try:
             importlib.import_module(plugin)
         except Exception as error:  # a user's module may raise anything
-            raise ConfigError("plugins", plugin, f"cannot be imported: {one_line(error)}") from error
+            raise ConfigError("plugins", plugin, f"cannot be imported: {one_line(error)}{place_of(error)}") from error
 
 
 def is_plain(value: object) -> bool:

@@ -126,11 +126,13 @@ def listed_rewards(rewards: Sequence[Any]) -> Floats | None:
 
 def reward_fault(reward: Any) -> str | None:
     """The fault of a reward: 'the reward nan'; None if nothing is."""
+    several = ""
     try:
+        several = ", which is not one number (env.wrappers may make it one)," if np.size(reward) > 1 else ""
         usable = np.asarray(reward).dtype.kind in "fiub" and np.size(reward) == 1 and abs(reward) <= LARGEST
     except Exception:  # the same: its comparison, its size
         usable = False
-    return None if usable else f"the reward {short(reward)}"
+    return None if usable else f"the reward {short(reward)}{several}"
 
 
 def rewards_of(rewards: Any, count: int) -> Floats:

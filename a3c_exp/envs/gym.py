@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import importlib.util
 import inspect
 import itertools
 import os
+import pkgutil
 import re
 import socket
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,10 +29,13 @@ from a3c_exp.envs.batch import EnvBatch, Environment, report_progress
 from a3c_exp.envs.spaces import action_problem, observation_problem
 from a3c_exp.envs.sync_batch import Env, SyncEnvBatch
 from a3c_exp.envs.vector_batch import VectorEnvBatch, autoreset_mode
-from a3c_exp.errors import ConfigError, did_you_mean, one_line, require
+from a3c_exp.errors import ConfigError, did_you_mean, one_line, place_of, require
 
 REGISTERED = "_registered"
 """Where a pickled component has its specification."""
+
+MOST_MODULES = 10
+"""Modules of a plugin that an error names."""
 
 HARMLESS_WRAPPERS = frozenset({
     "AddRenderObservation", "AddWhiteNoise", "AtariPreprocessing", "Autoreset", "ClipAction", "ClipReward",
@@ -140,6 +146,10 @@ class Gym(Environment):
                 raise ConfigError("id", self.id, f"needs the Atari packages: {INSTALL}")
         if name in gymnasium.registry:
             return gymnasium.registry[name]
+        old = getattr(sys.modules.get("gym.envs.registration"), "registry", {})
+        if name in getattr(old, "env_specs", old):  # so gym called it up to 0.25
+            problem = "is registered with gym, which gymnasium has replaced: it needs a class of yours around it"
+            raise ConfigError("id", self.id, f"{problem}, or that of the package shimmy")
         guess = did_you_mean(name, gymnasium.registry, list_all=False)
         problem = f"no such environment is registered{f': {guess}' if guess else '.'}"
         raise ConfigError("id", self.id, problem if module else f"{problem} {_other_package(name, plugins)}")
@@ -160,7 +170,9 @@ class Gym(Environment):
                 raise ConfigError("wrappers", entry, f"needs a package that is not installed: {lacks}") from error
             except Exception as error:
                 hint = ". env.kwargs.render_mode=rgb_array draws" if "render_mode" in str(error) else ""
-                raise ConfigError("wrappers", entry, f"does not fit {self.id}: {one_line(error)}{hint}") from error
+                raise ConfigError(
+                    "wrappers", entry, f"does not fit {self.id}: {one_line(error)}{place_of(error)}{hint}"
+                ) from error
         return env
 
     def _native(self, spec: EnvSpec, count: int, render_mode: str | None) -> VectorEnv[Any, Any, Any]:
@@ -203,7 +215,10 @@ class Gym(Environment):
             raise ConfigError("id", self.id, f"needs a package that is not installed: {one_line(error)}") from error
         except Exception as error:
             key, value = ("kwargs", self.kwargs) if self.kwargs else ("id", self.id)
-            raise ConfigError(key, value, f"{spec.id} cannot be made: {one_line(error)}") from error
+            problem = f"{spec.id} cannot be made: {one_line(error)}{place_of(error.__cause__ or error)}"
+            if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+                problem += ". In env.kwargs '{port}' is a free port, another one for each copy"
+            raise ConfigError(key, value, problem) from error
 
     def _check(self, env: Env | VectorEnv[Any, Any, Any], observations: Any, actions: Any) -> None:
         """Refuse spaces that are not supported."""
@@ -214,9 +229,12 @@ class Gym(Environment):
 
 
 def _other_package(name: str, plugins: Sequence[str]) -> str:
-    """The advice to import the package that registers an environment; its name, if it is that of the environments."""
+    """The advice to import what registers an environment: a package, if it has the environment's name, or a module."""
     if plugins:
-        return f"None of the plugins {', '.join(plugins)} registers it"
+        places = [(plugin, getattr(sys.modules.get(plugin), "__path__", ())) for plugin in plugins]
+        modules = [f"{plugin}.{module.name}" for plugin, path in places for module in pkgutil.iter_modules(path)]
+        inside = ". A module inside may, and is then named in its place: " if modules else ""
+        return f"None of the plugins {', '.join(plugins)} registers it{inside}{', '.join(modules[:MOST_MODULES])}"
     package = re.split(r"\W", name)[0].lower()
     installed = package.isidentifier() and importlib.util.find_spec(package) is not None
     return f"If another package registers it: plugins=[{package if installed else '<package>'}]"
@@ -271,7 +289,9 @@ def _import(module: str, key: str, value: str) -> Any:
     try:
         return importlib.import_module(module)
     except Exception as error:
-        raise ConfigError(key, value, f"the module {module} cannot be imported: {one_line(error)}") from error
+        raise ConfigError(
+            key, value, f"the module {module} cannot be imported: {one_line(error)}{place_of(error)}"
+        ) from error
 
 
 def _wrapper(name: str) -> Callable[..., Env]:
@@ -285,4 +305,5 @@ def _wrapper(name: str) -> Callable[..., Env]:
         key for key, value in vars(source).items() if isinstance(value, type) and issubclass(value, gymnasium.Wrapper)
     ]
     guess = did_you_mean(attribute, known, list_all=False)
-    raise ConfigError("wrappers", name, f"{source.__name__} has no such wrapper: {guess}".rstrip(": "))
+    elsewhere = "" if module else " One of another package is written module:Class"
+    raise ConfigError("wrappers", name, f"{source.__name__} has no such wrapper: {guess}{elsewhere}".rstrip(": "))

@@ -53,10 +53,11 @@ class InfoNumbers:
         """The finite numbers in an info that are chosen, by name."""
         numbers = {}
         for name in info if self.keys is None else self.keys:
-            if self.keys is None and (name in GYMNASIUMS or str(name).startswith("_")):
-                continue
             value = info.get(name)
             number = _number(value)
+            # Where no names are chosen, nobody has asked for texts and arrays either.
+            if self.keys is None and (number is None or name in GYMNASIUMS or str(name).startswith("_")):
+                continue
             if name not in info:
                 reason = "missing"
             elif not is_usable_name(name):

@@ -48,7 +48,8 @@ def action_problem(space: Space[Any] | None) -> str | None:
         return None
     if space is None:
         return "it has no action_space"
-    return f"its actions are a {type(space).__name__} space; Discrete, MultiDiscrete, MultiBinary or Box is needed"
+    needed = "Discrete, MultiDiscrete, MultiBinary or Box is needed, of one agent; env.wrappers may convert them"
+    return f"its actions are a {type(space).__name__} space; {needed}"
 
 
 def encoder(space: Space[Any]) -> tuple[Box, Encode]:
