@@ -11,6 +11,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from a3c_exp.cli.help import FLAGS
 from a3c_exp.cli.startup import end_with_parent
 from a3c_exp.errors import exit_code
 
@@ -18,7 +19,8 @@ from a3c_exp.errors import exit_code
 def main(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit code: see a3c_exp.errors.exit_code."""
     end_with_parent()
-    return exit_code(lambda: int(importlib.import_module("a3c_exp.cli.main").command(arguments)))
+    module = "a3c_exp.cli.main" if FLAGS.isdisjoint(arguments) else "a3c_exp.cli.help"
+    return exit_code(lambda: int(importlib.import_module(module).command(arguments)))
 
 
 if __name__ == "__main__":

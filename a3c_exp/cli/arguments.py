@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from a3c_exp.cli.existing import EXISTING
 from a3c_exp.errors import ConfigError, require
 
+EXISTING = ("refuse", "resume", "restart")
 MULTIRUN = "hydra.mode=MULTIRUN"
 OF_HYDRA = ("hydra.run.dir", "hydra.sweep.", "hydra.sweeper", "hydra/sweeper", "hydra.launcher", "hydra/launcher")
 """How the settings of Hydra begin that have an effect here."""
@@ -25,12 +25,11 @@ class CommandLine:
     """What a command line says; None: not given.
 
     config_dir: a folder of the user's own YAML files. cfg: what is printed in place of a run. sweep: the folder of a
-    sweep. jobs: runs at once. search, objective: trials, and what they maximize. existing: see a3c_exp.cli.existing.
-    resume, source: the folder of a run that goes on, or whose settings a new one takes (`from`).
+    sweep. jobs: runs at once. search, objective: trials, and what they maximize. existing: one of EXISTING, see
+    a3c_exp.cli.existing. resume, source: the folder of a run that goes on, or whose settings a new one takes (`from`).
     """
 
     overrides: Sequence[str]
-    help: bool
     cfg: str | None
     is_sweep: bool
     config_dir: str | None
@@ -51,7 +50,6 @@ def read_arguments(arguments: Sequence[str]) -> CommandLine:
 
     parser = ArgumentParser(add_help=False, allow_abbrev=False)
     parser.error = refuse  # type: ignore[method-assign]
-    parser.add_argument("--help", "-h", action="store_true")
     parser.add_argument("--cfg", "-c", choices=["job"])
     parser.add_argument("--multirun", "-m", action="store_true")
     parser.add_argument("--config-dir", "-cd")
@@ -91,7 +89,6 @@ def read_arguments(arguments: Sequence[str]) -> CommandLine:
             raise ConfigError(word, folder, "is one run: it cannot go with -m, sweep, jobs, existing or another run")
     return CommandLine(
         overrides=[text for text in overrides if text != MULTIRUN],
-        help=flags.help,
         cfg=flags.cfg,
         is_sweep=is_sweep,
         config_dir=flags.config_dir,

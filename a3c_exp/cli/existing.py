@@ -37,7 +37,6 @@ from a3c_exp.run.run_folder import (
     read_summary,
 )
 
-EXISTING = ("refuse", "resume", "restart")
 CONTINUE = "continue"
 OWN_CHECKPOINT = re.compile(r"(latest|previous|best|step_\d+)\.ckpt(\..*)?")
 """Names of a run's checkpoints, and of what is left where one was being written. A user's own stay."""
