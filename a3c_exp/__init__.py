@@ -11,9 +11,7 @@ From the command line: `python -m a3c_exp --help`. For readers of the code: docs
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from signal import SIGINT
 from typing import TYPE_CHECKING, Any
@@ -56,20 +54,6 @@ def _checked(overrides: Sequence[str]) -> Sequence[str]:
     return overrides
 
 
-_training = threading.Lock()
-
-
-@contextmanager
-def _training_alone() -> Iterator[None]:
-    if not _training.acquire(blocking=False):
-        raise RunError("a run trains in this process already: each needs a process of its own")
-    try:
-        yield
-    finally:
-        _training.release()
-
-
-@_training_alone()
 def train(
     overrides: Sequence[str] | Mapping[str, Any] = (),
     folder: str | Path | None = None,
@@ -87,7 +71,7 @@ def train(
     Hydra's global state, and that of the generators of Python, numpy and torch, is the same afterwards. One run trains
     in a process at a time: RunError for a second one in another thread.
     """
-    from a3c_exp.cli.execute import Plan, execute
+    from a3c_exp.cli.execute import Plan, alone, execute
     from a3c_exp.cli.hydra_compose import compose, run_folder
     from a3c_exp.common.reading import expanded
 
@@ -108,7 +92,7 @@ def train(
     plan = Plan(config=config, folder=place.absolute(), callbacks=callbacks)
     from a3c_exp.core.seeding import globals_kept
 
-    with globals_kept():
+    with alone(), globals_kept():
         finished = execute(plan)
     assert finished is not None
     if finished.summary["signal"] is not None:

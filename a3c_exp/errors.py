@@ -6,8 +6,6 @@ import difflib
 import os
 import signal
 import sys
-import sysconfig
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -129,6 +127,9 @@ def refused(key: str, value: object, what: str) -> Iterator[None]:
 
 def place_of(error: BaseException) -> str:
     """Where code of a user's own raised an error: " (badenv.py:5)"; the last line of any code if none is the user's."""
+    import sysconfig  # these take as long as the rest of this package's first import
+    import traceback
+
     frames = traceback.extract_tb(error.__traceback__)
     others = (str(Path(__file__).parent), *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), "<")
     own = [each for each in frames if not each.filename.startswith(others)]
@@ -156,7 +157,7 @@ def exit_code(program: Callable[[], int]) -> int:
         return code
     except ConfigError as error:
         if os.environ.get("HYDRA_FULL_ERROR") == "1":  # as Hydra has it, for the error's whole traceback
-            traceback.print_exc()
+            sys.excepthook(*sys.exc_info())
         print("a3c_exp:", printable(" ".join(str(error).split("\n"))), file=sys.stderr)
         return 2
     except BrokenPipeError:  # as of a program that the signal ends: `| head` has read enough

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from a3c_exp.backends import forkserver
 from a3c_exp.cli.existing import CONTINUE, Action, clear, find_action
 from a3c_exp.common.reading import check_plain
 from a3c_exp.config.saved import read_config
-from a3c_exp.errors import ConfigError, FolderError, named
+from a3c_exp.errors import ConfigError, FolderError, RunError, named
 from a3c_exp.run.files import exclusive_folder
 from a3c_exp.run.run_folder import CONFIG_FILE, config_text
 from a3c_exp.run.session import Session
@@ -94,6 +95,20 @@ def execute(plan: Plan) -> Run | None:
         finally:
             with suppress(OSError):  # it has been made for a run that has written nothing
                 plan.folder.rmdir()
+
+
+_training = threading.Lock()
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Within: no other run of a program's own trains in this process. Raises RunError if one does already."""
+    if not _training.acquire(blocking=False):
+        raise RunError("a run trains in this process already: each needs a process of its own")
+    try:
+        yield
+    finally:
+        _training.release()
 
 
 def prestart(backend: object) -> None:
