@@ -164,6 +164,7 @@ class TestLinks:
         ("name", "place", "arguments"),
         [
             ("resume", "checkpoints/latest.ckpt.partial", []),
+            ("resume", "metrics.jsonl.partial", []),
             ("evaluate", "videos", ["video=true"]),
             ("export", "policy.onnx", []),
             ("report", "report", []),

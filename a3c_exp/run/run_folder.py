@@ -47,7 +47,7 @@ def written_by(folder: Path) -> str:
 
 
 EVENTS = "events.out.tfevents."
-WRITTEN = (CONFIG_FILE, SUMMARY_FILE, EPISODES_FILE, METRICS_FILE, CHECKPOINTS, VIDEOS, EVENTS, "train.log")
+WRITTEN = (CONFIG_FILE, SUMMARY_FILE, EPISODES_FILE, "metrics.", CHECKPOINTS, VIDEOS, EVENTS, "train.log")
 """How the names begin of all that a run writes into its folder: files that it replaces have others beside them."""
 
 
