@@ -206,15 +206,6 @@ def test_a_vector_is_updated_the_same_in_pieces(optimizer: Optimizer, monkeypatc
     np.testing.assert_allclose(by_element, whole, rtol=1e-6)
 
 
-@every_optimizer
-def test_an_element_without_gradient_decays_alone(optimizer: Optimizer) -> None:
-    """The first three have a gradient of 0 in every step: no 0 / 0 even where their mean square is 0."""
-    decay = getattr(optimizer, "weight_decay", 0.0)
-    np.testing.assert_allclose(
-        train(optimizer)[:3], start()[:3] * (1 - 0.01 * decay) ** STEPS, rtol=1e-4 if decay else 0
-    )
-
-
 # -- workers that write over one another -----------------------------------------------------------------------------
 
 
