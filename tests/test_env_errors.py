@@ -91,10 +91,10 @@ class TestObservations:
     @pytest.mark.parametrize(
         ("space", "observation", "text"),
         [
-            (Discrete(5, start=3), 8, "an observation that is not in Discrete"),
-            (Box(0, 255, (6, 6), np.uint8), np.full((6, 6), 0.5), "an observation of float64, not uint8"),
-            (Box(0, 255, (6, 6), np.uint8), np.full((6, 6), 256), "an observation that is not in Box"),
-            (Box(-1, 1, (2,)), np.array([0.0, 1e39]), "an observation that is not in Box"),
+            (Discrete(5, start=3), 8, "an observation of int64 that is not in Discrete"),
+            (Box(0, 255, (6, 6), np.uint8), np.full((6, 6), 0.5), "an observation of float64 that is not in Box"),
+            (Box(0, 255, (6, 6), np.uint8), np.full((6, 6), 256), "that is not in Box"),
+            (Box(-1, 1, (2,)), np.array([0.0, 1e39]), "that is not in Box"),
             (Box(-1, 1, (2,)), [[0.0], [1.0, 2.0]], "no array"),
             (Box(-1, 1, ()), np.nan, "an observation with nan in a reset"),
         ],

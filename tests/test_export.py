@@ -224,7 +224,6 @@ class TestAFileThatIsNotWritten:
             (["steps=0"], "steps = 0: "),
             (["checkpoint=best"], "there is no such checkpoint"),
             (["file=nowhere/policy.onnx"], "file = 'nowhere/policy.onnx': "),
-            (["file=/"], "file = '/': "),
         ],
     )
     def test_one_of_a_wrong_command(

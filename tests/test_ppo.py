@@ -120,7 +120,7 @@ V_TRACE = "a3c_exp.returns.VTrace"
 @pytest.mark.parametrize(
     ("settings", "key", "word"),
     [
-        ({"minibatch_size": 5}, "algorithm.minibatch_size", "must divide a rollout"),
+        ({"minibatch_size": 5}, "algorithm.minibatch_size", "a divisor of rollout_length x envs_per_worker"),
         ({"accumulate_rollouts": 2}, "accumulate_rollouts", "must be 1"),
         ({"epsilon": 0.3}, "epsilon", "must be 0"),
         ({"returns": V_TRACE}, "returns", "gae"),

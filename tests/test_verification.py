@@ -151,7 +151,7 @@ class TestTheFormOfObservations:
         ("module", "space", "advice"),
         [
             (Mlp, Box(0, 255, (84, 84, 3), np.uint8), "network=cnn "),
-            (Mlp, PICTURES, "network=cnn_impala "),
+            (Mlp, PICTURES, "network=cnn_impala"),
             (Mlp, PICTURES, "env.wrappers=[FlattenObservation]"),
             (Residual, Box(-1, 1, (3, 5)), "env.wrappers=[FlattenObservation]"),
             (Cnn, VECTORS, "network=mlp"),

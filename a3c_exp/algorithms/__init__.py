@@ -2,8 +2,7 @@
 
 from a3c_exp.algorithms.a3c import A3C
 from a3c_exp.algorithms.algorithm import Algorithm, Metrics, MinibatchAlgorithm
-from a3c_exp.algorithms.batch import Batch, BatchArrays, PolicyOutputs
-from a3c_exp.algorithms.masked import explained_variance, mean_value
+from a3c_exp.algorithms.batch import Batch, BatchArrays, PolicyOutputs, explained_variance, mean_value
 from a3c_exp.algorithms.ppo import PPO
 
 __all__ = [

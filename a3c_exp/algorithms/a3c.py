@@ -8,9 +8,8 @@ from typing import Literal
 
 from torch import Tensor
 
-from a3c_exp.algorithms.algorithm import Algorithm, Metrics
-from a3c_exp.algorithms.batch import Batch, BatchArrays, PolicyOutputs
-from a3c_exp.algorithms.masked import broadcast, closed_form_advantages, dot, masked, total
+from a3c_exp.algorithms.algorithm import Algorithm, LossGradient, Metrics
+from a3c_exp.algorithms.batch import Batch, BatchArrays, PolicyOutputs, broadcast, dot, masked, masked_advantages, total
 from a3c_exp.common.arrays import Floats
 from a3c_exp.errors import require
 from a3c_exp.networks.actor_critic import NetworkOutputs, OutputGradients
@@ -54,12 +53,10 @@ class A3C(Algorithm):
         loss = batch.sum(losses) if self.reduction == "sum" else batch.mean(losses)
         return loss, {"policy_loss": policy_losses, "value_loss": value_losses, "entropy": policy.entropy}
 
-    def closed_form(
-        self, outputs: NetworkOutputs, batch: BatchArrays, progress: float
-    ) -> tuple[OutputGradients, dict[str, float]]:
+    def closed_form(self, outputs: NetworkOutputs, batch: BatchArrays, progress: float) -> LossGradient:
         """The derivatives of `loss` and its metrics, written out. See `Algorithm.gradient`."""
         mask = batch.mask
-        advantages, count = closed_form_advantages(batch.advantages, mask, self.normalize_advantages)
+        advantages, count = masked_advantages(batch.advantages, mask, self.normalize_advantages)
         errors: Floats = masked(outputs.values - batch.targets, mask)
         entropy_coefficient = value(self.entropy_coefficient, progress)
 

@@ -12,12 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from a3c_exp.algorithms.batch import Batch, BatchArrays, PolicyOutputs
-from a3c_exp.algorithms.masked import count_of, total
+from a3c_exp.algorithms.batch import Batch, BatchArrays, PolicyOutputs, count_of, total
 from a3c_exp.networks.actor_critic import NetworkOutputs, OutputGradients
 
 Metrics = Mapping[str, Tensor | float]
 """Numbers for the curves `train/<name>`, by name, or tensors [T, B] whose mean over the transitions is taken."""
+
+LossGradient = tuple[OutputGradients, dict[str, float]]
+"""A loss's derivatives by the network's outputs, and its metrics as numbers."""
 
 
 class Algorithm(ABC):
@@ -45,7 +47,7 @@ class Algorithm(ABC):
 
     def gradient(
         self, outputs: NetworkOutputs, batch: BatchArrays, progress: float, module: nn.Module | None = None
-    ) -> tuple[OutputGradients, dict[str, float]]:
+    ) -> LossGradient:
         """The loss's derivatives by the network's outputs, and its metrics.
 
         Derivatives by the parameters of `module` are added to their gradients. By `closed_form` if the class has one.
@@ -54,21 +56,15 @@ class Algorithm(ABC):
             return self.closed_form(outputs, batch, progress)
         return differentiate(self, outputs, batch, progress, module)
 
-    def closed_form(
-        self, outputs: NetworkOutputs, batch: BatchArrays, progress: float
-    ) -> tuple[OutputGradients, dict[str, float]]:
+    def closed_form(self, outputs: NetworkOutputs, batch: BatchArrays, progress: float) -> LossGradient:
         """The same, written out without torch, if the class has defined it. A subclass with a `loss` or a `build` of
         its own needs its own `closed_form` as well."""
         raise NotImplementedError
 
 
 def differentiate(
-    algorithm: Algorithm,
-    outputs: NetworkOutputs,
-    arrays: BatchArrays,
-    progress: float,
-    module: nn.Module | None = None,
-) -> tuple[OutputGradients, dict[str, float]]:
+    algorithm: Algorithm, outputs: NetworkOutputs, arrays: BatchArrays, progress: float, module: nn.Module | None = None
+) -> LossGradient:
     """`Algorithm.gradient` by torch's automatic differentiation of `loss`."""
     device = None if module is None else next((p.device for p in module.parameters()), None)
     batch = Batch(arrays, device)

@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from a3c_exp.algorithms.a3c import require_coefficients
-from a3c_exp.algorithms.algorithm import Metrics, MinibatchAlgorithm
-from a3c_exp.algorithms.batch import Batch, BatchArrays, PolicyOutputs
-from a3c_exp.algorithms.masked import broadcast, closed_form_advantages, dot, masked, total
+from a3c_exp.algorithms.algorithm import LossGradient, Metrics, MinibatchAlgorithm
+from a3c_exp.algorithms.batch import Batch, BatchArrays, PolicyOutputs, broadcast, dot, masked, masked_advantages, total
 from a3c_exp.common.arrays import Floats
-from a3c_exp.errors import ConfigError, require
+from a3c_exp.errors import require
 from a3c_exp.networks.actor_critic import NetworkOutputs, OutputGradients
 from a3c_exp.schedules import Schedule, require_throughout, value
 
@@ -75,13 +74,11 @@ class PPO(MinibatchAlgorithm):
     def check_rollout(self, count: int, length: int) -> None:
         """Raise ConfigError where the minibatches do not divide a rollout, or cut its sequences."""
         size, transitions = self.minibatch_size, count * length
-        if size is not None and transitions % size:
-            problem = f"must divide a rollout: rollout_length x envs_per_worker is {transitions} transitions"
-            problem += " (experiment=ppo sets all of them)"
-            raise ConfigError("minibatch_size", size, problem)
-        if size is not None and size % length:
-            problem = f"must be a multiple of rollout_length={length}: a recurrent network learns whole sequences"
-            raise ConfigError("minibatch_size", size, problem)
+        if size is not None:
+            rollout = f"rollout_length x envs_per_worker = {transitions} transitions (experiment=ppo sets all of them)"
+            require(transitions % size == 0, "minibatch_size", size, f"a divisor of {rollout}")
+            allowed = f"a multiple of rollout_length={length}: a recurrent network learns whole sequences"
+            require(size % length == 0, "minibatch_size", size, allowed)
 
     def minibatches(self, count: int, length: int, rng: np.random.Generator) -> Iterator[NDArray[np.intp]]:
         """All of them, by their numbers, `epochs` times. Nothing is drawn where one minibatch takes them all."""
@@ -120,12 +117,10 @@ class PPO(MinibatchAlgorithm):
         clipped = batch.values + (policy.values - batch.values).clamp(-bound, bound)
         return torch.maximum(squares, (clipped - batch.targets) ** 2)
 
-    def closed_form(
-        self, outputs: NetworkOutputs, batch: BatchArrays, progress: float
-    ) -> tuple[OutputGradients, dict[str, float]]:
+    def closed_form(self, outputs: NetworkOutputs, batch: BatchArrays, progress: float) -> LossGradient:
         """The derivatives of `loss` and its metrics, written out. See `Algorithm.gradient`."""
         mask = batch.mask
-        advantages, count = closed_form_advantages(batch.advantages, mask, self.normalize_advantages)
+        advantages, count = masked_advantages(batch.advantages, mask, self.normalize_advantages)
         log_ratios = masked(outputs.log_probs - batch.log_probs, mask)
 
         # min(r A, clip(r) A) is A times r bounded above by 1 + epsilon if A > 0, and below by 1 - epsilon if A < 0.

@@ -73,10 +73,9 @@ class AnswerCheck:
         found = self.observations(observations)
         if found is not None and len(found) == len(indices):
             return found
-        if len(observations) == len(indices):
-            for index, observation in zip(indices, observations, strict=True):
-                if fault := self.fault(observation):
-                    raise WrongAnswerError(fault, int(index))
+        for index, observation in zip(indices, observations, strict=False):
+            if fault := self.fault(observation):
+                raise WrongAnswerError(fault, int(index))
         expected = (len(indices), *(self._shape or ()))
         raise WrongAnswerError(f"observations of shape {np.shape(observations)}, not {expected}")
 
@@ -96,9 +95,7 @@ class AnswerCheck:
         if wrong.any():
             place = f" at {np.argwhere(wrong)[0].tolist()}" if wrong.ndim else ""
             return f"an observation with {raw[wrong].flat[0]}{place}"
-        if raw.dtype.kind == "f" and (self._picture or self._start is not None):
-            return f"an observation of {raw.dtype}, not {self.space.dtype}"
-        return f"an observation that is not in {self.space}: {short(observation)}"
+        return f"an observation of {raw.dtype} that is not in {self.space}: {short(observation)}"
 
     def _pictures(self, raw: Array) -> Array | None:
         if raw.dtype == np.uint8:

@@ -10,13 +10,13 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.spaces import Box
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array
 from a3c_exp.envs.answers import rewards_of
 from a3c_exp.envs.batch import EnvBatch, Environment, Step
-from a3c_exp.envs.cropping import Crop, CroppedGames, screen_size
 from a3c_exp.envs.vector_batch import VectorEnvBatch
 from a3c_exp.errors import ConfigError, did_you_mean, require
 from a3c_exp.schedules import Schedule
@@ -26,17 +26,11 @@ INSTALL = "pip install 'a3c-exp[atari]'"
 _ENLARGED = 4
 """Enlargement of the frames of a video."""
 
-# The emulator counts frames in 32 bits. A larger picture, stack or number of threads is taken for a typing error: the
-# console's screen has 210 x 160 points.
-MAX_NOOPS = 10_000
-LIMITS = {
-    "frame_skip": 1000,
-    "max_frames": 2**31 - 1,
-    "frame_stack": 64,
-    "height": 1024,
-    "width": 1024,
-    "threads": 1024,
-}
+MAX_NOOPS, MAX_SETTING = 10_000, 1024
+"""Larger numbers are taken for typing errors: the console's screen has 210 x 160 points."""
+
+Crop = tuple[int, int, int, int]
+"""Top, bottom, left and right: the part picture[top:bottom, left:right] of the console's picture."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,9 +80,10 @@ class Atari(Environment):
         sticky = self.repeat_action_probability
         require(0 <= sticky < 1, "repeat_action_probability", sticky, "a number from 0 to less than 1")
         require(0 <= self.noop_max <= MAX_NOOPS, "noop_max", self.noop_max, f"a whole number from 0 to {MAX_NOOPS}")
-        for name, most in LIMITS.items():
+        require(1 <= self.max_frames < 2**31, "max_frames", self.max_frames, f"a whole number from 1 to {2**31 - 1}")
+        for name in ("frame_skip", "frame_stack", "height", "width", "threads"):
             value = getattr(self, name)
-            require(1 <= value <= most, name, value, f"a whole number from 1 to {most}")
+            require(1 <= value <= MAX_SETTING, name, value, f"a whole number from 1 to {MAX_SETTING}")
         if self.crop is not None:
             top, bottom, left, right = self.crop
             allowed = "[top, bottom, left, right], with 0 <= top < bottom and 0 <= left < right"
@@ -116,11 +111,11 @@ class Atari(Environment):
     def _games(self, count: int) -> VectorEnv[Any, Any, Any]:
         if self.crop is None:
             return self._native_games(count, self.height, self.width)
-        rows, columns = screen_size(self.game)
+        rows, columns = _screen_size(self.game)
         if self.crop[1] > rows or self.crop[3] > columns:
             problem = f"must be within [0, {rows}, 0, {columns}], the picture of {self.game}"
             raise ConfigError("crop", list(self.crop), problem)
-        return CroppedGames(self._native_games(count, rows, columns), self.crop, self.height, self.width)
+        return _CroppedGames(self._native_games(count, rows, columns), self.crop, self.height, self.width)
 
     def _native_games(self, count: int, height: int, width: int) -> VectorEnv[Any, Any, Any]:
         vector_env = importlib.import_module("ale_py.vector_env")
@@ -170,3 +165,63 @@ class _AtariBatch(VectorEnvBatch):
         """The newest frame of the first game, enlarged."""
         grey = self._obs[0, -1].repeat(_ENLARGED, 0).repeat(_ENLARGED, 1)
         return np.repeat(grey[..., None], 3, -1)
+
+
+def _screen_size(game: str) -> tuple[int, int]:
+    """Height and width of the console's picture: 210 x 160 for most games, a few have more rows."""
+    ale_py = importlib.import_module("ale_py")
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner
+    console = ale_py.ALEInterface()
+    console.loadROM(ale_py.roms.get_rom_path(game))
+    height, width = console.getScreenDims()
+    return height, width
+
+
+class _CroppedGames(VectorWrapper):
+    """The Atari vector environment `env`, whose pictures are whole screens in grey, cut to `crop` and scaled.
+
+    They are scaled as the vector environment does it, by the mean over the area of each new point. Ended games restart
+    in the same step.
+    """
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], crop: Crop, height: int, width: int) -> None:
+        """height, width: of the scaled pictures. Raises ConfigError if the package that scales is not installed."""
+        super().__init__(env)
+        try:
+            self._cv2: Any = importlib.import_module("cv2")
+        except ImportError as error:
+            problem = "needs a package that is not installed: pip install 'a3c-exp[pictures]'"
+            raise ConfigError("crop", list(crop), problem) from error
+        frames, *_ = env.single_observation_space.shape or ()
+        self.single_observation_space = Box(0, 255, (frames, height, width), np.uint8)
+        self._size = (height, width)
+        top, bottom, left, right = crop
+        self._place = slice(top, bottom), slice(left, right)
+        self._pictures: NDArray[np.uint8] = np.zeros((0,), np.uint8)
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        screens, info = self.env.reset(seed=seed, options=options)
+        self._pictures = self._scaled(screens)
+        return self._pictures, info
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        screens, rewards, terminated, truncated, info = self.env.step(actions)
+        # In a game that goes on, only the newest frame is new.
+        pictures = np.concatenate([self._pictures[:, 1:], self._scaled(screens[:, -1:])], axis=1)
+        ended = np.flatnonzero(terminated | truncated)
+        if len(ended):
+            final = pictures.copy()
+            final[ended, -1:] = self._scaled(info["final_obs"][ended, -1:])
+            pictures[ended] = self._scaled(screens[ended])
+            info = info | {"final_obs": final}
+        self._pictures = pictures
+        return pictures, rewards, terminated, truncated, info
+
+    def _scaled(self, screens: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """[K, frames, rows, columns] -> [K, frames, height, width]."""
+        height, width = self._size
+        pictures = np.empty((*screens.shape[:2], height, width), np.uint8)
+        for index in np.ndindex(screens.shape[:2]):
+            part = screens[index][self._place]
+            pictures[index] = self._cv2.resize(part, (width, height), interpolation=self._cv2.INTER_AREA)
+        return pictures

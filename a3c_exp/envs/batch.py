@@ -81,12 +81,9 @@ class EnvBatch(Protocol):
         MultiBinary or Box, of one axis at most.
     """
 
-    @property
-    def count(self) -> int: ...
-    @property
-    def observation_space(self) -> Box: ...
-    @property
-    def action_space(self) -> Space[Any]: ...
+    count: int
+    observation_space: Box
+    action_space: Space[Any]
 
     def reset(self) -> Array:
         """Start an episode in every environment, and return the first observations [K, ...].

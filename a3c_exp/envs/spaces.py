@@ -64,16 +64,14 @@ def encoder(space: Space[Any]) -> tuple[Box, Encode]:
         with np.errstate(over="ignore"):  # a bound beyond float32 is no bound
             low, high = space.low.astype(dtype), space.high.astype(dtype)
         if space.shape:
-            return Box(low, high, dtype=dtype), _cast(dtype)
+            return Box(low, high, dtype=dtype), lambda rows: np.array(rows, dtype)
         return Box(low.reshape(1), high.reshape(1), dtype=dtype), _flat(1)
-    if isinstance(space, Discrete):
-        return _unit_box(int(space.n)), _one_hot([int(space.n)], np.array([int(space.start)]))
-    if isinstance(space, MultiDiscrete):
-        counts = [int(n) for n in space.nvec.reshape(-1)]
-        return _unit_box(sum(counts)), _one_hot(counts, np.asarray(space.start).reshape(-1))
+    if isinstance(space, (Discrete, MultiDiscrete)):
+        counts = [int(n) for n in np.ravel(space.n if isinstance(space, Discrete) else space.nvec)]
+        return Box(0.0, 1.0, (sum(counts),), np.float32), _one_hot(counts, np.ravel(space.start))
     if isinstance(space, MultiBinary):
         size = int(np.prod(space.shape))
-        return _unit_box(size), _flat(size)
+        return Box(0.0, 1.0, (size,), np.float32), _flat(size)
     raise TypeError(observation_problem(space))
 
 
@@ -95,22 +93,8 @@ def decoder(space: Space[Any]) -> tuple[Space[Any], Decode]:
     raise TypeError(action_problem(space))
 
 
-def _unit_box(size: int) -> Box:
-    return Box(0.0, 1.0, (size,), np.float32)
-
-
-def _cast(dtype: Any) -> Encode:
-    def encode(observations: Sequence[Any] | Array) -> Array:
-        return np.array(observations, dtype)
-
-    return encode
-
-
 def _flat(size: int) -> Encode:
-    def encode(observations: Sequence[Any] | Array) -> Array:
-        return np.array(observations, np.float32).reshape(-1, size)
-
-    return encode
+    return lambda rows: np.array(rows, np.float32).reshape(-1, size)
 
 
 def _one_hot(counts: Sequence[int], start: Array) -> Encode:

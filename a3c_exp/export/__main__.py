@@ -15,10 +15,7 @@ from typing import Literal
 from a3c_exp.cli.startup import folder_command
 from a3c_exp.common.reading import expanded, parse_key_values
 from a3c_exp.config.schema import build
-from a3c_exp.errors import ConfigError, named, printable, require
-
-FILE = "policy.onnx"
-LIBRARIES = ("onnx", "onnxruntime", "onnxscript")
+from a3c_exp.errors import ConfigError, printable, require
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +36,6 @@ class Options:
     plugins: tuple[str, ...] = ()
     trust: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        require(self.steps >= 1, "steps", self.steps, "a whole number >= 1")
-
 
 def main(arguments: Sequence[str]) -> int:
     return folder_command("export", Options, _command, arguments)
@@ -49,10 +43,10 @@ def main(arguments: Sequence[str]) -> int:
 
 def _command(folder: Path, settings: Sequence[str]) -> int:
     options = build(parse_key_values(settings), Options)
-    path = folder / FILE if options.file is None else expanded(options.file)
+    require(options.steps >= 1, "steps", options.steps, "a whole number >= 1")
+    path = folder / "policy.onnx" if options.file is None else expanded(options.file)
     require(path.parent.is_dir(), "file", str(path), "in a folder that exists")
-    require(not path.is_dir(), "file", str(path), "a file, not a folder")
-    missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
+    missing = [name for name in ("onnx", "onnxruntime", "onnxscript") if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError("file", str(path), f"needs {', '.join(missing)}: pip install 'a3c-exp[onnx]'")
     # Only now: importing torch takes seconds, which --help and a wrong option need not wait for.
@@ -61,9 +55,7 @@ def _command(folder: Path, settings: Sequence[str]) -> int:
     from a3c_exp.export.onnx_file import write_policy
     from a3c_exp.run.run_folder import check_links
 
-    if options.file is None:
-        with named("file"):
-            check_links(folder, FILE)
+    check_links(folder, "policy.onnx")
     with one_thread():
         loaded = load_run(folder, options.checkpoint, options.plugins, options.trust)
         print(printable(f"{path}: {write_policy(path, folder, loaded, options.steps)}"))

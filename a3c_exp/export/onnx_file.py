@@ -8,13 +8,14 @@ from __future__ import annotations
 import io
 import logging
 import warnings
-from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
+import onnxruntime
 import torch
+from onnx import ModelProto, helper
 from torch import Tensor, nn
 
 from a3c_exp.cli.evaluate import Loaded
@@ -30,8 +31,8 @@ from a3c_exp.run.files import write_bytes
 from a3c_exp.run.policy import REPLAY, Policy
 from a3c_exp.run.run_folder import commit_of
 
-if TYPE_CHECKING:
-    from onnx import ModelProto
+OUTPUTS = ("action", "value", "parameters", "next_state")
+"""Names of the file's outputs; the last only with a recurrent network."""
 
 BATCH = 8
 """Environments of the check, stepped together."""
@@ -95,17 +96,16 @@ class PolicyModule(nn.Module):
         return outputs if after is None else (*outputs, after)
 
 
-def make_model(policy: Policy, env: EnvBatch, about: Mapping[str, str]) -> ModelProto:
+def make_model(policy: Policy, env: EnvBatch, about: dict[str, str]) -> ModelProto:
     """The ONNX model of a policy, for any number of rows. about: for its metadata.
 
     Raises ConfigError for a network that torch cannot export.
     """
     module, space = PolicyModule(policy), env.observation_space
     arguments = {"observation": torch.from_numpy(np.zeros((3, *space.shape), space.dtype))}
-    names = ["action", "value", "parameters"]
     if module.network.recurrent:
         arguments["state"] = torch.zeros(3, module.network.state_size)
-        names.append("next_state")
+    names = OUTPUTS if module.network.recurrent else OUTPUTS[:-1]
     logging.disable(logging.CRITICAL)  # torch tells of libraries that it misses, and of graphs that it cannot make
     try:
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()), torch.no_grad():
@@ -113,21 +113,17 @@ def make_model(policy: Policy, env: EnvBatch, about: Mapping[str, str]) -> Model
             # Traced by itself, torch.onnx would quietly fix the number of rows if the code needs that.
             shapes = {name: {0: torch.export.Dim("N")} for name in arguments}
             graph = torch.export.export(module, (), arguments, dynamic_shapes=shapes)
-            program = torch.onnx.export(
-                graph, dynamo=True, verbose=False, input_names=list(arguments), output_names=names
-            )
+            program: Any = torch.onnx.export(graph, verbose=False, input_names=list(arguments), output_names=names)
     except Exception as error:  # the exporter raises anything, and so does a user's module
         problem = f"cannot be exported to ONNX by torch {torch.__version__}: {one_line(error)[:300]}"
         raise ConfigError("network", about["network"], problem) from error
     finally:
         logging.disable(logging.NOTSET)
-    assert program is not None
     model: ModelProto = program.model_proto
     del model.graph.value_info[:]
     for each in [*model.graph.node, *model.graph.input, *model.graph.output]:
         each.ClearField("metadata_props")  # paths and lines of the code that made it
-    for key, text in about.items():
-        model.metadata_props.add(key=key, value=text)
+    helper.set_model_props(model, about)
     return model
 
 
@@ -138,22 +134,16 @@ def check(data: bytes, policy: Policy, env: EnvBatch, steps: int) -> str:
     so that a near tie of two choices is no difference.
     Returns what was found, as text. Raises RunError if a difference exceeds TOLERANCE.
     """
-    import onnxruntime
-
     onnxruntime.set_default_logger_severity(4)  # it would tell which devices this machine lacks
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
-    names = [each.name for each in session.get_outputs()]
     observations = env.reset()
     state = policy.network.initial_state(env.count)
     count, largest = 0, 0.0
     while count < steps:
         parameters, values, after = policy.outputs(observations, state)
-        results = session.run(None, {"observation": observations} | ({} if state is None else {"state": state}))
-        outputs = dict(zip(names, results, strict=True))
-        expected = {"parameters": parameters, "value": values, "action": policy.choose(outputs["parameters"])}
-        if after is not None:
-            expected["next_state"] = after
-        largest = max(largest, *(difference(name, outputs[name], right) for name, right in expected.items()))
+        found = session.run(None, {"observation": observations} | ({} if state is None else {"state": state}))
+        expected = [policy.choose(found[2]), values, parameters, *([] if after is None else [after])]
+        largest = max(largest, *map(difference, OUTPUTS, found, expected))
         step = env.step(policy.choose(parameters))
         observations, count = step.obs, count + env.count
         state = None if after is None else reset_state(after, episode_boundaries(step))

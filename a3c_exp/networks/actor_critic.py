@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from a3c_exp.common.arrays import Array, Floats, Vector
 from a3c_exp.errors import ConfigError, FolderError
 from a3c_exp.networks.distributions import Distribution
 from a3c_exp.networks.inputs import ObservationInput
+from a3c_exp.networks.kernels import array_of
 from a3c_exp.networks.recurrent import RecurrentInput
 
 Kernels = Literal["auto", "numpy", "torch"]
@@ -39,14 +41,10 @@ class NetworkOutputs:
     features: Floats | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OutputGradients:
-    """A loss's derivatives by `NetworkOutputs`, in their shapes. features: None if the loss does not use them."""
+class OutputGradients(NetworkOutputs):
+    """A loss's derivatives by these outputs, under their names. features: None if the loss does not use them."""
 
-    log_probs: Floats
-    entropy: Floats
-    values: Floats
-    features: Floats | None = None
+    __slots__ = ()
 
 
 class UnrollOutputs(NamedTuple):
@@ -98,19 +96,22 @@ class ActorCritic(nn.Module, ABC):
     distribution: of the actions. param_slices: where each parameter group lies in the vector.
     loss_module: a module of the loss's own, whose parameters are the group `loss`; None if the loss has none.
     warnings: settings that it does not use, a line each for the log.
-    A recurrent state is float32 [N, S], the state of each environment's episode. It starts as zeros.
+    state_size: S, of a recurrent state, float32 [N, S]: the state of each environment's episode, which starts as zeros.
+        0 for a network without one.
+    runtime: computes a bound network.
     """
 
     observation_input: ObservationInput
     warnings: tuple[str, ...] = ()
+    state_size: int = 0
+    runtime: Runtime
 
-    UNBOUND: ClassVar[tuple[str, ...]] = ("_runtime", "_ordered", "vector", "gradient", "param_slices")
+    BOUND: ClassVar[tuple[str, ...]] = ("runtime", "_ordered", "vector", "gradient", "param_slices")
 
     def __init__(self, distribution: Distribution, loss_module: nn.Module | None) -> None:
         super().__init__()
         self.distribution = distribution
         self.loss_module = loss_module
-        self._runtime: Runtime | None = None
 
     # -- the torch module ---------------------------------------------------------------------------------------------
 
@@ -125,11 +126,6 @@ class ActorCritic(nn.Module, ABC):
     @abstractmethod
     def unroll(self, observations: Tensor, state: Tensor | None, boundaries: Tensor | None) -> UnrollOutputs:
         """All steps of a rollout: observations [T, B, ...], the state at t = 0 [B, S], episode boundaries [T, B]."""
-
-    @property
-    @abstractmethod
-    def state_size(self) -> int:
-        """S, of one recurrent state; 0 for a network without one."""
 
     @abstractmethod
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
@@ -169,7 +165,7 @@ class ActorCritic(nn.Module, ABC):
         return copy.deepcopy(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in self.UNBOUND} | {"_runtime": None}
+        return {name: value for name, value in self.__dict__.items() if name not in self.BOUND}
 
     # -- training -----------------------------------------------------------------------------------------------------
 
@@ -177,37 +173,33 @@ class ActorCritic(nn.Module, ABC):
         """The runtime of this network, once it is bound. Raises ConfigError if the kernels cannot run it."""
         return TorchRuntime(self)
 
-    def trained_groups(self) -> dict[str, list[nn.Parameter]]:
-        """The parameter groups, with that of the loss, without frozen parameters."""
-        groups = self.parameter_groups() | ({"loss": list(self.loss_module.parameters())} if self.loss_module else {})
-        return {name: [p for p in parameters if p.requires_grad] for name, parameters in groups.items()}
-
     def bind(self, kernels: Kernels = "auto") -> None:
         """Move the parameters into one vector. kernels: see `networks.components.ComposedNetwork`.
 
         Raises ConfigError for parameters that are not float32 or that two groups share.
         """
         for child in self.children():
-            check_parameters(child)
-        groups = self.trained_groups()
+            for name, parameter in child.named_parameters():
+                if parameter.requires_grad and (is_lazy(parameter) or parameter.dtype != torch.float32):
+                    problem = f"its parameter {name} must be float32, and have a size once forward has been called"
+                    raise ConfigError("network", type(child).__name__, problem)
+        whole = self.parameter_groups() | ({"loss": list(self.loss_module.parameters())} if self.loss_module else {})
+        groups = {name: [p for p in parameters if p.requires_grad] for name, parameters in whole.items()}
         ordered = [parameter for parameters in groups.values() for parameter in parameters]
         if len(set(map(id, ordered))) != len(ordered):
             problem = "must not share parameters between actor, critic and loss: network.shared=true shares an encoder"
             raise ConfigError("network", type(self).__name__, problem)
-        self.param_slices: dict[str, slice] = {}
-        start = 0
-        for name, parameters in groups.items():
-            end = start + sum(parameter.numel() for parameter in parameters)
-            self.param_slices[name] = slice(start, end)
-            start = end
-        self.vector: Vector = np.empty(start, np.float32)
+        sizes = [sum(parameter.numel() for parameter in parameters) for parameters in groups.values()]
+        edges = itertools.pairwise([0, *itertools.accumulate(sizes)])
+        self.param_slices = {name: slice(start, end) for name, (start, end) in zip(groups, edges, strict=True)}
+        self.vector: Vector = np.empty(sum(sizes), np.float32)
         self.gradient: Vector = np.zeros_like(self.vector)
         vector = torch.from_numpy(self.vector)
         for parameter, place in _views(ordered, vector):
             place.copy_(parameter.detach())
         self._ordered = ordered
         place_parameters(ordered, vector, torch.from_numpy(self.gradient))
-        self._runtime = self.make_runtime(kernels)
+        self.runtime = self.make_runtime(kernels)
 
     def move_to(self, vector: Tensor, gradient: Tensor, runtime: Runtime) -> None:
         """Replace a bound network's vectors [P] by tensors on a device, whose numbers its parameters then have.
@@ -219,13 +211,7 @@ class ActorCritic(nn.Module, ABC):
         place_parameters(self._ordered, vector, gradient)
         for constant in self.constants().values():
             constant.data = constant.data.to(vector.device)
-        self._runtime = runtime
-
-    @property
-    def runtime(self) -> Runtime:
-        """The runtime of a bound network."""
-        assert self._runtime is not None
-        return self._runtime
+        self.runtime = runtime
 
     def act_forward(self, observations: Array, state: Array | None = None) -> tuple[Array, Array, Array | None]:
         """The forward pass to act: [N, ...] -> distribution parameters [N, P], values [N], the state after."""
@@ -273,10 +259,10 @@ class ActorCritic(nn.Module, ABC):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set all gradients to 0. Those of a bound network stay in `gradient`."""
-        if self._runtime is None:
-            super().zero_grad(set_to_none)
-        else:
+        if "gradient" in vars(self):
             self.gradient[:] = 0
+        else:
+            super().zero_grad(set_to_none)
 
 
 class TorchRuntime:
@@ -295,7 +281,7 @@ class TorchRuntime:
         with torch.inference_mode():
             before = None if state is None else self._tensor(state)
             parameters, values, after = self._network(self._tensor(observations), before)
-        return _array(parameters), _array(values), None if after is None else _array(after)
+        return array_of(parameters), array_of(values), None if after is None else array_of(after)
 
     def values(self, observations: Array, state: Array | None) -> Array:
         return self.act_forward(observations, state)[1]
@@ -316,19 +302,11 @@ class TorchRuntime:
             if terms:
                 torch.autograd.backward(torch.stack(terms).sum())
 
-        features = None if outputs.features is None else _array(outputs.features)
-        return TrainOutputs(_array(outputs.parameters), _array(outputs.values), features, backward)
+        features = None if outputs.features is None else array_of(outputs.features)
+        return TrainOutputs(array_of(outputs.parameters), array_of(outputs.values), features, backward)
 
     def _tensor(self, array: Array) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
-
-
-def check_parameters(module: nn.Module) -> None:
-    """Raise ConfigError for a trained parameter that is not float32, or has no size yet."""
-    for name, parameter in module.named_parameters():
-        if parameter.requires_grad and (is_lazy(parameter) or parameter.dtype != torch.float32):
-            problem = f"its parameter {name} must be float32, and have a size once forward has been called"
-            raise ConfigError("network", type(module).__name__, problem)
 
 
 def place_parameters(parameters: Sequence[nn.Parameter], vector: Tensor, gradient: Tensor) -> None:
@@ -348,8 +326,3 @@ def _views(parameters: Sequence[nn.Parameter], vector: Tensor) -> Iterator[tuple
         end = start + parameter.numel()
         yield parameter, vector[start:end].view_as(parameter)
         start = end
-
-
-def _array(tensor: Tensor) -> Floats:
-    array: Floats = tensor.detach().cpu().numpy()
-    return array

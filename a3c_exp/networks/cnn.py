@@ -22,9 +22,6 @@ from a3c_exp.networks.mlp import ACTIVATIONS, MAX_LAYERS, MAX_WIDTH, ActivationN
 Padding = Literal["valid", "same"]
 Precision = Literal["auto", "float32", "bfloat16"]
 
-Margins = tuple[int, int, int, int] | None
-"""Zeros that are added left, right, top and bottom of a convolution's inputs; None: the convolution adds its own."""
-
 # Pictures are convolved in portions, so that one layer's output stays within this: about the size of a processor's
 # caches. Whole rollouts at once take a third longer (bench/PROFILE.md).
 CHUNK_BYTES = 8 * 2**20
@@ -190,7 +187,9 @@ class Cnn(ImageEncoder):
         allowed = f"1 to {MAX_LAYERS} lists of channels, kernel size and stride, each from 1 to {MAX_WIDTH}"
         fits = 1 <= len(layers) <= MAX_LAYERS and all(1 <= each <= MAX_WIDTH for layer in layers for each in layer)
         require(fits, "layers", layers, allowed)
-        convolutions, margins, sizes = [], list[Margins](), [channels * height * width]
+        # Zeros added left, right, top and bottom of a convolution's inputs; None: the convolution adds its own.
+        margins: list[tuple[int, int, int, int] | None] = []
+        convolutions, sizes = [], [channels * height * width]
         before, rows, columns = channels, height, width
         for after, kernel, stride in layers:
             top, bottom = same_padding(rows, kernel, stride) if padding == "same" else (0, 0)

@@ -83,13 +83,7 @@ class Network(ABC):
         return observation_form(self.module_class) == PICTURE
 
     def build(
-        self,
-        observation_space: Space,
-        action_space: Space,
-        rng: Rng,
-        *,
-        seed: int = 0,
-        build_loss: BuildLoss | None = None,
+        self, observations: Space, actions: Space, rng: Rng, *, seed: int = 0, build_loss: BuildLoss | None = None
     ) -> ActorCritic:
         """A bound network with freshly drawn parameters.
 
@@ -99,7 +93,7 @@ class Network(ABC):
         Raises ConfigError if the network cannot serve these spaces.
         """
         with seeded_construction(seed):
-            network = self.make(observation_space, action_space, rng, build_loss)
+            network = self.make(observations, actions, rng, build_loss)
         network.bind(self.kernels)
         return network
 

@@ -42,12 +42,9 @@ class EncoderActorCritic(ActorCritic):
         self.head = head
         self.value = value
         self.observation_input = observation_input
+        self.state_size = 0 if core is None else 2 * core.hidden_size
         for encoder in encoders:
             observation_input.share_pixels(encoder)
-
-    @property
-    def state_size(self) -> int:
-        return 0 if self.core is None else 2 * self.core.hidden_size
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         actor, critic = self.head.ordered_parameters(), list(self.value.parameters())
@@ -106,7 +103,6 @@ class WholeActorCritic(ActorCritic):
         self.module = module
         self.observation_input = observation_input
         observation_input.share_pixels(module)
-        self._state_size = 0
         initial_state: Any = getattr(module, "initial_state", None)
         if initial_state is not None:
             name = type(module).__name__
@@ -114,11 +110,7 @@ class WholeActorCritic(ActorCritic):
                 state: object = initial_state(1)
             if not isinstance(state, Tensor) or state.dtype != torch.float32 or state.dim() != 2 or state.any():
                 raise ConfigError("network", name, "its initial_state(count) must return zeros, float32 [count, S]")
-            self._state_size = state.shape[1]
-
-    @property
-    def state_size(self) -> int:
-        return self._state_size
+            self.state_size = state.shape[1]
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         return {"network": list(self.module.parameters())}
@@ -140,14 +132,13 @@ class WholeActorCritic(ActorCritic):
             parameters, values, _ = self(observations.flatten(0, 1))
             return UnrollOutputs(parameters, values, None)
         assert state is not None and boundaries is not None
-        all_parameters, all_values = [], []
+        steps = []
         for row, ends in zip(observations, boundaries, strict=True):
-            parameters, values, state = self(row, state)
-            assert state is not None
+            *outputs, state = self(row, state)
             state = state.masked_fill(ends[:, None], 0.0)
-            all_parameters.append(parameters)
-            all_values.append(values)
-        return UnrollOutputs(torch.cat(all_parameters), torch.cat(all_values), None)
+            steps.append(outputs)
+        parameters, values = map(torch.cat, zip(*steps, strict=True))
+        return UnrollOutputs(parameters, values, None)
 
 
 class PartRuntime:
@@ -172,7 +163,7 @@ class PartRuntime:
             assert state is not None
             features, state = self._core.act_forward(features, state)
         critic_features = features if self._shared else self._critic.act_forward(observations)
-        return self._head.act_forward(features), self._value.forward(critic_features)[:, 0], state
+        return self._head.forward(features), self._value.forward(critic_features)[:, 0], state
 
     def values(self, observations: Array, state: Array | None) -> Array:
         features = self._critic.act_forward(observations)
@@ -191,10 +182,9 @@ class PartRuntime:
             by_time, core_backward = self._core.train_forward(by_time, recurrent_input)
             features = by_time.reshape(len(flat), -1)
         critic_features, critic_backward = (features, None) if self._shared else self._critic.train_forward(flat)
-        parameters, head_backward = self._head.train_forward(features)
 
         def backward(grad_parameters: Floats, grad_values: Floats, grad_by_time: Floats | None) -> None:
-            grad_features = head_backward(grad_parameters)
+            grad_features = self._head.backward(features, grad_parameters)
             grad_critic_features = self._value.backward(critic_features, grad_values[:, None])
             if critic_backward is None:
                 grad_features += grad_critic_features
@@ -206,7 +196,8 @@ class PartRuntime:
                 grad_features = core_backward(grad_features.reshape(by_time.shape)).reshape(len(flat), -1)
             encoder_backward(grad_features)
 
-        return TrainOutputs(parameters, self._value.forward(critic_features)[:, 0], by_time, backward)
+        values = self._value.forward(critic_features)[:, 0]
+        return TrainOutputs(self._head.forward(features), values, by_time, backward)
 
 
 class _TorchEncoder:

@@ -122,9 +122,8 @@ class Bernoulli(Distribution):
 
         def backward(grad_log_probs: Array, grad_entropy: Array) -> Array:
             # dH/dx = -x p (1 - p), with p the probability of a 1 and x its logit.
-            grad: Array = grad_log_probs[:, None] * (actions - one) - grad_entropy[:, None] * parameters * one * (
-                1 - one
-            )
+            by_entropy = grad_entropy[:, None] * parameters * one * (1 - one)
+            grad: Array = grad_log_probs[:, None] * (actions - one) - by_entropy
             return grad
 
         return log_probs, -(one * log_one + (1 - one) * log_zero).sum(-1), backward
@@ -157,8 +156,6 @@ class Gaussian(Distribution):
         both, beyond = below & above, np.where(below, 1, 0) - np.where(above, 1, 0)
         self._center = np.where(both, lowest / 2 + highest / 2, lowest + highest + beyond).astype(np.float32)
         self._half_range = np.where(both, highest / 2 - lowest / 2, 1).astype(np.float32)
-        arrays = (self._center, self._half_range, self._low, self._high)
-        self._range_for_torch = tuple(torch.from_numpy(array.copy()) for array in arrays)
 
     def _split(self, parameters: Array) -> tuple[Array, Array]:
         """Means and log standard deviations, [N, D] each."""
@@ -190,7 +187,8 @@ class Gaussian(Distribution):
         return scaled.clip(self._low, self._high)
 
     def mode_for_env(self, parameters: Tensor) -> Tensor:
-        center, half_range, low, high = self._range_for_torch
+        arrays = (self._center, self._half_range, self._low, self._high)
+        center, half_range, low, high = map(torch.from_numpy, arrays)
         return torch.clamp(center + half_range * parameters[:, : self._actions], low, high)
 
 

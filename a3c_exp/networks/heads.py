@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
@@ -10,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from a3c_exp.common.arrays import Array, Floats
+from a3c_exp.common.arrays import Floats
 from a3c_exp.networks.distributions import Distribution, Gaussian
 from a3c_exp.networks.initialization import Initializer
-from a3c_exp.networks.kernels import Backward, LinearKernel, array_of, gradient_of
+from a3c_exp.networks.kernels import LinearKernel, array_of, gradient_of
 
 # exp(-5) of half an action range explores hardly at all, and exp(2) covers any range. Beyond is only overflow.
 LOG_STD_RANGE = (-5.0, 2.0)
@@ -46,7 +45,7 @@ class PolicyHead(nn.Module):
         if self.log_std is None:
             return bound_log_std(outputs)
         # Bounded before it is spread over the rows: their sum decides whether a step leads further out.
-        log_std = _Bounded.apply(self.log_std, *LOG_STD_RANGE)  # type: ignore[no-untyped-call]
+        log_std = _Bounded.apply(self.log_std)  # type: ignore[no-untyped-call]
         return torch.cat([outputs, log_std.expand_as(outputs)], dim=-1)
 
     def initialize(self, initializer: Initializer, policy_gain: float) -> None:
@@ -61,83 +60,60 @@ class PolicyHead(nn.Module):
         """The parameters in their order in the flat vector."""
         return [*self.linear.parameters(), *([] if self.log_std is None else [self.log_std])]
 
-    def kernel(self) -> HeadKernel:
+    def kernel(self) -> LinearKernel:
         """The same head on arrays."""
-        if self._gaussian:
-            return GaussianHeadKernel(self.linear, self.log_std, self._means)
-        return HeadKernel(self.linear)
+        return GaussianHeadKernel(self.linear, self.log_std) if self._gaussian else LinearKernel(self.linear)
 
 
-class HeadKernel:
-    """A policy's last layer on arrays."""
+class GaussianHeadKernel(LinearKernel):
+    """The head of a Gaussian on arrays, see `PolicyHead`. Its `backward` belongs to the `forward` before it."""
 
-    def __init__(self, linear: nn.Linear) -> None:
-        self._linear = LinearKernel(linear)
-
-    def act_forward(self, features: Floats) -> Floats:
-        """float32 [N, F] -> parameters [N, P]."""
-        return self._linear.forward(features)
-
-    def train_forward(self, features: Floats) -> tuple[Floats, Backward]:
-        """The same, and the function that goes back."""
-        return self._linear.forward(features), functools.partial(self._linear.backward, features)
-
-
-class GaussianHeadKernel(HeadKernel):
-    """That of a Gaussian, see `PolicyHead`."""
-
-    def __init__(self, linear: nn.Linear, log_std: Tensor | None, actions: int) -> None:
+    def __init__(self, linear: nn.Linear, log_std: Tensor | None) -> None:
         super().__init__(linear)
-        self._actions = actions
-        self._log_std = None if log_std is None else array_of(log_std)
+        self._means = linear.out_features if log_std is not None else linear.out_features // 2
+        self._log_std = np.empty(0, np.float32) if log_std is None else array_of(log_std)
         self._log_std_gradient = None if log_std is None else gradient_of(log_std)
 
-    def act_forward(self, features: Floats) -> Floats:
-        return self._with_log_std(self._linear.forward(features))[0]
+    def forward(self, x: Floats, out: Floats | None = None) -> Floats:
+        outputs = super().forward(x)
+        means = outputs[:, : self._means]
+        if self._log_std_gradient is None:
+            self._log_std = outputs[:, self._means :]
+        bounded = np.broadcast_to(self._log_std.clip(*LOG_STD_RANGE), means.shape)
+        return np.concatenate([means, bounded], axis=-1, out=out)
 
-    def train_forward(self, features: Floats) -> tuple[Floats, Backward]:
-        parameters, log_std = self._with_log_std(self._linear.forward(features))
-
-        def backward(grad: Array) -> Array:
-            grad_log_std = grad[:, self._actions :]
-            if self._log_std_gradient is not None:
-                grad, grad_log_std = grad[:, : self._actions], grad_log_std.sum(0)
-            grad_log_std[_leads_further_out(log_std, grad_log_std, *LOG_STD_RANGE)] = 0
-            if self._log_std_gradient is not None:
-                self._log_std_gradient += grad_log_std
-            return self._linear.backward(features, grad)
-
-        return parameters, backward
-
-    def _with_log_std(self, outputs: Array) -> tuple[Array, Array]:
-        """The parameters, and the log standard deviations before they are bounded."""
-        log_std = outputs[:, self._actions :].copy() if self._log_std is None else self._log_std
-        means, bounded = outputs[:, : self._actions], log_std.clip(*LOG_STD_RANGE)
-        return np.concatenate([means, np.broadcast_to(bounded, means.shape)], axis=-1), log_std
+    def backward(self, x: Floats, grad_y: Floats) -> Floats:
+        grad_log_std = grad_y[:, self._means :]
+        if self._log_std_gradient is not None:
+            grad_y, grad_log_std = grad_y[:, : self._means], grad_log_std.sum(0)
+        grad_log_std[_leads_further_out(self._log_std, grad_log_std)] = 0
+        if self._log_std_gradient is not None:
+            self._log_std_gradient += grad_log_std
+        return super().backward(x, grad_y)
 
 
 class _Bounded(torch.autograd.Function):
-    """x.clamp(low, high), with a gradient that leads back: outside the range it is 0 only if a step would lead further
-    out."""
+    """log_std.clamp(*LOG_STD_RANGE), with a gradient that leads back: outside the range it is 0 only if a step would
+    lead further out."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, low: float, high: float) -> Tensor:
-        ctx.save_for_backward(x)
-        ctx.bounds = low, high
-        return x.clamp(low, high)
+    def forward(ctx: Any, log_std: Tensor) -> Tensor:
+        ctx.save_for_backward(log_std)
+        return log_std.clamp(*LOG_STD_RANGE)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        (x,), (gradient,), bounds = ctx.saved_tensors, gradients, ctx.bounds
-        return gradient.masked_fill(_leads_further_out(x, gradient, *bounds), 0.0), None, None
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        [log_std], [gradient] = ctx.saved_tensors, gradients
+        return gradient.masked_fill(_leads_further_out(log_std, gradient), 0.0)
 
 
 def bound_log_std(parameters: Tensor) -> Tensor:
     """Parameters [N, 2 D] of a Gaussian, with the log standard deviations kept within LOG_STD_RANGE."""
     mean, log_std = torch.chunk(parameters, 2, dim=-1)
-    return torch.cat([mean, _Bounded.apply(log_std, *LOG_STD_RANGE)], dim=-1)  # type: ignore[no-untyped-call]
+    return torch.cat([mean, _Bounded.apply(log_std)], dim=-1)  # type: ignore[no-untyped-call]
 
 
-def _leads_further_out(x: Any, gradient: Any, low: float, high: float) -> Any:
+def _leads_further_out(log_std: Any, gradient: Any) -> Any:
     """Return whether a step against the gradient leads a number further out of its range. Arrays or tensors."""
-    return ((x < low) & (gradient > 0)) | ((x > high) & (gradient < 0))
+    low, high = LOG_STD_RANGE
+    return ((log_std < low) & (gradient > 0)) | ((log_std > high) & (gradient < 0))

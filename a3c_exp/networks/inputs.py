@@ -147,12 +147,9 @@ class ObservationInput:
         form, names = observation_form(module), injected_names(module)
         shape, is_bytes = space.shape or (), space.dtype == np.uint8
         if form == VECTOR and len(shape) != 1:
-            picture = ImageLayout.of(shape)
-            small = picture is not None and min(picture.shape[1:]) < LEAST_FOR_CNN
-            name = "cnn_impala" if small else "cnn"
-            others = ", for other arrays" if small or len(shape) != 3 or not is_bytes else ""
-            others += " env.wrappers=[FlattenObservation]" if others else ""
-            advice = f"For pictures network={name} (before LSTM cells network@network.encoder={name}){others}"
+            smallest = f"{LEAST_FOR_CNN} x {LEAST_FOR_CNN}"
+            advice = f"For pictures network=cnn (smaller than {smallest}: network=cnn_impala; before LSTM cells "
+            advice += "network@network.encoder=cnn). For other arrays env.wrappers=[FlattenObservation]"
             raise _misfit(module, shape, "vectors", advice)
         is_picture = form == PICTURE or (form == SPACE and (is_bytes or len(shape) >= 3))
         layout = ImageLayout.of(shape) if is_picture else None

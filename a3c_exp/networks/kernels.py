@@ -25,9 +25,9 @@ Backward = Callable[[Floats], Floats]
 _FLOAT32 = np.dtype(np.float32)
 
 
-def array_of(parameter: Tensor) -> Floats:
-    """A view of a parameter as an array."""
-    array: Floats = parameter.detach().numpy()
+def array_of(tensor: Tensor) -> Floats:
+    """A tensor as an array: a view of one on the host, a copy of one on another device."""
+    array: Floats = tensor.detach().cpu().numpy()
     return array
 
 
@@ -76,17 +76,14 @@ def _times_silu_slope(grad: Floats, x: Floats, y: Floats) -> None:
 
 def _leaky_relu(layer: nn.LeakyReLU) -> Activation:
     slope = np.float32(layer.negative_slope)
-    return Activation(
-        lambda x: np.where(x > 0, x, slope * x), _times(lambda x, _: np.where(x > 0, np.float32(1), slope))
-    )
+    by_input = _times(lambda x, _: np.where(x > 0, np.float32(1), slope))
+    return Activation(lambda x: np.where(x > 0, x, slope * x), by_input)
 
 
 def _elu(layer: nn.ELU) -> Activation:
     alpha = np.float32(layer.alpha)
-    return Activation(
-        lambda x: np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0))),
-        _times(lambda x, y: np.where(x > 0, np.float32(1), y + alpha)),
-    )
+    by_input = _times(lambda x, y: np.where(x > 0, np.float32(1), y + alpha))
+    return Activation(lambda x: np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0))), by_input)
 
 
 def _times(slope: Callable[[Floats, Floats], Array]) -> Callable[[Floats, Floats, Floats], None]:
@@ -98,18 +95,13 @@ def _times(slope: Callable[[Floats, Floats], Array]) -> Callable[[Floats, Floats
     return times_slope
 
 
-_TANH = Activation(_tanh, _times_tanh_slope)
-_RELU = Activation(lambda x: np.maximum(x, 0, out=x), _times(lambda _, y: y > 0))
-_RELU6 = Activation(lambda x: np.clip(x, 0, 6, out=x), _times(lambda _, y: (y > 0) & (y < 6)))
-_SILU = Activation(_silu, _times_silu_slope)
-
 ACTIVATIONS: dict[type[nn.Module], Callable[[Any], Activation]] = {
-    nn.Tanh: lambda _: _TANH,
-    nn.ReLU: lambda _: _RELU,
-    nn.ReLU6: lambda _: _RELU6,
+    nn.Tanh: lambda _: Activation(_tanh, _times_tanh_slope),
+    nn.ReLU: lambda _: Activation(lambda x: np.maximum(x, 0, out=x), _times(lambda _, y: y > 0)),
+    nn.ReLU6: lambda _: Activation(lambda x: np.clip(x, 0, 6, out=x), _times(lambda _, y: (y > 0) & (y < 6))),
     nn.LeakyReLU: _leaky_relu,
     nn.ELU: _elu,
-    nn.SiLU: lambda _: _SILU,
+    nn.SiLU: lambda _: Activation(_silu, _times_silu_slope),
 }
 """The activations with a kernel."""
 

@@ -21,9 +21,6 @@ TOLERANCE = 1e-4
 
 _WHY = "the learner could not compute again what the actor computed"
 
-Outputs = list[tuple[str, object, tuple[int, ...]]]
-"""What a module has returned: a name, the output and the shape that it must have."""
-
 
 def verify(network: ActorCritic, space: gym.Space[object]) -> None:
     """Run the modules of a bound network on a few observations of `space`.
@@ -41,29 +38,29 @@ def verify(network: ActorCritic, space: gym.Space[object]) -> None:
             _verify_module(encoder, inputs, network, functools.partial(_features, encoder))
 
 
-def _features(encoder: nn.Module, inputs: Tensor) -> Outputs:
-    features = run_module(encoder, inputs, type(encoder).__name__)
+def _features(encoder: nn.Module, inputs: Tensor) -> Tensor:
+    name = type(encoder).__name__
+    features = run_module(encoder, inputs, name)
     width = features.shape[-1] if isinstance(features, Tensor) and features.dim() else 1
-    return [("features", features, (len(inputs), width))]
+    return _checked(name, "features", features, (len(inputs), width))
 
 
-def _whole_outputs(network: WholeActorCritic, observations: Tensor) -> Outputs:
-    count, size = len(observations), network.state_size
-    name = type(network.module).__name__
+def _whole_outputs(network: WholeActorCritic, observations: Tensor) -> Tensor:
+    """All outputs side by side."""
+    count, name = len(observations), type(network.module).__name__
     parameters, values, state = run_module(network, observations, name)
-    outputs = [("parameters", parameters, (count, network.distribution.size)), ("values", values, (count,))]
-    if size == 0 and state is not None:
+    outputs = [_checked(name, "parameters", parameters, (count, network.distribution.size))]
+    outputs.append(_checked(name, "values", values, (count,)))
+    if network.recurrent:
+        outputs.append(_checked(name, "a state", state, (count, network.state_size)))
+    elif state is not None:
         raise _refusal(name, "returned a state: a state needs initial_state(count)")
-    return [*outputs, ("a state", state, (count, size))] if size else outputs
+    return torch.cat(outputs, dim=1)
 
 
-def _verify_module(module: nn.Module, inputs: Tensor, network: ActorCritic, run: Callable[[Tensor], Outputs]) -> None:
+def _verify_module(module: nn.Module, inputs: Tensor, network: ActorCritic, rows: Callable[[Tensor], Tensor]) -> None:
+    """rows: the outputs for inputs [N, ...] as one tensor [N, K]."""
     name = type(module).__name__
-
-    def rows(inputs: Tensor) -> Tensor:
-        """The outputs as one tensor [N, K]."""
-        return torch.cat([_checked(name, *output) for output in run(inputs)], dim=1)
-
     with seeded_construction(0):
         trained, again = rows(inputs), rows(inputs)
         with evaluation_mode(module):
@@ -75,7 +72,7 @@ def _verify_module(module: nn.Module, inputs: Tensor, network: ActorCritic, run:
         raise _refusal(name, text)
     if not _equal(rows(inputs.flip(0)), trained.flip(0)) or not _equal(rows(inputs[:1]), trained[:1]):
         raise _refusal(name, f"mixes the rows of a batch: the outputs of one row must depend on it alone, or {_WHY}")
-    known = {id(parameter) for parameter in network.parameters()}
+    known = set(map(id, network.parameters()))
     for leaf in _leaves(trained):
         if id(leaf) not in known:
             text = f"learns a tensor of shape {tuple(leaf.shape)} that is none of its parameters: modules belong into "
