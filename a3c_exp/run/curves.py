@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +68,6 @@ class CurveWriter:
         success: mark the run as ended on the HParams dashboard. Other runs are left open there: they may be resumed,
             and the dashboard keeps the first record of how a run ended.
         """
-        with ExitStack() as stack:
-            stack.callback(self._points.close)
-            stack.callback(self.events.close)
+        with closing(self._points), closing(self.events):
             if success:
                 self.events.success()
