@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -183,12 +184,10 @@ def check_init_from(folder: str, config: Mapping[str, Any], network: ActorCritic
 
     They do for the same network and the same normalization of observations. config: the final one.
     """
-    from omegaconf import OmegaConf
-
     theirs = read_config(folder)
     state = load_state(best_checkpoint(Path(folder)))
     parameters, stats = state["store"]["parameters"], state["store"]["stats"]
-    ours: Any = OmegaConf.to_container(OmegaConf.create(dict(config)))  # as it is saved: with lists for tuples
+    ours = json.loads(json.dumps(config))  # as it is saved: with lists for tuples
     if parameters.shape != network.vector.shape:
         problem = f"must be a run of the same network: it has {parameters.size} parameters, not {network.vector.size}"
         their_env, our_env = value_at(theirs, "env.id"), value_at(ours, "env.id")
