@@ -18,7 +18,7 @@ from a3c_exp.common.settings import flatten
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.config.removed import without_removed
 from a3c_exp.core.cpu import usable_cores
-from a3c_exp.core.experiment import Experiment, build_network
+from a3c_exp.core.experiment import Experiment
 from a3c_exp.returns import GAE
 
 ROOT = Path(__file__).parents[1]
@@ -114,20 +114,6 @@ def test_atari_brings_a_network_for_pictures_unless_another_is_named() -> None:
     paper = compose(["experiment=a3c_paper_atari", "env=breakout"])
     assert (paper["env"]["game"], paper["env"]["terminal_on_life_loss"]) == ("breakout", True)
     assert paper["network"]["init"] == "default"
-
-
-def test_the_encoder_of_universe_starter_agent_is_composed_before_its_cells() -> None:
-    """Four convolutions from 42 x 42 to 3 x 3 x 32 = 288 numbers, straight into the cells."""
-    pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
-    pytest.importorskip("cv2", reason="cropped pictures: pip install 'a3c-exp[pictures]'")
-    network: Any = build_network(load_experiment(compose(["experiment=universe_pong"])))[0]
-    assert network.core.inputs.shape == (288, 4 * 256)
-    convolutions, heads = (32 * 9 + 32) + 3 * (32 * 32 * 9 + 32), (256 + 1) * (6 + 1)
-    assert len(network.vector) == convolutions + 4 * 256 * (288 + 256 + 1) + heads
-    # The parts begin by three schemes: Glorot's bound, torch's for LSTMs, and normalized columns.
-    assert 0.9 < network.actor_encoder.convolutions[1].weight.abs().max().item() / (6 / (9 * 64)) ** 0.5 <= 1
-    assert 0.9 < network.core.inputs.abs().max().item() / (1 / 16) <= 1
-    assert network.head.linear.weight.norm(dim=1).tolist() == pytest.approx([0.01] * 6)
 
 
 # What a preset learns is in results/, with the whole configuration of its runs.

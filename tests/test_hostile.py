@@ -1,4 +1,5 @@
-"""Files that a stranger hands over to do harm: what each would do is watched for, and does not happen."""
+"""Runs' folders and files that come from anyone: what of them counts only if the user names it again, and what they
+would do to harm, which is watched for and does not happen."""
 
 from __future__ import annotations
 
@@ -7,25 +8,50 @@ import itertools
 import json
 import os
 import shutil
+import socket
 import sys
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from refusals import Refuses, refused
 from runs import SCRIPTED, put, train
 from tensorboard.plugin_util import markdown_to_safe_html
 
+import a3c_exp
 from a3c_exp.__main__ import main
 from a3c_exp.cli import evaluate
-from a3c_exp.errors import ConfigError
+from a3c_exp.common.trust import is_plain
+from a3c_exp.envs import Gym
+from a3c_exp.errors import ConfigError, exit_code
+from a3c_exp.export import __main__ as export
+from a3c_exp.report import __main__ as report
 from a3c_exp.report.report import _file_name
 from a3c_exp.run import checkpoint
 from a3c_exp.run.event_file import header
 
 OURS = "plugins=[scripted]"
+FILMING: list[Any] = [{"RecordVideo": {"video_folder": "../films"}}]
+
+
+def load(folder: str, *arguments: str) -> int:
+    """`a3c_exp.load`, with the arguments that a command has."""
+    lists = {name: value[1:-1].split(",") for name, value in (text.split("=", 1) for text in arguments)}
+    a3c_exp.load(folder, **lists)
+    return 0
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "resume": lambda words: main([f"resume={words[0]}", "total_steps=32", *words[1:]]),
+    "from": lambda words: main([f"from={words[0]}", "hydra.run.dir=again", *words[1:]]),
+    "evaluate": lambda words: evaluate.main([words[0], "episodes=1", *words[1:]]),
+    "export": lambda words: export.main([words[0], "steps=8", *words[1:]]),
+    "load": lambda words: exit_code(lambda: load(*words)),
+    "report": lambda words: report.main(words[:1]),
+}
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +152,132 @@ def test_a_plugin_is_the_name_of_a_module_and_of_no_file(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("a3c_exp: plugins") and line.isprintable()
     assert not Path("harmed").exists()
+
+
+# -- settings that act beyond the folder ------------------------------------------------------------
+
+NEEDS_TRUST = "may write files or connect"
+
+
+class TestWrappers:
+    @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "report"])
+    def test_that_write_files_count_only_if_they_are_trusted(
+        self, name: str, run: Path, here: Path, refuses: Refuses
+    ) -> None:
+        configure(run, {"env.wrappers": FILMING, "env.kwargs.render_mode": "rgb_array"})
+        (here / "work").mkdir()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(here / "work")
+            line = refuses([str(run), OURS], "env.wrappers", FILMING, main=COMMANDS[name])
+            assert "trust=[env.wrappers]" in line
+            assert not (here / "films").exists() and list(Path().iterdir()) == []
+            if name == "load":  # the others take seconds
+                assert COMMANDS[name]([str(run), OURS, "trust=[env.wrappers]"]) == 0
+                assert (here / "films").is_dir(), "the user wants it"
+
+    def test_that_only_convert_count(self) -> None:
+        entries = ("FlattenObservation", {"TimeLimit": {"max_episode_steps": 5}}, {"mine:Wrapper": {"mode": "a b"}})
+        assert Gym(id="x", wrappers=entries).settings_to_trust() == {}
+        for harmful in ("HumanRendering", {"mine:Wrapper": {"file": "../notes"}}):
+            assert Gym(id="x", wrappers=("ClipAction", harmful)).settings_to_trust() != {}
+
+    @pytest.mark.parametrize(
+        "change",
+        ["env={max_episode_steps: 4, kwargs: {}, wrappers: ???}", "env={kwargs: '${oc.create:{lengths: [4]}}'}"],
+    )
+    def test_a_mapping_that_is_merged_trusts_what_it_names_alone(
+        self, change: str, run: Path, refuses: Refuses
+    ) -> None:
+        """It leaves the folder's wrappers and file names in place."""
+        configure(run, {"env.wrappers": FILMING, "env.kwargs.failure": "./nan"})
+        changed = [f"from={run}", OURS, "hydra.run.dir=again", change]
+        assert NEEDS_TRUST in refuses(changed, "env.kwargs.failure", "./nan")
+        refuses([*changed, "trust=[env.kwargs]"], "env.wrappers")
+        assert not Path("again").exists()
+
+
+class TestAddresses:
+    def test_of_a_cluster_are_not_connected_to_unless_they_are_given_again(self, run: Path, refuses: Refuses) -> None:
+        resume = [f"resume={run}", "total_steps=32", OURS]
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.setblocking(False)
+            address = f"127.0.0.1:{server.getsockname()[1]}"
+            configure(run, {"backend": {"_target_": "a3c_exp.backends.ray.Ray", "address": address}})
+            assert NEEDS_TRUST in refuses(resume, "backend.address", address)
+            with pytest.raises(BlockingIOError):
+                server.accept()
+        for given in (f"backend.address={address}", "trust=[backend.address]"):
+            assert "does not answer" in refuses([*resume, given], "backend.address"), "it is asked now"
+        configure(run, {"backend.address": "auto"})
+        assert NEEDS_TRUST in refuses(resume, "backend.address", "auto")
+        whole = "backend={_target_: a3c_exp.backends.ray.Ray, address: '127.0.0.1:1'}"
+        assert "does not answer" in refuses([*resume, whole], "backend.address"), "a backend of the user's own"
+
+
+class TestTexts:
+    @pytest.mark.parametrize(
+        ("kwargs", "key", "value"),
+        [({"failure": "./nan"}, "failure", "./nan"), ({"files": {"/etc/passwd": 1}}, "files./etc/passwd", 1)],
+    )
+    def test_that_may_name_a_file_count_only_if_they_are_trusted(
+        self, kwargs: dict[str, Any], key: str, value: object, run: Path, refuses: Refuses
+    ) -> None:
+        configure(run, {"env.kwargs": {"lengths": [4], **kwargs}})
+        command = [str(run), "episodes=1", OURS]
+        assert NEEDS_TRUST in refuses(command, f"env.kwargs.{key}", value, main=evaluate.main)
+        if key == "failure":
+            assert evaluate.main([*command, "trust=[env.kwargs]"]) == 0
+
+    def test_of_plain_words_are_harmless(self) -> None:
+        harmful = ["/etc", "a.b", "host:80", "~", ["ok", {"x": "C:\\"}], [{"/etc": 1}], "two\nlines"]
+        assert [value for value in harmful if is_plain(value)] == []
+        assert is_plain([None, "rgb_array", ["SFFF", "FHFG"], {"a": [1, "b c"]}])
+
+    def test_trust_is_a_list(self, run: Path, refuses: Refuses) -> None:
+        refuses([f"resume={run}", OURS, "trust=env.wrappers"], "trust", "env.wrappers")
+
+
+class TestLinks:
+    @pytest.mark.parametrize(
+        ("name", "place", "arguments"),
+        [
+            ("resume", "checkpoints/latest.ckpt.partial", []),
+            ("evaluate", "videos", ["video=true"]),
+            ("export", "policy.onnx", []),
+            ("report", "report", []),
+        ],
+    )
+    def test_that_lead_out_of_the_folder_are_not_written_through(
+        self, name: str, place: str, arguments: list[str], run: Path, here: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        elsewhere = here / "mine"
+        elsewhere.write_text("precious")
+        configure(run, {"env.kwargs.render_mode": "rgb_array"})
+        (run / place).symlink_to(elsewhere)
+        assert COMMANDS[name]([str(run), OURS, *arguments]) == 2
+        assert f"has a link that leads out of it: {place}" in capsys.readouterr().err
+        assert elsewhere.read_text() == "precious"
+
+    def test_inside_it_are_followed(self, run: Path) -> None:
+        (run / "checkpoints").rename(run / "kept")
+        (run / "checkpoints").symlink_to("kept")
+        assert main([f"resume={run}", "total_steps=32", OURS]) == 0
+
+
+def test_a_configuration_of_the_users_own_is_trusted(tmp_path: Path) -> None:
+    train(tmp_path, SCRIPTED, total_steps=64, env__kwargs={"failure": "./raise"})
+    assert "trust=[env.kwargs.failure]" in refused(lambda: a3c_exp.load(tmp_path, ["scripted"]), "env.kwargs.failure")
+
+
+@pytest.mark.parametrize(
+    ("env", "key"), [({"wrappers": FILMING}, "eval.env.wrappers"), ({"id": "intruder:Env-v0"}, "eval.env.id")]
+)
+def test_what_evaluations_would_do_counts_as_what_training_would(env: dict[str, Any], key: str, run: Path) -> None:
+    """An evaluation that records films to a place that its folder names, or imports a module."""
+    configure(run, {"eval.env": env})
+    Path("intruder.py").write_text(INTRUDER)
+    refused(lambda: a3c_exp.load(run, plugins=["scripted"]), key)
+    assert not (run.parent.parent / "films").exists() and not Path("harmed").exists()
 
 
 # -- checkpoints -----------------------------------------------------------------------------------
