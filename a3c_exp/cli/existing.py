@@ -139,7 +139,7 @@ def own_files(folder: Path) -> list[Path]:
     """
     checkpoints = [path for path in (folder / CHECKPOINTS).glob("*") if OWN_CHECKPOINT.fullmatch(path.name)]
     videos = [path for path in (folder / VIDEOS).glob("*.mp4") if path.stem.isdecimal()]
-    names = ("train.log", EPISODES_FILE, POINTS_FILE, METRICS_FILE, CONFIG_FILE)
+    names = ("train.log", "trace.json", EPISODES_FILE, POINTS_FILE, METRICS_FILE, CONFIG_FILE)
     files = [folder / SUMMARY_FILE, *checkpoints, *videos, *sorted(folder.glob(f"{EVENTS}*"))]
     return [path for path in (*files, *(folder / name for name in names)) if path.exists()]
 

@@ -10,6 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from a3c_exp.common.arrays import Floats
+
 RECENT = 100
 """Number of last episodes that a mean return is taken over: the usual window for solving an environment."""
 
@@ -117,6 +119,26 @@ class Episodes:
         return means
 
 
+class Span(NamedTuple):
+    """A piece of a worker's time: see `core.measuring.PARTS`. start: of time.perf_counter."""
+
+    part: str
+    start: float
+    seconds: float
+
+
+@dataclass(slots=True)
+class Measured:
+    """What a worker measures beside metrics: see `Callback.measures`.
+
+    gradients: numbers of a recent gradient before it was clipped, float32 [N] by part of the network.
+    spans: where the first moments of the worker's time went, in order.
+    """
+
+    gradients: dict[str, Floats]
+    spans: list[Span]
+
+
 @dataclass(slots=True)
 class Event:
     """Report of one worker on one or more updates.
@@ -129,6 +151,7 @@ class Event:
     counts: what is counted besides, by the names in COUNTS; what has not happened is not in it.
     warnings: lines for the log. left: the rule of `Stop` by which the worker leaves the run.
     explanation: of a learner's first rejected gradient, a line for the log; the first if there are several.
+    measured: for callbacks that ask for it; None if there is none.
     """
 
     worker: int
@@ -142,6 +165,7 @@ class Event:
     warnings: tuple[str, ...] = ()
     left: str | None = None
     explanation: str | None = None
+    measured: Measured | None = None
 
     def add(self, values: dict[str, float]) -> None:
         """Add the metrics of one more update.
@@ -184,3 +208,7 @@ class Event:
         self.warnings += later.warnings
         self.left = self.left or later.left
         self.explanation = self.explanation or later.explanation
+        if later.measured is not None:
+            earlier = Measured({}, []) if self.measured is None else self.measured
+            gradients = later.measured.gradients or earlier.gradients
+            self.measured = Measured(gradients, [*earlier.spans, *later.measured.spans])

@@ -14,7 +14,7 @@ from gymnasium.spaces import Box
 from a3c_exp.algorithms import Algorithm
 from a3c_exp.algorithms.trial import loss_builder
 from a3c_exp.core import seeding
-from a3c_exp.core.callback import Callback
+from a3c_exp.core.callback import Callback, Measure
 from a3c_exp.core.events import Event
 from a3c_exp.core.normalization import NormalizedObservations
 from a3c_exp.core.parameters import StoreSpec
@@ -250,10 +250,14 @@ class Experiment:
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """Everything that workers of a run are built from. resumed: how often the run has been resumed."""
+    """Everything that workers of a run are built from.
+
+    resumed: how often the run has been resumed. measures: see `Callback.measures`.
+    """
 
     experiment: Experiment
     resumed: int = 0
+    measures: frozenset[Measure] = frozenset()
 
 
 class Backend(ABC):

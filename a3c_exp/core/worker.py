@@ -17,6 +17,7 @@ from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Experiment, RunContext
 from a3c_exp.core.heartbeat import CLOSING, LEARNING, MAKING, Heartbeat
 from a3c_exp.core.leaving import LeavingRules
+from a3c_exp.core.measuring import measure_actor, measure_learner
 from a3c_exp.core.normalization import RunningStats
 from a3c_exp.core.rollout import Actor, PolicyNetwork, Rollout, merge_episodes, merge_stats
 from a3c_exp.core.seeding import Role
@@ -60,6 +61,8 @@ class Worker:
         heartbeat = self._heartbeat = store.heartbeat(index)
         self._actor = make_actor(context, index, self._build_network, heartbeat)
         self._learner = Learner(experiment, self._network, index, store, self._actor.rng, f"worker {index}", heartbeat)
+        if context.measures:
+            measure_learner(context.measures, self._learner, measure_actor(context.measures, self._actor))
 
     def run(self) -> Iterator[Event | YieldPoint]:
         """Pull, collect, gradient, push, until the run has its `total_steps`, the store has been stopped, or a rule of

@@ -321,7 +321,9 @@ class Trainer:
         """Train until a stop rule holds, a worker fails or the user interrupts; then save the state and the summary."""
         log.info("run folder: %s", self.folder)
         # Callbacks stay here: workers are built from the rest.
-        context = RunContext(experiment=replace(self._experiment, callbacks=()), resumed=self._resumed)
+        measures = frozenset(measure for each in self._experiment.callbacks for measure in each.measures)
+        without = replace(self._experiment, callbacks=())
+        context = RunContext(experiment=without, resumed=self._resumed, measures=measures)
         events = self._experiment.backend.run(context, self._store)
         with interruptions(self._interruption):
             try:

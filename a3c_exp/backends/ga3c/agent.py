@@ -15,6 +15,7 @@ from a3c_exp.common.trust import import_plugins
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.leaving import LeavingRules
+from a3c_exp.core.measuring import measure_actor
 from a3c_exp.core.store import SharedStore
 from a3c_exp.core.worker import YieldPoint, make_actor
 from a3c_exp.envs import close_within
@@ -69,6 +70,8 @@ def run_agent(
     channel.heartbeat = store.heartbeat(index)
     network = RemoteNetwork(channel, distribution)
     actor = make_actor(incarnation(context, attempt), index, lambda env: network, channel.heartbeat)
+    if (watch := measure_actor(context.measures, actor)) is not None:
+        watch.time(network, "act_forward", "waiting")  # for a predictor
     try:
         os.nice(NICENESS)
         rules = LeavingRules(experiment.stop, store.start(index, actor.rng))
@@ -89,6 +92,8 @@ def run_agent(
             now = time.perf_counter()
             event.add({"ga3c/agent_wait": channel.waited / (now - began)})
             began, channel.waited = now, 0.0
+            if watch is not None:
+                watch.report(event)
             yield event
             if event.left:
                 break

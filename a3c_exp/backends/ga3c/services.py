@@ -17,6 +17,7 @@ from a3c_exp.core import seeding
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.heartbeat import PAUSE_SECONDS, Heartbeat
+from a3c_exp.core.measuring import measure_learner
 from a3c_exp.core.rollout import concat_rollouts
 from a3c_exp.core.seeding import Role
 from a3c_exp.core.store import SharedStore
@@ -114,6 +115,8 @@ class Services:
         store.counters.load_rng_state(row, rng)  # not `store.start`: the agents' first step starts the clock
         network = build_thread_network(experiment, store)
         learner = Learner(experiment, network, row, store, rng, name, heartbeat)
+        if self.context.measures:
+            measure_learner(self.context.measures, learner)
         while slots := self._gather_rollouts(heartbeat):
             heartbeat.beat()
             rollout = concat_rollouts([buffers.rollout(slot) for slot in slots])

@@ -1,0 +1,190 @@
+"""What workers measure for callbacks: time by part, the share of clipped gradients, gradients by part."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from backend_runs import PPO, SETTINGS
+from runs import BACKENDS, QUICK, config, latest, make_store, same, train
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import a3c_exp.__main__ as program
+from a3c_exp.callbacks import Callback, RunView
+from a3c_exp.config.builder import load_experiment
+from a3c_exp.core.events import Event, Measured, Span
+from a3c_exp.core.experiment import RunContext
+from a3c_exp.core.measuring import MOST_NUMBERS, PARTS, Stopwatch
+from a3c_exp.core.worker import Worker
+
+
+@dataclass(kw_only=True)
+class Asking(Callback):
+    """Writes down what workers have measured."""
+
+    measures = ("clipped", "gradients", "time")
+
+    metrics: dict[str, float] = field(default_factory=dict, init=False)
+    counts: dict[str, int] = field(default_factory=dict, init=False)
+    parts: list[str] = field(default_factory=list, init=False)
+    spans: dict[str, float] = field(default_factory=dict, init=False)
+
+    def on_event(self, run: RunView, event: Event) -> None:
+        for name, metric in event.metrics.items():
+            self.metrics[name] = self.metrics.get(name, 0.0) + metric.sum
+            self.counts[name] = self.counts.get(name, 0) + metric.count
+        if event.measured is not None:
+            for name, numbers in event.measured.gradients.items():
+                assert numbers.dtype == np.float32 and 0 < numbers.size <= MOST_NUMBERS and np.isfinite(numbers).all()
+                self.parts = sorted({*self.parts, name})
+            for span in event.measured.spans:
+                self.spans[span.part] = self.spans.get(span.part, 0.0) + span.seconds
+
+    def on_end(self, run: RunView, summary: Mapping[str, Any]) -> None:
+        (run.folder / "asked.json").write_text(json.dumps(self.state_dict() | {"seconds": run.seconds}))
+
+
+ASKING: dict[str, Any] = {
+    "callbacks": [{"_target_": f"{__name__}.Asking"}],
+    "plugins": ["scripted", "thirdparty", __name__],
+}
+
+
+def asked(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "asked.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize("backend", [*BACKENDS, "ga3c"])
+def test_workers_measure_on_every_backend(backend: str, tmp_path: Path) -> None:
+    """Every moment of a worker is in one part; what is measured after its last push is not reported."""
+    done = train(tmp_path, backend=backend, workers=2, total_steps=640, **ASKING)
+    found = asked(tmp_path)
+    assert found["counts"]["clipped"] == found["counts"]["grad_norm"] == done.summary["updates"]
+    assert found["parts"] == ["actor", "critic"]
+    seconds = {name.partition("/")[2]: value for name, value in found["metrics"].items() if name.startswith("seconds/")}
+    assert set(seconds) == set(PARTS) and min(seconds.values()) > 0
+    assert found["spans"] == pytest.approx(seconds), "so few steps have a span each"
+    if backend in BACKENDS:
+        assert 0.3 * found["seconds"] < sum(seconds.values()) / 2
+
+
+@pytest.mark.parametrize("name", ["ppo", "v-trace", "lstm", "continuous actions, normalized", "ppo, synchronous"])
+def test_nothing_that_a_run_computes_changes(name: str, tmp_path: Path) -> None:
+    settings = SETTINGS[name] | {"workers": 2}
+    train(tmp_path / "off", **settings)
+    train(tmp_path / "on", **settings, **ASKING)
+    assert same(latest(tmp_path / "on")["store"], latest(tmp_path / "off")["store"])
+
+
+def test_a_worker_that_is_not_asked_is_as_it_was() -> None:
+    """No method of it is replaced, and its reports have nothing more."""
+    experiment = load_experiment(config())
+    worker = Worker(RunContext(experiment=experiment), 0, make_store(experiment))
+    for part in (worker._learner, worker._actor, worker._actor.env):
+        assert [name for name, value in vars(part).items() if callable(value) and name in dir(type(part))] == []
+    events = [each for each in worker.run() if isinstance(each, Event)]
+    assert events and all(each.measured is None and "clipped" not in each.metrics for each in events)
+    worker.close()
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "clipped"),
+    [
+        ({"max_grad_norm": None}, 0),
+        ({"max_grad_norm": 1e-6}, 1),
+        ({"param_groups": {"critic": {"max_grad_norm": 1e-6}}}, 1),
+        ({"param_groups": {"critic": {"max_grad_norm": 1e6}}}, 0),
+    ],
+)
+def test_a_gradient_is_clipped_if_any_part_of_it_is(optimizer: dict[str, Any], clipped: float, tmp_path: Path) -> None:
+    train(tmp_path, **{f"optimizer__{name}": value for name, value in optimizer.items()}, **ASKING)
+    found = asked(tmp_path)
+    assert found["metrics"]["clipped"] / found["counts"]["clipped"] == clipped
+
+
+def test_a_moment_counts_for_the_innermost_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=10.0)
+    monkeypatch.setattr(time, "perf_counter", lambda: clock.now)
+
+    class Parts:
+        def outer(self) -> None:
+            clock.now += 1
+            self.inner()
+            clock.now += 2
+
+        def inner(self) -> None:
+            clock.now += 4
+            raise KeyError
+
+    watch, parts = Stopwatch(), Parts()
+    watch.time(parts, "outer", "acting")
+    watch.time(parts, "inner", "environment")
+    clock.now += 8
+    with pytest.raises(KeyError):
+        parts.outer()
+    clock.now += 16
+    event = Event(0)
+    watch.report(event)
+    assert {name: metric.sum for name, metric in event.metrics.items()} == {
+        "seconds/waiting": 24,
+        "seconds/acting": 1,
+        "seconds/environment": 4,
+    }
+    assert event.measured is not None and event.measured.spans[1] == Span("acting", 18.0, 1.0)
+
+
+def test_merged_events_have_the_last_gradient_and_all_spans() -> None:
+    first, second, numbers = Span("acting", 0.0, 1.0), Span("push", 1.0, 1.0), np.ones(3, np.float32)
+    event = Event(0)
+    for measured in (Measured({"actor": numbers}, [first]), None, Measured({}, [second])):
+        event.merge(Event(0, measured=measured))
+    assert event.measured == Measured({"actor": numbers}, [first, second])
+
+
+def test_what_nobody_measures_is_refused() -> None:
+    with pytest.raises(TypeError, match="luck"):
+        type("Wrong", (Callback,), {"measures": ("luck",)})
+
+
+# The callbacks that show it.
+
+
+def test_a_profile_is_a_table_curves_and_a_trace(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Of a run in two parts the table has both; one that begins anew begins without the trace."""
+    command = [*QUICK, "hydra.run.dir=run", "callbacks=[profile]", "workers=2"]
+    assert program.main(command) == 0
+    (trace,) = json.loads((here / "run" / "trace.json").read_text()).values()
+    assert {each["name"] for each in trace} == set(PARTS) and {each["tid"] for each in trace} == {0, 1}
+    for worker in (0, 1):
+        own = [each for each in trace if each["tid"] == worker]
+        for before, after in itertools.pairwise(own):
+            assert after["ts"] == pytest.approx(before["ts"] + before["dur"], abs=1), "without a gap"
+    lines = capfd.readouterr().err.splitlines()
+    table = lines[lines.index("where the workers' time went:") + 1 :]
+    assert [line.split()[0] for line in table] == sorted(PARTS)
+    assert sum(float(line.split()[-1].rstrip("%")) for line in table) == pytest.approx(100, abs=0.5)
+    assert "seconds/environment" in (here / "run" / "metrics.csv").read_text()
+    seconds = latest(here / "run")["callbacks"]["Profile"]["seconds"]
+    assert program.main(["resume=run", "total_steps=128"]) == 0
+    assert latest(here / "run")["callbacks"]["Profile"]["seconds"]["environment"] > seconds["environment"]
+    assert program.main([*QUICK, "hydra.run.dir=run", "existing=restart"]) == 0
+    assert not (here / "run" / "trace.json").exists()
+
+
+def test_gradients_are_histograms_by_part_of_the_network(tmp_path: Path) -> None:
+    callbacks = [{"_target_": "a3c_exp.callbacks.Gradients", "points": 1}]
+    train(tmp_path, callbacks=callbacks, algorithm=PPO, returns="a3c_exp.returns.GAE", log={"every": 16})
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert {"gradients/actor", "gradients/critic"} <= set(events.Tags()["tensors"])
+    assert 0 <= events.Scalars("train/clipped")[-1].value <= 1
+    assert latest(tmp_path)["callbacks"]["Gradients"]["last"].keys() == {"actor", "critic"}
