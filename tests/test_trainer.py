@@ -179,12 +179,19 @@ class TestTheRewardThreshold:
         summary = train(tmp_path, **{"total_steps": 320} | settings).summary
         assert (summary["stop_reason"], summary["solved_at_steps"]) == (reason, solved)
 
-    def test_is_not_judged_before_every_environment_has_ended_an_episode(self, tmp_path: Path) -> None:
+    def test_is_not_judged_before_every_environment_has_ended_an_episode(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Short episodes come first. Half of these environments end after every step, the others never do."""
-        split = sorted(seeding.environment_seeds(0, Role.ENVIRONMENT, 0, 8))[4]
+        split, original = sorted(seeding.environment_seeds(0, Role.ENVIRONMENT, 0, 8))[4], Bandit.reset
+
+        def reset(env: Bandit, *, seed: int | None = None, **options: Any) -> Any:
+            env.length = 0 if seed is not None and seed >= split else env.length
+            return original(env, seed=seed, **options)
+
+        monkeypatch.setattr(Bandit, "reset", reset)
         settings: dict[str, Any] = {"envs_per_worker": 8, "stop__mean_return": 0.0, "total_steps": 1600}
-        endless = {"from_name": split}
-        summary = train(tmp_path, "faulty:Endless-v0", env__kwargs=endless, plugins=["faulty"], **settings).summary
+        summary = train(tmp_path, **settings).summary
         assert (summary["episodes"] > 100, summary["mean_return_100"] >= 0) == (True, True)
         assert summary["stop_reason"] == "total_steps"
 
