@@ -62,7 +62,7 @@ BAD = [
     ("-m seed=range(1,0)", "command line", "seed=range(1,0)"),
     ("-m seed=1,2 hydra.sweep.dir=/proc/nowhere/x", "hydra.sweep.dir", "/proc/nowhere/x"),
     ("-m seed=0,1 hydra.sweep.subdir=run", "hydra.sweep.subdir", "run"),
-    ("-m hydra.sweeper=null", "hydra.sweeper", None),
+    ("-m hydra/sweeper=optuna", "hydra/sweeper", "optuna"),
     ("sweep=x hydra.run.dir=y seed=0,1", "hydra.run.dir", "y"),
     ("hydra.mode=MULTIRUN gamma=0.9,1.5", "gamma", 1.5),
 ]

@@ -88,24 +88,11 @@ def square(side: object) -> dict[str, object]:
 
 
 def test_a_value_of_the_declared_type_arrives_unchanged() -> None:
-    values: dict[str, Any] = {
-        "count": 5,
-        "scale": 0.5,
-        "title": "x",
-        "shown": True,
-        "mode": "fit",
-        "limit": 3,
-        "workers": "auto",
-        "sizes": (64, 64),
-        "pair": (1, "a"),
-        "names": ["a", "b"],
-        "wrappers": ("a", {"b": {"c": 1}}),
-        "anything": {"of": ["any", 1]},
-    }
-    made = picture(**values)
+    values: dict[str, Any] = {"scale": 0.5, "shown": True, "mode": "fit", "workers": "auto", "pair": (1, "a")}
+    values |= {"wrappers": ("a", {"b": {"c": 1}}), "anything": {"of": ["any", 1]}, "limit": None}
+    made = picture(**values, sizes=[64, 32])
     assert {name: getattr(made, name) for name in values} == values
-    made = picture(limit=None, workers=4, sizes=[64, 32])
-    assert (made.limit, made.workers, made.sizes) == (None, 4, (64, 32)), "the field is a tuple"
+    assert made.sizes == (64, 32), "the field is a tuple"
 
 
 def test_a_whole_float_counts_as_a_whole_number() -> None:

@@ -16,7 +16,7 @@ from a3c_exp.errors import ConfigError, require
 
 EXISTING = ("refuse", "resume", "restart")
 MULTIRUN = "hydra.mode=MULTIRUN"
-OF_HYDRA = ("hydra.run.dir", "hydra.sweep.", "hydra.sweeper", "hydra/sweeper", "hydra.launcher", "hydra/launcher")
+OF_HYDRA = ("hydra.run.dir", "hydra.sweep.", "hydra.launcher", "hydra/launcher")
 """How the settings of Hydra begin that have an effect here."""
 
 

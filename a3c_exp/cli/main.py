@@ -27,7 +27,7 @@ from a3c_exp.run.session import Session
 
 
 def command(arguments: Sequence[str]) -> int:
-    """Run a command line and return its exit code. Raises ConfigError, and RunError if a sweeper's run failed."""
+    """Run a command line and return its exit code. Raises ConfigError, and RunError if a run of a launcher failed."""
     if "--version" in arguments:
         print(f"a3c_exp {__version__}")
         return 0

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from a3c_exp.cli.arguments import CommandLine, quoted
 from a3c_exp.cli.execute import Plan, check, execute, make
@@ -56,22 +56,17 @@ def run_sweep(hydra: Any, line: CommandLine) -> int:
     overrides = [*line.overrides, *given]
     master = compose_node(hydra, overrides, RunMode.MULTIRUN)
     existing = line.existing or "resume"
-    if _target(master, "sweeper") != "BasicSweeper":
-        problem = "must be Hydra's own: search=<trials> chooses settings by the scores of runs"
-        raise ConfigError("hydra.sweeper", master.hydra.sweeper.get("_target_"), problem)
-    chosen = [f"{key}={value}" for key, value in (master.hydra.sweeper.get("params") or {}).items()]
-    typed = [*chosen, *overrides]
     if line.objective is not None and line.search is None:
         raise ConfigError("objective", line.objective, "goes with search=<trials>")
     if line.search is not None and line.sweep is None:
         raise ConfigError("search", line.search, "needs sweep=<folder>, where the same command goes on")
     with named(SWEEP_DIR if line.sweep is None else "sweep"):
-        if _target(master, "launcher") != "BasicLauncher":
+        if not str(OmegaConf.select(master, "hydra.launcher._target_")).endswith(".BasicLauncher"):
             for word, given_value in (("jobs", line.jobs), ("search", line.search)):
                 if given_value is not None:
                     raise ConfigError(word, given_value, "goes with Hydra's basic launcher alone")
-            return _run_with_hydra(hydra, overrides, sweep(hydra, typed), existing)
-        combinations = [] if line.search else sweep(hydra, typed)
+            return _run_with_hydra(hydra, overrides, sweep(hydra, overrides), existing)
+        combinations = [] if line.search else sweep(hydra, overrides)
         at_once = min(line.jobs or 1, len(combinations) or MOST_JOBS)
         files = [] if line.config_dir is None else ["--config-dir", line.config_dir]
 
@@ -83,15 +78,9 @@ def run_sweep(hydra: Any, line: CommandLine) -> int:
         with cores_shared(at_once):
             if line.search is None:
                 return run(combinations)[1]
-            return search(hydra, typed, line.search, at_once, line.objective or "best", partial(_check_all, hydra), run)
-
-
-def _target(master: DictConfig, part: str) -> str:
-    """The name of the class of Hydra's sweeper or launcher. Raises ConfigError."""
-    settings = master.hydra[part]
-    if settings is None:
-        raise ConfigError(f"hydra.{part}", None, f"must be a {part}")
-    return str(settings.get("_target_")).rpartition(".")[2]
+            return search(
+                hydra, overrides, line.search, at_once, line.objective or "best", partial(_check_all, hydra), run
+            )
 
 
 def _sweep_dir(node: DictConfig) -> Path:
