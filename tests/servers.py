@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeAlias, TypeVar
 
@@ -71,10 +71,9 @@ class Cluster:
         for server in range(len(self.servers)):
             self.begin_one(server)
 
-    def begin_one(self, server: int, members: Iterable[int] | None = None) -> None:
+    def begin_one(self, server: int) -> None:
         own = shard_state(self.fetched, self.shards[server])
-        everybody = range(self.spec.workers)
-        self.ask(self.servers[server].begin(self.incarnation, own, everybody if members is None else members))
+        self.ask(self.servers[server].begin(self.incarnation, own, range(self.spec.workers)))
 
     def fetch(self) -> dict[str, Any]:
         """The state of all servers, after all messages that were sent before."""

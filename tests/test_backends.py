@@ -16,14 +16,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from backend_runs import (
-    SETTINGS,
-    nobody_works,
-    running,
-    serial_state,
-    totals,
-    worker_processes,
-)
+from backend_runs import SETTINGS, nobody_works, running, serial_state, totals, worker_processes
 from runs import BACKENDS, LINUX, SCRIPTED, config, drain, make_store, processes, same, wait_until
 
 from a3c_exp.backends import messages

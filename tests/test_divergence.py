@@ -14,6 +14,7 @@ from runs import BANDIT, config, train
 from scripted import Answer, Bandit
 from workers import LSTM, make_workers, ppo_config, sgd
 
+from a3c_exp.algorithms import MinibatchAlgorithm
 from a3c_exp.core.divergence import explain_divergence
 from a3c_exp.core.events import Event
 from a3c_exp.core.rollout import Rollout
@@ -51,7 +52,9 @@ def spoiled(rollout: Rollout, name: str, value: float) -> Rollout:
 def learn_once(worker: Worker, *spoil: Any) -> list[Event]:
     """The events of learning from two rollouts, the second of which is spoiled."""
     snapshot = worker._learner.pull()
-    rollouts = [worker._actor.collect(snapshot) for _ in range(1 if worker._learner._minibatch_algorithm else 2)]
+    algorithm = worker._learner.experiment.algorithm
+    count = 1 if isinstance(algorithm, MinibatchAlgorithm) else 2
+    rollouts = [worker._actor.collect(snapshot) for _ in range(count)]
     if spoil:
         rollouts[-1] = spoiled(rollouts[-1], *spoil)
     return [step for step in worker._learner.learn(rollouts, snapshot) if isinstance(step, Event)]

@@ -94,12 +94,6 @@ class TestATimeLimitAsADeath:
             found.append([(e.returns.tolist(), e.lengths.tolist(), e.end_steps.tolist()) for e in episodes])
         assert found[0] == found[1] and found[0][0][0]
 
-    def test_with_one_environment_a_rollout_still_ends_there(self, kind: str) -> None:
-        actor = make_actor(kind, count=1, time_limit_is_terminal=True, terminal_reward=BONUS)
-        rollout = actor.collect(START)
-        assert rollout.next_values[:, 0].tolist() == [2, 3, 0]
-        assert rollout.rewards[-1, 0] == Scripted.reward(0, 3, 1) + BONUS
-
 
 def test_a_row_that_is_no_transition_has_no_terminal_reward() -> None:
     """Whatever an environment flags it with."""

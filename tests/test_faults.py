@@ -24,54 +24,41 @@ from runs import BANDIT, LINUX, command, config, kill_all, latest, processes, tr
 
 from a3c_exp.core import seeding
 from a3c_exp.core.seeding import Role
-from a3c_exp.errors import FAILED
 from a3c_exp.run import checkpoint
 from a3c_exp.run.callbacks import StopRules
-from a3c_exp.run.trainer import Run
 
 # The first environment of the second worker.
 VICTIM = seeding.environment_seeds(0, Role.ENVIRONMENT, 1, 1)[0]
 
 
-class TestAWorkerThatFails:
-    """The run ends with the reason, a checkpoint and a summary, and no worker is left."""
+FAULTY: dict[str, Any] = {"plugins": ["faulty"], "workers": 2, "total_steps": 10**9, "backend__max_restarts": 0}
 
-    def failed(self, folder: Path, backend: str, fault: str, **kwargs: Any) -> dict[str, Any]:
-        """The summary of a run whose second worker goes wrong."""
-        faulty = {"fault": fault, "victim": VICTIM, **kwargs}
-        settings: dict[str, Any] = {"plugins": ["faulty"], "workers": 2, "envs_per_worker": 1, "total_steps": 10**9}
-        settings |= {"backend__max_restarts": 0}
-        return self.checked(train(folder, "faulty:Faulty-v0", backend, env__kwargs=faulty, **settings))
 
-    def checked(self, done: Run) -> dict[str, Any]:
-        """The summary of a failed run, which has left all the files that it should."""
-        assert not worker_processes()
-        assert done.summary["stop_reason"] in FAILED and done.exit_code == 1
-        assert json.loads((done.folder / "summary.json").read_text()) == done.summary
-        state = latest(done.folder)
-        assert state["store"]["steps"] == done.summary["steps"] > 0
-        assert state["store"]["version"] == done.summary["updates"] > 0
-        assert done.summary["error"] in (done.folder / "train.log").read_text()
-        return done.summary
+def test_a_worker_that_fails_ends_the_run_with_the_reason_a_checkpoint_and_a_summary(tmp_path: Path) -> None:
+    done = train(tmp_path, "faulty:Faulty-v0", "threads", env__kwargs={"fault": "raise", "victim": VICTIM}, **FAULTY)
+    error = done.summary["error"]
+    assert error.startswith("worker 1: environment 0 (Faulty-v0) raised")
+    assert "faulty.py" in error and error.endswith("RuntimeError: scripted to fail")
+    assert error in (tmp_path / "train.log").read_text()
+    assert (done.summary["stop_reason"], done.exit_code) == ("env_errors", 1)
+    assert json.loads((tmp_path / "summary.json").read_text()) == done.summary
+    state = latest(tmp_path)["store"]
+    assert state["steps"] == done.summary["steps"] > 0
+    assert state["version"] == done.summary["updates"] > 0
+    wait_until(nobody_works)
 
-    def test_by_an_error_is_reported_with_its_traceback(self, tmp_path: Path) -> None:
-        error = self.failed(tmp_path, "threads", "raise")["error"]
-        assert error.startswith("worker 1: environment 0 (Faulty-v0) raised")
-        assert "faulty.py" in error
-        assert error.endswith("RuntimeError: scripted to fail")
-        wait_until(nobody_works)
 
-    def test_to_end_its_rollout_is_not_waited_for(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A stop rule asks workers to end after their rollout. One that hangs in it is killed."""
-        note = tmp_path / "note"
-        monkeypatch.setattr("a3c_exp.run.trainer.PATIENCE_SECONDS", 0.5)
-        # The rule holds once the worker hangs.
-        monkeypatch.setattr(StopRules, "rule", lambda *_, **__: "mean_return" if note.exists() else None)
-        faulty = {"fault": "hang", "victim": VICTIM, "at": 50, "note": str(note)}
-        settings: dict[str, Any] = {"plugins": ["faulty"], "workers": 2, "total_steps": 10**9}
-        done = train(tmp_path / "run", "faulty:Faulty-v0", "processes", env__kwargs=faulty, **settings)
-        assert done.summary["stop_reason"] == "mean_return"
-        assert "did not finish" in (tmp_path / "run" / "train.log").read_text()
+def test_a_worker_that_is_to_end_its_rollout_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop rule asks workers to end after their rollout. One that hangs in it is killed."""
+    note = tmp_path / "note"
+    monkeypatch.setattr("a3c_exp.run.trainer.PATIENCE_SECONDS", 0.5)
+    # The rule holds once the worker hangs.
+    monkeypatch.setattr(StopRules, "rule", lambda *_, **__: "mean_return" if note.exists() else None)
+    faulty = {"fault": "hang", "victim": VICTIM, "at": 50, "note": str(note)}
+    done = train(tmp_path / "run", "faulty:Faulty-v0", "processes", env__kwargs=faulty, **FAULTY)
+    assert done.summary["stop_reason"] == "mean_return"
+    assert "did not finish" in (tmp_path / "run" / "train.log").read_text()
+    assert not worker_processes()
 
 
 def _rows(folder: Path) -> int:

@@ -9,21 +9,21 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from backend_runs import totals
-from runs import SCRIPTED, TARGET, config, drain, latest, make_store, processes, same, train_config, wait_until
+from backend_runs import Events, running, totals
+from runs import SCRIPTED, TARGET, config, drain, latest, processes, same, train_config, wait_until
 
 from a3c_exp.backends.ray import cluster as cluster_module
 from a3c_exp.backends.ray.cluster import find_fault, restrict_to_loopback
 from a3c_exp.backends.ray.driver import CachedStore
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.events import Event
-from a3c_exp.core.experiment import RunContext
 from a3c_exp.errors import ConfigError
 
 restrict_to_loopback()
@@ -80,38 +80,29 @@ def actors(name: str, mark: str = MARK) -> list[int]:
     return found
 
 
+@dataclass
 class EndlessRun:
-    """A context with a run of the backend alone that goes on until the context exits."""
+    """A run of the backend alone."""
 
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
-        experiment = load_experiment(on_ray(*arguments, **{"total_steps": 10**9} | settings))
-        store = make_store(experiment)
-        assert isinstance(store, CachedStore)
-        self.store = store
-        self.events = experiment.backend.run(RunContext(experiment=experiment), store)
+    events: Events
+    store: CachedStore
 
-    def __enter__(self) -> EndlessRun:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.events.close()
-
-    def run_until(self, condition: Callable[[], Any]) -> None:
-        """Take events until the condition is true, at least one."""
+    def until(self, condition: Callable[[Event | None], object]) -> Any:
+        """Take events, at least one, until the condition holds for one, and return that."""
         deadline = time.monotonic() + SECONDS
-        next(self.events)
-        while not condition():
+        while not condition(event := next(self.events)):
             assert time.monotonic() < deadline, f"not true within {SECONDS:.0f} s"
-            next(self.events)
+        return event
 
     def wait_for_events(self, workers: set[int], count: int = 1) -> None:
         """Wait for so many more events of each of these workers."""
         counts: Counter[int] = Counter()
-        deadline = time.monotonic() + SECONDS
-        while any(counts[worker] < count for worker in workers):
-            assert time.monotonic() < deadline, f"events of workers: {counts}, of {workers} expected"
-            event = next(self.events)
+
+        def are_enough(event: Event | None) -> bool:
             counts.update([] if event is None else [event.worker])
+            return all(counts[worker] >= count for worker in workers)
+
+        self.until(are_enough)
 
     def servers_answer(self) -> bool:
         """Whether all servers are alive, with or without a state."""
@@ -120,6 +111,14 @@ class EndlessRun:
             return bool(ray.get([server.state.remote() for server in self.store.driver._servers], timeout=10))
         except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
             return False
+
+
+@contextmanager
+def endless(**settings: Any) -> Iterator[EndlessRun]:
+    """Within: a run that goes on."""
+    with running(on_ray(total_steps=10**9, **settings)) as (events, store):
+        assert isinstance(store, CachedStore)
+        yield EndlessRun(events, store)
 
 
 def test_one_worker_that_waits_does_bit_for_bit_what_one_does_on_any_backend(cluster: Any) -> None:
@@ -169,25 +168,15 @@ def test_a_cluster_answers_before_it_is_joined(cluster: Any, monkeypatch: pytest
     assert find_fault(cluster.address) is None
 
 
-def restart_of(run: EndlessRun) -> Event:
-    """The next event that reports a restart."""
-    deadline = time.monotonic() + SECONDS
-    for event in run.events:
-        if event is not None and event.counts.get("restarts", 0):
-            return event
-        assert time.monotonic() < deadline, "no worker was replaced"
-    pytest.fail("the run has ended")
-
-
 def test_workers_that_are_killed_or_hang_are_replaced(cluster: Any) -> None:
     """In rounds the other waits meanwhile, which is no stall; and so may the one whose process stops."""
     texts = {signal.SIGKILL: r"worker \d died: \w.*", signal.SIGSTOP: r"worker \d hung: .* for 2 s .*"}
-    with EndlessRun(workers=2, update="sync", backend={"max_restarts": 3, "stall_seconds": 2.0}) as run:
+    with endless(workers=2, update="sync", backend={"max_restarts": 3, "stall_seconds": 2.0}) as run:
         for number, text in texts.items():
             run.wait_for_events({0, 1}, count=2)
             victim = min(actors("WorkerActor"))
             os.kill(victim, number)
-            (warning,) = restart_of(run).warnings
+            (warning,) = run.until(lambda event: event and "restarts" in event.counts).warnings
             assert re.fullmatch(f"{text}: another one takes its place", warning), warning
         run.wait_for_events({0, 1}, count=2)
 
@@ -210,7 +199,7 @@ class TestFaults:
         self, cluster: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
         """While it has no state yet, a checkpoint has the state that was fetched before."""
-        with EndlessRun(backend={"shards": 2}) as run:
+        with endless(backend={"shards": 2}) as run:
             run.wait_for_events({0})
             saved = run.store.state()
             run.wait_for_events({0})
@@ -224,8 +213,8 @@ class TestFaults:
             assert np.array_equal(state["parameters"], saved["parameters"])
             assert state["version"] == saved["version"]
             assert f"its state is taken as of update {saved['version']}" in caplog.text
-            run.run_until(lambda: "a parameter server has died" in caplog.text)
-            run.run_until(lambda: run.store.state()["version"] > saved["version"])
+            run.until(lambda _: "a parameter server has died" in caplog.text)
+            run.until(lambda _: run.store.state()["version"] > saved["version"])
             assert run.store.steps > saved["steps"], "steps that were made are not made again"
             fetched = run.store.driver and run.store.driver.fetch(SECONDS)
             assert fetched and fetched["multipliers"].tolist() == [1, 0.5]
@@ -234,12 +223,12 @@ class TestFaults:
     def test_workers_of_a_node_that_dies_are_replaced_where_there_is_room(self, cluster: Any) -> None:
         """The head has room for one worker of two CPUs, and so has each other node."""
         node = cluster.add_node(num_cpus=2, **ports())
-        with EndlessRun(workers=2, backend={"cpus_per_worker": 2, "max_restarts": 3}) as run:
+        with endless(workers=2, backend={"cpus_per_worker": 2, "max_restarts": 3}) as run:
             run.wait_for_events({0, 1})
             cluster.remove_node(node, allow_graceful=False)
-            run.run_until(lambda: len(actors("WorkerActor")) == 1)
+            run.until(lambda _: len(actors("WorkerActor")) == 1)
             steps = run.store.steps
-            run.run_until(lambda: run.store.steps > steps + 200)
+            run.until(lambda _: run.store.steps > steps + 200)
             node = cluster.add_node(num_cpus=2, **ports())
             run.wait_for_events({0, 1})
         cluster.remove_node(node)

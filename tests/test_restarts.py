@@ -16,7 +16,6 @@ from runs import LINUX, SCRIPTED, config, drain, wait_until
 from a3c_exp.core import seeding
 from a3c_exp.core.events import Event
 from a3c_exp.core.seeding import Role
-from a3c_exp.errors import RunError
 
 pytestmark = LINUX
 
@@ -46,29 +45,17 @@ def ended(whole: dict[str, Any]) -> list[Event]:
     return events
 
 
-def failure(whole: dict[str, Any]) -> RunError:
-    """The error of a run that has failed."""
-    _, _, error = drain(whole)
-    assert error is not None
-    wait_until(nobody_works)
-    return error
-
-
-def restarts(events: list[Event]) -> int:
-    return sum(event.counts.get("restarts", 0) for event in events)
-
-
 class TestAKilledWorker:
     def test_is_replaced_while_a_synchronous_round_waits_for_it(self) -> None:
         events = ended(faulty("kill", update="sync"))
-        assert restarts(events) == 1
+        assert sum(event.counts.get("restarts", 0) for event in events) == 1
         warnings = [warning for event in events for warning in event.warnings]
         assert warnings == ["worker 1 was killed by SIGKILL: another one takes its place"]
 
     def test_is_replaced_although_a_program_that_it_started_holds_its_pipe(self, tmp_path: Path) -> None:
         note = tmp_path / "note"
         events = ended(faulty("leave a child", faults={"note": str(note)}))
-        assert restarts(events) == 1
+        assert sum(event.counts.get("restarts", 0) for event in events) == 1
         os.kill(int(note.read_text()), signal.SIGKILL)
 
 

@@ -112,12 +112,6 @@ def test_an_episodes_return_is_the_sum_of_its_rewards_across_rollouts() -> None:
         assert 0 <= rest <= length / 8
 
 
-def test_rewards_are_scaled_then_clipped_for_training_only() -> None:
-    rollout = collect(make_actor(length=3, lengths=(3,), reward_scale=0.5, reward_clip=1.0))
-    np.testing.assert_allclose(rollout.rewards[:, 0], [0.5625, 1.0, 1.0])
-    np.testing.assert_allclose(rollout.episodes.returns, [1.125 + 2 + 3.125])
-
-
 def make_normalizer(rewards: bool = False, row: Array | None = None) -> Normalizer:
     row = np.zeros(RunningStats.width((4,), True, rewards)) if row is None else row
     return Normalizer.from_row(row, NormalizedObservations(True, (4,)), rewards)

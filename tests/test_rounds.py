@@ -36,12 +36,6 @@ class TestPushesIntoRounds:
         assert (store.counters.gradients_of(0), store.counters.gradients_of(1)) == (0, 1)
         np.testing.assert_allclose(store.state()["parameters"], -ones(3))
 
-    def test_a_round_of_refused_gradients_passes_without_a_step(self) -> None:
-        store = make_store(synchronous=True, workers=2)
-        first, second = push(store, 0, None, steps=10), push(store, 1, None, steps=10)
-        assert first.done() and second.done()
-        assert (store.version, store.steps) == (0, 20)
-
     def test_a_push_for_a_later_round_makes_the_steps_of_rounds_that_do_not_wait_for_it(self) -> None:
         store = make_store(synchronous=True, workers=2)
         first = push(store, 0, ones(1))

@@ -136,8 +136,8 @@ def test_workers_that_run_are_supervised_while_the_others_are_started() -> None:
             yield ThreadSource(store=store, worker=0, run=lambda attempt: iter([Event(0, contributions=1)]))
             time.sleep(0.01)
 
-    supervisor = PipeSupervisor(start(), RestartSettings(), store, lambda sources: ended.append(end_all(sources)))
-    outputs = supervisor.run()
+    supervisor = PipeSupervisor(start(), RestartSettings(), store)
+    outputs = supervisor.run(lambda sources: ended.append(end_all(sources)))
     assert isinstance(next(filter(None, outputs)), Event)
     store.stop()
     started = len(supervisor.sources)

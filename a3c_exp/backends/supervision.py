@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from multiprocessing import connection
+from multiprocessing import Pipe, connection
 from typing import ClassVar, Generic, TypeVar
 
 from a3c_exp.backends.messages import GRACE_SECONDS, MERGE_SECONDS, Inbox, WorkerExit
@@ -157,17 +157,13 @@ class Source(ABC):
         """Its heartbeat, see `Heartbeat`; None for one that need not beat yet."""
         return self.store.counters.heartbeat_of(self.worker)
 
-    def inactivity(self) -> str:
-        """What it means that the heartbeat stands still, for messages."""
-        return inactivity(self.beat or 0)
-
     @abstractmethod
     def start(self, attempt: int) -> None:
         """Start it, after so many predecessors, all of which have ended."""
 
-    @abstractmethod
     def kill(self) -> bool:
         """Kill it, and return whether that is possible."""
+        return False
 
     def on_exit(self, *, replaced: bool) -> None:
         """Called once it has ended. replaced: `start` follows."""
@@ -189,13 +185,22 @@ class PipeSource(Source):
     inbox: Inbox = field(init=False)
     sentinel: int | None = field(default=None, init=False)
 
+    def start(self, attempt: int) -> None:
+        reader, writer = Pipe(duplex=False)
+        self.inbox = Inbox(reader)
+        self.begin(self.prepare(attempt), writer)
+
     def prepare(self, attempt: int) -> Run:
         """What is called in a new process or thread, once its predecessors have gone."""
         return partial(self.run, attempt)
 
     @abstractmethod
+    def begin(self, run: Run, writer: connection.Connection) -> None:
+        """Start it. It calls `run`, and sends what that yields."""
+
     def exit(self) -> WorkerExit:
         """The end of one that sent no last message."""
+        return WorkerExit(f"{self.name} ended unexpectedly")
 
     @abstractmethod
     def join(self, deadline: float) -> bool:
@@ -265,9 +270,9 @@ class Supervisor(ABC, Generic[AnySource]):
             source = next(self._waiting, None)
             if source is None:
                 break
+            source.start(0)
             self._running.add(len(self.sources))
             self.sources.append(source)
-            source.start(0)
         return len(self.sources) > count
 
     def _end(self, key: int, message: WorkerExit) -> Iterator[Event | None]:
@@ -288,39 +293,30 @@ class Supervisor(ABC, Generic[AnySource]):
         yield event
 
     def _beats(self) -> dict[int, int]:
-        beats = {key: self.sources[key].beat for key in self._running - self._hung.keys()}
-        return {key: beat for key, beat in beats.items() if beat is not None}
+        watched = self._running - self._hung.keys()
+        return {key: beat for key in watched if (beat := self.sources[key].beat) is not None}
 
     def _kill_stalled(self) -> None:
         key = self._watch.find(self._beats)
         if key is None:
             return
         source = self.sources[key]
-        text = self._watch.describe(source.name, source.inactivity())
+        text = self._watch.describe(source.name, inactivity(source.beat or 0))
         if not source.kill():
             raise RunError(f"{text}. A thread cannot be ended from outside, so the run ends.", "stalled")
         self._hung[key] = f"{text}, and was killed"
 
 
 class PipeSupervisor(Supervisor[PipeSource]):
-    """Supervises processes and threads. end: called at last with all that have been started, whatever has happened."""
+    """Supervises processes and threads."""
 
-    def __init__(
-        self,
-        workers: Iterable[PipeSource],
-        settings: RestartSettings,
-        store: SharedStore,
-        end: Callable[[Sequence[PipeSource]], object],
-    ) -> None:
-        super().__init__(workers, settings, store)
-        self._end_all = end
-
-    def run(self) -> Generator[Event | None, None, None]:
+    def run(self, end: Callable[[Sequence[PipeSource]], object] = end_all) -> Generator[Event | None, None, None]:
+        """See `Supervisor.run`. end: is called at last, with all that have been started, whatever has happened."""
         try:
             yield from super().run()
         finally:
             self._store.stop()
-            self._end_all(self.sources)
+            end(self.sources)
 
     def _receive(self, seconds: float) -> Received:
         running = {key: self.sources[key] for key in sorted(self._running)}

@@ -7,11 +7,11 @@ import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 
-from a3c_exp.backends.messages import Inbox, WorkerExit, send_events
+from a3c_exp.backends.messages import send_events
 from a3c_exp.backends.processes.resources import allow_files
-from a3c_exp.backends.supervision import PipeSource, PipeSupervisor, RestartSettings, end_all, run_worker
+from a3c_exp.backends.supervision import PipeSource, PipeSupervisor, RestartSettings, Run, run_worker
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Backend, Experiment, RunContext
 from a3c_exp.core.parameters import StoreSpec
@@ -41,7 +41,7 @@ class Threads(RestartSettings, Backend):
             ThreadSource(store=store, worker=worker, run=partial(run_worker, context, worker, store))
             for worker in range(context.experiment.worker_count)
         )
-        yield from PipeSupervisor(threads, self, store, end_all).run()
+        yield from PipeSupervisor(threads, self, store).run()
 
 
 @dataclass(kw_only=True, eq=False)
@@ -50,18 +50,9 @@ class ThreadSource(PipeSource):
 
     thread: threading.Thread = field(init=False)
 
-    def start(self, attempt: int) -> None:
-        reader, writer = Pipe(duplex=False)
-        self.inbox = Inbox(reader)
-        arguments = self.name, writer, self.prepare(attempt)
-        self.thread = threading.Thread(target=send_events, args=arguments, name=self.name, daemon=True)
+    def begin(self, run: Run, writer: Connection) -> None:
+        self.thread = threading.Thread(target=send_events, args=(self.name, writer, run), name=self.name, daemon=True)
         self.thread.start()
-
-    def kill(self) -> bool:
-        return False
-
-    def exit(self) -> WorkerExit:
-        return WorkerExit(f"{self.name} ended unexpectedly")
 
     def join(self, deadline: float) -> bool:
         self.thread.join(max(0.0, deadline - time.monotonic()))

@@ -51,14 +51,14 @@ class WorkerCounters:
         self._multipliers = arrays["multipliers"]
 
     @staticmethod
-    def specs(workers: int, stats_width: int) -> ArraySpecs:
-        """Shapes and types of the arrays. stats_width: length of a row of `RunningStats`."""
+    def specs(workers: int, stats_width: int, actors: int) -> ArraySpecs:
+        """Shapes and types of the arrays. stats_width: length of a row of `RunningStats`. actors: workers that act."""
         return {
             "clock": ((ROW_WIDTH,), np.dtype(np.int64)),
             "multipliers": ((2,), np.dtype(np.float64)),
             "counters": ((workers + 1, ROW_WIDTH), np.dtype(np.int64)),
             "stats": ((2, workers, stats_width), np.dtype(np.float64)),
-            "rng_states": ((2, workers, RNG_WORDS), np.dtype(np.uint64)),
+            "rng_states": ((2, actors, RNG_WORDS), np.dtype(np.uint64)),
         }
 
     # -- written by the worker of a row -------------------------------------------------------------------------------
@@ -79,14 +79,9 @@ class WorkerCounters:
         self._rows[worker, GRADIENTS] += 1
 
     def save_rng_state(self, worker: int, rng: np.random.Generator) -> None:
-        """Keep the state of a worker's generator, for a checkpoint."""
-        self._write(self._rng_states, RNG_COPY, worker, pack_rng(rng))
-
-    def load_rng_state(self, worker: int, rng: np.random.Generator) -> None:
-        """Set a worker's generator to its saved state; do nothing if none was saved."""
-        state = self.rng_state(worker)
-        if state.any():
-            unpack_rng(rng, state)
+        """Keep the state of a generator for a checkpoint: of a worker that acts."""
+        if worker < self._rng_states.shape[1]:
+            self._write(self._rng_states, RNG_COPY, worker, pack_rng(rng))
 
     def start_clock(self, seconds_ago: float = 0.0) -> None:
         """Start the clock of the training, unless another worker already has."""
@@ -187,6 +182,7 @@ class WorkerCounters:
         if self._stats.size:
             self._stats[:] = 0
             self._stats[0, 0] = state["stats"]  # with this, one worker alone continues as if it had never stopped
+        known = min(self._rng_states.shape[1], len(state["rng_states"]))
         self._rng_states[:] = 0
         self._rng_states[0, :known] = state["rng_states"][:known]
 
@@ -209,7 +205,9 @@ def pack_rng(rng: np.random.Generator) -> NDArray[np.uint64]:
 
 
 def unpack_rng(rng: np.random.Generator, row: NDArray[np.uint64]) -> None:
-    """Set a PCG64 generator to the state that `pack_rng` wrote."""
+    """Set a PCG64 generator to the state that `pack_rng` wrote; leave it as it is if there are zeros."""
+    if not row.any():
+        return
     state, low, inc, low_inc, has_half, half = row.tolist()
     words = {"state": state << 64 | low, "inc": inc << 64 | low_inc}
     rng.bit_generator.state = {"bit_generator": "PCG64", "state": words, "has_uint32": has_half, "uinteger": half}

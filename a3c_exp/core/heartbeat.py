@@ -19,13 +19,14 @@ LONGEST_TICK = 1.0
 """Most seconds that count between two looks at the heartbeats: the whole program may have been stopped in between."""
 LOOK_SECONDS = 0.5
 
-STARTING, MAKING, STEPPING, LEARNING, CLOSING = range(5)
+STARTING, MAKING, STEPPING, LEARNING, CLOSING, SERVING = range(6)
 INACTIVITY = (
     "it had not started",
     "it had not made or reset its next environment",
     "its environment had not stepped",
     "it had not finished its next gradient and push",
     "it had not closed its environments",
+    "it had not finished a batch",
 )
 """What it means that a heart stands still, by what the worker was doing."""
 _ACTIVITY = 1 << 56  # the bits above the number of beats
@@ -66,7 +67,7 @@ class Heartbeat:
         self._cell[0] = self._beats
 
     def begin(self, activity: int) -> None:
-        """Beat, and say what the worker does from now on: one of MAKING to CLOSING."""
+        """Beat, and say what the worker does from now on: one of MAKING to SERVING."""
         self._beats = activity * _ACTIVITY + self._beats % _ACTIVITY
         self.beat()
 

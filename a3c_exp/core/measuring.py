@@ -94,7 +94,7 @@ def measure_learner(measures: Collection[str], learner: Any, watch: Stopwatch | 
     """Let a `Learner` measure, and report it with its pushes. watch: that of its worker's actor."""
     if "time" in measures:
         watch = Stopwatch() if watch is None else watch
-        learner._store = _TimedStore(learner._store, watch)
+        learner.store = _TimedStore(learner.store, watch)
         watch.time(learner, "_estimate", "returns")
         learner.learn = _timed_outputs(learner.learn, watch)
     learner._prepare_push = _measured_push(learner, learner._prepare_push, measures, watch)
@@ -122,7 +122,7 @@ def _measured_push(
 
     def prepared(*arguments: Any) -> Any:
         nonlocal count
-        network, event = learner._network, arguments[1]
+        network, event = learner.network, arguments[1]
         if "gradients" in measures and count % GRADIENTS_EVERY == 0:
             parts = {name: network.gradient[part] for name, part in network.param_slices.items()}
             few = {name: part[:: math.ceil(len(part) / MOST_NUMBERS)] for name, part in parts.items() if len(part)}

@@ -38,6 +38,8 @@ class StoreSpec:
     """Content of the shared block, and the settings of its updates (see `Experiment`).
 
     size: P, the length of the parameter vector. param_slices: where each part of the network lies in it.
+    workers: number of rows, of which the last `services` are of threads that do not act, and whose generators begin
+        anew with each session.
     synchronous, locked, optimizer_state_per_worker: update=sync, lock=true, optimizer_state=per_worker.
     quorum: see `Experiment`; None: all workers.
     observations: how they are measured and normalized. normalize_rewards: by running statistics.
@@ -46,6 +48,7 @@ class StoreSpec:
     size: int
     param_slices: dict[str, slice]
     workers: int
+    services: int = 0
     optimizer: Optimizer
     schedule: Schedule
     total_steps: int
@@ -68,7 +71,7 @@ class StoreSpec:
         states = self.workers if self.optimizer_state_per_worker else 1
         return {
             "store_flags": ((FLAGS,), np.dtype(np.int64)),
-            **WorkerCounters.specs(self.workers, width),
+            **WorkerCounters.specs(self.workers, width, self.workers - self.services),
             **(SynchronousRounds.specs(self.workers, self.size) if self.synchronous else {}),
             "parameter_flags": ((FLAGS,), np.dtype(np.int64)),
             "parameters": ((self.copies, self.size), np.dtype(np.float32)),

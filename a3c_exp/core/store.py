@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from a3c_exp.common.arrays import Floats, Vector, arrays_in
-from a3c_exp.core.counters import Multipliers, WorkerCounters
+from a3c_exp.core.counters import Multipliers, WorkerCounters, unpack_rng
 from a3c_exp.core.events import Event
 from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.normalization import Normalizer, RunningStats
@@ -144,7 +144,7 @@ class SharedStore:
 
     def start(self, worker: int, rng: np.random.Generator) -> int:
         """Set the worker's generator to its saved state, take part in rounds, and start the clock of the training."""
-        self.counters.load_rng_state(worker, rng)
+        unpack_rng(rng, self.counters.rng_state(worker))
         self.join(worker)
         self.counters.start_clock()
         return self.counters.episodes_of(worker)

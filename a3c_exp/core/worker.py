@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 import numpy as np
@@ -55,9 +55,6 @@ class Worker:
         self._experiment = experiment
         self._index = index
         self._store = store
-        self._total_steps = experiment.total_steps
-        self._accumulate = experiment.accumulate_rollouts
-        self._off_policy = experiment.returns.off_policy
         heartbeat = self._heartbeat = store.heartbeat(index)
         self._actor = make_actor(context, index, self._build_network, heartbeat)
         self._learner = Learner(experiment, self._network, index, store, self._actor.rng, f"worker {index}", heartbeat)
@@ -71,15 +68,16 @@ class Worker:
         Yields an Event after each push, and a YieldPoint where others may go first. Raises RunError if too many
         rollouts in a row had no finite gradient.
         """
-        store, actor, learner = self._store, self._actor, self._learner
-        rules = LeavingRules(self._experiment.stop, store.start(self._index, actor.rng))
+        store, actor, learner, experiment = self._store, self._actor, self._learner, self._experiment
+        total_steps = experiment.total_steps
+        rules = LeavingRules(experiment.stop, store.start(self._index, actor.rng))
         while not (store.stopped or rules.has_all_episodes):
             snapshot = learner.pull()
-            if store.stopped or snapshot.steps >= self._total_steps:  # a pull may bring that
+            if store.stopped or snapshot.steps >= total_steps:  # a pull may bring that
                 return
-            progress = progress_of(snapshot.steps, self._total_steps)
-            rollouts = actor.collect_several(snapshot, progress, self._accumulate)
-            if self._off_policy:  # V-trace learns with newer parameters than those that acted
+            progress = progress_of(snapshot.steps, total_steps)
+            rollouts = actor.collect_several(snapshot, progress, experiment.accumulate_rollouts)
+            if experiment.returns.off_policy:  # V-trace learns with newer parameters than those that acted
                 yield YieldPoint.BEFORE_PULL
                 snapshot = learner.pull()
             event = Event(self._index, left=rules.add(merge_episodes(rollouts)))
@@ -99,6 +97,7 @@ class Worker:
         return self._network
 
 
+@dataclass(eq=False)
 class Learner:
     """The half of a worker that learns: it makes gradients of rollouts in its own network, and pushes them.
 
@@ -106,35 +105,22 @@ class Learner:
     heartbeat: beats with each gradient and push, and while this waits for others.
     """
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        network: ActorCritic,
-        worker: int,
-        store: Store,
-        rng: np.random.Generator,
-        name: str,
-        heartbeat: Heartbeat,
-    ) -> None:
-        self._experiment = experiment
-        self._network = network
-        self._worker = worker
-        self._store = store
-        self._rng = rng
-        self._name = name
-        self._total_steps = experiment.total_steps
-        self._heartbeat = heartbeat
-        algorithm = experiment.algorithm
-        self._minibatch_algorithm = algorithm if isinstance(algorithm, MinibatchAlgorithm) else None
-        self._nonfinite_in_a_row = 0
-        self._prepared = 0
-        self._explanation = ""
+    experiment: Experiment
+    network: ActorCritic
+    worker: int
+    store: Store
+    rng: np.random.Generator
+    name: str
+    heartbeat: Heartbeat
+    _nonfinite_in_a_row: int = field(default=0, init=False)
+    _prepared: int = field(default=0, init=False)
+    _explanation: str = field(default="", init=False)
 
     def pull(self) -> Snapshot:
         """Copy the shared parameters into the learner's network."""
-        snapshot = self._store.pull(self._worker, self._network.vector)
+        snapshot = self.store.pull(self.worker, self.network.vector)
         if snapshot.normalizer is not None:
-            snapshot.normalizer.scale_pixels(self._network)
+            snapshot.normalizer.scale_pixels(self.network)
         return snapshot
 
     def learn(
@@ -144,9 +130,10 @@ class Learner:
 
         snapshot: the pull that the gradient is based on. event: to be reported; a new one if there is none yet.
         """
-        self._heartbeat.begin(LEARNING)
-        store, minibatches = self._store, self._minibatch_algorithm
-        event = Event(self._worker) if event is None else event
+        self.heartbeat.begin(LEARNING)
+        store, algorithm = self.store, self.experiment.algorithm
+        minibatches = algorithm if isinstance(algorithm, MinibatchAlgorithm) else None
+        event = Event(self.worker) if event is None else event
         event.steps = sum(rollout.transitions for rollout in rollouts)
         event.episodes = merge_episodes(rollouts)
         if minibatches is None:
@@ -161,14 +148,14 @@ class Learner:
             yield from self._push(push)
         self._check_divergence(all_rejected=0 < pushed == rejected)
         if minibatches is not None:
-            store.finish_rollout(self._worker)
-            while store.round_in_progress(self._worker) and not store.stopped:
-                self._heartbeat.beat()
+            store.finish_rollout(self.worker)
+            while store.round_in_progress(self.worker) and not store.stopped:
+                self.heartbeat.beat()
                 yield YieldPoint.WAITING
 
     def _gradient(self, rollouts: Sequence[Rollout], snapshot: Snapshot, event: Event) -> Iterator[Push]:
         """One push: the gradients of all rollouts added up."""
-        self._network.zero_grad()
+        self.network.zero_grad()
         batches = []
         for rollout in rollouts:
             if rollout.transitions:
@@ -176,7 +163,7 @@ class Learner:
                 event.add(metrics | _critic_metrics(batch))
                 batches.append(batch)
         # A summed loss grows with its transitions already, so each worker has weight 1.
-        weight = min(event.steps, 1) if self._experiment.algorithm.reduction == "sum" else event.steps
+        weight = min(event.steps, 1) if self.experiment.algorithm.reduction == "sum" else event.steps
         yield self._prepare_push(snapshot, event, weight, merge_stats(rollouts), batches)
 
     def _minibatch_gradients(
@@ -190,31 +177,31 @@ class Learner:
         if rollout.state is None:
             batch = batch.without_order()
         length, count = batch.shape
-        for columns in algorithm.minibatches(count, length, self._rng):
+        for columns in algorithm.minibatches(count, length, self.rng):
             minibatch = batch.take(columns)
             # Pixels stay scaled as they were when the rollout was taken up: another scale would change pi / mu.
-            snapshot = self._store.pull(self._worker, self._network.vector)
-            self._network.zero_grad()
+            snapshot = self.store.pull(self.worker, self.network.vector)
+            self.network.zero_grad()
             _, metrics = self._add_gradient(minibatch, snapshot)
             event.add(metrics | extra)
             yield self._prepare_push(snapshot, event, minibatch.transitions, stats, [minibatch])
-            if self._store.stopped or algorithm.should_stop_early(metrics):
+            if self.store.stopped or algorithm.should_stop_early(metrics):
                 return
-            event, stats, extra = Event(self._worker), None, {}
+            event, stats, extra = Event(self.worker), None, {}
 
     @_ignore_nonfinite
     def _add_gradient(self, source: Rollout | BatchArrays, snapshot: Snapshot) -> tuple[BatchArrays, dict[str, float]]:
         """Add the loss's gradient over a rollout, or over a batch whose advantages and targets are known, to
         `network.gradient`. Returns the loss's batch and its metrics."""
-        network, algorithm = self._network, self._experiment.algorithm
+        network, algorithm = self.network, self.experiment.algorithm
         outputs, backward = network.evaluate(source.observations, source.actions, source.recurrent_input)
         batch = self._batch(source, outputs) if isinstance(source, Rollout) else source
-        progress = progress_of(snapshot.steps, self._total_steps)
+        progress = progress_of(snapshot.steps, self.experiment.total_steps)
         gradient, metrics = algorithm.gradient(outputs, batch, progress, network.loss_module)
         if (multiplier := snapshot.multipliers.entropy) != 1:
             gradient = replace(gradient, entropy=gradient.entropy * multiplier)
         backward(gradient)
-        self._heartbeat.beat()
+        self.heartbeat.beat()
         return batch, metrics
 
     def _batch(self, rollout: Rollout, outputs: NetworkOutputs | None = None) -> BatchArrays:
@@ -222,7 +209,7 @@ class Learner:
 
         outputs: of the learner's network for the same rollout, for returns that correct for off-policy data.
         """
-        experiment = self._experiment
+        experiment = self.experiment
         advantages, targets = self._estimate(experiment.returns, rollout, outputs)
         if experiment.critic_returns is not None:
             _, targets = self._estimate(experiment.critic_returns, rollout, outputs)
@@ -236,16 +223,16 @@ class Learner:
     def _estimate(self, returns: Returns, rollout: Rollout, outputs: NetworkOutputs | None) -> tuple[Floats, Floats]:
         """Advantages and targets, float32 [T, B] each."""
         if outputs is not None and returns.off_policy:
-            return returns(with_learner_values(rollout, outputs.values, outputs.log_probs), self._experiment.gamma)
-        return returns(rollout, self._experiment.gamma)
+            return returns(with_learner_values(rollout, outputs.values, outputs.log_probs), self.experiment.gamma)
+        return returns(rollout, self.experiment.gamma)
 
     def _prepare_push(
         self, snapshot: Snapshot, event: Event, weight: int, stats: RunningStats | None, batches: Sequence[BatchArrays]
     ) -> Push:
         """Clip the gradient; leave it out if it is not finite or of no transition. batches: those that it is of."""
-        experiment, network = self._experiment, self._network
+        experiment, network = self.experiment, self.network
         norm = clip(network.gradient, experiment.optimizer, network.param_slices)
-        progress = progress_of(snapshot.steps, self._total_steps)
+        progress = progress_of(snapshot.steps, self.experiment.total_steps)
         rate = experiment.optimizer.learning_rate * experiment.schedule(progress) * snapshot.multipliers.learning_rate
         event.add({"grad_norm": norm, "learning_rate": rate})
         if self._prepared % PARAMETER_NORM_EVERY == 0:
@@ -257,20 +244,20 @@ class Learner:
             event.metrics.clear()
             explanation = explain_divergence(network, batches)
             if not self._explanation:
-                refused = f"{self._name}, step {snapshot.steps:,}: a gradient that was not finite was refused."
+                refused = f"{self.name}, step {snapshot.steps:,}: a gradient that was not finite was refused."
                 event.explanation = f"{refused} {explanation}"
             self._explanation = explanation
         gradient = network.gradient if is_finite and weight else None
         event.contributions = int(gradient is not None)
-        return Push(gradient=gradient, snapshot=snapshot, event=event, weight=weight, stats=stats, rng=self._rng)
+        return Push(gradient=gradient, snapshot=snapshot, event=event, weight=weight, stats=stats, rng=self.rng)
 
     def _push(self, push: Push) -> Iterator[Event | YieldPoint]:
         """Push, wait where a synchronous round waits for others, and report."""
-        ticket = self._store.push(self._worker, push)
-        while not ticket.done() and not self._store.stopped:
-            self._heartbeat.beat()
+        ticket = self.store.push(self.worker, push)
+        while not ticket.done() and not self.store.stopped:
+            self.heartbeat.beat()
             yield YieldPoint.WAITING
-        self._heartbeat.beat()
+        self.heartbeat.beat()
         if ticket.event is not None:
             yield ticket.event
 
@@ -279,7 +266,7 @@ class Learner:
         self._nonfinite_in_a_row = self._nonfinite_in_a_row + 1 if all_rejected else 0
         if self._nonfinite_in_a_row == MAX_CONSECUTIVE_NONFINITE:
             raise RunError(
-                f"{self._name}: no gradient of the last {MAX_CONSECUTIVE_NONFINITE} rollouts was finite. "
+                f"{self.name}: no gradient of the last {MAX_CONSECUTIVE_NONFINITE} rollouts was finite. "
                 f"{self._explanation}"
             )
 

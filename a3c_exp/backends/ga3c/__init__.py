@@ -20,7 +20,6 @@ from a3c_exp.backends.supervision import PipeSource, PipeSupervisor, RestartSett
 from a3c_exp.backends.threads import ThreadSource
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Backend, Experiment, RunContext, build_network
-from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import SharedStore
 from a3c_exp.errors import ConfigError, require
@@ -101,8 +100,9 @@ class Ga3c(RestartSettings, Backend):
         return f"training_batch={self.training_batch} is more than agents have room for: they all wait for each update"
 
     def store(self, spec: StoreSpec) -> SharedStore:
-        """A store with a row for each agent, and after them one for each trainer."""
-        return shared_store(replace(spec, workers=spec.workers + self.trainers))
+        """A store with a row for each agent, and after them one for each trainer and each predictor."""
+        services = self.trainers + self.predictors
+        return shared_store(replace(spec, workers=spec.workers + services, services=services))
 
     def run(self, context: RunContext, store: SharedStore) -> Generator[Event | None, None, None]:
         forkserver.ensure_running()
@@ -112,7 +112,7 @@ class Ga3c(RestartSettings, Backend):
         with nullcontext() if device is None else parameters_on(device, store):
             buffers = SharedBuffers(BufferSpec.of(context.experiment, self.rollouts, network, env))
             workers = self._workers(context, store, buffers, network.distribution)
-            yield from PipeSupervisor(workers, self, store, partial(_end, buffers)).run()
+            yield from PipeSupervisor(workers, self, store).run(partial(_end, buffers))
 
     def _workers(
         self, context: RunContext, store: SharedStore, buffers: SharedBuffers, distribution: Distribution
@@ -121,11 +121,11 @@ class Ga3c(RestartSettings, Backend):
         agents = context.experiment.worker_count
         services = Services(context, store, buffers, self.predictors, self.prediction_batch, self.training_batch)
         for index in range(self.predictors):
-            yield Service(store=store, worker=0, name=f"predictor {index}", run=services.predict, heart=Heartbeat())
+            row = agents + self.trainers + index
+            yield Service(store=store, worker=row, name=f"predictor {index}", run=services.predict)
         for index in range(self.trainers):
             row, name = agents + index, f"trainer {index}"
-            train = partial(services.train, row, name)
-            yield Service(store=store, worker=row, name=name, run=train, heart=store.heartbeat(row))
+            yield Service(store=store, worker=row, name=name, run=partial(services.train, row, name))
         for index in range(agents):
             agent = partial(run_agent, context, index, store, distribution)
             yield AgentProcess(store=store, worker=index, run=agent, buffers=buffers)
@@ -141,20 +141,12 @@ def _end(buffers: SharedBuffers, sources: Sequence[PipeSource]) -> None:
 
 @dataclass(kw_only=True, eq=False)
 class Service(ThreadSource):
-    """The thread of a predictor or a trainer. heart: the heartbeat of what it runs."""
+    """The thread of a predictor or a trainer."""
 
     serves_others: ClassVar[bool] = True
-    heart: Heartbeat
-
-    @property
-    def beat(self) -> int:
-        return self.heart.value
-
-    def inactivity(self) -> str:
-        return "it had not finished a batch"
 
     def prepare(self, attempt: int) -> Run:
-        return partial(self.run, self.heart)
+        return partial(self.run, self.store.heartbeat(self.worker))
 
 
 @dataclass(kw_only=True, eq=False)

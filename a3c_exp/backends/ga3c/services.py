@@ -16,7 +16,7 @@ from a3c_exp.backends.messages import MERGE_SECONDS
 from a3c_exp.core import seeding
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import RunContext
-from a3c_exp.core.heartbeat import PAUSE_SECONDS, Heartbeat
+from a3c_exp.core.heartbeat import PAUSE_SECONDS, SERVING, Heartbeat
 from a3c_exp.core.measuring import measure_learner
 from a3c_exp.core.rollout import concat_rollouts
 from a3c_exp.core.seeding import Role
@@ -66,6 +66,7 @@ class Services:
 
         heartbeat: stands still while a batch is computed.
         """
+        heartbeat.begin(SERVING)
         store, buffers = self.store, self.buffers
         network = build_thread_network(self.context.experiment, store)
         version = -1
@@ -110,9 +111,9 @@ class Services:
 
         row: of this trainer, after those of the agents.
         """
+        heartbeat.begin(SERVING)
         experiment, store, buffers = self.context.experiment, self.store, self.buffers
         rng = seeding.generator(experiment.seed, Role.MINIBATCHES, row, resumed=self.context.resumed)
-        store.counters.load_rng_state(row, rng)  # not `store.start`: the agents' first step starts the clock
         network = build_thread_network(experiment, store)
         learner = Learner(experiment, network, row, store, rng, name, heartbeat)
         if self.context.measures:

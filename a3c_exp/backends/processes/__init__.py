@@ -40,4 +40,4 @@ class Processes(RestartSettings, Backend):
             Child(store=store, worker=worker, run=partial(run_worker, context, worker, store))
             for worker in range(context.experiment.worker_count)
         )
-        yield from PipeSupervisor(children, self, store, end).run()
+        yield from PipeSupervisor(children, self, store).run(end)

@@ -12,20 +12,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing import Pipe, connection
+from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from types import FrameType
 
 from a3c_exp.backends import forkserver
-from a3c_exp.backends.messages import (
-    GRACE_SECONDS,
-    MERGE_SECONDS,
-    Inbox,
-    ReceiverClosedError,
-    WorkerExit,
-    send,
-    send_events,
-)
+from a3c_exp.backends.messages import GRACE_SECONDS, MERGE_SECONDS, ReceiverClosedError, WorkerExit, send, send_events
 from a3c_exp.backends.supervision import PipeSource, Run, end_all
 from a3c_exp.common import signals
 from a3c_exp.core.cpu import one_thread
@@ -57,10 +49,7 @@ class Child(PipeSource):
     def beat(self) -> int | None:
         return None if self.process is None else super().beat
 
-    def start(self, attempt: int) -> None:
-        run = self.prepare(attempt)
-        reader, writer = Pipe(duplex=False)
-        self.inbox = Inbox(reader)
+    def begin(self, run: Run, writer: connection.Connection) -> None:
         self.process = self.sentinel = None
         self.wanted = True
         self._settled = threading.Event()

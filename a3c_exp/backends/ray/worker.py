@@ -127,8 +127,7 @@ class RemoteStore:
         answers = self._call_all("join", worker)
         self._take([reply for reply, _, _ in answers])
         _, rng_state, episodes = answers[0]
-        if rng_state.any():
-            unpack_rng(rng, rng_state)
+        unpack_rng(rng, rng_state)
         self._measured_at = time.perf_counter()
         return int(episodes)
 
