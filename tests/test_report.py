@@ -19,6 +19,7 @@ from a3c_exp.report import __main__ as report
 from a3c_exp.report import charts
 from a3c_exp.report.bands import band
 from a3c_exp.report.ranking import Ranked, cells, comparison, rank
+from a3c_exp.report.report import write_table
 from a3c_exp.report.runs import RecordedRun, find_runs, group, read_curve
 
 pytest.importorskip("matplotlib", reason="draws the pictures: pip install -e '.[report]'")
@@ -378,6 +379,12 @@ def test_the_page_has_everything_in_it_and_loads_nothing(written: Path) -> None:
     assert page.count(sentence) == 2, "in each environment"
     pictures = list(written.glob("*_curves.png"))
     assert len(pictures) == 2 and all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
+
+
+@pytest.mark.parametrize(("cell", "written"), [("=1+1", "'=1+1"), ("@x", "'@x"), ("x=1", "x=1"), (-1.5e-7, "-1.5e-07")])
+def test_no_cell_of_a_table_is_a_formula(tmp_path: Path, cell: object, written: str) -> None:
+    write_table(tmp_path / "table.csv", ["a", "b"], [[cell, "y"]])
+    assert (tmp_path / "table.csv").read_text() == f"a,b\n{written},y\n"
 
 
 def test_tables_can_be_read_by_other_programs(written: Path) -> None:

@@ -106,8 +106,8 @@ class Report:
             for env, each in every
             for run in each.runs
         )
-        _write_table(folder / "runs.csv", RUN_COLUMNS, rows)
-        _write_table(folder / "curves.csv", CURVE_COLUMNS, (row for env, each in every for row in _points(env, each)))
+        write_table(folder / "runs.csv", RUN_COLUMNS, rows)
+        write_table(folder / "curves.csv", CURVE_COLUMNS, (row for env, each in every for row in _points(env, each)))
 
 
 def _points(env: str, ranked: Ranked) -> Iterator[list[object]]:
@@ -126,10 +126,22 @@ def _caption(configurations: int) -> str:
     return " ".join(f"{CAPTION} {others}".split())
 
 
-def _write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([columns, *rows])
+    csv.writer(text, lineterminator="\n").writerows([columns, *(map(_without_formula, row) for row in rows)])
     write_text(path, text.getvalue())
+
+
+def _without_formula(cell: object) -> object:
+    """A cell that no spreadsheet takes for a formula. Names may come from a stranger's folder."""
+    text = str(cell)
+    if not text.startswith(("=", "+", "-", "@")):
+        return cell
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return cell
 
 
 def _cell(text: str) -> str:
