@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from a3c_exp.backends.messages import GRACE_SECONDS, MERGE_SECONDS, WorkerExit
 from a3c_exp.backends.ray.cluster import dead_process, death_text, lost_errors
@@ -27,9 +27,6 @@ from a3c_exp.core.heartbeat import StallWatch
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import SharedStore
 from a3c_exp.errors import RunError
-
-if TYPE_CHECKING:
-    from a3c_exp.backends.ray import Ray
 
 log = logging.getLogger("a3c_exp")
 
@@ -116,9 +113,9 @@ class ActorSource(Source):
 
 
 class Driver(Supervisor[ActorSource]):
-    """Starts the actors of one run, and ends them."""
+    """Starts the actors of one run, and ends them. settings: a `Ray`."""
 
-    def __init__(self, settings: Ray, context: RunContext, store: CachedStore) -> None:
+    def __init__(self, settings: Any, context: RunContext, store: CachedStore) -> None:
         import ray
 
         self._ray = ray
