@@ -20,7 +20,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import a3c_exp.__main__ as program
 from a3c_exp.callbacks import Callback, RunView
 from a3c_exp.config.builder import load_experiment
-from a3c_exp.core.events import Event, Measured, Span
+from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.measuring import MOST_NUMBERS, PARTS, Stopwatch
 from a3c_exp.core.worker import Worker
@@ -30,7 +30,7 @@ from a3c_exp.core.worker import Worker
 class Asking(Callback):
     """Writes down what workers have measured."""
 
-    measures = ("clipped", "gradients", "time")
+    measures = ("gradients", "time")
 
     metrics: dict[str, float] = field(default_factory=dict, init=False)
     counts: dict[str, int] = field(default_factory=dict, init=False)
@@ -41,15 +41,14 @@ class Asking(Callback):
         for name, metric in event.metrics.items():
             self.metrics[name] = self.metrics.get(name, 0.0) + metric.sum
             self.counts[name] = self.counts.get(name, 0) + metric.count
-        if event.measured is not None:
-            for name, numbers in event.measured.gradients.items():
-                assert numbers.dtype == np.float32 and 0 < numbers.size <= MOST_NUMBERS and np.isfinite(numbers).all()
-                self.parts = sorted({*self.parts, name})
-            for span in event.measured.spans:
-                self.spans[span.part] = self.spans.get(span.part, 0.0) + span.seconds
+        for name, numbers in (event.gradients or {}).items():
+            assert numbers.dtype == np.float32 and 0 < numbers.size <= MOST_NUMBERS and np.isfinite(numbers).all()
+            self.parts = sorted({*self.parts, name})
+        for part, _, seconds in event.spans:
+            self.spans[part] = self.spans.get(part, 0.0) + seconds
 
     def on_end(self, run: RunView, summary: Mapping[str, Any]) -> None:
-        (run.folder / "asked.json").write_text(json.dumps(self.state_dict() | {"seconds": run.seconds}))
+        (run.folder / "asked.json").write_text(json.dumps(self.state_dict()))
 
 
 ASKING: dict[str, Any] = {
@@ -65,7 +64,6 @@ def asked(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("backend", [*BACKENDS, "ga3c"])
 def test_workers_measure_on_every_backend(backend: str, tmp_path: Path) -> None:
-    """Every moment of a worker is in one part; what is measured after its last push is not reported."""
     done = train(tmp_path, backend=backend, workers=2, total_steps=640, **ASKING)
     found = asked(tmp_path)
     assert found["counts"]["clipped"] == found["counts"]["grad_norm"] == done.summary["updates"]
@@ -73,8 +71,6 @@ def test_workers_measure_on_every_backend(backend: str, tmp_path: Path) -> None:
     seconds = {name.partition("/")[2]: value for name, value in found["metrics"].items() if name.startswith("seconds/")}
     assert set(seconds) == set(PARTS) and min(seconds.values()) > 0
     assert found["spans"] == pytest.approx(seconds), "so few steps have a span each"
-    if backend in BACKENDS:
-        assert 0.3 * found["seconds"] < sum(seconds.values()) / 2
 
 
 @pytest.mark.parametrize("name", ["ppo", "v-trace", "lstm", "continuous actions, normalized", "ppo, synchronous"])
@@ -92,7 +88,7 @@ def test_a_worker_that_is_not_asked_is_as_it_was() -> None:
     for part in (worker._learner, worker._actor, worker._actor.env):
         assert [name for name, value in vars(part).items() if callable(value) and name in dir(type(part))] == []
     events = [each for each in worker.run() if isinstance(each, Event)]
-    assert events and all(each.measured is None and "clipped" not in each.metrics for each in events)
+    assert events and not any(each.spans or each.gradients or "clipped" in each.metrics for each in events)
     worker.close()
 
 
@@ -139,20 +135,15 @@ def test_a_moment_counts_for_the_innermost_part(monkeypatch: pytest.MonkeyPatch)
         "seconds/acting": 1,
         "seconds/environment": 4,
     }
-    assert event.measured is not None and event.measured.spans[1] == Span("acting", 18.0, 1.0)
+    assert event.spans[1] == ("acting", 18.0, 1.0)
 
 
 def test_merged_events_have_the_last_gradient_and_all_spans() -> None:
-    first, second, numbers = Span("acting", 0.0, 1.0), Span("push", 1.0, 1.0), np.ones(3, np.float32)
+    first, second, numbers = ("acting", 0.0, 1.0), ("push", 1.0, 1.0), {"actor": np.ones(3, np.float32)}
     event = Event(0)
-    for measured in (Measured({"actor": numbers}, [first]), None, Measured({}, [second])):
-        event.merge(Event(0, measured=measured))
-    assert event.measured == Measured({"actor": numbers}, [first, second])
-
-
-def test_what_nobody_measures_is_refused() -> None:
-    with pytest.raises(TypeError, match="luck"):
-        type("Wrong", (Callback,), {"measures": ("luck",)})
+    for later in (Event(0, gradients=numbers, spans=(first,)), Event(0), Event(0, spans=(second,))):
+        event.merge(later)
+    assert event.gradients is numbers and event.spans == (first, second)
 
 
 # The callbacks that show it.
@@ -180,11 +171,11 @@ def test_a_profile_is_a_table_curves_and_a_trace(here: Path, capfd: pytest.Captu
     assert not (here / "run" / "trace.json").exists()
 
 
-def test_gradients_are_histograms_by_part_of_the_network(tmp_path: Path) -> None:
-    callbacks = [{"_target_": "a3c_exp.callbacks.Gradients", "points": 1}]
+def test_gradients_are_histograms_by_part(tmp_path: Path) -> None:
+    callbacks = [{"_target_": "a3c_exp.callbacks.Histograms", "points": 1}]
     train(tmp_path, callbacks=callbacks, algorithm=PPO, returns="a3c_exp.returns.GAE", log={"every": 16})
     events = EventAccumulator(str(tmp_path))
     events.Reload()
     assert {"gradients/actor", "gradients/critic"} <= set(events.Tags()["tensors"])
     assert 0 <= events.Scalars("train/clipped")[-1].value <= 1
-    assert latest(tmp_path)["callbacks"]["Gradients"]["last"].keys() == {"actor", "critic"}
+    assert latest(tmp_path)["callbacks"]["Histograms"]["gradients"].keys() == {"actor", "critic"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from a3c_exp.callbacks.media import Gradients, Histograms, Videos
+from a3c_exp.callbacks.media import Histograms, Videos
 from a3c_exp.callbacks.mlflow import Mlflow
 from a3c_exp.callbacks.profile import Profile
 from a3c_exp.callbacks.stopping import MetricTarget, NoImprovement
@@ -12,7 +12,6 @@ from a3c_exp.core.callback import Callback, EvalResult, RunView
 __all__ = [
     "Callback",
     "EvalResult",
-    "Gradients",
     "Histograms",
     "MetricTarget",
     "Mlflow",

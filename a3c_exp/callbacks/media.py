@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,45 +15,35 @@ from a3c_exp.errors import require
 
 @dataclass(kw_only=True)
 class Histograms(Callback):
-    """Logs the distribution of the parameters of each group (actor, critic, encoder), with one of so many points."""
+    """Logs the distributions of the parameters and of a gradient, by part (actor, critic, encoder), with one of so many
+    points; and the share of gradients that are clipped, as train/clipped.
+
+    A gradient is one of a worker before it is clipped, and at most 1,000 of its numbers a part.
+    """
 
     stays_inside = True
+    measures = ("gradients",)
 
     points: int = 10
     count: int = field(default=0, init=False)
+    gradients: dict[str, Floats] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         require(self.points >= 1, "points", self.points, "a whole number >= 1")
+
+    def on_event(self, run: RunView, event: Event) -> None:
+        self.gradients = event.gradients or self.gradients
 
     def on_point(self, run: RunView, step: int, values: Mapping[str, float]) -> None:
         if "train/n_updates" not in values:  # of an evaluation, or of a callback
             return
         self.count += 1
         if self.count % self.points == 0:
-            for name, numbers in self.distributions(run):
-                run.log_histogram(name, numbers)
-
-    def distributions(self, run: RunView) -> Iterator[tuple[str, Floats]]:
-        """Names of histograms, and their numbers."""
-        for name, parameters in run.module().parameter_groups().items():
-            yield f"parameters/{name}", np.concatenate([each.detach().numpy().ravel() for each in parameters])
-
-
-@dataclass(kw_only=True)
-class Gradients(Histograms):
-    """Logs the share of gradients that are clipped, as train/clipped, and with one of so many points the distribution
-    of a worker's gradient by group, before it is clipped: of at most 1,000 of its numbers a group."""
-
-    measures = ("clipped", "gradients")
-
-    last: dict[str, Floats] = field(default_factory=dict, init=False, repr=False)
-
-    def on_event(self, run: RunView, event: Event) -> None:
-        if event.measured is not None:
-            self.last = event.measured.gradients or self.last
-
-    def distributions(self, run: RunView) -> Iterator[tuple[str, Floats]]:
-        return ((f"gradients/{name}", numbers) for name, numbers in self.last.items())
+            for name, parameters in run.module().parameter_groups().items():
+                numbers = np.concatenate([each.detach().numpy().ravel() for each in parameters])
+                run.log_histogram(f"parameters/{name}", numbers)
+            for name, numbers in self.gradients.items():
+                run.log_histogram(f"gradients/{name}", numbers)
 
 
 @dataclass(kw_only=True)

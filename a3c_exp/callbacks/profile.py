@@ -35,7 +35,7 @@ class Profile(Callback):
             kind, _, part = name.partition("/")
             if kind == "seconds":
                 self.seconds[part] = self.seconds.get(part, 0.0) + metric.sum
-        for part, start, seconds in event.measured.spans if event.measured is not None else ():
+        for part, start, seconds in event.spans:
             times = {"ts": 1e6 * start, "dur": 1e6 * seconds}
             self.spans.append({"name": part, "ph": "X", "pid": 0, "tid": event.worker, **times})
 

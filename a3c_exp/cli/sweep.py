@@ -62,9 +62,9 @@ def run_sweep(hydra: Any, line: CommandLine) -> int:
         raise ConfigError("search", line.search, "needs sweep=<folder>, where the same command goes on")
     with named(SWEEP_DIR if line.sweep is None else "sweep"):
         if not str(OmegaConf.select(master, "hydra.launcher._target_")).endswith(".BasicLauncher"):
-            for word, given_value in (("jobs", line.jobs), ("search", line.search)):
-                if given_value is not None:
-                    raise ConfigError(word, given_value, "goes with Hydra's basic launcher alone")
+            if line.jobs or line.search:
+                word = "jobs" if line.jobs else "search"
+                raise ConfigError(word, line.jobs or line.search, "goes with Hydra's basic launcher alone")
             return _run_with_hydra(hydra, overrides, sweep(hydra, overrides), existing)
         combinations = [] if line.search else sweep(hydra, overrides)
         at_once = min(line.jobs or 1, len(combinations) or MOST_JOBS)

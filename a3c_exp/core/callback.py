@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, get_args
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,7 +14,7 @@ from a3c_exp.core.events import Episodes, Event
 from a3c_exp.networks import ActorCritic
 
 Media = Literal["histogram", "image", "text", "video"]
-Measure = Literal["clipped", "gradients", "time"]
+Measure = Literal["gradients", "time"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +125,9 @@ class Callback:
     measures: ClassVar[tuple[Measure, ...]] = ()
     """What workers measure for it, which costs them time.
 
-    clipped: the curve train/clipped, the share of gradients that were clipped. time: the curves seconds/<part>, of an
-    update, and the spans of `Event.measured`. gradients: see there.
+    gradients: the curve train/clipped, the share of gradients that were clipped, and `Event.gradients`.
+    time: the curves seconds/<part>, of an update, and `Event.spans`.
     """
-
-    def __init_subclass__(cls) -> None:
-        if unknown := {*cls.measures} - {*get_args(Measure)}:
-            raise TypeError(f"{cls.__name__} measures {', '.join(unknown)}: there are {', '.join(get_args(Measure))}")
 
     def on_start(self, run: RunView) -> None:
         """Called before the workers start, and again when the run is resumed."""

@@ -119,24 +119,8 @@ class Episodes:
         return means
 
 
-class Span(NamedTuple):
-    """A piece of a worker's time: see `core.measuring.PARTS`. start: of time.perf_counter."""
-
-    part: str
-    start: float
-    seconds: float
-
-
-@dataclass(slots=True)
-class Measured:
-    """What a worker measures beside metrics: see `Callback.measures`.
-
-    gradients: numbers of a recent gradient before it was clipped, float32 [N] by part of the network.
-    spans: where the first moments of the worker's time went, in order.
-    """
-
-    gradients: dict[str, Floats]
-    spans: list[Span]
+Span = tuple[str, float, float]
+"""A piece of a worker's time: its part (see `core.measuring.PARTS`), its start by time.perf_counter, its seconds."""
 
 
 @dataclass(slots=True)
@@ -151,7 +135,8 @@ class Event:
     counts: what is counted besides, by the names in COUNTS; what has not happened is not in it.
     warnings: lines for the log. left: the rule of `Stop` by which the worker leaves the run.
     explanation: of a learner's first rejected gradient, a line for the log; the first if there are several.
-    measured: for callbacks that ask for it; None if there is none.
+    gradients, spans: for callbacks that ask for them. Numbers of a recent gradient before it was clipped, float32 [N]
+    by part of the network; where the first moments of the worker's time went.
     """
 
     worker: int
@@ -165,7 +150,8 @@ class Event:
     warnings: tuple[str, ...] = ()
     left: str | None = None
     explanation: str | None = None
-    measured: Measured | None = None
+    gradients: dict[str, Floats] | None = None
+    spans: tuple[Span, ...] = ()
 
     def add(self, values: dict[str, float]) -> None:
         """Add the metrics of one more update.
@@ -208,7 +194,5 @@ class Event:
         self.warnings += later.warnings
         self.left = self.left or later.left
         self.explanation = self.explanation or later.explanation
-        if later.measured is not None:
-            earlier = Measured({}, []) if self.measured is None else self.measured
-            gradients = later.measured.gradients or earlier.gradients
-            self.measured = Measured(gradients, [*earlier.spans, *later.measured.spans])
+        self.gradients = later.gradients or self.gradients
+        self.spans += later.spans

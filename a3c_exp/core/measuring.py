@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from a3c_exp.core.events import Event, Measured, Span
+from a3c_exp.common.arrays import Floats
+from a3c_exp.core.events import Event, Span
 from a3c_exp.optimizers import euclidean_norm
 
 PARTS = ("environment", "acting", "returns", "gradient", "push", "waiting")
@@ -30,19 +32,19 @@ class Stopwatch:
     """The seconds of a worker by part, each moment in one part alone."""
 
     def __init__(self) -> None:
-        self._seconds: dict[str, float] = {}
+        self._seconds = dict.fromkeys(PARTS, 0.0)
         self._part = "waiting"
         self._since = time.perf_counter()
         self._spans: list[Span] = []
-        self._left = MOST_SPANS
+        self._spans_left = MOST_SPANS
 
     def switch(self, part: str) -> str:
         """Begin a part, and return the one before it."""
         now, before = time.perf_counter(), self._part
-        self._seconds[before] = self._seconds.get(before, 0.0) + now - self._since
-        if self._left:
-            self._left -= 1
-            self._spans.append(Span(before, self._since, now - self._since))
+        self._seconds[before] += now - self._since
+        if self._spans_left:
+            self._spans_left -= 1
+            self._spans.append((before, self._since, now - self._since))
         self._part, self._since = part, now
         return before
 
@@ -50,29 +52,38 @@ class Stopwatch:
         """Replace a method of an object by one that counts as a part, but for what counts as another inside of it."""
         inner: Callable[..., Any] = getattr(owner, method)
 
-        def timed(*arguments: Any, **keywords: Any) -> Any:
+        def timed(*arguments: Any) -> Any:
             before = self.switch(part)
             try:
-                return inner(*arguments, **keywords)
+                return inner(*arguments)
             finally:
                 self.switch(before)
 
         setattr(owner, method, timed)
 
+    def outputs(self, learn: Callable[..., Iterator[Any]], *arguments: Any) -> Iterator[Any]:
+        """What a learner does, which is part of the gradient. The time between its outputs is one of waiting."""
+        self.switch("gradient")
+        for output in learn(*arguments):
+            self.switch("waiting")
+            yield output
+            self.switch("gradient")
+        self.switch("waiting")
+
     def report(self, event: Event) -> None:
         """Give an event what has been measured since the last one."""
         self.switch(self._part)
-        event.add({f"seconds/{part}": seconds for part, seconds in self._seconds.items()})
-        event.measured = Measured(event.measured.gradients if event.measured else {}, self._spans)
-        self._seconds, self._spans = {}, []
+        event.add({f"seconds/{part}": seconds for part, seconds in self._seconds.items() if seconds})
+        event.spans = tuple(self._spans)
+        self._seconds = dict.fromkeys(PARTS, 0.0)
+        self._spans = []
 
 
 class _TimedStore:
     """A store whose calls by one worker are timed; others may use it too."""
 
     def __init__(self, store: Any, watch: Stopwatch) -> None:
-        self._store = store
-        self.push, self.pull = store.push, store.pull
+        self._store, self.push, self.pull = store, store.push, store.pull
         watch.time(self, "push", "push")
         watch.time(self, "pull", "push")
 
@@ -92,48 +103,28 @@ def measure_actor(measures: Collection[str], actor: Any) -> Stopwatch | None:
 
 def measure_learner(measures: Collection[str], learner: Any, watch: Stopwatch | None = None) -> None:
     """Let a `Learner` measure, and report it with its pushes. watch: that of its worker's actor."""
+    prepare = learner._prepare_push
     if "time" in measures:
         watch = Stopwatch() if watch is None else watch
         learner.store = _TimedStore(learner.store, watch)
+        learner.learn = partial(watch.outputs, learner.learn)
         watch.time(learner, "_estimate", "returns")
-        learner.learn = _timed_outputs(learner.learn, watch)
-    learner._prepare_push = _measured_push(learner, learner._prepare_push, measures, watch)
 
-
-def _timed_outputs(learn: Callable[..., Iterator[Any]], watch: Stopwatch) -> Callable[..., Iterator[Any]]:
-    """Count what a learner does as part of the gradient, and the time between its outputs as waiting."""
-
-    def timed(*arguments: Any) -> Iterator[Any]:
-        watch.switch("gradient")
-        for output in learn(*arguments):
-            watch.switch("waiting")
-            yield output
-            watch.switch("gradient")
-        watch.switch("waiting")
-
-    return timed
-
-
-def _measured_push(
-    learner: Any, prepare: Callable[..., Any], measures: Collection[str], watch: Stopwatch | None
-) -> Callable[..., Any]:
-    """Measure gradients before and after they are clipped."""
-    count = 0
-
-    def prepared(*arguments: Any) -> Any:
-        nonlocal count
-        network, event = learner.network, arguments[1]
-        if "gradients" in measures and count % GRADIENTS_EVERY == 0:
+    def prepare_push(snapshot: Any, event: Event, *arguments: Any) -> Any:
+        network, norm = learner.network, euclidean_norm([learner.network.gradient])
+        if "gradients" in measures and learner._prepared % GRADIENTS_EVERY == 0:
             parts = {name: network.gradient[part] for name, part in network.param_slices.items()}
-            few = {name: part[:: math.ceil(len(part) / MOST_NUMBERS)] for name, part in parts.items() if len(part)}
-            event.measured = Measured({name: np.array(part.tolist(), np.float32) for name, part in few.items()}, [])
-        count += 1
-        norm = euclidean_norm([network.gradient])
-        push = prepare(*arguments)
-        if "clipped" in measures and math.isfinite(norm):
+            event.gradients = {name: _some(part) for name, part in parts.items() if len(part)}
+        push = prepare(snapshot, event, *arguments)
+        if "gradients" in measures and math.isfinite(norm):
             event.add({"clipped": float(euclidean_norm([network.gradient]) < norm * (1 - 1e-5))})
         if watch is not None:
             watch.report(event)
         return push
 
-    return prepared
+    learner._prepare_push = prepare_push
+
+
+def _some(gradient: Any) -> Floats:
+    """At most MOST_NUMBERS of a vector, which may be on a device."""
+    return np.array(gradient[:: math.ceil(len(gradient) / MOST_NUMBERS)].tolist(), np.float32)
