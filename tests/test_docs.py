@@ -215,8 +215,8 @@ def distinct(*names: str) -> list[list[str]]:
 
 
 # Commands of cluster.md need a cluster, those of RESULTS.md and tuning.md take hours, those of extending.md need its
-# files: they have tests of their own.
-LATER = ("cluster.md", "RESULTS.md", "tuning.md", "extending.md")
+# files, those of environments.md other packages: they have tests of their own.
+LATER = ("cluster.md", "RESULTS.md", "tuning.md", "extending.md", "environments.md")
 
 
 @pytest.mark.parametrize("words", distinct(*(name for name in DOCUMENTS if name not in LATER)), ids=shlex.join)
@@ -232,6 +232,19 @@ def test_commands_of_the_notes_on_tuning_are_of_runs_that_can_be_made() -> None:
         for node in compose_jobs(hydra, jobs):
             load_experiment(to_container(node), check=False)
     assert len(jobs) >= 10
+
+
+def test_commands_for_environments_of_other_packages_have_settings_that_exist() -> None:
+    """They are made where the package is installed."""
+    tried = [shlex.split(code(row[1])[0]) for row in rows("environments", "What was tried")]
+    [shown] = [words[4:] for words in distinct("environments.md") if words[3:4] == ["env=gym"]]
+    assert shown == tried[0] and len(tried) >= 10
+    for plugin, *words in tried:
+        package = re.fullmatch(r"plugins=\[(\w+)[\w.]*\]", plugin)
+        composed = a3c_exp.compose(["env=gym", *words])
+        if package is not None and importlib.util.find_spec(package[1]) is not None:
+            load_experiment({**composed, "plugins": [plugin[len("plugins=[") : -1]]})
+        assert package is not None and composed["env"]["id"]
 
 
 def test_what_is_shown_for_clusters_can_be_read_and_made() -> None:

@@ -87,13 +87,18 @@ def test_copies_have_ports_and_names_of_their_own(tmp_path: Path) -> None:
     assert is_plain({"port": "{port}", "name": "run {copy}"}) and not is_plain("{other}")
 
 
-def test_copies_that_want_the_same_port_are_told_how_to_have_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+def test_copies_that_want_the_same_port_are_told_in_a_line_how_to_have_their_own(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    """The one that is made before the start has it alone. Of a worker's copies the second one fails."""
     monkeypatch.setitem(gymnasium.registry, "Server-v0", EnvSpec("Server-v0", entry_point=Server))  # type: ignore[arg-type]
     with socket.create_server(("127.0.0.1", 0)) as other:
-        kwargs = {"port": other.getsockname()[1], "folder": str(tmp_path / "copy")}
-        assert "'{port}'" in refused(lambda: Gym(id="Server-v0", kwargs=kwargs).make(1, [0]), "kwargs", kwargs)
+        port = other.getsockname()[1]
+    kwargs = {"port": port, "folder": f"{tmp_path}/copy-{{copy}}"}
+    assert train(tmp_path / "run", "Server-v0", backend, env__kwargs=kwargs).summary["stop_reason"] == "failed"
+    written = capfd.readouterr().err
+    assert "'{port}'" in written and "Traceback" not in written
 
 
 @pytest.mark.parametrize(

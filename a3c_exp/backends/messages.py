@@ -15,7 +15,7 @@ from multiprocessing import connection
 from a3c_exp.core.events import Event
 from a3c_exp.core.worker import YieldPoint
 from a3c_exp.envs import EnvError
-from a3c_exp.errors import FAILURES, RunError
+from a3c_exp.errors import FAILURES, ConfigError, RunError
 
 # A worker's events are merged over this time before they are passed on: it makes thousands of updates a second.
 MERGE_SECONDS = 0.1
@@ -51,6 +51,8 @@ def failed(who: str, error: BaseException) -> WorkerExit:
         return WorkerExit(f"{who}: {error}", reason=error.reason)
     if isinstance(error, RunError):
         return WorkerExit(str(error), final=True, reason=error.reason)
+    if isinstance(error, ConfigError):  # it names the setting, and says where code of others failed
+        return WorkerExit(f"{who}: {error}", is_own=True)
     return WorkerExit(f"{who} failed:\n{''.join(traceback.format_exception(error)).rstrip()}", is_own=True)
 
 

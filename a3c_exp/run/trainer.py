@@ -347,7 +347,7 @@ class Trainer:
 
     def _fail(self, error: BaseException) -> None:
         """Note an error as the reason for the end; but not after a signal, which workers may have received too."""
-        text = str(error) if isinstance(error, RunError) else traceback.format_exc().rstrip()
+        text = str(error) if isinstance(error, RunError | ConfigError) else traceback.format_exc().rstrip()
         if self._interruption.signal is not None:
             self._stop_reason = "interrupted"
             if not isinstance(error, RunError):
