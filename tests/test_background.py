@@ -102,12 +102,6 @@ def test_the_deviation_is_a_quarter_of_the_levels_that_the_space_has() -> None:
     assert measure(replace(experiment, env=with_few)) == (1.0, 1.0)
 
 
-def test_parameters_of_a_run_on_pictures_over_255_are_not_taken_by_one_with_auto(tmp_path: Path) -> None:
-    train(tmp_path, CORNERS, network=SMALL_CNN, total_steps=40)
-    with pytest.raises(ConfigError, match=r"init_from = .*: must be a run with env.normalize_observations=\[255"):
-        load_experiment(config(CORNERS, network=SMALL_CNN, init_from=str(tmp_path), **AUTO))
-
-
 @pytest.mark.parametrize(
     ("env", "settings", "key", "hint"),
     [

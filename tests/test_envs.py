@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -35,12 +36,14 @@ def true_transitions(seed: int, count: int) -> list[Transition]:
     while len(transitions) < count:
         action = int(policy(obs[None])[0])
         following, reward, terminated, truncated, _ = env.step(action)
-        transitions.append((tuple(obs), action, reward, tuple(following), terminated, truncated))
+        transitions.append((obs.tolist(), action, reward, following.tolist(), terminated, truncated))
         obs = env.reset()[0] if terminated or truncated else following
     return transitions
 
 
-def collected_transitions(batch: EnvBatch, steps: int) -> list[list[Transition]]:
+def collected_transitions(
+    batch: EnvBatch, steps: int, policy: Callable[[Array], Array] = policy
+) -> list[list[Transition]]:
     """The transitions of a batch, by environment, read off by the documented meaning of a Step."""
     found: list[list[Transition]] = [[] for _ in range(batch.count)]
     obs = batch.reset()
@@ -48,10 +51,10 @@ def collected_transitions(batch: EnvBatch, steps: int) -> list[list[Transition]]
         actions = policy(obs)
         step = batch.step(actions)
         ended = step.terminated | step.truncated
-        following = np.where(ended[:, None], step.final_obs, step.obs)
+        following = np.where(ended.reshape(-1, *[1] * (obs.ndim - 1)), step.final_obs, step.obs)
         for k in np.flatnonzero(step.valid):
             ends = bool(step.terminated[k]), bool(step.truncated[k])
-            found[k].append((tuple(obs[k]), int(actions[k]), float(step.reward[k]), tuple(following[k]), *ends))
+            found[k].append((obs[k].tolist(), int(actions[k]), float(step.reward[k]), following[k].tolist(), *ends))
         obs = step.obs
     return found
 

@@ -42,11 +42,6 @@ class TestGym:
         assert first.dtype == step.obs.dtype == step.final_obs.dtype == batch.observation_space.dtype == np.uint8
         np.testing.assert_array_equal(step.obs[:, :2], first[:, 1:])
 
-    def test_pictures_are_resized_with_a_list_for_the_shape_as_yaml_has_it(self) -> None:
-        pytest.importorskip("cv2", reason="what gymnasium resizes with: pip install 'a3c-exp[pictures]'")
-        batch = Gym(id="scripted:Corners-v0", wrappers=({"ResizeObservation": {"shape": [8, 6]}},)).make(1, [0])
-        assert batch.reset().shape == (1, 8, 6, 3)
-
     def test_a_wrapper_of_a_plugin_goes_on_too(self) -> None:
         environment = Gym(id="CartPole-v1", wrappers=("gymnasium.wrappers:FlattenObservation",))
         environment.validate(["gymnasium"])
@@ -97,29 +92,46 @@ def echo(monkeypatch: pytest.MonkeyPatch, observations: Space[Any], actions: Spa
     monkeypatch.setitem(gymnasium.registry, "Scripted-v0", spec)
 
 
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    ({"id": "LunarLander-v2"}, "id", "'LunarLander-v3'"),
+    ({"id": "CartPole"}, "id", "'CartPole-v1'"),
+    ({"id": ""}, "id", "no such environment"),
+    ({"id": "scripted:Scripted-v7"}, "id", "'Scripted-v0'"),
+    ({"id": "scripted.none:A-v0"}, "id", "ModuleNotFoundError"),
+    ({"id": "Acrobot-v1", "vectorized": True}, "vectorized", "no native vector environment"),
+    ({"vectorized": True, "wrappers": ("FlattenObservation",)}, "vectorized", "false"),
+    ({"kwargs": {"gravity_": 1}}, "kwargs", "gravity_"),
+    ({"kwargs": {"gravity_": 1}, "vectorized": True}, "kwargs", "gravity_"),
+    ({"id": "LunarLander-v3", "kwargs": {"gravity": 5.0}}, "kwargs", "gravity"),
+    ({"wrappers": ("FlatenObservation",)}, "wrappers", "'FlattenObservation'"),
+    ({"wrappers": ("vector",)}, "wrappers", "no such wrapper"),
+    ({"wrappers": ("ImgObsWrapper",)}, "wrappers", "module:Class"),
+    ({"wrappers": ("AddRenderObservation",)}, "wrappers", "env.kwargs.render_mode=rgb_array"),
+    ({"wrappers": ({"ClipAction": {}},)}, "wrappers", "does not fit CartPole-v1"),
+    ({"wrappers": ({"A": {}, "B": {}},)}, "wrappers", "{name: {argument: value}}"),
+    ({"max_episode_steps": 0}, "max_episode_steps", ">= 1"),
+    ({"reward_scale": 0.0}, "reward_scale", "> 0"),
+    ({"reward_scale": float("inf")}, "reward_scale", "finite"),
+    ({"reward_clip": -1.0}, "reward_clip", "> 0"),
+]
+
+
 class TestErrors:
     """Each names the key, the value and what is allowed."""
 
-    @pytest.mark.parametrize(
-        ("env_id", "hint"),
-        [
-            ("LunarLander-v2", "'LunarLander-v3'"),
-            ("CartPole", "'CartPole-v1'"),
-            ("", "no such environment"),
-            ("scripted:Scripted-v7", "'Scripted-v0'"),
-        ],
-    )
-    def test_an_unknown_environment(self, env_id: str, hint: str) -> None:
-        assert hint in refused(lambda: made(Gym(id=env_id)), "id", env_id)
+    @pytest.mark.parametrize(("settings", "key", "hint"), REFUSED, ids=str)
+    def test_what_cannot_be_made(self, settings: dict[str, Any], key: str, hint: str) -> None:
+        value = settings["wrappers"][0] if key == "wrappers" else settings[key]
+        assert hint in refused(lambda: made(Gym(**{"id": "CartPole-v1"} | settings)), key, value)
+
+    def test_a_window_for_workers(self) -> None:
+        refused(lambda: Gym(id="CartPole-v1", kwargs={"render_mode": "human"}), "kwargs.render_mode", "human")
 
     def test_a_module_that_the_user_has_not_allowed_is_not_imported(self) -> None:
         assert "plugins=[antigravity]" in refused(lambda: made(Gym(id="antigravity:Fly-v0")), "id")
         assert "antigravity" not in sys.modules
         refused(lambda: made(Gym(id="CartPole-v1", wrappers=("os:system",))), "wrappers", "os:system")
         refused(lambda: made(Gym(id="scripted_not:A-v0")), "id")
-
-    def test_a_module_that_does_not_import(self) -> None:
-        assert "ModuleNotFoundError" in refused(lambda: made(Gym(id="scripted.none:A-v0")), "id")
 
     def test_the_atari_packages_are_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -176,47 +188,7 @@ class TestErrors:
         wrappers: Any = parse([f"env.wrappers={hint}"])[0].value()
         assert made(Gym(id="Scripted-v0", wrappers=tuple(wrappers))).reset().shape == (1, 4 + 12)
 
-    @pytest.mark.parametrize(
-        ("env_id", "vectorized", "kwargs"),
-        [
-            ("CartPole-v1", False, {"gravity_": 1}),
-            ("CartPole-v1", True, {"gravity_": 1}),
-            ("LunarLander-v3", False, {"gravity": 5.0}),
-        ],
-    )
-    def test_kwargs_that_the_environment_does_not_take(
-        self, env_id: str, vectorized: bool, kwargs: dict[str, Any]
-    ) -> None:
-        refused(lambda: made(Gym(id=env_id, vectorized=vectorized, kwargs=kwargs)), "kwargs", kwargs)
-
-    @pytest.mark.parametrize(
-        ("wrapper", "hint"),
-        [
-            ("FlatenObservation", "'FlattenObservation'"),
-            ("vector", "no such wrapper"),
-            ("ImgObsWrapper", "module:Class"),
-            ("AddRenderObservation", "env.kwargs.render_mode=rgb_array"),
-            ({"ClipAction": {}}, "does not fit CartPole-v1"),
-            ({"A": {}, "B": {}}, "{name: {argument: value}}"),
-        ],
-    )
-    def test_a_wrapper_that_does_not_exist_or_fit(self, wrapper: Any, hint: str) -> None:
-        assert hint in refused(lambda: made(Gym(id="CartPole-v1", wrappers=(wrapper,))), "wrappers", wrapper)
-
-    def test_no_native_vector_form(self) -> None:
-        refused(lambda: made(Gym(id="Acrobot-v1", vectorized=True)), "vectorized")
-        refused(lambda: Gym(id="CartPole-v1", vectorized=True, wrappers=("FlattenObservation",)), "vectorized")
-
     @pytest.mark.parametrize(("name", "offer"), [("Scripted", "rgb_array"), ("Bandit", "none")])
     def test_a_way_of_drawing_that_it_does_not_have(self, name: str, offer: str) -> None:
         problem = refused(lambda: made(Gym(id=f"scripted:{name}-v0"), render_mode="ansi"), "id")
         assert problem.endswith(f"it offers {offer}")
-
-    @pytest.mark.parametrize(
-        ("key", "value"),
-        [("max_episode_steps", 0), ("reward_scale", 0.0), ("reward_scale", float("inf")), ("reward_clip", -1.0)],
-    )
-    def test_values_out_of_range(self, key: str, value: float) -> None:
-        settings: dict[str, Any] = {key: value}
-        refused(lambda: Gym(id="CartPole-v1", **settings), key, value)
-        refused(lambda: Gym(id="CartPole-v1", kwargs={"render_mode": "human"}), "kwargs.render_mode", "human")

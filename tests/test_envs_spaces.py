@@ -12,7 +12,7 @@ from scripted import Echo
 
 from a3c_exp.common.arrays import Array
 from a3c_exp.envs import SyncEnvBatch, VectorEnvBatch
-from a3c_exp.envs.spaces import decoder, encoder
+from a3c_exp.envs.spaces import decoder
 
 OBSERVATIONS: list[tuple[Space[Any], Any, list[Any]]] = [
     (Box(-1, 1, (2,), np.float64), np.array([0.25, 0.5]), [0.25, 0.5]),
@@ -51,10 +51,6 @@ class TestSpaces:
             assert obs.dtype == batch.observation_space.dtype == np.float32
             assert batch.observation_space.contains(obs[0])
             assert batch.step(np.array([0, 1])).obs.tolist() == [expected, expected]
-
-    def test_a_picture_stays_uint8(self) -> None:
-        space, encode = encoder(Box(0, 255, (4, 4, 3), np.uint8))
-        assert space.dtype == encode([np.zeros((4, 4, 3), np.uint8)]).dtype == np.uint8
 
     @pytest.mark.parametrize(("space", "actions", "received"), ACTIONS, ids=lambda value: str(value)[:40])
     def test_an_environment_receives_actions_of_its_own_space(

@@ -30,7 +30,6 @@ BFLOAT16 = onnx.TensorProto.BFLOAT16
 CNN: dict[str, Any] = {"_target_": "a3c_exp.networks.Cnn", "layers": [[8, 3, 2], [8, 3, 2]], "policy_gain": 1.0}
 CNN |= {"features_dim": None, "padding": "same", "activation": "elu", "precision": "bfloat16"}
 LSTM = {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 16, "policy_gain": 1.0}
-MEMORY = {"_target_": "user_modules.Gru"}
 
 PICTURE = Box(0, 255, (12, 12, 3), np.uint8)
 UNEVEN = Box(np.array([-2.0, -np.inf, 0.0], np.float32), np.array([4.0, np.inf, np.inf], np.float32))
@@ -126,10 +125,9 @@ def test_the_file_takes_the_actions_of_the_policy(
             np.testing.assert_allclose(alone[key][0], output[row], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("network", [LSTM, pytest.param(MEMORY, marks=pytest.mark.slow)], ids=["LSTM", "the user's"])
-def test_a_memory_is_carried_from_step_to_step_of_normalized_vectors(network: dict[str, Any], tmp_path: Path) -> None:
+def test_a_memory_is_carried_from_step_to_step_of_normalized_vectors(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"env__normalize_observations": True, "optimizer__learning_rate": 1e-5}
-    train(tmp_path, TARGET, network=network, env__kwargs={"length": 5}, plugins=PLUGINS, **settings)
+    train(tmp_path, TARGET, network=LSTM, env__kwargs={"length": 5}, plugins=PLUGINS, **settings)
     _, session = exported(tmp_path)
     policy = load(tmp_path)
     state = np.zeros((1, session.get_inputs()[1].shape[1]), np.float32)

@@ -69,13 +69,6 @@ class TestDistributions:
         np.testing.assert_allclose(grad, chosen - np.exp(exact) * (1 + exact + exact_entropy[:, None]), atol=3e-6)
         assert log_probs.dtype == evaluated.dtype == entropy.dtype == grad.dtype == np.float32
 
-    @pytest.mark.parametrize("space", SPACES, ids=str)
-    def test_the_log_probabilities_of_a_sample_are_those_of_its_evaluation(self, space: gym.Space[Any]) -> None:
-        distribution = make_distribution(space)
-        parameters = normal(ROWS, distribution.size)
-        actions, log_probs = distribution.sample(parameters, np.random.default_rng(3))
-        np.testing.assert_allclose(log_probs, distribution.evaluate(parameters, actions)[0], atol=1e-5)
-
     @pytest.mark.parametrize("space", [Discrete(3), MultiDiscrete([3, 2]), MultiBinary(2)], ids=str)
     def test_extreme_logits_give_finite_numbers(self, space: gym.Space[Any]) -> None:
         distribution = make_distribution(space)

@@ -7,10 +7,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
 from gymnasium.wrappers import RecordEpisodeStatistics
 from refusals import refused
 from runs import SCRIPTED, config, latest, train, train_config
@@ -299,30 +297,3 @@ def test_a_report_ranks_by_a_curve(tmp_path: Path, capsys: pytest.CaptureFixture
         assert "a higher" in out
     assert report.main([str(tmp_path), "rank=levle"]) == 2
     assert "rank = 'levle'" in capsys.readouterr().err
-
-
-class Picky(gymnasium.Env[Any, Any]):
-    """One whose numbers change their names from episode to episode."""
-
-    observation_space, action_space = Box(-1.0, 1.0, (1,), np.float32), Discrete(2)
-    count = 0
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.count += 1
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        return np.zeros(1, np.float32), 0.0, True, False, {f"level_{self.count}": 1.0}
-
-
-def test_names_that_change_are_bounded_and_lose_nothing_else(tmp_path: Path) -> None:
-    gymnasium.register("Picky-v0", entry_point=lambda **_: Picky())
-    try:
-        done = train(tmp_path, "Picky-v0", envs_per_worker=1)
-    finally:
-        del gymnasium.registry["Picky-v0"]
-    assert done.summary["episodes"] == len((tmp_path / "episodes.csv").read_text().splitlines()) - 1 == 160
-    curves = {name for point in read_points(tmp_path / "metrics.csv") for name in point if "level_" in name}
-    assert len(curves) <= 20
-    assert (tmp_path / "train.log").read_text().count("more than 20") == 1

@@ -14,10 +14,9 @@ import torch
 from batches import make_batch
 from gymnasium.spaces import Box, Discrete
 from nets import draw_recurrent_input, normal
-from runs import TARGET, config, latest, train
+from runs import TARGET, config, train
 from thirdparty import Attention, PredictingA3C, Predictor
 from torch import Tensor, nn
-from workers import LSTM, make_workers, next_event
 
 from a3c_exp.algorithms import A3C, Algorithm, Batch, BatchArrays, Metrics, PolicyOutputs
 from a3c_exp.common.arrays import Floats
@@ -124,15 +123,6 @@ class TestItsParameters:
         with_it, without = (build(NETWORKS["separate"], each) for each in (PredictingA3C(), A3C()))
         np.testing.assert_array_equal(with_it.vector[: len(without.vector)], without.vector)
 
-    def test_may_have_a_rate_of_their_own(self) -> None:
-        sgd = {"_target_": "a3c_exp.optimizers.SGD", "learning_rate": 0.1}
-        groups = {"loss": {"learning_rate": 0.0}}
-        store, (worker,) = make_workers(config(TARGET, optimizer=sgd | {"param_groups": groups}, **PREDICTING))
-        before, place = store.state()["parameters"], worker._network.param_slices["loss"]
-        next_event(worker.run())
-        change = np.abs(store.state()["parameters"] - before)
-        assert not change[place].any() and change[: place.start].max() > 1e-6
-
 
 class TestTraining:
     def test_the_module_learns_what_it_is_for(self, tmp_path: Path) -> None:
@@ -141,15 +131,6 @@ class TestTraining:
         with open(tmp_path / "metrics.csv", newline="") as file:
             rows = [row for row in csv.DictReader(file) if row["train/reward_loss"]]
         assert float(rows[-1]["train/reward_loss"]) < 0.5 * float(rows[0]["train/reward_loss"])
-
-    def test_a_run_without_the_auxiliary_loss_is_that_without_a_module(self, tmp_path: Path) -> None:
-        """By torch in place of the closed form: equal but for rounding."""
-        own = {"_target_": "thirdparty.PredictingPPO", "prediction_coefficient": 0.0}
-        for name, algorithm in (("with", own), ("without", {"_target_": "a3c_exp.algorithms.PPO"})):
-            settings: dict[str, Any] = {"algorithm": algorithm | {"minibatch_size": 8, "epochs": 2}, "network": LSTM}
-            train(tmp_path / name, TARGET, plugins=PLUGINS, **settings)
-        with_it, without = (latest(tmp_path / name)["store"]["parameters"] for name in ("with", "without"))
-        np.testing.assert_allclose(with_it[: len(without)], without, rtol=1e-3, atol=1e-4)
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------

@@ -92,8 +92,10 @@ def kinks(algorithm: A3C | PPO, outputs: NetworkOutputs, batch: BatchArrays, pro
     return every
 
 
-def formula(algorithm: A3C | PPO, outputs: Sequence[Wide], batch: BatchArrays, progress: float) -> float:
-    """The loss in float64, as the classes have it in their docstrings."""
+def formula(
+    algorithm: A3C | PPO, outputs: Sequence[Wide], batch: BatchArrays, progress: float
+) -> tuple[float, dict[str, float]]:
+    """The loss and its metrics in float64, as the classes have them in their docstrings."""
     log_probs, entropy, values = outputs
     rows = np.ones(batch.shape, np.bool_) if batch.mask is None else batch.mask != 0
     count = max(int(rows.sum()), 1)
@@ -102,18 +104,19 @@ def formula(algorithm: A3C | PPO, outputs: Sequence[Wide], batch: BatchArrays, p
     )
     if algorithm.normalize_advantages and rows.any():
         advantages = (advantages - advantages[rows].mean()) / (advantages[rows].std() + 1e-8)
-    errors = (targets - values) ** 2
+    gains, errors, more = log_probs * advantages, (targets - values) ** 2, {}
     if isinstance(algorithm, PPO):
         ratios, epsilon = np.exp(log_probs - old_log_probs), value(algorithm.clip, progress)
         gains = np.minimum(ratios * advantages, np.clip(ratios, 1 - epsilon, 1 + epsilon) * advantages)
+        more = {"approx_kl": ratios - 1 - np.log(ratios), "clip_fraction": np.abs(ratios - 1) > epsilon}
         if algorithm.value_clip is not None:
             bound = value(algorithm.value_clip, progress)
             errors = np.maximum(errors, (targets - old_values - np.clip(values - old_values, -bound, bound)) ** 2)
-    else:
-        gains = log_probs * advantages
-    bonus = value(algorithm.entropy_coefficient, progress) * entropy
-    total = float((-gains + algorithm.value_coefficient * 0.5 * errors - bonus)[rows].sum())
-    return total if algorithm.reduction == "sum" else total / count
+    parts = {"policy_loss": -gains, "value_loss": 0.5 * errors, "entropy": entropy} | more
+    metrics = {name: float(part[rows].sum()) / count for name, part in parts.items()}
+    loss = metrics["policy_loss"] + algorithm.value_coefficient * metrics["value_loss"]
+    loss -= value(algorithm.entropy_coefficient, progress) * metrics["entropy"]
+    return loss * count if algorithm.reduction == "sum" else loss, metrics
 
 
 def assert_close(one: NDArray[Any], other: NDArray[Any], rtol: float) -> None:
@@ -145,14 +148,17 @@ class TestDerivatives:
 
     @settings(max_examples=20)
     @given(samples(), st.sampled_from([0.0, 0.4, 1.0]))
-    def test_the_loss_is_the_formula(
+    def test_the_loss_and_its_metrics_are_those_of_the_formula(
         self, algorithm: A3C | PPO, sample: tuple[NetworkOutputs, BatchArrays], progress: float
     ) -> None:
+        """Metrics are means over the transitions, without coefficients, whatever the reduction is."""
         outputs, arrays = sample
+        assume(kinks(algorithm, outputs, arrays, progress).min() > 1e-4)
         batch = Batch(arrays)
         loss, _ = algorithm.loss(PolicyOutputs(outputs, batch, None), batch, progress)
-        expected = formula(algorithm, wide(*parts(outputs)), arrays, progress)
+        expected, metrics = formula(algorithm, wide(*parts(outputs)), arrays, progress)
         assert float(loss.detach()) == pytest.approx(expected, rel=1e-4, abs=1e-3)
+        assert algorithm.closed_form(outputs, arrays, progress)[1] == pytest.approx(metrics, rel=1e-4, abs=1e-3)
 
 
 # -- subclasses --------------------------------------------------------------------------------------------------------
@@ -168,12 +174,6 @@ class Doubled(A3C):
 
 
 class TestSubclasses:
-    def test_one_that_changes_settings_alone_has_its_parents_closed_form(self) -> None:
-        class Renamed(A3C):
-            pass
-
-        assert has_closed_form(Renamed)
-
     def test_one_with_a_loss_of_its_own_has_its_own_derivatives(self) -> None:
         """Not the closed form of its parent, which is that of another loss."""
         outputs, batch = drawn()
@@ -340,26 +340,6 @@ class TestWhatALossIsGiven:
         assert not batch.mask.any() and torch.isfinite(batch.normalize(ones)).all()
 
 
-# -- metrics -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_metrics_of_a3c_are_means_without_coefficients(reduction: Any, masked: bool) -> None:
-    """The same for either reduction, so that curves can be compared."""
-    x, y = drawn(masked=masked)
-    counted = slice(None) if y.mask is None else y.mask != 0
-    algorithm = A3C(value_coefficient=0.3, entropy_coefficient=0.2, reduction=reduction)
-    _, metrics = algorithm.gradient(x, y, 0.0)
-    assert metrics == pytest.approx(
-        {
-            "policy_loss": -(x.log_probs * y.advantages)[counted].mean(),
-            "value_loss": 0.5 * ((y.targets - x.values)[counted] ** 2).mean(),
-            "entropy": x.entropy[counted].mean(),
-        }
-    )
-
-
 @pytest.mark.parametrize("advantage", [3.0, -0.4427041, 0.1, -50.3])
 def test_equal_advantages_normalize_to_nothing(advantage: float) -> None:
     """The rounding error of a mean in float32, scaled to 1, would push towards whatever actions were drawn."""
@@ -374,11 +354,6 @@ def test_equal_advantages_normalize_to_nothing(advantage: float) -> None:
 
 def floats(*x: float) -> Floats:
     return np.array(x, np.float32).reshape(-1, 1)
-
-
-@pytest.mark.parametrize(("values", "expected"), [((1, 2, 5), 1), ((4, 4, 4), 0), ((-1, -2, -5), -3)], ids=str)
-def test_a_critic_explains_the_share_that_its_errors_leave(values: tuple[float, ...], expected: float) -> None:
-    assert explained_variance(floats(*values), floats(1, 2, 5)) == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("same", [0.0, 0.1, 1e6 + 0.1])

@@ -149,10 +149,8 @@ def test_normal_weights_have_mean_0_and_the_deviation_of_the_setting() -> None:
         weight, count = layer.weight.detach(), layer.weight.numel()
         assert abs(weight.mean().item()) < 5 * std / count**0.5
         assert weight.std().item() == pytest.approx(std, rel=5 / (2 * count) ** 0.5)
-        assert weight.abs().max().item() > 1.7 * std, "a uniform distribution ends at 1.73 deviations"
+        assert weight.abs().max().item() > 1.74 * std, "a uniform distribution ends at 1.73 deviations"
         assert not layer.bias.any()
-    drawn = torch.cat([layer.weight.detach().ravel() for layer in layers]) / std
-    assert (drawn.abs() > 2).float().mean().item() == pytest.approx(0.0455, abs=0.005)
 
 
 def test_without_a_scheme_an_encoder_keeps_what_its_constructor_draws() -> None:
@@ -172,11 +170,6 @@ class WeightNorm(nn.Sequential):
 
     def __init__(self, inputs: int) -> None:
         super().__init__(parametrizations.weight_norm(nn.Linear(inputs, 50)), nn.Tanh())
-
-
-class Convolved(nn.Sequential):
-    def __init__(self, inputs: int) -> None:
-        super().__init__(nn.Unflatten(1, (1, inputs)), nn.Conv1d(1, 3, 4), nn.Flatten())
 
 
 class Unknown(nn.Module):
@@ -203,12 +196,6 @@ def test_a_scheme_draws_the_weights_that_a_parametrization_computes() -> None:
     torch.testing.assert_close(
         layer.parametrizations.weight.original0.detach(), layer.weight.detach().norm(dim=1, keepdim=True)
     )
-
-
-def test_a_scheme_draws_convolutions_of_one_axis() -> None:
-    network: Any = make_network(Convolved, OBSERVATIONS, init="normalized_columns")
-    torch.testing.assert_close(network.actor_encoder[1].weight.norm(dim=2), torch.ones(3, 1))
-    assert not network.warnings
 
 
 def test_layers_that_a_scheme_does_not_draw_are_named() -> None:

@@ -81,16 +81,13 @@ def test_the_published_networks_have_their_published_sizes(
 
 
 def test_it_computes_what_torch_computes_with_the_same_layers() -> None:
-    """With the affine layer, and without it."""
-    for features in (256, None):
-        encoder = encoder_of(build_encoder(Cnn, ATARI, features_dim=features, **EXACT))
-        convolutions = [nn.Conv2d(4, 16, 8, 4), nn.ReLU(), nn.Conv2d(16, 32, 4, 2), nn.ReLU(), nn.Flatten()]
-        theirs = nn.Sequential(*convolutions, *([] if features is None else [nn.Linear(2592, features), nn.ReLU()]))
-        own = [*encoder.convolutions, *([] if features is None else [encoder.last])]
-        for mine, other in zip(own, [layer for layer in theirs if list(layer.parameters())], strict=True):
-            other.load_state_dict(mine.state_dict())
-        images = torch.from_numpy(pictures(3, ATARI))
-        np.testing.assert_allclose(encoder(images).detach(), theirs(images.float() / 255).detach(), atol=1e-5)
+    encoder = encoder_of(build_encoder(Cnn, ATARI, **EXACT))
+    convolutions = [nn.Conv2d(4, 16, 8, 4), nn.ReLU(), nn.Conv2d(16, 32, 4, 2), nn.ReLU(), nn.Flatten()]
+    theirs = nn.Sequential(*convolutions, nn.Linear(2592, 256), nn.ReLU())
+    for mine, index in zip([*encoder.convolutions, encoder.last], (0, 2, 5), strict=True):
+        theirs[index].load_state_dict(mine.state_dict())
+    images = torch.from_numpy(pictures(3, ATARI))
+    np.testing.assert_allclose(encoder(images).detach(), theirs(images.float() / 255).detach(), atol=1e-5)
 
 
 def tensorflows_zeros(n: int, kernel: int, stride: int) -> tuple[int, int]:
@@ -247,12 +244,6 @@ def test_kernels_have_the_size_of_their_initialization() -> None:
     torch.testing.assert_close(rows @ rows.T, 2 * torch.eye(4), atol=1e-5, rtol=0)
     assert kernel("normal").std().item() == pytest.approx(0.1, rel=0.25)
     assert 0.9 / np.sqrt(32) < kernel("default").abs().max().item() <= 1 / np.sqrt(32)
-
-
-def test_a_picture_that_is_too_small_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"network.layers = .*: leave nothing of pictures of 20 x 18"):
-        build_encoder(Cnn, **NATURE)
-    build_encoder(Impala, Box(0, 255, (1, 1), np.uint8))
 
 
 def test_a_picture_too_small_for_the_convolutions_is_refused_with_networks_that_take_it() -> None:

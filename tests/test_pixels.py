@@ -114,15 +114,6 @@ def test_workers_elsewhere_measure_them_too(tmp_path: Path) -> None:
     assert mean == pytest.approx(60, abs=5)
 
 
-def test_a_given_mean_and_deviation_need_no_statistics(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"network": SMALL_CNN, "env__normalize_observations": [87, 63.75]}
-    train(tmp_path, CORNERS, total_steps=500, **settings)
-    assert not latest(tmp_path)["store"]["stats"].size
-    experiment = load_experiment(config(CORNERS, **settings))
-    pixels: Any = Policy(experiment, latest(tmp_path)["store"]).network.observation_input.pixels
-    assert (pixels.center, pixels.scale) == (87.0, pytest.approx(1 / 63.75))
-
-
 @pytest.mark.parametrize(
     ("env", "setting"), [(CORNERS, [87, 0]), (CORNERS, [1e39, 64]), (TARGET, [87, 60]), (CORNERS, "pixels")]
 )

@@ -2,65 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from batches import draw_batch, draw_outputs, make_batch, parts
+from batches import make_batch
 from workers import LSTM, ppo_config
 
-from a3c_exp.algorithms import A3C, PPO, BatchArrays
-from a3c_exp.common.arrays import Array, Floats
+from a3c_exp.algorithms import PPO
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import NetworkOutputs
 
-SHAPE = (5, 3)
-MASK = np.ones(SHAPE, np.float32)
-MASK[1, 0] = MASK[4, 2] = MASK[3, 1] = 0
-
-
-def outputs() -> NetworkOutputs:
-    return draw_outputs(SHAPE, scale=0.5)
-
-
-def batch(mask: Floats | None = None) -> BatchArrays:
-    return draw_batch(SHAPE, scale=0.5, mask=mask)
-
-
 # -- the loss --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("mask", [None, MASK], ids=["every row", "some rows"])
-def test_its_metrics_are_those_of_the_formula(mask: Array | None) -> None:
-    """Means over the transitions, without coefficients."""
-    algorithm = PPO(
-        clip=0.2, value_clip=0.3, value_coefficient=2.0, entropy_coefficient=0.1, normalize_advantages=False
-    )
-    x, y = outputs(), batch(mask=mask)
-    rows = slice(None) if mask is None else mask != 0
-    ratios = np.exp(x.log_probs - y.log_probs)[rows]
-    near = y.values + np.clip(x.values - y.values, -0.3, 0.3)
-    gains = np.minimum(ratios * y.advantages[rows], ratios.clip(0.8, 1.2) * y.advantages[rows])
-    expected = {
-        "policy_loss": -gains.mean(),
-        "value_loss": 0.5 * np.maximum((x.values - y.targets) ** 2, (near - y.targets) ** 2)[rows].mean(),
-        "entropy": x.entropy[rows].mean(),
-        "approx_kl": (ratios - 1 - np.log(ratios)).mean(),
-        "clip_fraction": (np.abs(ratios - 1) > 0.2).mean(),
-    }
-    assert 0 < expected["clip_fraction"] < 1, "ratios on both sides of the clip range"
-    assert algorithm.gradient(x, y, 0.0)[1] == pytest.approx(expected, rel=1e-5, abs=1e-6)
-
-
-def test_with_the_policy_that_acted_its_gradient_is_that_of_a3c() -> None:
-    settings: dict[str, Any] = {"value_coefficient": 0.3, "entropy_coefficient": 0.1, "normalize_advantages": True}
-    x = outputs()
-    y = replace(batch(mask=MASK), log_probs=x.log_probs)
-    one, other = (algorithm.gradient(x, y, 0.0)[0] for algorithm in (PPO(**settings), A3C(**settings)))
-    for by, and_by in zip(parts(one), parts(other), strict=True):
-        np.testing.assert_allclose(by, and_by, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
-from a3c_exp.algorithms import A3C, PPO, Batch, Metrics, PolicyOutputs
+from a3c_exp.algorithms import A3C, Batch, Metrics, PolicyOutputs
 
 
 class Attention(nn.Module):
@@ -61,16 +61,6 @@ class Predictor(nn.Module):
         return guesses
 
 
-def _with_predictions(
-    outputs: tuple[Tensor, Metrics], policy: PolicyOutputs, batch: Batch, coefficient: float
-) -> tuple[Tensor, Metrics]:
-    """A loss and its metrics, with the squared error of the predicted rewards added."""
-    loss, metrics = outputs
-    assert policy.module is not None
-    error = batch.mean((policy.module(policy.features) - batch.rewards) ** 2)
-    return loss + coefficient * error, {**metrics, "reward_loss": error, "coefficient": coefficient}
-
-
 @dataclass(frozen=True, kw_only=True)
 class PredictingA3C(A3C):
     """The loss of A3C, and an auxiliary one: the features have to tell the reward."""
@@ -81,17 +71,8 @@ class PredictingA3C(A3C):
         return Predictor(features)
 
     def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
-        return _with_predictions(super().loss(policy, batch, progress), policy, batch, self.prediction_coefficient)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PredictingPPO(PPO):
-    """The same with PPO."""
-
-    prediction_coefficient: float = 0.5
-
-    def build(self, features: int) -> nn.Module:
-        return Predictor(features)
-
-    def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
-        return _with_predictions(super().loss(policy, batch, progress), policy, batch, self.prediction_coefficient)
+        loss, metrics = super().loss(policy, batch, progress)
+        assert policy.module is not None
+        error = batch.mean((policy.module(policy.features) - batch.rewards) ** 2)
+        coefficient = self.prediction_coefficient
+        return loss + coefficient * error, {**metrics, "reward_loss": error, "coefficient": coefficient}

@@ -68,18 +68,14 @@ class Faulty(Residual):
         changes: dict[str, Callable[[], Any]] = {
             "dropout": lambda: self.dropout(x),
             "batch norm": lambda: self.norm(x),
-            "noise": lambda: x + torch.randn_like(x),
             "list": lambda: self.hidden[0](x),
             "tensor": lambda: x * self.tensor,
             "mean": lambda: x - x.mean(0),
-            "neighbour": lambda: x + x.roll(1, 0),
             "sum": lambda: x.sum(1),
             "one row fewer": lambda: x[: max(len(x) - 1, 1)],
             "nothing": lambda: None,
             "NaN": lambda: x / 0 * 0,
-            "infinity": lambda: x / 0,
             "float64": lambda: x.to(torch.float64),
-            "flat": lambda: x[0],
             "no features": lambda: x[:, :0],
         }
         return changes[self.fault]() if self.fault in changes else x
@@ -237,9 +233,8 @@ class FaultyWhole(Gru):
             self.initial_state = None  # type: ignore[method-assign, assignment]
 
     def initial_state(self, count: int) -> Tensor:
-        if self.fault == "initial state of ones":
-            return torch.ones(count, self.width)
-        return torch.zeros(self.width) if self.fault == "flat initial state" else super().initial_state(count)
+        state = super().initial_state(count)
+        return state + 1 if self.fault == "initial state of ones" else state
 
     def forward(self, observations: Tensor, state: Tensor | None) -> Any:
         parameters, values, after = super().forward(observations, super().initial_state(len(observations)))
