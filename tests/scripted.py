@@ -58,7 +58,7 @@ class Scripted(gymnasium.Env[Observation, np.int64]):
         self.fails_at = fails_at
         self.failure = failure
         self.render_mode = render_mode
-        self.name = self.moment = self.taken = self.closed = 0
+        self.name = self.moment = self.taken = 0
         self.episode = -1
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -92,9 +92,6 @@ class Scripted(gymnasium.Env[Observation, np.int64]):
 
     def render(self) -> Any:
         return np.full((4, 6, 3), self.moment, np.uint8)
-
-    def close(self) -> None:
-        self.closed += 1
 
     def _observation(self, action: int) -> Observation:
         return np.array([self.name, self.episode, self.moment, action], np.float32)

@@ -19,10 +19,9 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 from refusals import refused
 from runs import BANDIT, LINUX, QUICK, config, train, wait_until
-from scripted import Bandit, Echo
+from scripted import Bandit
 
 import a3c_exp
 import a3c_exp.__main__ as program
@@ -30,34 +29,8 @@ from a3c_exp.cli.evaluate import load_run
 from a3c_exp.common.arrays import Floats
 from a3c_exp.common.trust import is_plain
 from a3c_exp.config.builder import load_experiment
-from a3c_exp.envs import Gym, SyncEnvBatch
-from a3c_exp.envs.spaces import decoder
+from a3c_exp.envs import Gym
 from a3c_exp.returns import Returns, Trajectory
-
-# Actions.
-
-
-@pytest.mark.parametrize(
-    "space",
-    [
-        Discrete(3),
-        Discrete(3, start=5),
-        MultiDiscrete([2, 3]),
-        MultiBinary([2, 2]),
-        Box(-1, 1, (2,), np.float64),
-        Box(-1, 1, (), np.float32),
-    ],
-    ids=str,
-)
-def test_an_action_is_as_the_space_itself_samples_it(space: Space[Any]) -> None:
-    env = Echo(Discrete(2), space, 0)
-    batch = SyncEnvBatch([env], [0])
-    batch.reset()
-    batch.step(np.stack([decoder(space)[0].sample()]))
-    [action], sample = env.received, space.sample()
-    assert type(action) is type(sample)
-    assert (action.dtype, action.shape) == (sample.dtype, sample.shape)
-
 
 # What an environment is made with.
 

@@ -26,6 +26,7 @@ OBSERVATIONS: list[tuple[Space[Any], Any, list[Any]]] = [
 ]
 
 ACTIONS: list[tuple[Space[Any], Array, list[Any]]] = [
+    (Discrete(3), np.array([2]), [2]),
     (Discrete(3, start=10), np.array([2]), [12]),
     (MultiDiscrete([2, 3], start=[5, 1]), np.array([[1, 2]]), [[6, 3]]),
     (MultiDiscrete(np.array([[2], [3]])), np.array([[1, 2]]), [[[1], [2]]]),
@@ -64,6 +65,9 @@ class TestSpaces:
             batch.reset()
             batch.step(actions)
         assert np.array(env.received).tolist() == np.array(native.received).tolist() == received
+        [action], sample = env.received, space.sample()
+        assert type(action) is type(sample)
+        assert (action.dtype, action.shape) == (sample.dtype, sample.shape)
 
     @pytest.mark.parametrize("shape", [(2,), (2, 1)])
     def test_actions_keep_to_bounds_that_float32_does_not_represent(self, shape: tuple[int, ...]) -> None:

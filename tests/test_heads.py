@@ -93,26 +93,6 @@ def make_drawn_head(space: gym.Space[Any], state_dependent_std: bool, log_std: f
     return head
 
 
-def compare(by_kernel: Any, by_torch: Any) -> Floats:
-    """Hold the kernel of one head equal to another, equal head: outputs, and all gradients. Returns the outputs."""
-    features = normal(ROWS, 5)
-    kernel = by_kernel.kernel()
-    parameters = kernel.forward(features)
-    weights = normal(*parameters.shape, seed=4)
-    grad_features = kernel.backward(features, weights.copy())
-
-    inputs = torch.from_numpy(features.copy()).requires_grad_()
-    expected = by_torch(inputs)
-    torch.autograd.backward(expected, torch.from_numpy(weights))
-    np.testing.assert_allclose(parameters, expected.detach(), atol=1e-5)
-    assert inputs.grad is not None
-    np.testing.assert_allclose(grad_features, inputs.grad, atol=1e-5)
-    for one, other in zip(by_kernel.parameters(), by_torch.parameters(), strict=True):
-        torch.testing.assert_close(one.grad, other.grad, atol=1e-5, rtol=1e-5)
-    outputs: Floats = parameters
-    return outputs
-
-
 class TestHeads:
     @pytest.mark.parametrize("space", [Discrete(4), Box(-2, 2, (3,))], ids=str)
     @pytest.mark.parametrize("state_dependent_std", [False, True])
@@ -122,7 +102,20 @@ class TestHeads:
     ) -> None:
         """Log standard deviations lie below, within and above their range, and on both sides of its ends."""
         by_kernel, by_torch = (make_drawn_head(space, state_dependent_std, log_std) for _ in range(2))
-        parameters = compare(by_kernel, by_torch)
+        features = normal(ROWS, 5)
+        kernel = by_kernel.kernel()
+        parameters = kernel.forward(features)
+        weights = normal(*parameters.shape, seed=4)
+        grad_features = kernel.backward(features, weights.copy())
+
+        inputs = torch.from_numpy(features.copy()).requires_grad_()
+        expected = by_torch(inputs)
+        torch.autograd.backward(expected, torch.from_numpy(weights))
+        np.testing.assert_allclose(parameters, expected.detach(), atol=1e-5)
+        assert inputs.grad is not None
+        np.testing.assert_allclose(grad_features, inputs.grad, atol=1e-5)
+        for one, other in zip(by_kernel.parameters(), by_torch.parameters(), strict=True):
+            torch.testing.assert_close(one.grad, other.grad, atol=1e-5, rtol=1e-5)
         if isinstance(space, Box):
             bounded = parameters[:, space.shape[0] :]
             assert bounded.min() >= LOG_STD_RANGE[0] and bounded.max() <= LOG_STD_RANGE[1]

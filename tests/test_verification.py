@@ -98,12 +98,6 @@ class TestAnEncoder:
         assert modes == [each.training for each in network.modules()]
         assert all(torch.equal(x, constants[n]) for n, x in network.constants().items())
 
-    @pytest.mark.parametrize("module", [Residual, Lazy, Constants])
-    def test_of_a_user_has_the_gradient_of_torch(self, module: type[nn.Module]) -> None:
-        for space, kernels in ((BOX, "auto"), (Discrete(2), "torch")):
-            network = verified(module, actions=space, policy_gain=1.0, kernels=kernels)
-            compare_gradients(network, normal(3, 2, 4), space)
-
 
 class TestTheFormOfObservations:
     """Inputs of a module, by its constructor's arguments: expected values are those of the documented form."""
