@@ -20,7 +20,7 @@ CHOICES = Discrete(2)
 
 def make_network(
     module: type[nn.Module],
-    observation_space: gym.Space[Any] = VECTORS,
+    observation_space: Box = VECTORS,
     action_space: gym.Space[Any] = CHOICES,
     *,
     rng_seed: int | None = 1,
@@ -37,7 +37,7 @@ def make_network(
 
 def make_lstm(
     module: type[nn.Module],
-    observation_space: gym.Space[Any] = VECTORS,
+    observation_space: Box = VECTORS,
     action_space: gym.Space[Any] = CHOICES,
     *,
     encoder: dict[str, Any] | None = None,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
+from gymnasium.spaces import Box
 from torch import nn
 
 from a3c_exp.algorithms.algorithm import Algorithm, differentiate, has_closed_form
@@ -39,7 +39,7 @@ def loss_builder(algorithm: Algorithm) -> BuildLoss | None:
     return build
 
 
-def check_loss(algorithm: Algorithm, network: ActorCritic, observation_space: gym.Space[Any]) -> None:
+def check_loss(algorithm: Algorithm, network: ActorCritic, observation_space: Box) -> None:
     """Differentiate a user's loss for a small batch, with a row that is no transition.
 
     Raises ConfigError, in one line, if that fails, or if the gradient cannot be meant.
@@ -55,22 +55,14 @@ def check_loss(algorithm: Algorithm, network: ActorCritic, observation_space: gy
     actions = np.stack([network.distribution.sample(parameters, rng)[0] for _ in range(length)])
     mask = np.ones(_SHAPE, np.float32)
     mask[-1, -1] = 0
-    rewards, advantages, targets = rng.standard_normal((3, *_SHAPE)).astype(np.float32)
+    drawn = zip(("rewards", "advantages", "targets"), rng.standard_normal((3, *_SHAPE)).astype(np.float32), strict=True)
+    given = dict(drawn) | {"observations": observations, "actions": actions, "mask": mask}
 
     def gradient(make: Callable[..., Any]) -> Floats:
         network.zero_grad()
         outputs, backward = network.evaluate(observations, actions, recurrent_input)
-        batch = BatchArrays(
-            observations=observations,
-            actions=actions,
-            log_probs=outputs.log_probs.copy(),
-            values=outputs.values.copy(),
-            rewards=rewards,
-            advantages=advantages,
-            targets=targets,
-            mask=mask,
-            recurrent_input=recurrent_input,
-        )
+        own: dict[str, Any] = {"log_probs": outputs.log_probs.copy(), "values": outputs.values.copy()}
+        batch = BatchArrays(recurrent_input=recurrent_input, **given, **own)
         backward(make(algorithm, outputs, batch, _PROGRESS, network.loss_module)[0])
         result: Floats = network.gradient.copy()
         return result

@@ -8,11 +8,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
 import torch
+from gymnasium.spaces import Box
 from torch import nn
 
 from a3c_exp.errors import ConfigError, refused, require
@@ -51,13 +52,14 @@ class ModuleSpec:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def construct(self, injected: dict[str, Any]) -> nn.Module:
-        """The module. injected: the constructor's arguments that come from the spaces.
+        """The module. injected: what comes from the spaces, of which the constructor gets what it asks for.
 
         Raises ConfigError if the constructor refuses its arguments.
         """
+        asked = {name: value for name, value in injected.items() if name in injected_names(self.cls)}
         with refused("network", self.cls.__name__, f"it cannot be made with {self.settings}"):
             try:
-                return self.cls(**injected, **self.settings)
+                return self.cls(**asked, **self.settings)
             except ConfigError as error:
                 raise error.under("network") from None
 
@@ -83,7 +85,7 @@ class Network(ABC):
         return observation_form(self.module_class) == PICTURE
 
     def build(
-        self, observations: Space, actions: Space, rng: Rng, *, seed: int = 0, build_loss: BuildLoss | None = None
+        self, observations: Box, actions: Space, rng: Rng, *, seed: int = 0, build_loss: BuildLoss | None = None
     ) -> ActorCritic:
         """A bound network with freshly drawn parameters.
 
@@ -98,7 +100,7 @@ class Network(ABC):
         return network
 
     @abstractmethod
-    def make(self, observations: Space, actions: Space, rng: Rng, build_loss: BuildLoss | None) -> ActorCritic:
+    def make(self, observations: Box, actions: Space, rng: Rng, build_loss: BuildLoss | None) -> ActorCritic:
         """The same before it is bound. Torch's generator has been seeded."""
 
 
@@ -142,18 +144,18 @@ class ComposedNetwork(Network):
         """Cells after the encoder; None if there are none."""
         return None
 
-    def make(self, observations: Space, actions: Space, rng: Rng, build_loss: BuildLoss | None) -> ActorCritic:
+    def make(self, observations: Box, actions: Space, rng: Rng, build_loss: BuildLoss | None) -> ActorCritic:
         distribution = make_distribution(actions)
         source = self.encoders
-        actor, critic, observation_input = source.make_encoders(observations)
-        core = self.make_core(actor.width)
-        features, critic_features = (actor.width, critic.width) if core is None else 2 * (core.hidden_size,)
+        (actor, width), (critic, critic_width), observation_input = source.make_encoders(observations)
+        core = self.make_core(width)
+        features, critic_features = (width, critic_width) if core is None else 2 * (core.hidden_size,)
         loss_module = None if build_loss is None else build_loss(features)
         head = PolicyHead(features, distribution, self.state_dependent_std, self.initial_std)
         value = nn.Linear(critic_features, 1)
 
         generator = torch_generator(rng)
-        encoders = actor.module, critic.module
+        encoders = actor, critic
         warnings = self._idle_settings(isinstance(distribution, Gaussian))
         if source.init is not None:
             for encoder in dict.fromkeys(encoders):
@@ -182,11 +184,8 @@ class ComposedNetwork(Network):
         return [f"{name}={getattr(self, name)} has no effect {idle[name]}" for name in changed if idle[name]]
 
 
-class Encoder(NamedTuple):
-    """An encoder, and F, the width of its features."""
-
-    module: nn.Module
-    width: int
+Encoder = tuple[nn.Module, int]
+"""An encoder, and F, the width of its features."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,7 +217,7 @@ class EncoderNetwork(ComposedNetwork):
     def encoders(self) -> EncoderNetwork:
         return self
 
-    def make_encoders(self, observations: Space) -> tuple[Encoder, Encoder, ObservationInput]:
+    def make_encoders(self, observations: Box) -> tuple[Encoder, Encoder, ObservationInput]:
         """The actor's and the critic's encoder, which may be the same, and the form of their observations.
 
         Raises ConfigError if they cannot take such observations.
@@ -269,7 +268,7 @@ class Lstm(ComposedNetwork):
         assert isinstance(self.encoder, EncoderNetwork)
         return replace(self.encoder, shared=True, critic_encoder=None)
 
-    def make(self, observations: Space, actions: Space, rng: Rng, build_loss: BuildLoss | None) -> ActorCritic:
+    def make(self, observations: Box, actions: Space, rng: Rng, build_loss: BuildLoss | None) -> ActorCritic:
         try:
             return super().make(observations, actions, rng, build_loss)
         except ConfigError as error:
@@ -292,22 +291,21 @@ class WholeNetwork(Network):
     def module_class(self) -> type[nn.Module]:
         return self.module.cls
 
-    def make(self, observations: Space, actions: Space, rng: Rng, build_loss: BuildLoss | None) -> ActorCritic:
+    def make(self, observations: Box, actions: Space, rng: Rng, build_loss: BuildLoss | None) -> ActorCritic:
         if build_loss is not None:
             problem = "must be made of an encoder: the algorithm has a module of its own, which needs features"
             raise ConfigError("network", self.module_class.__name__, problem)
         distribution = make_distribution(actions)
         observation_input = ObservationInput.of(self.module.cls, observations)
         of_actions = {"action_space": actions, "outputs": distribution.size}
-        own = {name: value for name, value in of_actions.items() if name in injected_names(self.module.cls)}
-        module = self.module.construct(observation_input.arguments | own)
+        module = self.module.construct(observation_input.arguments | of_actions)
         network = WholeActorCritic(module, observation_input, distribution)
         with torch.no_grad(), evaluation_mode(module):  # fills lazy modules
             run_module(network, torch.from_numpy(sample_observations(observations, 1)), self.module_class.__name__)
         return network
 
 
-def _construct_encoder(spec: ModuleSpec, space: Space) -> tuple[Encoder, ObservationInput]:
+def _construct_encoder(spec: ModuleSpec, space: Box) -> tuple[Encoder, ObservationInput]:
     """An encoder, whose width is found by one pass, and the form of its observations.
 
     The pass also fills lazy modules. It is in evaluation mode, in which no module changes its buffers.
@@ -321,7 +319,7 @@ def _construct_encoder(spec: ModuleSpec, space: Space) -> tuple[Encoder, Observa
         shape = tuple(features.shape) if isinstance(features, torch.Tensor) else type(features).__name__
         problem = f"must return features [N, F]: for 1 observation it returned {shape}"
         raise ConfigError("network", spec.cls.__name__, problem)
-    return Encoder(encoder, features.shape[1]), observation_input
+    return (encoder, features.shape[1]), observation_input
 
 
 @contextmanager

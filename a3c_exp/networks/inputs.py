@@ -6,7 +6,6 @@ import inspect
 from dataclasses import dataclass
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium.spaces import Box
@@ -130,7 +129,7 @@ class PixelScaling:
 class ObservationInput:
     """The form in which a module gets observations [N, ...].
 
-    arguments: those of its constructor that come from the space.
+    arguments: what comes from the space, by the names that its constructor may ask for.
     axes: of one observation. layout, pixels: of pictures; None for what is no picture.
     raw: whether the module scales the pixels itself.
     """
@@ -142,10 +141,9 @@ class ObservationInput:
     raw: bool = False
 
     @classmethod
-    def of(cls, module: type[nn.Module], space: gym.Space[Any]) -> ObservationInput:
+    def of(cls, module: type[nn.Module], space: Box) -> ObservationInput:
         """The form that suits a module's constructor. Raises ConfigError if it cannot take such observations."""
-        form, names = observation_form(module), injected_names(module)
-        shape, is_bytes = space.shape or (), space.dtype == np.uint8
+        form, shape, is_bytes = observation_form(module), space.shape, space.dtype == np.uint8
         if form == VECTOR and len(shape) != 1:
             smallest = f"{LEAST_FOR_CNN} x {LEAST_FOR_CNN}"
             advice = f"For pictures network=cnn (smaller than {smallest}: network=cnn_impala; before LSTM cells "
@@ -158,12 +156,9 @@ class ObservationInput:
             raise _misfit(module, shape, "pictures", advice)
         pixels, raw = None, layout is not None and bool(getattr(module, "raw_pictures", False))
         if layout is None:
-            own = Box(-np.inf, np.inf, shape, np.float32)
-            if isinstance(space, Box):
-                own = Box(space.low.astype(np.float32), space.high.astype(np.float32), dtype=np.float32)
+            own: Box = Box(space.low.astype(np.float32), space.high.astype(np.float32), dtype=np.float32)
             arguments: dict[str, Any] = {"inputs": shape[0] if shape else 0}
         else:
-            assert isinstance(space, Box)  # only a Box has two axes or more
             largest = max(float(np.abs(bound).max()) for bound in (space.low, space.high))
             # Pictures without a bound are taken as they are, and so are those of small numbers.
             pixels = PixelScaling(max(largest, 1.0) if largest < np.finfo(np.float32).max else 1.0)
@@ -172,8 +167,7 @@ class ObservationInput:
             own = Box(low, bound, layout.shape, space.dtype.type if raw else np.float32)
             arguments = dict(zip(PICTURE, (*layout.shape, pixels.max_pixel), strict=True))
         arguments["observation_space"] = own
-        own_arguments = {name: value for name, value in arguments.items() if name in names}
-        return cls(own_arguments, len(shape), layout, pixels, raw)
+        return cls(arguments, len(shape), layout, pixels, raw)
 
     def share_pixels(self, module: nn.Module) -> None:
         """Let a module that takes raw pictures, and has an attribute `pixels` to scale them, use the `PixelScaling` of
@@ -193,15 +187,12 @@ class ObservationInput:
         return pictures if self.raw else self.pixels(pictures)
 
 
-def sample_observations(space: gym.Space[Any], count: int) -> Array:
+def sample_observations(space: Box, count: int) -> Array:
     """Observations [count, ...] of a space, the same at each call, to try a network with."""
-    shape, dtype = space.shape or (), np.dtype(space.dtype or np.float32)
-    rows = np.random.default_rng(0).uniform(-1, 1, (count, *shape))
-    if isinstance(space, Box):
-        low, high = np.maximum(space.low.astype(np.float64), -1), space.high.astype(np.float64)
-        high = np.maximum(low, high if dtype == np.uint8 else np.minimum(high, 1))
-        rows = low + (high - low) * (rows + 1) / 2
-    return rows.astype(dtype)
+    rows = np.random.default_rng(0).uniform(-1, 1, (count, *space.shape))
+    low, high = np.maximum(space.low.astype(np.float64), -1), space.high.astype(np.float64)
+    high = np.maximum(low, high if space.dtype == np.uint8 else np.minimum(high, 1))
+    return (low + (high - low) * (rows + 1) / 2).astype(space.dtype)
 
 
 def _misfit(module: type[nn.Module], shape: tuple[int, ...], takes: str, advice: str) -> ConfigError:

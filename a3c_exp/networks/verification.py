@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 
-import gymnasium as gym
 import numpy as np
 import torch
+from gymnasium.spaces import Box
 from torch import Tensor, nn
 
 from a3c_exp.errors import ConfigError
@@ -22,7 +22,7 @@ TOLERANCE = 1e-4
 _WHY = "the learner could not compute again what the actor computed"
 
 
-def verify(network: ActorCritic, space: gym.Space[object]) -> None:
+def verify(network: ActorCritic, space: Box) -> None:
     """Run the modules of a bound network on a few observations of `space`.
 
     Raises ConfigError, in one line that names the class and the reason, for a module whose outputs are not finite
