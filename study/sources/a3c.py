@@ -11,8 +11,9 @@
 - log(p + 1e-5) in the loss and in the entropy, whose weight is 0.1; its gradient goes through that sum.
 - Threads: one Adam for the actors and one for the critics of all workers. m and v belong to a network, but the powers
   of the betas advance with every step of any worker, also with those on the workers' own critics.
-- Parameter server (2 processes): each worker has Adams of its own for the shared networks, and as processes are forked
-  after numpy's generator was seeded, all draw their actions with the same random numbers.
+- Parameter server (2 processes): m and v of the shared networks lie on the server, the powers of the betas are each
+  worker's own; and as processes are forked after numpy's generator was seeded, all draw their actions with the same
+  random numbers.
 
 Left out: workers of the parameter server that start late initialise the shared parameters again.
 """
@@ -27,7 +28,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from study.sources.tensorflow1 import Adam, Array, Network, Worker, run_in_random_order
+from study.sources.tensorflow1 import Adam, Array, Network, Slots, Worker, run_in_random_order
 
 EPISODES, TIME_LIMIT, N, GAMMA, ENTROPY = 500, 200, 15, 0.999, 0.1
 NDArrayInt = NDArray[np.int64]
@@ -53,10 +54,11 @@ NOTEBOOKS = {
 
 @dataclass
 class Shared:
-    """The shared networks, their optimizers, and the episodes so far."""
+    """The shared networks, their optimizers and what these have for a network, and the episodes so far."""
 
     actor: Network
     critic: Network
+    slots: Slots
     optimizers: tuple[Adam, Adam]
     episodes: int = 0
     returns: list[float] = field(default_factory=list)
@@ -112,7 +114,7 @@ class Agent:
         self._env: Any = gymnasium.make("CartPole-v1").unwrapped
         self._env.reset(seed=int(rng.integers(2**31)))
         self._actor, self._critic = _networks(notebook, rng)
-        self._optimizers = _optimizers() if notebook.server else shared.optimizers
+        self._optimizers = _optimizers(shared.slots) if notebook.server else shared.optimizers
 
     def work(self) -> Worker:
         """Episodes until there are enough."""
@@ -171,14 +173,15 @@ def _networks(notebook: Notebook, rng: np.random.Generator) -> tuple[Network, Ne
     return Network((4, notebook.hidden, 2), rng, ceiling=6), Network((4, notebook.hidden, 1), rng, ceiling=6)
 
 
-def _optimizers() -> tuple[Adam, Adam]:
-    return Adam(0.01, beta1=0.99), Adam(0.01, beta1=0.99)
+def _optimizers(slots: Slots) -> tuple[Adam, Adam]:
+    return Adam(0.01, beta1=0.99, slots=slots), Adam(0.01, beta1=0.99, slots=slots)
 
 
 def run(name: str, seed: int, episodes: int = EPISODES) -> list[float]:
     """The returns of the episodes, in the order in which they ended."""
     notebook, rng = NOTEBOOKS[name], np.random.default_rng(seed)
-    shared = Shared(*_networks(notebook, rng), _optimizers())
+    slots: Slots = {}
+    shared = Shared(*_networks(notebook, rng), slots, _optimizers(slots))
     same = int(rng.integers(2**31))
     agents = [
         Agent(shared, notebook, child, np.random.default_rng(same) if notebook.server else child, episodes)

@@ -71,19 +71,23 @@ class Network:
         self.values[:] = other.values
 
 
+Slots = dict[Network, tuple[Array, Array]]
+
+
 class Adam:
     """tf.train.AdamOptimizer: p -= rate sqrt(1 - b2^t) / (1 - b1^t) m / (sqrt(v) + 1e-8).
 
     Each network has m and v of its own. The powers of the betas are the optimizer's: any step on any network is one t.
+    slots: m and v by network, if several optimizers share those of the networks that they share.
     """
 
-    def __init__(self, rate: float, beta1: float = 0.9, beta2: float = 0.999) -> None:
+    def __init__(self, rate: float, beta1: float = 0.9, beta2: float = 0.999, slots: Slots | None = None) -> None:
         self._rate = rate
         self._beta1 = beta1
         self._beta2 = beta2
         self._power1 = beta1
         self._power2 = beta2
-        self._slots: dict[Network, tuple[Array, Array]] = {}
+        self._slots: Slots = {} if slots is None else slots
 
     def apply(self, *gradients: tuple[Network, Array]) -> None:
         """A step on these networks: one apply_gradients."""
