@@ -92,7 +92,7 @@ def _preset_cells(line: Recorded, machines: str) -> list[str]:
         estimate([record.greedy_return for record in records]),
         f"{mean(best):.1f}, {min(best):.1f}" if best else "-",
         _drawn(records),
-        estimate(trained, average),
+        f"{estimate(trained, average)}, {min(trained):.1f}" if len(trained) > 1 else estimate(trained, average),
         _solved(line),
         spread([record.solved_seconds for record in records], 1),
         _ends(records),

@@ -135,6 +135,16 @@ def test_a_preset_has_the_settings_of_its_record(record: str) -> None:
     assert differing <= (MAY_DIFFER if record in SHORTER else {"env.normalize_observations"})
 
 
+SECTIONS = re.split(r"^## `(.*)`$", (ROOT / "docs" / "sources.md").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+
+
+@pytest.mark.parametrize("preset", SECTIONS[::2])
+def test_a_preset_has_the_settings_that_the_document_compares_with_its_source(preset: str) -> None:
+    settings = re.findall(r"`(\S+=\S+)`", SECTIONS[SECTIONS.index(preset) + 1])
+    assert len(settings) >= 3
+    assert compose([f"experiment={preset}", *settings]) == compose([f"experiment={preset}"])
+
+
 GA3C = """
     workers=32 envs_per_worker=1 rollout_length=5 backend.predictors=2 backend.trainers=2
     backend.training_batch=5 returns._target_=a3c_exp.returns.NStep returns.n=null gamma=0.99

@@ -27,6 +27,7 @@ class Source:
     reports: str
     bar: float
     seeds: int
+    program: Sequence[float] = ()
     without: Sequence[str] = ()
 
 
@@ -71,7 +72,25 @@ def train(name: str, seed: int, episodes: int | None = None) -> Line:
     )
 
 
-COLUMNS = ("name", "source", "what it reports", "seeds", "lost", "return [95 %]", "worst, best seed", "bar", "reached")
+COLUMNS = (
+    "name",
+    "source",
+    "what it reports",
+    "its own program",
+    "seeds",
+    "lost",
+    "return [95 %]",
+    "worst, best seed",
+    "bar",
+    "reached",
+)
+
+
+def _own(scores: Sequence[float]) -> str:
+    """What runs of the source's own program have reached."""
+    if not scores:
+        return "not run"
+    return f"{estimate(scores, average)}, {min(scores):g} to {max(scores):g}, {len(scores)} runs"
 
 
 def section(folder: Path) -> str:
@@ -85,7 +104,7 @@ def section(folder: Path) -> str:
         figures = [estimate(kept, average), f"{min(kept):.1f}, {max(kept):.1f}"] if kept else ["", ""]
         verdict = ("yes" if reached else "no") if kept else ""
         seeds, lost = f"{len(lines)} of {source.seeds}", f"{len(scores) - len(kept)}"
-        head = [f"`{name}`", source.title, source.reports, seeds, lost]
+        head = [f"`{name}`", source.title, source.reports, _own(source.program), seeds, lost]
         rows.append([*head, *figures, f">= {source.bar:g}", verdict])
     return text(
         "sources",
