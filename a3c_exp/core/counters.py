@@ -187,9 +187,10 @@ class WorkerCounters:
         self._rng_states[0, :known] = state["rng_states"][:known]
 
     def take_observation_stats(self, row: Array) -> None:
-        """Start from another run's observation statistics, if both runs have some. Its returns are left out."""
+        """Start from another run's observation statistics, if both runs have some."""
         if self._stats.size and row.shape == self._stats.shape[2:]:
-            self._stats[:, 0] = RunningStats(row).without_returns().row
+            self._stats[:, 0] = row
+            self._stats[:, 0, -3:] = 0  # returns depend on rewards and discount, which may differ here
 
     def raise_steps_to(self, steps: int) -> None:
         """Set the total to at least `steps`. The Ray driver uses this: its counters are a copy of the servers'."""

@@ -68,12 +68,6 @@ class RunningStats:
             tail = _measured(returns[:, None])
         return cls(np.concatenate([head, tail]))
 
-    def without_returns(self) -> RunningStats:
-        """The same without the returns, for another run: returns depend on rewards and discount."""
-        row = self.row.copy()
-        row[-3:] = 0
-        return RunningStats(row)
-
     def merge(self, other: RunningStats | None) -> RunningStats:
         """The statistics of both."""
         return self if other is None else RunningStats.merge_all(np.stack([self.row, other.row]))

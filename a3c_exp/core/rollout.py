@@ -183,7 +183,7 @@ class Actor:
         normalizer = snapshot.normalizer
         first, first_state = self._observations, self._state
         rows = self._interact(snapshot, value(self._epsilon, progress))
-        actions, log_probs, acted_values, states, steps = zip(*rows, strict=True)
+        actions, log_probs, acted_values, _, steps = zip(*rows, strict=True)
         raw = _stack([first, *[step.obs for step in steps[:-1]]])
         values, rewards = _stack(acted_values), _stack([step.reward for step in steps])
         terminated = _stack([step.terminated for step in steps])
@@ -193,7 +193,7 @@ class Actor:
 
         if self._time_limit_is_terminal:
             terminated, truncated = terminated | truncated, np.zeros_like(truncated)
-        next_values = self._next_values(values, terminated, truncated, steps, states, normalizer)
+        next_values = self._next_values(values, terminated, truncated, rows, normalizer)
         ended = episode_over = terminated | truncated
         if steps[0].life_lost is not None:
             episode_over = ended & ~_stack([step.life_lost for step in steps])
@@ -264,19 +264,13 @@ class Actor:
                 raise EnvError(f"{type(self.env).__name__} returned {what} that is {found}")
 
     def _next_values(
-        self,
-        values: Floats,
-        terminated: Bools,
-        truncated: Bools,
-        steps: Sequence[Step],
-        states: Sequence[Array | None],
-        normalizer: Normalizer | None,
+        self, values: Floats, terminated: Bools, truncated: Bools, rows: Sequence[_Row], normalizer: Normalizer | None
     ) -> Floats:
         """V(s_{t+1}) [T, B], with one call of the network for all states that no step of the rollout has valued.
 
-        states: of each step, the recurrent state [B, S] after its observations, before ended episodes reset it: a final
-            observation is valued with it.
+        A final observation is valued with the recurrent state after its step, before ended episodes have reset it.
         """
+        *_, states, steps = zip(*rows, strict=True)
         next_values = np.empty_like(values)
         next_values[:-1] = values[1:]
         times, envs = np.nonzero(truncated & ~terminated)
@@ -288,8 +282,8 @@ class Actor:
             self._require_finite(raw)
             state = None
             if self._state is not None:
-                rows = [row[env : env + 1] for t, env in cut if (row := states[t]) is not None]
-                state = _concat([self._state, *rows] if bootstraps_end else rows)
+                after = [row[env : env + 1] for t, env in cut if (row := states[t]) is not None]
+                state = _concat([self._state, *after] if bootstraps_end else after)
             found = self._network.values(raw if normalizer is None else normalizer.observations(raw), state)
             if bootstraps_end:
                 next_values[-1], found = found[: self.env.count], found[self.env.count :]

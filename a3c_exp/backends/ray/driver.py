@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from a3c_exp.backends.messages import GRACE_SECONDS, MERGE_SECONDS, WorkerExit
@@ -77,7 +77,7 @@ class ActorSource(Source):
     """The actor of a worker.
 
     actors: makes one. run: the pending call of `WorkerActor.run`. attempt: number of actors before it.
-    joined: a status has named it as a member of the run. last_beat: None before the first.
+    joined: a status has named it as a member of the run. beat: the last that was heard of.
     patient_until: when rounds stop waiting for it, because it has not joined.
     """
 
@@ -85,6 +85,7 @@ class ActorSource(Source):
     context: RunContext
     servers: Sequence[Any]
     in_flight: int
+    beat: int | None = field(default=None, init=False)
 
     def start(self, attempt: int) -> None:
         self.actor = self.actors.remote()
@@ -92,12 +93,8 @@ class ActorSource(Source):
         self.run = self.actor.run.remote(*arguments)
         self.attempt = attempt
         self.joined = False
-        self.last_beat: int | None = None
+        self.beat = None
         self.patient_until = time.monotonic() + PLACEMENT_SECONDS
-
-    @property
-    def beat(self) -> int | None:
-        return self.last_beat
 
     def kill(self) -> bool:
         import ray
@@ -294,7 +291,7 @@ class Driver(Supervisor[ActorSource]):
             self._store.counters.start_clock(seconds_ago=status.training_seconds)
         for worker in self.sources:
             worker.joined |= worker.worker in status.members
-            worker.last_beat = status.beats.get((worker.worker, worker.attempt), worker.last_beat)
+            worker.beat = status.beats.get((worker.worker, worker.attempt), worker.beat)
         if not status.events:
             yield None
             return
