@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean
@@ -16,7 +16,7 @@ from typing import Any
 
 from hydra.core.override_parser.types import IntervalSweep
 
-from a3c_exp.cli.hydra_compose import choices_of, parse
+from a3c_exp.cli.hydra_compose import choices_of, compose_jobs, parse, to_container
 from a3c_exp.cli.processes import Job, say
 from a3c_exp.common.reading import UnreadableError
 from a3c_exp.errors import ConfigError
@@ -24,8 +24,10 @@ from a3c_exp.report.runs import BROKEN, read_run
 
 EVALUATION = "eval/mean_reward"
 
-Jobs = list[list[str]]
+Jobs = Sequence[list[str]]
 """The overrides of each run."""
+Settings = tuple[str, ...]
+"""The overrides that a trial has chosen."""
 
 
 def search(
@@ -34,14 +36,12 @@ def search(
     trials: int,
     at_once: int,
     objective: str,
-    check: Callable[[Jobs], None],
     run: Callable[[Jobs], tuple[list[Job], int]],
 ) -> int:
     """Run `trials` trials, print the best, and return the exit code. Raises ConfigError.
 
     overrides: ranges and choices in them are searched; those of `seed` are the runs of each trial.
-    at_once: runs at the same time. objective: see `score_of`.
-    check: raises ConfigError for jobs that cannot run. run: makes the runs of jobs; returns them and the exit code.
+    at_once: runs at the same time. objective: see `score_of`. run: makes runs, and gives an exit code.
     """
     if find_spec("optuna") is None:
         raise ConfigError("search", trials, "needs the extra search: pip install 'a3c-exp[search]'")
@@ -51,53 +51,62 @@ def search(
     fixed = [str(each.input_line) for each in typed if not each.is_sweep_override()]
     searched = {each.key_or_group: each for each in typed if each.is_sweep_override()}
     seeds = [[text] for text in choices_of(searched.pop("seed"))] if "seed" in searched else [[]]
+    ranges: dict[str, Any] = {
+        key: each.value() for key, each in searched.items() if isinstance(each.value(), IntervalSweep)
+    }
+    choices = {key: choices_of(each) for key, each in searched.items() if key not in ranges}
     if not searched:
         raise ConfigError("search", trials, "needs settings to choose: <setting>=loguniform(1e-4,1e-2), or a,b,c")
-    space, ends = dict[str, Any](), list[list[str]]()
-    for key, each in searched.items():
-        value: Any = each.value()
-        if isinstance(value, IntervalSweep):
-            space[key] = optuna.distributions.FloatDistribution(value.start, value.end, log="log" in value.tags)
-            ends.append([text for end in (value.start, value.end) for text in _texts({key: end})])
-        else:
-            space[key] = optuna.distributions.CategoricalDistribution(choices_of(each))
-            ends.append(choices_of(each))
-    check([[*fixed, *(some[number % len(some)] for some in ends)] for number in range(max(map(len, ends)))])
+
+    def settings(trial: Any) -> Settings:
+        found = [trial.suggest_categorical(key, texts) for key, texts in choices.items()]
+        for key, each in ranges.items():
+            found.append(f"{key}={trial.suggest_float(key, each.start, each.end, log='log' in each.tags):.5g}")
+        return tuple(found)
+
+    every: dict[str, list[Any]] = {key: [each.start, each.end] for key, each in ranges.items()} | choices
+    probes = [{key: some[n % len(some)] for key, some in every.items()} for n in range(max(map(len, every.values())))]
+    check_all(hydra, [[*fixed, *settings(optuna.trial.FixedTrial(each))] for each in probes])
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    sampler = optuna.samplers.TPESampler(seed=0, constant_liar=True)
-    study = optuna.create_study(direction="maximize", sampler=sampler)
-    scores: dict[tuple[str, ...], float] = {}
-    failed = False
+    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=0, constant_liar=True))
+    chosen: dict[int, Settings] = {}
+    scores: dict[Settings, float] = {}
+    worst = 0
     together = max(1, at_once // len(seeds))
     for first in range(0, trials, together):
-        asked = [study.ask(space) for _ in range(min(together, trials - first))]
-        new = {_texts(trial.params): trial.number for trial in reversed(asked) if _texts(trial.params) not in scores}
+        asked = [study.ask() for _ in range(min(together, trials - first))]
+        chosen |= {trial.number: settings(trial) for trial in asked}
+        new = {chosen[trial.number]: trial.number + 1 for trial in asked if chosen[trial.number] not in scores}
         jobs = []
         for texts, number in new.items():
-            say(f"trial {number + 1} of {trials}: {' '.join(texts)}")
+            say(f"trial {number} of {trials}: {' '.join(texts)}")
             for seed in seeds:
-                name = "_".join([f"trial-{number + 1:03d}", *seed]).replace("=", "-")
+                name = "_".join([f"trial-{number:03d}", *seed]).replace("=", "-")
                 jobs.append([*fixed, *texts, *seed, f"hydra.sweep.subdir={name}"])
         runs, code = run(jobs) if jobs else ([], 0)
         if code > 1:  # it was interrupted
             return code
-        failed = failed or code == 1
+        worst = max(worst, code)
         found = iter([score_of(job.folder, objective) for job in runs])
         scores |= {texts: fmean(itertools.islice(found, len(seeds))) for texts in new}
         if objective not in ("best", "last") and max(scores.values()) == -math.inf:
             raise ConfigError("objective", objective, "must be best, last or a curve that the runs have")
         for trial in asked:
-            study.tell(trial, scores[_texts(trial.params)])
+            study.tell(trial, scores[chosen[trial.number]])
     best = study.best_trial
-    settings = " ".join(_texts(best.params))
-    say(f"the best of {trials} trials is {best.number + 1}: {settings}: {objective} {best.value:.5g}")
-    return int(failed)
+    winner = " ".join(chosen[best.number])
+    say(f"the best of {trials} trials is {best.number + 1}: {winner}: {objective} {best.value:.5g}")
+    return worst
 
 
-def _texts(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Chosen settings as overrides: numbers by key, and choices, which are overrides already."""
-    return tuple(each if isinstance(each, str) else f"{key}={each:.5g}" for key, each in settings.items())
+def check_all(hydra: Any, jobs: Jobs) -> None:
+    """Raise ConfigError for the first job that cannot run."""
+    from a3c_exp.config.builder import load_final
+
+    made: Any = []
+    for node in compose_jobs(hydra, jobs):
+        load_final(to_container(node), made=made)
 
 
 def score_of(folder: Path, objective: str) -> float:

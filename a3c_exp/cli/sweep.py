@@ -32,7 +32,7 @@ from a3c_exp.cli.hydra_compose import (
 )
 from a3c_exp.cli.names import folder_names, labels
 from a3c_exp.cli.processes import Job, Runs, say
-from a3c_exp.cli.search import search
+from a3c_exp.cli.search import Jobs, check_all, search
 from a3c_exp.common.reading import expanded
 from a3c_exp.core.cpu import cores_shared, usable_cores
 from a3c_exp.errors import ConfigError, FolderError, RunError, named
@@ -70,7 +70,7 @@ def run_sweep(hydra: Any, line: CommandLine) -> int:
         at_once = min(line.jobs or 1, len(combinations) or MOST_JOBS)
         files = [] if line.config_dir is None else ["--config-dir", line.config_dir]
 
-        def run(combinations: Sequence[list[str]]) -> tuple[list[Job], int]:
+        def run(combinations: Jobs) -> tuple[list[Job], int]:
             jobs = _check_jobs(hydra, combinations, existing, at_once)
             make(jobs[0].folder.parent)
             return jobs, Runs(jobs, [sys.executable, "-m", "a3c_exp", *files], existing, at_once).run()
@@ -78,9 +78,7 @@ def run_sweep(hydra: Any, line: CommandLine) -> int:
         with cores_shared(at_once):
             if line.search is None:
                 return run(combinations)[1]
-            return search(
-                hydra, overrides, line.search, at_once, line.objective or "best", partial(_check_all, hydra), run
-            )
+            return search(hydra, overrides, line.search, at_once, line.objective or "best", run)
 
 
 def _sweep_dir(node: DictConfig) -> Path:
@@ -129,19 +127,10 @@ def _check_jobs(hydra: Any, combinations: Sequence[list[str]], existing: str, at
     return list(jobs.values())
 
 
-def _check_all(hydra: Any, combinations: Sequence[list[str]]) -> None:
-    """Raise ConfigError for the first job that cannot run."""
-    from a3c_exp.config.builder import load_final
-
-    made: Made = []
-    for node in compose_jobs(hydra, combinations):
-        load_final(to_container(node), made=made)
-        check_links(_sweep_dir(node), "multirun.yaml", ".submitit")
-
-
 def _run_with_hydra(hydra: Any, overrides: Sequence[str], combinations: Sequence[list[str]], existing: str) -> int:
     """Have Hydra run a sweep with its launcher, whose lines and exit codes are its own. combinations: all jobs."""
-    _check_all(hydra, combinations)
+    check_all(hydra, combinations)
+    check_links(_sweep_dir(compose_node(hydra, combinations[0])), "multirun.yaml", ".submitit")
     own = "hydra.sweep.subdir='${hydra.job.num}_s${seed}'"
     try:
         hydra.multirun(CONFIG_NAME, partial(hydra_job, existing), [own, *for_hydra(hydra, overrides)])
