@@ -42,14 +42,12 @@ def test_settings_become_the_record_of_the_network() -> None:
     assert found == as_the_actor
 
 
-@pytest.mark.parametrize("name", ["Residual", "Lazy", "Normed", "Constants", "Tied", "Gru", "Plain"])
-def test_modules_for_vectors_are_accepted(name: str) -> None:
-    load(name)
+VECTORS = ("Residual", "Lazy", "Normed", "Constants", "Tied", "Gru", "Plain")
 
 
-@pytest.mark.parametrize("name", ["Pictures", "Seen", "SeenRaw"])
-def test_modules_for_pictures_are_accepted(name: str) -> None:
-    load(name, CORNERS)
+@pytest.mark.parametrize("name", [*VECTORS, "Pictures", "Seen", "SeenRaw"])
+def test_modules_for_vectors_and_pictures_are_accepted(name: str) -> None:
+    load(name, SCRIPTED if name in VECTORS else CORNERS)
 
 
 @pytest.mark.parametrize(
