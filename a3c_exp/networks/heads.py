@@ -78,7 +78,7 @@ class GaussianHeadKernel(LinearKernel):
         outputs = super().forward(x)
         means = outputs[:, : self._means]
         if self._log_std_gradient is None:
-            self._log_std = outputs[:, self._means :]
+            self._log_std = outputs[:, self._means :].copy()  # numbers side by side are quicker
         bounded = np.broadcast_to(self._log_std.clip(*LOG_STD_RANGE), means.shape)
         return np.concatenate([means, bounded], axis=-1, out=out)
 
