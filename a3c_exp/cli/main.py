@@ -5,6 +5,7 @@ A command that cannot run in full writes nothing, and its error is one line.
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from omegaconf import OmegaConf
 
 from a3c_exp import __version__
 from a3c_exp.cli.arguments import CommandLine, read_arguments
-from a3c_exp.cli.execute import Plan, execute
+from a3c_exp.cli.execute import Plan, execute, prestart
 from a3c_exp.cli.existing import CONTINUE
 from a3c_exp.cli.hydra_compose import compose_node, hydra_session, setting, to_container
 from a3c_exp.cli.processes import say
@@ -45,11 +46,23 @@ def command(arguments: Sequence[str]) -> int:
         build_experiment(plan.config)
         print(printable(OmegaConf.to_yaml(OmegaConf.create(dict(plan.config)))), end="")
         return 0
+    prestart(plan.config.get("backend"))  # the fork server imports torch while this process does
+    _import_training()
     finished = execute(plan)
     if finished is not None:
         return finished.exit_code
     say(f"{plan.folder}: has finished{_way_on(plan)}")
     return 0
+
+
+def _import_training() -> None:
+    """Import what a run needs. None of it is ever garbage, and to search it takes half a second: now, and at the end of
+    the process."""
+    gc.disable()
+    import a3c_exp.run.trainer  # noqa: F401
+
+    gc.freeze()
+    gc.enable()
 
 
 def _composed_plan(hydra: Any, line: CommandLine) -> Plan:
