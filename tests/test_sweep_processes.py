@@ -84,7 +84,7 @@ def test_kills_and_signals_leave_runs_with_which_the_same_command_goes_on(sweeps
     log = sweeps.folder / "sweep" / long / "train.log"
 
     def has_begun(times: int) -> bool:
-        return log.exists() and log.read_text().count("run folder") == times
+        return log.exists() and log.read_text().count(" INFO folder: ") == times
 
     # A run that is killed is run again once, and its neighbour goes on.
     started = sweeps.start(*command)
@@ -145,7 +145,7 @@ def test_two_programs_on_one_sweep_make_each_run_once(sweeps: Sweeps) -> None:
         sweeps.end(started, 0)
     assert sweeps.reasons() == {"seed-0": "total_steps", "seed-1": "total_steps"}
     for run in sweeps.folder.glob("sweep/*"):
-        assert (run / "train.log").read_text().count("stopped: ") == 1
+        assert (run / "train.log").read_text().count(" INFO finished") == 1
 
 
 @pytest.mark.slow

@@ -22,6 +22,8 @@ from a3c_exp.run.statistics import RunStatistics
 
 log = logging.getLogger("a3c_exp")
 
+ONLY_FILE = {"only_file": True}
+"""`extra` of a log line for train.log alone."""
 LIVE_SECONDS, PLAIN_SECONDS = 0.2, 10.0
 """Seconds between two progress lines on a terminal, and in the log."""
 SPEED_SECONDS = 10.0
@@ -49,13 +51,15 @@ class LiveLineHandler(logging.StreamHandler[TextIO]):
         if label:
             self.setLevel(logging.WARNING)
         # A progress line is shown as the live line already.
-        self.addFilter(lambda record: not (self.live and hasattr(record, "progress")))
+        unseen = ("only_file", "progress") if self.live else ("only_file",)
+        self.addFilter(lambda record: not any(hasattr(record, name) for name in unseen))
 
     def show(self, line: str) -> None:
-        """Replace the live line, cut to the terminal's width."""
+        """Replace the live line, without the last of its parts where it is wider than the terminal."""
         self.acquire()  # another thread may be in the middle of a log line
         try:
-            self._line = line[: _columns(self.stream) - 1]
+            width = _columns(self.stream) - 1
+            self._line = line if len(line) <= width else line[: width + 3].rpartition(" | ")[0] or line[:width]
             self._put(f"\r{self._line}\x1b[K")
         finally:
             self.release()
@@ -145,7 +149,9 @@ def run_log(path: Path, stream: TextIO | None = None, label: str = "") -> Iterat
     def show_warning(
         message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: object, **__: object
     ) -> None:
-        log.warning("%s:%d: %s: %s", filename, lineno, category.__name__, message)
+        outdated = issubclass(category, (DeprecationWarning, PendingDeprecationWarning, FutureWarning))
+        extra = ONLY_FILE if outdated else None  # it is for whoever writes the code that it names
+        log.warning("%s:%d: %s: %s", filename, lineno, category.__name__, message, extra=extra)
 
     for handler in (terminal, file):
         log.addHandler(handler)
@@ -168,7 +174,7 @@ def run_log(path: Path, stream: TextIO | None = None, label: str = "") -> Iterat
 class Progress:
     """The progress line: steps, speed, mean return, best evaluation, time left.
 
-    On a terminal it is one live line. The log gets a plain line every PLAIN_SECONDS, and a last one.
+    On a terminal it is one live line. The log gets a plain line every PLAIN_SECONDS.
 
     total_steps, max_seconds: limits of the run, for the time left. Both include earlier sessions of a resumed run.
     clock: monotonic seconds.
@@ -208,10 +214,9 @@ class Progress:
             self._next_plain = now + PLAIN_SECONDS
             log.info(line, extra={"progress": True})
 
-    def close(self, best_eval: float | None = None, speed: float | None = None) -> None:
-        """Replace the live line by a last plain one."""
+    def close(self) -> None:
+        """Remove the live line."""
         self._terminal.clear()
-        log.info(self._line(self._clock(), best_eval, speed))
 
     def _line(self, now: float, best_eval: float | None, speed: float | None, activity: str = "") -> str:
         """The text of the line, which fits into 80 columns without an activity."""
@@ -220,16 +225,16 @@ class Progress:
         parts = [
             f"{amount(statistics.steps)} / {amount(self._total_steps)} steps",
             f"{amount(speed)}/s",
-            f"return {_number(statistics.mean_return)}",
+            f"return {'-' if statistics.mean_return is None else number(statistics.mean_return)}",
         ]
+        if activity:
+            parts.append(activity)
         if best_eval is not None:
-            parts.append(f"best eval {_number(best_eval)}")
+            parts.append(f"best eval {number(best_eval)}")
         ends = [] if self._max_seconds is None else [self._max_seconds - statistics.seconds]
         if speed > 0:
             ends.append((self._total_steps - statistics.steps) / speed)
-        if activity:
-            parts.append(activity)
-        elif ends:
+        if ends and not activity:
             parts.append(f"{duration(max(0.0, min(ends)))} left")
         if rejected := statistics.counts["rejected"]:
             parts.append(f"{rejected:,} updates rejected")
@@ -251,8 +256,6 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def _number(value: float | None) -> str:
-    """A return: -1234, 123.4, 0.714; None is a dash."""
-    if value is None:
-        return "-"
+def number(value: float) -> str:
+    """A return: -1234, 123.4, 0.714."""
     return f"{value:.0f}" if abs(value) >= 999.95 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"

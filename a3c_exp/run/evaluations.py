@@ -238,7 +238,7 @@ class Evaluations(Own):
     def _go_on(self, ended: int, steps: int) -> bool:
         """Called before each step of an evaluation: beat, and return whether to take the step."""
         self._heartbeat.beat()
-        self.activity = f"evaluation: {ended} of {self._experiment.eval.episodes} episodes, step {steps:,}"
+        self.activity = f"evaluation {ended}/{self._experiment.eval.episodes}, step {steps:,}"
         return not self._closed and self._interruption.signal is None
 
 

@@ -23,6 +23,12 @@ _NUMBERED = re.compile("step_([0-9]{1,18})[.]ckpt")
 CHECKPOINTS, LATEST, PREVIOUS, BEST = "checkpoints", "latest.ckpt", "previous.ckpt", "best.ckpt"
 
 
+def environment_of(config: Mapping[str, Any]) -> str:
+    """The environment of a configuration: its registered name, its game, or else its class."""
+    env = config.get("env") or {}
+    return str(next((env[key] for key in ("id", "game", "_target_") if env.get(key) is not None), None))
+
+
 def read_summary(folder: Path) -> dict[str, Any] | None:
     """The summary of a run that has ended; None without one that can be read."""
     try:

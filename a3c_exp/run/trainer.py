@@ -26,9 +26,9 @@ from a3c_exp.core.experiment import Experiment, RunContext, build_network, store
 from a3c_exp.core.store import SharedStore
 from a3c_exp.errors import FAILED, PREEMPTED, ConfigError, FolderError, RunError, named
 from a3c_exp.networks import ActorCritic
-from a3c_exp.run import callbacks, files, provenance, run_folder
+from a3c_exp.run import callbacks, files, outcome, provenance, run_folder
 from a3c_exp.run.callback_list import CallbackList, Own
-from a3c_exp.run.console import LiveLineHandler, Progress, run_log
+from a3c_exp.run.console import ONLY_FILE, LiveLineHandler, Progress, run_log
 from a3c_exp.run.curves import CurveWriter
 from a3c_exp.run.episode_log import EpisodeLog
 from a3c_exp.run.evaluations import Evaluations
@@ -103,12 +103,12 @@ def run(
                 log.warning("%s", warning)
                 run_folder.make_latest(latest)
             trainer = Trainer(experiment, config, folder, store, state, terminal, network, session)
-            log.info(network.runtime.description)
+            log.info(network.runtime.description, extra=ONLY_FILE)
             for idle in network.warnings:
                 log.warning(idle)
             pixels = experiment.env.normalize_observations
             if isinstance(pixels, tuple):
-                log.info("pixels: less %g, over %g", round(pixels[0]), pixels[1])
+                log.info("pixels: less %g, over %g", round(pixels[0]), pixels[1], extra=ONLY_FILE)
             (folder / run_folder.SUMMARY_FILE).unlink(missing_ok=True)  # a resumed run has not ended any more
         except OSError as error:
             raise FolderError(folder, f"cannot be written: {error}") from error
@@ -319,7 +319,8 @@ class Trainer:
 
     def run(self) -> Run:
         """Train until a stop rule holds, a worker fails or the user interrupts; then save the state and the summary."""
-        log.info("run folder: %s", self.folder)
+        for line in outcome.opening(self._experiment, self.config, self.folder, self._statistics.steps):
+            log.info("%s", line)
         # Callbacks stay here: workers are built from the rest.
         measures = frozenset(measure for each in self._experiment.callbacks for measure in each.measures)
         without = replace(self._experiment, callbacks=())
@@ -422,11 +423,15 @@ class Trainer:
         finished = self._error is None and self._stop_reason != "interrupted"
         for each in self._own:
             each.close(finished)
-        self._progress.close(self._evaluations.best_return, self._speed)
+        self._progress.close()
         summary, path = self._summary(), self.folder / run_folder.SUMMARY_FILE
         self._output.write(path.name, partial(files.write_json, path, summary))
         summary["unwritten"] = sorted(self._output.unwritten)
-        log.info("stopped: %s", summary["stop_reason"])
+        for line in outcome.ending(summary, self._experiment.reward_threshold):
+            log.info("%s", line)
+        if self.sweep is None:
+            for line in outcome.next_commands(summary["stop_reason"], self.folder):
+                log.info("  %s", line)
         self.tell("on_end", summary)
         return Run(self.folder, summary)
 

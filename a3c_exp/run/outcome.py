@@ -1,0 +1,91 @@
+"""What a run says of itself: what it trains, how it has ended, and the commands that come next."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+from a3c_exp.core.experiment import Experiment, Stop
+from a3c_exp.errors import FAILED
+from a3c_exp.run.console import duration, number
+from a3c_exp.run.files import amount
+from a3c_exp.run.run_folder import environment_of
+
+WIDTH = 79
+"""Columns of a line, of a terminal's 80."""
+RULES = [rule.name for rule in fields(Stop)]
+
+
+def opening(experiment: Experiment, config: Mapping[str, Any], folder: Path, steps: int) -> list[str]:
+    """What is trained, where and with what. steps: those that a resumed run has made."""
+    algorithm, network = (str(config[key]["_target_"]).rpartition(".")[2] for key in ("algorithm", "network"))
+    total, goal, solved = experiment.total_steps, experiment.stop.mean_return, experiment.reward_threshold
+    workers, envs = experiment.worker_count, experiment.envs_per_worker
+    until = f"steps {steps:,} to {total:,}" if steps else f"{total:,} steps"
+    if goal is not None:
+        until = f"until its mean return is {goal:g}, at most {until}"
+    elif solved is not None:
+        until = f"for {until}; a mean return of {solved:g} counts as solved"
+    else:
+        until = f"for {until}"
+    return [
+        *wrap(f"training {algorithm} on {environment_of(config)} {until}", WIDTH),
+        f"{workers} worker{'s' * (workers > 1)} of {envs} environment{'s' * (envs > 1)} each, "
+        f"backend {type(experiment.backend).__name__.lower()}, network {network}, seed {experiment.seed}",
+        f"folder: {short(folder)}",
+    ]
+
+
+def outcome(summary: Mapping[str, Any]) -> str:
+    """How a run has ended: "solved: mean return 477 of 100 episodes after 107,000 steps, 4.0 s"."""
+    reason, value = str(summary["stop_reason"]), summary.get("mean_return_100")
+    if reason == "mean_return" and summary.get("solved_at_steps") is not None:
+        reason = "solved"
+    elif reason in RULES:
+        reason = f"reached stop.{reason}"
+    elif reason == "total_steps":
+        reason = "finished"
+    steps, seconds = summary.get("steps") or 0, summary.get("training_seconds") or 0.0
+    mean = "" if value is None else f": mean return {number(value)} of 100 episodes"
+    return f"{reason}{mean} after {steps:,} steps, {f'{seconds:.1f} s' if seconds < 60 else duration(seconds)}"
+
+
+def ending(summary: Mapping[str, Any], threshold: float | None) -> list[str]:
+    """How a run has ended, its speed, and what else there is to say of it. threshold: the return of a solved run."""
+    speed, best, solved = (summary[key] for key in ("steps_per_second", "best_eval_return", "solved_at_steps"))
+    facts = [
+        f"{amount(speed or 0.0)}/s",
+        *([] if best is None else [f"best eval {number(best)}"]),
+        *([] if threshold is None or solved is not None else [f"not solved, which takes {threshold:g}"]),
+        *([f"solved at step {solved:,}"] if solved is not None and summary["stop_reason"] != "mean_return" else []),
+        *([f"{summary['rejected_updates']:,} updates rejected"] if summary["rejected_updates"] else []),
+    ]
+    return [*wrap(outcome(summary), WIDTH), *wrap(" | ".join(facts), WIDTH)]
+
+
+def next_commands(reason: str, folder: Path) -> list[str]:
+    """Commands for a run that has ended by `reason`: to go on with one that was cut, or to see what a finished one has
+    learned."""
+    python, place = _program(Path(sys.executable).name), shlex.quote(short(folder))
+    if reason in ("interrupted", *FAILED):
+        return [f"{python} -m a3c_exp resume={place}"]
+    commands = [f"{python} -m a3c_exp.{name} {place}" for name in ("evaluate", "report")]
+    return [*commands, f"{_program('tensorboard')} --logdir {place}"]
+
+
+def _program(name: str) -> str:
+    """A program beside this Python, as a user types it here."""
+    own = os.path.join(os.path.dirname(sys.executable), name)
+    return name if shutil.which(name) == own else shlex.quote(short(own))
+
+
+def short(path: str | Path) -> str:
+    """A path as a user types it: relative to the current folder where that is shorter."""
+    return min(str(path), os.path.relpath(path), key=len)

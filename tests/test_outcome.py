@@ -1,0 +1,77 @@
+"""What a run says at its start and at its end, and the commands that it names."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from a3c_exp import compose
+from a3c_exp.config.builder import build_experiment
+from a3c_exp.run.outcome import WIDTH, ending, next_commands, opening, outcome
+
+SUMMARY: dict[str, Any] = {
+    "stop_reason": "total_steps", "mean_return_100": 477.3, "steps": 107_000, "training_seconds": 4.04,
+    "steps_per_second": 26_485.1, "best_eval_return": 500.0, "solved_at_steps": None, "rejected_updates": 0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("summary", "text"),
+    [
+        (
+            {"stop_reason": "mean_return", "solved_at_steps": 107_000},
+            "solved: mean return 477.3 of 100 episodes after 107,000 steps, 4.0 s",
+        ),
+        ({"mean_return_100": None, "training_seconds": 3723}, "finished after 107,000 steps, 1:02:03"),
+        ({"stop_reason": "mean_return"}, "reached stop.mean_return: mean return 477.3 "),
+        ({"stop_reason": "max_seconds"}, "reached stop.max_seconds: mean return 477.3 "),
+        ({"stop_reason": "interrupted"}, "interrupted: mean return 477.3 "),
+        ({"stop_reason": "callback said so", "mean_return_100": None}, "callback said so after 107,000 steps, 4.0 s"),
+    ],
+)
+def test_a_run_says_in_words_how_it_has_ended(summary: dict[str, Any], text: str) -> None:
+    assert outcome(SUMMARY | summary).startswith(text)
+
+
+def test_the_last_lines_have_the_speed_as_the_progress_line_and_what_was_not_reached() -> None:
+    assert ending(SUMMARY, None)[-1] == "26.5k/s | best eval 500.0"
+    assert "not solved, which takes 500" in ending(SUMMARY, 500.0)[-1]
+    assert "solved at step 9,000" in ending(SUMMARY | {"solved_at_steps": 9000}, 300.0)[-1]
+    assert "3 updates rejected" in ending(SUMMARY | {"rejected_updates": 3}, None)[-1]
+
+
+@pytest.mark.parametrize("changes", [[], ["stop.mean_return=null"], ["env=pendulum", "envs_per_worker=1"]])
+def test_the_first_lines_say_what_is_trained_where_and_with_what(changes: list[str]) -> None:
+    config = compose([*changes, "workers=2", "seed=7"])
+    experiment = build_experiment(config)
+    lines = opening(experiment, config, Path("outputs") / "run", 0)
+    assert config["env"]["id"] in lines[0] and f"{experiment.total_steps:,} steps" in lines[0]
+    if experiment.reward_threshold is not None:
+        assert f"{experiment.reward_threshold:g}" in lines[0]
+    assert all(word in lines[-2] for word in ("2 workers", "processes", "Mlp", "seed 7"))
+    assert lines[-1] == "folder: outputs/run"
+    assert max(map(len, lines)) <= WIDTH
+    assert "steps 300 to " in " ".join(opening(replace(experiment, seed=1), config, Path("x"), 300)), "it goes on"
+
+
+def test_the_next_commands_can_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program is named in full where the shell would not find it; a folder with a space is quoted."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "a run"
+    monkeypatch.setenv("PATH", os.path.dirname(sys.executable))
+    python = os.path.basename(sys.executable)
+    assert next_commands("interrupted", folder) == [f"{python} -m a3c_exp resume='a run'"]
+    finished = next_commands("total_steps", folder)
+    assert [line.split(maxsplit=3)[:3] for line in finished[:2]] == [
+        [python, "-m", "a3c_exp.evaluate"],
+        [python, "-m", "a3c_exp.report"],
+    ]
+    assert "--logdir 'a run'" in finished[2]
+    monkeypatch.setenv("PATH", "")
+    assert next_commands("interrupted", folder)[0].split()[0].endswith(sys.executable.lstrip("/").split("/")[-1])
+    assert "/" in next_commands("interrupted", folder)[0].split()[0]
