@@ -23,7 +23,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt $(PIP_ARGS)
 TORCH_CPU := $(shell sed -n 's/^\(torch==[0-9.]*\).*/\1+cpu/p' constraints.txt)
 
-.PHONY: help setup train tb test test-slow lint format types check learn presets fuzz faults audit licenses soak bench wheel clean
+.PHONY: help setup train tb test test-slow lint format types check docs learn presets fuzz faults audit licenses soak bench wheel clean
 
 help: ## this list
 	@echo 'make <target> [ARGS="..."]'
@@ -54,6 +54,10 @@ types: $(VENV)/dev ## mypy, strict
 	$(BIN)/mypy
 
 check: lint types test ## all that a change has to pass
+
+docs: $(VENV)/dev ## this manual as a site in build/site; fails at a warning
+	$(BIN)/python -m sphinx -W --keep-going -q -c docs . build/site $(ARGS)
+	@echo 'build/site/docs/index.html'
 
 learn: $(VENV)/bench ## train every environment over its seeds; writes RESULTS.md. One: make learn ENV=lunar. Takes hours
 	$(BIN)/python -m study $(if $(ENV),--env $(ENV)) $(ARGS)

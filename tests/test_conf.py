@@ -135,7 +135,8 @@ def test_a_preset_has_the_settings_of_its_record(record: str) -> None:
     assert differing <= (MAY_DIFFER if record in SHORTER else {"env.normalize_observations"})
 
 
-SECTIONS = re.split(r"^## `(.*)`$", (ROOT / "docs" / "sources.md").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+RECORD_OF_SOURCES = (ROOT / "study" / "sources" / "README.md").read_text(encoding="utf-8")
+SECTIONS = re.split(r"^## `(.*)`$", RECORD_OF_SOURCES, flags=re.MULTILINE)[1:]
 
 
 @pytest.mark.parametrize("preset", SECTIONS[::2])

@@ -1,13 +1,14 @@
 """The documents are true: every command and every piece of code in them runs, in a small form; every table is complete.
 
-The recipes of docs/extending.md are followed as a user follows them: written into an empty folder as a package and YAML
-files of one's own, and called from the command line, with no change to this package.
+The recipes of docs/extend*.md are followed as a user follows them: in a copy of examples/, a package and YAML files of
+one's own, called from the command line, with no change to this package.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import io
+import json
 import os
 import re
 import shlex
@@ -40,9 +41,9 @@ from a3c_exp.report import __main__ as report
 
 ROOT = Path(__file__).parents[1]
 CONF = ROOT / "conf"
-PATHS = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md"))]
+PATHS = [path for folder in (".", "docs", "notes") for path in sorted((ROOT / folder).glob("*.md"))]
 DOCUMENTS = {path.name: path.read_text(encoding="utf-8") for path in PATHS}
-README, DESIGN, EXTENDING, GUIDE = (DOCUMENTS[f"{name}.md"] for name in ("README", "design", "extending", "guide"))
+README, DESIGN, INDEX = (DOCUMENTS[f"{name}.md"] for name in ("README", "design", "index"))
 
 # With these a command of the documents runs for a moment.
 SMALL = ["total_steps=64", "workers=2", "envs_per_worker=2", "rollout_length=8", "eval.every=null"]
@@ -147,7 +148,7 @@ def exports(arguments: list[str], here: Path) -> None:
 def reports(arguments: list[str], here: Path) -> None:
     assert report.main(arguments) == 0
     written = [path.name for path in (here / "outputs/report").iterdir()]
-    patterns = [pattern for row in rows("guide", "Compare") for pattern in code(row[0])]
+    patterns = [pattern for row in rows("compare", "Files of a report") for pattern in code(row[0])]
     assert [name for name in written if not any(fnmatch(name, pattern) for pattern in patterns)] == []
     assert [pattern for pattern in patterns if not any(fnmatch(name, pattern) for name in written)] == []
 
@@ -178,7 +179,7 @@ def installs(arguments: list[str], here: Path) -> None:
     assert arguments[:3] == ["-c", "constraints.txt", "-e"]
     named = {*re.findall(r"pip install .*?-e '\.\[(\w+)\]'", "\n".join(DOCUMENTS.values())), arguments[3][2:-1]}
     assert {"atari", "onnx", "pictures", "ray", "report", "video"} <= named <= set(extras)
-    assert {code(row[0])[0] for row in rows("guide", "Install")} == set(extras)
+    assert {code(row[0])[0] for row in rows("install", "Install")} == set(extras)
 
 
 HOW: dict[str, Callable[[list[str], Path], None]] = {
@@ -214,9 +215,10 @@ def distinct(*names: str) -> list[list[str]]:
     return [list(words) for words in dict.fromkeys(found)]
 
 
-# Commands of cluster.md need a cluster, those of RESULTS.md and tuning.md take hours, those of extending.md need its
-# files, those of environments.md other packages: they have tests of their own.
-LATER = ("cluster.md", "RESULTS.md", "tuning.md", "extending.md", "environments.md")
+# Commands of cluster*.md need a cluster, those of RESULTS.md and tuning.md take hours, those of recipes need examples/,
+# those of environments.md other packages: they have tests of their own.
+EXTENDING = [name for name in DOCUMENTS if name.startswith("extend") or name == "research.md"]
+LATER = ("cluster.md", "cluster_setup.md", "RESULTS.md", "tuning.md", "environments.md", *EXTENDING)
 
 
 @pytest.mark.parametrize("words", distinct(*(name for name in DOCUMENTS if name not in LATER)), ids=shlex.join)
@@ -248,11 +250,15 @@ def test_commands_for_environments_of_other_packages_have_settings_that_exist() 
 
 
 def test_what_is_shown_for_clusters_can_be_read_and_made() -> None:
-    text = DOCUMENTS["cluster.md"]
+    text = DOCUMENTS["cluster.md"] + DOCUMENTS["cluster_setup.md"]
     for arguments in re.findall(r"python -m a3c_exp ([^'\n#]+)", text):
         words = shlex.split(re.sub(r"\$\(\(.*\)\)", "2", arguments))
         composed = a3c_exp.compose([word for word in words if not word.startswith("hydra.")])
         assert isinstance(load_experiment(composed, check=False).backend, Ray)
+    [script] = blocks(DOCUMENTS["batch.md"], "bash")
+    [arguments] = re.findall(r"python -m a3c_exp (.*?)\n(?!    )", script.replace("\\\n    ", ""))
+    composed = a3c_exp.compose(shlex.split(arguments.replace("$SLURM_ARRAY_TASK_ID", "3"))[:3])
+    assert composed["seed"] == 3 and "existing=resume" in arguments
     launcher, job = map(yaml.safe_load, blocks(text, "yaml"))
     assert {"cluster_name", "provider", "setup_commands"} <= set(launcher)
     cluster = job["spec"]["rayClusterSpec"]
@@ -270,7 +276,7 @@ def small_python(block: str) -> str:
 
 
 [EXPORTED_SCRIPT] = [block for block in blocks(DOCUMENTS["python.md"], "python") if "onnxruntime" in block]
-OTHERS = [name for name in DOCUMENTS if name not in ("CONTRIBUTING.md", "extending.md")]
+OTHERS = [name for name in DOCUMENTS if name not in ("CONTRIBUTING.md", *EXTENDING)]
 SCRIPTS = dict.fromkeys(script for name in OTHERS for script in blocks(DOCUMENTS[name], "python"))
 del SCRIPTS[EXPORTED_SCRIPT]
 
@@ -285,6 +291,27 @@ def test_scripts_run(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     if "config" in names:
         saved = yaml.safe_load((tmp_path / run.folder / "config.yaml").read_text())
         assert (saved["env"]["id"], saved["gamma"]) == ("Acrobot-v1", 0.98)
+
+
+@pytest.mark.slow
+def test_the_notebook_trains_compares_and_plays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cells, in their order, in a place like docs/ beside examples/."""
+    pyplot = pytest.importorskip("matplotlib.pyplot", reason="plots the curves: pip install -e '.[report]'")
+    pyplot.switch_backend("agg")
+    cells = json.loads((ROOT / "docs/first_run.ipynb").read_text(encoding="utf-8"))["cells"]
+    (tmp_path / "docs").mkdir()
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    monkeypatch.chdir(tmp_path / "docs")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    names: dict[str, Any] = {}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            assert not cell["outputs"], "kept without outputs"
+            exec("".join(cell["source"]), names)
+    pyplot.close("all")
+    assert names["run"].summary["stop_reason"] == "mean_return"
+    assert {name: len(counts) for name, counts in names["solved"].items()} == {"A3C": 3, "Huber": 3}
+    assert names["total"] > 400
 
 
 # The tables.
@@ -326,7 +353,7 @@ def backend_settings(backend: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("document", "heading", "backend"), [("backends", "GA3C", "ga3c"), ("cluster", "On several", "ray")]
+    ("document", "heading", "backend"), [("ga3c", "Settings of GA3C", "ga3c"), ("cluster", "Settings of Ray", "ray")]
 )
 def test_the_table_of_a_backend_has_every_setting_with_its_default(document: str, heading: str, backend: str) -> None:
     """Those of all backends with workers beside each other have a table of their own."""
@@ -337,25 +364,24 @@ def test_the_table_of_a_backend_has_every_setting_with_its_default(document: str
 
 
 def test_the_table_of_failed_workers_has_defaults_and_stop_reasons() -> None:
-    table = {code(row[0])[0]: code(row[1]) for row in rows("backends", "If a worker") if code(row[0])}
+    table = {code(row[0])[0]: code(row[1]) for row in rows("failures", "Limits")}
     for backend in ("threads", "processes", "ga3c", "ray"):
         shared = {name: value for name, value in backend_settings(backend).items() if name in table}
         assert {"backend.max_restarts", "backend.stall_seconds"} <= set(shared)
         assert {name: yaml.safe_load(table[name][0]) for name in shared} == shared
-    reasons = [name for name in table if not name.startswith("backend.") and name != "stop_reason"]
-    assert reasons == list(FAILED)
-    assert set(FAILED) <= set(code(next(row for row in rows("guide", "Exit codes") if row[0] == "1")[1]))
+    assert [code(row[0])[0] for row in rows("failures", "Stop reasons")] == list(FAILED)
+    assert set(FAILED) <= set(code(next(row for row in rows("exit_codes", "Codes") if row[0] == "1")[1]))
 
 
 def test_the_table_of_atari_names_settings_that_exist() -> None:
     settings = yaml.safe_load((CONF / "env/atari.yaml").read_text())["env"]
-    named = [name for row in rows("atari", "Atari games") for name in code(row[2])]
+    named = [name for row in rows("atari", "Settings of Atari") for name in code(row[2])]
     assert named
     assert {name.removeprefix("env.") for name in named} <= set(settings)
 
 
 def test_a_run_leaves_what_the_table_says(finished: Path) -> None:
-    table = {code(row[0])[0]: code(row[1]) for row in rows("guide", "leaves")}
+    table = {code(row[0])[0]: code(row[1]) for row in rows("run_folder", "Files")}
     left = {str(path.relative_to(finished)) for path in finished.rglob("*") if path.is_file()}
     assert [name for name in left if not any(fnmatch(name, pattern) for pattern in table)] == []
     others = {pattern for pattern in table if not any(fnmatch(name, pattern) for name in left)}
@@ -427,18 +453,22 @@ def named_blocks(document: str) -> dict[str, str]:
     return {name[1]: block for name, block in named if name is not None}
 
 
-FILES = named_blocks(EXTENDING)
-RECIPES = [words[3:] for words in distinct("extending.md") if words[:3] == ["python", "-m", "a3c_exp"]]
+SHOWN = {name: text for page in EXTENDING for name, text in named_blocks(DOCUMENTS[page]).items()}
+EXAMPLES = ROOT / "examples"
+FILES = {str(path.relative_to(EXAMPLES)): path for kind in ("py", "yaml") for path in EXAMPLES.rglob(f"*.{kind}")}
+RECIPES = [words[3:] for words in distinct(*EXTENDING) if words[:3] == ["python", "-m", "a3c_exp"]]
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """my_project, as a reader of docs/extending.md has it after the last recipe."""
-    folder = tmp_path_factory.mktemp("my_project")
-    for name, text in FILES.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    return folder
+    """my_project, as a reader has it who has copied examples/."""
+    return Path(shutil.copytree(EXAMPLES, tmp_path_factory.mktemp("my_project") / "my_project"))
+
+
+def test_code_that_a_page_shows_is_that_of_the_examples() -> None:
+    assert {"my_a3c/residual.py", "my_a3c/huber.py", "my_a3c/thermostat.py"} <= set(SHOWN)
+    for name, text in SHOWN.items():
+        assert text.replace(f"# {name}\n", "", 1) == FILES[name].read_text(encoding="utf-8"), name
 
 
 @pytest.fixture
@@ -464,13 +494,13 @@ def test_there_is_a_recipe_for_each_group() -> None:
 
 @pytest.mark.parametrize("arguments", RECIPES, ids=" ".join)
 def test_recipes_run_from_the_command_line_alone(arguments: list[str], inside: Path) -> None:
-    assert main(small(arguments)) == 0
+    assert main(small(first_run(arguments))) == 0
     run = only_run(inside)
     assert summary(run)["stop_reason"] == "total_steps"
     assert re.search(r"(my_a3c[.:]|torch\.optim\.)\S+", (run / "config.yaml").read_text())
     if "network.shared=true" in arguments:
         [line] = re.findall(r"kernels: .*", (run / "train.log").read_text())
-        assert f"`{line}`" in " ".join(EXTENDING.split())
+        assert f"`{line}`" in " ".join(DOCUMENTS["extend_network_more.md"].split())
 
 
 @pytest.mark.slow
@@ -478,14 +508,6 @@ def test_the_environment_of_the_recipe_is_learned_to_its_reward_threshold(inside
     quick = ["backend=serial", "workers=1", "total_steps=200000", "eval.every=null"]
     assert main([*next(words for words in RECIPES if "env=thermostat" in words), *quick]) == 0
     assert summary(only_run(inside))["stop_reason"] == "mean_return"
-
-
-def test_the_code_of_the_recipes_keeps_the_rules_of_this_project(project: Path) -> None:
-    pytest.importorskip("ruff")
-    own = "lint.isort.known-first-party=['a3c_exp', 'my_a3c']"
-    settings = ["--no-cache", "--config", str(ROOT / "pyproject.toml"), "--config", own, str(project)]
-    for verb in (["check"], ["format", "--check"]):
-        subprocess.run([sys.executable, "-m", "ruff", *verb, *settings], check=True)
 
 
 # Links.
@@ -505,5 +527,11 @@ def test_links_lead_somewhere(document: Path) -> None:
         target = document.parent / path if path else document
         assert target.exists(), link
         assert not anchor or anchor in anchors(target.read_text(encoding="utf-8")), link
-    leads_to = [path for path in PATHS if document.name == "README.md" and path != document]
-    assert [path for path in leads_to if f"({path.relative_to(ROOT)})" not in README] == []
+
+
+def test_the_contents_lead_to_every_document() -> None:
+    links = re.findall(r"\]\(([^)#\s]+)\)", INDEX)
+    reached = {(ROOT / "docs" / link).resolve() for link in links if "://" not in link}
+    fronts = (ROOT / "README.md", ROOT / "docs/index.md")
+    assert [path.name for path in PATHS if path not in fronts and path.resolve() not in reached] == []
+    assert "(docs/index.md)" in README

@@ -23,7 +23,7 @@ Padding = Literal["valid", "same"]
 Precision = Literal["auto", "float32", "bfloat16"]
 
 # Pictures are convolved in portions, so that one layer's output stays within this: about the size of a processor's
-# caches. Whole rollouts at once take a third longer (bench/PROFILE.md).
+# caches. Whole rollouts at once take a third longer (notes/speed.md).
 CHUNK_BYTES = 8 * 2**20
 
 
@@ -44,7 +44,7 @@ def to_format(pictures: Tensor, dtype: torch.dtype, channels_last: bool) -> Tens
     if pictures.is_contiguous(memory_format=torch.channels_last):
         return pictures.to(dtype)
     out = torch.empty(pictures.shape, dtype=dtype, device=pictures.device, memory_format=torch.channels_last)
-    for channel in range(pictures.shape[1]):  # in half the time of one permuted copy (bench/PROFILE.md)
+    for channel in range(pictures.shape[1]):  # in half the time of one permuted copy (notes/speed.md)
         out[:, channel] = pictures[:, channel]
     return out
 
@@ -84,7 +84,7 @@ class ImageEncoder(nn.Module, ABC):
 
     The type and the memory layout in which convolutions are computed change speed and rounding alone. Parameters,
     gradients and features are always float32. Channels lie last in bfloat16, and in float32 where it pays, if the
-    processor has AVX-512. bench/PROFILE.md has what was measured. On a GPU nothing has been: `auto` is float32 there,
+    processor has AVX-512. notes/speed.md has what was measured. On a GPU nothing has been: `auto` is float32 there,
     with channels first.
 
     precision: of the numbers between layers: bfloat16, float32, or auto: bfloat16 if the processor multiplies it (AMX,

@@ -1,7 +1,7 @@
 """Numpy kernels of known layers, forward and backward, over the parameters of torch modules.
 
 An operation of torch takes several microseconds whatever its size, and twice that if it builds a graph. One of numpy
-takes one or two, which is most of the time of networks and batches as small as they are here (bench/PROFILE.md). So a
+takes one or two, which is most of the time of networks and batches as small as they are here (notes/speed.md). So a
 module that consists of known layers in sequence is run by these kernels. Any other module is run by torch. Tests hold
 the two equal.
 """

@@ -1,0 +1,82 @@
+"""The manual as a site: `make docs`. Sphinx reads the files that the repository shows, from its root."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+project = "a3c_exp"
+author = "a3c_exp authors"
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+root_doc = "docs/index"
+include_patterns = ["docs/*.md", "notes/*.md", "study/sources/README.md", "bench/RESULTS.md", "RESULTS.md", "C*.md"]
+html_theme = "furo"
+html_title = "a3c_exp"
+html_copy_source = False
+myst_heading_anchors = 4
+autodoc_typehints = "description"
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+smartquotes = False  # --config-dir has two hyphens
+# The pages of the contents are its links: it needs no second list of them in the files that the repository shows.
+NAVIGATION = """
+```{toctree}
+:hidden:
+:caption: %s
+
+%s
+```
+"""
+
+
+def read_page(app: Any, name: str, source: list[str]) -> None:
+    """What a repository shows and a site cannot: links to code and folders become their text, diagrams their source.
+
+    The contents get a list for the navigation, a caption for each of their headings.
+    """
+    folder = (ROOT / name).parent
+
+    def link(match: re.Match[str]) -> str:
+        text, path = match.groups()
+        if "://" in path or path.startswith("#") or path.partition("#")[0].endswith(".md"):
+            return match[0]
+        assert (folder / path.partition("#")[0]).exists(), match[0]
+        return text
+
+    text = re.sub(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)", link, source[0]).replace("```mermaid", "```text")
+    if name == root_doc:
+        for part in re.split(r"^## ", source[0], flags=re.MULTILINE)[1:]:
+            pages = [path.removesuffix(".md") for path in re.findall(r"\]\(([^)\s]+\.md)\)", part)]
+            listed = [page for page in dict.fromkeys(pages) if f"\n{page}\n" not in text]
+            text += NAVIGATION % (part.splitlines()[0], "\n".join(listed))
+    source[0] = text
+
+
+def read_docstring(app: Any, what: str, name: str, object_: Any, options: Any, lines: list[str]) -> None:
+    """Docstrings are plain text: `code`, and indented lines, as they are."""
+    plain = [re.sub(r"`+([^`]+)`+", r"``\1``", re.sub(r"([*|\\_])(?![^`]*`)", r"\\\1", line)) for line in lines]
+    lines.clear()
+    for line in plain:
+        indented = line.startswith("    ")
+        before = lines[-1] if lines else ""
+        if indented and before and not before.startswith("    "):
+            line = line.strip()  # a description that goes on
+        elif before and re.match(r"([a-z_]+(, [a-z_]+)*: |Raises |Returns )", line):
+            lines.append("")  # an argument
+        elif indented and not before and len(lines) > 1 and not lines[-2].startswith("    "):
+            lines.extend(["::", ""])
+        elif not indented and before.startswith("    "):
+            lines.append("")
+        lines.append(line)
+    if lines and lines[-1]:
+        lines.append("")
+
+
+def setup(app: Any) -> None:
+    app.connect("source-read", read_page)
+    app.connect("autodoc-process-docstring", read_docstring)

@@ -1,0 +1,19 @@
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.nn.functional import huber_loss
+
+from a3c_exp.algorithms import Algorithm, Batch, Metrics, PolicyOutputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class HuberA3C(Algorithm):
+    delta: float = 1.0
+    entropy_coefficient: float = 0.01
+
+    def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
+        policy_loss = -batch.mean(policy.log_probs * batch.advantages)
+        value_loss = batch.mean(huber_loss(policy.values, batch.targets, delta=self.delta, reduction="none"))
+        entropy = batch.mean(policy.entropy)
+        metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+        return policy_loss + value_loss - self.entropy_coefficient * entropy, metrics
