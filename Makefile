@@ -55,7 +55,7 @@ types: $(VENV)/dev ## mypy, strict
 
 check: lint types test ## all that a change has to pass
 
-docs: $(VENV)/dev ## this manual as a site in build/site; fails at a warning
+docs: $(VENV)/docs ## this manual as a site in build/site; fails at a warning
 	$(BIN)/python -m sphinx -W --keep-going -q -c docs . build/site $(ARGS)
 	@echo 'build/site/docs/index.html'
 
@@ -107,6 +107,10 @@ $(VENV)/ready: pyproject.toml constraints.txt
 
 $(VENV)/dev: $(VENV)/ready
 	$(PIP) -e '.[dev]'
+	@touch $@
+
+$(VENV)/docs: $(VENV)/ready
+	$(PIP) -e '.[docs]'
 	@touch $@
 
 $(VENV)/bench: $(VENV)/ready

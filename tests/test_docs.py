@@ -535,3 +535,14 @@ def test_the_contents_lead_to_every_document() -> None:
     fronts = (ROOT / "README.md", ROOT / "docs/index.md")
     assert [path.name for path in PATHS if path not in fronts and path.resolve() not in reached] == []
     assert "(docs/index.md)" in README
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    for name in ("sphinx", "myst_parser", "furo"):
+        pytest.importorskip(name, reason="the site: pip install -e '.[docs]'")
+    call = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-c", "docs", ".", str(tmp_path / "site")]
+    done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "lock-free" in (tmp_path / "site/docs/paper.html").read_text(encoding="utf-8")
+    assert "Train as" in (tmp_path / "site/docs/api.html").read_text(encoding="utf-8"), "docstrings"
