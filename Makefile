@@ -20,7 +20,7 @@ SIDE_BY_SIDE := -n 2 --dist worksteal
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt $(PIP_ARGS)
+PIP := $(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt $(PIP_ARGS)
 TORCH_CPU := $(shell sed -n 's/^\(torch==[0-9.]*\).*/\1+cpu/p' constraints.txt)
 
 .PHONY: help setup train tb test test-slow lint format types check docs learn presets fuzz faults audit licenses soak bench wheel clean
@@ -99,9 +99,12 @@ clean: ## remove the environment and the caches; outputs/ stays
 $(VENV)/ready: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo 'Python 3.11, 3.12 or 3.13 is needed: make PYTHON=/path/to/python'; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@if [ "$(TORCH)" = cpu ] && ! $(BIN)/python -c 'import torch' 2>/dev/null; then \
-		echo 'installing $(TORCH_CPU)'; \
-		$(PIP) '$(TORCH_CPU)' 2>/dev/null || echo 'not offered here: taking the default torch'; fi
+	@if $(BIN)/python -c 'import torch' 2>/dev/null; then :; \
+	elif [ "$(TORCH)" = cpu ] && echo 'Installing $(TORCH_CPU) and the rest: about 0.4 GB come in.' && \
+		$(PIP) '$(TORCH_CPU)' 2>$(VENV)/torch.log; then :; \
+	elif [ "$$(uname)" = Linux ]; then \
+		echo 'Installing torch with CUDA: about 4.9 GB come in. Without it they are 0.4 GB: stop this with Ctrl-C, and'; \
+		echo 'name an index that has torch for CPUs: make train PIP_ARGS="--extra-index-url <index>"'; fi
 	$(PIP) -e '.[atari]'
 	@touch $@
 

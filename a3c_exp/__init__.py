@@ -63,7 +63,7 @@ def train(
     """Train as `python -m a3c_exp <overrides>` does, and return the run: its folder and its summary.
 
     overrides: those of a command line, or a whole configuration as `compose` returns it and a run's config.yaml has it.
-    folder: where the run writes; None: outputs/<date>_<time>_s<seed>.
+    folder: where the run writes; None: outputs/<environment>_<algorithm>_s<seed>_<date>_<time>.
     config_dir: see `compose`. callbacks: what watches the run, besides those of the configuration; it is given copies.
     Raises ConfigError, before anything is written, if the configuration cannot run. After the checkpoint and the
     summary are written it raises RunError if the run failed or could not be written in full, KeyboardInterrupt if
@@ -72,7 +72,8 @@ def train(
     in a process at a time: RunError for a second one in another thread.
     """
     from a3c_exp.cli.execute import Plan, alone, execute
-    from a3c_exp.cli.hydra_compose import compose, run_folder
+    from a3c_exp.cli.hydra_compose import compose
+    from a3c_exp.cli.names import run_folder
     from a3c_exp.common.reading import expanded
 
     if isinstance(overrides, Mapping):
@@ -89,7 +90,7 @@ def train(
                 raise ConfigError(key, value, "is for the command line: `folder` says where a run from Python writes")
         config = compose(overrides, config_dir)
     place = expanded(folder) if folder is not None else run_folder(config)
-    plan = Plan(config=config, folder=place.absolute(), callbacks=callbacks)
+    plan = Plan(config=config, folder=place.absolute(), new=folder is None, callbacks=callbacks)
     from a3c_exp.core.seeding import globals_kept
 
     with alone(), globals_kept():
@@ -100,7 +101,7 @@ def train(
         raise (KeyboardInterrupt if finished.summary["signal"] == SIGINT else SystemExit)(finished.exit_code)
     if finished.exit_code:
         reason = finished.summary["error"] or f"cannot be written: {', '.join(finished.summary['unwritten'])}"
-        raise RunError(f"{plan.folder}: {reason}")
+        raise RunError(f"{finished.folder}: {reason}")
     return finished
 
 

@@ -47,7 +47,7 @@ def test_training_takes_overrides_or_a_whole_configuration(tmp_path: Path, monke
     assert one.folder == tmp_path / "one"
     monkeypatch.chdir(tmp_path)
     unnamed = a3c_exp.train(overrides).folder
-    assert unnamed.parent == tmp_path / "outputs" and unnamed.name.endswith("_s5")
+    assert unnamed.parent == tmp_path / "outputs" and unnamed.name.startswith("cartpole_a3c_s5_")
     assert one.summary["seed"] == other.summary["seed"] == 5
     assert (tmp_path / "one" / "config.yaml").read_text() == (tmp_path / "other" / "config.yaml").read_text()
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,10 +17,12 @@ from runs import QUICK, content, processes, summary
 
 import a3c_exp.__main__ as program
 from a3c_exp import compose
+from a3c_exp.cli.execute import make_new
 from a3c_exp.cli.hydra_compose import compose_node, hydra_session, sweep
 from a3c_exp.cli.startup import conf_folder
 from a3c_exp.common.settings import flatten
 from a3c_exp.config.settings import ELSEWHERE
+from a3c_exp.errors import FolderError
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +37,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 BAD = [
     ("--experimental-rerun config.pickle", "command line", "--experimental-rerun config.pickle"),
+    ("--config-dir x --config-name config", "--config-name", "config"),
+    ("~stop.mean_return", "~stop.mean_return", None),
     ("--config-dir other", "--config-dir", "other"),
     (f"--config-dir {conf_folder()}", "--config-dir", str(conf_folder())),
     ("=3", "command line", "=3"),
@@ -124,7 +131,7 @@ def test_the_full_names_in_hints_are_those_of_settings() -> None:
     for hint in ELSEWHERE.values():
         full, *chosen = hint.split(" with ")
         known = dict(flatten(compose(chosen))) if chosen else default
-        assert full in known or full.startswith(("network=", "python -m")), hint
+        assert full in known or not re.fullmatch(r"[a-z_.]+", full), hint
 
 
 # What is composed.
@@ -182,13 +189,22 @@ def test_cfg_job_prints_the_composed_configuration(here: Path, capfd: pytest.Cap
 # Runs.
 
 
-def test_a_run_is_in_a_folder_named_by_time_and_seed(here: Path) -> None:
+def test_a_folder_says_what_its_run_is(here: Path) -> None:
     assert program.main([*QUICK, "seed=7"]) == 0
     [folder] = (here / "outputs").iterdir()
-    assert folder.name.endswith("_s7")
+    assert re.fullmatch(r"cartpole_a3c_s7_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d", folder.name)
     assert (summary(folder)["seed"], summary(folder)["stop_reason"]) == (7, "total_steps")
     assert (folder / "config.yaml").is_file()
     assert not (folder / ".hydra").exists()
+
+
+def test_runs_that_begin_in_one_moment_each_have_a_folder(here: Path) -> None:
+    with ThreadPoolExecutor(20) as pool:
+        made = list(pool.map(make_new, [here / "outputs" / "run"] * 20))
+    assert sorted(path.name for path in made) == sorted(["run", *(f"run_{number}" for number in range(2, 21))])
+    (here / "dangling").symlink_to("nowhere")
+    with pytest.raises(FolderError):
+        make_new(here / "dangling" / "run")
 
 
 def test_the_runs_of_a_sweep_start_from_a_relative_folder(here: Path, finished: Path, in_process: None) -> None:
@@ -213,7 +229,7 @@ def test_a_saved_configuration_runs_again(finished: Path, here: Path) -> None:
     changes = ["seed=5", "returns=n_step", "returns.n=7", "critic_returns=gae", adam]
     assert program.main([f"from={finished}", *changes]) == 0
     [folder] = (here / "outputs").iterdir()
-    assert folder.name.endswith("_s5")
+    assert folder.name.startswith("acrobot_a3c_s5_")
     before, after = (yaml.safe_load((run / "config.yaml").read_text()) for run in (finished, folder))
     expected = before | {
         "seed": 5,
@@ -224,6 +240,9 @@ def test_a_saved_configuration_runs_again(finished: Path, here: Path) -> None:
     assert after == expected
     assert after["critic_returns"]["_target_"] == "a3c_exp.returns.GAE"
     assert summary(folder)["steps"] == 64
+    shutil.copy(folder / "config.yaml", here / "mine.yaml")
+    assert program.main(["from=mine.yaml", "hydra.run.dir=again"]) == 0
+    assert (here / "again" / "config.yaml").read_text() == (folder / "config.yaml").read_text()
 
 
 # The program itself, as a process.

@@ -70,22 +70,26 @@ def ranked(folder: Path) -> list[Ranked]:
 
 
 GYM = "a3c_exp.envs.Gym"
+MLP = {"_target_": "a3c_exp.networks.Mlp", "hidden_sizes": [8]}
+LSTM = {"_target_": "a3c_exp.networks.Lstm", "encoder": MLP}
 
 
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
         ([returns(5), returns(9), returns(5)], ["returns.n=5", "returns.n=9"]),
-        ([returns(5), returns(9, "Discounted")], ["returns=NStep", "returns=Discounted"]),
+        ([returns(5), returns(9, "Discounted")], ["returns=n_step", "returns=discounted"]),
         (
             [returns(5), returns(9, "Discounted"), returns(7)],
-            ["returns=NStep, returns.n=5", "returns=Discounted, returns.n=9", "returns=NStep, returns.n=7"],
+            ["returns=n_step, returns.n=5", "returns=discounted, returns.n=9", "returns=n_step, returns.n=7"],
         ),
+        ([{"network": LSTM}, {"network": MLP}], ["network=lstm", "network=mlp"]),
+        ([{"network": MLP, "workers": 1}, {"network": MLP, "workers": 2}], ["workers=1", "workers=2"]),
         ([{"init_from": None}, {"init_from": "outputs/0"}, {"init_from": "outputs/1"}], ["x", "init_from=a run"]),
         ([{"total_steps": 2000000}, {"total_steps": 2e6}], ["x"]),
         (
             [{"network": {"_target_": "a3c_exp.networks.Mlp"}}, {"network": {"_target_": "mine.Mlp"}}],
-            ['network="a3c_exp.networks.Mlp"', 'network="mine.Mlp"'],
+            ["network=mlp", "network=mine.Mlp"],
         ),
         (
             [{"env": {"_target_": GYM, "id": "x", "kwargs": kwargs}} for kwargs in ({}, {"gravity": -5.0})],
@@ -94,7 +98,7 @@ GYM = "a3c_exp.envs.Gym"
     ],
 )
 def test_a_configuration_is_named_by_what_differs(settings: list[Any], named: list[str], tmp_path: Path) -> None:
-    """Of a component by its class, and by what differs within the class."""
+    """Of a component by its option, and by what differs within its class. What is resolved separates runs too."""
     for number, each in enumerate(settings):
         run(tmp_path / str(number), number, env="x", settings=each)
     [configurations] = grouped(tmp_path).values()
@@ -119,7 +123,7 @@ def test_a_row_gives_estimates_and_ranges_and_counts_failures(tmp_path: Path) ->
     row = list(cells(only).values())
     assert row[:4] == ["1", "CartPole-v1", "4", "3 of 4"]
     assert re.fullmatch(r"150\.0 \[\d+\.\d, \d+\.\d\]", row[4]), "the mean without the best and the worst"
-    assert row[5:] == ["500.0 [500.0, 500.0]", "2,500 (1,000 to 3,000)", "2.5 (1.0 to 3.0)", "1,000", "0.50"]
+    assert row[5:] == ["500.0 [500.0, 500.0]", "2,500 (1,000 to 3,000)", "2.5 (1.0 to 3.0)", "1,000", "0.50", "*"]
 
 
 def test_configurations_are_ranked_by_their_final_return(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,6 +142,20 @@ def test_configurations_are_ranked_by_their_final_return(tmp_path: Path, capsys:
     assert "| 3 | returns.n=7 | 3 | 0 of 3 | - | - |" in output, "no episode has ended"
     assert "a run of returns.n=9 ends higher than one of returns.n=5: 1.00 [1.00, 1.00].\n" in output
     assert "Runs: 9.\nCommit abc; " in output
+
+
+def test_configurations_are_ranked_by_evaluations_where_that_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for n, value in ((1, 20.0), (2, 30.0)):
+        for seed in (0, 1):
+            folder = tmp_path / f"n-{n}_seed-{seed}"
+            run(folder, seed, settings=returns(n), mean_return_100=100.0 / n)
+            (folder / "metrics.csv").write_text(f"step,wall_seconds,eval/mean_reward\n10,1.0,{value}\n")
+    for words, first in ([], 1), (["rank=eval"], 2):
+        assert report.main([str(tmp_path), *words]) == 0
+        [row] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| 1 |")]
+        assert f" returns.n={first} |" in row and row.endswith(f"| n-{first}_seed-* |")
 
 
 def test_without_a_return_there_is_no_comparison_and_without_a_threshold_nothing_to_reach(tmp_path: Path) -> None:
@@ -174,7 +192,7 @@ def test_a_run_that_goes_on_is_reported_as_far_as_it_is(tmp_path: Path, capsys: 
         file.write("4000,4.0,99")  # as it is while the run writes it
     assert report.main([str(tmp_path)]) == 0
     output = capsys.readouterr().out
-    assert "| 1 | CartPole-v1 | 1, 1 unfinished | 1 of 1 | 20.0 | 30.0 | 2,000 | 2.0 | 1,000 | - |" in output
+    assert "| 1 | CartPole-v1 | 1, 1 unfinished | 1 of 1 | 20.0 | 30.0 | 2,000 | 2.0 | 1,000 | - | a |" in output
     assert "1 unfinished: going on, or killed." in output
 
 
@@ -314,7 +332,7 @@ def test_a_picture_says_what_it_leaves_out_and_how_to_see_it(tmp_path: Path) -> 
     assert "Only the first 6 of 7 configurations" in (tmp_path / "report/index.html").read_text()
 
 
-@pytest.mark.parametrize(("values", "names"), [(7, ["returns=GAE", "returns=NStep"]), (6, None)])
+@pytest.mark.parametrize(("values", "names"), [(7, ["returns=gae", "returns=n_step"]), (6, None)])
 def test_a_setting_with_many_values_has_a_scatter(
     values: int, names: list[str] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -344,7 +362,7 @@ def test_a_setting_with_many_values_has_a_scatter(
         assert axes.xaxis.get_major_formatter()(1e-3) == "0.001"
         assert axes.get_xscale() == "log" and axes.get_xlabel() == "optimizer.learning_rate"
         places = {each.get_label(): sorted(each.get_offsets().tolist()) for each in axes.collections}
-        assert places["returns=NStep"] == [[pytest.approx(1e-4 * 2**n), 10.0 * n] for n in range(7)]
+        assert places["returns=n_step"] == [[pytest.approx(1e-4 * 2**n), 10.0 * n] for n in range(7)]
         assert [len(places[name]) for name in names] == [6, 7]
         assert "optimizer.learning_rate" in (tmp_path / "report" / "index.html").read_text()
 

@@ -59,17 +59,27 @@ def again(finished: Path, here: Path) -> Path:
         ([["epsilon=1e-16"], ["epsilon=1e+16"]], "epsilon-1e-16 epsilon-1e16"),
         ([["low=-1"], ["low=1"]], "low--1 low-1"),
         ([["a.n=1", "b.n=2"], ["a.n=2", "b.n=3"]], "a.n-1_b.n-2 a.n-2_b.n-3"),
-        ([["returns={_target_:a3c_exp.returns.NStep,n:3}"], ["returns=gae"]], "NStep-n-3 gae"),
-        ([["env.id=../ä/b c"], ["env.id=x"]], "id-b-c id-x"),
+        ([["returns={_target_:a3c_exp.returns.NStep,n:3}"], ["returns=gae"]], r"NStep-n-3-\w{6} gae"),
+        ([["env.id=../ä/b c"], ["env.id=x"]], r"id-b-c-\w{6} id-x"),
+        ([["epsilon=1e38"], ["epsilon=1e-38"]], "epsilon-1e38 epsilon-1e-38"),
+        ([["env.id=a+b"], ["env.id=a-b"]], r"id-a\+b id-a-b"),
+        ([["network.hidden_sizes=[32,32]"], ["network.hidden_sizes=[64]"]], r"sizes-32-32 sizes-64-\w{6}"),
         ([["+env.kwargs.g=A"], ["+env.kwargs.g=a"]], "A a_2"),
         ([["seed=0"], ["seed=0"]], "run run_2"),
     ],
 )
 def test_runs_are_named_by_what_differs(jobs: list[list[str]], names: str) -> None:
     found = folder_names(jobs)
-    assert all(name.endswith(end) for name, end in zip(found, names.split(), strict=True)), found
-    assert all(re.fullmatch(r"[A-Za-z0-9._-]{1,104}", name) for name in found)
+    assert all(re.search(f"{end}$", name) for name, end in zip(found, names.split(), strict=True)), found
+    assert all(re.fullmatch(r"[A-Za-z0-9._+-]{1,104}", name) for name in found)
     assert len({name.lower() for name in found}) == len(jobs)
+
+
+def test_two_values_never_have_one_name() -> None:
+    """In two commands as little as in one: a name depends on its value alone."""
+    values = ["a b", "a-b", "a/b", "a+b", "a.b", "[a,b]", "[a, [b]]", "{a: b}", "-1", "1", "[1]", "x" * 90, "x" * 91]
+    names = [folder_names([[f"key={value}"], ["key=another"]])[0] for value in values if value != "[a,b]"]
+    assert len(set(names)) == len(names)
 
 
 def test_a_long_name_is_cut_and_stays_unique() -> None:
@@ -140,15 +150,17 @@ def test_a_sweep_says_what_starts_ends_and_fails(
     assert program.main(command) == 1
     lines = capfd.readouterr().err.splitlines()
     assert sum(line.startswith("given twice, run once: ") for line in lines) == 2
-    assert "2 of 2: algorithm=a3c" in lines
-    assert [line for line in lines if re.fullmatch(r"2 of 2: total_steps.*, \d+\.\d s", line)]
-    assert re.match(r"1 of 2 runs have finished; folder holds \d+ kB", lines[-2])
-    assert re.match(r"failed: folder/algorithm-FailingA3C\S*: failed: RuntimeError: scripted to fail", lines[-1])
+    assert "algorithm=a3c: begins" in lines
+    assert [line for line in lines if re.match(r"1 of 2, \d+:\d\d left: algorithm=.*FailingA3C.*: failed$", line)]
+    assert [line for line in lines if re.match(r"2 of 2: algorithm=a3c: finished.* after \d+ steps", line)]
+    assert re.match(r"1 of 2 runs have finished; folder holds \d+ kB", lines[-3])
+    assert re.match(r"failed: folder/algorithm-FailingA3C\S*: failed.*: RuntimeError: scripted to fail", lines[-2])
+    assert lines[-1].endswith("-m a3c_exp.report folder")
     failed, ended = runs(here / "folder")
     assert ended == "algorithm-a3c"
     assert summary(here / "folder" / ended)["overrides"] == [*quick, "plugins=[faulty]", "algorithm=a3c", "seed=3"]
     assert program.main(command) == 0
-    assert "2 of 2: algorithm=a3c: has finished before" in capfd.readouterr().err
+    assert "algorithm=a3c: has finished before" in capfd.readouterr().err
     assert summary(here / "folder" / failed)["resumed"] == 0
 
 
@@ -191,8 +203,8 @@ def test_a_finished_sweep_stays_byte_for_byte(again: Path, capfd: pytest.Capture
     """With a larger command one run is added. A narrower one knows its run, though it would name it otherwise."""
     before = content(again / "two")
     assert program.main([*TWO[:-1], "seed=0,1,2"]) == 0
-    assert "2 of 3: seed=1: has finished before" in capfd.readouterr().err
-    assert program.main([*TWO[:-1], "seed=1"]) == 0
+    assert "seed=1: has finished before" in capfd.readouterr().err
+    assert program.main([*TWO[:-1], "seed=1", "total_steps=64.0"]) == 0
     assert "1 of 1: seed=1: has finished before" in capfd.readouterr().err
     assert runs(again / "two") == ["seed-0", "seed-1", "seed-2"]
     now = content(again / "two")
@@ -265,9 +277,9 @@ def test_a_locked_run_is_looked_at_again_at_the_end(again: Path, capfd: pytest.C
 
     threading.Thread(target=release, daemon=True).start()
     assert program.main(TWO) == 0
-    lines = [line for line in capfd.readouterr().err.splitlines() if " of 2: " in line]
-    assert lines[0].startswith("1 of 2: another process trains there")
-    assert lines.index("2 of 2: seed=1") < lines.index("1 of 2: seed=0")
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[0].startswith("seed=0: another process trains there")
+    assert lines.index("seed=1: begins") < lines.index("seed=0: begins")
     assert runs(again / "two") == ["seed-0", "seed-1"]
 
 

@@ -92,7 +92,7 @@ def test_kills_and_signals_leave_runs_with_which_the_same_command_goes_on(sweeps
         wait_until(lambda: has_begun(times))  # noqa: B023
         sweeps.kill_run(long)
     err = sweeps.end(started, 1)
-    assert "1 of 2: its process was killed by SIGKILL: it runs again at the end" in err
+    assert "total_steps=100000000: its process was killed by SIGKILL: it runs again at the end" in err
     assert f"failed: sweep/{long}: its process was killed by SIGKILL, twice" in err
     assert sweeps.reasons() == {short: "total_steps"}
     finished = sweeps.summaries()

@@ -53,8 +53,13 @@ def read_arguments(arguments: Sequence[str]) -> CommandLine:
     parser.add_argument("--cfg", "-c", choices=["job"])
     parser.add_argument("--multirun", "-m", action="store_true")
     parser.add_argument("--config-dir", "-cd")
+    parser.add_argument("--config-name", "-cn")
     parser.add_argument("words", nargs="*")
     flags = parser.parse_intermixed_args(arguments)  # -m may stand anywhere
+
+    if flags.config_name is not None:
+        problem = "is from=<run> here, for the configuration of a run, or from=<file.yaml>"
+        raise ConfigError("--config-name", flags.config_name, problem)
 
     words: dict[str, Any] = dict.fromkeys(("sweep", "jobs", "search", "objective", "existing", "resume", "from"))
     overrides = []

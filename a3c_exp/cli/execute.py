@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -15,7 +16,7 @@ from a3c_exp.common.reading import check_plain
 from a3c_exp.config.saved import read_config
 from a3c_exp.errors import ConfigError, FolderError, RunError, named
 from a3c_exp.run.files import exclusive_folder
-from a3c_exp.run.run_folder import CONFIG_FILE, config_text
+from a3c_exp.run.run_folder import CONFIG_FILE, check_writable, config_text
 from a3c_exp.run.session import Session
 
 if TYPE_CHECKING:  # importing them takes seconds: they import torch
@@ -33,7 +34,8 @@ class Plan:
     """A run as somebody asks for it.
 
     config: composed, plain, and not checked yet.
-    folder: of the run, an absolute path: a program, or an environment, may change the current folder later.
+    folder: of the run, an absolute path: a program, or an environment, may change the current folder later. new: it is
+        made for this run, under the first free of its name, name_2 and so on.
     existing: what becomes of a run that is there already: see `cli.existing`.
     key: the setting that names the folder, for errors.
     trusted: of a configuration from a run's folder, the settings that may act beyond it; None: it is the user's own.
@@ -42,6 +44,7 @@ class Plan:
 
     config: Mapping[str, Any]
     folder: Path
+    new: bool = False
     existing: str = "refuse"
     key: str = "folder"
     trusted: Sequence[str] | None = None
@@ -65,7 +68,10 @@ def check(plan: Plan, made: Made | None = None) -> tuple[dict[str, Any], Experim
         config["callbacks"] = [*config.get("callbacks", ()), *map(recorded, plan.callbacks)]
     config_text(config)  # which it is saved as
     with named(plan.key):
-        find_action(plan.folder, config, plan.existing)
+        if plan.new:
+            check_writable(plan.folder)
+        else:
+            find_action(plan.folder, config, plan.existing)
     return config, experiment
 
 
@@ -80,7 +86,9 @@ def execute(plan: Plan) -> Run | None:
     from a3c_exp.run.trainer import run
 
     with ExitStack() as stack, named(plan.key):
-        if plan.existing != CONTINUE:
+        if plan.new:
+            plan = replace(plan, folder=make_new(plan.folder))
+        elif plan.existing != CONTINUE:
             make(plan.folder)
         stack.enter_context(exclusive_folder(plan.folder))
         action = find_action(plan.folder, config, plan.existing)  # again: another process may have written there
@@ -129,9 +137,25 @@ def recorded(callback: Callback) -> dict[str, Any]:
     return {"_target_": f"{type(callback).__module__}.{type(callback).__qualname__}", **settings}
 
 
-def make(folder: Path) -> None:
-    """Make a run's folder. Raises FolderError."""
+def make_new(folder: Path) -> Path:
+    """Make a folder that was not there, `folder` or else the first free of folder_2, folder_3 and so on; return it.
+
+    However many processes do so at once, each has its own. Raises FolderError.
+    """
+    make(folder.parent)
+    for number in itertools.count(1):
+        place = folder if number == 1 else folder.with_name(f"{folder.name}_{number}")
+        with suppress(FileExistsError):
+            make(place, exist_ok=False)
+            return place
+    raise AssertionError  # the numbers have no end
+
+
+def make(folder: Path, *, exist_ok: bool = True) -> None:
+    """Make a folder. Raises FolderError, and FileExistsError without `exist_ok`."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=exist_ok)
     except OSError as error:
+        if isinstance(error, FileExistsError) and not exist_ok:
+            raise
         raise FolderError(folder, f"cannot be made: {error.strerror}") from error

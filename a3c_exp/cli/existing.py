@@ -111,11 +111,15 @@ def _is_over(folder: Path, config: Mapping[str, Any]) -> bool:
 
 
 def typed_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a configuration as they were typed, by dotted keys, with lists for tuples."""
+    """The settings of a configuration as they were typed, by dotted keys, with lists for tuples and 2000000 for 2e6."""
     typed = as_typed(config)
     if isinstance(start := typed.get("init_from"), str):
         typed["init_from"] = str(expanded(start).absolute())
-    return dict(flatten(json.loads(json.dumps(typed))))
+
+    def number(text: str) -> float:
+        return int(value) if (value := float(text)).is_integer() else value
+
+    return dict(flatten(json.loads(json.dumps(typed), parse_float=number)))
 
 
 def saved_runs(sweep: Path) -> dict[str, Path]:

@@ -5,41 +5,63 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from textwrap import indent
+from textwrap import fill
 
 from a3c_exp.cli.arguments import read_arguments
 from a3c_exp.cli.startup import conf_folder
 
 FLAGS = {"--help", "-h"}
+WIDTH, COLUMN = 79, 26
+"""Columns of the whole text, and before an explanation."""
 HELP = """\
 a3c_exp: asynchronous actor-critic experiments
 
-  python -m a3c_exp env=lunar workers=16                          train; the run's folder is made in outputs/
-  python -m a3c_exp -m returns=n_step,n_step_zero seed=0,1,2      a run for each combination
-  python -m a3c_exp sweep=outputs/<sweep> jobs=4 seed=0,1,2       4 runs at once; the same command again goes on
-  python -m a3c_exp resume=outputs/<run> total_steps=2e6          continue from the last checkpoint
-  python -m a3c_exp from=outputs/<run> seed=1                     a new run with the settings of another
-  python -m a3c_exp.evaluate outputs/<run> video=true             play with the trained policy
-  python -m a3c_exp.report outputs/<sweep>                        tables and learning curves of many runs
-  python -m a3c_exp.export outputs/<run>                          write the policy as an ONNX file
-  tensorboard --logdir outputs                                    curves
+Train; the run's folder is made in outputs/:
+  python -m a3c_exp env=lunar workers=16
+A run for each combination of values:
+  python -m a3c_exp -m returns=n_step,n_step_zero seed=0,1,2
+Four runs at once; the same command again goes on:
+  python -m a3c_exp sweep=outputs/<sweep> jobs=4 seed=0,1,2
+Continue from the last checkpoint:
+  python -m a3c_exp resume=outputs/<run> total_steps=2e6
+A new run with the settings of another, or of a file:
+  python -m a3c_exp from=outputs/<run> seed=1
+Play with the trained policy:
+  python -m a3c_exp.evaluate outputs/<run> video=true
+Tables and learning curves of many runs:
+  python -m a3c_exp.report outputs/<sweep>
+Write the policy as an ONNX file:
+  python -m a3c_exp.export outputs/<run>
+Curves:
+  tensorboard --logdir outputs
 
-Choices (group=option; the files are in {conf}):
+Choices (group=option; the files are in
+{conf}):
 {groups}
 
-Settings inside a choice are set with a dot: returns.n=5 optimizer.learning_rate=1e-3 network.hidden_sizes=[32]
+Settings inside a choice are set with a dot:
+  returns.n=5 optimizer.learning_rate=1e-3 network.hidden_sizes=[32]
 
-Settings of the whole run, with their defaults (some environments set their own):
+Settings of the whole run, with their defaults (some environments set theirs):
 {settings}
 
-  --cfg job   print what a command is composed to, and run nothing
-  -m          run each combination of values that are given with commas
-  sweep=<folder>   the same, in this folder: finished runs stay, runs that were cut go on, the others begin
-  jobs=<n>    so many runs of a sweep at once
-  search=<n>  so many trials, whose settings are chosen by the scores of earlier ones; objective=best|last|<curve>
-  existing=refuse|resume|restart   what becomes of runs that are there already
-  hydra.run.dir=<folder>   write the run there
+{words}
 """
+WORDS = {
+    "--cfg job": "print what a command is composed to, and run nothing",
+    "-m": "run each combination of values that are given with commas",
+    "sweep=<folder>": "the same, in this folder: finished runs stay, runs that were cut go on, the others begin",
+    "jobs=<n>": "so many runs of a sweep at once",
+    "search=<n>": "so many trials, whose settings are chosen by the scores of earlier ones",
+    "objective=<score>": "of a search: best, last or a curve",
+    "existing=<what>": "refuse, resume or restart runs that are there already",
+    "hydra.run.dir=<folder>": "write the run there",
+}
+
+
+def _explained(word: str, text: str, column: int = COLUMN) -> str:
+    """A word and its explanation, which is wrapped beside it."""
+    return fill(text, WIDTH, initial_indent=word.ljust(column - 1) + " ", subsequent_indent=" " * column) or word
 
 
 def command(arguments: Sequence[str]) -> int:
@@ -49,8 +71,12 @@ def command(arguments: Sequence[str]) -> int:
     for folder in (conf_folder(), *([] if config_dir is None else [Path(config_dir)])):
         for path in folder.glob("*/*.yaml"):
             options[path.parent.name].add(path.stem)
-    groups = "\n".join(f"  {group:15} {', '.join(sorted(names))}" for group, names in sorted(options.items()))
+    groups = "\n".join(
+        _explained(f"  {group}", ", ".join(sorted(names)), 18) for group, names in sorted(options.items())
+    )
     text = (conf_folder() / "config.yaml").read_text()
-    settings = text[text.index("\n\n") : text.index("\nhydra:")].strip()
-    print(HELP.format(conf=conf_folder(), groups=groups, settings=indent(settings, "  ")))
+    lines = [line.partition("#") for line in text[text.index("\n\n") : text.index("\nhydra:")].strip().splitlines()]
+    settings = "\n".join(_explained(f"  {setting.rstrip()}", comment.strip()) for setting, _, comment in lines)
+    words = "\n".join(_explained(f"  {word}", text) for word, text in WORDS.items())
+    print(HELP.format(conf=conf_folder(), groups=groups, settings=settings, words=words))
     return 0

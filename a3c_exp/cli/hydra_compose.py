@@ -13,7 +13,6 @@ import re
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +50,8 @@ for _name, _option in {"n_step_missing": "n_step_zero", "n_step_max": "n_step", 
 """What is meant by options that are not there."""
 MOST_JOBS = 10_000
 """Runs of a sweep."""
+OF_THE_PARSER = re.compile("(no viable|mismatched|extraneous|token recognition|missing) ")
+"""How the messages of Hydra's parser begin, which name its tokens."""
 DEFAULTS = {"version_base": "1.3"} if Version(hydra_version) < Version("1.4.0rc0") else {}
 """Hydra 1.3 warns where its defaults are not named, 1.4 where they are."""
 COMPLAINTS = (HydraException, OmegaConfBaseException, YAMLError, ValueError, AssertionError)
@@ -123,7 +124,8 @@ def compose_node(
         _drop_foreign_settings(node, files, choices)
         for override in settings:
             if override.is_delete():
-                raise ConfigError(f"~{override.key_or_group}", override.value(), "is no choice, which ~ takes away")
+                problem = f"takes away choices alone: {override.key_or_group}=null switches a setting off"
+                raise ConfigError(f"~{override.key_or_group}", override.value(), problem)
             if not override.is_sweep_override():  # each job of a sweep has one of several values
                 set_value(node, override.key_or_group, override.value())
         callbacks = OmegaConf.to_container(node, resolve=False).get("callbacks")  # type: ignore[union-attr]
@@ -355,11 +357,6 @@ def choices_of(override: Override) -> list[str]:
     return [f"{key}={each}" for each in itertools.islice(override.sweep_string_iterator(), MOST_JOBS + 1)]
 
 
-def run_folder(config: dict[str, Any]) -> Path:
-    """The name of a new folder for a run started from Python, as hydra.run.dir names those of the command line."""
-    return Path("outputs") / f"{datetime.now():%Y-%m-%d_%H-%M-%S-%f}_s{config.get('seed', 0)}"
-
-
 def parse(overrides: Sequence[str], hydra: Any = None) -> list[Override]:
     """Overrides as Hydra's grammar reads them; with `hydra`, choices such as glob(*) too. Raises ConfigError."""
     parser, parsed = OverridesParser.create(hydra.config_loader if hydra else None), []
@@ -382,7 +379,10 @@ def parse(overrides: Sequence[str], hydra: Any = None) -> list[Override]:
             if not (key and equals):
                 raise ConfigError("command line", text, "must be key=value") from complaint
             quotes = "" if value.isascii() else f": letters beyond ASCII need quotes, \"{key}='{value}'\""
-            raise ConfigError(key, value, f"cannot be read: {first_line(complaint)}{quotes}") from complaint
+            text = first_line(complaint)
+            if OF_THE_PARSER.match(text):
+                text = "a bracket, a comma or a quote is missing, or must stand in quotes"
+            raise ConfigError(key, value, f"cannot be read: {text}{quotes}") from complaint
     return parsed
 
 

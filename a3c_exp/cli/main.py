@@ -17,6 +17,7 @@ from a3c_exp.cli.arguments import CommandLine, read_arguments
 from a3c_exp.cli.execute import Plan, execute, prestart
 from a3c_exp.cli.existing import CONTINUE
 from a3c_exp.cli.hydra_compose import compose_node, hydra_session, setting, to_container
+from a3c_exp.cli.names import run_folder
 from a3c_exp.cli.processes import say
 from a3c_exp.cli.resume import saved_plan
 from a3c_exp.cli.startup import LABEL
@@ -71,11 +72,13 @@ def _composed_plan(hydra: Any, line: CommandLine) -> Plan:
     folder = setting(node.hydra.run, "hydra.run.dir")
     if not folder:
         raise ConfigError("hydra.run.dir", folder, "must be the name of a folder; . for this one")
-    place, label = expanded(folder).absolute(), os.environ.pop(LABEL, None)
+    config, label = to_container(node), os.environ.pop(LABEL, None)
+    place = (run_folder(config) if folder == "auto" else expanded(folder)).absolute()
     own = [text for text in line.overrides if not text.lstrip("+").startswith(("hydra.", "hydra/"))]
     return Plan(
-        config=to_container(node),
+        config=config,
         folder=place,
+        new=folder == "auto",
         existing=line.existing or "refuse",
         key="hydra.run.dir",
         session=Session(label=label or "", overrides=own, sweep=None if label is None else place.parent.name),

@@ -15,14 +15,19 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from subprocess import Popen
 from typing import Any, Literal
 
 from a3c_exp.cli.existing import Action, find_action
 from a3c_exp.cli.startup import LABEL, PARENT
 from a3c_exp.errors import INTERRUPTED, PREEMPTED, ConfigError, printable
+from a3c_exp.report.ranking import cells, rank
+from a3c_exp.report.runs import find_runs, group
+from a3c_exp.run.console import duration, return_text
 from a3c_exp.run.files import FolderLockedError, bytes_text, exclusive_folder, size_of
 from a3c_exp.run.interruption import Interruption, interruptions
+from a3c_exp.run.outcome import next_commands, outcome, short
 from a3c_exp.run.run_folder import read_summary
 
 POLL_SECONDS = 0.1
@@ -72,6 +77,7 @@ class Runs:
         self._tries = Counter[int]()
         self._locked: dict[int, float] = {}  # when its folder's lock is looked at again
         self._status: dict[int, tuple[Status, str]] = {}
+        self._seconds: list[float] = []  # of the processes that have ended
 
     def run(self) -> int:
         """Run every job once, until a signal asks for the end; return the exit code."""
@@ -117,7 +123,7 @@ class Runs:
 
     def _wait_for_lock(self, number: int) -> None:
         if number not in self._locked:
-            self._say(number, "another process trains there: it is looked at again at the end")
+            say(f"{self._jobs[number].label}: another process trains there: it is looked at again at the end")
         self._locked[number] = time.monotonic() + LOCK_SECONDS
         self._waiting.append(number)
 
@@ -127,11 +133,10 @@ class Runs:
         existing = "resume" if self._existing == "refuse" and self._tries[number] else self._existing
         try:
             if find_action(job.folder, job.config, existing) is Action.LEAVE:
-                self._status[number] = "ended", ""
-                self._say(number, f"{job.label}: has finished before")
+                self._end(number, "ended", "has finished before")
                 return
-            self._say(number, job.label)
-            label = f"{self._title(number)}: " if self._at_once > 1 else ""
+            say(f"{job.label}: begins")
+            label = f"{job.label}: " if self._at_once > 1 else ""
             variables = {**os.environ, PARENT: str(os.getpid()), LABEL: label}
             program = Popen([*self._command, *job.overrides, f"existing={existing}"], env=variables)
         except (ConfigError, OSError) as error:
@@ -144,9 +149,10 @@ class Runs:
         """Note the end of a job's process."""
         job, (program, started) = self._jobs[number], self._running.pop(number)
         code, seconds = program.returncode, time.monotonic() - started
+        self._seconds.append(seconds)
         text = _ending(job.folder)
         if code <= 0 and _has_finished(job):
-            self._end(number, "ended", f"{text}, {seconds:.1f} s")
+            self._end(number, "ended", text)
         elif code == 0:  # an environment may call os._exit
             self._end(number, "failed", "its process ended before the run did")
         elif code in (INTERRUPTED, PREEMPTED, 128 + signal.SIGTERM) or self._noted.signal is not None:
@@ -155,33 +161,37 @@ class Runs:
             self._wait_for_lock(number)
         elif code > 0 and code != 2:
             text = text if code == 1 else ""
-            self._end(number, "failed", f"{text or f'its process ended with exit code {code}'}, {seconds:.1f} s")
+            self._end(number, "failed", text or f"its process ended with exit code {code}")
         else:
             problem = "it was refused" if code == 2 else f"its process was killed by {signal.Signals(-code).name}"
             if self._tries[number] < MOST_TRIES:
-                self._say(number, f"{problem}: it runs again at the end")
+                say(f"{job.label}: {problem}: it runs again at the end")
                 self._waiting.append(number)
             else:
                 self._end(number, "failed", f"{problem}, twice")
 
     def _end(self, number: int, status: Status, text: str) -> None:
+        """Note how a job has ended, and say so with how far the sweep is. Failures are explained at the end."""
         self._status[number] = status, text
-        self._say(number, text)
+        shown = status if status == "failed" else text
+        say(f"{len(self._status)} of {len(self._jobs)}{self._left()}: {self._jobs[number].label}: {shown}")
 
-    def _title(self, number: int) -> str:
-        return f"{number + 1} of {len(self._jobs)}"
-
-    def _say(self, number: int, text: str) -> None:
-        say(f"{self._title(number)}: {text}")
+    def _left(self) -> str:
+        """How long the rest takes if its runs take as long as those before: ", 1:20 left"."""
+        if not self._seconds or len(self._status) == len(self._jobs):
+            return ""
+        now, mean = time.monotonic(), fmean(self._seconds)
+        rest = sum(max(0.0, mean - (now - started)) for _, started in self._running.values())
+        return f", {duration((rest + mean * len(self._waiting)) / self._at_once)} left"
 
     def _report(self) -> int:
         """Print how the sweep has ended, with the folders of failed runs; return the exit code."""
         found = Counter(status for status, _ in self._status.values())
         root = self._jobs[0].folder.parent
         size = bytes_text(size_of(root))
-        say(f"{found['ended']} of {len(self._jobs)} runs have finished; {_shown(root)} holds {size}")
+        say(f"{found['ended']} of {len(self._jobs)} runs have finished; {short(root)} holds {size}")
         for number, (status, text) in sorted(self._status.items()):
-            folder = _shown(self._jobs[number].folder)
+            folder = short(self._jobs[number].folder)
             if status == "failed":
                 say(f"failed: {folder}: {text}")
             elif status == "interrupted" and self._noted.signal is None:
@@ -191,15 +201,24 @@ class Runs:
         return 1 if found["failed"] else PREEMPTED if found["interrupted"] else 0
 
 
+def say_best(jobs: Sequence[Job]) -> None:
+    """Print the best configuration of each environment in finished runs, and the command for the report on them."""
+    folders = [job.folder for job in jobs if read_summary(job.folder) is not None]
+    with suppress(ConfigError):  # none has finished
+        for env, configurations in group(find_runs(folders)[0] if folders else []).items():
+            best = rank(configurations)[0]
+            if best.scores and len(configurations) > 1:
+                say(f"best on {env}: {best.name}: final return {cells(best)['final return']}")
+    say(f"  {next_commands('total_steps', jobs[0].folder.parent)[1]}")
+
+
 def _ending(folder: Path) -> str:
-    """How a run has ended, as its summary says: "total_steps, return 22.1". Empty without a summary."""
+    """How a run has ended, as its summary says. Empty without a summary."""
     summary = read_summary(folder)
     if summary is None:
         return ""
-    values = {"return": summary.get("mean_return_100"), "best evaluation": summary.get("best_eval_return")}
-    numbers = [f"{name} {value:.1f}" for name, value in values.items() if value is not None]
-    text = ", ".join([str(summary.get("stop_reason")), *numbers])
-    unwritten = summary.get("unwritten")
+    unwritten, best = summary.get("unwritten"), summary.get("best_eval_return")
+    text = outcome(summary) + ("" if best is None else f", best evaluation {return_text(best)}")
     error = summary.get("error") or (f"cannot be written: {', '.join(unwritten)}" if unwritten else "")
     return f"{text}: {error.strip().splitlines()[-1]}" if error else text  # of a traceback, the line with the error
 
@@ -218,8 +237,3 @@ def _is_locked(folder: Path) -> bool:
         return True
     except ConfigError:  # there is no such folder yet
         return False
-
-
-def _shown(folder: Path) -> str:
-    """A folder as a user types it: relative to the current one where that is shorter."""
-    return min(str(folder), os.path.relpath(folder), key=len)

@@ -14,7 +14,8 @@ from omegaconf import OmegaConf
 from a3c_exp.cli.arguments import CommandLine
 from a3c_exp.cli.execute import Plan
 from a3c_exp.cli.existing import CONTINUE, MAY_CHANGE
-from a3c_exp.cli.hydra_compose import compose, parse, resolved, run_folder, set_value
+from a3c_exp.cli.hydra_compose import compose, parse, resolved, set_value
+from a3c_exp.cli.names import run_folder
 from a3c_exp.common.reading import expanded
 from a3c_exp.common.settings import flatten
 from a3c_exp.config.final import NORMALIZATION, as_typed, without_typed
@@ -67,6 +68,7 @@ def saved_plan(line: CommandLine) -> Plan:
     return Plan(
         config=config,
         folder=expanded(folder if resume else place or run_folder(config)).absolute(),
+        new=not resume and place is None,
         existing=CONTINUE if resume else "refuse",
         key=word if resume else RUN_DIR,
         trusted=trusted,

@@ -20,9 +20,7 @@ from a3c_exp.cli.hydra_compose import choices_of, compose_jobs, parse, to_contai
 from a3c_exp.cli.processes import Job, say
 from a3c_exp.common.reading import UnreadableError
 from a3c_exp.errors import ConfigError
-from a3c_exp.report.runs import BROKEN, read_run
-
-EVALUATION = "eval/mean_reward"
+from a3c_exp.report.runs import BROKEN, EVALUATION, read_run
 
 Jobs = Sequence[list[str]]
 """The overrides of each run."""

@@ -31,7 +31,7 @@ from a3c_exp.cli.hydra_compose import (
     to_container,
 )
 from a3c_exp.cli.names import folder_names, labels
-from a3c_exp.cli.processes import Job, Runs, say
+from a3c_exp.cli.processes import Job, Runs, say, say_best
 from a3c_exp.cli.search import Jobs, check_all, search
 from a3c_exp.common.reading import expanded
 from a3c_exp.core.cpu import cores_shared, usable_cores
@@ -77,7 +77,9 @@ def run_sweep(hydra: Any, line: CommandLine) -> int:
 
         with cores_shared(at_once):
             if line.search is None:
-                return run(combinations)[1]
+                jobs, code = run(combinations)
+                say_best(jobs)
+                return code
             return search(hydra, overrides, line.search, at_once, line.objective or "best", run)
 
 

@@ -15,7 +15,7 @@ from a3c_exp.run.run_folder import CONFIG_FILE
 
 
 def read_config(folder: str | Path, plugins: Sequence[str] = ()) -> dict[str, Any]:
-    """The configuration in a run's folder, with `plugins` in place of its own.
+    """The configuration in a run's folder, or in a file, with `plugins` in place of its own.
 
     A folder may come from anyone, so it cannot itself allow code: the user names the plugins again.
     Raises FolderError, and ConfigError for a removed setting that did something.
@@ -25,12 +25,12 @@ def read_config(folder: str | Path, plugins: Sequence[str] = ()) -> dict[str, An
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """The content of a run's configuration file, plain data. Raises as `read_config`."""
+    """The content of a run's configuration file, plain data. folder: or the file itself. Raises as `read_config`."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
     try:
-        config = parse_yaml(read_text(folder / CONFIG_FILE))
+        config = parse_yaml(read_text(folder if folder.is_file() else folder / CONFIG_FILE))
         OmegaConf.create(config if isinstance(config, dict) else {})  # refuses interpolations that are none
     except OSError:
         raise FolderError(folder, f"must be the folder of a run: it has no readable {CONFIG_FILE}") from None

@@ -269,7 +269,7 @@ def _unknown_key(name: str, cls: type, path: str) -> str:
     of_training = path or "env" in settings  # not of another command
     if of_training and _key(path, name) in REMOVED:
         return "is gone from this version"
-    here = f"it is {ELSEWHERE[name]} here" if of_training and name in ELSEWHERE else ""
+    here = f"here it is {ELSEWHERE[name]}" if of_training and name in ELSEWHERE else ""
     return f"is no setting of {cls.__name__}: {here or did_you_mean(name, settings)}"
 
 

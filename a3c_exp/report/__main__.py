@@ -1,14 +1,19 @@
-"""A report on runs: tables, learning curves and comparisons, over the seeds of each configuration.
+"""A report on runs: tables, learning curves and comparisons, over the seeds of
+each configuration.
 
-    python -m a3c_exp.report outputs/<sweep> [more folders] [to=<folder>] [rank=<curve>]
+    python -m a3c_exp.report outputs/<sweep> [more folders] [to=<folder>]
+                             [rank=eval]
 
-Every folder is searched for runs, and `report/` in the first one is written: index.html (one page with everything),
-learning curves as PNG, tables as CSV. to=<folder> writes it elsewhere. The tables are printed too. Configurations are
-ranked by their final return; with rank=success_rate by the last value of the curve rollout/success_rate, with
-rank=eval/success_rate by that of an evaluation. Runs may still be going on. Runs that failed, were interrupted or
-cannot be read are left out and named; the exit code is then 1.
-Runs that differ only in their seed are one configuration, named by the settings in which configurations differ. The
-curves and the page need the extra `report`.
+Every folder is searched for runs, and `report/` in the first one is written:
+index.html (one page with everything), learning curves as PNG, tables as CSV.
+to=<folder> writes it elsewhere. The tables are printed too. Configurations are
+ranked by their final return; with rank=eval by the mean return of the last
+evaluation, with rank=success_rate by the last value of the curve
+rollout/success_rate, with rank=eval/success_rate by that of an evaluation. Runs
+may still be going on. Runs that failed, were interrupted or cannot be read are
+left out and named; the exit code is then 1.
+Runs that differ only in their seed are one configuration, named by the settings
+in which configurations differ. The curves and the page need the extra `report`.
 """
 
 from __future__ import annotations

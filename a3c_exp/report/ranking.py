@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from math import inf
 from statistics import mean, median
 
@@ -74,6 +75,7 @@ def cells(ranked: Ranked) -> dict[str, str]:
         "seconds until solved": _spread([run.solved_seconds for run in runs], 1),
         "steps/s": _middle([run.steps_per_second for run in runs], median, 0),
         "staleness": _middle([run.staleness for run in runs], mean, 2),
+        "folders": _folders([run.folder.name for run in runs]),
     }
 
 
@@ -111,6 +113,20 @@ def _spread(values: Sequence[float | None], digits: int) -> str:
     """See `spread`; of a single run there is no range."""
     (first, *others) = values
     return spread(values, digits) if others or first is None else f"{first:,.{digits}f}"
+
+
+def _folders(names: Sequence[str]) -> str:
+    """The names of folders in one, as a shell has it: "returns-gae_seed-*"."""
+    if len(set(names)) == 1:
+        return names[0]
+    start = _shared(names)
+    return f"{start}*{_shared([name[len(start) :][::-1] for name in names])[::-1]}"
+
+
+def _shared(texts: Sequence[str]) -> str:
+    """What texts of which not all are equal begin with."""
+    same = takewhile(lambda letters: len(set(letters)) == 1, zip(*texts, strict=False))
+    return "".join(letters[0] for letters in same)
 
 
 def _middle(values: Sequence[float | None], statistic: Callable[[list[float]], float], digits: int) -> str:

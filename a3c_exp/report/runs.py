@@ -9,12 +9,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from a3c_exp.cli.startup import conf_folder
 from a3c_exp.common.reading import UnreadableError, expanded, parse_json, parse_yaml, read_text
 from a3c_exp.common.settings import flatten
 from a3c_exp.config.final import TYPED
@@ -23,7 +25,7 @@ from a3c_exp.config.schema import TARGET
 from a3c_exp.core.events import RECENT
 from a3c_exp.errors import FAILED, ConfigError, did_you_mean
 from a3c_exp.run.metrics import SECONDS, STEP, points_file, read_points
-from a3c_exp.run.run_folder import CONFIG_FILE, SUMMARY_FILE
+from a3c_exp.run.run_folder import CONFIG_FILE, SUMMARY_FILE, environment_of
 
 Array = NDArray[np.float64]
 Axis = Literal["steps", "seconds"]
@@ -37,6 +39,7 @@ BROKEN = (*FAILED, "interrupted")
 UNFINISHED = "unfinished"
 """The stop reason of a run without a summary: it is going on, or it was killed."""
 
+EVALUATION = "eval/mean_reward"
 RETURN, EPISODES = "rollout/ep_rew_mean", "rollout/episodes"
 
 
@@ -69,9 +72,8 @@ class RecordedRun:
 
     @property
     def environment(self) -> str:
-        """Its registered name, its game, or else its class."""
-        names = (self.settings.get(f"env.{key}") for key in ("id", "game", TARGET))
-        return str(next((name for name in names if name is not None), None))
+        """See `environment_of`."""
+        return environment_of({"env": {key: self.settings.get(f"env.{key}") for key in ("id", "game", TARGET)}})
 
     @property
     def seed(self) -> Any:
@@ -166,12 +168,13 @@ def find_runs(folders: Iterable[Path]) -> tuple[list[RecordedRun], dict[Path, st
 
 
 def find_curve(runs: Sequence[RecordedRun], name: str) -> str:
-    """The whole name of a curve that one of the runs has; that of a curve of `rollout/` may lack the prefix.
+    """The whole name of a curve that one of the runs has; that of a curve of `rollout/` may lack the prefix, and `eval`
+    is the mean return of evaluations.
 
     Raises ConfigError if there is none.
     """
     known = {each: None for run in runs for each in run.curve.last if each not in (STEP, SECONDS)}
-    for whole in (name, f"rollout/{name}"):
+    for whole in (name, f"rollout/{name}", *([EVALUATION] if name == "eval" else [])):
         if whole in known:
             return whole
     guess = did_you_mean(name, [each.removeprefix("rollout/") for each in known])
@@ -288,12 +291,11 @@ def swept(runs: Sequence[RecordedRun], most: int) -> dict[str, dict[Path, float]
 
 def _differing(runs: Sequence[RecordedRun]) -> list[str]:
     """The settings that differ between runs of the same components."""
-    values: dict[tuple[str, str | None], set[str]] = defaultdict(set)  # by setting and class of its component
+    values: dict[tuple[str, str], set[str]] = defaultdict(set)  # by setting and class of its component
     for key in {key for run in runs for key in run.settings if key not in IGNORED}:
-        component = f"{key.rpartition('.')[0]}.{TARGET}"
+        component = f"{key.removesuffix(f'.{TARGET}').rpartition('.')[0]}.{TARGET}"  # in which the setting is
         for run in runs:
-            kind = None if key == component else str(run.settings.get(component))
-            values[key, kind].add(_as_json(run.settings.get(key)))
+            values[key, str(run.settings.get(component))].add(_as_json(run.settings.get(key)))
     return sorted({key for (key, _), different in values.items() if len(different) > 1})
 
 
@@ -304,8 +306,17 @@ def _name(run: RecordedRun, keys: Iterable[str]) -> str:
         if value in (None, {}):
             continue
         parent, _, last = key.rpartition(".")
-        parts.append(f"{parent}={str(value).rpartition('.')[2]}" if last == TARGET else f"{key}={value}")
+        parts.append(f"{parent}={_option(parent, str(value))}" if last == TARGET else f"{key}={value}")
     return ", ".join(parts)
+
+
+@cache
+def _option(group: str, target: str) -> str:
+    """A class as it is chosen on the command line: the option of its group that has it, with the shortest name; of a
+    user's own, the class with its module."""
+    files = sorted((conf_folder() / group).glob("*.yaml"), key=lambda path: len(path.stem))
+    found = (path.stem for path in files if f"\n{TARGET}: {target}\n" in f"\n{path.read_text()}")
+    return next(found, target)
 
 
 def _full_name(run: RecordedRun, keys: Iterable[str]) -> str:

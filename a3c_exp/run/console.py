@@ -225,12 +225,12 @@ class Progress:
         parts = [
             f"{amount(statistics.steps)} / {amount(self._total_steps)} steps",
             f"{amount(speed)}/s",
-            f"return {'-' if statistics.mean_return is None else number(statistics.mean_return)}",
+            f"return {'-' if statistics.mean_return is None else return_text(statistics.mean_return)}",
         ]
         if activity:
             parts.append(activity)
         if best_eval is not None:
-            parts.append(f"best eval {number(best_eval)}")
+            parts.append(f"best eval {return_text(best_eval)}")
         ends = [] if self._max_seconds is None else [self._max_seconds - statistics.seconds]
         if speed > 0:
             ends.append((self._total_steps - statistics.steps) / speed)
@@ -256,6 +256,6 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def number(value: float) -> str:
+def return_text(value: float) -> str:
     """A return: -1234, 123.4, 0.714."""
     return f"{value:.0f}" if abs(value) >= 999.95 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"

@@ -14,7 +14,7 @@ from typing import Any
 
 from a3c_exp.core.experiment import Experiment, Stop
 from a3c_exp.errors import FAILED
-from a3c_exp.run.console import duration, number
+from a3c_exp.run.console import duration, return_text
 from a3c_exp.run.files import amount
 from a3c_exp.run.run_folder import environment_of
 
@@ -53,7 +53,7 @@ def outcome(summary: Mapping[str, Any]) -> str:
     elif reason == "total_steps":
         reason = "finished"
     steps, seconds = summary.get("steps") or 0, summary.get("training_seconds") or 0.0
-    mean = "" if value is None else f": mean return {number(value)} of 100 episodes"
+    mean = "" if value is None else f": mean return {return_text(value)} of 100 episodes"
     return f"{reason}{mean} after {steps:,} steps, {f'{seconds:.1f} s' if seconds < 60 else duration(seconds)}"
 
 
@@ -62,7 +62,7 @@ def ending(summary: Mapping[str, Any], threshold: float | None) -> list[str]:
     speed, best, solved = (summary[key] for key in ("steps_per_second", "best_eval_return", "solved_at_steps"))
     facts = [
         f"{amount(speed or 0.0)}/s",
-        *([] if best is None else [f"best eval {number(best)}"]),
+        *([] if best is None else [f"best eval {return_text(best)}"]),
         *([] if threshold is None or solved is not None else [f"not solved, which takes {threshold:g}"]),
         *([f"solved at step {solved:,}"] if solved is not None and summary["stop_reason"] != "mean_return" else []),
         *([f"{summary['rejected_updates']:,} updates rejected"] if summary["rejected_updates"] else []),
