@@ -18,7 +18,7 @@ COLUMNS = (
     "| seconds to it | steps/s | staleness | machine | zoo A2C | zoo PPO"
 )
 PRESET_COLUMNS = (
-    "system | source | what it reports | seeds | greedy return: IQM [95 %] | of the best kept | drawn return "
+    "system | source | what it reports | seeds | greedy return: IQM [95 %] | of the best kept | sampled return "
     "| training return | solved | seconds to it | ended by | seconds | steps | steps/s | staleness | machine"
 )
 
