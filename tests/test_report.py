@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from a3c_exp.cli.processes import Job, say_best
 from a3c_exp.report import __main__ as report
 from a3c_exp.report import charts
 from a3c_exp.report.bands import band
@@ -156,6 +157,21 @@ def test_configurations_are_ranked_by_evaluations_where_that_is_asked(
         assert report.main([str(tmp_path), *words]) == 0
         [row] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| 1 |")]
         assert f" returns.n={first} |" in row and row.endswith(f"| n-{first}_seed-* |")
+
+
+def test_a_sweep_names_the_best_of_its_finished_configurations(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for n, value in ((1, 20.0), (2, 30.0)):
+        for seed in (0, 1):
+            run(tmp_path / f"{n}_{seed}", seed, settings=returns(n), mean_return_100=value + seed)
+    folders = [*sorted(tmp_path.iterdir()), tmp_path / "not_started"]
+    say_best([Job([], {}, folder, "") for folder in folders])
+    best, command = capsys.readouterr().err.splitlines()
+    assert best == "best on CartPole-v1: returns.n=2: final return 30.5 [30.0, 31.0]"
+    assert "a3c_exp.report" in command
+    say_best([Job([], {}, tmp_path / "not_started", "")])
+    assert "best on" not in capsys.readouterr().err
 
 
 def test_without_a_return_there_is_no_comparison_and_without_a_threshold_nothing_to_reach(tmp_path: Path) -> None:

@@ -28,13 +28,10 @@ def opening(experiment: Experiment, config: Mapping[str, Any], folder: Path, ste
     algorithm, network = (str(config[key]["_target_"]).rpartition(".")[2] for key in ("algorithm", "network"))
     total, goal, solved = experiment.total_steps, experiment.stop.mean_return, experiment.reward_threshold
     workers, envs = experiment.worker_count, experiment.envs_per_worker
-    until = f"steps {steps:,} to {total:,}" if steps else f"{total:,} steps"
-    if goal is not None:
-        until = f"until its mean return is {goal:g}, at most {until}"
-    elif solved is not None:
-        until = f"for {until}; a mean return of {solved:g} counts as solved"
-    else:
-        until = f"for {until}"
+    until = "for " if goal is None else f"until its mean return is {goal:g}, at most "
+    until += f"steps {steps:,} to {total:,}" if steps else f"{total:,} steps"
+    if goal is None and solved is not None:
+        until += f"; a mean return of {solved:g} counts as solved"
     return [
         *wrap(f"training {algorithm} on {environment_of(config)} {until}", WIDTH),
         f"{workers} worker{'s' * (workers > 1)} of {envs} environment{'s' * (envs > 1)} each, "
