@@ -16,7 +16,7 @@ MESSAGES = {
     "discounted, gae, gae_095, n_step, n_step_zero, vtrace",
     "returns.m=3": "returns.m = 3: is no setting of GAE: Allowed: lambda_",
     "env=LunarLander-v3": "env = 'LunarLander-v3': is no option: it is env=lunar",
-    "lr=1e-3": "lr = 0.001: is no setting of Experiment: it is optimizer.learning_rate here",
+    "lr=1e-3": "lr = 0.001: is no setting of Experiment: here it is optimizer.learning_rate",
     "seed=0,1": "seed = '0,1': several values need -m (or quotes, if they are one text)",
     "resume=nowhere": "resume = 'nowhere': must be the folder of a run: it has no readable config.yaml",
     "update=sync optimizer_state=per_worker": "optimizer_state = 'per_worker': must be 'shared' where update=sync: "
