@@ -24,13 +24,13 @@ SUMMARY: dict[str, Any] = {
     ("summary", "text"),
     [
         (
-            {"stop_reason": "mean_return", "solved_at_steps": 107_000},
-            "solved: mean return 477.3 of 100 episodes after 107,000 steps, 4.0 s",
+            {"stop_reason": "mean_return", "solved_at_steps": 105_000, "solved_at_seconds": 3.9},
+            "solved after 105,000 steps, 3.9 s; mean return of the last 100 episodes: 477.3",
         ),
         ({"mean_return_100": None, "training_seconds": 3723}, "finished after 107,000 steps, 1:02:03"),
-        ({"stop_reason": "mean_return"}, "reached stop.mean_return: mean return 477.3 "),
-        ({"stop_reason": "max_seconds"}, "reached stop.max_seconds: mean return 477.3 "),
-        ({"stop_reason": "interrupted"}, "interrupted: mean return 477.3 "),
+        ({"stop_reason": "mean_return"}, "reached stop.mean_return after 107,000 steps, 4.0 s; mean return"),
+        ({"stop_reason": "max_seconds"}, "reached stop.max_seconds after "),
+        ({"stop_reason": "interrupted"}, "interrupted after "),
         ({"stop_reason": "callback said so", "mean_return_100": None}, "callback said so after 107,000 steps, 4.0 s"),
     ],
 )

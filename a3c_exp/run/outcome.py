@@ -41,17 +41,20 @@ def opening(experiment: Experiment, config: Mapping[str, Any], folder: Path, ste
 
 
 def outcome(summary: Mapping[str, Any]) -> str:
-    """How a run has ended: "solved: mean return 477 of 100 episodes after 107,000 steps, 4.0 s"."""
+    """How a run has ended: "solved after 107,000 steps, 4.0 s; mean return of the last 100 episodes: 477.3".
+
+    Of a solved run these are the steps at which it was. Episodes that were under way then may have lowered the mean.
+    """
     reason, value = str(summary["stop_reason"]), summary.get("mean_return_100")
+    steps, seconds = summary.get("steps") or 0, summary.get("training_seconds") or 0.0
     if reason == "mean_return" and summary.get("solved_at_steps") is not None:
-        reason = "solved"
+        reason, steps, seconds = "solved", summary["solved_at_steps"], summary["solved_at_seconds"]
     elif reason in RULES:
         reason = f"reached stop.{reason}"
     elif reason == "total_steps":
         reason = "finished"
-    steps, seconds = summary.get("steps") or 0, summary.get("training_seconds") or 0.0
-    mean = "" if value is None else f": mean return {return_text(value)} of 100 episodes"
-    return f"{reason}{mean} after {steps:,} steps, {f'{seconds:.1f} s' if seconds < 60 else duration(seconds)}"
+    mean = "" if value is None else f"; mean return of the last 100 episodes: {return_text(value)}"
+    return f"{reason} after {steps:,} steps, {f'{seconds:.1f} s' if seconds < 60 else duration(seconds)}{mean}"
 
 
 def ending(summary: Mapping[str, Any], threshold: float | None) -> list[str]:
