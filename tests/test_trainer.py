@@ -79,7 +79,7 @@ class TestWhatARunLeaves:
         (events,) = [name for name in names if name.startswith("events.out.tfevents")]
         expected = "config.yaml metrics.csv metrics.jsonl episodes.csv summary.json train.log"
         assert set(names) == {*expected.split(), "checkpoints/latest.ckpt", "checkpoints/best.ckpt", events}
-        assert str(done.folder) in (done.folder / "train.log").read_text()
+        assert done.folder.name in (done.folder / "train.log").read_text()
         assert logging.getLogger("a3c_exp").handlers == []
 
     def test_what_the_summary_says(self, done: Run) -> None:
