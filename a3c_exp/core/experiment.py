@@ -208,7 +208,7 @@ class Experiment:
     def worker_count(self) -> int:
         """Number of workers. Raises ValueError if the configuration is not final."""
         if self.workers == "auto":
-            raise ValueError("workers='auto': config.builder.resolve has the number")
+            raise ValueError("workers='auto': config.builder.load_final has the number")
         return self.workers
 
     @property

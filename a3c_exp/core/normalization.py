@@ -109,12 +109,12 @@ class NormalizedObservations:
     def of(cls, setting: Normalization, space: Box) -> NormalizedObservations:
         """Raises ConfigError for a fixed mean of what are no pictures of bytes.
 
-        setting: with two numbers or false in the place of 'auto' and 'background': see `config.builder.resolve`.
+        setting: with two numbers or false in the place of 'auto' and 'background': see `config.builder.load_final`.
         """
         if setting is False:
             return cls(shape=space.shape)
         if setting in ("auto", "background"):
-            raise ValueError(f"normalize_observations={setting!r}: config.builder.resolve has the numbers")
+            raise ValueError(f"normalize_observations={setting!r}: config.builder.load_final has the numbers")
         if isinstance(setting, tuple):
             require_pictures(space, "env.normalize_observations", list(setting))
             return cls(by_network=True, fixed=setting)
