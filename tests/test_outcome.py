@@ -24,8 +24,8 @@ SUMMARY: dict[str, Any] = {
     ("summary", "text"),
     [
         (
-            {"stop_reason": "mean_return", "solved_at_steps": 105_000, "solved_at_seconds": 3.9},
-            "solved after 105,000 steps, 3.9 s; mean return of the last 100 episodes: 477.3",
+            {"stop_reason": "mean_return", "solved_at_steps": 105_000},
+            "solved after 107,000 steps, 4.0 s; mean return of the last 100 episodes: 477.3",
         ),
         ({"mean_return_100": None, "training_seconds": 3723}, "finished after 107,000 steps, 1:02:03"),
         ({"stop_reason": "mean_return"}, "reached stop.mean_return after 107,000 steps, 4.0 s; mean return"),
@@ -41,7 +41,7 @@ def test_a_run_says_in_words_how_it_has_ended(summary: dict[str, Any], text: str
 def test_the_last_lines_have_the_speed_as_the_progress_line_and_what_was_not_reached() -> None:
     assert ending(SUMMARY, None)[-1] == "26.5k/s | best eval 500.0"
     assert "not solved, which takes 500" in ending(SUMMARY, 500.0)[-1]
-    assert "solved at step 9,000" in ending(SUMMARY | {"solved_at_steps": 9000}, 300.0)[-1]
+    assert "300 was reached at step 9,000" in ending(SUMMARY | {"solved_at_steps": 9000}, 300.0)[-1]
     assert "3 updates rejected" in ending(SUMMARY | {"rejected_updates": 3}, None)[-1]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -142,12 +141,13 @@ def make_new(folder: Path) -> Path:
     However many processes do so at once, each has its own. Raises FolderError.
     """
     make(folder.parent)
-    for number in itertools.count(1):
-        place = folder if number == 1 else folder.with_name(f"{folder.name}_{number}")
+    place, number = folder, 1
+    while True:
         with suppress(FileExistsError):
             make(place, exist_ok=False)
             return place
-    raise AssertionError  # the numbers have no end
+        number += 1
+        place = folder.with_name(f"{folder.name}_{number}")
 
 
 def make(folder: Path, *, exist_ok: bool = True) -> None:

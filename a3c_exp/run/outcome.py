@@ -43,16 +43,16 @@ def opening(experiment: Experiment, config: Mapping[str, Any], folder: Path, ste
 def outcome(summary: Mapping[str, Any]) -> str:
     """How a run has ended: "solved after 107,000 steps, 4.0 s; mean return of the last 100 episodes: 477.3".
 
-    Of a solved run these are the steps at which it was. Episodes that were under way then may have lowered the mean.
+    Episodes that were under way when it was solved are among these, and may have lowered the mean.
     """
     reason, value = str(summary["stop_reason"]), summary.get("mean_return_100")
-    steps, seconds = summary.get("steps") or 0, summary.get("training_seconds") or 0.0
     if reason == "mean_return" and summary.get("solved_at_steps") is not None:
-        reason, steps, seconds = "solved", summary["solved_at_steps"], summary["solved_at_seconds"]
+        reason = "solved"
     elif reason in RULES:
         reason = f"reached stop.{reason}"
     elif reason == "total_steps":
         reason = "finished"
+    steps, seconds = summary.get("steps") or 0, summary.get("training_seconds") or 0.0
     mean = "" if value is None else f"; mean return of the last 100 episodes: {return_text(value)}"
     return f"{reason} after {steps:,} steps, {f'{seconds:.1f} s' if seconds < 60 else duration(seconds)}{mean}"
 
@@ -63,8 +63,8 @@ def ending(summary: Mapping[str, Any], threshold: float | None) -> list[str]:
     facts = [
         f"{amount(speed or 0.0)}/s",
         *([] if best is None else [f"best eval {return_text(best)}"]),
-        *([] if threshold is None or solved is not None else [f"not solved, which takes {threshold:g}"]),
-        *([f"solved at step {solved:,}"] if solved is not None and summary["stop_reason"] != "mean_return" else []),
+        *([f"not solved, which takes {threshold:g}"] if threshold is not None and solved is None else []),
+        *([f"{threshold:g} was reached at step {solved:,}"] if threshold is not None and solved is not None else []),
         *([f"{summary['rejected_updates']:,} updates rejected"] if summary["rejected_updates"] else []),
     ]
     return [*wrap(outcome(summary), WIDTH), *wrap(" | ".join(facts), WIDTH)]
