@@ -18,7 +18,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from a3c_exp.__main__ import main
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.config.saved import read_config
-from a3c_exp.run import checkpoint, trainer
+from a3c_exp.run import callbacks, checkpoint
 from a3c_exp.run.console import Progress
 from a3c_exp.run.files import exclusive_folder
 from a3c_exp.run.trainer import Run, Trainer, run
@@ -165,7 +165,7 @@ class TestCurves:
         before = latest(tmp_path)["statistics"]["seconds"]
         progress = Mock(wraps=Progress)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(trainer, "Progress", progress)
+            patch.setattr(callbacks, "Progress", progress)
             second = resume(tmp_path, stop__max_seconds=0.3).summary
         assert second["stop_reason"] == "max_seconds"
         # The summaries are rounded to milliseconds: a difference of two can be one short.
@@ -205,11 +205,3 @@ class TestCommandLine:
         words = [f"resume={tmp_path}", "plugins=[scripted]"]
         assert "must be 160 or more" in refuses([*words, "total_steps=100"], "total_steps", 100)
         assert main(words) == 0, "a run with all its steps may be resumed"
-
-    def test_a_rule_that_ends_the_run_again_is_told(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        train(tmp_path, total_steps=2000, stop__mean_return=0.0)
-        for change in ("stop.mean_return=0.0", "total_steps=3000", "stop.mean_return=null"):
-            capsys.readouterr()
-            assert main([f"resume={tmp_path}", "plugins=[scripted]", change]) == 0
-            is_told = "stop.mean_return=null goes on past it" in capsys.readouterr().err
-            assert is_told == (change != "stop.mean_return=null")

@@ -6,21 +6,51 @@ import copy
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from a3c_exp.core.callback import Callback, RunView
+from a3c_exp.core.experiment import Experiment
 from a3c_exp.errors import one_line, place_of
 from a3c_exp.run import checkpoint
+from a3c_exp.run.files import RunOutput
+from a3c_exp.run.interruption import Interruption
+from a3c_exp.run.statistics import RunStatistics, TrainingClock
 
 log = logging.getLogger("a3c_exp")
 
 MOMENTS = [name for name in vars(Callback) if name.startswith("on_") and name != "on_error"]
 
 
+class Training(RunView, Protocol):
+    """A run as the package's own callbacks see it: the trainer, and what is one for all of them.
+
+    best_return: of all evaluations; None before the first.
+    """
+
+    experiment: Experiment
+    statistics: RunStatistics
+    clock: TrainingClock
+    output: RunOutput
+    interruption: Interruption
+    best_return: float | None
+
+    def tell(self, moment: str, *arguments: object) -> None:
+        """See `CallbackList.tell`."""
+
+    def checkpoint(self, state: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The content of a checkpoint, as of now. state: of the store; None: its present one."""
+
+    def write(self, name: str, state: Mapping[str, Any]) -> None:
+        """Write a checkpoint."""
+
+
 class Own(Callback):
     """One of the package's own callbacks. Its errors are the run's."""
 
     on_error = "raise"
+
+    def __init__(self, run: Training) -> None:
+        self._run = run
 
     def flush(self) -> None:
         """Write what has come in: a checkpoint is next, and a resumed run has no other record of what was before it."""

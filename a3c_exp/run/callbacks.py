@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from a3c_exp.core.callback import EvalResult, Media, RunView
 from a3c_exp.core.events import Episodes
-from a3c_exp.core.experiment import Checkpoint, Stop
 from a3c_exp.run import checkpoint, files, run_folder
-from a3c_exp.run.callback_list import Every, Own
-from a3c_exp.run.console import Progress
+from a3c_exp.run.callback_list import Every, Own, Training
+from a3c_exp.run.console import LiveLineHandler, Progress
 from a3c_exp.run.curves import CurveWriter
 from a3c_exp.run.episode_log import EpisodeLog
-from a3c_exp.run.evaluations import Evaluations
-from a3c_exp.run.files import RunOutput
-from a3c_exp.run.interruption import Interruption
+from a3c_exp.run.metrics import ResumePoint
 from a3c_exp.run.run_folder import BEST, CHECKPOINTS, EPISODES_FILE, LATEST, METRICS_FILE, PREVIOUS
-from a3c_exp.run.statistics import RunStatistics, TrainingClock
-
-log = logging.getLogger("a3c_exp")
 
 # Between points of the curves are LOG_SECONDS plus LOG_SHARE of the time since the start: a run of an hour has two
 # thousand points, and a run of a day five thousand.
@@ -31,95 +24,78 @@ LOG_SECONDS, LOG_SHARE = 0.5, 1 / 1000
 class StopRules(Own):
     """Ends a run by the rules of `stop`."""
 
-    def __init__(self, stop: Stop, statistics: RunStatistics, clock: TrainingClock) -> None:
-        self._stop = stop
-        self._statistics = statistics
-        self._clock = clock
-
-    def on_start(self, run: RunView) -> None:
-        if self._statistics.steps and (rule := self.rule(wait_for_all=False)):
-            log.warning("stop.%s holds already: stop.%s=null goes on past it", rule, rule)
-
     def on_tick(self, run: RunView) -> None:
         if rule := self.rule():
             run.stop(rule)
 
-    def rule(self, wait_for_all: bool = True) -> str | None:
-        """The rule that ends the run now; None if there is none. wait_for_all: see `RunStatistics.reached`."""
-        stop, statistics = self._stop, self._statistics
-        if stop.mean_return is not None and statistics.reached(stop.mean_return, wait_for_all, stop.window):
+    def rule(self) -> str | None:
+        """The rule that ends the run now; None if there is none."""
+        stop, statistics = self._run.experiment.stop, self._run.statistics
+        if stop.mean_return is not None and statistics.reached(stop.mean_return, stop.window):
             return "mean_return"
         if stop.max_episodes is not None and statistics.episodes >= stop.max_episodes:
             return "max_episodes"
-        if stop.max_seconds is not None and self._clock.session >= stop.max_seconds:
+        if stop.max_seconds is not None and self._run.clock.session >= stop.max_seconds:
             return "max_seconds"
         return None
 
-
-def leaving_rule(stop: Stop, statistics: RunStatistics) -> str:
-    """The rule by which a run has ended before its total steps: that of most of the workers that say why they leave."""
-    # One that had finished all its episodes in an earlier session says nothing.
-    silent = "total_steps" if stop.worker_episodes is None else "worker_episodes"
-    ((rule, _),) = statistics.left.most_common(1) or [(silent, 0)]
-    return rule
+    def leaving_rule(self) -> str:
+        """The rule by which all workers have left before the total steps: that of most of those that say why."""
+        # One that had finished all its episodes in an earlier session says nothing.
+        silent = "total_steps" if self._run.experiment.stop.worker_episodes is None else "worker_episodes"
+        ((rule, _),) = self._run.statistics.left.most_common(1) or [(silent, 0)]
+        return rule
 
 
 class Curves(Own):
     """Logs a point of the statistics now and then, and writes every point."""
 
-    def __init__(
-        self,
-        output: RunOutput,
-        writer: CurveWriter,
-        statistics: RunStatistics,
-        clock: TrainingClock,
-        every: int | Literal["auto"] | None,
-    ) -> None:
+    def __init__(self, run: Training, resumed: ResumePoint | None) -> None:
+        super().__init__(run)
+        every = run.experiment.log.every
         assert every != "auto"  # of a final configuration
-        self._output = output
-        self._writer = writer
-        self._statistics = statistics
-        self._clock = clock
+        self._writer = CurveWriter(run.folder, run.config, resumed)
         self._by_time = every is None
-        self._due = Every(every, statistics.steps)
+        self._due = Every(every, run.statistics.steps)
         self._next = 0.0  # in seconds
 
     def on_tick(self, run: RunView) -> None:
-        if self._by_time and (now := self._statistics.seconds) >= self._next and self._statistics.has_new_data:
+        statistics = self._run.statistics
+        if self._by_time and (now := statistics.seconds) >= self._next and statistics.has_new_data:
             self._next = now + LOG_SECONDS + LOG_SHARE * now
-            self.log_new(run)
-        elif self._due(self._statistics.steps):
-            self.log_new(run)
+            self.log_new()
+        elif self._due(statistics.steps):
+            self.log_new()
 
-    def log_new(self, run: RunView) -> None:
+    def log_new(self) -> None:
         """Log a point of what is new since the last one."""
-        if self._statistics.has_new_data:
-            run.log(self._statistics.window(self._clock.session))
+        if self._run.statistics.has_new_data:
+            self._run.log(self._run.statistics.window(self._run.clock.session))
 
     def on_point(self, run: RunView, step: int, values: Mapping[str, float]) -> None:
-        self._output.write("curves", partial(self._writer.log, step, values, self._statistics.seconds))
+        self._run.output.write("curves", partial(self._writer.log, step, values, self._run.statistics.seconds))
 
     def on_media(self, run: RunView, step: int, kind: Media, name: str, value: Any) -> None:
-        self._output.write("curves", partial(self._writer.events.media, step, kind, name, value))
+        self._run.output.write("curves", partial(self._writer.events.media, step, kind, name, value))
 
     def on_evaluation(self, run: RunView, result: EvalResult) -> None:
         values = {"eval/mean_reward": result.mean_return, "eval/mean_ep_length": result.mean_length}
         run.log(values | {f"eval/{name}": number for name, number in result.numbers.items()}, result.steps)
 
     def flush(self) -> None:
-        self._output.write(METRICS_FILE, self._writer.write_table)
+        self._run.output.write(METRICS_FILE, self._writer.write_table)
 
     def close(self, finished: bool) -> None:
         self.flush()
-        self._output.write("curves", partial(self._writer.close, finished))
+        self._run.output.write("curves", partial(self._writer.close, finished))
 
 
 class EpisodeTable(Own):
     """Writes the episodes of training with each point of the curves."""
 
-    def __init__(self, output: RunOutput, table: EpisodeLog) -> None:
-        self._output = output
-        self._table = table
+    def __init__(self, run: Training, resumed: ResumePoint | None) -> None:
+        super().__init__(run)
+        self._table = EpisodeLog(run.folder / EPISODES_FILE, run.experiment.record_episodes, resumed)
 
     def on_episodes(self, run: RunView, worker: int, episodes: Episodes) -> None:
         self._table.record(worker, episodes, run.seconds)
@@ -128,34 +104,32 @@ class EpisodeTable(Own):
         self.flush()
 
     def flush(self) -> None:
-        self._output.write(EPISODES_FILE, self._table.flush)
+        self._run.output.write(EPISODES_FILE, self._table.flush)
 
     def close(self, finished: bool) -> None:
-        self._output.write(EPISODES_FILE, self._table.close)
+        self._run.output.write(EPISODES_FILE, self._table.close)
 
 
 class Checkpoints(Own):
     """Saves the latest state every so many steps, and when SIGUSR1 asks for it. Keeps as many as are asked for."""
 
-    def __init__(self, output: RunOutput, settings: Checkpoint, steps: int, interruption: Interruption) -> None:
-        self._output = output
-        self._settings = settings
-        self._folder = output.folder / CHECKPOINTS
-        self._due = Every(settings.every, steps)
-        self._interruption = interruption
+    def __init__(self, run: Training) -> None:
+        super().__init__(run)
+        self._folder = run.folder / CHECKPOINTS
+        self._due = Every(run.experiment.checkpoint.every, run.steps)
 
     def on_tick(self, run: RunView) -> None:
-        if self._due(run.steps) or self._interruption.save_requested:
-            self._interruption.save_requested = False
+        if self._due(run.steps) or self._run.interruption.save_requested:
+            self._run.interruption.save_requested = False
             run.save()
 
     def write(self, name: str, state: Mapping[str, Any]) -> bool:
         """Write a checkpoint, whole or not at all. The latest one before it stays as previous.ckpt."""
-        before = self._folder / PREVIOUS if name == LATEST else None
-        self._output.write(name, partial(checkpoint.save, self._folder / name, state, before))
-        written = name not in self._output.unwritten
+        output, before = self._run.output, self._folder / PREVIOUS if name == LATEST else None
+        output.write(name, partial(checkpoint.save, self._folder / name, state, before))
+        written = name not in output.unwritten
         if name == LATEST and written:
-            self._output.write("numbered checkpoints", partial(self._number_latest, state["store"]["steps"]))
+            output.write("numbered checkpoints", partial(self._number_latest, state["store"]["steps"]))
         return written
 
     def _number_latest(self, steps: int) -> None:
@@ -163,10 +137,11 @@ class Checkpoints(Own):
 
         Those of later steps are of a part of the run that was lost.
         """
-        if self._settings.last:
-            files.copy_as(self._folder / LATEST, run_folder.numbered_checkpoint(self._output.folder, steps))
-        numbers = run_folder.numbered_checkpoints(self._output.folder)
-        kept = [path for path, number in numbers.items() if number <= steps][: self._settings.last]
+        last = self._run.experiment.checkpoint.last
+        if last:
+            files.copy_as(self._folder / LATEST, run_folder.numbered_checkpoint(self._run.folder, steps))
+        numbers = run_folder.numbered_checkpoints(self._run.folder)
+        kept = [path for path, number in numbers.items() if number <= steps][:last]
         for path in numbers.keys() - set(kept):
             path.unlink()
 
@@ -175,25 +150,34 @@ class Checkpoints(Own):
 
         A latest checkpoint that could not be written leaves everything.
         """
-        if LATEST in self._output.unwritten:
+        output = self._run.output
+        if LATEST in output.unwritten:
             return
-        keep = self._settings.keep if finished else "both"
+        keep = self._run.experiment.checkpoint.keep if finished else "both"
         if keep == "best" and not (self._folder / BEST).exists():
             keep = "latest"
         kept = {"both": {LATEST, BEST}, "latest": {LATEST}, "best": {BEST}, "none": set[str]()}[keep]
-        numbered = (
-            () if LATEST in kept else (path.name for path in run_folder.numbered_checkpoints(self._output.folder))
-        )
+        numbered = () if LATEST in kept else (path.name for path in run_folder.numbered_checkpoints(self._run.folder))
         for name in {LATEST, PREVIOUS, BEST, *numbered} - kept:
-            self._output.write(name, partial((self._folder / name).unlink, missing_ok=True))
+            output.write(name, partial((self._folder / name).unlink, missing_ok=True))
 
 
 class ProgressLine(Own):
     """Shows how far the run is."""
 
-    def __init__(self, progress: Progress, evaluations: Evaluations) -> None:
-        self._progress = progress
-        self._evaluations = evaluations
+    def __init__(self, run: Training, terminal: LiveLineHandler) -> None:
+        super().__init__(run)
+        # The limit is for this session; the seconds of the statistics include earlier ones.
+        most = run.experiment.stop.max_seconds
+        limit = None if most is None else run.statistics.seconds + most
+        self._progress = Progress(terminal, run.statistics, run.experiment.total_steps, limit)
 
     def on_tick(self, run: RunView) -> None:
-        self._progress.update(self._evaluations.best_return)
+        self.update()
+
+    def update(self, speed: float | None = None, activity: str = "") -> None:
+        """See `Progress.update`."""
+        self._progress.update(self._run.best_return, speed, activity)
+
+    def close(self, finished: bool) -> None:
+        self._progress.close()

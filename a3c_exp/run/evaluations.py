@@ -6,28 +6,24 @@ import logging
 import math
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from a3c_exp.core import seeding
 from a3c_exp.core.callback import EvalResult, RunView, Video
-from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.heartbeat import Heartbeat, StallWatch
 from a3c_exp.core.seeding import Role
 from a3c_exp.envs import close_within, on_progress
 from a3c_exp.errors import ConfigError, RunError
-from a3c_exp.run.callback_list import Every, Own
-from a3c_exp.run.files import RunOutput
-from a3c_exp.run.interruption import Interruption
+from a3c_exp.run.callback_list import Every, Own, Training
 from a3c_exp.run.policy import BATCH, Policy, evaluate_policy
 from a3c_exp.run.recorder import Recorder
 from a3c_exp.run.run_folder import BEST, VIDEOS
-from a3c_exp.run.statistics import RunStatistics
 
 log = logging.getLogger("a3c_exp")
 
@@ -39,19 +35,6 @@ _POLL_SECONDS = 0.1
 _GRACE_SECONDS = 1.0
 
 
-class Owner(Protocol):
-    """The trainer, as evaluations need it."""
-
-    def checkpoint(self) -> dict[str, Any]:
-        """The content of a checkpoint, as of now."""
-
-    def write(self, name: str, state: Mapping[str, Any]) -> None:
-        """Write a checkpoint."""
-
-    def tell(self, moment: str, *arguments: object) -> None:
-        """Call the method of that name of all callbacks that have one."""
-
-
 class Evaluations(Own):
     """Evaluates every so many steps beside the training, and at its end; keeps the best policy in a checkpoint.
 
@@ -60,63 +43,47 @@ class Evaluations(Own):
     the best checkpoint, must not depend on the clock. An evaluation whose environments have not stepped for
     `backend.stall_seconds` hangs. It is left behind, and no other is made.
 
-    interruption: once there is one, an evaluation ends without a result.
-    on_wait: called ten times a second while the run waits for an evaluation.
+    Once a signal has interrupted the run, an evaluation ends without a result.
 
+    on_wait: called ten times a second while the run waits for an evaluation, with a text on how far it is.
     asked: whether an evaluation is wanted as soon as none is under way.
-    best_return: of all evaluations; None before the first.
-    activity: text about the evaluation that is under way, for the progress line.
     """
 
-    def __init__(
-        self,
-        trainer: Owner,
-        experiment: Experiment,
-        output: RunOutput,
-        statistics: RunStatistics,
-        interruption: Interruption,
-        on_wait: Callable[[], None],
-    ) -> None:
-        self._trainer = trainer
-        self._experiment = experiment
-        self._output = output
-        self._statistics = statistics
-        self._interruption = interruption
+    def __init__(self, run: Training, on_wait: Callable[[str], None]) -> None:
+        super().__init__(run)
         self._on_wait = on_wait
-        self._due = Every(experiment.eval.every, statistics.steps)
+        self._due = Every(run.experiment.eval.every, run.steps)
         self._heartbeat = Heartbeat()
-        self._watch = StallWatch(experiment.backend.stall_seconds)
+        self._watch = StallWatch(run.experiment.backend.stall_seconds)
         self._given_up = False
         self._closed = False
         self._policy: Policy | None = None
         self._videos: Path | None = None
-        self._evaluated: dict[str, Any] = {}  # the checkpoint of what is being evaluated
-        self._last_steps: int | None = None  # of the parameters that were submitted last
+        self._evaluated: dict[str, Any] = {}  # the checkpoint of what was evaluated last, or is being evaluated
         self._evaluation: Future[EvalResult | None] | None = None  # that is under way, or whose result was not taken
+        self._activity = ""
         self.asked = False
-        self.best_return: float | None = None
-        self.activity = ""
 
     def on_tick(self, run: RunView) -> None:
         self._take()
         if self._evaluation is None and not run.stopping and (self._due(run.steps) or self.asked):
-            self._submit()
-            self._take()
+            self._start()
+            self._take(block=self._run.experiment.backend.deterministic)
 
     def on_trained(self, run: RunView) -> None:
         """Evaluate the final parameters, unless they have been evaluated."""
-        if self._experiment.eval.every is None:
+        if self._run.experiment.eval.every is None:
             return
         self._take(block=True)
-        if self._last_steps != run.steps:
-            self._submit()
+        if not self._evaluated or self._evaluated["store"]["steps"] != run.steps:
+            self._start()
             self._take(block=True)
 
     def record(self) -> None:
         """See `RunView.record_evaluations`."""
-        folder = self._output.folder / VIDEOS
-        seeds = seeding.environment_seeds(self._experiment.seed, Role.EVALUATION, 0, 1)
-        env = self._experiment.eval_env.make(1, seeds, DRAWN)
+        experiment, folder = self._run.experiment, self._run.folder / VIDEOS
+        seeds = seeding.environment_seeds(experiment.seed, Role.EVALUATION, 0, 1)
+        env = experiment.eval_env.make(1, seeds, DRAWN)
         try:
             env.reset()
             Recorder(folder / "trial.mp4")(env)
@@ -134,11 +101,10 @@ class Evaluations(Own):
         if self._evaluation is not None:
             wait([self._evaluation], _GRACE_SECONDS)
 
-    def _submit(self) -> None:
+    def _start(self) -> None:
         """Start an evaluation of the present parameters, unless an earlier one failed or hangs."""
         self.asked = False
-        self._evaluated = self._trainer.checkpoint()  # as of now: the run goes on meanwhile
-        self._last_steps = self._evaluated["store"]["steps"]
+        self._evaluated = self._run.checkpoint()  # as of now: the run goes on meanwhile
         if self._given_up:
             return
         self._watch.forget(0)
@@ -148,60 +114,49 @@ class Evaluations(Own):
             threading.Thread(target=self._work, args=arguments, name="evaluation", daemon=True).start()
         except RuntimeError as error:  # no thread is to be had
             self._evaluation.set_exception(RunError(f"the evaluation failed: {error}"))
-        if self._experiment.backend.deterministic:
-            self._wait(self._evaluation)
 
     def _take(self, block: bool = False) -> None:
-        """Tell of an evaluation that has ended; save its parameters if they are the best so far.
+        """Take the result of an evaluation that has ended. One that failed or hangs is the last one.
 
-        block: wait until it has ended, or a signal has come.
+        block: wait until it has ended or hangs, or a signal has come.
         """
-        result = self._result(block)
-        if result is None:
-            return
+        while (evaluation := self._evaluation) is not None:
+            if evaluation.done():
+                self._evaluation = None
+                try:
+                    result = evaluation.result()
+                except RunError as error:
+                    self._give_up(str(error))
+                else:
+                    if result is not None:
+                        self._tell(result)
+            elif self._watch.find(lambda: {0: self._heartbeat.value}) is not None:
+                self._evaluation = None
+                self._give_up(self._watch.describe("the evaluation"))
+            elif block and self._run.interruption.signal is None:
+                wait([evaluation], _POLL_SECONDS)
+                self._on_wait(self._activity)
+            else:
+                return
+
+    def _give_up(self, reason: str) -> None:
+        self._given_up = True
+        log.warning("%s\nthere are no evaluations any more", reason)
+
+    def _tell(self, result: EvalResult) -> None:
+        """Tell of a result, and save the parameters if they are the best so far."""
+        run = self._run
         if result.cut:
-            if not self._statistics.counts["cut_eval_episodes"]:
-                limits = self._experiment.eval
+            if not run.statistics.counts["cut_eval_episodes"]:
+                limits = run.experiment.eval
                 cut = f"{result.cut} of {limits.episodes} episodes were cut after {limits.max_steps} steps"
                 log.warning("evaluation at step %d: %s (eval.max_steps)", result.steps, cut)
-            self._statistics.counts["cut_eval_episodes"] += result.cut
-        self._trainer.tell("on_evaluation", result)
-        mean, best = result.mean_return, -math.inf if self.best_return is None else self.best_return
-        if mean > best or (mean == best and BEST in self._output.unwritten):
-            self.best_return = mean
-            self._trainer.write(BEST, self._evaluated | {"best_eval_return": mean})
-        self._evaluated = {}
-
-    def _result(self, block: bool) -> EvalResult | None:
-        """The result of the evaluation, once; None while there is none. A failed one is a warning, and the last one."""
-        evaluation = self._evaluation
-        if evaluation is None:
-            return None
-        if block:
-            self._wait(evaluation)
-        if not evaluation.done():
-            if self._has_stalled():
-                self._evaluation = None
-                log.warning("%s: there are no evaluations any more", self._watch.describe("the evaluation"))
-            return None
-        self._evaluation = None
-        try:
-            return evaluation.result()
-        except RunError as error:
-            self._given_up = True
-            log.warning("%s\nthere are no evaluations any more", error)
-            return None
-
-    def _wait(self, evaluation: Future[EvalResult | None]) -> None:
-        """Wait for the evaluation; but after a signal, not for one that hangs in its environment."""
-        while not (evaluation.done() or self._interruption.signal is not None or self._has_stalled()):
-            wait([evaluation], _POLL_SECONDS)
-            self._on_wait()
-
-    def _has_stalled(self) -> bool:
-        if self._watch.find(lambda: {0: self._heartbeat.value}) is not None:
-            self._given_up = True
-        return self._given_up
+            run.statistics.counts["cut_eval_episodes"] += result.cut
+        run.tell("on_evaluation", result)
+        mean, best = result.mean_return, -math.inf if run.best_return is None else run.best_return
+        if mean > best or (mean == best and BEST in run.output.unwritten):
+            run.best_return = mean
+            run.write(BEST, self._evaluated | {"best_eval_return": mean})
 
     def _work(self, state: dict[str, Any], evaluation: Future[EvalResult | None]) -> None:
         with ExitStack() as closing:  # after the result is known: a close may hang
@@ -213,7 +168,7 @@ class Evaluations(Own):
                 evaluation.set_exception(RunError(f"the evaluation failed:\n{traceback.format_exc().rstrip()}"))
 
     def _evaluate(self, state: dict[str, Any], closing: ExitStack) -> EvalResult | None:
-        experiment = self._experiment
+        experiment = self._run.experiment
         if self._policy is None:
             self._policy = Policy(experiment, state)
         else:
@@ -238,8 +193,8 @@ class Evaluations(Own):
     def _go_on(self, ended: int, steps: int) -> bool:
         """Called before each step of an evaluation: beat, and return whether to take the step."""
         self._heartbeat.beat()
-        self.activity = f"evaluation {ended}/{self._experiment.eval.episodes}, step {steps:,}"
-        return not self._closed and self._interruption.signal is None
+        self._activity = f"evaluation {ended}/{self._run.experiment.eval.episodes}, step {steps:,}"
+        return not self._closed and self._run.interruption.signal is None
 
 
 def _written(recorder: Recorder) -> Video | None:

@@ -17,10 +17,10 @@ from a3c_exp.core.store import SharedStore
 class TrainingClock:
     """Seconds of training of this session, and with earlier ones of a resumed run. Stands still after `stop`."""
 
-    def __init__(self, store: SharedStore) -> None:
+    def __init__(self, store: SharedStore, earlier: float = 0.0) -> None:
         self._store = store
+        self._earlier = earlier
         self._stopped_at: float | None = None
-        self.earlier = 0.0
 
     @property
     def session(self) -> float:
@@ -28,7 +28,7 @@ class TrainingClock:
 
     @property
     def seconds(self) -> float:
-        return self.earlier + self.session
+        return self._earlier + self.session
 
     def stop(self) -> None:
         self._stopped_at = self.session
@@ -118,17 +118,16 @@ class RunStatistics:
         """Mean return of the last 100 episodes, or of all where fewer have ended; None before the first."""
         return _mean(self._recent.returns[-RECENT:]) if len(self._recent) else None
 
-    def reached(self, reward_threshold: float, wait_for_all: bool = True, window: int = RECENT) -> bool:
+    def reached(self, reward_threshold: float, window: int = RECENT) -> bool:
         """Return whether the mean return of the last `window` training episodes is at least `reward_threshold`.
 
-        False before so many episodes have ended.
-        wait_for_all: also False before every environment has ended an episode in this session: with many environments
-            short episodes end first, and a short episode may be a good one.
+        False before so many episodes have ended, and before every environment has ended one in this session: with many
+        environments short episodes end first, and a short episode may be a good one.
         """
         returns = self._recent.returns[-window:]
         if len(returns) < window or _mean(returns) < reward_threshold:
             return False
-        return not wait_for_all or sum(self._finished_envs.values()) >= self.environments
+        return sum(self._finished_envs.values()) >= self.environments
 
     def window(self, seconds: float) -> dict[str, float]:
         """Values since the last call, by their names in TensorBoard; starts a new window.

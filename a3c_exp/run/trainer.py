@@ -28,9 +28,7 @@ from a3c_exp.errors import FAILED, PREEMPTED, ConfigError, FolderError, RunError
 from a3c_exp.networks import ActorCritic
 from a3c_exp.run import callbacks, files, outcome, provenance, run_folder
 from a3c_exp.run.callback_list import CallbackList, Own
-from a3c_exp.run.console import ONLY_FILE, LiveLineHandler, Progress, run_log
-from a3c_exp.run.curves import CurveWriter
-from a3c_exp.run.episode_log import EpisodeLog
+from a3c_exp.run.console import ONLY_FILE, LiveLineHandler, run_log
 from a3c_exp.run.evaluations import Evaluations
 from a3c_exp.run.files import RunOutput
 from a3c_exp.run.interruption import Interruption, interruptions
@@ -84,6 +82,7 @@ def run(
         network, env = build_network(experiment)
     store = experiment.backend.store(store_spec(experiment, network, env.observation_space))
     store.initialize(network.vector)
+    statistics = RunStatistics(experiment.worker_count * experiment.envs_per_worker, window=experiment.stop.window)
     state: dict[str, Any] | None = None
     warning = ""
     if experiment.init_from is not None and not resume:
@@ -93,7 +92,7 @@ def run(
         try:
             if resume:
                 state, latest, warning = load_latest(folder)
-                _restore(store, state, folder)
+                _restore(store, statistics, state, folder)
                 network.check_constants(state["store"], folder)
             (folder / run_folder.CHECKPOINTS).mkdir(parents=True, exist_ok=True)
             files.write_text(folder / run_folder.CONFIG_FILE, run_folder.config_text(config))
@@ -102,7 +101,7 @@ def run(
             if warning:
                 log.warning("%s", warning)
                 run_folder.make_latest(latest)
-            trainer = Trainer(experiment, config, folder, store, state, terminal, network, session)
+            trainer = Trainer(experiment, config, folder, store, statistics, state, terminal, network, session)
             log.info(network.runtime.description, extra=ONLY_FILE)
             for idle in network.warnings:
                 log.warning(idle)
@@ -115,12 +114,12 @@ def run(
         return trainer.run()
 
 
-def _restore(store: SharedStore, state: Mapping[str, Any], folder: Path) -> None:
-    """Load a checkpoint into the store. Raises FolderError if the checkpoint does not fit the configuration, and
+def _restore(store: SharedStore, statistics: RunStatistics, state: Mapping[str, Any], folder: Path) -> None:
+    """Continue from a checkpoint. Raises FolderError if the checkpoint does not fit the configuration, and
     ConfigError for fewer total steps than it has made."""
     try:
         store.restore(state["store"])
-        RunStatistics().restore(state["statistics"])
+        statistics.restore(state["statistics"])
     except STATE_ERRORS as error:
         raise FolderError(folder, f"its checkpoint does not fit its configuration: {error}") from error
     total, recorded = store.spec.total_steps, parse_yaml(read_text(folder / run_folder.CONFIG_FILE)).get("total_steps")
@@ -152,42 +151,36 @@ class Trainer:
 
     def __init__(
         self, experiment: Experiment, config: Mapping[str, Any], folder: Path, store: SharedStore,
-        state: Mapping[str, Any] | None, terminal: LiveLineHandler, network: ActorCritic, session: Session,
+        statistics: RunStatistics, state: Mapping[str, Any] | None, terminal: LiveLineHandler, network: ActorCritic,
+        session: Session,
     ) -> None:  # fmt: skip
         self.folder = folder
         self.config = config
         self.sweep = session.sweep
-        self._experiment = experiment
+        self.experiment = experiment
+        self.statistics = statistics
+        self.clock = TrainingClock(store, 0.0 if state is None else state["training_seconds"])
+        self.output = RunOutput(folder)
+        self.interruption = Interruption()
+        self.best_return = None if state is None else self._best_return(state)
         self._store = store
         self._network = network
         self._constants = constants_of(network)
         self._session = session
-        self._interruption = Interruption()
-        environments = experiment.worker_count * experiment.envs_per_worker
-        self._statistics = RunStatistics(environments, window=experiment.stop.window)
-        self._clock = TrainingClock(store)
-        self._resumed = 0
+        self._resumed = 0 if state is None else state["resumed"] + 1
         self._warned: set[str] = set()  # in this session, whatever there was in an earlier one
         self._failures = 0  # of workers, in this session
-        self._solved: tuple[int, float] | None = None  # steps and seconds of training
+        self._solved = None if state is None or state["solved"] is None else tuple(state["solved"])
         self._stop_reason: str | None = None
         self._deadline = math.inf  # for workers that have been asked to end
         self._error: str | None = None
         self._commit = provenance.commit()  # now: the code may change during the run
-        resumed = None if state is None else self._resume(state)
+        resumed = None if state is None else ResumePoint(self.steps, statistics.seconds, self.seconds)
         self._add_callbacks(resumed, terminal)
         if state is not None:
-            self._evaluations.best_return = self._best_return(state)
             self._callbacks.load(state.get("callbacks", {}))
         for warning in experiment.warnings:
             log.warning(warning)
-
-    def _resume(self, state: Mapping[str, Any]) -> ResumePoint:
-        self._statistics.restore(state["statistics"])
-        self._resumed = state["resumed"] + 1
-        self._clock.earlier = state["training_seconds"]
-        self._solved = None if state["solved"] is None else (state["solved"][0], state["solved"][1])
-        return ResumePoint(self._statistics.steps, self._statistics.seconds, self._clock.seconds)
 
     def _best_return(self, state: Mapping[str, Any]) -> float | None:
         """The best evaluation: a run that was killed may have saved a better policy after its last checkpoint."""
@@ -198,41 +191,25 @@ class Trainer:
 
     def _add_callbacks(self, resumed: ResumePoint | None, terminal: LiveLineHandler) -> None:
         """Make the package's own callbacks, in the order in which they are called."""
-        experiment, statistics, clock = self._experiment, self._statistics, self._clock
-        self._output = RunOutput(self.folder)
-        writer = CurveWriter(self.folder, self.config, resumed)
-        self._curves = callbacks.Curves(self._output, writer, statistics, clock, experiment.log.every)
-        self._evaluations = Evaluations(
-            self, experiment, self._output, statistics, self._interruption, self._show_evaluation
-        )
-        self._checkpoints = callbacks.Checkpoints(
-            self._output, experiment.checkpoint, statistics.steps, self._interruption
-        )
-        # The limit is for this session; the seconds of the statistics include earlier ones.
-        most = experiment.stop.max_seconds
-        limit = None if most is None else statistics.seconds + most
-        self._progress = Progress(terminal, statistics, experiment.total_steps, limit)
-        self._own: list[Own] = [
-            callbacks.StopRules(experiment.stop, statistics, clock),
-            self._evaluations,
-            self._checkpoints,
-            self._curves,
-            callbacks.ProgressLine(self._progress, self._evaluations),
-        ]
-        if rows := experiment.record_episodes:
-            table = EpisodeLog(self.folder / run_folder.EPISODES_FILE, rows, resumed)
-            self._own.append(callbacks.EpisodeTable(self._output, table))
-        self._callbacks = CallbackList(self, self._own, experiment.callbacks)
+        self._rules = callbacks.StopRules(self)
+        self._evaluations = Evaluations(self, self._show_evaluation)
+        self._checkpoints = callbacks.Checkpoints(self)
+        self._curves = callbacks.Curves(self, resumed)
+        self._line = callbacks.ProgressLine(self, terminal)
+        self._own: list[Own] = [self._rules, self._evaluations, self._checkpoints, self._curves, self._line]
+        if self.experiment.record_episodes:
+            self._own.append(callbacks.EpisodeTable(self, resumed))
+        self._callbacks = CallbackList(self, self._own, self.experiment.callbacks)
 
     # What callbacks may do.
 
     @property
     def steps(self) -> int:
-        return self._statistics.steps
+        return self.statistics.steps
 
     @property
     def seconds(self) -> float:
-        return self._clock.seconds
+        return self.clock.seconds
 
     @property
     def stopping(self) -> bool:
@@ -240,10 +217,10 @@ class Trainer:
 
     def stop(self, reason: str) -> None:
         if self._stop_reason is None:
-            is_own = reason not in (*FAILED, "interrupted") or self._interruption.signal is not None
+            is_own = reason not in (*FAILED, "interrupted") or self.interruption.signal is not None
             self._stop_reason = reason if is_own else f"callback: {reason}"
             self._store.stop()
-            if not self._experiment.backend.deterministic:
+            if not self.experiment.backend.deterministic:
                 self._deadline = time.monotonic() + PATIENCE_SECONDS
 
     def log(self, values: Mapping[str, float], step: int | None = None) -> None:
@@ -307,10 +284,10 @@ class Trainer:
         ahead = {"steps": state["steps"], "updates": state["version"]}
         return {
             "store": {**state, **self._constants},
-            "statistics": self._statistics.state() | ahead,
+            "statistics": self.statistics.state() | ahead,
             "resumed": self._resumed,
-            "training_seconds": self._clock.seconds,
-            "best_eval_return": self._evaluations.best_return,
+            "training_seconds": self.clock.seconds,
+            "best_eval_return": self.best_return,
             "solved": None if self._solved is None else list(self._solved),
             "callbacks": self._callbacks.state(),
         }
@@ -319,27 +296,27 @@ class Trainer:
 
     def run(self) -> Run:
         """Train until a stop rule holds, a worker fails or the user interrupts; then save the state and the summary."""
-        for line in outcome.opening(self._experiment, self.config, self.folder, self._statistics.steps):
+        for line in outcome.opening(self.experiment, self.config, self.folder, self.statistics.steps):
             log.info("%s", line)
         # Callbacks stay here: workers are built from the rest.
-        measures = frozenset(measure for each in self._experiment.callbacks for measure in each.measures)
-        without = replace(self._experiment, callbacks=())
+        measures = frozenset(measure for each in self.experiment.callbacks for measure in each.measures)
+        without = replace(self.experiment, callbacks=())
         context = RunContext(experiment=without, resumed=self._resumed, measures=measures)
-        events = self._experiment.backend.run(context, self._store)
-        with interruptions(self._interruption):
+        events = self.experiment.backend.run(context, self._store)
+        with interruptions(self.interruption):
             try:
                 self.tell("on_start")
                 self._drain(events)
                 if self._stop_reason != "interrupted":
                     self.tell("on_trained")
             except KeyboardInterrupt:  # the second Ctrl-C, or one that an environment raised: do not wait for workers
-                self._interruption.signal = self._interruption.signal or signal.SIGINT
+                self.interruption.signal = self.interruption.signal or signal.SIGINT
                 self._stop_reason = "interrupted"
             except BaseException as error:  # whatever it is, the state is saved below
                 self._fail(error)
             finally:
                 # On serial, environments are closed here, and one may hang in it.
-                self._interruption.may_break_in = self._experiment.backend.deterministic
+                self.interruption.may_break_in = self.experiment.backend.deterministic
                 try:
                     events.close()
                 except BaseException as error:  # workers that cannot be ended do not keep the state from being saved
@@ -349,7 +326,7 @@ class Trainer:
     def _fail(self, error: BaseException) -> None:
         """Note an error as the reason for the end; but not after a signal, which workers may have received too."""
         text = str(error) if isinstance(error, RunError | ConfigError) else traceback.format_exc().rstrip()
-        if self._interruption.signal is not None:
+        if self.interruption.signal is not None:
             self._stop_reason = "interrupted"
             if not isinstance(error, RunError):
                 log.warning("while the run was ending: %s", text)
@@ -362,24 +339,24 @@ class Trainer:
         for event in events:
             if event is not None:
                 self._take_event(event)
-            if self._interruption.signal is not None:
+            if self.interruption.signal is not None:
                 self.stop("interrupted")
             if time.monotonic() > self._deadline:
                 log.warning("workers that did not finish their rollout within %.0f s are ended", PATIENCE_SECONDS)
                 break
-            if self._output.lost:
+            if self.output.lost:
                 raise RunError(f"{self.folder} was renamed, moved or deleted: nothing is written there any more")
             self.tell("on_tick")
-        self._clock.stop()
-        self._curves.log_new(self)
-        if self._statistics.counts.get("rejected") and not self._statistics.updates:
+        self.clock.stop()
+        self._curves.log_new()
+        if self.statistics.counts.get("rejected") and not self.statistics.updates:
             raise RunError("no gradient was finite, so nothing has been learned: a warning in train.log says more")
         if self._stop_reason is None:
-            rule = callbacks.leaving_rule(self._experiment.stop, self._statistics)
-            self._stop_reason = "total_steps" if self._store.steps >= self._experiment.total_steps else rule
+            is_whole = self._store.steps >= self.experiment.total_steps
+            self._stop_reason = "total_steps" if is_whole else self._rules.leaving_rule()
 
     def _take_event(self, event: Event) -> None:
-        statistics, threshold = self._statistics, self._experiment.reward_threshold
+        statistics, threshold = self.statistics, self.experiment.reward_threshold
         if "rejected" in event.counts:
             self._warn_once("rejected", event.explanation or "a gradient that was not finite was refused")
         for warning in event.warnings:
@@ -390,7 +367,7 @@ class Trainer:
                 log.warning("further failures of workers are not shown; async/restarts counts them")
         statistics.add(event)
         if len(event.episodes):
-            guard = self._experiment.env.max_steps_guard
+            guard = self.experiment.env.max_steps_guard
             if guard is not None and event.episodes.lengths.max() >= guard:
                 text = f"worker {event.worker}: an episode was truncated after {guard:,} steps (env.max_steps_guard)"
                 self._warn_once("guard", text)
@@ -399,35 +376,34 @@ class Trainer:
             self.tell("on_episodes", event.worker, event.episodes)
         self.tell("on_event", event)
         if self._solved is None and threshold is not None and statistics.reached(threshold):
-            self._solved = statistics.steps, self._clock.seconds
+            self._solved = statistics.steps, self.clock.seconds
 
     def _warn_once(self, what: str, text: str) -> None:
         if what not in self._warned:
             self._warned.add(what)
             log.warning("%s", text)
 
-    def _show_evaluation(self) -> None:
-        self._progress.update(self._evaluations.best_return, self._speed, self._evaluations.activity)
+    def _show_evaluation(self, activity: str) -> None:
+        self._line.update(self._speed, activity)
 
     def _finish(self) -> Run:
-        self._clock.stop()
+        self.clock.stop()
         self._evaluations.end()
         if self._error is not None:
             log.error(self._error)
         # Workers that the run did not wait for have changed the parameters, but their last events are lost.
         state = self._store.state()
-        self._statistics.steps = state["steps"]
-        self._statistics.updates = state["version"]
-        self._curves.log_new(self)
+        self.statistics.steps = state["steps"]
+        self.statistics.updates = state["version"]
+        self._curves.log_new()
         self.write(run_folder.LATEST, self.checkpoint(state))
         finished = self._error is None and self._stop_reason != "interrupted"
         for each in self._own:
             each.close(finished)
-        self._progress.close()
         summary, path = self._summary(), self.folder / run_folder.SUMMARY_FILE
-        self._output.write(path.name, partial(files.write_json, path, summary))
-        summary["unwritten"] = sorted(self._output.unwritten)
-        for line in outcome.ending(summary, self._experiment.reward_threshold):
+        self.output.write(path.name, partial(files.write_json, path, summary))
+        summary["unwritten"] = sorted(self.output.unwritten)
+        for line in outcome.ending(summary, self.experiment.reward_threshold):
             log.info("%s", line)
         if self.sweep is None:
             for line in outcome.next_commands(summary["stop_reason"], self.folder):
@@ -438,22 +414,22 @@ class Trainer:
     @property
     def _speed(self) -> float | None:
         """Steps per second of training, earlier sessions included; None before the first step."""
-        seconds = self._clock.seconds
-        return round(self._statistics.steps / seconds, 1) if seconds > 0 else None
+        seconds = self.clock.seconds
+        return round(self.statistics.steps / seconds, 1) if seconds > 0 else None
 
     def _summary(self) -> dict[str, Any]:
-        seconds = self._clock.seconds
+        seconds = self.clock.seconds
         solved_steps, solved_seconds = self._solved or (None, None)
         return {
-            "seed": self._experiment.seed,
+            "seed": self.experiment.seed,
             "stop_reason": self._stop_reason,
             "error": self._error,
-            "signal": self._interruption.signal,
-            "unwritten": sorted(self._output.unwritten),
-            **self._statistics.summary(),
+            "signal": self.interruption.signal,
+            "unwritten": sorted(self.output.unwritten),
+            **self.statistics.summary(),
             "training_seconds": round(seconds, 3),
             "steps_per_second": self._speed,
-            "best_eval_return": self._evaluations.best_return,
+            "best_eval_return": self.best_return,
             "solved_at_steps": solved_steps,
             "solved_at_seconds": None if solved_seconds is None else round(solved_seconds, 3),
             "resumed": self._resumed,
