@@ -127,8 +127,7 @@ def test_numbers_and_truth_values_are_chosen_and_the_rest_is_told_once() -> None
     assert chosen.warning() == ""
     assert chosen.of({**bad, **names, "x": 7}) == {"x": 7}
     warning = chosen.warning()
-    assert "'huge' (inf)" in warning and "'nan' (nan)" in warning and "'two words' (the name)" in warning
-    assert "\n" not in warning
+    assert all(name in warning for name in ("'huge'", "'nan' (nan)", "'two words' (1.0)")) and "\n" not in warning
     assert "trace" not in warning and "text" not in warning, "nobody expects a curve of what is no number"
     chosen.of({"other": math.nan})
     assert chosen.warning() == "", "once, whatever comes later"
@@ -136,20 +135,17 @@ def test_numbers_and_truth_values_are_chosen_and_the_rest_is_told_once() -> None
 
 def test_the_first_20_names_stay_chosen() -> None:
     chosen = InfoNumbers(None)
-    assert list(chosen.of({f"n{i}": i for i in range(15)})) == [f"n{i}" for i in range(15)]
-    assert list(chosen.of({f"n{i}": i for i in range(10, 30)})) == [f"n{i}" for i in range(10, 20)]
-    assert "more than 20" in chosen.warning()
+    assert list(chosen.of({f"n{i}": i for i in range(30)})) == [f"n{i}" for i in range(20)]
+    assert "'n20' (20)" in chosen.warning()
     assert chosen.of({f"m{i}": i for i in range(100)} | {"n3": 1}) == {"n3": 1}
 
 
 def test_a_list_chooses_and_says_what_is_not_there() -> None:
     chosen = InfoNumbers(["b", "episode", "sucess", "text"])
-    assert chosen.of({"a": 1.0, "b": 2.0, "trace": np.zeros(3), "episode": 4, "text": "x"}) == {
-        "b": 2.0,
-        "episode": 4.0,
-    }
+    numbers = chosen.of({"a": 1.0, "b": 2.0, "trace": np.zeros(3), "episode": 4, "text": "x"})
+    assert numbers == {"b": 2.0, "episode": 4.0}
     warning = chosen.warning()
-    assert "'sucess' (missing)" in warning and "'text' (str)" in warning and "trace" not in warning
+    assert "'sucess' (None)" in warning and "'text' ('x')" in warning and "trace" not in warning
     none = InfoNumbers([])
     assert none.of({"a": 1.0, "trace": np.zeros(3)}) == {} and none.warning() == ""
 

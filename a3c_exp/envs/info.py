@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Bools
+from a3c_exp.envs.answers import short
 from a3c_exp.errors import shown
 
 Info = Mapping[str, Any]
@@ -53,36 +54,25 @@ class InfoNumbers:
         """The finite numbers in an info that are chosen, by name."""
         numbers = {}
         for name in info if self.keys is None else self.keys:
-            value = info.get(name)
-            number = _number(value)
+            number = _number(info.get(name))
             # Where no names are chosen, nobody has asked for texts and arrays either.
             if self.keys is None and (number is None or name in GYMNASIUMS or str(name).startswith("_")):
                 continue
-            if name not in info:
-                reason = "missing"
-            elif not is_usable_name(name):
-                reason = "the name"
-            elif number is None:
-                reason = type(value).__name__
-            elif not math.isfinite(number):
-                reason = str(number)
-            elif name not in self._chosen and len(self._chosen) >= MOST_CHOSEN:
-                reason = f"more than {MOST_CHOSEN}"
-            else:
+            has_room = name in self._chosen or (len(self._chosen) < MOST_CHOSEN and is_usable_name(name))
+            if has_room and number is not None and math.isfinite(number):
                 self._chosen[name] = None
                 numbers[name] = number
-                continue
-            if len(self._left_out) < _MOST_TOLD and not self._told:
-                self._left_out.setdefault(shown(name), reason)
+            elif len(self._left_out) < _MOST_TOLD:
+                self._left_out.setdefault(shown(name), short(info.get(name)))
         return numbers
 
     def warning(self) -> str:
-        """What has been left out and why, at the first call after something was; an empty text otherwise."""
+        """What has been left out, at the first call after something was; an empty text otherwise."""
         if self._told or not self._left_out:
             return ""
         self._told = True
-        parts = ", ".join(f"{name} ({reason})" for name, reason in self._left_out.items())
-        return f"left out of the info of an episode: {parts}; env.info_keys chooses"
+        parts = ", ".join(f"{name} ({value})" for name, value in self._left_out.items())
+        return f"left out of the info of an episode: {parts}; env.info_keys chooses up to {MOST_CHOSEN} finite numbers"
 
 
 def _number(value: object) -> float | None:
