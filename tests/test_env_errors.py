@@ -96,7 +96,7 @@ class TestObservations:
             (Box(0, 255, (6, 6), np.uint8), np.full((6, 6), 256), "that is not in Box"),
             (Box(-1, 1, (2,)), np.array([0.0, 1e39]), "that is not in Box"),
             (Box(-1, 1, (2,)), [[0.0], [1.0, 2.0]], "no array"),
-            (Box(-1, 1, ()), np.nan, "an observation with nan in a reset"),
+            (Box(-1, 1, ()), np.nan, "an observation with nan at"),
         ],
     )
     def test_are_refused(self, space: Space[Any], observation: Any, text: str) -> None:

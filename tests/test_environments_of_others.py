@@ -12,13 +12,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.envs.registration import EnvSpec
 from refusals import refused
 from runs import BANDIT, LINUX, QUICK, config, train, wait_until
 from scripted import Bandit
@@ -58,20 +56,6 @@ def test_copies_have_ports_and_names_of_their_own(tmp_path: Path) -> None:
     assert done.summary["stop_reason"] == "total_steps"
     assert len(list(tmp_path.glob("copy-*"))) >= 2 * 4 + 1
     assert is_plain({"port": "{port}", "name": "run {copy}"}) and not is_plain("{other}")
-
-
-@pytest.mark.parametrize("backend", ["serial", "processes"])
-def test_copies_that_want_the_same_port_are_told_in_a_line_how_to_have_their_own(
-    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """The one that is made before the start has it alone. Of a worker's copies the second one fails."""
-    monkeypatch.setitem(gymnasium.registry, "Server-v0", EnvSpec("Server-v0", entry_point=Server))  # type: ignore[arg-type]
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-    kwargs = {"port": port, "folder": f"{tmp_path}/copy-{{copy}}"}
-    assert train(tmp_path / "run", "Server-v0", backend, env__kwargs=kwargs).summary["stop_reason"] == "failed"
-    written = capfd.readouterr().err
-    assert "'{port}'" in written and "Traceback" not in written
 
 
 @pytest.mark.parametrize(
@@ -132,7 +116,7 @@ def registered() -> Any:
     [
         ("one value", r"returned .* not \(observation, info\)"),
         ("four values", r"returned .* not \(observation, reward, "),
-        ("several rewards", r"the reward array\(\[ 1., -2.\]\), .*env\.wrappers"),
+        ("several rewards", r"the reward array\(\[ 1., -2.\]\)"),
         ("raises", r"ValueError: x{2000}\.\.\. .*test_environments_of_others\.py:\d+\)$"),
     ],
 )
@@ -148,22 +132,7 @@ def test_an_environment_that_cannot_be_made_is_one_line_with_its_place(registere
 
 
 def test_an_environment_needs_spaces(registered: None) -> None:
-    problem = refused(lambda: load_experiment(config("Spaceless-v0")), "env.id", "Spaceless-v0")
-    assert problem == "it has no observation_space"
-
-
-def test_a_hint_does_not_repeat_the_plugin_that_was_given() -> None:
-    problem = refused(lambda: load_experiment(config("Yaml-Empty-v0", plugins=["yaml"])), "env.id", "Yaml-Empty-v0")
-    assert "plugins=[" not in problem and "yaml" in problem
-    assert "yaml.composer" in problem, "many packages register environments in a module that must be named"
-
-
-@pytest.mark.parametrize("registry", [{"Old-v0": None}, SimpleNamespace(env_specs={"Old-v0": None})])
-def test_an_environment_of_gyms_is_not_one_of_gymnasiums(registry: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package of that time registers its environments with gym, whose registry had two forms."""
-    monkeypatch.setitem(sys.modules, "gym.envs.registration", SimpleNamespace(registry=registry))
-    problem = refused(lambda: load_experiment(config("Old-v0", plugins=["yaml"])), "env.id", "Old-v0")
-    assert "shimmy" in problem and "did you mean" not in problem
+    assert "observation_space" in refused(lambda: load_experiment(config("Spaceless-v0")), "env.id", "Spaceless-v0")
 
 
 class Warns(Bandit):

@@ -85,16 +85,13 @@ class AnswerCheck:
             return None
         try:
             raw = np.asarray(observation)
-        except Exception:  # an object of the environment's own may raise anything here
-            raw = np.array(None)
-        if raw.dtype.kind not in "fiub":
+            wrong = np.argwhere(~np.isfinite(raw))
+        except Exception:  # no numbers; an object of the environment's own may raise anything here
             return f"an observation that is no array of numbers: {short(observation)}"
         if raw.shape != self._shape:
             return f"an observation of shape {raw.shape}, not {self._shape}"
-        wrong = ~np.isfinite(raw)
-        if wrong.any():
-            place = f" at {np.argwhere(wrong)[0].tolist()}" if wrong.ndim else ""
-            return f"an observation with {raw[wrong].flat[0]}{place}"
+        if len(wrong):
+            return f"an observation with {raw[tuple(wrong[0])]} at {wrong[0].tolist()}"
         return f"an observation of {raw.dtype} that is not in {self.space}: {short(observation)}"
 
     def _pictures(self, raw: Array) -> Array | None:
@@ -113,8 +110,9 @@ class AnswerCheck:
 def listed_rewards(rewards: Sequence[Any]) -> Floats | None:
     """The rewards of K environments, float32 [K]; None if one of them cannot be used."""
     try:
-        if not -LARGEST < sum(rewards) < LARGEST:  # NaN and infinity are not; float32 has no room for the others
-            return None if any(map(reward_fault, rewards)) else np.array(rewards, np.float32).reshape(len(rewards))
+        # NaN and infinity are not between; float32 has no room for the others.
+        if not -LARGEST < sum(rewards) < LARGEST and any(map(reward_fault, rewards)):
+            return None
         found = np.array(rewards, np.float32)
         return found if found.ndim == 1 else found.reshape(len(rewards))  # some are arrays of one number
     except Exception:  # one is no number
@@ -123,13 +121,11 @@ def listed_rewards(rewards: Sequence[Any]) -> Floats | None:
 
 def reward_fault(reward: Any) -> str | None:
     """The fault of a reward: 'the reward nan'; None if nothing is."""
-    several = ""
     try:
-        several = ", which is not one number (env.wrappers may make it one)," if np.size(reward) > 1 else ""
         usable = np.asarray(reward).dtype.kind in "fiub" and np.size(reward) == 1 and abs(reward) <= LARGEST
     except Exception:  # the same: its comparison, its size
         usable = False
-    return None if usable else f"the reward {short(reward)}{several}"
+    return None if usable else f"the reward {short(reward)}"
 
 
 def rewards_of(rewards: Any, count: int) -> Floats:

@@ -78,11 +78,9 @@ def _alarm(seconds: float) -> Iterator[None]:
         raise TimeoutError(f"its close took longer than {seconds:g} s")
 
     before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
     try:
-        signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
-        try:
-            yield
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+        yield
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before or signal.SIG_DFL)

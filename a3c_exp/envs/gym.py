@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
-import errno
 import importlib
 import importlib.util
 import inspect
 import itertools
 import os
-import pkgutil
-import re
 import socket
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 import gymnasium
 import numpy as np
-from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
 from a3c_exp.common.trust import is_allowed_module, is_plain
 from a3c_exp.envs.atari import INSTALL
 from a3c_exp.envs.batch import EnvBatch, Environment, report_progress
-from a3c_exp.envs.spaces import action_problem, observation_problem
 from a3c_exp.envs.sync_batch import Env, SyncEnvBatch
-from a3c_exp.envs.vector_batch import VectorEnvBatch, autoreset_mode
+from a3c_exp.envs.vector_batch import VectorEnvBatch
 from a3c_exp.errors import ConfigError, did_you_mean, one_line, place_of, require
 
 REGISTERED = "_registered"
 """Where a pickled component has its specification."""
-
-MOST_MODULES = 10
-"""Modules of a plugin that an error names."""
 
 HARMLESS_WRAPPERS = frozenset({
     "AddRenderObservation", "AddWhiteNoise", "AtariPreprocessing", "Autoreset", "ClipAction", "ClipReward",
@@ -93,7 +85,7 @@ class Gym(Environment):
         _allow(self.id, "id", plugins)
         for name, _ in map(_parsed, self.wrappers):
             _allow(name, "wrappers", plugins)
-        self._spec(plugins)
+        self._spec()
         for name, _ in map(_parsed, self.wrappers):
             _wrapper(name)
 
@@ -119,20 +111,14 @@ class Gym(Environment):
         Raises ConfigError if an environment cannot be made, or has spaces that no policy here supports.
         """
         spec = self._spec()
-        if self.vectorized:
-            vector = self._native(spec, count, render_mode)
-            self._check(vector, vector.single_observation_space, vector.single_action_space)
-            return VectorEnvBatch(vector, seeds, self.max_steps_guard)
-        envs: list[Env] = []
-        for _ in range(count):
-            envs.append(self._one(spec, render_mode))
-            report_progress()
-            if len(envs) == 1:
-                spaces = (getattr(envs[0], name, None) for name in ("observation_space", "action_space"))
-                self._check(envs[0], *spaces)
-        return SyncEnvBatch(envs, seeds, self.max_steps_guard)
+        try:
+            if self.vectorized:
+                return VectorEnvBatch(self._native(spec, count, render_mode), seeds, self.max_steps_guard)
+            return SyncEnvBatch([self._one(spec, render_mode) for _ in range(count)], seeds, self.max_steps_guard)
+        except (AttributeError, TypeError) as error:  # a batch says what it cannot use; an environment may lack spaces
+            raise ConfigError("id", self.id, one_line(error)) from error
 
-    def _spec(self, plugins: Sequence[str] = ()) -> EnvSpec:
+    def _spec(self) -> EnvSpec:
         """gymnasium's specification of `id`. Imports the module that registers it if `id` names one."""
         module, _, name = self.id.rpartition(":")
         if name not in gymnasium.registry and REGISTERED in self.__dict__:
@@ -144,35 +130,25 @@ class Gym(Environment):
                 gymnasium.register_envs(importlib.import_module("ale_py"))
             elif name.startswith("ALE/"):
                 raise ConfigError("id", self.id, f"needs the Atari packages: {INSTALL}")
-        if name in gymnasium.registry:
-            return gymnasium.registry[name]
-        old = getattr(sys.modules.get("gym.envs.registration"), "registry", {})
-        if name in getattr(old, "env_specs", old):  # so gym called it up to 0.25
-            problem = "is registered with gym, which gymnasium has replaced: it needs a class of yours around it"
-            raise ConfigError("id", self.id, f"{problem}, or that of the package shimmy")
-        guess = did_you_mean(name, gymnasium.registry, list_all=False)
-        problem = f"no such environment is registered{f': {guess}' if guess else '.'}"
-        raise ConfigError("id", self.id, problem if module else f"{problem} {_other_package(name, plugins)}")
+        if name not in gymnasium.registry:
+            guess = did_you_mean(name, gymnasium.registry, list_all=False)
+            package = "" if module else "If a package registers it: plugins=[<package>], or its module that does"
+            raise ConfigError("id", self.id, f"no such environment is registered. {guess} {package}".strip())
+        return gymnasium.registry[name]
 
     def _one(self, spec: EnvSpec, render_mode: str | None) -> Env:
         """One environment with its wrappers."""
-        with self._making(spec):
-            arguments = _filled(self.kwargs) | self._drawing(spec.entry_point, render_mode)
+        with self._making():
+            arguments = self._arguments(render_mode)
             limit = self.max_episode_steps
             env: Env = gymnasium.make(spec, max_episode_steps=limit, disable_env_checker=True, **arguments)
+            self._check_drawing(env, render_mode)
         for entry in self.wrappers:
             name, given = _parsed(entry)
             wrapper = _wrapper(name)
-            try:
+            with _refused("wrappers", entry, f"does not fit {self.id}"):
                 env = wrapper(env, **_converted(wrapper, given))
-            except gymnasium.error.DependencyNotInstalled as error:
-                lacks = "pip install 'a3c-exp[pictures]'" if "opencv" in str(error) else one_line(error)
-                raise ConfigError("wrappers", entry, f"needs a package that is not installed: {lacks}") from error
-            except Exception as error:
-                hint = ". env.kwargs.render_mode=rgb_array draws" if "render_mode" in str(error) else ""
-                raise ConfigError(
-                    "wrappers", entry, f"does not fit {self.id}: {one_line(error)}{place_of(error)}{hint}"
-                ) from error
+        report_progress()
         return env
 
     def _native(self, spec: EnvSpec, count: int, render_mode: str | None) -> VectorEnv[Any, Any, Any]:
@@ -181,63 +157,42 @@ class Gym(Environment):
             raise ConfigError("vectorized", True, f"must be false for {self.id}: env=atari is its native form")
         if spec.vector_entry_point is None:
             raise ConfigError("vectorized", True, f"must be false: {self.id} has no native vector environment")
-        with self._making(spec):
-            arguments = _filled(self.kwargs) | self._drawing(spec.vector_entry_point, render_mode)
+        with self._making():
+            arguments = self._arguments(render_mode)
             if self.max_episode_steps is not None:
                 arguments["max_episode_steps"] = self.max_episode_steps
             mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
             env = gymnasium.make_vec(spec, num_envs=count, vectorization_mode=mode, **arguments)
-            autoreset_mode(env)
+            self._check_drawing(env, render_mode)
         return env
 
-    def _drawing(self, entry_point: Any, render_mode: str | None) -> dict[str, str]:
-        """The render_mode argument. Refuses a mode that the environment does not support; gymnasium only warns."""
-        render_mode = render_mode or self.kwargs.get("render_mode")  # observations may be pictures of the environment
-        if render_mode is None:
-            return {}
-        creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
-        metadata = getattr(creator, "metadata", None)
-        if isinstance(metadata, dict):  # a function that makes the environment has no metadata
-            modes = metadata.get("render_modes") or []
-            if render_mode not in modes and not (render_mode == "human" and "rgb_array" in modes):
-                offer = ", ".join(modes) or "none"
-                raise ConfigError("id", self.id, f"cannot be drawn as {render_mode!r}; it offers {offer}")
-        return {"render_mode": render_mode}
+    def _arguments(self, render_mode: str | None) -> dict[str, Any]:
+        """What an environment is made with. Its observations may be drawn too, whether or not somebody watches."""
+        return _filled(self.kwargs) | ({} if render_mode is None else {"render_mode": render_mode})
 
-    @contextmanager
-    def _making(self, spec: EnvSpec) -> Iterator[None]:
-        """Within, environments are made: what fails there is an error of this configuration."""
-        try:
-            yield
-        except ConfigError:
-            raise
-        except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-            raise ConfigError("id", self.id, f"needs a package that is not installed: {one_line(error)}") from error
-        except Exception as error:
-            key, value = ("kwargs", self.kwargs) if self.kwargs else ("id", self.id)
-            problem = f"{spec.id} cannot be made: {one_line(error)}{place_of(error.__cause__ or error)}"
-            if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-                problem += ". In env.kwargs '{port}' is a free port, another one for each copy"
-            raise ConfigError(key, value, problem) from error
-
-    def _check(self, env: Env | VectorEnv[Any, Any, Any], observations: Any, actions: Any) -> None:
-        """Refuse spaces that are not supported."""
-        problem = observation_problem(observations) or action_problem(actions)
-        if problem is not None:
-            env.close()
+    def _check_drawing(self, env: Env | VectorEnv[Any, Any, Any], render_mode: str | None) -> None:
+        """Refuse a mode that the environment does not have. gymnasium only warns of it."""
+        offered = env.metadata.get("render_modes") or ["none"]
+        if render_mode is not None and render_mode not in offered:
+            problem = f"cannot be drawn as {render_mode!r}; it offers {', '.join(offered)}"
             raise ConfigError("id", self.id, problem)
 
+    def _making(self) -> AbstractContextManager[None]:
+        """Within, environments are made: what fails there is an error of this configuration."""
+        key, value = ("kwargs", self.kwargs) if self.kwargs else ("id", self.id)
+        return _refused(key, value, f"{self.id} cannot be made")
 
-def _other_package(name: str, plugins: Sequence[str]) -> str:
-    """The advice to import what registers an environment: a package, if it has the environment's name, or a module."""
-    if plugins:
-        places = [(plugin, getattr(sys.modules.get(plugin), "__path__", ())) for plugin in plugins]
-        modules = [f"{plugin}.{module.name}" for plugin, path in places for module in pkgutil.iter_modules(path)]
-        inside = ". A module inside may, and is then named in its place: " if modules else ""
-        return f"None of the plugins {', '.join(plugins)} registers it{inside}{', '.join(modules[:MOST_MODULES])}"
-    package = re.split(r"\W", name)[0].lower()
-    installed = package.isidentifier() and importlib.util.find_spec(package) is not None
-    return f"If another package registers it: plugins=[{package if installed else '<package>'}]"
+
+@contextmanager
+def _refused(key: str, value: object, what: str) -> Iterator[None]:
+    """Within, code of others is called: what it raises is an error of the configuration."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:
+        problem = f"{what}: {one_line(error)}{place_of(error.__cause__ or error)}"  # gymnasium's own hide the cause
+        raise ConfigError(key, value, problem) from error
 
 
 def _parsed(entry: str | Mapping[str, Any]) -> tuple[Any, Any]:
@@ -286,12 +241,8 @@ def _allow(name: str, key: str, plugins: Sequence[str]) -> None:
 
 
 def _import(module: str, key: str, value: str) -> Any:
-    try:
+    with _refused(key, value, f"the module {module} cannot be imported"):
         return importlib.import_module(module)
-    except Exception as error:
-        raise ConfigError(
-            key, value, f"the module {module} cannot be imported: {one_line(error)}{place_of(error)}"
-        ) from error
 
 
 def _wrapper(name: str) -> Callable[..., Env]:
@@ -301,9 +252,6 @@ def _wrapper(name: str) -> Callable[..., Env]:
     found = getattr(source, attribute, None)
     if isinstance(found, type) and issubclass(found, gymnasium.Wrapper):
         return found
-    known = [
-        key for key, value in vars(source).items() if isinstance(value, type) and issubclass(value, gymnasium.Wrapper)
-    ]
-    guess = did_you_mean(attribute, known, list_all=False)
+    guess = did_you_mean(attribute, vars(source), list_all=False)
     elsewhere = "" if module else " One of another package is written module:Class"
     raise ConfigError("wrappers", name, f"{source.__name__} has no such wrapper: {guess}{elsewhere}".rstrip(": "))

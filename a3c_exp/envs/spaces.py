@@ -6,50 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 
 from a3c_exp.common.arrays import Array
 
 Encode = Callable[[Sequence[Any] | Array], Array]
 Decode = Callable[[Array], Array]
-
-
-def observation_problem(space: Space[Any] | None) -> str | None:
-    """The reason why observations of `space` cannot be used; None if they can."""
-    if isinstance(space, (Box, Discrete, MultiDiscrete, MultiBinary)):
-        return None
-    if space is None:
-        return "it has no observation_space"
-    problem = f"its observations are a {type(space).__name__} space; arrays are needed (Box, or discrete ones)"
-    if _is_flattenable(space):
-        return f"{problem}: env.wrappers=[FlattenObservation] turns them into one vector"
-    usable = [str(key) for key, part in space.items() if _is_flattenable(part)] if isinstance(space, Dict) else []
-    if usable:
-        wrappers = f"[{{FilterObservation:{{filter_keys:[{','.join(usable)}]}}}},FlattenObservation]"
-        problem += f": 'env.wrappers={wrappers}' turns its arrays into one vector"
-    return problem
-
-
-def _is_flattenable(space: Space[Any]) -> bool:
-    """Return whether gymnasium can turn the observations of `space` into a vector."""
-    try:
-        return space.is_np_flattenable
-    except Exception:  # a space of a user's own may lack it, which raises NotImplementedError
-        return False
-
-
-def action_problem(space: Space[Any] | None) -> str | None:
-    """The reason why actions of `space` cannot be made; None if they can."""
-    if isinstance(space, Box):
-        if np.issubdtype(space.dtype, np.floating):
-            return None
-        return f"its actions are a Box of {space.dtype}; a Box must be of floats"
-    if isinstance(space, (Discrete, MultiDiscrete, MultiBinary)):
-        return None
-    if space is None:
-        return "it has no action_space"
-    needed = "Discrete, MultiDiscrete, MultiBinary or Box is needed, of one agent; env.wrappers may convert them"
-    return f"its actions are a {type(space).__name__} space; {needed}"
 
 
 def encoder(space: Space[Any]) -> tuple[Box, Encode]:
@@ -58,6 +20,7 @@ def encoder(space: Space[Any]) -> tuple[Box, Encode]:
     The function takes K observations (a sequence of them, or one array [K, ...]) and returns a new array [K, ...]:
     - Box: float32; a Box of uint8 with two axes or more is a picture, and stays uint8. A scalar is a vector of 1.
     - Discrete(n): one-hot, [K, n]. MultiDiscrete: the one-hots of its entries side by side. MultiBinary: a flat vector.
+    Raises TypeError for other spaces.
     """
     if isinstance(space, Box):
         dtype: Any = np.uint8 if space.dtype == np.uint8 and len(space.shape) >= 2 else np.float32
@@ -72,7 +35,10 @@ def encoder(space: Space[Any]) -> tuple[Box, Encode]:
     if isinstance(space, MultiBinary):
         size = int(np.prod(space.shape))
         return Box(0.0, 1.0, (size,), np.float32), _flat(size)
-    raise TypeError(observation_problem(space))
+    raise TypeError(
+        f"its observations are a {type(space).__name__} space, not arrays: env.wrappers=[FlattenObservation] makes a "
+        "vector of parts that are, which FilterObservation chooses"
+    )
 
 
 def decoder(space: Space[Any]) -> tuple[Space[Any], Decode]:
@@ -80,6 +46,7 @@ def decoder(space: Space[Any]) -> tuple[Space[Any], Decode]:
 
     The policy's space counts from 0 and has one axis at most; the function takes actions [K, ...] of it and returns a
     new array [K, ...] of `space`, in its dtype, so that an environment cannot write into the policy's array.
+    Raises TypeError for other spaces.
     """
     if isinstance(space, Discrete):
         return Discrete(int(space.n)), _shifted(space.dtype, int(space.start), ())
@@ -87,10 +54,13 @@ def decoder(space: Space[Any]) -> tuple[Space[Any], Decode]:
         return MultiDiscrete(space.nvec.reshape(-1)), _shifted(space.dtype, space.start, space.shape)
     if isinstance(space, MultiBinary):
         return MultiBinary(int(np.prod(space.shape))), _shifted(space.dtype, 0, space.shape)
-    if isinstance(space, Box):
+    if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating):
         low, high = space.low.reshape(-1), space.high.reshape(-1)
         return Box(low, high, dtype=space.dtype.type), _within(space)
-    raise TypeError(action_problem(space))
+    raise TypeError(
+        f"its actions are {space}; Discrete, MultiDiscrete, MultiBinary or a Box of floats is needed, of one agent: "
+        "env.wrappers may convert them"
+    )
 
 
 def _flat(size: int) -> Encode:

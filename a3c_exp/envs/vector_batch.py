@@ -97,8 +97,6 @@ class VectorEnvBatch:
             valid = ~self._ended
             self._ended = ended
         elif ended.any() and self._mode is AutoresetMode.SAME_STEP:
-            if "final_obs" not in info:
-                raise RuntimeError(f"{self._env} ended an episode in SAME_STEP mode without giving its 'final_obs'")
             final_obs = obs.copy()
             # gymnasium's own vectors return an object array with holes, others a dense one. Both have the ended rows.
             final_obs[ended] = self._check.batch(list(info["final_obs"][ended]), np.flatnonzero(ended))
