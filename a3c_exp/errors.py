@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -76,6 +76,13 @@ def printable(text: str) -> str:
     return "".join(
         each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode() for each in text
     )
+
+
+def say(text: str) -> None:
+    """Print a line on stderr, in one piece: several processes do. A stream that has gone is no error."""
+    with suppress(AttributeError, OSError, ValueError):
+        sys.stderr.write(f"{printable(text)}\n")
+        sys.stderr.flush()
 
 
 def require(condition: bool, key: str, value: object, allowed: str) -> None:

@@ -24,7 +24,7 @@ from a3c_exp.errors import ConfigError
 
 # A socket's path may have 103 characters on every system. /pymp-12345678/listener-12345678 takes 32 of them.
 LONGEST_TEMPORARY_FOLDER = 71
-PRELOAD = ["a3c_exp.backends.processes.children", "a3c_exp.backends.forkserver_preload"]
+PRELOAD = ["a3c_exp.backends.forkserver_preload"]
 
 
 def ensure_running() -> None:

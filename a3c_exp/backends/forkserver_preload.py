@@ -1,4 +1,4 @@
-"""The last module that the fork server imports. Workers share the memory of all that has been imported by then."""
+"""What the fork server imports. Workers share the memory of all of it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ import gc
 import os
 import shutil
 
-import gymnasium
-
 from a3c_exp.common import signals
 
+gc.disable()  # nothing that is imported is garbage, and to search it takes a quarter of a second
+
+import gymnasium  # noqa: E402
+
+import a3c_exp.backends.processes.children  # noqa: E402, F401
+
 # Otherwise the first garbage collection of each worker would write to every object's header, and so copy its page.
-gc.collect()
 gc.freeze()
+gc.enable()
 
 # gymnasium warns of an environment where the first one is made: every worker would say the same again.
 gymnasium.logger.min_level = gymnasium.logger.ERROR

@@ -10,18 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from a3c_exp.cli.existing import CONTINUE, Action, clear, find_action
-from a3c_exp.cli.startup import start_server
+from a3c_exp.cli.startup import import_training, start_server
 from a3c_exp.common.reading import check_plain
 from a3c_exp.config.saved import read_config
 from a3c_exp.errors import ConfigError, FolderError, RunError, named
 from a3c_exp.run.files import exclusive_folder
-from a3c_exp.run.run_folder import CONFIG_FILE, check_writable, config_text
+from a3c_exp.run.run_folder import CONFIG_FILE, config_text
 from a3c_exp.run.session import Session
 
 if TYPE_CHECKING:  # importing them takes seconds: they import torch
-    from a3c_exp.config.builder import Made
     from a3c_exp.core.callback import Callback
-    from a3c_exp.core.experiment import Experiment
     from a3c_exp.run.trainer import Run
 
 FORKSERVER_BACKENDS = ("a3c_exp.backends.processes.Processes", "a3c_exp.backends.ga3c.Ga3c")
@@ -51,57 +49,38 @@ class Plan:
     callbacks: Sequence[Callback] = ()
 
 
-def check(plan: Plan, made: Made | None = None) -> tuple[dict[str, Any], Experiment]:
-    """The final configuration of a plan, and the experiment that it describes. Changes nothing.
-
-    made: see `load_final`. Raises ConfigError for a plan that cannot be executed.
-    """
-    import a3c_exp.run.trainer  # noqa: F401  # needed next
-    from a3c_exp.config.builder import load_final
-
-    # A run that goes on took its first parameters long ago: their run may be gone.
-    begins = plan.existing != CONTINUE
-    config, experiment = load_final(plan.config, begins=begins, made=made, trusted=plan.trusted)
-    if plan.callbacks:
-        experiment = replace(experiment, callbacks=(*experiment.callbacks, *plan.callbacks))
-        config["callbacks"] = [*config.get("callbacks", ()), *map(recorded, plan.callbacks)]
-    config_text(config)  # which it is saved as
-    with named(plan.key):
-        if plan.new:
-            check_writable(plan.folder)
-        else:
-            find_action(plan.folder, config, plan.existing)
-    return config, experiment
-
-
 def execute(plan: Plan) -> Run | None:
     """Train as planned; return the run, or None if the folder holds a finished one, which stays as it is.
 
     Raises ConfigError, and FolderLockedError if another process trains in the folder. Then nothing has been written.
     """
     prestart(plan.config.get("backend"))
-    config, experiment = check(plan)
+    import_training()
     from a3c_exp.config.builder import load_final
     from a3c_exp.run.trainer import run
 
+    # A run that goes on took its first parameters long ago: their run may be gone.
+    config, experiment = load_final(plan.config, begins=plan.existing != CONTINUE, trusted=plan.trusted)
+    if plan.callbacks:
+        experiment = replace(experiment, callbacks=(*experiment.callbacks, *plan.callbacks))
+        config["callbacks"] = [*config.get("callbacks", ()), *map(recorded, plan.callbacks)]
+    config_text(config)  # which it is saved as
     with ExitStack() as stack, named(plan.key):
-        if plan.new:
-            plan = replace(plan, folder=make_new(plan.folder))
-        elif plan.existing != CONTINUE:
-            make(plan.folder)
-        stack.enter_context(exclusive_folder(plan.folder))
-        action = find_action(plan.folder, config, plan.existing)  # again: another process may have written there
+        folder = make_new(plan.folder) if plan.new else plan.folder
+        make(folder)
+        stack.enter_context(exclusive_folder(folder))
+        action = find_action(folder, config, plan.existing)
         if action is Action.LEAVE:
             return None
-        if action is Action.BEGIN and (plan.folder / CONFIG_FILE).exists():
-            clear(plan.folder, keep_log=plan.existing == "resume")
+        if action is Action.BEGIN and (folder / CONFIG_FILE).exists():
+            clear(folder, keep_log=plan.existing == "resume")
         if action is Action.RESUME and plan.existing == "resume":  # with what its settings stood for when it began
-            config, experiment = load_final(read_config(plan.folder, config["plugins"]), check=False)
+            config, experiment = load_final(read_config(folder, config["plugins"]), check=False)
         try:
-            return run(experiment, config, plan.folder, action is Action.RESUME, plan.session)
+            return run(experiment, config, folder, action is Action.RESUME, plan.session)
         finally:
             with suppress(OSError):  # it has been made for a run that has written nothing
-                plan.folder.rmdir()
+                folder.rmdir()
 
 
 _training = threading.Lock()

@@ -32,7 +32,6 @@ from a3c_exp.run.run_folder import (
     SUMMARY_FILE,
     VIDEOS,
     check_links,
-    check_writable,
     latest_checkpoint,
     read_summary,
 )
@@ -63,7 +62,6 @@ def find_action(folder: Path, config: Mapping[str, Any], existing: str) -> Actio
     whatever it stood for then.
     """
     check_links(folder)
-    check_writable(folder)
     if existing == CONTINUE:
         return Action.LEAVE if _is_over(folder, config) else Action.RESUME
     if not (folder / CONFIG_FILE).exists():

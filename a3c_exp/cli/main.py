@@ -5,25 +5,21 @@ A command that cannot run in full writes nothing, and its error is one line.
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Sequence
-from typing import Any
 
 from omegaconf import OmegaConf
 
 from a3c_exp import __version__
-from a3c_exp.cli.arguments import CommandLine, read_arguments
-from a3c_exp.cli.execute import Plan, execute, prestart
+from a3c_exp.cli.arguments import read_arguments
+from a3c_exp.cli.execute import Plan, execute
 from a3c_exp.cli.existing import CONTINUE
 from a3c_exp.cli.hydra_compose import compose_node, hydra_session, setting, to_container
 from a3c_exp.cli.names import run_folder
-from a3c_exp.cli.processes import say
 from a3c_exp.cli.resume import saved_plan
-from a3c_exp.cli.startup import LABEL
-from a3c_exp.cli.sweep import run_sweep
+from a3c_exp.cli.startup import LABEL, import_training
 from a3c_exp.common.reading import expanded
-from a3c_exp.errors import ConfigError, printable
+from a3c_exp.errors import ConfigError, printable, say
 from a3c_exp.run.run_folder import read_summary
 from a3c_exp.run.session import Session
 
@@ -34,55 +30,41 @@ def command(arguments: Sequence[str]) -> int:
         print(f"a3c_exp {__version__}")
         return 0
     line = read_arguments(arguments)
+    if line.is_sweep:
+        import_training()  # every run of it is checked here
+        from a3c_exp.cli.sweep import run_sweep
+
+        return run_sweep(line)
     if line.resume is not None or line.source is not None:
         plan = saved_plan(line)
     else:
         with hydra_session(line.config_dir) as hydra:
-            if line.is_sweep:
-                return run_sweep(hydra, line)
-            plan = _composed_plan(hydra, line)
+            node = compose_node(hydra, line.overrides)
+            config, folder = to_container(node), setting(node.hydra.run, "hydra.run.dir")
+        if not folder:
+            raise ConfigError("hydra.run.dir", folder, "must be the name of a folder; . for this one")
+        place = (run_folder(config) if folder == "auto" else expanded(folder)).absolute()
+        label = os.environ.pop(LABEL, None)  # only a sweep gives one
+        own = [text for text in line.overrides if not text.lstrip("+").startswith(("hydra.", "hydra/"))]
+        plan = Plan(
+            config=config,
+            folder=place,
+            new=folder == "auto",
+            existing=line.existing or "refuse",
+            key="hydra.run.dir",
+            session=Session(label=label or "", overrides=own, sweep=None if label is None else place.parent.name),
+        )
     if line.cfg is not None:
         from a3c_exp.config.builder import build_experiment
 
         build_experiment(plan.config)
         print(printable(OmegaConf.to_yaml(OmegaConf.create(dict(plan.config)))), end="")
         return 0
-    prestart(plan.config.get("backend"))  # the fork server imports torch while this process does
-    _import_training()
     finished = execute(plan)
     if finished is not None:
         return finished.exit_code
     say(f"{plan.folder}: has finished{_way_on(plan)}")
     return 0
-
-
-def _import_training() -> None:
-    """Import what a run needs. None of it is ever garbage, and to search it takes half a second: now, and at the end of
-    the process."""
-    gc.disable()
-    import a3c_exp.run.trainer  # noqa: F401
-
-    gc.freeze()
-    gc.enable()
-
-
-def _composed_plan(hydra: Any, line: CommandLine) -> Plan:
-    """A run of a composed configuration."""
-    node = compose_node(hydra, line.overrides)
-    folder = setting(node.hydra.run, "hydra.run.dir")
-    if not folder:
-        raise ConfigError("hydra.run.dir", folder, "must be the name of a folder; . for this one")
-    config, label = to_container(node), os.environ.pop(LABEL, None)
-    place = (run_folder(config) if folder == "auto" else expanded(folder)).absolute()
-    own = [text for text in line.overrides if not text.lstrip("+").startswith(("hydra.", "hydra/"))]
-    return Plan(
-        config=config,
-        folder=place,
-        new=folder == "auto",
-        existing=line.existing or "refuse",
-        key="hydra.run.dir",
-        session=Session(label=label or "", overrides=own, sweep=None if label is None else place.parent.name),
-    )
 
 
 def _way_on(plan: Plan) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ from typing import Any, Literal
 
 from a3c_exp.cli.existing import Action, find_action
 from a3c_exp.cli.startup import LABEL, PARENT
-from a3c_exp.errors import INTERRUPTED, PREEMPTED, ConfigError, printable
+from a3c_exp.errors import INTERRUPTED, PREEMPTED, ConfigError, say
 from a3c_exp.report.ranking import cells, rank
 from a3c_exp.report.runs import find_runs, group
 from a3c_exp.run.console import duration, return_text
@@ -36,13 +35,6 @@ MOST_TRIES = 2
 """Processes of one run, if they are killed from outside."""
 
 Status = Literal["ended", "failed", "interrupted"]
-
-
-def say(text: str) -> None:
-    """Print a line on stderr, in one piece: several processes do. A stream that has gone is no error."""
-    with suppress(AttributeError, OSError, ValueError):
-        sys.stderr.write(f"{printable(text)}\n")
-        sys.stderr.flush()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,10 @@ from typing import Any
 from hydra.core.override_parser.types import IntervalSweep
 
 from a3c_exp.cli.hydra_compose import choices_of, compose_jobs, parse, to_container
-from a3c_exp.cli.processes import Job, say
+from a3c_exp.cli.processes import Job
 from a3c_exp.common.reading import UnreadableError
-from a3c_exp.errors import ConfigError
+from a3c_exp.config.builder import Made, load_final
+from a3c_exp.errors import ConfigError, say
 from a3c_exp.report.runs import BROKEN, EVALUATION, read_run
 
 Jobs = Sequence[list[str]]
@@ -100,9 +101,7 @@ def search(
 
 def check_all(hydra: Any, jobs: Jobs) -> None:
     """Raise ConfigError for the first job that cannot run."""
-    from a3c_exp.config.builder import load_final
-
-    made: Any = []
+    made: Made = []
     for node in compose_jobs(hydra, jobs):
         load_final(to_container(node), made=made)
 

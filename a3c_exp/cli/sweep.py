@@ -10,43 +10,47 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from a3c_exp.cli.arguments import CommandLine, quoted
-from a3c_exp.cli.execute import Plan, check, execute, make
-from a3c_exp.cli.existing import identity, saved_runs
+from a3c_exp.cli.execute import Plan, execute, make
+from a3c_exp.cli.existing import find_action, identity, saved_runs
 from a3c_exp.cli.hydra_compose import (
     CONFIG_NAME,
     MOST_JOBS,
     compose_jobs,
     compose_node,
     for_hydra,
+    hydra_session,
     job_config,
     setting,
     sweep,
     to_container,
 )
 from a3c_exp.cli.names import folder_names, labels
-from a3c_exp.cli.processes import Job, Runs, say, say_best
+from a3c_exp.cli.processes import Job, Runs, say_best
 from a3c_exp.cli.search import Jobs, check_all, search
 from a3c_exp.common.reading import expanded
+from a3c_exp.config.builder import Made, load_final
 from a3c_exp.core.cpu import cores_shared, usable_cores
-from a3c_exp.errors import ConfigError, FolderError, RunError, named
+from a3c_exp.errors import ConfigError, FolderError, RunError, named, say
 from a3c_exp.run.run_folder import check_links
 from a3c_exp.run.session import Session
-
-if TYPE_CHECKING:  # importing it takes seconds: it imports torch
-    from a3c_exp.config.builder import Made
 
 SWEEP_DIR = "hydra.sweep.dir"
 
 
-def run_sweep(hydra: Any, line: CommandLine) -> int:
+def run_sweep(line: CommandLine) -> int:
     """Run a sweep; return the exit code. Raises ConfigError before anything is started or written."""
+    with hydra_session(line.config_dir) as hydra:
+        return _run_sweep(hydra, line)
+
+
+def _run_sweep(hydra: Any, line: CommandLine) -> int:
     for text in line.overrides:
         key, _, value = text.lstrip("+").partition("=")
         if key == "hydra.run.dir":
@@ -114,9 +118,8 @@ def _check_jobs(hydra: Any, combinations: Sequence[list[str]], existing: str, at
             raise ConfigError("hydra.sweep.subdir", folder.name, problem)
         if not folder.resolve().is_relative_to(root.resolve()):
             raise FolderError(folder, "is a link that leads out of the sweep's folder")
-        # The innermost name of the folder's setting counts, which is the sweep's.
-        plan = Plan(config=config, folder=folder, existing=existing, key=FolderError.UNNAMED)
-        _, experiment = check(plan, made)
+        final, experiment = load_final(config, made=made)
+        find_action(folder, final, existing)
         most_workers = max(most_workers, experiment.worker_count)
         alone = alone or (config.get("workers") == "auto" and experiment.worker_count == 1)
         overrides = [*combinations[number], f"hydra.job.num={number}", f"hydra.run.dir={quoted(str(folder))}"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from operator import itemgetter
@@ -122,12 +121,3 @@ def make_latest(path: Path) -> None:
         if latest.exists():
             set_aside(latest)
         path.rename(latest)
-
-
-def check_writable(folder: Path) -> None:
-    """Raise FolderError unless `folder`, an absolute path, can be written to or made. Makes nothing."""
-    existing = folder
-    while not existing.exists():
-        existing = existing.parent
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise FolderError(folder, f"cannot be written: {existing} is no folder that this user may write to")
