@@ -79,19 +79,3 @@ def refuses(capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
         return err
 
     return check
-
-
-@pytest.fixture
-def cluster() -> Iterator[Any]:
-    """Makes parameter servers without Ray (servers.Cluster), and ends them."""
-    from servers import Cluster
-
-    clusters: list[Cluster] = []
-
-    def make(*arguments: Any, **settings: Any) -> Cluster:
-        clusters.append(Cluster(*arguments, **settings))
-        return clusters[-1]
-
-    yield make
-    for each in clusters:
-        each.close()

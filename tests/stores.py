@@ -10,7 +10,7 @@ from a3c_exp.common.arrays import Floats, Vector
 from a3c_exp.core.events import Event
 from a3c_exp.core.normalization import RunningStats
 from a3c_exp.core.parameters import StoreSpec
-from a3c_exp.core.store import Push, SharedStore, Snapshot, Ticket
+from a3c_exp.core.store import Push, SharedStore, Snapshot, Store, Ticket
 from a3c_exp.optimizers import SGD
 from a3c_exp.schedules import Constant
 
@@ -36,12 +36,12 @@ def ones(factor: float = 1.0) -> Floats:
     return np.full(SIZE, factor, np.float32)
 
 
-def pull(store: SharedStore, worker: int = 0) -> Snapshot:
+def pull(store: Store, worker: int = 0) -> Snapshot:
     return store.pull(worker, np.empty(SIZE, np.float32))
 
 
 def push(
-    store: SharedStore,
+    store: Store,
     worker: int,
     gradient: Vector | None,
     snapshot: Snapshot | None = None,

@@ -32,7 +32,7 @@ class Case:
         self.clock = 1000.0
         self.statuses: list[ServerStatus] = []
         self.killed: list[Any] = []
-        self.ready = True
+        self.ready, self.lost = True, False
         numbers = itertools.count()
         self.ray = mock.MagicMock()
         self.ray.wait, self.ray.get, self.ray.kill = self.wait, self.get, self.killed.append
@@ -50,34 +50,33 @@ class Case:
         monkeypatch.setitem(sys.modules, "ray", self.ray)
         self.store = CachedStore(make_spec(workers=2))
         context: Any = mock.MagicMock()
-        self.driver = Driver(Ray(shards=2), context, self.store)
-        self.driver._incarnation, self.driver._begun = 1, True
+        self.driver = Driver(Ray(shards=2, max_restarts=1), context, self.store)
+        self.driver._start_servers()
         self.driver._watch = StallWatch(1.0, lambda: self.clock)
         self.driver._start_some()
         self.workers = self.driver.sources
         self.first_actors = [worker.actor for worker in self.workers]
-        self.driver._request_status(0)
 
     def wait(self, calls: list[Any], timeout: float, **_: Any) -> tuple[list[Any], list[Any]]:
         self.clock += 0.1 if self.ready else 100
-        return (calls, []) if self.ready else ([], calls)
+        return [call for call in calls if self.ready and call in self.driver._status_calls], []
 
     def get(self, call: Any, timeout: float = 0.0) -> object:
+        if self.lost:
+            raise LookupError("it died")
         return self.statuses.pop(0) if self.statuses else status_of()
 
     def tell(self, status: ServerStatus) -> list[Event | None]:
         """Let the first server answer this, half a second after the last answer."""
         self.clock += 0.5
         self.statuses.append(status)
-        (call,) = self.driver._status_calls
+        call = next(call for call, server in self.driver._status_calls.items() if server == 0)
         return list(self.driver._process(self.driver._take_status(call)))
 
 
-def status_of(
-    *events: Event, beats: dict[tuple[int, int], int] | None = None, members: tuple[int, ...] = ()
-) -> ServerStatus:
+def status_of(*events: Event, beats: dict[tuple[int, int], int] | None = None) -> ServerStatus:
     """A status of the first server."""
-    return ServerStatus(1, list(events), 0, 0.0, set(members), beats or {})
+    return ServerStatus(list(events), 0, 0.0, beats or {})
 
 
 @pytest.fixture
@@ -85,10 +84,29 @@ def case(monkeypatch: pytest.MonkeyPatch) -> Case:
     return Case(monkeypatch)
 
 
-def test_servers_that_never_start_end_the_run(case: Case) -> None:
+def test_a_server_that_dies_has_all_start_again_unless_nothing_was_learned_in_between(case: Case) -> None:
+    """Workers draw other numbers than before. The servers have the state that was last fetched."""
+    run = case.driver.run()
+    next(run)
+    attempts = [worker.attempt for worker in case.workers]
+    before = [*case.driver._servers, *(worker.actor for worker in case.workers)]
+    case.lost = True
+    restart = next(run)
+    assert restart is not None and restart.counts == {"restarts": 1}
+    assert {id(actor) for actor in before} <= {id(actor) for actor in case.killed}
+    case.lost = False
+    next(run)
+    assert [worker.attempt for worker in case.workers] == [attempt + 1 for attempt in attempts]
+    assert not {id(server) for server in case.driver._servers} & {id(actor) for actor in before}
+    case.lost = True
+    with pytest.raises(RunError, match=r"parameter server died.*\n.*max_restarts"):
+        list(run)
+
+
+def test_a_server_that_never_starts_ends_the_run(case: Case) -> None:
     case.ready = False
     with pytest.raises(RunError, match="no parameter server could be started"):
-        list(case.driver._ask(0, "status"))
+        list(case.driver.run())
 
 
 def test_a_server_that_stops_answering_ends_the_run(case: Case) -> None:
@@ -100,7 +118,8 @@ def test_a_server_that_stops_answering_ends_the_run(case: Case) -> None:
         for _ in range(10):
             list(case.driver._receive(0.1))
     assert caught.value.reason == "stalled"
-    assert not case.driver._begun
+    case.driver.close()
+    assert not any(server.state.remote.called for server in case.driver._servers)
 
 
 def test_a_cluster_that_is_gone_at_the_end_leaves_the_cached_state(case: Case) -> None:
@@ -113,7 +132,7 @@ def test_a_cluster_that_is_gone_at_the_end_leaves_the_cached_state(case: Case) -
 
 def test_a_worker_that_has_no_room_is_not_waited_for_and_ends_with_the_run(case: Case) -> None:
     """Worker 0 runs. Rounds go on without worker 1, and so does the end, even if the last steps are reported late."""
-    case.tell(status_of(members=(0,)))
+    case.tell(status_of(beats={(0, 0): 1}))
     case.clock += PLACEMENT_SECONDS + 1
     for _ in range(2):
         case.driver._check_placement()
@@ -137,7 +156,7 @@ def test_a_failure_is_judged_once_all_that_the_worker_had_sent_is_known(case: Ca
     assert (restart.worker, restart.counts) == (1, {"restarts": 1})
     assert case.workers[1].attempt == 1 and case.workers[1].actor is not case.first_actors[1]
     for server in case.driver._servers:
-        server.leave.remote.assert_called_once_with(1, 1)
+        server.leave.remote.assert_called_once_with(1)
 
 
 class TestHeartbeats:
@@ -148,10 +167,9 @@ class TestHeartbeats:
             case.tell(status_of(beats={(0, 0): beat, (1, 0): 7}))
         assert not case.killed
 
-    def test_that_a_restarted_server_has_forgotten_are_those_before(self, case: Case) -> None:
-        case.tell(status_of(beats={(1, 0): 7}))
-        for _ in range(4):
-            case.tell(status_of())
+    def test_that_stop_have_the_actor_killed(self, case: Case) -> None:
+        for _ in range(5):
+            case.tell(status_of(beats={(1, 0): 7}))
         assert case.killed == [case.first_actors[1]]
 
 

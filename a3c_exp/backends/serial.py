@@ -57,7 +57,7 @@ def _place(
     """Run a worker, and after a failure another one in its place. Pauses once it has been built, and as it does."""
     while True:
         try:
-            with closing(run_worker(context, index, store, restarts.attempt(index))) as outputs:
+            with closing(run_worker(context, index, store, restarts.next_attempt(index))) as outputs:
                 for output in outputs:
                     if isinstance(output, Event):
                         restarts.on_event(index, output)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -58,37 +58,26 @@ class RestartSettings(MaxRestarts):
         require(stall is None or stall > 0, "stall_seconds", stall, "a number of seconds > 0, or null")
 
 
-@dataclass(slots=True)
-class _History:
-    """A worker's place in the run.
-
-    attempts: workers that had it before the current one. in_a_row: those of them that have failed since the last
-    contribution (see `Event`). contributed: whether any of them has contributed.
-    """
-
-    attempts: int = 0
-    in_a_row: int = 0
-    contributed: bool = False
-
-
 class Restarts:
     """Decides whether a worker that has ended too early is replaced, and counts. Workers are named by any key."""
 
     def __init__(self, settings: MaxRestarts, store: SharedStore) -> None:
         self._maximum = settings.max_restarts
         self._store = store
-        self._histories: defaultdict[Hashable, _History] = defaultdict(_History)
+        self._attempts = Counter[Hashable]()
+        self._failures = Counter[Hashable]()  # since the last contribution (see `Event`)
+        self._contributed = set[Hashable]()
 
     def on_event(self, key: Hashable, event: Event) -> None:
         """Note an event of a worker."""
         if event.contributions:
-            history = self._histories[key]
-            history.contributed = True
-            history.in_a_row = 0
+            self._contributed.add(key)
+            self._failures[key] = 0
 
-    def attempt(self, key: Hashable) -> int:
-        """Number of workers that had this place before the current one."""
-        return self._histories[key].attempts
+    def next_attempt(self, key: Hashable) -> int:
+        """Count a worker that begins; return how many had its place before it."""
+        self._attempts[key] += 1
+        return self._attempts[key] - 1
 
     def on_failure(self, key: Hashable, worker: int, end: WorkerExit, *, serves_others: bool = False) -> Event:
         """Process the failure of a worker: the event that reports it.
@@ -100,16 +89,14 @@ class Restarts:
         is_over = self._store.stopped or self._store.steps >= self._store.spec.total_steps
         if is_over and not serves_others and not end.final:
             return Event(worker, warnings=(f"at the end of the run: {end.failure}",))
-        history = self._histories[key]
-        is_hopeless = end.final or serves_others or (end.is_own and not history.contributed)
+        is_hopeless = end.final or serves_others or (end.is_own and key not in self._contributed)
         if self._maximum == 0 or is_hopeless:
             raise RunError(end.failure, end.reason)
-        history.in_a_row += 1
-        if history.in_a_row > self._maximum:
+        self._failures[key] += 1
+        if self._failures[key] > self._maximum:
             times = "once" if self._maximum == 1 else f"{self._maximum} times"
             text = f"It had been replaced {times} without an update in between (backend.max_restarts)."
             raise RunError(f"{end.failure}\n{text}", "max_restarts")
-        history.attempts += 1
         separator = "\n" if "\n" in end.failure else ": "
         event = Event(worker, warnings=(f"{end.failure}{separator}another one takes its place",))
         event.count("restarts")
@@ -270,8 +257,7 @@ class Supervisor(ABC, Generic[AnySource]):
             source = next(self._waiting, None)
             if source is None:
                 break
-            source.start(0)
-            self._running.add(len(self.sources))
+            self._start(len(self.sources), source)
             self.sources.append(source)
         return len(self.sources) > count
 
@@ -287,10 +273,13 @@ class Supervisor(ABC, Generic[AnySource]):
         event = self._restarts.on_failure(key, source.worker, message, serves_others=source.serves_others)
         source.on_exit(replaced="restarts" in event.counts)
         if "restarts" in event.counts:
-            source.start(self._restarts.attempt(key))
-            self._watch.forget(key)
-            self._running.add(key)
+            self._start(key, source)
         yield event
+
+    def _start(self, key: int, source: AnySource) -> None:
+        source.start(self._restarts.next_attempt(key))
+        self._watch.forget(key)
+        self._running.add(key)
 
     def _beats(self) -> dict[int, int]:
         watched = self._running - self._hung.keys()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from a3c_exp.backends.ray.server import (
     shard_spec,
     shard_state,
 )
-from a3c_exp.backends.ray.worker import RETRY_SECONDS, WorkerActor
+from a3c_exp.backends.ray.worker import WorkerActor
 from a3c_exp.backends.supervision import Received, Source, Supervisor
 from a3c_exp.core.events import Event, Metric
 from a3c_exp.core.experiment import RunContext
@@ -35,10 +35,10 @@ FETCH_SECONDS = 4.0
 pushes that the servers have received before. Nothing else is done meanwhile."""
 FINAL_FETCH_SECONDS = 30.0
 """The same at the end of a run, when no more pushes come; not if a server has stopped answering."""
-PLACEMENT_SECONDS = 30.0
-"""After so long, rounds stop waiting for a worker that the cluster has no room for, and the user is warned."""
 START_SECONDS = 600.0
 """Longest wait for the servers. A cluster that grows on demand needs minutes."""
+PLACEMENT_SECONDS = 30.0
+"""After so long, rounds stop waiting for a worker that the cluster has no room for, and the user is warned."""
 
 
 class CachedStore(SharedStore):
@@ -77,8 +77,8 @@ class ActorSource(Source):
     """The actor of a worker.
 
     actors: makes one. run: the pending call of `WorkerActor.run`. attempt: number of actors before it.
-    joined: a status has named it as a member of the run. beat: the last that was heard of.
-    patient_until: when rounds stop waiting for it, because it has not joined.
+    beat: the last that was heard of; None before the first, when the cluster may have no room for it yet.
+    patient_until: when rounds stop waiting for one without a beat.
     """
 
     actors: Any
@@ -92,7 +92,6 @@ class ActorSource(Source):
         arguments = self.context, self.worker, self.store.spec, self.servers, self.in_flight, attempt
         self.run = self.actor.run.remote(*arguments)
         self.attempt = attempt
-        self.joined = False
         self.beat = None
         self.patient_until = time.monotonic() + PLACEMENT_SECONDS
 
@@ -103,14 +102,17 @@ class ActorSource(Source):
         return True
 
     def on_exit(self, *, replaced: bool) -> None:
-        """Take the worker out of rounds. Messages of the actor that still arrive are ignored."""
+        """Take the worker out of rounds."""
         self.kill()
         for server in self.servers:
-            server.leave.remote(self.worker, self.attempt + 1)
+            server.leave.remote(self.worker)
 
 
 class Driver(Supervisor[ActorSource]):
-    """Starts the actors of one run, and ends them. settings: a `Ray`."""
+    """Starts the actors of one run, and ends them. settings: a `Ray`.
+
+    If a server dies, all servers and workers start again, with the state that was last fetched.
+    """
 
     def __init__(self, settings: Any, context: RunContext, store: CachedStore) -> None:
         import ray
@@ -121,12 +123,9 @@ class Driver(Supervisor[ActorSource]):
         self._store: CachedStore = store
         self._spec = store.spec
         self._shards = shard_slices(self._spec.size, settings.shards)
-        self._servers = [self._start_server(shard) for shard in self._shards]
-        self._incarnation = 0
-        self._begun = False
-        self._status_calls: dict[Any, int] = {}  # pending, and the server's index
-        self._answers = [0] * len(self._servers)  # by server, of calls for its status
+        self._servers: list[Any] = []
         self._server_watch = StallWatch(settings.stall_seconds)
+        self._server_hangs = False
         store.driver = self
         actors = ray.remote(WorkerActor).options(
             num_cpus=settings.cpus_per_worker, enable_task_events=False, scheduling_strategy="SPREAD"
@@ -138,30 +137,27 @@ class Driver(Supervisor[ActorSource]):
         )
         super().__init__(workers, settings, store)
 
-    def _start_server(self, shard: slice) -> Any:
-        """Start a server: a single one on the driver's node if there is room, several spread over the nodes."""
-        ray, strategy = self._ray, self._ray.util.scheduling_strategies
-        here = strategy.NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-        calls = 4 * self._spec.workers * (self._settings.in_flight + 1)
-        actor = ray.remote(ParameterServer).options(
-            num_cpus=0,
-            max_restarts=-1,
-            max_task_retries=0,
-            max_concurrency=max(1000, calls),  # each call that waits in a round is one
-            enable_task_events=False,  # Ray would keep a record of each of the latest 100,000 calls
-            scheduling_strategy=here if len(self._shards) == 1 else "SPREAD",
-        )
-        return actor.remote(shard_spec(self._spec, shard))
-
     # -- the run ------------------------------------------------------------------------------------------------------
 
     def run(self) -> Generator[Event | None, None, None]:
-        """Start the workers and yield their events, until all have ended."""
-        yield from self._begin_incarnation()
-        for server in range(len(self._servers)):
-            self._request_status(server)
-        yield from super().run()
-        yield from self._catch_up()
+        """Start servers and workers and yield the workers' events, until all have ended."""
+        while True:
+            self._start_servers()
+            for key in self._running:
+                self._start(key, self.sources[key])
+            try:
+                yield from super().run()
+                yield from self._catch_up()
+                return
+            except self._lost as error:
+                end = WorkerExit(f"a parameter server died: {death_text(error)}")
+            event = self._restarts.on_failure("server", 0, end)
+            self._kill_actors()
+            yield event
+            if "restarts" not in event.counts:
+                return
+            self._hung.clear()
+            log.warning("all workers start again from update %d, the last that was fetched", self._store.version)
 
     def _receive(self, seconds: float) -> Received:
         runs = {self.sources[key].run: key for key in self._running}
@@ -196,7 +192,7 @@ class Driver(Supervisor[ActorSource]):
 
     def _check_placement(self) -> None:
         """Let rounds go on without workers that the cluster has no room for yet, and the run end without them."""
-        waiting = {key: self.sources[key] for key in self._running if not self.sources[key].joined}
+        waiting = {key: self.sources[key] for key in self._running if self.sources[key].beat is None}
         has_one_ended = len(self._running) < len(self.sources)
         if has_one_ended and (self._store.stopped or self._store.steps >= self._spec.total_steps):
             self._running -= waiting.keys()
@@ -222,61 +218,54 @@ class Driver(Supervisor[ActorSource]):
         """
         if (dead := dead_process()) is not None:
             raise RunError(f"{dead} of Ray's cluster has ended, without which no actor is watched or started")
-        server = self._server_watch.find(lambda: dict(enumerate(self._answers)))
+        if not all(self._answers) and time.monotonic() > self._patient_until:
+            raise RunError("no parameter server could be started: it does not answer")
+        server = self._server_watch.find(lambda: {key: count for key, count in enumerate(self._answers) if count})
         if server is not None:
-            self._begun = False  # so nobody waits for its state
+            self._server_hangs = True
             text = self._server_watch.describe(f"parameter server {server}", "it, or its cluster, had not answered")
             raise RunError(text, "stalled")
 
-    def _begin_incarnation(self) -> Iterator[None]:
-        """Give all servers the cached state."""
-        self._incarnation += 1
+    def _start_servers(self) -> None:
+        """Start all servers with the cached state."""
         state = self._store.cached_state()
-        members = [key for key in self._running if self.sources[key].joined]
-        for server, shard in enumerate(self._shards):
-            own_state = self._ray.put(shard_state(state, shard))
-            yield from self._ask(server, "begin", self._incarnation, own_state, members)
-        self._begun = True
+        self._servers[:] = [self._start_server(shard, shard_state(state, shard)) for shard in self._shards]
+        self._status_calls: dict[Any, int] = {}  # pending, and the server's index
+        self._answers = [0] * len(self._servers)  # by server, of calls for its status
+        self._patient_until = time.monotonic() + START_SECONDS
+        for server in range(len(self._servers)):
+            self._request_status(server)
         if self._store.stopped:
             self.stop()
 
-    def _ask(self, server: int, method: str, *arguments: Any, call: Any = None) -> Generator[None, None, Any]:
-        """Call a server that may be starting or restarting, until it answers. call: one that is on its way."""
-        deadline = time.monotonic() + START_SECONDS
-        problem = "it does not answer"
-        while time.monotonic() < deadline:
-            try:
-                if call is None:
-                    call = getattr(self._servers[server], method).remote(*arguments)
-                if self._ray.wait([call], timeout=MERGE_SECONDS)[0]:
-                    return self._ray.get(call)
-            except self._lost as error:
-                call = None
-                problem = str(error)
-                time.sleep(RETRY_SECONDS)
-            yield None
-            if self._begun:
-                self._check_servers()
-        raise RunError(f"no parameter server could be started: {problem}")
+    def _start_server(self, shard: slice, state: Mapping[str, Any]) -> Any:
+        """Start a server: a single one on the driver's node if there is room, several spread over the nodes."""
+        ray, strategy = self._ray, self._ray.util.scheduling_strategies
+        here = strategy.NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+        calls = 4 * self._spec.workers * (self._settings.in_flight + 1)
+        actor = ray.remote(ParameterServer).options(
+            num_cpus=0,
+            max_concurrency=max(1000, calls),  # each call that waits in a round is one
+            enable_task_events=False,  # Ray would keep a record of each of the latest 100,000 calls
+            scheduling_strategy=here if len(self._shards) == 1 else "SPREAD",
+        )
+        return actor.remote(shard_spec(self._spec, shard), state)
 
     def _request_status(self, server: int) -> None:
         self._status_calls[self._servers[server].status.remote(self._store.counters.multipliers)] = server
 
     def _take_status(self, call: Any) -> Received:
-        """Take a server's status, and request the next one.
-
-        A server that has died is restarted by Ray, and reports that it has no state.
-        """
+        """Take a server's status, and request the next one."""
+        while not self._ray.wait([call], timeout=MERGE_SECONDS)[0]:
+            yield None
+            self._check_servers()
+        status: ServerStatus = self._ray.get(call)
         server = self._status_calls.pop(call)
         self._answers[server] += 1
-        status: ServerStatus = yield from self._ask(server, "status", self._store.counters.multipliers, call=call)
-        if status.incarnation == 0:
-            log.warning("a parameter server has died: it starts again from the last state that was fetched")
-            yield from self._begin_incarnation()
-        elif server == 0:
+        self._request_status(server)
+        if server == 0:
             yield from self._report(status)
             self._kill_stalled()
-        self._request_status(server)
 
     def _catch_up(self) -> Iterator[Event | None]:
         """Report all that workers have sent until now: the status that is on its way may have been made before."""
@@ -285,29 +274,29 @@ class Driver(Supervisor[ActorSource]):
             yield from self._process(self._take_status(call))
 
     def _report(self, status: ServerStatus) -> Received:
-        """The events of the first server's status. Takes over the steps, the clock, members and heartbeats."""
+        """The events of the first server's status. Takes over the steps, the clock and heartbeats."""
         self._store.counters.raise_steps_to(status.steps)
         if status.training_seconds:
             self._store.counters.start_clock(seconds_ago=status.training_seconds)
         for worker in self.sources:
-            worker.joined |= worker.worker in status.members
             worker.beat = status.beats.get((worker.worker, worker.attempt), worker.beat)
         if not status.events:
             yield None
             return
-        status.events[0].metrics["ray/workers_alive"] = Metric(len(status.members))
+        alive = sum(self.sources[key].beat is not None for key in self._running)
+        status.events[0].metrics["ray/workers_alive"] = Metric(alive)
         for event in status.events:
+            self._restarts.on_event("server", event)
             yield event.worker, event
 
     # -- what the store asks for --------------------------------------------------------------------------------------
 
     def fetch(self, seconds: float) -> dict[str, Any] | None:
-        """The state of all servers; None if one does not answer, or was restarted and has no state yet."""
+        """The state of all servers; None if one does not answer."""
         try:
-            states = self._ray.get([server.state.remote() for server in self._servers], timeout=seconds)
+            return merge_shards(self._ray.get([server.state.remote() for server in self._servers], timeout=seconds))
         except (*self._lost, self._ray.exceptions.GetTimeoutError):
             return None
-        return merge_shards(states, self._incarnation)
 
     def stop(self) -> None:
         """Ask every worker to end before its next rollout."""
@@ -321,9 +310,12 @@ class Driver(Supervisor[ActorSource]):
             runs = [self.sources[key].run for key in self._running]
             if runs:
                 self._ray.wait(runs, num_returns=len(runs), timeout=GRACE_SECONDS)
-            if self._begun:
+            if not self._server_hangs:  # otherwise nobody waits for its state
                 self._store.state(FINAL_FETCH_SECONDS)
         finally:
             self._store.driver = None
+        self._kill_actors()
+
+    def _kill_actors(self) -> None:
         for actor in [*(worker.actor for worker in self.sources), *self._servers]:
             self._ray.kill(actor)

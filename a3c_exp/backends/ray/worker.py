@@ -6,20 +6,19 @@ brings the parameters for the rollout after that.
 
 from __future__ import annotations
 
-import copy
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, replace
+from concurrent.futures import Future, wait
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from a3c_exp.backends.messages import WorkerExit, failed
-from a3c_exp.backends.ray.cluster import lost_errors
-from a3c_exp.backends.ray.server import SEQUENCE_STRIDE, Message, Reply, shard_slices
+from a3c_exp.backends.ray.cluster import death_text, lost_errors
+from a3c_exp.backends.ray.server import Reply, shard_slices
 from a3c_exp.backends.supervision import run_worker
 from a3c_exp.common.arrays import Floats
 from a3c_exp.core.counters import unpack_rng
@@ -30,8 +29,6 @@ from a3c_exp.core.heartbeat import PAUSE_SECONDS, Heartbeat
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import Push, Snapshot, Ticket
 
-# Between attempts to reach a server that has died and will start again.
-RETRY_SECONDS = 0.1
 BEAT_SECONDS = 5.0
 """Longest time between two heartbeats that a worker sends. Each is a call of the first server, which thousands of
 workers share."""
@@ -41,7 +38,6 @@ BEATS_BEFORE_STALL = 4
 
 Call = Callable[..., Future[Any]]
 """Starts a call of a server, given its index, the method's name and its arguments."""
-Lost = tuple[type[BaseException], ...]
 
 
 class WorkerActor:
@@ -60,30 +56,18 @@ class WorkerActor:
             return future
 
         try:
-            store = RemoteStore(spec, call, lost_errors(), len(servers), in_flight, attempt)
-            stall_seconds = context.experiment.backend.stall_seconds
-            if stall_seconds is not None:
-                interval = min(BEAT_SECONDS, stall_seconds / BEATS_BEFORE_STALL)
-                beats = threading.Thread(target=store.send_beats, args=(worker, attempt, interval), daemon=True)
-                beats.start()
+            store = RemoteStore(spec, call, len(servers), in_flight)
+            stall_seconds = context.experiment.backend.stall_seconds or BEATS_BEFORE_STALL * BEAT_SECONDS
+            interval = min(BEAT_SECONDS, stall_seconds / BEATS_BEFORE_STALL)
+            threading.Thread(target=store.send_beats, args=(worker, attempt, interval), daemon=True).start()
             with one_thread():
                 for _ in run_worker(context, worker, store, attempt):  # the servers report its events
                     pass
+        except lost_errors() as error:
+            return WorkerExit(f"worker {worker} lost a parameter server: {death_text(error)}")
         except BaseException as error:  # whatever ended this worker is the run's to report
             return failed(f"worker {worker}", error)
         return WorkerExit()
-
-
-@dataclass(slots=True)
-class _Call:
-    """One call of each server. arguments, futures: by server."""
-
-    method: str
-    arguments: list[tuple[Any, ...]]
-    futures: list[Future[Any]]
-
-    def done(self) -> bool:
-        return all(future.done() for future in self.futures)
 
 
 class RemoteStore:
@@ -93,20 +77,15 @@ class RemoteStore:
     complete the event and report it to the driver.
     `pull` returns the newest parameters that have arrived. It waits only while more than `in_flight` messages have no
     reply; in synchronous rounds it waits for all.
-
-    lost: exceptions of a future whose server died or could not be reached. Whether the server has taken the message is
-        then unknown.
-    attempt: number of the worker's predecessors.
+    A call that fails ends the worker: nothing is sent twice.
     """
 
-    def __init__(self, spec: StoreSpec, call: Call, lost: Lost, servers: int, in_flight: int, attempt: int = 0) -> None:
-        self._spec = spec
+    def __init__(self, spec: StoreSpec, call: Call, servers: int, in_flight: int) -> None:
+        self._synchronous = spec.synchronous
         self._call = call
-        self._lost = lost
         self._max_pending = 0 if spec.synchronous else in_flight
         self._shards = shard_slices(spec.size, servers)
-        self._sequence = SEQUENCE_STRIDE * attempt
-        self._pending: deque[_Call] = deque()
+        self._pending: deque[list[Future[Reply]]] = deque()  # a call of each server
         self._replies: list[Reply] = []
         self._has_news = False  # whether a message was sent, or a reply has arrived, since the last pull
         self._measured_at = time.perf_counter()
@@ -124,7 +103,7 @@ class RemoteStore:
 
     def start(self, worker: int, rng: np.random.Generator) -> int:
         """Join the run. Sets the generator to its saved state if the servers have one."""
-        answers = self._call_all("join", worker)
+        answers = self._answers(self._call_all("join", worker))
         self._take([reply for reply, _, _ in answers])
         _, rng_state, episodes = answers[0]
         unpack_rng(rng, rng_state)
@@ -138,12 +117,9 @@ class RemoteStore:
         """Copy the newest parameters that have arrived into a vector [P]."""
         begun = time.perf_counter()
         if self._max_pending == 0 and not self._has_news:
-            self._take(self._call_all("pull"))
-        while len(self._pending) > self._max_pending or (self._pending and self._pending[0].done()):
+            self._take(self._answers(self._call_all("pull")))
+        while self._pending and (len(self._pending) > self._max_pending or all(map(Future.done, self._pending[0]))):
             self._receive()
-        while len({reply.incarnation for reply in self._replies}) > 1 and not self.stopped:  # a server has died
-            time.sleep(RETRY_SECONDS)
-            self._take(self._call_all("pull"))
         self._has_news = False
         for shard, reply in zip(self._shards, self._replies, strict=True):
             into[shard] = reply.parameters
@@ -156,23 +132,22 @@ class RemoteStore:
         The event of the ticket is None: the first server reports it.
         """
         push.event.add({"ray/wait_share": self._wait_share()})
-        # Copies, since a message whose server dies is sent again later.
-        gradient = None if push.gradient is None else push.gradient.copy()
-        push.rng = copy.deepcopy(push.rng)
         rounds = max(reply.snapshot.rounds for reply in self._replies)
-        pushes: list[Push] = []
-        for shard, reply in zip(self._shards, self._replies, strict=True):
-            part = None if gradient is None else gradient[shard]
+        calls = []
+        for server, (shard, reply) in enumerate(zip(self._shards, self._replies, strict=True)):
+            part = None if push.gradient is None else push.gradient[shard]
             snapshot = push.snapshot._replace(version=reply.snapshot.version, normalizer=None, rounds=rounds)
-            event = Event(worker, steps=push.event.steps) if pushes else push.event
-            pushes.append(replace(push, gradient=part, snapshot=snapshot, event=event))
-        self._send(worker, pushes)
+            event = Event(worker, steps=push.event.steps) if server else push.event
+            own = replace(push, gradient=part, snapshot=snapshot, event=event)
+            calls.append(self._call(server, "push", worker, own))
+        self._send(calls)
         return Ticket(None)
 
     def finish_rollout(self, worker: int) -> None:
         """In synchronous rounds, tell the servers that no more gradients of the rollout will come."""
-        if self._spec.synchronous:
-            self._send(worker, [None] * len(self._shards))
+        if self._synchronous:
+            self._receive_all()  # since a short message may overtake one with a gradient
+            self._send(self._call_all("finish_rollout", worker))
 
     def round_in_progress(self, worker: int) -> bool:
         """Always False: the reply to `finish_rollout` comes when the others have finished, and `pull` waits for it."""
@@ -180,9 +155,8 @@ class RemoteStore:
 
     def leave(self, worker: int) -> None:
         """Wait for the replies to all messages, and leave the run."""
-        while self._pending:
-            self._receive()
-        self._call_all("leave", worker)
+        self._receive_all()
+        self._answers(self._call_all("leave", worker))
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
@@ -194,51 +168,29 @@ class RemoteStore:
         self._wait_seconds = 0.0
         return share
 
-    def _send(self, worker: int, pushes: Sequence[Push | None]) -> None:
-        """Send each server its push under the next sequence number, and do not wait. None: the rollout is finished."""
-        self._sequence += 1
-        oldest = self._sequence - len(self._pending)
-        messages = [
-            (Message(worker, reply.incarnation, push, self._sequence, oldest),)
-            for push, reply in zip(pushes, self._replies, strict=True)
-        ]
-        self._pending.append(self._begin("push", messages))
+    def _call_all(self, method: str, *arguments: Any) -> list[Future[Any]]:
+        """Start a call of each server."""
+        return [self._call(server, method, *arguments) for server in range(len(self._shards))]
+
+    def _send(self, calls: list[Future[Reply]]) -> None:
+        """Do not wait for the replies to these calls: a later `pull` does."""
+        self._pending.append(calls)
         self._has_news = True
-
-    def _call_all(self, method: str, *arguments: Any) -> list[Any]:
-        """Call all servers with the same arguments, and wait for their answers."""
-        return self._answers(self._begin(method, [arguments] * len(self._shards)))
-
-    def _begin(self, method: str, arguments: list[tuple[Any, ...]]) -> _Call:
-        """Start a call of each server with its own arguments."""
-        return _Call(method, arguments, [self._call(server, method, *own) for server, own in enumerate(arguments)])
 
     def _receive(self) -> None:
         """Wait for the replies to the oldest message."""
         self._take(self._answers(self._pending.popleft()))
         self._has_news = True
 
-    def _answers(self, call: _Call) -> list[Any]:
-        """Wait for the servers' answers, which is no stall however long it lasts.
+    def _receive_all(self) -> None:
+        while self._pending:
+            self._receive()
 
-        A server that died or could not be reached gets its message again, without waiting for the other servers: their
-        answers may depend on it.
-        """
-        answers: dict[int, Any] = {}
-        while len(answers) < len(call.futures):
+    def _answers(self, calls: Sequence[Future[Any]]) -> list[Any]:
+        """Wait for the servers' answers, which is no stall however long it lasts."""
+        while wait(calls, PAUSE_SECONDS).not_done:
             self._heartbeat.beat()
-            waiting = {server: future for server, future in enumerate(call.futures) if server not in answers}
-            for future in wait(waiting.values(), PAUSE_SECONDS, FIRST_COMPLETED).done:
-                server = call.futures.index(future)
-                try:
-                    answers[server] = future.result()
-                except self._lost:
-                    time.sleep(RETRY_SECONDS)
-                    for argument in call.arguments[server]:
-                        if isinstance(argument, Message):  # the worker waits, so it has all earlier replies
-                            argument.first_unacknowledged = argument.sequence
-                    call.futures[server] = self._call(server, call.method, *call.arguments[server])
-        return [answers[server] for server in sorted(answers)]
+        return [call.result() for call in calls]
 
     def _take(self, replies: list[Reply]) -> None:
         self._replies = replies
