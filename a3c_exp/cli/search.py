@@ -18,7 +18,6 @@ from hydra.core.override_parser.types import IntervalSweep
 
 from a3c_exp.cli.hydra_compose import choices_of, compose_jobs, parse, to_container
 from a3c_exp.cli.processes import Job
-from a3c_exp.common.reading import UnreadableError
 from a3c_exp.config.builder import Made, load_final
 from a3c_exp.errors import ConfigError, say
 from a3c_exp.report.runs import BROKEN, EVALUATION, read_run
@@ -114,9 +113,9 @@ def score_of(folder: Path, objective: str) -> float:
     """
     try:
         run = read_run(folder)
-    except (ConfigError, UnreadableError):
+    except ConfigError:
         return -math.inf
-    curve, final = run.curve.last, run.final_return
-    names = {"best": run.best_return if run.best_return is not None else final, "last": curve.get(EVALUATION, final)}
+    curve, final, best = run.curve.last, run.score(None), run.numbers["best_return"]
+    names = {"best": final if best is None else best, "last": curve.get(EVALUATION, final)}
     score = names[objective] if objective in names else curve.get(objective, curve.get(f"rollout/{objective}"))
     return -math.inf if score is None or run.stop_reason in BROKEN else score

@@ -102,13 +102,16 @@ def median_reached(values: Sequence[float | None]) -> float:
 
 
 def spread(values: Sequence[float | None], digits: int) -> str:
-    """The median of all runs as text, and the range of those that reached the value; '-' if none did."""
+    """The median of all runs as text, and the range of those that reached the value; '-' if none did.
+
+    Of one run, the value alone.
+    """
     reached = [value for value in values if value is not None]
     if not reached:
         return "-"
     middle = median_reached(values)
     shown = f"{middle:,.{digits}f}" if math.isfinite(middle) else "never"
-    return f"{shown} ({min(reached):,.{digits}f} to {max(reached):,.{digits}f})"
+    return shown if len(values) == 1 else f"{shown} ({min(reached):,.{digits}f} to {max(reached):,.{digits}f})"
 
 
 def _drawn(rng: np.random.Generator, scores: Any, draws: int = DRAWS) -> Array:

@@ -13,6 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from a3c_exp.report.bands import band
 from a3c_exp.report.ranking import Ranked
 from a3c_exp.report.runs import Axis, RecordedRun, group
@@ -49,7 +51,7 @@ def learning_curves(ranked: Sequence[Ranked]) -> bytes:
     import matplotlib
     from matplotlib.figure import Figure
 
-    shown = [each for each in ranked if any(run.final_return is not None for run in each.runs)][:MOST_CURVES]
+    shown = [each for each in ranked if any(run.score(None) is not None for run in each.runs)][:MOST_CURVES]
     with matplotlib.rc_context(LOOK):
         figure = Figure(figsize=(11.0, 4.4 + 0.28 * len(shown)), layout="constrained")
         left, right = figure.subplots(1, 2, sharey=True)
@@ -76,14 +78,9 @@ def scatter(runs: Sequence[RecordedRun], key: str, values: Mapping[Path, float],
         figure = Figure(figsize=(7.0, 4.4 + 0.28 * min(len(groups), MOST_CURVES)), layout="constrained")
         axes = figure.subplots()
         for (name, alike), colour, marker in zip(groups.items(), COLOURS, MARKERS, strict=False):
-            places: Any = [(values[run.folder], run.score(curve)) for run in alike]
-            axes.scatter(
-                *zip(*places, strict=True),
-                color=colour,
-                marker=marker,
-                alpha=0.7,
-                label=textwrap.shorten(name, LONGEST_NAME),
-            )
+            settings, scores = [values[run.folder] for run in alike], np.array([run.score(curve) for run in alike])
+            label = textwrap.shorten(name, LONGEST_NAME)
+            axes.scatter(settings, scores, color=colour, marker=marker, alpha=0.7, label=label)
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")  # not in powers, which would be mathematics
         axes.set_xlabel(key)

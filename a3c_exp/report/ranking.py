@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from math import inf
 from statistics import mean, median
 
@@ -18,15 +18,15 @@ from a3c_exp.common.estimates import (
     probability_of_improvement,
     spread,
 )
-from a3c_exp.report.runs import RecordedRun
+from a3c_exp.report.runs import NUMBERS, RecordedRun
 
 EXPLANATION = """\
-Configurations are ranked by their {score}, and those with the same by the steps until they were solved. Final return:
-the mean of the last 100 training episodes (of all, where fewer have ended). Best return: of the best evaluation, or the
-highest mean of 100 training episodes of a run without evaluations. These are the interquartile mean over runs (without
-the lowest and the highest quarter; of three runs or fewer, the mean), with its 95 % bootstrap interval. Steps, seconds,
-steps/s: medians, with the range in brackets; a run that has not been solved counts as slowest. Staleness: updates of
-others between a worker's pull and its push, mean."""
+Configurations are ranked by their {score}, and those with the same by the steps until they were solved. Final return: \
+the mean of the last 100 training episodes (of all, where fewer have ended). Best return: of the best evaluation, or \
+the highest mean of 100 training episodes of a run without evaluations. These are the interquartile mean over runs \
+(without the lowest and the highest quarter; of three runs or fewer, the mean), with its 95 % bootstrap interval. \
+Steps, seconds, steps/s: medians, with the range in brackets; a run that has not been solved counts as slowest. \
+Staleness: updates of others between a worker's pull and its push, mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def rank(configurations: Mapping[str, list[RecordedRun]], curve: str | None = No
         runs = configurations[name]
         scores = _there(run.score(curve) for run in runs)
         score = float(interquartile_mean(np.array(scores))) if scores else -inf
-        return -score, median_reached([run.solved_steps for run in runs])
+        return -score, median_reached([run.numbers["solved_steps"] for run in runs])
 
     ordered = sorted(configurations, key=place)
     return [Ranked(number, name, configurations[name], curve) for number, name in enumerate(ordered, 1)]
@@ -63,18 +63,19 @@ def rank(configurations: Mapping[str, list[RecordedRun]], curve: str | None = No
 def cells(ranked: Ranked) -> dict[str, str]:
     """A row of the table, by column."""
     runs = ranked.runs
+    numbers = {name: [run.numbers[name] for run in runs] for name in NUMBERS}
     return {
         "rank": str(ranked.rank),
         "configuration": ranked.name,
         "runs": _count(runs),
         "solved": _solved(runs),
         **({} if ranked.curve is None else {ranked.curve: estimate(ranked.scores, digits=3)}),
-        "final return": estimate(_there(run.final_return for run in runs)),
-        "best return": estimate(_there(run.best_return for run in runs)),
-        "steps until solved": _spread([run.solved_steps for run in runs], 0),
-        "seconds until solved": _spread([run.solved_seconds for run in runs], 1),
-        "steps/s": _middle([run.steps_per_second for run in runs], median, 0),
-        "staleness": _middle([run.staleness for run in runs], mean, 2),
+        "final return": estimate(_there(numbers["final_return"])),
+        "best return": estimate(_there(numbers["best_return"])),
+        "steps until solved": spread(numbers["solved_steps"], 0),
+        "seconds until solved": spread(numbers["solved_seconds"], 1),
+        "steps/s": _middle(numbers["steps_per_second"], median, 0),
+        "staleness": _middle(numbers["staleness"], mean, 2),
         "folders": _folders([run.folder.name for run in runs]),
     }
 
@@ -98,7 +99,7 @@ def _there(values: Iterable[float | None]) -> list[float]:
 
 
 def _count(runs: Sequence[RecordedRun]) -> str:
-    seeds, unfinished = len({str(run.seed) for run in runs}), sum(not run.ended for run in runs)
+    seeds, unfinished = len({str(run.settings.get("seed")) for run in runs}), sum(not run.ended for run in runs)
     text = str(len(runs)) if seeds == len(runs) else f"{len(runs)} of {seeds} seed{'s' if seeds > 1 else ''}"
     return f"{text}, {unfinished} unfinished" if unfinished else text
 
@@ -106,27 +107,12 @@ def _count(runs: Sequence[RecordedRun]) -> str:
 def _solved(runs: Sequence[RecordedRun]) -> str:
     if all(run.threshold is None for run in runs):
         return "-"
-    return f"{sum(run.solved_steps is not None for run in runs)} of {len(runs)}"
-
-
-def _spread(values: Sequence[float | None], digits: int) -> str:
-    """See `spread`; of a single run there is no range."""
-    (first, *others) = values
-    return spread(values, digits) if others or first is None else f"{first:,.{digits}f}"
+    return f"{sum(run.numbers['solved_steps'] is not None for run in runs)} of {len(runs)}"
 
 
 def _folders(names: Sequence[str]) -> str:
     """The names of folders in one, as a shell has it: "returns-gae_seed-*"."""
-    if len(set(names)) == 1:
-        return names[0]
-    start = _shared(names)
-    return f"{start}*{_shared([name[len(start) :][::-1] for name in names])[::-1]}"
-
-
-def _shared(texts: Sequence[str]) -> str:
-    """What texts of which not all are equal begin with."""
-    same = takewhile(lambda letters: len(set(letters)) == 1, zip(*texts, strict=False))
-    return "".join(letters[0] for letters in same)
+    return names[0] if len(set(names)) == 1 else f"{os.path.commonprefix(names)}*"  # noqa: RUF071
 
 
 def _middle(values: Sequence[float | None], statistic: Callable[[list[float]], float], digits: int) -> str:

@@ -10,29 +10,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from a3c_exp.errors import printable
+from a3c_exp.report import page
 from a3c_exp.report.bands import band
 from a3c_exp.report.charts import MOST_CURVES, learning_curves, scatter
-from a3c_exp.report.page import Page
 from a3c_exp.report.ranking import EXPLANATION, Ranked, cells, comparison, rank
-from a3c_exp.report.runs import Axis, RecordedRun, group, swept
+from a3c_exp.report.runs import NUMBERS, Axis, RecordedRun, group, swept
 from a3c_exp.run import markdown
 from a3c_exp.run.files import write_bytes, write_text
 
 PAGE = "index.html"
 
-RUN_COLUMNS = [
-    *("folder", "environment", "configuration", "seed", "stop_reason", "steps", "seconds", "final_return"),
-    *("best_return", "solved_steps", "solved_seconds", "steps_per_second", "staleness"),
-]
+RUN_COLUMNS = ("folder", "environment", "configuration", "seed", "stop_reason", *NUMBERS)
 CURVE_COLUMNS = ("environment", "configuration", "axis", "x", "runs", "iqm", "low", "high")
 
 CAPTION = """\
-Interquartile mean over runs, with its 95 % bootstrap band; dotted: the return that counts as solved. A run that has
+Interquartile mean over runs, with its 95 % bootstrap band; dotted: the return that counts as solved. A run that has \
 ended keeps its last return; a thin line is a run that is unfinished."""
-SCATTER = "One point a run: runs whose settings differ otherwise too are apart by colour."
-CHOICE = """\
-Only the first {most} of {count} configurations, in the order of their rank; curves.csv has all. To choose others, name
-the folders of their runs: python -m a3c_exp.report <run> <run> ... to=<folder>."""
+CHOICE = "Only the first {most} of {count} configurations, in the order of their rank: curves.csv has all."
+SCATTER = "{score} over {key}, a point for each run: runs whose settings differ otherwise too are apart by colour."
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,31 +73,31 @@ class Report:
         folder.mkdir(parents=True, exist_ok=True)
         ranked = self.ranked
         self._write_tables(folder, ranked)
-        page = Page(f"Report on {len(self.runs)} run{'s' if len(self.runs) > 1 else ''}")
-        page.paragraphs(*self._origin())
+        parts = [page.HEAD, page.text("h1", "Report"), page.text("p", *self._origin())]
+        score = "Final return" if self.curve is None else f"Last value of {self.curve}"
         for number, (env, configurations) in enumerate(ranked.items(), 1):
-            page.heading(env)
-            page.table([cells(each) for each in configurations])
-            page.paragraphs(*comparison(configurations))
-            if any(len(run.curve.steps) for each in configurations for run in each.runs):
-                picture = learning_curves(configurations)
-                write_bytes(folder / f"{number}_{_file_name(env)}_curves.png", picture)
-                page.picture(picture, f"Learning curves of {env}", _caption(len(configurations)))
-            else:
-                page.paragraphs("No episode has ended yet: there is no curve.")
-            runs = [run for each in configurations for run in each.runs if run.score(self.curve) is not None]
-            for key, values in swept(runs, MOST_CURVES).items():
-                picture = scatter(runs, key, values, self.curve)
-                write_bytes(folder / f"{number}_{_file_name(env)}_{_file_name(key)}.png", picture)
-                page.picture(picture, f"Scores of {env} over {key}", SCATTER)
-        score = "final return" if self.curve is None else f"last value of {self.curve}"
-        page.paragraphs(" ".join(EXPLANATION.format(score=score).split()), *self._missing())
-        write_text(folder / PAGE, page.html())
+            table = page.table([cells(each) for each in configurations])
+            parts += [page.text("h2", env), table, page.text("p", *comparison(configurations))]
+            pictures = {}
+            runs = [run for each in configurations for run in each.runs]
+            if any(len(run.curve.steps) for run in runs):
+                most, count = MOST_CURVES, len(configurations)
+                others = f" {CHOICE.format(most=most, count=count)}" if count > most else ""
+                pictures["curves"] = learning_curves(configurations), f"{CAPTION}{others}"
+            scored = [run for run in runs if run.score(self.curve) is not None]
+            for key, values in swept(scored, MOST_CURVES).items():
+                pictures[key] = scatter(scored, key, values, self.curve), SCATTER.format(score=score, key=key)
+            for name, (png, caption) in pictures.items():
+                write_bytes(folder / f"{number}_{_file_name(env)}_{_file_name(name)}.png", png)
+                parts.append(page.picture(png, caption))
+        explanation = EXPLANATION.format(score=score[0].lower() + score[1:])
+        parts.append(page.text("p", explanation, *self._missing()))
+        write_text(folder / PAGE, "".join(parts))
 
     def _write_tables(self, folder: Path, ranked: Mapping[str, Sequence[Ranked]]) -> None:
         every = [(env, each) for env, configurations in ranked.items() for each in configurations]
         rows = (
-            [run.folder, env, each.name, *(getattr(run, column) for column in RUN_COLUMNS[3:])]
+            [run.folder, env, each.name, run.settings.get("seed"), run.stop_reason, *run.numbers.values()]
             for env, each in every
             for run in each.runs
         )
@@ -118,12 +113,6 @@ def _points(env: str, ranked: Ranked) -> Iterator[list[object]]:
         if mean is not None:
             for x, middle, low, high in zip(mean.x, mean.middle, mean.low, mean.high, strict=True):
                 yield [env, ranked.name, axis, f"{x:.6g}", mean.runs, f"{middle:.6g}", f"{low:.6g}", f"{high:.6g}"]
-
-
-def _caption(configurations: int) -> str:
-    """The caption of a picture, with how to see the configurations that it leaves out."""
-    others = CHOICE.format(most=MOST_CURVES, count=configurations) if configurations > MOST_CURVES else ""
-    return " ".join(f"{CAPTION} {others}".split())
 
 
 def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

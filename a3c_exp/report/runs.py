@@ -6,10 +6,9 @@ import json
 import math
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,15 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from a3c_exp.cli.startup import conf_folder
-from a3c_exp.common.reading import UnreadableError, expanded, parse_json, parse_yaml, read_text
+from a3c_exp.common.reading import UnreadableError, expanded
 from a3c_exp.common.settings import flatten
 from a3c_exp.config.final import TYPED
-from a3c_exp.config.removed import without_removed
+from a3c_exp.config.saved import read_config
 from a3c_exp.config.schema import TARGET
 from a3c_exp.core.events import RECENT
-from a3c_exp.errors import FAILED, ConfigError, did_you_mean
+from a3c_exp.errors import FAILED, ConfigError, FolderError, did_you_mean
 from a3c_exp.run.metrics import SECONDS, STEP, points_file, read_points
-from a3c_exp.run.run_folder import CONFIG_FILE, SUMMARY_FILE, environment_of
+from a3c_exp.run.run_folder import CONFIG_FILE, SUMMARY_FILE, environment_of, read_summary
 
 Array = NDArray[np.float64]
 Axis = Literal["steps", "seconds"]
@@ -61,7 +60,20 @@ class Curve:
         return self.steps if axis == "steps" else self.seconds
 
 
-@dataclass(frozen=True, slots=True)
+NUMBERS = {
+    "steps": "steps",
+    "seconds": "training_seconds",
+    "final_return": "mean_return_100",
+    "best_return": "best_eval_return",
+    "solved_steps": "solved_at_steps",
+    "solved_seconds": "solved_at_seconds",
+    "steps_per_second": "steps_per_second",
+    "staleness": "staleness_mean",
+}
+"""Numbers of a run, and their names in its summary."""
+
+
+@dataclass(frozen=True)
 class RecordedRun:
     """A run that its files describe. settings: its configuration with dotted keys."""
 
@@ -76,12 +88,8 @@ class RecordedRun:
         return environment_of({"env": {key: self.settings.get(f"env.{key}") for key in ("id", "game", TARGET)}})
 
     @property
-    def seed(self) -> Any:
-        return self.settings.get("seed")
-
-    @property
     def stop_reason(self) -> str:
-        return str(self.summary["stop_reason"])
+        return str(self.summary.get("stop_reason", UNFINISHED))
 
     @property
     def ended(self) -> bool:
@@ -92,51 +100,34 @@ class RecordedRun:
         """The return that counts as solved; None for none."""
         return _number(self.settings, "reward_threshold")
 
-    @property
-    def steps(self) -> float | None:
-        return _first(_number(self.summary, "steps"), *self.curve.steps[-1:])
+    @cached_property
+    def numbers(self) -> dict[str, float | None]:
+        """NUMBERS as the summary gives them, or else the learning curve; None for what neither knows.
 
-    @property
-    def seconds(self) -> float | None:
-        told = (_number(self.summary, name) for name in ("training_seconds", "wall_seconds"))
-        return _first(*told, *self.curve.seconds[-1:])
-
-    @property
-    def final_return(self) -> float | None:
-        """The mean of the last 100 training episodes, or of all where fewer have ended."""
-        return _first(_number(self.summary, "mean_return_100"), *self.curve.returns[-1:])
-
-    @property
-    def best_return(self) -> float | None:
-        """That of the best evaluation, or the highest mean of 100 training episodes of a run without evaluations."""
-        return _first(_number(self.summary, "best_eval_return"), *sorted(self.curve.returns[self.curve.full])[-1:])
-
-    @property
-    def solved_steps(self) -> float | None:
-        return _first(_number(self.summary, "solved_at_steps"), *self.curve.steps[self._reached])
-
-    @property
-    def solved_seconds(self) -> float | None:
-        return _first(_number(self.summary, "solved_at_seconds"), *self.curve.seconds[self._reached])
-
-    @property
-    def _reached(self) -> NDArray[np.bool_]:
-        """Where the curve of a run that has not ended is solved: bool [N]."""
+        final_return: the mean of the last 100 training episodes, or of all where fewer have ended. best_return: of the
+        best evaluation, or the highest mean of 100 training episodes of a run without evaluations.
+        """
+        curve = self.curve
         threshold = math.inf if self.threshold is None or self.ended else self.threshold
-        return self.curve.full & (self.curve.returns >= threshold)
-
-    @property
-    def steps_per_second(self) -> float | None:
-        told = _number(self.summary, "steps_per_second")
-        return self.steps / self.seconds if told is None and self.steps is not None and self.seconds else told
-
-    @property
-    def staleness(self) -> float | None:
-        return _number(self.summary, "staleness_mean")
+        solved = curve.full & (curve.returns >= threshold)
+        of_curve = {
+            "steps": curve.steps[-1:],
+            "seconds": curve.seconds[-1:],
+            "final_return": curve.returns[-1:],
+            "best_return": np.sort(curve.returns[curve.full])[-1:],
+            "solved_steps": curve.steps[solved],
+            "solved_seconds": curve.seconds[solved],
+        }
+        found = {name: _number(self.summary, known) for name, known in NUMBERS.items()}
+        found |= {name: float(x[0]) for name, x in of_curve.items() if found[name] is None and x.size}
+        steps, seconds = found["steps"], found["seconds"]
+        if found["steps_per_second"] is None and steps is not None and seconds:
+            found["steps_per_second"] = steps / seconds
+        return found
 
     def score(self, curve: str | None) -> float | None:
         """The last value of a curve; None: the final return. None if the run has no such number."""
-        return self.final_return if curve is None else self.curve.last.get(curve)
+        return self.numbers["final_return"] if curve is None else self.curve.last.get(curve)
 
 
 def find_runs(folders: Iterable[Path]) -> tuple[list[RecordedRun], dict[Path, str]]:
@@ -154,13 +145,13 @@ def find_runs(folders: Iterable[Path]) -> tuple[list[RecordedRun], dict[Path, st
         for place in [place for place in places if place not in runs and place not in left_out]:
             try:
                 run = read_run(place)
-            except (ConfigError, UnreadableError) as error:
-                left_out[place] = f"cannot be read: {error}"
+            except ConfigError as error:
+                left_out[place] = f"cannot be read: {error.problem if isinstance(error, FolderError) else error}"
+                continue
+            if run.stop_reason in BROKEN:
+                left_out[place] = run.stop_reason
             else:
-                if run.stop_reason in BROKEN:
-                    left_out[place] = run.stop_reason
-                else:
-                    runs[place] = run
+                runs[place] = run
     if not runs:
         place, reason = next(iter(left_out.items()))
         raise ConfigError("folder", str(place), f"no run is left to report on: {reason}")
@@ -188,40 +179,20 @@ def run_folders(folder: Path) -> list[Path]:
 
 
 def read_run(folder: Path) -> RecordedRun:
-    """The run in `folder`. Raises UnreadableError for damaged files, and ConfigError as `without_removed`."""
-    with _named(CONFIG_FILE):
-        config = parse_yaml(read_text(folder / CONFIG_FILE))
-        if not isinstance(config, dict) or not isinstance(config.get("env"), dict):
-            raise UnreadableError("it is not the configuration of a run")
-    config = without_removed(config)
+    """The run in `folder`. Raises ConfigError as `read_config`, and for a damaged curve."""
+    config = read_config(folder)
+    if not isinstance(config.get("env"), dict):
+        raise FolderError(folder, f"its {CONFIG_FILE} is damaged: it has no env")
     config.pop(TYPED, None)
-    with _named(SUMMARY_FILE):
-        try:
-            summary = parse_json(read_text(folder / SUMMARY_FILE))
-        except FileNotFoundError:
-            summary = {"stop_reason": UNFINISHED}
-        if not isinstance(summary, dict) or not isinstance(summary.get("stop_reason"), str):
-            raise UnreadableError("it is not the summary of a run")
+    summary = read_summary(folder) or {}
+    if "stop_reason" not in summary and (folder / SUMMARY_FILE).exists():
+        raise FolderError(folder, f"its {SUMMARY_FILE} is damaged: it does not say how the run ended")
     points = points_file(folder)
-    with _named(points.name):
-        curve = read_curve(points)
-    return RecordedRun(folder, settings_of(config), summary, curve)
-
-
-@contextmanager
-def _named(name: str) -> Iterator[None]:
-    """Let errors of reading begin with the name of the file."""
     try:
-        yield
-    except UnreadableError as error:
-        raise UnreadableError(f"{name}: {error}") from None
-    except OSError as error:
-        raise UnreadableError(f"{name}: {error.strerror}") from error
-
-
-def _first(*values: float | None) -> float | None:
-    """The first value that there is."""
-    return next((float(value) for value in values if value is not None), None)
+        curve = read_curve(points)
+    except (OSError, UnreadableError) as error:
+        raise FolderError(folder, f"its {points.name} is damaged: {error}") from error
+    return RecordedRun(folder, settings_of(config), summary, curve)
 
 
 def _number(values: Mapping[str, Any], name: str) -> float | None:
